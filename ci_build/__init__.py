@@ -1,0 +1,1 @@
+"""The driver: turns a request into a wheel set on disk (`wheels.json` and the wheels beside it)."""

@@ -1,0 +1,366 @@
+"""The nouns: frozen, keyword-only, without I/O."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ci_build.errors import RequestError, WheelSetError
+
+SCHEMA_VERSION = 1
+"""Version of the `wheels.json` format."""
+
+
+class Severity(enum.StrEnum):
+    """How bad a finding is; an error makes the exit code non-zero and a gate fail."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One defect of one wheel, with a one-line remedy.
+
+    Attributes:
+        code: stable kebab-case name, such as `runpath-build-leftover`.
+        member: path inside the wheel, or empty for the wheel as a whole.
+    """
+
+    code: str
+    severity: Severity
+    message: str
+    remedy: str
+    member: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GfxTarget:
+    """One AMDGPU compiler target, such as gfx942, gfx9-4-generic or gfx90a:sramecc+:xnack-.
+
+    Source of the syntax: LLVM, "User Guide for AMDGPU Backend", target IDs.
+    """
+
+    processor: str
+    features: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> GfxTarget:
+        """Read a target ID; features are sorted, as LLVM prints them."""
+        processor, *features = text.split(":")
+        good = re.fullmatch(r"gfx(?:[0-9a-f]{3,4}|[0-9]+(?:-[0-9]+)?-generic)", processor)
+        if good is None or not all(re.fullmatch(r"(xnack|sramecc)[+-]", f) for f in features):
+            raise RequestError(f"{text!r} is not a gfx target.", hint="Write it like gfx942 or gfx90a:xnack-.")
+        return cls(processor=processor, features=tuple(sorted(features)))
+
+    @property
+    def is_generic(self) -> bool:
+        """Whether one code object serves a group of processors."""
+        return self.processor.endswith("-generic")
+
+    def __str__(self) -> str:
+        return ":".join((self.processor, *self.features))
+
+
+@functools.total_ordering
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RocmVersion:
+    """A ROCm version as TheRock numbers it: 7.10.0, 7.10.0a20251120, 7.10.0rc1, 7.10.0.dev0+abc.
+
+    The order is that of PEP 440: dev < a < rc < release.
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        from packaging.version import InvalidVersion, Version
+
+        try:
+            parsed = Version(self.text)
+        except InvalidVersion as error:
+            raise RequestError(
+                f"{self.text!r} is not a ROCm version.", hint="Write it like 7.2.0 or 7.10.0a20251120."
+            ) from error
+        if len(parsed.release) < 2:
+            raise RequestError(f"ROCm version {self.text!r} has no minor number.", hint="Write it like 7.2.0.")
+
+    @property
+    def major(self) -> int:
+        """The numeric major; it is part of package names (`jax-rocm{major}-plugin`)."""
+        from packaging.version import Version
+
+        return Version(self.text).major
+
+    def __lt__(self, other: RocmVersion) -> bool:
+        from packaging.version import Version
+
+        return Version(self.text) < Version(other.text)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Payload(enum.StrEnum):
+    """Where the native code comes from."""
+
+    SOURCE = "source"
+    PUBLISHED = "published"
+
+
+class Channel(enum.StrEnum):
+    """The two prefixes of a bucket: what was built, and what passed."""
+
+    STAGING = "v2-staging"
+    RELEASED = "v2"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemberInfo:
+    """What one ELF file of a wheel is.
+
+    Attributes:
+        path: path inside the wheel.
+        targets: gfx targets that have code in it, sorted; empty when it holds no device code.
+        needed: DT_NEEDED sonames, in order.
+        symbol_versions: highest version per prefix, such as {"GLIBC": "2.27"}.
+    """
+
+    path: str
+    size: int
+    sha256: str
+    targets: tuple[str, ...]
+    needed: tuple[str, ...]
+    symbol_versions: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wheel:
+    """One wheel file of a set.
+
+    Attributes:
+        name: normalised project name (PEP 503).
+        requires_dist: as in METADATA.
+        source_sha256: digest of the input that it was made of; equal to `sha256` when it was taken as it is.
+        source_size: size of that input in bytes.
+    """
+
+    filename: str
+    name: str
+    version: str
+    tags: tuple[str, ...]
+    size: int
+    sha256: str
+    requires_python: str
+    requires_dist: tuple[str, ...]
+    members: tuple[MemberInfo, ...]
+    source_sha256: str
+    source_size: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputFile:
+    """A file that went into a set: where it came from and what it was."""
+
+    filename: str
+    size: int
+    sha256: str
+    url: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WheelSet:
+    """The unit of build, test and promotion; its digest is its name.
+
+    Attributes:
+        index: name of the index it belongs to: a family such as gfx94X-dcgpu, or multi-arch.
+        targets: gfx targets that every member with device code must hold, and no others; sorted.
+        request: the options that made it, as JSON values.
+        tools: versions of the tools that made it.
+        pins: exact versions of projects that belong to the set without being in it, such as jax.
+    """
+
+    index: str
+    targets: tuple[str, ...]
+    rocm_version: str
+    jax_version: str
+    python_versions: tuple[str, ...]
+    request: Mapping[str, Any]
+    inputs: tuple[InputFile, ...]
+    tools: Mapping[str, str]
+    pins: Mapping[str, str]
+    wheels: tuple[Wheel, ...]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the canonical JSON of everything else; 64 hexadecimal digits."""
+        canonical = json.dumps(to_json(self), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+class Outcome(enum.StrEnum):
+    """What a gate found."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    ERROR = "error"
+
+
+class Tier(enum.StrEnum):
+    """How strong evidence is, weakest first."""
+
+    STRUCTURE = "structure"
+    COMPILED = "compiled"
+    DEVICE = "device"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """One gate's word on one set: it counts for exactly the digest that it names.
+
+    Attributes:
+        target: a gfx target, or "any" for gates that do not depend on one.
+        started, ended: UTC, ISO 8601 with seconds.
+        counts: collected, run, passed, failed, skipped.
+        findings: what failed, and warnings.
+    """
+
+    set_digest: str
+    gate: str
+    target: str
+    tier: Tier
+    outcome: Outcome
+    started: str
+    ended: str
+    machine: str
+    counts: Mapping[str, int]
+    findings: tuple[Finding, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """What the policy makes of the evidence; promotion needs `blocked_by` to be empty."""
+
+    set_digest: str
+    blocked_by: tuple[str, ...]
+    tiers: Mapping[str, str]
+
+    @property
+    def allowed(self) -> bool:
+        """Whether the set may be promoted."""
+        return not self.blocked_by
+
+
+class Completed(Protocol):
+    """What a process left behind."""
+
+    @property
+    def returncode(self) -> int:
+        """Exit status; negative for a signal."""
+
+    @property
+    def stdout(self) -> str:
+        """Captured standard output."""
+
+    @property
+    def stderr(self) -> str:
+        """Captured standard error."""
+
+
+class Runner(Protocol):
+    """The one door to processes (`ci_build.runner` implements it)."""
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        check: bool = True,
+        timeout: float | None = None,
+    ) -> Completed:
+        """Run one command to its end.
+
+        Args:
+            argv: the command as a list, never a shell string.
+            env: changes to the environment; a key set to "" is removed.
+            check: raise ProcessError on a non-zero exit.
+            timeout: seconds.
+        """
+
+
+class Progress(Protocol):
+    """What long work reports to; `ci_build.report` implements it."""
+
+    def step(self, text: str) -> None:
+        """A new step begins."""
+
+    def advance(self, done: int, total: int) -> None:
+        """So many bytes of so many are done in the current step."""
+
+
+def to_json(value: Any) -> Any:
+    """Turn a noun into JSON values; tuples become lists, enums their text."""
+    import dataclasses
+
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in sorted(value.items())}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [to_json(item) for item in value]
+    if isinstance(value, enum.Enum):
+        return value.value
+    return value
+
+
+def dump_wheel_set(wheel_set: WheelSet) -> str:
+    """The text of `wheels.json`: the set, its schema and its digest."""
+    body = {"schema": SCHEMA_VERSION, "digest": wheel_set.digest, **to_json(wheel_set)}
+    return json.dumps(body, indent=2, ensure_ascii=False) + "\n"
+
+
+def load_wheel_set(text: str) -> WheelSet:
+    """Read `wheels.json`.
+
+    Raises:
+        WheelSetError: unknown schema, missing or unknown fields, or a digest that is not that of the content.
+    """
+    try:
+        body = json.loads(text)
+        schema, digest = body.pop("schema"), body.pop("digest")
+        if schema != SCHEMA_VERSION:
+            raise WheelSetError(f"wheels.json has schema {schema!r}, this program reads {SCHEMA_VERSION}.")
+        wheels = tuple(
+            Wheel(
+                **{
+                    **wheel,
+                    "tags": tuple(wheel["tags"]),
+                    "requires_dist": tuple(wheel["requires_dist"]),
+                    "members": tuple(
+                        MemberInfo(**{**m, "targets": tuple(m["targets"]), "needed": tuple(m["needed"])})
+                        for m in wheel["members"]
+                    ),
+                }
+            )
+            for wheel in body.pop("wheels")
+        )
+        inputs = tuple(InputFile(**item) for item in body.pop("inputs"))
+        for key in ("targets", "python_versions"):
+            body[key] = tuple(body[key])
+        wheel_set = WheelSet(wheels=wheels, inputs=inputs, **body)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise WheelSetError(f"wheels.json cannot be read: {error!r}.", hint="Build the set again.") from error
+    if wheel_set.digest != digest:
+        raise WheelSetError(
+            f"wheels.json says digest {digest} but its content has {wheel_set.digest}.",
+            hint="It was changed after it was written; build the set again.",
+        )
+    return wheel_set

@@ -1,0 +1,1 @@
+"""Where native code comes from: an index that publishes wheels, or a build from source."""

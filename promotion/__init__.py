@@ -1,0 +1,1 @@
+"""From `wheels.json` to users: stage, gate, promote, index. Knows nothing of how wheels are built."""

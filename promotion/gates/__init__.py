@@ -1,0 +1,1 @@
+"""Gates: each takes a staged wheel set and leaves Evidence that names the set's digest."""
