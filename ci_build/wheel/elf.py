@@ -1,0 +1,208 @@
+"""What one ELF file is, needs and offers: a frozen snapshot for inspection and repair decisions.
+
+The dynamic facts come from PT_DYNAMIC, which is what the loader believes; sections add what only tools see.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ci_build.errors import ElfError
+from ci_build.wheel import elf64
+from ci_build.wheel.elf64 import Image, Section
+
+__all__ = ["Elf", "Section", "Symbol"]
+
+_MACHINES = {62: "x86_64", 183: "aarch64", 224: "amdgpu", 243: "riscv64"}
+_BINDS = {0: "LOCAL", 1: "GLOBAL", 2: "WEAK", 10: "UNIQUE"}
+_VERNEED = struct.Struct("<HHIII")  # version, count, file name, first auxiliary, next
+_VERNAUX = struct.Struct("<IHHII")  # hash, flags, index, name, next
+_HIDDEN, _INTERNAL = 2, 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Symbol:
+    """One symbol that a file wants from others.
+
+    Attributes:
+        version: symbol version such as GLIBC_2.17; None when it is asked for without one.
+        library: soname that the version is expected from; None without a version.
+        bind: GLOBAL, WEAK, UNIQUE or LOCAL.
+    """
+
+    name: str
+    version: str | None
+    library: str | None
+    bind: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Elf:
+    """A snapshot of one file.
+
+    Attributes:
+        machine: x86_64, aarch64, amdgpu, riscv64, or the number of e_machine.
+        needed: DT_NEEDED sonames in order.
+        undefined: dynamic symbols without a definition, in table order.
+        exported: names of defined dynamic symbols that others can bind to.
+        version_needs: versions wanted from each soname.
+        sections: by name; the first of several with the same name.
+        build_id: hexadecimal, from .note.gnu.build-id; None when there is none.
+        comments: compiler and linker names from .comment.
+        init_functions: exported PyInit_* functions.
+    """
+
+    machine: str
+    size: int
+    needed: tuple[str, ...]
+    runpath: str | None
+    rpath: str | None
+    soname: str | None
+    undefined: tuple[Symbol, ...]
+    exported: tuple[str, ...]
+    version_needs: Mapping[str, frozenset[str]]
+    sections: Mapping[str, Section]
+    build_id: str | None
+    comments: tuple[str, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> Elf:
+        """Read the file at `path`.
+
+        Raises:
+            ElfError: not an ELF64 little-endian file, or a damaged one.
+        """
+        with elf64.open_image(path) as image:
+            return _snapshot(image)
+
+    @property
+    def has_symtab(self) -> bool:
+        """Whether it still has the static symbol table that `strip` removes."""
+        return any(s.type == elf64.SHT_SYMTAB for s in self.sections.values())
+
+    @property
+    def init_functions(self) -> tuple[str, ...]:
+        """Names of the module initialisation functions of a Python extension."""
+        return tuple(name for name in self.exported if name.startswith("PyInit_"))
+
+    def highest_versions(self) -> dict[str, str]:
+        """The highest version wanted per prefix, such as {"GLIBC": "2.27", "GLIBCXX": "3.4.22"}."""
+        return highest_versions(v for versions in self.version_needs.values() for v in versions)
+
+
+def highest_versions(versions: Iterable[str]) -> dict[str, str]:
+    """The highest number per prefix of symbol versions; names without a number (GLIBC_PRIVATE) do not count."""
+    best: dict[str, tuple[int, ...]] = {}
+    for version in versions:
+        found = re.fullmatch(r"(.+?)_(\d+(?:\.\d+)*)", version)
+        if found:
+            number = tuple(int(part) for part in found[2].split("."))
+            best[found[1]] = max(number, best.get(found[1], ()))
+    return {prefix: ".".join(map(str, number)) for prefix, number in sorted(best.items())}
+
+
+def _snapshot(image: Image) -> Elf:
+    tags: dict[int, list[int]] = {}
+    for entry in image.dynamic():
+        if entry.tag == elf64.DT_NULL:
+            break
+        tags.setdefault(entry.tag, []).append(entry.value)
+    strings = dynamic_strings(image, tags)
+
+    def names(tag: int) -> tuple[str, ...]:
+        return tuple(elf64.text(strings, value, image.label) for value in tags.get(tag, ()))
+
+    def name(tag: int) -> str | None:
+        return next(iter(names(tag)), None)
+
+    needs = _version_needs(image, tags, strings)
+    libraries: dict[str, set[str]] = {}
+    for version, library in needs.values():
+        libraries.setdefault(library, set()).add(version)
+    undefined, exported = _symbols(image, tags, strings, needs)
+    sections: dict[str, Section] = {}
+    for section in image.sections:
+        sections.setdefault(section.name, section)
+    comment = sections.get(".comment")
+    comments = image.contents(comment).split(b"\0") if comment else []
+    return Elf(
+        machine=_MACHINES.get(image.machine, str(image.machine)), size=len(image.data), needed=names(elf64.DT_NEEDED),
+        runpath=name(elf64.DT_RUNPATH), rpath=name(elf64.DT_RPATH), soname=name(elf64.DT_SONAME),
+        undefined=undefined, exported=exported, sections=sections, build_id=_build_id(image),
+        version_needs={library: frozenset(versions) for library, versions in libraries.items()},
+        comments=tuple(dict.fromkeys(c.decode(errors="backslashreplace") for c in comments if c)),
+    )  # fmt: skip
+
+
+def dynamic_strings(image: Image, tags: Mapping[int, list[int]]) -> bytes:
+    """The dynamic string table; empty for a file without a dynamic section."""
+    if elf64.DT_STRTAB not in tags:
+        return b""
+    (address, *_), (size, *_) = tags[elf64.DT_STRTAB], tags.get(elf64.DT_STRSZ, [0])
+    return image.read(image.offset_of(address), size)
+
+
+def _version_needs(image: Image, tags: Mapping[int, list[int]], strings: bytes) -> dict[int, tuple[str, str]]:
+    """Version index -> (version, soname), from the GNU version requirements (LSB core, symbol versioning)."""
+    needs: dict[int, tuple[str, str]] = {}
+    if elf64.DT_VERNEED not in tags:
+        return needs
+    position = image.offset_of(tags[elf64.DT_VERNEED][0])
+    for _ in range(tags.get(elf64.DT_VERNEEDNUM, [0])[0]):
+        _, count, file, first, following = _VERNEED.unpack(image.read(position, _VERNEED.size))
+        library, auxiliary = elf64.text(strings, file, image.label), position + first
+        for _ in range(count):
+            _, _, index, name, step = _VERNAUX.unpack(image.read(auxiliary, _VERNAUX.size))
+            needs[index & 0x7FFF] = (elf64.text(strings, name, image.label), library)
+            if not step:
+                break
+            auxiliary += step
+        if not following:
+            break
+        position += following
+    return needs
+
+
+def _symbols(
+    image: Image, tags: Mapping[int, list[int]], strings: bytes, needs: Mapping[int, tuple[str, str]]
+) -> tuple[tuple[Symbol, ...], tuple[str, ...]]:
+    table = next((s for s in image.sections if s.type == elf64.SHT_DYNSYM), None)
+    if table is None:
+        if elf64.DT_SYMTAB in tags:
+            raise ElfError(f"{image.label} has dynamic symbols but no section for them.", hint="It is damaged.")
+        return (), ()
+    indices = [0] * (table.size // elf64.SYMBOL.size)
+    if elf64.DT_VERSYM in tags:
+        raw = image.read(image.offset_of(tags[elf64.DT_VERSYM][0]), 2 * len(indices))
+        indices = [index & 0x7FFF for (index,) in struct.iter_unpack("<H", raw)]
+    undefined, exported = [], []
+    for number, symbol in enumerate(image.symbols(table)):
+        name = elf64.text(strings, symbol.name, image.label)
+        bind = _BINDS.get(symbol.info >> 4, str(symbol.info >> 4))
+        if not name:
+            continue
+        if symbol.section == 0:
+            version, library = needs.get(indices[number], (None, None))
+            undefined.append(Symbol(name=name, version=version, library=library, bind=bind))
+        elif bind != "LOCAL" and symbol.other & 3 not in (_HIDDEN, _INTERNAL):
+            exported.append(name)
+    return tuple(undefined), tuple(exported)
+
+
+def _build_id(image: Image) -> str | None:
+    """The descriptor of the GNU note of type 3 (NT_GNU_BUILD_ID)."""
+    for section in image.sections:
+        if section.type != elf64.SHT_NOTE:
+            continue
+        notes, position = image.contents(section), 0
+        while position + 12 <= len(notes):
+            name_size, size, kind = struct.unpack_from("<III", notes, position)
+            start = position + 12 + -(-name_size // 4) * 4
+            if kind == 3 and notes[position + 12 : position + 16] == b"GNU\0":
+                return notes[start : start + size].hex()
+            position = start + -(-size // 4) * 4
+    return None
