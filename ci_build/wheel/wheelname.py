@@ -1,0 +1,66 @@
+"""The name of a wheel file (PEP 427, "File name convention")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+
+from ci_build.errors import ArchiveError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WheelName:
+    """`{project}-{version}[-{build}]-{python}-{abi}-{platform}.whl`, taken apart; `str()` puts it together again.
+
+    `dataclasses.replace(name, platform="manylinux_2_28_x86_64")` gives the name of a re-tagged wheel.
+
+    Attributes:
+        project: as spelled in the file name, such as jax_rocm7_pjrt.
+        version: as spelled in the file name.
+        build: the optional build tag, or empty.
+        python, abi, platform: compressed tag sets, such as py2.py3.
+    """
+
+    project: str
+    version: str
+    build: str = ""
+    python: str
+    abi: str
+    platform: str
+
+    @classmethod
+    def parse(cls, filename: str) -> WheelName:
+        """Read a file name.
+
+        Raises:
+            ArchiveError: it is not the name of a wheel.
+        """
+        try:
+            parse_wheel_filename(filename)
+        except InvalidWheelFilename as error:
+            raise ArchiveError(
+                f"{filename!r} is not the name of a wheel: {error}.",
+                hint="Write it like jax_rocm7_pjrt-0.10.2-py3-none-manylinux_2_28_x86_64.whl.",
+            ) from error
+        project, version, *build, python, abi, platform = filename.removesuffix(".whl").split("-")
+        return cls(project=project, version=version, build="".join(build), python=python, abi=abi, platform=platform)
+
+    @property
+    def canonical(self) -> str:
+        """The project's name as indexes spell it (PEP 503): jax-rocm7-pjrt."""
+        return canonicalize_name(self.project)
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Every tag that the compressed set stands for (PEP 425), in the file name's order."""
+        return tuple(
+            f"{python}-{abi}-{platform}"
+            for python in self.python.split(".")
+            for abi in self.abi.split(".")
+            for platform in self.platform.split(".")
+        )
+
+    def __str__(self) -> str:
+        parts = (self.project, self.version, self.build, self.python, self.abi, self.platform)
+        return "-".join(part for part in parts if part) + ".whl"
