@@ -1,0 +1,280 @@
+"""What every test may use: real wheels, other Pythons, a guard against side effects, a list of what was left out."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filelock import FileLock
+from packaging.utils import parse_wheel_filename
+from platformdirs import user_cache_path
+
+TESTS = Path(__file__).parent
+UNIT = TESTS / "unit"
+SIDE_EFFECTS = re.compile(
+    r"subprocess\.Popen|os\.(system|exec|fork|forkpty|posix_spawn|spawn)|pty\.spawn"
+    r"|socket\.(connect|bind|sendto|sendmsg|getaddrinfo|gethostbyname|gethostbyaddr|getnameinfo)"
+)
+"""Audit events (PEP 578, "Audit events table") of processes and of the network."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RealWheel:
+    """One published wheel that the tests know by its digest; an empty `python` means that it serves every one."""
+
+    name: str
+    version: str
+    filename: str
+    sha256: str
+    python: str = ""
+
+
+class SideEffectError(BaseException):
+    """Not an Exception, so that the code under test cannot swallow it by accident."""
+
+
+class _Guard:
+    """While armed, notes and refuses every process and network use of this interpreter."""
+
+    def __init__(self) -> None:
+        self.armed = False
+        self.seen: list[str] = []
+
+    def __call__(self, event: str, args: tuple[object, ...]) -> None:
+        if self.armed and SIDE_EFFECTS.fullmatch(event):
+            what = f"{event}{args!r}"[:300]
+            self.seen.append(what)
+            raise SideEffectError(f"a unit test may not start processes or use the network, but this one did: {what}")
+
+
+_guard = _Guard()
+sys.addaudithook(_guard)
+
+
+@pytest.fixture(autouse=True)
+def no_side_effects(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Make processes and the network impossible in tests/unit, also where the code swallows errors."""
+    if not request.path.is_relative_to(UNIT):
+        yield
+        return
+    _guard.armed = True
+    _guard.seen.clear()
+    try:
+        yield
+    finally:
+        _guard.armed = False
+    if _guard.seen:
+        pytest.fail("a unit test may not start processes or use the network: " + "; ".join(_guard.seen))
+
+
+# Real wheels
+
+
+@cache
+def known_wheels() -> tuple[RealWheel, ...]:
+    """The wheels of tests/data/real_wheels.toml."""
+    table = tomllib.loads((TESTS / "data" / "real_wheels.toml").read_text())
+    return tuple(RealWheel(**row) for row in table["wheel"])
+
+
+@pytest.fixture(scope="session")
+def real_wheel() -> Callable[..., Path]:
+    """Give `real_wheel(name, version, python="3.12") -> Path` of a published wheel; treat the file as read-only.
+
+    It comes from the user's own package index through pip, once, into the user's cache folder, and is verified by its
+    pinned sha256 in every session.
+    """
+
+    unreachable: dict[RealWheel, str] = {}
+
+    @cache
+    def verified(wheel: RealWheel) -> Path:
+        if wheel in unreachable:
+            pytest.skip(unreachable[wheel])
+        folder = user_cache_path("jax-rocm-release") / "test-wheels" / wheel.sha256
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / wheel.filename
+        with FileLock(folder / ".lock"):
+            if not path.exists() or _sha256(path) != wheel.sha256:
+                path.unlink(missing_ok=True)
+                problem = _download(wheel, folder)
+                if problem:
+                    unreachable[wheel] = problem
+                    pytest.skip(problem)
+        return path
+
+    def find(name: str, version: str, python: str = "3.12") -> Path:
+        found = [w for w in known_wheels() if (w.name, w.version) == (name, version) and w.python in ("", python)]
+        if len(found) != 1:
+            raise LookupError(f"tests/data/real_wheels.toml has no {name} {version} for Python {python}")
+        return verified(found[0])
+
+    return find
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _download(wheel: RealWheel, folder: Path) -> str:
+    # Returns why it could not be had, or nothing.
+    tags = parse_wheel_filename(wheel.filename)[3]
+    python = wheel.python or "3.12"
+    pin = folder / "requirements.txt"
+    pin.write_text(f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}\n")
+    part = folder / "part"
+    shutil.rmtree(part, ignore_errors=True)
+    argv = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--disable-pip-version-check"]
+    argv += ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--requirement", str(pin), "--dest", str(part)]
+    argv += ["--implementation", "cp", "--abi", f"cp{python.replace('.', '')}", "--python-version", python]
+    argv += [word for tag in sorted({tag.platform for tag in tags}) for word in ("--platform", tag)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["pip said nothing"])[-1]
+        if "DO NOT MATCH THE HASHES" in done.stderr:
+            pytest.fail(f"the package index serves another {wheel.filename} than the pinned one: {done.stderr.strip()}")
+        return f"package index not reachable for {wheel.filename}: {last}"
+    (part / wheel.filename).replace(folder / wheel.filename)
+    shutil.rmtree(part)
+    return ""
+
+
+# Other Pythons
+
+
+@cache
+def find_pythons() -> dict[str, Path]:
+    """Interpreters of this machine by "major.minor": the running one, then pyenv's, then those on PATH."""
+    version = "{}.{}".format(*sys.version_info[:2])
+    found = {version: Path(sys.executable)}
+    names = {f"{v[0]}.{v[1]}": f"python{v[0]}.{v[1]}" for v in [(2, 7), *((3, minor) for minor in range(6, 16))]}
+    for key, name in names.items():
+        pyenv = sorted(Path.home().glob(f".pyenv/versions/{key}.*/bin/{name}"))
+        on_path = shutil.which(name)
+        for candidate in [*reversed(pyenv), *([Path(on_path)] if on_path else [])]:
+            if key not in found and _answers(candidate, key):
+                found[key] = candidate
+    return found
+
+
+def _answers(python: Path, version: str) -> bool:
+    # pyenv's shims are on PATH for versions that are not active; those exit with an error.
+    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+    return done.returncode == 0 and done.stdout.strip() == version
+
+
+@pytest.fixture(scope="session")
+def pythons() -> dict[str, Path]:
+    """Interpreters by "major.minor", such as {"3.11": …, "3.12": …}; the running one is always among them."""
+    return find_pythons()
+
+
+@pytest.fixture(scope="session")
+def second_python(pythons: dict[str, Path], left_out: Callable[[str, str], None]) -> tuple[str, Path]:
+    """Give version and path of another supported Python with wheels known here, or else of the running one."""
+    own = "{}.{}".format(*sys.version_info[:2])
+    for version in ("3.12", "3.11"):
+        if version != own and version in pythons:
+            return version, pythons[version]
+    left_out("a second Python", f"this machine has only {own}; it stands in")
+    return own, Path(sys.executable)
+
+
+# What was left out, and why
+
+
+class LeftOut:
+    """Collects what did not run; with CI=true anything but a note fails the session."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.strict = os.environ.get("CI", "").lower() in ("1", "true")
+        self.skipped: Counter[tuple[str, str]] = Counter()
+        self.notes: dict[str, str] = {}
+        self.deselected = 0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """A test, or its set-up, skipped."""
+        if report.skipped and not hasattr(report, "wasxfail"):
+            self._skip(report.nodeid, report.longrepr)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A whole module skipped."""
+        if report.skipped:
+            self._skip(report.nodeid, report.longrepr)
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """Tests not chosen by -k, -m or --offline."""
+        self.deselected += len(items)
+
+    def _skip(self, nodeid: str, longrepr: Any) -> None:
+        reason = longrepr[2] if isinstance(longrepr, tuple) else str(longrepr)
+        self.skipped[nodeid.split("[")[0], reason.removeprefix("Skipped: ")] += 1
+
+    def lines(self) -> list[str]:
+        """One line for each thing left out."""
+        lines = [f"{what} ({count} tests): {why}" for (what, why), count in sorted(self.skipped.items())]
+        if self.deselected:
+            asked = "--offline" if self.config.getoption("offline") else "the options -k or -m"
+            lines.append(f"{self.deselected} tests: because of {asked}")
+        return lines
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """With CI=true nothing may be left out."""
+        if self.strict and self.lines() and session.exitstatus == 0:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Say what was left out, just above pytest's own closing line."""
+        lines = self.lines()
+        for line in lines:
+            terminalreporter.write_line(f"left out: {line}", yellow=True)
+        for what, why in sorted(self.notes.items()):
+            terminalreporter.write_line(f"left out: {what}: {why}")
+        if self.strict and lines:
+            terminalreporter.write_line("FAILED: with CI=true nothing may be left out", red=True)
+
+
+@pytest.fixture(scope="session")
+def left_out(pytestconfig: pytest.Config) -> Callable[[str, str], None]:
+    """Give `left_out(what, why)`: list something that another check stands in for; it does not fail the session."""
+    plugin = pytestconfig.pluginmanager.get_plugin("left-out")
+    assert isinstance(plugin, LeftOut)
+    return plugin.notes.__setitem__
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --offline."""
+    parser.addoption("--offline", action="store_true", help="leave out the tests that need the network")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the collector of what was left out."""
+    config.pluginmanager.register(LeftOut(config), "left-out")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A test that asks for a real wheel needs the network, marked or not; --offline leaves those out."""
+    for item in items:
+        if "real_wheel" in getattr(item, "fixturenames", ()):
+            item.add_marker("network")
+    if config.getoption("offline"):
+        needy = [item for item in items if item.get_closest_marker("network")]
+        if needy:
+            config.hook.pytest_deselected(items=needy)
+            items[:] = [item for item in items if item not in needy]
