@@ -122,6 +122,30 @@ class Channel(enum.StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class BuildRequest:
+    """What somebody asked for, parsed and checked; equal requests give equal plans.
+
+    Attributes:
+        jax_version: release of jax to build for, such as 0.10.2; a `.postN` names a post release of the plugin.
+        rocm_version: the ROCm that the native code was, or shall be, built against.
+        python_versions: such as ("3.11", "3.12"), ascending.
+        targets: gfx targets that the wheels shall hold; None keeps all that the payload has.
+        rocm_version_extra: append `+rocm<version>` to wheel versions.
+        post_release: N of `.postN`, or None.
+        strip: move symbol tables into separate debug files.
+    """
+
+    payload: Payload
+    jax_version: str
+    rocm_version: RocmVersion
+    python_versions: tuple[str, ...]
+    targets: tuple[GfxTarget, ...] | None
+    rocm_version_extra: bool = True
+    post_release: int | None = None
+    strip: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class MemberInfo:
     """What one ELF file of a wheel is.
 

