@@ -1,0 +1,200 @@
+"""What can be wrong with a wheel, as data: code -> severity, title, remedy.
+
+A rule that finds something makes a `Finding` with `finding(code, …)`; severity and remedy come from here, also for
+findings that other modules of this package made (`adopt`), so that one defect has one name and one weight everywhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from ci_build.model import Finding, Severity
+
+ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """One kind of defect.
+
+    Attributes:
+        title: a few words, for tables.
+        remedy: one line: what the person who makes the wheel has to do.
+        integrity: the bytes are not what they say they are; such an error counts also for wheels that are taken as
+            published and that nobody here can change.
+    """
+
+    severity: Severity
+    title: str
+    remedy: str
+    integrity: bool = False
+
+
+def _broken(title: str, remedy: str) -> Rule:
+    return Rule(severity=ERROR, title=title, remedy=remedy, integrity=True)
+
+
+def _error(title: str, remedy: str) -> Rule:
+    return Rule(severity=ERROR, title=title, remedy=remedy)
+
+
+def _warning(title: str, remedy: str) -> Rule:
+    return Rule(severity=WARNING, title=title, remedy=remedy)
+
+
+def _note(title: str, remedy: str) -> Rule:
+    return Rule(severity=NOTE, title=title, remedy=remedy)
+
+
+RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        # Archive and RECORD.
+        "archive-damaged": _broken(
+            "archive damaged or unsafe", "Download it again; if it was made like this, write it in one strict pass."
+        ),
+        "record-problem": _broken("RECORD is wrong", "Write RECORD last, from the bytes that are in the archive."),
+        "mode-private": _warning("file mode hides it from others", "Write files as 0644 and libraries as 0755."),
+        # ELF files.
+        "elf-unreadable": _broken("library cannot be read", "Build it again; the file is cut off or not a library."),
+        "elf-wrong-machine": _error("library of another machine", "Pack libraries of the platform in the tag only."),
+        "symbols-not-stripped": _warning(
+            "symbol tables not stripped", "Move .symtab and .strtab into a debug file (`dist_wheels` does by default)."
+        ),
+        "runpath-build-leftover": _error(
+            "RUNPATH names the build tree", "Rewrite RUNPATH to the documented install layouts (`dist_wheels` does)."
+        ),
+        "runpath-build-machine": _error(
+            "RUNPATH names the build machine", "Rewrite RUNPATH to paths that start with $ORIGIN or /opt/rocm."
+        ),
+        "runpath-unsafe": _error(
+            "RUNPATH depends on the current folder", "Remove empty and relative entries; start them with $ORIGIN."
+        ),
+        "runpath-excessive": _warning(
+            "RUNPATH is very long", "Keep one entry for each install layout; each one costs look-ups at every load."
+        ),
+        "rpath-used": _warning("RPATH instead of RUNPATH", "Link with --enable-new-dtags; RPATH overrides the user."),
+        "hip-needed-missing": _warning(
+            "HIP runtime not in NEEDED", "Link with -lamdhip64, or let `dist_wheels` complete DT_NEEDED."
+        ),
+        "needed-unexpected": _error(
+            "needs a library that nobody promised", "Link it statically, put it into the wheel, or allow its soname."
+        ),
+        "needed-external": _note("needs libraries outside the wheel", "Install ROCm, or keep the allow-list in step."),
+        "init-name-wrong": _error(
+            "module cannot be imported", "Name the file after its PyInit_ function, or the other way round."
+        ),
+        # Device code.
+        "bundle-damaged": _broken("device code damaged", "Build or download it again; its MD5 is wrong."),
+        "code-object-wrong": _broken(
+            "device code is not what it says", "Build it again; the code object is for another processor."
+        ),
+        "target-missing": _error("promised target without code", "Build with this target, or do not promise it."),
+        "target-extra": _error("target that was not asked for", "Slim the wheel to its targets (`--targets`)."),
+        "device-code-missing": _error("no device code at all", "Build with --offload-arch for every promised target."),
+        "target-refused": _warning(
+            "targets that XLA refuses", "Leave them out (`--targets`); XLA's run-time allow-list never uses them."
+        ),
+        "target-uncovered": _note("targets without code", "Add them if users of these GPUs should be served."),
+        "bundles-uneven": _warning(
+            "fat binaries differ in targets", "Compile every kernel for all targets, or say why one is not."
+        ),
+        # Tags.
+        "tag-mismatch": _error("file name and WHEEL disagree", "Write the same tags into both (`wheel tags` does)."),
+        "tag-untrue": _error("platform tag is not true", "Build against the older system, or use the honest tag."),
+        "tag-by-exception": _note(
+            "tag holds by exception only", "Keep the exceptions listed and documented; auditwheel alone says linux."
+        ),
+        "tag-too-new": _note("platform tag newer than needed", "An older tag would reach more systems."),
+        "tag-redundant": _note(
+            "platform tag implied by another", "Keep the lowest manylinux tag; it implies the others."
+        ),
+        "symbols-unversioned": _error(
+            "symbols that the platform lacks", "Link them statically or build with the platform's own compiler."
+        ),
+        "python-tag-wrong": _error("Python tag is not true", "Use the tag of the Python that it was built for."),
+        "purelib-with-elf": _error("pure wheel with libraries in it", "Write `Root-Is-Purelib: false`."),
+        # Metadata.
+        "metadata-mismatch": _error("file name and METADATA disagree", "Rename the wheel or rewrite METADATA."),
+        "summary-rocm-unknown": _warning("Summary without ROCm version", "Write the ROCm version into Summary."),
+        "summary-rocm-wrong": _warning("Summary names another ROCm", "Write the ROCm version that compiled the code."),
+        "requires-python-missing": _warning("no Requires-Python", "Add Requires-Python, such as >=3.11."),
+        "license-missing": _warning("no licence file", "Ship the licence in dist-info/licenses with License-File."),
+        "version-unstamped": _warning("version.py is not stamped", "Write the version into _release_version."),
+        "version-stale": _error("version.py tells another version", "Rewrite _release_version together with METADATA."),
+        "jaxlib-unpinned": _warning("no requirement on jaxlib", "Add the range of jaxlib whose PJRT API it fits."),
+        "pin-missing": _warning("plugin without its pjrt", "Add Requires-Dist on the pjrt wheel, ==own version."),
+        "pin-inexact": _warning("pjrt pin is loose", "Pin the pjrt wheel to exactly the plugin's own version."),
+        "pin-stale": _error("pjrt pin excludes own version", "Rewrite the pin whenever the version is rewritten."),
+        "extra-uninstallable": _warning("extra cannot be installed", "Name distributions that exist, or drop it."),
+        "entry-point-missing": _error("JAX cannot discover it", "Add a `jax_plugins` entry point."),
+        "entry-point-broken": _error("entry point leads nowhere", "Point it at a module that the wheel contains."),
+        "size-budget": _warning("wheel above its size budget", "Strip, slim to fewer targets, or raise the limit."),
+        # Several wheels.
+        "set-duplicate": _error("two wheels for the same slot", "Keep one; pip and uv choose by chance."),
+        "set-pin-unmet": _error("requirement not met in the set", "Put wheels that fit each other into one set."),
+        "set-rocm-differs": _error("wheels of different ROCm", "Build plugin and pjrt with one ROCm."),
+        "set-targets-differ": _warning("wheels of different targets", "Slim plugin and pjrt to the same targets."),
+    }
+)
+
+
+UNINSTALLABLE = frozenset(
+    f"amd-{name}-instinct"
+    for name in (
+        "hipblas",
+        "hipfft",
+        "hipsolver",
+        "hipsparse",
+        "hipsparselt",
+        "miopen-hip",
+        "rccl",
+        "rocm-device-libs",
+        "rocm-hip-runtime",
+        "rocm-hip-runtime-devel",
+        "rocm-language-runtime",
+        "rocm-llvm",
+    )
+)
+"""Normalised names of distributions that published extras ask for and that no index offers."""
+
+
+def finding(code: str, message: str, *, member: str = "") -> Finding:
+    """Make a finding of a known kind; `KeyError` for an unknown code, since that is a mistake in this program."""
+    rule = RULES[code]
+    return Finding(code=code, severity=rule.severity, message=message, remedy=rule.remedy, member=member)
+
+
+def adopt(foreign: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Give findings of other modules the severity and remedy of this table; those it does not know stay as they are."""
+
+    def adopted(item: Finding) -> Finding:
+        rule = RULES.get(item.code)
+        return dataclasses.replace(item, severity=rule.severity, remedy=rule.remedy) if rule else item
+
+    return tuple(map(adopted, foreign))
+
+
+def is_integrity(item: Finding) -> bool:
+    """Whether a finding says that bytes are not what they claim to be."""
+    return item.code in RULES and RULES[item.code].integrity
+
+
+def title(item: Finding) -> str:
+    """A few words on a finding's kind."""
+    return RULES[item.code].title if item.code in RULES else item.code.replace("-", " ")
+
+
+_ORDER = {severity: position for position, severity in enumerate((ERROR, WARNING, NOTE))}
+
+
+def ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Errors first; within a severity by code, then in the order found; exact repetitions once."""
+    return tuple(sorted(dict.fromkeys(findings), key=lambda item: (_ORDER[item.severity], item.code)))
+
+
+def worst_of(findings: Iterable[Finding]) -> Severity | None:
+    """The highest severity, or None without findings."""
+    return min((item.severity for item in findings), key=_ORDER.__getitem__, default=None)
