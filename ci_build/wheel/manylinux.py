@@ -227,10 +227,10 @@ def _unversioned(member: _Member, wanted: Policy, finding: _MakeFinding) -> Iter
     for version in _too_new(wanted, set(member.assumed.values())):
         names = [name for name, brought in member.assumed.items() if brought == version]
         files = [name for name in names if "10filesystem" in name]
-        what = f"{len(names)} symbol{'s' * (len(names) > 1)} of {'std::filesystem' if files else 'libstdc++'} without a version"
+        what = f"{len(names)} symbol{'s' * (len(names) > 1)} of {'std::filesystem' if files else 'libstdc++'}"
         yield finding(
             "unversioned-symbol-too-new", Severity.ERROR,
-            f"It needs {what}: {_some(files or names)}; libstdc++ has them from {version} on, "
+            f"It needs {what} without a version: {_some(files or names)}; libstdc++ has them from {version} on, "
             f"which {wanted.name} lacks.",
             "Link libstdc++fs.a of GCC 8 into it." if files else "Build with the toolchain of that platform.",
         )  # fmt: skip

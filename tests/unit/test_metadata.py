@@ -1,0 +1,195 @@
+"""METADATA, WHEEL and entry_points.txt: what changes, what must not, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from email import message_from_bytes
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.metadata import Metadata
+
+from ci_build.errors import RepairError
+from ci_build.wheel.metadata import GENERATOR, Headers, render_entry_points, rewrite_metadata, rewrite_wheel
+from ci_build.wheel.repair_plan import RepairPlan
+
+PUBLISHED = b"""\
+Metadata-Version: 2.4
+Name: jax-rocm7-plugin
+Version: 0.10.2
+Summary: JAX Plugin for AMD GPUs (ROCm:unknown)
+Home-page: https://example.org/jax
+License: Apache-2.0
+Classifier: Programming Language :: Python :: 3.12
+Classifier: License :: OSI Approved :: Apache Software License
+Description-Content-Type: text/markdown
+Requires-Dist: jax-rocm7-pjrt==0.10.2
+Provides-Extra: with-rocm
+Requires-Dist: amd_hipblas_instinct; extra == "with-rocm"
+Dynamic: license
+Dynamic: provides-extra
+Dynamic: summary
+
+# A *description*
+Version: this line is text, not a field
+"""
+WHEEL = b"Wheel-Version: 1.0\nGenerator: setuptools (82.0.1)\nRoot-Is-Purelib: true\nTag: py3-none-any\n\n"
+
+
+def plan(**changes: Any) -> RepairPlan:
+    base = RepairPlan(
+        project="jax-rocm7-plugin",
+        version="0.10.2+rocm7.2.0",
+        summary="JAX plugin for AMD GPUs (ROCm 7.2.0)",
+        requires_python=">=3.12,<3.13",
+        requires_dist=("jax-rocm7-pjrt==0.10.2+rocm7.2.0", "jaxlib>=0.10.2,<0.10.3"),
+        license_text=b"text",
+    )
+    return dataclasses.replace(base, **changes)
+
+
+def test_every_promised_field_is_true() -> None:
+    message = message_from_bytes(rewrite_metadata(PUBLISHED, plan()))
+    assert message["Version"] == "0.10.2+rocm7.2.0"
+    assert message["Summary"] == "JAX plugin for AMD GPUs (ROCm 7.2.0)"
+    assert message["Requires-Python"] == ">=3.12,<3.13"
+    assert message["License-Expression"] == "Apache-2.0"
+    assert message.get_all("License-File") == ["LICENSE.txt"]
+    assert message.get_all("Requires-Dist") == ["jax-rocm7-pjrt==0.10.2+rocm7.2.0", "jaxlib>=0.10.2,<0.10.3"]
+    assert message["License"] is None
+    assert message["Provides-Extra"] is None
+
+
+def test_untouched_lines_keep_their_bytes_and_order() -> None:
+    old, new = PUBLISHED.splitlines(), rewrite_metadata(PUBLISHED, plan()).splitlines()
+    kept = [line for line in old if line in new]
+    assert kept == [line for line in new if line in old]
+    assert b"Home-page: https://example.org/jax" in kept
+    assert b"Version: this line is text, not a field" in kept
+    assert rewrite_metadata(PUBLISHED, plan()).endswith(
+        b"\n\n# A *description*\nVersion: this line is text, not a field\n"
+    )
+
+
+def test_a_second_rewrite_changes_nothing() -> None:
+    once = rewrite_metadata(PUBLISHED, plan())
+    assert rewrite_metadata(once, plan()) == once
+
+
+def test_classifiers_and_dynamic_lines_that_would_lie_go() -> None:
+    message = message_from_bytes(rewrite_metadata(PUBLISHED, plan()))
+    assert message.get_all("Classifier") == ["Programming Language :: Python :: 3.12"]
+    assert message.get_all("Dynamic") == ["summary"]
+
+
+def test_post_release_is_in_step_everywhere() -> None:
+    """F8: the version and the pin move together."""
+    new = rewrite_metadata(
+        PUBLISHED, plan(version="0.10.2.post2", requires_dist=("jax-rocm7-pjrt==0.10.2.post2",))
+    ).decode()
+    assert "0.10.2\n" not in new
+    assert new.count("0.10.2.post2") == 2
+
+
+def test_extras_are_replaced_with_normalised_names_and_markers() -> None:
+    extras = {"With_ROCm": ('rocm>=7; python_version >= "3.12" or os_name == "nt"', "rocm-sdk"), "empty": ()}
+    parsed = Metadata.from_email(rewrite_metadata(PUBLISHED, plan(extras=extras, requires_dist=())))
+    assert parsed.provides_extra == ["with-rocm", "empty"]
+    assert [str(r) for r in parsed.requires_dist or ()] == [
+        'rocm>=7; (python_version >= "3.12" or os_name == "nt") and extra == "with-rocm"',
+        'rocm-sdk; extra == "with-rocm"',
+    ]
+
+
+@pytest.mark.parametrize(("found", "wanted"), [("2.1", "2.4"), ("2.4", "2.4"), ("2.5", "2.5"), ("none", "2.4")])
+def test_metadata_version_is_raised_never_lowered(found: str, wanted: str) -> None:
+    headers = Headers(b"Metadata-Version: 2.4\nName: jax-rocm7-plugin\nVersion: 1\n", label="METADATA")
+    headers.set("Metadata-Version", found)
+    assert message_from_bytes(rewrite_metadata(bytes(headers), plan()))["Metadata-Version"] == wanted
+
+
+def test_licence_files_of_the_source_stay_named() -> None:
+    raw = PUBLISHED.replace(b"License: Apache-2.0\n", b"License-File: NOTICE\n")
+    assert message_from_bytes(rewrite_metadata(raw, plan())).get_all("License-File") == ["NOTICE", "LICENSE.txt"]
+
+
+def test_folded_fields_of_the_source_stay_as_they_are() -> None:
+    folded = b"Author: Somebody\n  with a long\n  \n  name\n"
+    raw = PUBLISHED.replace(b"License: Apache-2.0\n", folded + b"License: one\n        two\n")
+    new = rewrite_metadata(raw, plan())
+    assert folded in new
+    assert b"two" not in new
+
+
+def test_line_ends_of_the_source_are_used() -> None:
+    new = rewrite_metadata(PUBLISHED.replace(b"\n", b"\r\n"), plan())
+    assert new.count(b"\n") == new.count(b"\r\n")
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"project": "other"}, "jax-rocm7-plugin, not of other"),
+        ({"requires_python": ">=3.x"}, "requires-python"),
+        ({"requires_dist": ("jaxlib >> 1",)}, "requires-dist"),
+        ({"license_expression": "Apachy"}, "license-expression"),
+        ({"summary": "a\nRequires-Dist: evil"}, "one line"),
+        ({"summary": "a\u2028Requires-Dist: evil"}, "one line"),
+        ({"summary": ""}, "one line"),
+        ({"extras": {"x": ("not a requirement",)}}, "not a requirement"),
+    ],
+)
+def test_what_would_be_invalid_is_refused(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(RepairError, match=named):
+        rewrite_metadata(PUBLISHED, plan(**changes))
+
+
+def test_all_problems_are_named_at_once() -> None:
+    with pytest.raises(RepairError, match=r"license-expression.*requires-python|requires-python.*license-expression"):
+        rewrite_metadata(PUBLISHED, plan(license_expression="Apachy", requires_python=">=x"))
+
+
+@pytest.mark.parametrize("damage", [b"no colon here\n", b" folded first line\n", b"Name\xff: x\n", b"Author: \xff\n"])
+def test_damaged_files_are_refused(damage: bytes) -> None:
+    with pytest.raises(RepairError, match="METADATA"):
+        rewrite_metadata(damage + PUBLISHED, plan())
+
+
+def test_wheel_file_says_platform_wheel() -> None:
+    tags = ("py2-none-linux_x86_64", "py3-none-linux_x86_64")
+    assert rewrite_wheel(WHEEL, tags=tags, build="7") == (
+        b"Wheel-Version: 1.0\nGenerator: setuptools (82.0.1)\n"
+        + f"Generator: {GENERATOR}\n".encode()
+        + b"Root-Is-Purelib: false\nTag: py2-none-linux_x86_64\nTag: py3-none-linux_x86_64\nBuild: 7\n\n"
+    )
+
+
+def test_wheel_file_build_tag_goes_when_the_name_has_none() -> None:
+    raw = WHEEL.replace(b"Tag:", b"Build: 3\nTag:")
+    assert b"Build" not in rewrite_wheel(raw, tags=("py3-none-any",), build="")
+
+
+def test_entry_points() -> None:
+    groups = {"jax_plugins": {"xla_rocm7": "jax_plugins.xla_rocm7"}, "console_scripts": {"a": "b:c", "d": "e:f"}}
+    assert render_entry_points(groups) == (
+        b"[jax_plugins]\nxla_rocm7 = jax_plugins.xla_rocm7\n\n[console_scripts]\na = b:c\nd = e:f\n"
+    )
+
+
+_NAMES = st.sampled_from(["Name", "Tag", "Summary", "X-Other", "tag"])
+_VALUES = st.text(st.characters(blacklist_categories=("Cc", "Cs", "Zl", "Zp")), min_size=1).filter(
+    lambda v: v == v.strip()
+)
+
+
+@given(st.lists(st.tuples(_NAMES, _VALUES)), st.lists(_VALUES, max_size=3))
+def test_setting_one_field_leaves_all_others(fields: list[tuple[str, str]], values: list[str]) -> None:
+    raw = "".join(f"{name}: {value}\n" for name, value in fields).encode()
+    headers = Headers(raw, label="made up")
+    headers.set("Tag", *values)
+    again = Headers(bytes(headers), label="made up")
+    assert again.values("tag") == values
+    for name in ("Name", "Summary", "X-Other"):
+        assert again.values(name) == [v for n, v in fields if n == name]
