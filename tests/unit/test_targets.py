@@ -1,0 +1,226 @@
+"""The gfx table against what was measured on real wheels, and the rules of asking for targets."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from ci_build import targets as gfx
+from ci_build.errors import RequestError, UnknownTargetError
+from ci_build.model import GfxTarget, Severity, to_json
+
+PUBLISHED_0_10_2 = (
+    "gfx900", "gfx906", "gfx908", "gfx90a", "gfx90c", "gfx942", "gfx950", "gfx1010", "gfx1011", "gfx1012", "gfx1030",
+    "gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035", "gfx1036", "gfx1100", "gfx1101", "gfx1102", "gfx1103",
+    "gfx1150", "gfx1151", "gfx1152", "gfx1153", "gfx1200", "gfx1201",
+)  # fmt: skip
+
+# e_flags of the code objects in _prng.so of the published plugins 0.9.1 (generic), 0.10.2 and 0.12.0 (gfx1250).
+# Code object V4 and later: bits 8-9 are xnack and bits 10-11 sramecc, 0 for "unsupported"; the top byte counts
+# versions of a generic target.
+MEASURED_E_FLAGS = {
+    "gfx1010": 0x133, "gfx1011": 0x134, "gfx1012": 0x135, "gfx1030": 0x36, "gfx1031": 0x37, "gfx1032": 0x38,
+    "gfx1033": 0x39, "gfx1034": 0x3E, "gfx1035": 0x3D, "gfx1036": 0x45, "gfx1100": 0x41, "gfx1101": 0x46,
+    "gfx1102": 0x47, "gfx1103": 0x44, "gfx1150": 0x43, "gfx1151": 0x4A, "gfx1152": 0x55, "gfx1153": 0x58,
+    "gfx1200": 0x48, "gfx1201": 0x4E, "gfx1250": 0x549, "gfx900": 0x12C, "gfx906": 0x52F, "gfx908": 0x530,
+    "gfx90a": 0x53F, "gfx90c": 0x132, "gfx942": 0x54C, "gfx950": 0x54F, "gfx11-generic": 0x1000054,
+    "gfx12-generic": 0x1000059, "gfx9-4-generic": 0x100055F, "gfx9-generic": 0x1000151,
+}  # fmt: skip
+
+
+def names(spec: str) -> list[str]:
+    return [str(target) for target in gfx.expand(spec)]
+
+
+def test_the_table_holds_every_target_of_the_published_wheel_and_gfx1250() -> None:
+    assert names("all") == [*PUBLISHED_0_10_2, "gfx1250"]
+
+
+@pytest.mark.parametrize("name", MEASURED_E_FLAGS)
+def test_mach_and_features_agree_with_real_code_objects(name: str) -> None:
+    row, flags = gfx.load_table().targets[name], MEASURED_E_FLAGS[name]
+    assert row.mach == flags & 0xFF
+    assert row.features == tuple(f for f, bits in (("sramecc", 0xC00), ("xnack", 0x300)) if flags & bits)
+
+
+def test_no_two_targets_share_a_mach() -> None:
+    assert len(set(gfx.machs().values())) == len(gfx.machs())
+
+
+def test_each_list_names_targets_of_the_table_and_is_in_order() -> None:
+    for members in gfx.lists().values():
+        assert list(members) == sorted(members, key=gfx.sort_key)
+    assert gfx.lists() == {
+        "compiler-supported": (
+            "gfx908", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1101", "gfx1103", "gfx1150", "gfx1151",
+            "gfx1200", "gfx1201", "gfx1250",
+        ),
+        "default-wheels": (
+            "gfx908", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1101", "gfx1200", "gfx1201",
+        ),
+        "gated": ("gfx942", "gfx950"),
+    }  # fmt: skip
+
+
+def test_every_concrete_target_belongs_to_exactly_one_index() -> None:
+    table = gfx.load_table()
+    held = [member for index in table.indexes for member in table.families[index]]
+    assert sorted(held) == sorted(names("all"))
+
+
+def test_every_family_is_reachable_and_named_as_therock_names_it() -> None:
+    families = gfx.load_table().families
+    assert families["gfx94X-dcgpu"] == families["gfx94X-all"] == ("gfx942",)
+    assert families["gfx120X-all"] == ("gfx1200", "gfx1201")
+    assert families["gfx103X-igpu"] == ("gfx1033", "gfx1035", "gfx1036")
+    assert families["dcgpu-all"] == ("gfx908", "gfx90a", "gfx942", "gfx950", "gfx1250")
+    every = {t for f in ("dcgpu-all", "dgpu-all", "igpu-all") for t in families[f]}
+    assert every == set(names("all"))
+    for name in families:
+        assert re.fullmatch(r"(gfx[0-9a-f]+X?(-(all|dgpu|igpu|dcgpu))?|(dcgpu|dgpu|igpu)-all|gfx[0-9-]+-generic)", name)
+        assert gfx.expand(name)
+
+
+def test_generic_targets_cover_as_llvm_says() -> None:
+    covers = gfx.covers()
+    assert covers["gfx9-4-generic"] == ("gfx942", "gfx950")
+    assert covers["gfx9-generic"] == ("gfx900", "gfx906", "gfx90c")  # not gfx908 and gfx90a
+    assert covers["gfx12-generic"] == ("gfx1200", "gfx1201")  # not gfx1250
+    assert len(covers["gfx11-generic"]) == 8
+    covered = [name for members in covers.values() for name in members]
+    assert len(covered) == len(set(covered))
+    assert set(names("all")) - set(covered) == {"gfx908", "gfx90a"}
+
+
+def test_expand_mixes_families_targets_and_features_in_natural_order() -> None:
+    assert names("gfx1151,gfx94X-dcgpu") == ["gfx942", "gfx1151"]
+    assert names("gfx1030, gfx942 ,gfx90a,gfx942") == ["gfx90a", "gfx942", "gfx1030"]
+    assert names("gfx90a:xnack-:sramecc+") == ["gfx90a:sramecc+:xnack-"]
+    assert names("gfx94X-dcgpu:xnack-,gfx950") == ["gfx942:xnack-", "gfx950"]
+    assert names("gfx11-generic,gfx9-4-generic,gfx942,gfx1100") == [
+        "gfx9-4-generic", "gfx942", "gfx11-generic", "gfx1100",
+    ]  # fmt: skip
+    assert gfx.expand(["gfx950", "gfx942,gfx908"]) == gfx.expand("gfx908,gfx942,gfx950")
+    assert tuple(names("default")) == gfx.lists()["default-wheels"]
+
+
+def test_letter_case_is_forgiven_but_substrings_are_not() -> None:
+    assert names("GFX94x-dcgpu,Gfx1151") == ["gfx942", "gfx1151"]
+    for part in ("gfx94", "gfx94X", "gfx10", "942", "gfx9420", "all-gfx94X", "dcgpu"):
+        with pytest.raises(UnknownTargetError):
+            gfx.expand(part)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("gfx943", "gfx942"), ("gfx94X-dgpu", "gfx94X-dcgpu"), ("gfx110x", "gfx110X-all"), ("defualt", "default")],
+)
+def test_unknown_names_are_refused_with_the_nearest(typed: str, meant: str) -> None:
+    with pytest.raises(UnknownTargetError) as caught:
+        gfx.expand(f"gfx942,{typed}")
+    assert repr(typed) in caught.value.message
+    assert meant in caught.value.hint
+    assert caught.value.exit_code == 3
+
+
+def test_a_name_unlike_any_other_points_to_the_table() -> None:
+    with pytest.raises(UnknownTargetError, match="ci_build targets"):
+        gfx.expand("sm_90")
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("", "No gfx target"),
+        (" , ", "No gfx target"),
+        ("all,gfx942", "cannot be combined"),
+        ("gfx1100:xnack+", "gfx1100 has no feature xnack"),
+        ("gfx900:sramecc+", "gfx900 has no feature sramecc"),
+        ("dcgpu-all:wave64+", "not a gfx target"),
+        ("gfx942:xnack+:xnack-", "one feature twice"),
+        ("gfx942,gfx942:xnack+", "cannot be in one wheel"),
+        ("gfx942:sramecc+,gfx942:xnack+", "cannot be in one wheel"),
+    ],
+)
+def test_requests_that_make_no_sense_are_refused(spec: str, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        gfx.expand(spec)
+
+
+def test_both_variants_of_a_feature_may_be_asked_for() -> None:
+    assert names("gfx942:xnack-,gfx942:xnack+") == ["gfx942:xnack+", "gfx942:xnack-"]
+
+
+def test_all_is_recognised_only_alone() -> None:
+    assert gfx.is_all("all")
+    assert gfx.is_all([" ALL "])
+    assert not gfx.is_all("gfx942,all")
+    assert not gfx.is_all("dgpu-all")
+
+
+def test_targets_outside_the_allow_list_warn() -> None:
+    findings = gfx.warnings_for(gfx.expand("gfx942,gfx906,gfx1102,gfx11-generic,gfx9-generic"))
+    assert [f.message.split()[0] for f in findings] == ["gfx9-generic", "gfx906", "gfx1102"]
+    assert {f.code for f in findings} == {"target-outside-xla-list"}
+    assert {f.severity for f in findings} == {Severity.WARNING}
+    assert "refuses it at run time" in findings[0].message
+    assert gfx.warnings_for(gfx.expand("default")) == ()
+
+
+@pytest.mark.parametrize(
+    ("spec", "index"),
+    [
+        ("gfx942", "gfx94X-dcgpu"),
+        ("gfx942:xnack-", "gfx94X-dcgpu"),
+        ("gfx950", "gfx950-dcgpu"),
+        ("gfx1201", "gfx120X-all"),
+        ("gfx12-generic", "gfx120X-all"),
+        ("gfx1030,gfx1036", "gfx103X-all"),
+        ("gfx90a", "gfx90a"),
+        ("gfx9-4-generic", "multi-arch"),
+        ("gfx942,gfx950", "multi-arch"),
+        ("gfx1150,gfx1151", "multi-arch"),
+        ("default", "multi-arch"),
+    ],
+)
+def test_the_index_is_the_one_family_that_holds_all(spec: str, index: str) -> None:
+    assert gfx.family_of(gfx.expand(spec)) == index
+
+
+def test_labels() -> None:
+    assert gfx.label(gfx.expand("default")) == "default"
+    assert gfx.label(gfx.expand("all")) == "all"
+    assert gfx.label(gfx.expand("gfx1201,gfx1200")) == "gfx120X-all"
+    assert gfx.label(gfx.expand("gfx94X-dcgpu")) == "gfx942"
+    assert gfx.label(gfx.expand("gfx950,gfx942:xnack-")) == "gfx942:xnack-, gfx950"
+    assert not gfx.is_default(gfx.expand("default")[:-1])
+    assert gfx.families_equal_to(gfx.expand("gfx120X-all")) == ("gfx120X-all",)
+    assert gfx.families_equal_to(gfx.expand("gfx94X-all:xnack+")) == ()
+
+
+def test_one_list_is_rendered_for_every_tool() -> None:
+    chosen = gfx.expand("gfx950,gfx942:xnack-,gfx942:xnack+")
+    assert gfx.for_bazel(chosen) == "gfx942:xnack+,gfx942:xnack-,gfx950"
+    assert gfx.for_hipcc(chosen)[0] == "--offload-arch=gfx942:xnack+"
+    assert gfx.for_aiter(chosen) == "gfx942;gfx950"
+    assert gfx.for_rocm_packages(gfx.expand("gfx9-4-generic,gfx942,gfx1151")) == (
+        "device-gfx942", "device-gfx950", "device-gfx1151",
+    )  # fmt: skip
+    with pytest.raises(RequestError, match="no kernels for gfx90a"):
+        gfx.for_aiter(gfx.expand("gfx942,gfx90a"))
+    assert gfx.for_bazel(gfx.with_aiter(gfx.expand("default"))) == "gfx942,gfx950"
+
+
+def test_a_target_that_only_a_wheel_knows_is_named() -> None:
+    with pytest.raises(UnknownTargetError, match="gfx940"):
+        gfx.family_of([GfxTarget(processor="gfx940")])
+
+
+def test_rows_print_and_are_json() -> None:
+    rows = gfx.table()
+    assert [row.name for row in rows][-1] == "gfx12-5-generic"
+    gfx942 = next(row for row in rows if row.name == "gfx942")
+    assert (gfx942.architecture, gfx942.xla, gfx942.default, gfx942.gated, gfx942.aiter) == ("CDNA 3", *[True] * 4)
+    assert to_json(rows)[0]["product"]
+    assert all(row.product and row.architecture for row in rows if row.covers == (row.name,))
