@@ -239,8 +239,10 @@ class LeftOut:
         if self.strict and self.lines() and session.exitstatus == 0:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
         """Say what was left out, just above pytest's own closing line."""
+        yield
         lines = self.lines()
         for line in lines:
             terminalreporter.write_line(f"left out: {line}", yellow=True)

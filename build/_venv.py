@@ -1,0 +1,249 @@
+"""Makes `.venv` from a hash lock and goes on inside it; the standard library is all there is at that point."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import json
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+import time
+import venv
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+BUILD = Path(__file__).resolve().parent
+ROOT = BUILD.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+STAMP = VENV / "stamp.json"
+LOCK_FILE = ROOT / ".venv.lock"
+COVERS = {
+    "requirements.lock": ("requirements.lock",),
+    "requirements-dev.lock": ("requirements-dev.lock", "requirements.lock"),
+}
+"""What is satisfied once a lock is installed: the developer's lock holds the other one with the same versions."""
+EXIT_MACHINE = 18
+"""As ci_build.errors.MachineError, which may not be importable yet."""
+EXIT_INTERRUPTED = 130
+
+
+class SetupError(Exception):
+    """`.venv` cannot be made; the text is one clear sentence, `said` what the failed program printed last."""
+
+    def __init__(self, message: str, said: str = "") -> None:
+        super().__init__(message)
+        self.said = said
+
+
+def launch(module: str, lock: str) -> None:
+    """Run `module` as the main program inside `.venv`, with the repository on sys.path and the user's directory kept.
+
+    Args:
+        module: name of a module that runs when its `__name__` is "__main__", or of a package with such a one.
+        lock: name of the lock file, beside this one, that `.venv` must satisfy.
+    """
+    enter(lock)
+    sys.path[:] = [str(ROOT), *(entry for entry in sys.path if entry != str(BUILD))]
+    runpy.run_module(module, run_name="__main__")
+
+
+def enter(lock: str) -> None:
+    """Return inside `.venv`, made or renewed where needed; replaces the process when it was started outside.
+
+    The process holds a shared lock on `.venv` for the rest of its life, so that nobody renews it underneath.
+    """
+    program = Path(sys.argv[0]).name
+    try:
+        inside = VENV.exists() and VENV.samefile(sys.prefix)
+        if inside and _hold(lock):
+            return
+        if not _satisfies(lock):
+            _set_up(lock)
+        elif not inside and sys.executable == str(PYTHON):
+            raise SetupError(f"{PYTHON} does not start inside .venv; remove the folder {VENV} and start again.")
+        # The same program once more, interpreter options included, with the right interpreter.
+        os.execv(PYTHON, [str(PYTHON), *sys.orig_argv[1:]])  # noqa: S606
+    except SetupError as error:
+        print(error.said, f"{program}: error: {error}", sep="\n" if error.said else "", file=sys.stderr)
+        sys.exit(EXIT_MACHINE)
+    except OSError as error:
+        print(f"{program}: error: .venv cannot be used or set up: {error}.", file=sys.stderr)
+        sys.exit(EXIT_MACHINE)
+    except KeyboardInterrupt:
+        print(f"{program}: interrupted; the next start sets up .venv.", file=sys.stderr)
+        sys.exit(EXIT_INTERRUPTED)
+
+
+# Locking: whoever sets up holds it alone, whoever runs shares it
+
+
+def _hold(lock: str) -> bool:
+    # The descriptor stays open on purpose: the kernel lets go when this process ends, however it ends.
+    descriptor = _locked(fcntl.LOCK_SH)
+    if _satisfies(lock):
+        return True
+    os.close(descriptor)
+    return False
+
+
+def _locked(kind: int) -> int:
+    descriptor = os.open(LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print("Waiting for another start, which sets up or uses .venv ...", file=sys.stderr, flush=True)
+        fcntl.flock(descriptor, kind)
+    return descriptor
+
+
+# The stamp says what `.venv` was made of; it is written last and read before every use
+
+
+def _satisfies(lock: str) -> bool:
+    stamp = _stamp()
+    return stamp.get("locks", {}).get(lock) == _digest(lock) and _usable(stamp)
+
+
+def _usable(stamp: dict[str, Any]) -> bool:
+    return bool(stamp) and stamp["made"] == _circumstances() and set(stamp["packages"]) <= set(_packages())
+
+
+def _stamp() -> dict[str, Any]:
+    try:
+        stamp = json.loads(STAMP.read_text())
+    except (OSError, ValueError):
+        return {}
+    return stamp if isinstance(stamp, dict) and stamp.keys() == {"made", "packages", "locks"} else {}
+
+
+def _write_stamp(locks: dict[str, str]) -> None:
+    part = STAMP.with_suffix(".part")
+    part.write_text(json.dumps({"made": _circumstances(), "packages": _packages(), "locks": locks}, indent=2))
+    part.replace(STAMP)
+
+
+def _circumstances() -> dict[str, Any]:
+    # A folder that was moved, another Python, or one that was replaced or removed: each makes `.venv` useless.
+    try:
+        config, found = (VENV / "pyvenv.cfg").read_text(), PYTHON.stat()
+    except OSError:
+        return {}
+    python = {"path": os.path.realpath(PYTHON), "size": found.st_size, "mtime": int(found.st_mtime)}
+    return {"venv": str(VENV), "version": "{}.{}".format(*sys.version_info[:2]), "python": python, "config": config}
+
+
+def _packages() -> list[str]:
+    return sorted(path.name for path in VENV.glob("lib/python*/site-packages/*.dist-info"))
+
+
+def _digest(lock: str) -> str:
+    return hashlib.sha256((BUILD / lock).read_bytes()).hexdigest()
+
+
+# Setting up
+
+
+class _Line:
+    """The progress line: its end is rewritten on a terminal; elsewhere it is printed once."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.began = text, time.monotonic()
+        self._write(text)
+
+    def show(self, state: str) -> None:
+        if sys.stderr.isatty():
+            self._write(f"\r\033[K{self.text} {state}")
+
+    def end(self, state: str) -> None:
+        seconds = time.monotonic() - self.began
+        self._write((f"\r\033[K{self.text}" if sys.stderr.isatty() else "") + f" {state} {seconds:.0f} s\n")
+
+    def _write(self, text: str) -> None:
+        print(text, end="", file=sys.stderr, flush=True)
+
+
+def _set_up(lock: str) -> None:
+    descriptor = _locked(fcntl.LOCK_EX)
+    try:
+        if _satisfies(lock):
+            return  # Somebody else did it while this process waited.
+        line = _Line(f"Setting up .venv from build/{lock} ...")
+        try:
+            _make(lock, descriptor, line)
+        except BaseException:
+            line.end("stopped after")
+            raise
+        line.end("done in")
+    finally:
+        os.close(descriptor)
+
+
+def _make(lock: str, descriptor: int, line: _Line) -> None:
+    stamp = _stamp()
+    locks = stamp["locks"] if stamp and _usable(stamp) else {}
+    others = [name for name in COVERS[lock] if name != lock]
+    if others and lock not in locks and all(locks.get(name) == _digest(name) for name in others):
+        # What is there stays true while more is added; after a kill the new lock's digest is one that nothing equals.
+        _write_stamp({**locks, lock: "unfinished"})
+    else:
+        _create(descriptor)
+    _install(lock, descriptor, line)
+    _write_stamp({name: _digest(name) for name in COVERS[lock]})
+
+
+def _create(descriptor: int) -> None:
+    if importlib.util.find_spec("ensurepip") is None:
+        raise SetupError(
+            f"{sys.executable} cannot make virtual environments: run `apt install python3-venv` (Debian, Ubuntu), "
+            "or start this with another Python, such as one that `uv python install` brings."
+        )
+    STAMP.unlink(missing_ok=True)
+    if VENV.is_symlink() or VENV.is_file():
+        VENV.unlink()
+    elif VENV.exists():
+        shutil.rmtree(VENV)
+    venv.EnvBuilder(symlinks=True).create(VENV)
+    _run(["ensurepip"], descriptor, problem="ensurepip could not put pip into .venv.")
+
+
+def _install(lock: str, descriptor: int, line: _Line) -> None:
+    total = sum("==" in text for text in (BUILD / lock).read_text().splitlines())
+    quiet = ["--no-input", "--progress-bar=off", "--disable-pip-version-check", "--no-user"]
+    _run(
+        ["pip", "install", *quiet, "--require-hashes", "--only-binary=:all:", f"--requirement={BUILD / lock}"],
+        descriptor,
+        problem=f"pip could not install build/{lock}; look at its words above and at `pip config debug`.",
+        seen=lambda count: line.show(f"{count} of {total} packages"),
+    )
+
+
+def _run(module: list[str], descriptor: int, *, problem: str, seen: Callable[[int], None] | None = None) -> None:
+    # -I hides PYTHONPATH from pip, not pip's settings; only where to install is not for those to say.
+    env = {name: value for name, value in os.environ.items() if name not in ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT")}
+    said: deque[str] = deque(maxlen=15)
+    count = 0
+    with subprocess.Popen(
+        [PYTHON, "-I", "-m", *module],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=env,
+        pass_fds=[descriptor],  # Should this process be killed, the lock stays as long as the child goes on writing.
+    ) as process:
+        for text in process.stdout or ():
+            said.append(text.rstrip())
+            if text.startswith(("Collecting ", "Requirement already satisfied: ")):
+                count += 1
+                if seen:
+                    seen(count)
+    if process.returncode:
+        raise SetupError(problem, "\n".join(said))
