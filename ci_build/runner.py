@@ -132,16 +132,15 @@ class HostRunner:
                 f"{argv[0]} could not be started: {error.strerror}.", hint=f"Install {argv[0]} or mend PATH."
             ) from error
         try:
-            out, err = _drain(
-                process, on_line or self._sink, self._sink, deadline=started + timeout if timeout else None
-            )
-            returncode = process.wait()
+            deadline = started + timeout if timeout else None
+            out, err = _drain(process, on_line or self._sink, self._sink, deadline=deadline)
+            returncode = process.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired as error:
+            _stop(process)
+            raise ProcessError(f"{render(argv)} ran longer than {timeout:g} s and was stopped.") from error
         except BaseException:
             _stop(process)
             raise
-        if out is None or err is None:
-            _stop(process)
-            raise ProcessError(f"{render(argv)} ran longer than {timeout:g} s and was stopped.")
         if check and returncode != 0:
             raise ProcessError(_failure(argv, returncode, out, err), hint="Run it by hand to see more.")
         return ProcessResult(returncode=returncode, stdout=out, stderr=err, seconds=time.monotonic() - started)
@@ -149,8 +148,8 @@ class HostRunner:
 
 def _drain(
     process: subprocess.Popen[bytes], out_sink: LineSink | None, err_sink: LineSink | None, *, deadline: float | None
-) -> tuple[str | None, str | None]:
-    """Read both pipes to their end; (None, None) when the deadline passed first."""
+) -> tuple[str, str]:
+    """Read both pipes to their end; TimeoutExpired when the deadline passes first."""
     assert process.stdout is not None
     assert process.stderr is not None
     streams = (_Stream(process.stdout, out_sink), _Stream(process.stderr, err_sink))
@@ -160,7 +159,7 @@ def _drain(
         while selector.get_map():
             remaining = None if deadline is None else deadline - time.monotonic()
             if remaining is not None and remaining <= 0:
-                return None, None
+                raise subprocess.TimeoutExpired(process.args, 0)
             for key, _ in selector.select(remaining):
                 data = os.read(key.fd, 65536)
                 key.data.feed(data)

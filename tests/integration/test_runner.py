@@ -1,0 +1,100 @@
+"""The one door to processes, with real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+from ci_build.errors import ProcessError
+from ci_build.runner import HostRunner, merge_environment, render
+
+PYTHON = sys.executable
+
+
+def runner() -> HostRunner:
+    return HostRunner(os.environ)
+
+
+def test_output_and_exit_code_come_back() -> None:
+    done = runner().run(
+        [PYTHON, "-c", "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"], check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "err\n")
+
+
+def test_failure_names_the_command_its_code_and_its_last_words() -> None:
+    with pytest.raises(ProcessError, match=r"-c .* failed with exit code 3\.\n  last words"):
+        runner().run([PYTHON, "-c", "print('last words'); raise SystemExit(3)"])
+
+
+def test_death_by_signal_is_named() -> None:
+    with pytest.raises(ProcessError, match="signal SIGABRT"):
+        runner().run([PYTHON, "-c", "import os; os.abort()"])
+
+
+def test_missing_program_is_named() -> None:
+    with pytest.raises(ProcessError, match="no-such-program-here could not be started"):
+        runner().run(["no-such-program-here"])
+
+
+def test_lines_arrive_while_the_process_runs_and_split_characters_survive() -> None:
+    script = (
+        "import sys, time\n"
+        "data = 'gr\\u00fc\\u00df\\n'.encode()\n"
+        "for byte in data:\n"
+        "    sys.stdout.buffer.write(bytes([byte])); sys.stdout.buffer.flush(); time.sleep(0.01)\n"
+        "print('no newline', end='')\n"
+    )
+    lines: list[str] = []
+    runner().run([PYTHON, "-c", script], on_line=lines.append)
+    assert lines == ["grüß", "no newline"]
+
+
+def test_timeout_stops_the_whole_process_group() -> None:
+    script = (
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    pids: list[str] = []
+    with pytest.raises(ProcessError, match="ran longer than 1 s"):
+        runner().run([PYTHON, "-c", script], timeout=1, on_line=pids.append)
+    assert _gone(int(pids[0]))
+
+
+def test_interrupt_stops_the_child() -> None:
+    pids: list[str] = []
+
+    def on_line(line: str) -> None:
+        pids.append(line)
+        threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
+
+    with pytest.raises(KeyboardInterrupt):
+        runner().run([PYTHON, "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(60)"], on_line=on_line)
+    assert _gone(int(pids[0]))
+
+
+def _gone(pid: int) -> bool:
+    for _ in range(100):
+        try:
+            with open(f"/proc/{pid}/stat") as stat:
+                if stat.read().rpartition(")")[2].split()[0] == "Z":
+                    return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_environment_changes_add_replace_and_remove() -> None:
+    assert merge_environment({"A": "1", "B": "2", "E": ""}, {"B": "", "C": "3"}) == {"A": "1", "C": "3", "E": ""}
+
+
+def test_rendered_command_can_be_typed() -> None:
+    assert render(["pip", "a b"], {"X": "1 2"}) == "X='1 2' pip 'a b'"

@@ -1,0 +1,87 @@
+"""The published payload: what pip is asked, and what is believed of its answer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from ci_build.errors import InputError
+from ci_build.model import BuildRequest, Payload, RocmVersion
+from ci_build.payload import published
+
+SHA = "0" * 64
+
+
+def request(**changes: Any) -> BuildRequest:
+    values: dict[str, Any] = {
+        "payload": Payload.PUBLISHED,
+        "jax_version": "0.10.2",
+        "rocm_version": RocmVersion(text="7.2.0"),
+        "python_versions": ("3.11",),
+        "targets": None,
+    }
+    return BuildRequest(**{**values, **changes})
+
+
+def report(url: str, **archive: Any) -> str:
+    item = {"metadata": {"name": "Jax_Lib", "version": "1"}, "download_info": {"url": url, "archive_info": archive}}
+    return json.dumps({"version": "1", "install": [item]})
+
+
+def test_requirements_are_exact() -> None:
+    assert published.requirements(request()) == (
+        "jax==0.10.2",
+        "jaxlib==0.10.2",
+        "jax-rocm7-plugin==0.10.2",
+        "jax-rocm7-pjrt==0.10.2",
+    )
+
+
+@pytest.mark.parametrize("major", [10, 99])
+def test_requirements_follow_the_rocm_major(major: int) -> None:
+    names = published.requirements(request(rocm_version=RocmVersion(text=f"{major}.0.0")))
+    assert f"jax-rocm{major}-plugin==0.10.2" in names
+
+
+def test_post_release_of_the_plugin_keeps_jax_itself() -> None:
+    names = published.requirements(request(jax_version="0.9.1.post6"))
+    assert names == (
+        "jax==0.9.1",
+        "jaxlib==0.9.1",
+        "jax-rocm7-plugin==0.9.1.post6",
+        "jax-rocm7-pjrt==0.9.1.post6",
+    )
+
+
+def test_report_is_read_and_credentials_are_dropped() -> None:
+    text = report("https://user:secret@index.invalid/x/jax_lib-1%2Blocal-py3-none-any.whl#frag", hashes={"sha256": SHA})
+    (item,) = published.parse_report(text)
+    assert item.name == "jax-lib"
+    assert item.filename == "jax_lib-1+local-py3-none-any.whl"
+    assert item.url == "https://index.invalid/x/jax_lib-1%2Blocal-py3-none-any.whl"
+    assert item.sha256 == SHA
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("pip broke", "not JSON"),
+        ('{"version": "2", "install": []}', "format '2'"),
+        (report("https://index.invalid/jax-1-py3-none-any.whl"), "not a wheel with a sha256"),
+        (report("https://index.invalid/jax-1.tar.gz", hashes={"sha256": SHA}), "not a wheel with a sha256"),
+    ],
+)
+def test_other_reports_are_refused(text: str, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        published.parse_report(text)
+
+
+def test_fetch_is_hash_locked() -> None:
+    from pathlib import Path
+
+    argv = published.fetch_argv("3.12", Path("r.txt"), Path("d"))
+    assert "--require-hashes" in argv
+    assert "--no-deps" in argv
+    assert "--python-version=3.12" in argv
