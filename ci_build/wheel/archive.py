@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from email.message import Message
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 from isal import isal_zlib
 from packaging.utils import canonicalize_name
@@ -30,7 +30,7 @@ PACKED_CHUNK, CHUNK = 256 << 10, 1 << 20
 INLINE = 1 << 20
 """Members up to this many bytes are not worth a thread."""
 _AGAIN = "Download the wheel again."
-_BROKEN: type[Exception] = isal_zlib.IsalError
+_BROKEN = cast("type[Exception]", isal_zlib.IsalError)
 
 
 class WheelArchive:
@@ -84,8 +84,8 @@ class WheelArchive:
 
     def _find_dist_info(self, entries: list[Member], problems: list[str]) -> str:
         """The one `{project}-{version}.dist-info`, which has to be that of the file name (PEP 427)."""
-        tops = (entry.name.partition("/")[0] for entry in entries if "/" in entry.name)
-        found = sorted({top for top in tops if top.endswith(".dist-info")})
+        tops = {entry.name.partition("/")[0] for entry in entries if "/" in entry.name}
+        found = sorted(top for top in tops if top.endswith(".dist-info"))
         if len(found) != 1:
             problems.append(f"there should be one .dist-info directory, not {len(found)} {found or ''}".rstrip())
             return found[0] if found else ""
@@ -176,6 +176,7 @@ class WheelArchive:
         """
         total = self[name].size
         done = 0
+        out.unlink(missing_ok=True)
         try:
             with out.open("wb", buffering=0) as file:
 

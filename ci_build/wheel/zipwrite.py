@@ -19,10 +19,16 @@ from ci_build.wheel.zipformat import (
 )
 
 
-def local_header(member: Member) -> bytes:
-    """The local header to write for `member`; zip64 when a size needs it."""
+def is_wide(size: int) -> bool:
+    """Whether a number of bytes needs zip64."""
+    return size >= MAX32
+
+
+def local_header(member: Member, *, wide: bool | None = None) -> bytes:
+    """The local header to write for `member`; zip64 when a size needs it, or when `wide` says so."""
     name = member.name.encode()
-    wide = max(member.size, member.compressed_size) >= MAX32
+    if wide is None:
+        wide = is_wide(max(member.size, member.compressed_size))
     extra = struct.pack("<HHQQ", ZIP64_EXTRA, 16, member.size, member.compressed_size) if wide else b""
     date, time = _to_dos(member.date_time)
     packed, size = (MAX32, MAX32) if wide else (member.compressed_size, member.size)

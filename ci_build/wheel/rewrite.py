@@ -1,0 +1,159 @@
+"""A new wheel from an old one: what stays the same is copied compressed, RECORD follows, the bytes are reproducible."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ci_build.errors import ArchiveError
+from ci_build.wheel.archive import WheelArchive
+from ci_build.wheel.deflate import BlockIndex
+from ci_build.wheel.memberwriter import Content, Entry, MemberWriter, file_sums
+from ci_build.wheel.outfile import OutFile
+from ci_build.wheel.record import SIGNATURES
+from ci_build.wheel.splice import Range
+from ci_build.wheel.zipformat import DateTime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WrittenWheel:
+    """A wheel that was written: where, its bytes, its SHA-256 in hexadecimal."""
+
+    path: Path
+    size: int
+    sha256: str
+
+
+class WheelRewrite:
+    """Changes to a wheel, collected first and carried out by `write`.
+
+    Names are those of the new wheel: after `rename` a member is known by its new name.
+
+    Args:
+        source: stays open and unchanged.
+        date_time: given to every member; None keeps the old ones, and new members get 1980-01-01.
+    """
+
+    def __init__(self, source: WheelArchive, *, date_time: DateTime | None = None) -> None:
+        self._source = source
+        self._date_time = date_time
+        self._dist_info = source.dist_info
+        self._entries = {member.name: Entry(old=member) for member in source.members}
+        for name in SIGNATURES:  # they sign the old RECORD
+            self._entries.pop(f"{source.dist_info}/{name}", None)
+
+    def set(self, name: str, data: bytes, *, mode: int | None = None) -> None:
+        """Add or replace a small member; without `mode` an old one keeps its own and a new one gets 0644."""
+        self._set(name, data, mode)
+
+    def set_file(
+        self,
+        name: str,
+        content: Path,
+        *,
+        changed: Sequence[Range] | None = None,
+        mode: int | None = None,
+        blocks: BlockIndex | None = None,
+    ) -> None:
+        """Add or replace a big member by the content of a file, which has to stay until `write` is done.
+
+        Args:
+            name: the member.
+            content: the file.
+            changed: byte ranges [start, end) that may differ from the old content; the deflate blocks of the rest
+                are copied. Bytes beyond the shorter of old and new count as changed. None: compress everything.
+            mode: as for `set`.
+            blocks: the old member's blocks, if somebody scanned them already.
+        """
+        ranges = None if changed is None else tuple(changed)
+        self._set(name, Content(path=content, changed=ranges, blocks=blocks), mode)
+
+    def remove(self, name: str) -> None:
+        """Leave a member out.
+
+        Raises:
+            ArchiveError: there is none of this name.
+        """
+        self._known(name)
+        del self._entries[name]
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename a member, or a directory with all that is below it (such as .dist-info for a new version).
+
+        Raises:
+            ArchiveError: there is nothing of the old name, or something of the new one.
+        """
+        moved = {
+            name: new + name.removeprefix(old) for name in self._entries if name == old or name.startswith(f"{old}/")
+        }
+        if not moved:
+            self._known(old)
+        taken = [name for name in moved.values() if name in self._entries]
+        if taken:
+            raise ArchiveError(f"{old} cannot be renamed to {new}: {taken[0]} is there already.")
+        self._entries = {moved.get(name, name): entry for name, entry in self._entries.items()}
+        if old == self._dist_info:
+            self._dist_info = new
+
+    def write(self, out: Path) -> WrittenWheel:
+        """Write the new wheel under a temporary name, check it, and rename it to `out`.
+
+        Order: as before; new files come before the .dist-info at the end, RECORD is last (PEP 427).
+
+        Raises:
+            ArchiveError: the result would not be a strict wheel of that file name, a content file does not fit its
+                `changed` ranges, or the source is damaged. Nothing is left at `out` then.
+        """
+        with tempfile.TemporaryDirectory(prefix=".rewrite-", dir=out.parent) as folder:
+            draft = Path(folder) / out.name
+            fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            try:
+                writer = MemberWriter(self._source, OutFile(fd), self._date_time)
+                for name, entry in self._ordered():
+                    writer.add(name, entry)
+                writer.finish(f"{self._dist_info}/RECORD")
+            finally:
+                os.close(fd)
+            with WheelArchive(draft) as result:
+                for name in writer.spliced:
+                    _prove(result, name)
+                written = WrittenWheel(path=out, size=result.size, sha256=file_sums(result.fileno()).sha256)
+            draft.replace(out)
+        return written
+
+    def _set(self, name: str, new: bytes | Content, mode: int | None) -> None:
+        if name == f"{self._dist_info}/RECORD":
+            raise ArchiveError("RECORD cannot be set; it follows from the other members.")
+        old = self._entries.get(name, Entry())
+        self._entries[name] = Entry(old=old.old, new=new, mode=old.mode if mode is None else mode)
+
+    def _known(self, name: str) -> None:
+        if name not in self._entries:
+            raise ArchiveError(f"{self._source.path.name} has no member {name}.")
+
+    def _ordered(self) -> list[tuple[str, Entry]]:
+        record = f"{self._dist_info}/RECORD"
+        old = [name for name, entry in self._entries.items() if entry.old is not None and name != record]
+        new = [name for name, entry in self._entries.items() if entry.old is None and name != record]
+        at = len(old)
+        while at and old[at - 1].startswith(f"{self._dist_info}/"):
+            at -= 1
+        inside = [name for name in new if name.startswith(f"{self._dist_info}/")]
+        outside = [name for name in new if name not in inside]
+        names = [*old[:at], *outside, *old[at:], *inside]
+        return [(name, self._entries[name]) for name in names]
+
+
+def _prove(result: WheelArchive, name: str) -> None:
+    """Inflate a spliced member once: its CRC is that of the content file, so wrong ranges cannot pass."""
+    try:
+        for _ in result.chunks(name):
+            pass
+    except ArchiveError as error:
+        raise ArchiveError(
+            f"{name} would not hold its new content: it differs from the old one outside of the given ranges.",
+            hint="Give every changed range to set_file, or none.",
+        ) from error
