@@ -23,15 +23,16 @@ PLAIN_MAGIC = b"__CLANG_OFFLOAD_BUNDLE__"
 PACKED_MAGIC = b"CCOB"
 ZLIB, ZSTD = 0, 1
 """Compression methods, the values of llvm::compression::Format."""
+METHOD_NAMES = {ZLIB: "zlib", ZSTD: "zstd"}
 
 HEAD_LIMIT = 1 << 16
 """Largest entry table that is read, in bytes: 27 targets take 1.6 kB."""
 CONTENT_LIMIT = 1 << 32
 """Largest uncompressed bundle that is read, in bytes; real ones have up to 0.24 GB."""
+PAGE = 4096
+"""Largest alignment in bytes that code objects get."""
 LEVEL, LEVEL_TIGHT = 9, 19
 """zstd levels: on two targets of 0.10.2, level 9 gives 7.3 MB in 1.3 CPU seconds, level 19 5.6 MB in 20."""
-
-_ALIGNMENT = 4096
 _ENTRY = struct.Struct("<QQQ")
 _LAYOUTS = {1: struct.Struct("<4sHHIQ"), 2: struct.Struct("<4sHHIIQ"), 3: struct.Struct("<4sHHQQQ")}
 
@@ -140,7 +141,7 @@ def parse_entries(head: bytes, size: int | None = None) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-def layout(entries: Sequence[Entry], *, alignment: int = _ALIGNMENT) -> tuple[Entry, ...]:
+def layout(entries: Sequence[Entry], *, alignment: int = PAGE) -> tuple[Entry, ...]:
     """Place the entries' code one after another, as the bundler does: aligned, behind the table."""
     position = len(PLAIN_MAGIC) + 8 + sum(_ENTRY.size + len(e.id) for e in entries)
     placed = []
@@ -153,7 +154,7 @@ def layout(entries: Sequence[Entry], *, alignment: int = _ALIGNMENT) -> tuple[En
 
 def alignment_of(entries: Sequence[Entry]) -> int:
     """The alignment in bytes that a bundle's code has, at most a page; GPU loaders map it in place."""
-    common = math.gcd(_ALIGNMENT, *(e.offset for e in entries if e.size))
+    common = math.gcd(PAGE, *(e.offset for e in entries if e.size))
     return common & -common
 
 
@@ -166,7 +167,7 @@ def start(entries: Sequence[Entry]) -> bytearray:
     return plain
 
 
-def build(parts: Sequence[tuple[str, bytes]], *, alignment: int = _ALIGNMENT) -> bytes:
+def build(parts: Sequence[tuple[str, bytes]], *, alignment: int = PAGE) -> bytes:
     """Make an uncompressed bundle of (entry ID, code) pairs."""
     entries = layout([Entry(id=name, offset=0, size=len(code)) for name, code in parts], alignment=alignment)
     plain = start(entries)
@@ -237,7 +238,7 @@ def select(
     """
     chosen, missing = {entry for entry in entries if entry.is_host}, []
     for target in wanted:
-        fitting = [e for e in entries if (t := e.target) and _agree(t, target)]
+        fitting = [e for e in entries if e.size and (t := e.target) and _agree(t, target)]
         exact = [e for e in fitting if e.target and e.target.processor == target.processor]
         generic = [e for e in fitting if e.target and target.processor in (covers or {}).get(e.target.processor, ())]
         if not (exact or generic):
