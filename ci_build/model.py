@@ -351,6 +351,16 @@ def dump_wheel_set(wheel_set: WheelSet) -> str:
     return json.dumps(body, indent=2, ensure_ascii=False) + "\n"
 
 
+def load_wheel(body: Mapping[str, Any]) -> Wheel:
+    """A wheel from its JSON values; KeyError or TypeError when fields are missing or unknown."""
+    members = tuple(
+        MemberInfo(**{**member, "targets": tuple(member["targets"]), "needed": tuple(member["needed"])})
+        for member in body["members"]
+    )
+    lists = {"tags": tuple(body["tags"]), "requires_dist": tuple(body["requires_dist"]), "members": members}
+    return Wheel(**{**body, **lists})
+
+
 def load_wheel_set(text: str) -> WheelSet:
     """Read `wheels.json`.
 
@@ -362,20 +372,7 @@ def load_wheel_set(text: str) -> WheelSet:
         schema, digest = body.pop("schema"), body.pop("digest")
         if schema != SCHEMA_VERSION:
             raise WheelSetError(f"wheels.json has schema {schema!r}, this program reads {SCHEMA_VERSION}.")
-        wheels = tuple(
-            Wheel(
-                **{
-                    **wheel,
-                    "tags": tuple(wheel["tags"]),
-                    "requires_dist": tuple(wheel["requires_dist"]),
-                    "members": tuple(
-                        MemberInfo(**{**m, "targets": tuple(m["targets"]), "needed": tuple(m["needed"])})
-                        for m in wheel["members"]
-                    ),
-                }
-            )
-            for wheel in body.pop("wheels")
-        )
+        wheels = tuple(load_wheel(wheel) for wheel in body.pop("wheels"))
         inputs = tuple(InputFile(**item) for item in body.pop("inputs"))
         for key in ("targets", "python_versions"):
             body[key] = tuple(body[key])

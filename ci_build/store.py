@@ -1,0 +1,91 @@
+"""Finished steps kept by what went into them, so that a second or interrupted run does only what is missing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from ci_build.model import Wheel, load_wheel, to_json
+
+_RESULT = "result.json"
+_LIBRARIES = ("auditwheel", "isal", "packaging", "pyelftools", "zstandard")
+"""Libraries whose version may change the bytes of a repaired wheel."""
+_OWN_FOLDERS = ("ci_build", "pjrt", "plugin")
+
+
+def own_digest(root: Path) -> str:
+    """SHA-256 over this program's own sources, so that a changed program does not reuse old results."""
+    total = hashlib.sha256()
+    for folder in _OWN_FOLDERS:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in (".py", ".toml", ".txt", ".json") and path.is_file():
+                total.update(f"{path.relative_to(root)}\0{path.stat().st_size}\0".encode())
+                total.update(path.read_bytes())
+    return total.hexdigest()
+
+
+def tool_versions() -> dict[str, str]:
+    """What made the wheels: this program's digest and the versions of the libraries that touch their bytes."""
+    import zlib
+
+    versions = {name: metadata.version(name) for name in _LIBRARIES}
+    return {"ci_build": own_digest(Path(__file__).parents[1]), "zlib": zlib.ZLIB_RUNTIME_VERSION, **versions}
+
+
+def step_key(**parts: Any) -> str:
+    """SHA-256 over everything that decides a step's result."""
+    canonical = json.dumps(to_json(parts), sort_keys=True, separators=(",", ":"), default=_bytes_as_text)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _bytes_as_text(value: object) -> str:
+    if isinstance(value, bytes):
+        return hashlib.sha256(value).hexdigest()
+    raise TypeError(f"{type(value).__name__} cannot be part of a step's key")
+
+
+class StepStore:
+    """Results of steps: `<root>/<key>/` with the wheel, `debug/` and result.json; a folder appears whole or not at all.
+
+    Args:
+        root: folder of the store; made when the first result comes.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def find(self, key: str) -> tuple[Wheel, Path] | None:
+        """A finished step: its wheel, and the folder that holds it; None if it has to run."""
+        folder = self._root / key
+        try:
+            wheel = load_wheel(json.loads((folder / _RESULT).read_text()))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        path = folder / wheel.filename
+        if not path.is_file() or _sha256(path) != wheel.sha256:
+            shutil.rmtree(folder, ignore_errors=True)
+            return None
+        return wheel, folder
+
+    def scratch(self) -> tempfile.TemporaryDirectory[str]:
+        """A folder to work in, on the same file system; `keep` moves it into place."""
+        self._root.mkdir(parents=True, exist_ok=True)
+        return tempfile.TemporaryDirectory(prefix="step-", dir=self._root, ignore_cleanup_errors=True)
+
+    def keep(self, key: str, folder: Path, wheel: Wheel) -> Path:
+        """Keep a finished step's folder under its key."""
+        (folder / _RESULT).write_text(json.dumps(to_json(wheel), indent=1))
+        final = self._root / key
+        shutil.rmtree(final, ignore_errors=True)
+        folder.rename(final)
+        return final
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb", buffering=0) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

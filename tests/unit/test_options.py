@@ -1,0 +1,133 @@
+"""Options: origins, contradictions, defaults; no option is silent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from ci_build import options
+from ci_build.errors import RequestError, UnknownTargetError
+from ci_build.model import BuildRequest, Payload
+
+PUBLISHED = {"payload": "published"}
+
+
+def settings(after: Mapping[str, Any], before: Mapping[str, Any] = {}, env: Mapping[str, str] = {}) -> options.Settings:
+    return options.Settings(after, before, env)
+
+
+def request(after: Mapping[str, Any], *tables: str) -> BuildRequest:
+    return options.build_request(settings({**PUBLISHED, **after}), *(tables or ("build",)))[0]
+
+
+def test_the_nearest_word_counts_and_its_origin_is_kept() -> None:
+    many = settings({"targets": "gfx942"}, {"targets": "gfx950", "compiler": "gcc"}, {"CI_BUILD_OUT": "/x"})
+    assert many.get("targets", "build") == options.Setting(value="gfx942", origin="--targets")
+    assert many.get("compiler", "build") == options.Setting(value="gcc", origin="--compiler")
+    assert many.get("out", "build") == options.Setting(value="/x", origin="CI_BUILD_OUT")
+    assert many.get("jax_version", "build").origin == "defaults.toml [build]"
+    assert many.get("therock_path", "build") == options.Setting(value=None, origin="not given")
+
+
+def test_every_default_is_an_option() -> None:
+    known = {*options.option_names(), "bucket"}
+    for table in ("build", "published", "release_local"):
+        assert set(options.defaults()[table]) <= known
+
+
+def test_defaults_make_a_valid_request() -> None:
+    made = request({})
+    assert made.payload is Payload.PUBLISHED
+    assert made.python_versions == ("3.11", "3.12", "3.13", "3.14")
+    assert made.rocm_version.text == "7.2.0"
+    assert len(made.targets or ()) == 9
+
+
+def test_release_local_takes_two_targets_and_this_python_and_its_neighbour() -> None:
+    made = request({}, "release_local", "build")
+    assert [str(target) for target in made.targets or ()] == ["gfx942", "gfx950"]
+    assert len(made.python_versions) == 2
+
+
+@pytest.mark.parametrize(
+    ("current", "expected"),
+    [
+        ("3.11", ("3.11", "3.12")),
+        ("3.13", ("3.13", "3.14")),
+        ("3.14", ("3.13", "3.14")),
+        ("3.15", ("3.13", "3.14")),
+    ],
+)
+def test_this_python_and_one_more(current: str, expected: tuple[str, ...]) -> None:
+    assert options.this_python_and_one_more(["3.11", "3.12", "3.13", "3.14"], current) == expected
+
+
+@pytest.mark.parametrize("name", options.REFUSED_WITH_PUBLISHED)
+def test_source_options_contradict_published_wheels(name: str) -> None:
+    given = {"rocm_build_job": "x", "rocm_build_num": "1"} if name == "rocm_build_num" else {name: "x"}
+    with pytest.raises(RequestError, match=f"--{name.replace('_', '-')} belongs to a build from source") as caught:
+        request(given)
+    assert caught.value.exit_code == 2
+
+
+def test_the_compiler_is_warned_about_with_published_wheels() -> None:
+    _, warnings = options.build_request(settings({**PUBLISHED, "compiler": "clang"}), "build")
+    assert warnings == ("--compiler has no use with --payload=published: nothing is compiled.",)
+    assert options.build_request(settings(PUBLISHED), "build")[1] == ()
+
+
+def test_all_contradictions_are_told_at_once() -> None:
+    with pytest.raises(RequestError) as caught:
+        request({"therock_path": "x", "rocm_build_num": "3"})
+    assert str(caught.value).count("--therock-path") == 2
+    assert "--rocm-build-num needs --rocm-build-job" in str(caught.value)
+
+
+def test_a_source_build_needs_to_know_its_rocm() -> None:
+    with pytest.raises(RequestError, match="--rocm-version is missing"):
+        options.build_request(settings({}), "build")
+
+
+@pytest.mark.parametrize("value", ["3.9", "three", "", ","])
+def test_unknown_pythons_are_refused(value: str) -> None:
+    with pytest.raises(RequestError, match="--python-versions"):
+        request({"python_versions": value})
+
+
+def test_pythons_are_ordered_and_unique() -> None:
+    assert request({"python_versions": "3.12, 3.11,3.12"}).python_versions == ("3.11", "3.12")
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "x", "1.5"])
+def test_post_release_is_a_whole_number_from_1(value: str) -> None:
+    with pytest.raises(RequestError, match="whole number from 1"):
+        request({"wheel_post_release": value})
+
+
+def test_unknown_target_is_refused_with_its_own_exit_code() -> None:
+    with pytest.raises(UnknownTargetError, match="gfx943"):
+        request({"targets": "gfx943"})
+
+
+@pytest.mark.parametrize(("value", "expected"), [("1", True), ("true", True), ("0", False), ("no", False)])
+def test_switches_from_the_environment(value: str, *, expected: bool) -> None:
+    assert settings({}, {}, {"CI_BUILD_NO_STRIP": value}).flag("no_strip") is expected
+
+
+def test_every_field_of_the_request_follows_an_option() -> None:
+    base = request({})
+    changed = request(
+        {
+            "jax_version": "0.9.1",
+            "rocm_version": "7.1.0",
+            "python_versions": "3.12",
+            "targets": "all",
+            "no_rocm_version_extra": True,
+            "wheel_post_release": "2",
+            "no_strip": True,
+        }
+    )
+    same = [name for name in BuildRequest.__slots__ if getattr(base, name) == getattr(changed, name)]
+    assert same == ["payload"]
