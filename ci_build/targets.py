@@ -301,7 +301,7 @@ def _unknown(name: str) -> UnknownTargetError:
     lower = {other.lower(): other for other in _vocabulary()}
     longer = [other for other in lower if other.startswith(name.lower())]
     near = list(dict.fromkeys([*longer, *difflib.get_close_matches(name.lower(), lower, n=4)]))[:4]
-    hint = f"Did you mean {', '.join(lower[other] for other in near)}?" if near else "`ci_build targets` lists them all."
+    hint = f"Did you mean {', '.join(lower[other] for other in near)}?" if near else "See `ci_build targets`."
     return UnknownTargetError(f"{name!r} is neither a gfx target nor a family.", hint=hint)
 
 

@@ -1,0 +1,347 @@
+"""The version rule: order, one version for one content, pins that fit exactly, and stamped version files."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packaging.requirements import Requirement
+from packaging.utils import parse_wheel_filename
+from packaging.version import Version
+
+from ci_build import targets as gfx
+from ci_build.errors import VersionRuleError
+from ci_build.model import GfxTarget, RocmVersion
+from ci_build.versions import (
+    Kind,
+    jaxlib_requirement,
+    module_name,
+    package_name,
+    parse_package_name,
+    pins,
+    variant_label,
+    version_py,
+    wheel_version,
+)
+
+unhurried = settings(deadline=None, max_examples=150)
+"""No deadline: how long one example takes says nothing here."""
+
+MAJORS = st.sampled_from([7, 8, 9, 10, 11, 99])
+NUMBERS = st.tuples(MAJORS, st.integers(0, 30), st.integers(0, 12))
+DATES = st.dates().map(lambda day: day.strftime("%Y%m%d")).filter(lambda text: len(text) == 8 and text[0] != "0")
+COMMITS = st.text("0123456789abcdef", min_size=7, max_size=40)
+SUFFIXES: dict[str, st.SearchStrategy[str]] = {
+    "dev": COMMITS.map(lambda commit: f".dev0+{commit}"),
+    "nightly": DATES.map(lambda date: f"a{date}"),
+    "rc": st.integers(1, 9).map(lambda number: f"rc{number}"),
+    "release": st.just(""),
+}
+ANY_SUFFIX = st.one_of(list(SUFFIXES.values()))
+NO_DEV = st.one_of(SUFFIXES["nightly"], SUFFIXES["rc"], SUFFIXES["release"])
+TARGETS = st.lists(
+    st.sampled_from([row.name for row in gfx.table()]).flatmap(
+        lambda name: st.sampled_from(["", ":xnack+", ":xnack-"]).map(lambda suffix: GfxTarget.parse(name + suffix))
+    ),
+    min_size=1,
+    max_size=6,
+)
+VARIANTS = st.one_of(st.just(""), st.builds(variant_label, st.one_of(st.none(), TARGETS), stripped=st.booleans()))
+
+
+def rocm(numbers: tuple[int, int, int], suffix: str = "") -> RocmVersion:
+    return RocmVersion(text=".".join(map(str, numbers)) + suffix)
+
+
+def version(rocm_version: RocmVersion | str | None, variant: str = "", **keywords: Any) -> Version:
+    chosen = RocmVersion(text=rocm_version) if isinstance(rocm_version, str) else rocm_version
+    return Version(wheel_version(keywords.pop("base", "0.10.2"), rocm=chosen, variant=variant, **keywords))
+
+
+@unhurried
+@given(NUMBERS, SUFFIXES["dev"], SUFFIXES["nightly"], SUFFIXES["rc"], VARIANTS)
+def test_dev_before_nightly_before_candidate_before_release(
+    numbers: tuple[int, int, int], dev: str, nightly: str, candidate: str, variant: str
+) -> None:
+    in_order = [version(rocm(numbers, suffix), variant) for suffix in (dev, nightly, candidate, "")]
+    assert in_order == sorted(set(in_order))
+
+
+@unhurried
+@given(NUMBERS, NUMBERS, SUFFIXES["dev"], NO_DEV)
+def test_anything_devrocm_is_before_anything_rocm_of_that_major(
+    one: tuple[int, int, int], other: tuple[int, int, int], dev: str, suffix: str
+) -> None:
+    assert version(rocm(one, dev)) < version(rocm((one[0], *other[1:]), suffix))
+
+
+@unhurried
+@given(NUMBERS, NUMBERS, VARIANTS)
+def test_releases_of_one_major_are_in_numeric_order(
+    one: tuple[int, int, int], other: tuple[int, int, int], variant: str
+) -> None:
+    first, second = sorted([one, (one[0], *other[1:])])
+    assert (version(rocm(first), variant) < version(rocm(second), variant)) == (first < second)
+
+
+@unhurried
+@given(NUMBERS, NUMBERS, NO_DEV, NO_DEV, VARIANTS)
+def test_a_newer_minor_is_newer_whatever_its_kind(
+    one: tuple[int, int, int], other: tuple[int, int, int], suffix: str, other_suffix: str, variant: str
+) -> None:
+    newer = (one[0], one[1] + 1 + other[1], other[2])
+    assert version(rocm(one, suffix), variant) < version(rocm(newer, other_suffix), variant)
+
+
+@unhurried
+@given(NUMBERS, NUMBERS, ANY_SUFFIX, ANY_SUFFIX, VARIANTS, st.integers(1, 40))
+def test_a_post_release_is_newer_than_every_build_without(
+    one: tuple[int, int, int], other: tuple[int, int, int], suffix: str, other_suffix: str, variant: str, post: int
+) -> None:
+    assert version(rocm(one, suffix), variant) < version(rocm(other, other_suffix), post=post)
+    assert version(None, variant) < version(rocm(other, other_suffix), post=post)
+    assert version(rocm(one, suffix), variant, post=post) < version(rocm(other, other_suffix), post=post + 1)
+
+
+def test_the_limits_of_the_order_are_as_documented() -> None:
+    assert version("7.2.0rc10") < version("7.2.0rc2")
+    assert version("7.2.1a20260101") < version("7.2.0")
+    assert version("10.0.0") < version("7.2.0")
+    assert package_name("pjrt", 10) != package_name("pjrt", 7)  # so those two never compete
+    assert version("7.2.0", "gfx942") > version("7.2.0")
+
+
+@unhurried
+@given(
+    st.sampled_from(["0.10.2", "0.9.1.post6", "0.11.0rc1", "0.10.2.dev20251120", "0.10.2-post1"]),
+    st.one_of(st.none(), st.builds(rocm, NUMBERS, ANY_SUFFIX)),
+    VARIANTS,
+)
+def test_every_version_is_in_normal_form_and_survives_a_file_name(
+    base: str, rocm_version: RocmVersion | None, variant: str
+) -> None:
+    text = wheel_version(base, rocm=rocm_version, variant=variant)
+    assert str(Version(text)) == text
+    name, parsed, _, _ = parse_wheel_filename(f"jax_rocm7_pjrt-{text}-py3-none-manylinux_2_28_x86_64.whl")
+    assert (name, str(parsed)) == ("jax-rocm7-pjrt", text)
+    assert all(part not in text for part in ("-", "_", ":"))
+
+
+def test_different_contents_never_share_a_version() -> None:
+    rocms = [
+        "7.2", "7.2.0", "7.20.0", "7.2.0.1", "7.2.0rc1", "7.2.0a1", "7.2.0a1.post1", "7.2.0.post1", "7.2.0.dev0",
+        "7.2.0.dev0+1", "7.2.0.dev0+rc1", "7.2.0.dev1", "7.2.0a1.dev0", "7.2.0+x1", "7.2.0+x.1", "7.2.0a1+x", "17.2.0",
+    ]  # fmt: skip
+    words = ["gfx942", "gfx942:xnack+", "gfx942:xnack-", "gfx9-4-generic", "gfx9-generic", "gfx90a", "gfx908"]
+    sets: list[tuple[GfxTarget, ...] | None] = [None]
+    sets += [gfx.expand(family) for family in gfx.load_table().families if family not in ("gfx94X-all", "gfx94X-dcgpu")]
+    sets += [
+        tuple(GfxTarget.parse(word) for word in chosen)
+        for count in (1, 2, 3, 5)
+        for chosen in itertools.combinations(words, count)
+    ]
+    contents = {frozenset(map(str, chosen)) if chosen else None for chosen in sets}
+    made: dict[str, object] = {}
+    for content, stripped, text, post in itertools.product(contents, (True, False), [None, *rocms], (None, 1)):
+        chosen = None if content is None else gfx.in_order(GfxTarget.parse(name) for name in content)
+        got = wheel_version(
+            "0.10.2",
+            rocm=RocmVersion(text=text) if text else None,
+            post=post,
+            variant=variant_label(chosen, stripped=stripped),
+        )
+        assert made.setdefault(got, (content, stripped, text, post)) == (content, stripped, text, post)
+    assert len(made) > 1000
+
+
+@unhurried
+@given(st.one_of(st.none(), TARGETS), st.booleans(), st.one_of(st.none(), TARGETS), st.booleans())
+def test_variants_differ_when_contents_do(
+    one: list[GfxTarget] | None, strip_one: bool, two: list[GfxTarget] | None, strip_two: bool
+) -> None:
+    def content(targets: list[GfxTarget] | None, stripped: bool) -> object:
+        return (None if targets is None else frozenset(map(str, targets))), stripped
+
+    # One set written in any order and with repetitions is one label.
+    one = one and list(dict.fromkeys(one))
+    two = two and list(dict.fromkeys(two))
+    same = content(one, strip_one) == content(two, strip_two)
+    assert (variant_label(one, stripped=strip_one) == variant_label(two, stripped=strip_two)) == same
+
+
+@pytest.mark.parametrize("text", ["7.2.0+1", "7.2.0+rc1", "7.2.0a1+post1", "7.2.0+post.1", "7.2.0+x.gfx942", "1!7.2.0"])
+def test_rocm_versions_that_would_read_as_something_else_are_refused(text: str) -> None:
+    with pytest.raises(VersionRuleError):
+        wheel_version("0.10.2", rocm=RocmVersion(text=text))
+
+
+@pytest.mark.parametrize(
+    ("rocm_text", "post", "targets", "stripped", "expected"),
+    [
+        ("7.2.0", None, "default", True, "0.10.2+rocm7.2.0"),
+        ("7.2.0", 2, "default", True, "0.10.2.post2+rocm7.2.0"),
+        (None, None, "default", True, "0.10.2"),
+        (None, 2, "gfx942", True, "0.10.2.post2+gfx942"),
+        ("7.2.0", None, "gfx950,gfx942", True, "0.10.2+rocm7.2.0.gfx942.gfx950"),
+        ("7.10.0a20251120", None, "default", False, "0.10.2+rocm7.10.0a20251120.unstripped"),
+        ("7.10.0.dev0+1a2b3c4", None, "default", True, "0.10.2+devrocm7.10.0.dev0.1a2b3c4"),
+        ("7.14.0a20260101+bkc.20260109", None, "default", True, "0.10.2+rocm7.14.0a20260101.bkc.20260109"),
+        ("99.1.0rc2", None, "gfx120X-all", True, "0.10.2+rocm99.1.0rc2.gfx120x.all"),
+        ("7.2.0", None, "gfx90a:xnack-:sramecc+", True, "0.10.2+rocm7.2.0.gfx90a.srameccon.xnackoff"),
+        ("7.2.0", None, "gfx9-4-generic", True, "0.10.2+rocm7.2.0.gfx9.4.generic"),
+        ("7.2.0", None, "gfx94X-dcgpu", True, "0.10.2+rocm7.2.0.gfx942"),
+        ("7.2.0", None, "gfx908,gfx90a,gfx942,gfx950,gfx1030", True, "0.10.2+rocm7.2.0.targetsb02d6945"),
+    ],
+)
+def test_examples(rocm_text: str | None, post: int | None, targets: str, stripped: bool, expected: str) -> None:
+    rocm_version = RocmVersion(text=rocm_text) if rocm_text else None
+    variant = variant_label(gfx.expand(targets), stripped=stripped)
+    assert wheel_version("0.10.2", rocm=rocm_version, post=post, variant=variant) == expected
+
+
+def test_all_targets_are_visible_too() -> None:
+    assert variant_label(None) == "gfxall"
+    assert variant_label(None, stripped=False) == "gfxall.unstripped"
+
+
+@pytest.mark.parametrize(
+    ("base", "post", "message"),
+    [
+        ("0.10.2.post1", 2, "it is a post-release"),
+        ("0.10.2.post1", 1, "it is a post-release"),
+        ("0.10.2rc1", 1, "it is a pre-release"),
+        ("0.10.2.dev3", 1, "it is a pre-release"),
+        ("0.10.2", 0, "does not exist"),
+        ("0.10.2", -1, "does not exist"),
+        ("0.10.2+rocm7", None, "not a public JAX version"),
+        ("1!0.10.2", None, "not a public JAX version"),
+        ("0.10", None, "not a public JAX version"),
+        ("head", None, "not a version"),
+    ],
+)
+def test_bases_that_cannot_be_released_so_are_refused(base: str, post: int | None, message: str) -> None:
+    with pytest.raises(VersionRuleError, match=message) as caught:
+        wheel_version(base, rocm=None, post=post)
+    assert caught.value.hint
+
+
+def test_a_variant_must_come_from_the_rule() -> None:
+    with pytest.raises(VersionRuleError, match="not a variant label"):
+        wheel_version("0.10.2", rocm=None, variant="rocm7.2.0")
+    with pytest.raises(VersionRuleError, match="normal form"):
+        wheel_version("0.10.2", rocm=None, variant="gfx9-4-generic")
+
+
+@pytest.mark.parametrize("major", [7, 10, 99])
+def test_the_major_is_a_number_in_every_name(major: int) -> None:
+    assert RocmVersion(text=f"{major}.2.0").major == major
+    assert package_name("pjrt", major) == f"jax-rocm{major}-pjrt"
+    assert module_name("pjrt", major) == f"jax_plugins.xla_rocm{major}"
+    assert module_name("plugin", major) == f"jax_rocm{major}_plugin"
+    kinds: tuple[Kind, ...] = ("pjrt", "plugin")
+    for kind in kinds:
+        assert parse_package_name(package_name(kind, major).upper().replace("-", "_")) == (kind, major)
+    assert pins("plugin", f"0.10.2+rocm{major}.0.0", major=major)[0] == f"jax-rocm{major}-pjrt==0.10.2+rocm{major}.0.0"
+
+
+@pytest.mark.parametrize("name", ["jax", "jaxlib", "jax-rocm-plugin", "jax-rocm07-plugin", "jax-rocm7-pjrt-extra"])
+def test_other_projects_are_not_ours(name: str) -> None:
+    assert parse_package_name(name) is None
+
+
+@unhurried
+@given(NUMBERS, ANY_SUFFIX, VARIANTS, st.one_of(st.none(), st.integers(1, 9)), VARIANTS)
+def test_the_plugin_accepts_exactly_its_own_pjrt(
+    numbers: tuple[int, int, int], suffix: str, variant: str, post: int | None, other_variant: str
+) -> None:
+    own = version(rocm(numbers, suffix), variant, post=post)
+    pin = Requirement(pins("plugin", str(own), major=7)[0])
+    assert pin.name == "jax-rocm7-pjrt"
+    others = [
+        version(None),
+        version(rocm(numbers, suffix), other_variant, post=post),
+        version(rocm(numbers, suffix), variant, post=(post or 0) + 1),
+        version(rocm((*numbers[:2], numbers[2] + 1), suffix), variant, post=post),
+    ]
+    assert pin.specifier.contains(own, prereleases=True)
+    assert not any(pin.specifier.contains(other, prereleases=True) for other in others if str(other) != str(own))
+
+
+def test_without_a_rocm_version_the_pin_still_refuses_local_versions() -> None:
+    pin = Requirement(pins("plugin", "0.10.2", major=7)[0]).specifier
+    assert pin.contains("0.10.2")
+    assert not pin.contains("0.10.2+rocm7.2.0")
+    assert not pin.contains("0.10.2.post1")
+
+
+@pytest.mark.parametrize("kind", ["pjrt", "plugin"])
+def test_both_want_the_jaxlib_of_their_own_third_number(kind: Kind) -> None:
+    wanted = Requirement(pins(kind, "0.10.2.post3+rocm7.2.0.gfx942", major=7)[-1])
+    assert str(wanted) == "jaxlib<0.10.3,>=0.10.2"
+    accepted = {v: wanted.specifier.contains(v) for v in ("0.10.1", "0.10.2", "0.10.2.post1", "0.10.3", "0.12.0")}
+    assert [v for v, ok in accepted.items() if ok] == ["0.10.2", "0.10.2.post1"]
+    assert not wanted.specifier.contains("0.10.3rc1", prereleases=True)
+
+
+def test_a_pre_release_wants_the_same_jaxlib() -> None:
+    assert jaxlib_requirement("0.11.0rc1+rocm7.2.0") == "jaxlib==0.11.0rc1"
+    assert jaxlib_requirement("0.11.0.dev20260101+rocm7.2.0") == "jaxlib==0.11.0.dev20260101"
+
+
+VERSION_PY = """\
+_version = "0.10.2"
+# stamped
+_release_version: str{annotation} = {value}
+_git_hash: str{annotation} = {value}
+
+def _get_version_string() -> str:
+  return _release_version or _version
+
+def _write_version(contents):
+  old = "_release_version: str{annotation} = {value}"
+  old_hash = "_git_hash: str{annotation} = {value}"
+  return contents.count(old), contents.count(old_hash)
+
+__version__ = _get_version_string()
+def _version_as_tuple(version_str):
+  return tuple(int(i) for i in version_str.split(".") if i.isdigit())
+__version_info__ = _version_as_tuple(__version__)
+"""
+
+
+@pytest.fixture(params=[(" | None", "None"), ("", "'0.10.2'")], ids=["unstamped", "stamped"])
+def version_file(request: pytest.FixtureRequest) -> str:
+    annotation, value = request.param
+    return VERSION_PY.format(annotation=annotation, value=value)
+
+
+def run(text: str) -> dict[str, Any]:
+    namespace: dict[str, Any] = {}
+    exec(compile(text, "version.py", "exec"), namespace)
+    return namespace
+
+
+def test_the_version_file_agrees_with_itself(version_file: str) -> None:
+    text = version_py(version_file, "0.10.2.post2+rocm7.10.0", git_hash="1a2b3c4")
+    module = run(text)
+    assert module["__version__"] == module["_release_version"] == "0.10.2.post2+rocm7.10.0"
+    assert module["__version_info__"] == (0, 10, 2)
+    assert module["_git_hash"] == "1a2b3c4"
+    count: Callable[[str], tuple[int, int]] = module["_write_version"]
+    assert count(text) == (2, 2)  # so that it can be stamped again, as JAX's own code expects
+    assert run(version_py(text, "0.10.2"))["__version__"] == "0.10.2"
+
+
+def test_the_commit_stays_when_none_is_given(version_file: str) -> None:
+    assert run(version_py(version_file, "0.10.2"))["_git_hash"] == run(version_file)["_git_hash"]
+
+
+def test_a_version_file_of_another_shape_is_refused(version_file: str) -> None:
+    with pytest.raises(VersionRuleError, match="0 times"):
+        version_py("__version__ = '1'\n", "0.10.2")
+    with pytest.raises(VersionRuleError, match="1 times"):
+        version_py(version_file.replace('old = "_release', 'old = "_other'), "0.10.2")
