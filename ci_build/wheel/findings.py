@@ -1,12 +1,11 @@
 """What can be wrong with a wheel, as data: code -> severity, title, remedy.
 
-A rule that finds something makes a `Finding` with `finding(code, …)`; severity and remedy come from here, also for
-findings that other modules of this package made (`adopt`), so that one defect has one name and one weight everywhere.
+A rule that finds something makes a `Finding` with `finding(code, …)`, which takes severity and remedy from here. Kinds
+that other modules of this package find (RECORD, fat binaries, auditwheel) stand here as well, so the list is whole.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -49,17 +48,29 @@ def _note(title: str, remedy: str) -> Rule:
     return Rule(severity=NOTE, title=title, remedy=remedy)
 
 
+_AGAIN = "Download the wheel again, or report it to whoever built it."
+_RECORD = "Write RECORD last, from the bytes that are in the archive; until then do not install it."
+_PLATFORM = "Build with the toolchain of the platform in the tag, or use a tag that is true."
+
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
         # Archive and RECORD.
         "archive-damaged": _broken(
             "archive damaged or unsafe", "Download it again; if it was made like this, write it in one strict pass."
         ),
-        "record-problem": _broken("RECORD is wrong", "Write RECORD last, from the bytes that are in the archive."),
+        "member-damaged": _broken("file in the archive damaged", _AGAIN),
+        "record-unreadable": _broken("RECORD cannot be read", _RECORD),
+        "record-malformed": _broken("RECORD is malformed", _RECORD),
+        "record-duplicate-entry": _broken("RECORD lists a file twice", _RECORD),
+        "record-no-such-file": _broken("RECORD lists a file that is missing", _RECORD),
+        "record-missing-entry": _broken("file is not in RECORD", _RECORD),
+        "record-no-sha256": _broken("RECORD without a hash", _RECORD),
+        "record-wrong-hash": _broken("content is not what RECORD says", _RECORD),
+        "record-wrong-size": _broken("size is not what RECORD says", _RECORD),
         "mode-private": _warning("file mode hides it from others", "Write files as 0644 and libraries as 0755."),
         # ELF files.
         "elf-unreadable": _broken("library cannot be read", "Build it again; the file is cut off or not a library."),
-        "elf-wrong-machine": _error("library of another machine", "Pack libraries of the platform in the tag only."),
+        "elf-not-read": _note("library not looked into", "Only 64-bit little-endian ELF files are read."),
         "symbols-not-stripped": _warning(
             "symbol tables not stripped", "Move .symtab and .strtab into a debug file (`dist_wheels` does by default)."
         ),
@@ -77,12 +88,9 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         ),
         "rpath-used": _warning("RPATH instead of RUNPATH", "Link with --enable-new-dtags; RPATH overrides the user."),
         "hip-needed-missing": _warning(
-            "HIP runtime not in NEEDED", "Link with -lamdhip64, or let `dist_wheels` complete DT_NEEDED."
+            "HIP runtime not in NEEDED",
+            "Link with -lamdhip64 (`dist_wheels` adds it); now it works only where HIP is loaded.",
         ),
-        "needed-unexpected": _error(
-            "needs a library that nobody promised", "Link it statically, put it into the wheel, or allow its soname."
-        ),
-        "needed-external": _note("needs libraries outside the wheel", "Install ROCm, or keep the allow-list in step."),
         "init-name-wrong": _error(
             "module cannot be imported", "Name the file after its PyInit_ function, or the other way round."
         ),
@@ -90,6 +98,9 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "bundle-damaged": _broken("device code damaged", "Build or download it again; its MD5 is wrong."),
         "code-object-wrong": _broken(
             "device code is not what it says", "Build it again; the code object is for another processor."
+        ),
+        "bundle-lost": _broken(
+            "kernels registered where no code is", "Build it again, or slim it at unchanged addresses."
         ),
         "target-missing": _error("promised target without code", "Build with this target, or do not promise it."),
         "target-extra": _error("target that was not asked for", "Slim the wheel to its targets (`--targets`)."),
@@ -104,6 +115,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         # Tags.
         "tag-mismatch": _error("file name and WHEEL disagree", "Write the same tags into both (`wheel tags` does)."),
         "tag-untrue": _error("platform tag is not true", "Build against the older system, or use the honest tag."),
+        "tag-unjudged": _note("platform tag not judged", "Use a platform tag that auditwheel has rules for."),
         "tag-by-exception": _note(
             "tag holds by exception only", "Keep the exceptions listed and documented; auditwheel alone says linux."
         ),
@@ -111,12 +123,20 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "tag-redundant": _note(
             "platform tag implied by another", "Keep the lowest manylinux tag; it implies the others."
         ),
-        "symbols-unversioned": _error(
-            "symbols that the platform lacks", "Link them statically or build with the platform's own compiler."
-        ),
+        # What auditwheel's policies and the table of libstdc++ say (`manylinux`).
+        "needed-not-allowed": _error("needs a library that nobody promised", _PLATFORM),
+        "symbol-not-allowed": _error("uses private symbols", _PLATFORM),
+        "symbol-version-too-new": _error("needs a newer system than the tag says", _PLATFORM),
+        "unversioned-symbol-too-new": _error("symbols that the platform lacks", _PLATFORM),
+        "unversioned-symbol-unknown": _warning("symbols of unknown origin", _PLATFORM),
+        "unversioned-symbol-optional": _note("optional symbols without version", _PLATFORM),
+        "machine-foreign": _error("library of another machine", _PLATFORM),
+        "isa-too-new": _error("needs newer processors than the tag says", _PLATFORM),
+        "libc-foreign": _error("linked against another libc", _PLATFORM),
         "python-tag-wrong": _error("Python tag is not true", "Use the tag of the Python that it was built for."),
         "purelib-with-elf": _error("pure wheel with libraries in it", "Write `Root-Is-Purelib: false`."),
         # Metadata.
+        "metadata-unreadable": _broken("METADATA or WHEEL cannot be read", "Write both as PEP 427 describes."),
         "metadata-mismatch": _error("file name and METADATA disagree", "Rename the wheel or rewrite METADATA."),
         "summary-rocm-unknown": _warning("Summary without ROCm version", "Write the ROCm version into Summary."),
         "summary-rocm-wrong": _warning("Summary names another ROCm", "Write the ROCm version that compiled the code."),
@@ -167,16 +187,6 @@ def finding(code: str, message: str, *, member: str = "") -> Finding:
     return Finding(code=code, severity=rule.severity, message=message, remedy=rule.remedy, member=member)
 
 
-def adopt(foreign: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Give findings of other modules the severity and remedy of this table; those it does not know stay as they are."""
-
-    def adopted(item: Finding) -> Finding:
-        rule = RULES.get(item.code)
-        return dataclasses.replace(item, severity=rule.severity, remedy=rule.remedy) if rule else item
-
-    return tuple(map(adopted, foreign))
-
-
 def is_integrity(item: Finding) -> bool:
     """Whether a finding says that bytes are not what they claim to be."""
     return item.code in RULES and RULES[item.code].integrity
@@ -185,6 +195,16 @@ def is_integrity(item: Finding) -> bool:
 def title(item: Finding) -> str:
     """A few words on a finding's kind."""
     return RULES[item.code].title if item.code in RULES else item.code.replace("-", " ")
+
+
+def human(count: int) -> str:
+    """A number of bytes as people write it, in powers of 1000."""
+    value = float(count)
+    for unit in ("B", "kB", "MB"):
+        if value < 1000:
+            return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.2f} GB"
 
 
 _ORDER = {severity: position for position, severity in enumerate((ERROR, WARNING, NOTE))}

@@ -7,7 +7,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from ci_build.model import Finding, GfxTarget
-from ci_build.wheel.findings import finding
+from ci_build.wheel.bundle import Entry, select
+from ci_build.wheel.fatstream import BundleAt
+from ci_build.wheel.findings import finding, human
 from ci_build.wheel.inspect_model import ElfFacts
 
 MAX_RUNPATH_ENTRIES = 40
@@ -16,6 +18,7 @@ MAX_RUNPATH_ENTRIES = 40
 HIP_RUNTIME = re.compile(r"(?:__)?hip[A-Z]\w*")
 """Names that libamdhip64 exports; those of hipBLAS, hipFFT and the like go on in lower case."""
 
+_ENTRY_ID = "hipv4-amdgcn-amd-amdhsa--"
 _LEFTOVER = re.compile(r"_solib_|\.runfiles(/|$)|bazel-|/execroot/|/_bazel_")
 _SYSTEM = re.compile(r"/(opt/rocm|usr/lib|usr/local/lib|lib)(64)?\b")
 _EXTENSION = re.compile(r"(?P<name>\w+)(\.(?P<abi>cpython-\d+t?|abi3|cp\d+t?)[\w.-]*)?\.so")
@@ -26,18 +29,15 @@ def linking(elf: ElfFacts) -> Iterator[Finding]:
     if elf.symbol_table_bytes:
         yield finding(
             "symbols-not-stripped",
-            f"{_mb(elf.symbol_table_bytes)} of symbol tables in {_mb(elf.size)}.",
+            f"{human(elf.symbol_table_bytes)} of symbol tables in {human(elf.size)}.",
             member=elf.path,
         )
     if elf.rpath:
         yield finding("rpath-used", f"DT_RPATH with {len(elf.runpath)} entries.", member=elf.path)
     hip = next((soname for soname in elf.needed if soname.startswith("libamdhip64.so")), "")
     if elf.hip_symbols and not hip:
-        yield finding(
-            "hip-needed-missing",
-            f"uses {_some(elf.hip_symbols)} without NEEDED on libamdhip64; works only if somebody loaded it before.",
-            member=elf.path,
-        )
+        names = _some(sorted(elf.hip_symbols, key=lambda name: name.lstrip("_")), limit=2)
+        yield finding("hip-needed-missing", f"uses {names} without NEEDED on libamdhip64.", member=elf.path)
     yield from search_path(elf.runpath, elf.path)
 
 
@@ -49,7 +49,7 @@ def search_path(entries: Sequence[str], member: str) -> Iterator[Finding]:
         if code:
             groups.setdefault(code, []).append(entry or "(empty)")
     for code, bad in groups.items():
-        yield finding(code, f"{len(bad)} of {len(entries)} entries, such as {_short(bad[0])}.", member=member)
+        yield finding(code, f"{len(bad)} of {len(entries)} entries, such as {_short(bad[0])}", member=member)
     if len(entries) > MAX_RUNPATH_ENTRIES:
         size = len(":".join(entries))
         yield finding("runpath-excessive", f"{len(entries)} entries in {size} bytes.", member=member)
@@ -101,34 +101,19 @@ def device_code(
     Args:
         elfs: libraries of the wheel; those without device code are not asked for any (facts: some never have it).
         expected: the targets promised.
-        covers: generic target -> the processors that run its code; such code stands in for an exact target.
+        covers: generic target -> the processors that run its code; such code stands in for an exact target, by the
+            same choice that slimming makes (`bundle.select`).
     """
-    wanted = {str(target): target for target in expected}
     device = [elf for elf in elfs if elf.device.bundles]
-    if not device and wanted:
-        yield finding("device-code-missing", f"no library has device code for {_some(sorted(wanted))}.")
+    if not device and expected:
+        yield finding("device-code-missing", f"no library has device code for {_some([str(t) for t in expected])}.")
     for elf in device:
-        present = {code.target: code.bundles for code in elf.device.targets}
-        missing = [
-            name
-            for name, target in wanted.items()
-            if not any(n == name or target.processor in covers.get(n.split(":")[0], ()) for n in present)
-        ]
-        extra = [
-            name for name in present if name not in wanted and not _stands_in(name, wanted.values(), present, covers)
-        ]
-        if missing:
-            yield finding("target-missing", f"no code for {', '.join(sorted(missing))}.", member=elf.path)
-        if extra:
-            yield finding("target-extra", f"code for {', '.join(sorted(extra))}.", member=elf.path)
-
-
-def _stands_in(
-    name: str, wanted: Iterable[GfxTarget], present: Collection[str], covers: Mapping[str, Collection[str]]
-) -> bool:
-    """Whether generic code serves a wanted target that has none of its own."""
-    served = covers.get(name.split(":")[0], ())
-    return any(target.processor in served and str(target) not in present for target in wanted)
+        entries = [Entry(id=_ENTRY_ID + code.target, offset=0, size=1) for code in elf.device.targets]
+        chosen = select(entries, expected, {name: tuple(served) for name, served in covers.items()})
+        if chosen.missing:
+            yield finding("target-missing", f"no code for {_listed(map(str, chosen.missing))}.", member=elf.path)
+        if chosen.dropped:
+            yield finding("target-extra", f"code for {_listed(e.name for e in chosen.dropped)}.", member=elf.path)
 
 
 def evenness(elf: ElfFacts) -> Iterator[Finding]:
@@ -156,24 +141,42 @@ def run_time_targets(
     if not sizes or not allow_list:
         return
     served = {name: {name.split(":")[0], *covers.get(name.split(":")[0], ())} for name in sizes}
-    refused = sorted(name for name, processors in served.items() if processors.isdisjoint(allow_list))
+    refused = [name for name, processors in served.items() if processors.isdisjoint(allow_list)]
     if refused:
         wasted, whole = sum(sizes[name] for name in refused), sum(sizes.values())
-        yield finding(
-            "target-refused",
-            f"{len(refused)} of {len(sizes)} targets ({_mb(wasted)} of {_mb(whole)} unpacked): {', '.join(refused)}.",
-        )
-    uncovered = sorted(set(allow_list).difference(*served.values()))
+        share = f"{len(refused)} of {len(sizes)} targets ({human(wasted)} of {human(whole)} unpacked)"
+        yield finding("target-refused", f"{share}: {', '.join(sorted(refused, key=target_order))}.")
+    uncovered = sorted(set(allow_list).difference(*served.values()), key=target_order)
     if uncovered and not promised:
         yield finding("target-uncovered", f"XLA accepts {', '.join(uncovered)}, but there is no code for them.")
 
 
-def _mb(size: int) -> str:
-    return f"{size / 1e6:.1f} MB"
+def registration(member: str, bundles: Iterable[BundleAt], pointers: Collection[int]) -> Iterator[Finding]:
+    """Whether the host code registers its kernels where the fat binaries are.
+
+    Args:
+        member: path inside the wheel.
+        bundles: as found in the file.
+        pointers: addresses that the host code hands to the HIP runtime.
+    """
+    addresses = {bundle.address for bundle in bundles}
+    lost = sorted(set(pointers) - addresses)
+    if lost:
+        text = f"{len(lost)} of {len(set(pointers))} registrations, such as {lost[0]:#x}, find no fat binary."
+        yield finding("bundle-lost", text, member=member)
 
 
-def _short(text: str, limit: int = 60) -> str:
+def target_order(name: str) -> tuple[bool, int, str]:
+    """Sort key that puts gfx900 before gfx1100, and generic targets last."""
+    return "generic" in name, len(name.partition(":")[0]), name
+
+
+def _short(text: str, limit: int = 48) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names, key=target_order))
 
 
 def _some(names: Sequence[str], limit: int = 4) -> str:

@@ -10,7 +10,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from ci_build.model import Finding
-from ci_build.wheel.findings import UNINSTALLABLE, finding
+from ci_build.wheel.findings import UNINSTALLABLE, finding, human
 from ci_build.wheel.inspect_model import Metadata
 
 JAX_ROCM = re.compile(r"jax-rocm(?P<major>\d+)-(?P<kind>pjrt|plugin)")
@@ -156,7 +156,7 @@ def modes(files: Mapping[str, int]) -> Iterator[Finding]:
 def size(stored: int, budget: int) -> Iterator[Finding]:
     """Whether the wheel is too large to publish; both in bytes."""
     if stored > budget:
-        yield finding("size-budget", f"{stored / 1e6:.1f} MB, the budget is {budget / 1e6:.1f} MB.")
+        yield finding("size-budget", f"{human(stored)}, the budget is {human(budget)}.")
 
 
 def _version(text: str) -> Version | None:
