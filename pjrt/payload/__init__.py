@@ -1,0 +1,51 @@
+"""AMD GPUs for JAX: jax finds this package in the `jax_plugins` namespace and calls `initialize()`.
+
+The package is named after the ROCm major that it was built for (`xla_rocm7`) and works only with the plugin of that
+same major (`jax_rocm7_plugin`). Importing it needs neither jax nor ROCm.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from . import _diagnose, _majors, build_info
+
+__all__ = ["__version__", "initialize", "reasons"]
+
+__version__ = build_info.VERSION
+logger = logging.getLogger(__name__)
+
+
+def reasons(*, need_gpu: bool = True) -> tuple[str, ...]:
+    """Say why ROCm cannot be used here, each with its remedy; empty when nothing is known to be in the way.
+
+    Args:
+        need_gpu: whether the lack of a GPU counts; ahead-of-time compilation does without.
+    """
+    return _diagnose.reasons(need_gpu=need_gpu)
+
+
+def initialize() -> None:
+    """Register the ROCm backend with jax, or say once why it cannot be used.
+
+    Where it cannot, one warning is logged and jax goes on with its other platforms; when the user asked for rocm or
+    gpu (JAX_PLATFORMS), asking for devices raises with the same words; when the user asked only for others, such as
+    cpu, nothing is said. It does not raise, because jax would log the traceback and hide the reason.
+    """
+    from . import _register
+
+    asked = _register.asked_platforms()
+    wanted = not asked or bool(asked & {"rocm", "gpu"})
+    own = _majors.own_major(__name__)
+    if _majors.acting_major(own, need_gpu=wanted) != own or _register.is_taken():
+        logger.info("%s leaves the rocm platform to another package.", __name__)
+        return
+    found = _diagnose.reasons(need_gpu=wanted) or _register.start(own)
+    if not found:
+        for advice in _diagnose.advice() if wanted else ():
+            logger.warning("%s", advice)
+        return
+    text = _diagnose.sentence(found)
+    _register.refuse(text)
+    if not asked:
+        logger.warning("%s JAX goes on without it; JAX_PLATFORMS=cpu silences this message.", text)

@@ -1,0 +1,166 @@
+"""Why ROCm cannot be used, in words that say what to do next. Nothing here imports jax or starts HIP."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from . import _gpus, _majors, _rocm, _versions, build_info
+
+LIBRARY = Path(__file__).with_name("xla_rocm_plugin.so")
+SMALL_SHM_MIB = 64
+"""Docker's default size of /dev/shm, in which RCCL does not fit."""
+
+
+def reasons(*, need_gpu: bool = True) -> tuple[str, ...]:
+    """Collect what is in the way, each with its remedy; empty when nothing is.
+
+    Without a GPU the rest does not matter, so that is then said alone.
+    """
+    gpus: tuple[_gpus.Gpu, ...] = ()
+    if need_gpu:
+        gpus, nothing = _find_gpus()
+        if nothing:
+            return (nothing,)
+    plugin = _plugin_name()
+    return tuple(filter(None, (_own_file(), _jaxlib(), _plugin(plugin), _targets(gpus), _libraries())))
+
+
+def sentence(found: Iterable[str]) -> str:
+    """Join reasons into the one text that warning and error share."""
+    return f"{_distribution('pjrt')} {build_info.VERSION} cannot use ROCm: {' Also: '.join(found)}"
+
+
+def advice() -> tuple[str, ...]:
+    """Collect what does not stop ROCm but will hurt later."""
+    gpus, _ = _find_gpus()
+    found = []
+    if len(gpus) > 1 and (size := _gpus.shm_mib()) <= SMALL_SHM_MIB:
+        found.append(
+            f"There are {len(gpus)} GPUs but {_gpus.SHM} has only {size:.0f} MiB, in which RCCL may not fit; "
+            "in a container, start it with --shm-size=64g."
+        )
+    poor = sorted({gpu.name for gpu in gpus if not _can_use(gpu)})
+    if poor:
+        found.append(f"Of the GPUs here, {', '.join(poor)} cannot run this wheel; hide them with HIP_VISIBLE_DEVICES.")
+    info = importlib.import_module(f"{_plugin_name()}.build_info")
+    lacking = _rocm.missing(info.needed(), _rocm.layouts())
+    if lacking:
+        found.append(
+            f"{_be(lacking)} missing, so parts of jax, such as jax.numpy.linalg, will not work on the GPU. "
+            f"{_where_to_get_rocm()}"
+        )
+    return tuple(found)
+
+
+def _find_gpus() -> tuple[tuple[_gpus.Gpu, ...], str]:
+    there = _gpus.installed()
+    if not there:
+        return (), (
+            f"no AMD GPU was found (looked at {_gpus.NODES} and {_gpus.DXG}). Load the amdgpu driver; "
+            "in a container, start it with --device=/dev/kfd --device=/dev/dri."
+        )
+    names = ", ".join(sorted({gpu.name or "an AMD GPU" for gpu in there}))
+    if there != (_gpus.Gpu(),) and not _gpus.may_open():
+        return (), (
+            f"{names} was found, but {_gpus.KFD} {'may not be opened' if _gpus.KFD.exists() else 'does not exist'}. "
+            "Join the groups render and video (sudo usermod -aG render,video $USER, then log in again); "
+            "in a container, start it with --device=/dev/kfd --device=/dev/dri."
+        )
+    gpus, mask = _gpus.visible(there)
+    if not gpus:
+        return (), f"{names} was found, but is hidden by {mask}. Unset {mask.partition('=')[0]}."
+    return gpus, ""
+
+
+def _own_file() -> str:
+    return "" if LIBRARY.is_file() else f"{LIBRARY} is missing. {_reinstall()}"
+
+
+def _jaxlib() -> str:
+    try:
+        version: str = importlib.import_module("jaxlib.version").__version__
+    except ImportError as error:
+        return f"jaxlib cannot be imported ({error}). {_reinstall()}"
+    if _versions.accepts(build_info.REQUIRES_JAXLIB, version):
+        return ""
+    return f"it works with jaxlib {build_info.REQUIRES_JAXLIB}, but jaxlib {version} is installed. {_reinstall()}"
+
+
+def _plugin(name: str) -> str:
+    if find_spec(name) is None:
+        return f"{_distribution('plugin')} is not installed. {_reinstall()}"
+    version: str = importlib.import_module(f"{name}.version").__version__
+    if version == build_info.VERSION:
+        return ""
+    return f"{_distribution('plugin')} {version} is installed, which is another version. {_reinstall()}"
+
+
+def _targets(gpus: Sequence[_gpus.Gpu]) -> str:
+    if not gpus or any(map(_can_use, gpus)):
+        return ""
+    names = sorted({gpu.name for gpu in gpus})
+    if not any(_xla_accepts(gpu) for gpu in gpus):
+        accepted = ", ".join(build_info.XLA_TARGETS)
+        return f"XLA of jax {build_info.JAX_VERSION} does not accept GPU {', '.join(names)}. It accepts {accepted}."
+    wanted = ",".join(dict.fromkeys([*build_info.TARGETS, *names]))
+    return (
+        f"GPU {', '.join(names)} is not among this wheel's targets ({', '.join(build_info.TARGETS)}). Install a wheel "
+        f"set that has it, or build one: python3 build/ci_build dist_wheels --targets={wanted}."
+    )
+
+
+def _can_use(gpu: _gpus.Gpu) -> bool:
+    # An unknown name gets the benefit of the doubt. Features such as :xnack- are the runtime's business.
+    has = {target.partition(":")[0] for target in build_info.TARGETS}
+    covered = not has or gpu.name in has or any(gpu.name in build_info.COVERS.get(name, ()) for name in has)
+    return not gpu.name or (covered and _xla_accepts(gpu))
+
+
+def _xla_accepts(gpu: _gpus.Gpu) -> bool:
+    return not build_info.XLA_TARGETS or gpu.name in build_info.XLA_TARGETS
+
+
+def _libraries() -> str:
+    where = _rocm.layouts()
+    lacking = _rocm.missing(build_info.needed(), where)
+    if not lacking:
+        return ""
+    others = [str(path) for name in lacking for path in _rocm.relatives(name, where)]
+    found = f" Of another release there is {', '.join(others)}." if others else ""
+    return f"{_be(lacking)} missing, searched here: {_places(where)}.{found} {_where_to_get_rocm()}"
+
+
+def not_loadable(error: Exception, where: Sequence[_rocm.Layout]) -> str:
+    """Put into words that ROCm is there but the plugin could not be loaded with it."""
+    return f"it could not be loaded: {error}; ROCm was looked for here: {_places(where)}. {_where_to_get_rocm()}"
+
+
+def _places(where: Sequence[_rocm.Layout]) -> str:
+    return "; ".join([*map(str, where), "the system's own folders"])
+
+
+def _be(names: Sequence[str]) -> str:
+    return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'}"
+
+
+def _where_to_get_rocm() -> str:
+    return (
+        f"Install ROCm {build_info.ROCM_VERSION}: pip install 'rocm[libraries]' from AMD's package index for your GPU, "
+        "or export ROCM_PATH=/path/to/rocm."
+    )
+
+
+def _reinstall() -> str:
+    pins = " ".join(f"{_distribution(part)}=={build_info.VERSION}" for part in ("pjrt", "plugin"))
+    return f"Run: pip install jax=={build_info.JAX_VERSION} {pins} 'jaxlib{build_info.REQUIRES_JAXLIB}'."
+
+
+def _plugin_name() -> str:
+    return f"jax_rocm{_majors.own_major(str(__package__))}_plugin"
+
+
+def _distribution(part: str) -> str:
+    return f"jax-rocm{_majors.own_major(str(__package__))}-{part}"

@@ -1,0 +1,117 @@
+"""Which AMD GPUs this process may use, read from the kernel; HIP is not started, so that a profiler still can be.
+
+Sources: amdkfd's sysfs topology (Linux, drivers/gpu/drm/amd/amdkfd/kfd_topology.c); "GPU isolation techniques" of
+the ROCm documentation for the masks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+NODES = Path("/sys/class/kfd/kfd/topology/nodes")
+KFD = Path("/dev/kfd")
+DXG = Path("/dev/dxg")
+SHM = Path("/dev/shm")  # noqa: S108
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """One GPU.
+
+    Attributes:
+        name: gfx target such as gfx942; empty where the kernel does not tell, as on WSL.
+        uuid: as ROCR_VISIBLE_DEVICES takes it, such as GPU-18f1a2b3c4d5e6f7; or empty.
+    """
+
+    name: str = ""
+    uuid: str = ""
+
+
+def gfx_name(version: int) -> str:
+    """Turn the kernel's gfx_target_version into a target: 90402 is gfx942, 90010 gfx90a, 110001 gfx1101."""
+    major, rest = divmod(version, 10000)
+    return f"gfx{major}{rest // 100:x}{rest % 100:x}" if version else ""
+
+
+def installed() -> tuple[Gpu, ...]:
+    """List the GPUs that the kernel shows to this process, in the order of their nodes."""
+    if DXG.exists():
+        return (Gpu(),)
+    try:
+        nodes = sorted((node for node in NODES.iterdir() if node.name.isdecimal()), key=lambda node: int(node.name))
+    except OSError:
+        return ()
+    return tuple(gpu for node in nodes if (gpu := _read(node)))
+
+
+def _read(node: Path) -> Gpu | None:
+    try:
+        lines = (node / "properties").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:  # the device cgroup of a container hides the GPUs of others like this
+        return None
+    facts = dict(pair for line in lines if len(pair := line.split()) == 2)
+    if not _number(facts, "simd_count"):  # a CPU
+        return None
+    unique = _number(facts, "unique_id")
+    return Gpu(name=gfx_name(_number(facts, "gfx_target_version")), uuid=f"GPU-{unique:016x}" if unique else "")
+
+
+def _number(facts: Mapping[str, str], key: str) -> int:
+    text = facts.get(key, "")
+    return int(text) if text.isdecimal() else 0
+
+
+def may_open() -> bool:
+    """Tell whether this process may use the driver at all; the runtime opens /dev/kfd for reading and writing."""
+    return os.access(KFD, os.R_OK | os.W_OK)
+
+
+def visible(gpus: Sequence[Gpu], environ: Mapping[str, str] = os.environ) -> tuple[tuple[Gpu, ...], str]:
+    """Apply the user's masks and version override.
+
+    An empty ROCR_VISIBLE_DEVICES hides all GPUs; an empty HIP_VISIBLE_DEVICES is as good as none, then
+    CUDA_VISIBLE_DEVICES counts. The second mask indexes what the first one left.
+
+    Returns:
+        The GPUs that are left, and the mask that hid the last one, such as "HIP_VISIBLE_DEVICES=-1", or "".
+    """
+    left, masks = tuple(gpus), []
+    if "ROCR_VISIBLE_DEVICES" in environ:
+        masks.append("ROCR_VISIBLE_DEVICES")
+    masks += [name for name in ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES") if environ.get(name)][:1]
+    for mask in masks:
+        left = _masked(left, environ[mask])
+        if not left:
+            return (), f"{mask}={environ[mask]}"
+    override = environ.get("HSA_OVERRIDE_GFX_VERSION", "").split(".")
+    if len(override) == 3 and all(part.isdecimal() for part in override):
+        major, minor, step = map(int, override)
+        left = tuple(Gpu(name=f"gfx{major}{minor:x}{step:x}", uuid=gpu.uuid) for gpu in left)
+    return left, ""
+
+
+def _masked(gpus: tuple[Gpu, ...], mask: str) -> tuple[Gpu, ...]:
+    kept = []
+    for token in map(str.strip, mask.split(",")):
+        if token.startswith("GPU-"):
+            same = [gpu for gpu in gpus if gpu.uuid.lower().startswith(token.lower())]
+            if not same:  # a spelling that we do not know: the runtime shall judge
+                return gpus
+            kept.append(same[0])
+        elif token.isdecimal() and int(token) < len(gpus):
+            kept.append(gpus[int(token)])
+        else:  # the runtime drops everything from the first wrong index on
+            break
+    return tuple(kept)
+
+
+def shm_mib() -> float:
+    """Give the size of /dev/shm in MiB; 0 where there is none."""
+    try:
+        stat = os.statvfs(SHM)
+    except OSError:
+        return 0.0
+    return stat.f_blocks * stat.f_frsize / 2**20

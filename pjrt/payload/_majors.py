@@ -1,0 +1,51 @@
+"""Several ROCm majors may be installed side by side; exactly one of them acts in a process."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+import sys
+
+
+def own_major(package: str) -> int:
+    """Read the ROCm major out of a package name such as `jax_plugins.xla_rocm7`.
+
+    Raises:
+        ImportError: the package is not named that way, so it was not installed from a wheel.
+    """
+    name = re.fullmatch(r"(?:.*\.)?xla_rocm([0-9]+)", package)
+    if name is None:
+        raise ImportError(f"{package} is not named like jax_plugins.xla_rocm7; install it from its wheel.")
+    return int(name[1])
+
+
+def acting_major(own: int, *, need_gpu: bool) -> int:
+    """Choose the major that registers, or speaks for all.
+
+    First the one whose extension modules jaxlib has already loaded, because two majors of HIP do not mix in one
+    process; else the highest that has no reason against it; else the highest.
+    """
+    if _installed() <= {own}:
+        return own
+    loaded = {int(m[1]) for name in tuple(sys.modules) if (m := re.fullmatch(r"jax_rocm([0-9]+)_plugin\._\w+", name))}
+    ours = {own: importlib.import_module(f"{__package__}._diagnose")}
+    for major in _installed() - ours.keys():
+        try:
+            ours[major] = importlib.import_module(f"jax_plugins.xla_rocm{major}._diagnose")
+        except ImportError:  # a package of that name from somebody else, who acts without asking us
+            continue
+    ranked = sorted(ours, reverse=True)
+    for major in ranked:
+        if major in loaded:
+            return major
+    for major in ranked:
+        if not ours[major].reasons(need_gpu=need_gpu):
+            return major
+    return ranked[0]
+
+
+def _installed() -> set[int]:
+    namespace = sys.modules.get("jax_plugins")
+    names = (info.name for info in pkgutil.iter_modules(namespace.__path__)) if namespace else ()
+    return {int(m[1]) for name in names if (m := re.fullmatch(r"xla_rocm([0-9]+)", name))}

@@ -1,0 +1,96 @@
+"""What jax has to be told: the only module that imports jax. It serves jax 0.7 to 0.12."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from types import ModuleType
+from typing import Any, NoReturn
+
+import jax
+from jax._src import xla_bridge
+from jax._src.lib import xla_client
+from jaxlib import plugin_support
+
+from . import _diagnose, _rocm, build_info
+
+PRIORITY = 500
+"""Above cpu (0) and tpu (300); what jax's own GPU plugins use."""
+EARLY = ("_linalg", "_prng", "_solver", "_hybrid", "_sparse")
+"""Extension modules whose handlers jax collects when it is imported."""
+
+
+def asked_platforms() -> frozenset[str]:
+    """Give the platforms that the user asked for (JAX_PLATFORMS or jax.config); empty when jax may choose."""
+    asked = getattr(jax.config, "jax_platforms", None) or getattr(jax.config, "jax_platform_name", None) or ""
+    return frozenset(name.strip().lower() for name in asked.split(",") if name.strip())
+
+
+def is_taken() -> bool:
+    """Tell whether somebody else has registered the rocm platform already."""
+    return "rocm" in xla_bridge._backend_factories
+
+
+def start(major: int) -> tuple[str, ...]:
+    """Load ROCm and the XLA plugin, and register them.
+
+    Returns:
+        Why that failed, or nothing.
+    """
+    plugin, where = f"jax_rocm{major}_plugin", _rocm.layouts()
+    try:
+        _rocm.set_variables(where)
+        _rocm.preload(build_info.needed(), where, runpath=build_info.RUNPATH, origin=_diagnose.LIBRARY.parent)
+        extension = importlib.import_module(f"{plugin}.rocm_plugin_extension")
+        options = xla_client.generate_pjrt_gpu_plugin_options() | {"platform_name": "ROCM"}
+        api = xla_bridge.register_plugin(
+            "rocm", priority=PRIORITY, library_path=str(_diagnose.LIBRARY), options=options
+        )
+        _hand_over(extension, api)
+        _introduce(plugin)
+    except Exception as error:  # whatever it is, it belongs into the one message
+        return (_diagnose.not_loadable(error, where),)
+    return ()
+
+
+def refuse(text: str) -> None:
+    """Register a rocm platform that raises `text` for whoever asks for it, and that jax passes over otherwise."""
+
+    def factory() -> NoReturn:
+        raise RuntimeError(text)
+
+    xla_bridge.register_backend_factory("rocm", factory, priority=PRIORITY, fail_quietly=True)
+
+
+def _hand_over(extension: ModuleType, api: object) -> None:
+    # The extension knows how to pass custom calls and FFI types to the plugin through its C API.
+    xla_client.register_custom_call_handler("ROCM", functools.partial(extension.register_custom_call_target, api))
+    if not hasattr(extension, "ffi_handlers"):  # jax 0.7
+        xla_client.register_custom_type_id_handler("ROCM", functools.partial(extension.register_custom_type_id, api))
+        _add_handlers(extension.ffi_registrations())
+        return
+    xla_client.register_custom_type_handler("ROCM", functools.partial(extension.register_custom_type, api))
+    for name, value in extension.ffi_types().items():
+        xla_client.register_custom_type(name, value, platform="ROCM")
+    _add_handlers(extension.ffi_handlers())
+
+
+def _introduce(plugin: str) -> None:
+    """Make jaxlib use the extension modules of a ROCm major that is too young for its list of names.
+
+    What jaxlib imports later is then found by name; what jax collected when it was imported is added here.
+    """
+    names = plugin_support._PLUGIN_MODULE_NAMES["rocm"]
+    if plugin in names:
+        return
+    names.insert(0, plugin)
+    for module in EARLY:
+        try:
+            _add_handlers(importlib.import_module(f"{plugin}.{module}").registrations())
+        except ImportError:  # `advice` names the library that is missing
+            continue
+
+
+def _add_handlers(handlers: dict[str, Any]) -> None:
+    for name, value in handlers.items():
+        xla_client.register_custom_call_target(name, value, platform="ROCM", api_version=1)

@@ -1,0 +1,128 @@
+"""Where ROCm is: the layouts in which it is installed, in the order in which they are searched.
+
+LD_LIBRARY_PATH comes first, as for every program; then the `_rocm_sdk_*` packages of the rocm-sdk wheels, the prefix
+that ROCM_PATH names, and /opt/rocm.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGES = ("_rocm_sdk_core", "_rocm_sdk_libraries", "_rocm_sdk_libraries_*")
+"""Top-level packages of the rocm-sdk wheels; the last is one per GPU family."""
+LIBRARY_FOLDERS = ("lib", "lib64", "lib/rocm_sysdeps/lib", "lib64/rocm_sysdeps/lib")
+BITCODE_FOLDERS = ("lib/llvm/amdgcn/bitcode", "amdgcn/bitcode", "llvm/amdgcn/bitcode")
+LINKER_FOLDERS = ("lib/llvm/bin", "llvm/bin")
+OPT_ROCM = Path("/opt/rocm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """One way of installing ROCm.
+
+    Attributes:
+        name: what a person calls it.
+        prefixes: folders that hold `lib`; empty when it is not there.
+        flat: the prefixes hold the libraries themselves.
+    """
+
+    name: str
+    prefixes: tuple[Path, ...]
+    flat: bool = False
+
+    def folders(self) -> tuple[Path, ...]:
+        """List the folders that may hold libraries and exist."""
+        if self.flat:
+            return self.prefixes
+        return tuple(p / sub for p in self.prefixes for sub in LIBRARY_FOLDERS if (p / sub).is_dir())
+
+    def __str__(self) -> str:
+        return f"{self.name} ({', '.join(map(str, self.folders())) or 'not there'})"
+
+
+def layouts(environ: Mapping[str, str] = os.environ, path: Sequence[str] | None = None) -> tuple[Layout, ...]:
+    """Find the layouts on this machine, in order.
+
+    Args:
+        environ: environment variables.
+        path: folders with Python packages; `sys.path` by default.
+    """
+    sites = [Path(entry) for entry in (sys.path if path is None else path) if entry]
+    wheels = [found for site in sites for package in PACKAGES for found in sorted(site.glob(package))]
+    prefix = environ.get("ROCM_PATH", "")
+    user = [Path(entry) for entry in environ.get("LD_LIBRARY_PATH", "").split(":") if entry]
+    return (
+        *([Layout(name="LD_LIBRARY_PATH", prefixes=tuple(user), flat=True)] if user else []),
+        Layout(name="rocm-sdk wheels", prefixes=tuple(dict.fromkeys(w for w in wheels if w.is_dir()))),
+        Layout(name=f"ROCM_PATH={prefix}" if prefix else "ROCM_PATH", prefixes=(Path(prefix),) if prefix else ()),
+        Layout(name=str(OPT_ROCM), prefixes=(OPT_ROCM,)),
+    )
+
+
+def find(soname: str, where: Iterable[Layout]) -> Path | None:
+    """Give the first file of that name."""
+    return next((f / soname for layout in where for f in layout.folders() if (f / soname).is_file()), None)
+
+
+def missing(sonames: Iterable[str], where: Sequence[Layout]) -> tuple[str, ...]:
+    """List the libraries that are in none of the layouts and that the system does not know either."""
+    return tuple(name for name in sonames if find(name, where) is None and not _system_has(name))
+
+
+def relatives(soname: str, where: Iterable[Layout]) -> tuple[Path, ...]:
+    """List files of the same library with another soname, which tell of another ROCm release."""
+    stem = soname.partition(".so")[0]
+    return tuple(f for layout in where for folder in layout.folders() for f in sorted(folder.glob(f"{stem}.so.[0-9]*")))
+
+
+def _system_has(soname: str) -> bool:
+    # The dynamic loader alone knows its cache and its default folders.
+    try:
+        ctypes.CDLL(soname)
+    except OSError:
+        return False
+    return True
+
+
+def preload(sonames: Iterable[str], where: Sequence[Layout], *, runpath: str, origin: Path) -> None:
+    """Load the libraries that the dynamic loader, left alone, would not find, or would find in a later layout.
+
+    Once loaded, a library satisfies every later need for its soname, so it need not be global.
+
+    Args:
+        sonames: in order of dependency.
+        where: the layouts, in order.
+        runpath: DT_RUNPATH of the library that needs them.
+        origin: folder of that library.
+
+    Raises:
+        OSError: one is there but cannot be loaded.
+    """
+    own = tuple(Path(entry.replace("$ORIGIN", str(origin))) for entry in runpath.split(":") if entry)
+    alone = (Layout(name="RUNPATH", prefixes=own, flat=True),)
+    for soname in sonames:
+        ours, theirs = find(soname, where), find(soname, alone)
+        if ours is not None and (theirs is None or not ours.samefile(theirs)):
+            ctypes.CDLL(str(ours))
+
+
+def set_variables(where: Sequence[Layout], environ: MutableMapping[str, str] = os.environ) -> None:
+    """Tell XLA and HIP where bitcode and linker are, where the files exist and the user has not spoken."""
+    prefixes = [prefix for layout in where if not layout.flat for prefix in layout.prefixes]
+    bitcode = _holding("ocml.bc", prefixes, BITCODE_FOLDERS)
+    linker = _holding("ld.lld", prefixes, LINKER_FOLDERS)
+    if bitcode:
+        environ.setdefault("JAX_ROCM_PLUGIN_INTERNAL_BITCODE_PATH", bitcode)
+        environ.setdefault("HIP_DEVICE_LIB_PATH", bitcode)
+    if linker:
+        environ.setdefault("JAX_ROCM_PLUGIN_INTERNAL_LLD_PATH", linker)
+
+
+def _holding(name: str, prefixes: Iterable[Path], folders: Iterable[str]) -> str:
+    folders = tuple(folders)
+    return next((str(p / sub) for p in prefixes for sub in folders if (p / sub / name).is_file()), "")

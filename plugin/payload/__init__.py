@@ -1,0 +1,32 @@
+"""Native parts of jax for AMD GPUs: linear algebra, random numbers, sparse, RNN, Triton and the FFI hand-over.
+
+jaxlib imports the extension modules of this package, long before jax starts the ROCm backend; where ROCm is in a place
+that the dynamic loader does not know, its libraries are therefore loaded here. What goes wrong is told later, once, by
+the `jax_plugins.xla_rocm…` package of the same ROCm major.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import re
+from pathlib import Path
+
+from . import build_info
+
+__version__ = build_info.VERSION
+
+__all__ = ["__version__", "build_info"]
+
+
+def _load_rocm() -> None:
+    loader = re.sub(r"jax_rocm([0-9]+)_plugin", r"jax_plugins.xla_rocm\1", __name__)
+    gpus = importlib.import_module(f"{loader}._gpus")
+    rocm = importlib.import_module(f"{loader}._rocm")
+    if gpus.installed():
+        origin = Path(__file__).parent
+        rocm.preload(build_info.needed(), rocm.layouts(), runpath=build_info.RUNPATH, origin=origin)
+
+
+with contextlib.suppress(ImportError, OSError):
+    _load_rocm()

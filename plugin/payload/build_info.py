@@ -1,0 +1,39 @@
+"""What this wheel was made of: versions, gfx targets, inputs with their hashes, tools; from `build_info.json`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+_FILE = Path(__file__).with_name("build_info.json")
+try:
+    DATA: dict[str, Any] = json.loads(_FILE.read_text(encoding="utf-8"))
+except (OSError, ValueError) as error:
+    raise ImportError(f"{_FILE} cannot be read ({error}); install the wheel again.") from error
+
+VERSION: str = DATA["version"]
+JAX_VERSION: str = DATA["jax_version"]
+ROCM_VERSION: str = DATA["rocm_version"]
+REQUIRES_JAXLIB: str = DATA["requires_jaxlib"]
+"""Version specifier (PEP 440) of the jaxlib releases that this wheel works with."""
+MEMBERS: tuple[dict[str, Any], ...] = tuple(DATA.get("members", ()))
+"""Every native library of this wheel: path, size, sha256, targets, needed."""
+TARGETS: tuple[str, ...] = tuple(sorted({target for member in MEMBERS for target in member["targets"]}))
+"""gfx targets that have code in this wheel."""
+COVERS: dict[str, tuple[str, ...]] = {generic: tuple(names) for generic, names in DATA.get("covers", {}).items()}
+"""Generic target -> the processors that run its code."""
+XLA_TARGETS: tuple[str, ...] = tuple(DATA.get("xla_targets", ()))
+"""Processors that XLA accepts when it runs; without one of these a GPU is passed over."""
+INPUTS: tuple[dict[str, Any], ...] = tuple(DATA.get("inputs", ()))
+"""The files that this wheel was made of: filename, size, sha256, url."""
+TOOLS: dict[str, str] = dict(DATA.get("tools", {}))
+"""Versions of the tools that made it."""
+RUNPATH: str = DATA.get("runpath", "")
+"""Where the dynamic loader looks for ROCm by itself; $ORIGIN is this folder."""
+
+
+def needed() -> tuple[str, ...]:
+    """Give the sonames that the libraries of this wheel need from ROCm, each once, in the order of loading."""
+    allowed = set(DATA.get("rocm_sonames", ()))
+    return tuple(dict.fromkeys(name for member in MEMBERS for name in member["needed"] if name in allowed))
