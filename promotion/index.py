@@ -1,0 +1,191 @@
+"""Index pages, a pure function of what is offered: PEP 503 HTML and PEP 691 JSON with the same content.
+
+Both carry hashes, sizes (PEP 700), Requires-Python and core metadata (PEP 658 and 714, under the old and the new
+name). Every link is relative, so that an index can be moved, mirrored, or opened from a folder.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import posixpath
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from promotion.layout import METADATA_SUFFIX, project_pages, root_pages
+
+API_VERSION = "1.1"
+"""Of the simple API: PEP 700 is in it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Offer:
+    """One wheel as an index page shows it.
+
+    Attributes:
+        project: normalised name (PEP 503).
+        metadata_sha256: of the core metadata beside the wheel.
+        href: link from the project's page to the wheel, quoted.
+        uploaded: UTC, ISO 8601 with Z; empty in staging.
+        set_digest: the set that brought it.
+        tier: how strongly that set was tested; empty in staging.
+    """
+
+    project: str
+    filename: str
+    version: str
+    size: int
+    sha256: str
+    metadata_sha256: str
+    requires_python: str
+    requires_dist: tuple[str, ...]
+    href: str
+    uploaded: str
+    set_digest: str
+    tier: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Page:
+    """One object of an index."""
+
+    key: str
+    data: bytes
+
+
+def link(simple: str, project: str, key: str) -> str:
+    """The relative link from a project's page to an object; `+` becomes %2B, since stores read it as a space."""
+    return quote(posixpath.relpath(key, f"{simple}{project}"), safe="/")
+
+
+def project_of(requirement: str) -> str:
+    """The normalised name of the project that a Requires-Dist line asks for."""
+    return canonicalize_name(Requirement(requirement).name)
+
+
+def dependencies_first(needs: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
+    """Order projects so that each comes after those it needs; names that are no key are left out.
+
+    Projects that need each other have no such order; they come by name.
+    """
+    order: dict[str, None] = {}
+    entered: set[str] = set()
+
+    def visit(project: str) -> None:
+        if project in needs and project not in entered:
+            entered.add(project)
+            for needed in sorted(set(needs[project])):
+                visit(needed)
+            order[project] = None
+
+    for project in sorted(needs):
+        visit(project)
+    return tuple(order)
+
+
+def pages(simple: str, offers: Iterable[Offer], *, only: Collection[str] | None = None) -> Iterator[Page]:
+    """The pages of an index, in the order in which they have to be written: dependencies first, the list last.
+
+    Args:
+        simple: key of the index's folder, with a slash at its end.
+        offers: all that it offers.
+        only: projects whose pages are wanted; None means all.
+    """
+    by_project: dict[str, list[Offer]] = {}
+    for offer in offers:
+        by_project.setdefault(offer.project, []).append(offer)
+    needs = {
+        project: [project_of(text) for offer in group for text in offer.requires_dist]
+        for project, group in by_project.items()
+    }
+    for project in dependencies_first(needs):
+        if only is not None and project not in only:
+            continue
+        group = sorted(by_project[project], key=lambda offer: (Version(offer.version), offer.filename))
+        yield from _both(project_pages(simple, project), project_html(project, group), project_json(project, group))
+    projects = sorted(by_project)
+    yield from _both(root_pages(simple), _root_html(projects), _root_json(projects))
+
+
+def _both(keys: Iterator[str], as_html: str, as_json: Mapping[str, Any]) -> Iterator[Page]:
+    html_key, json_key = keys
+    yield Page(key=html_key, data=as_html.encode())
+    yield Page(key=json_key, data=(json.dumps(as_json, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def project_json(project: str, offers: Sequence[Offer]) -> Mapping[str, Any]:
+    """A project's page as PEP 691 wants it; names that start with an underscore are ours, as the PEP allows."""
+    return {
+        "meta": {"api-version": API_VERSION},
+        "name": project,
+        "versions": list(dict.fromkeys(offer.version for offer in offers)),
+        "files": [_file_json(offer) for offer in offers],
+    }
+
+
+def _file_json(offer: Offer) -> Mapping[str, Any]:
+    entry: dict[str, Any] = {
+        "filename": offer.filename,
+        "url": offer.href,
+        "size": offer.size,
+        "hashes": {"sha256": offer.sha256},
+        "core-metadata": {"sha256": offer.metadata_sha256},
+        "dist-info-metadata": {"sha256": offer.metadata_sha256},
+    }
+    optional = {
+        "requires-python": offer.requires_python,
+        "upload-time": offer.uploaded,
+        "_tier": offer.tier,
+        "_set": offer.set_digest,
+    }
+    return entry | {key: value for key, value in optional.items() if value}
+
+
+def project_html(project: str, offers: Sequence[Offer]) -> str:
+    """A project's page as PEP 503 wants it; `data-size` and the like are ours, as the PEP allows."""
+    return _document(f"Links for {project}", [_anchor(offer) for offer in offers])
+
+
+def _anchor(offer: Offer) -> str:
+    attributes = {
+        "href": f"{offer.href}#sha256={offer.sha256}",
+        "data-requires-python": offer.requires_python,
+        "data-core-metadata": f"sha256={offer.metadata_sha256}",
+        "data-dist-info-metadata": f"sha256={offer.metadata_sha256}",
+        "data-size": str(offer.size),
+        "data-upload-time": offer.uploaded,
+        "data-tier": offer.tier,
+        "data-set": offer.set_digest,
+    }
+    written = " ".join(f'{name}="{html.escape(value)}"' for name, value in attributes.items() if value)
+    note = f" tested at tier {html.escape(offer.tier)}" if offer.tier else ""
+    return f"<a {written}>{html.escape(offer.filename)}</a>{note}"
+
+
+def _root_json(projects: Sequence[str]) -> Mapping[str, Any]:
+    return {"meta": {"api-version": API_VERSION}, "projects": [{"name": project} for project in projects]}
+
+
+def _root_html(projects: Sequence[str]) -> str:
+    return _document("Simple index", [f'<a href="{project}/">{project}</a>' for project in projects])
+
+
+def _document(title: str, lines: Sequence[str]) -> str:
+    body = "".join(f"    {line}<br>\n" for line in lines)
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n  <head>\n    <meta charset="utf-8">\n'
+        f'    <meta name="pypi:repository-version" content="{API_VERSION}">\n'
+        f"    <title>{html.escape(title)}</title>\n  </head>\n  <body>\n    <h1>{html.escape(title)}</h1>\n"
+        f"{body}  </body>\n</html>\n"
+    )
+
+
+def metadata_name(filename: str) -> str:
+    """The name of a wheel's core metadata file, beside it (PEP 658)."""
+    return filename + METADATA_SUFFIX

@@ -1,0 +1,186 @@
+"""Staging: a set's folder becomes an immutable folder in the bucket, named after the set's digest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ci_build.errors import BucketError, CiBuildError, WheelSetError
+from ci_build.model import Progress, Wheel, WheelSet, load_wheel_set
+from promotion.bucket import Bucket, Data, check_key, sha256_of
+from promotion.index import Offer, link, metadata_name, pages
+from promotion.layout import WHEELS_JSON, StagedSet
+from promotion.sidecar import core_metadata, disagreements
+
+SHA256SUMS = "SHA256SUMS"
+_LAST = (SHA256SUMS, WHEELS_JSON)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SetFile:
+    """One file that belongs to a set.
+
+    Attributes:
+        name: path inside the set's folder, with slashes.
+        data: where its bytes come from.
+    """
+
+    name: str
+    data: Data
+    size: int
+    sha256: str
+
+
+def stage(bucket: Bucket, set_dir: Path, *, progress: Progress | None = None) -> StagedSet:
+    """Put a set under its digest; doing it again changes nothing.
+
+    Every file is compared with `wheels.json` and SHA256SUMS before it is stored, and its stored bytes afterwards.
+    `wheels.json` comes after all other files, the set's own index last.
+
+    Raises:
+        WheelSetError: the folder is not the set that its wheels.json names; all reasons are in the message.
+        BucketError: other bytes are stored already, or the bucket does not hold what it was given.
+    """
+    wheel_set = _read_folder(set_dir)
+    staged = StagedSet(index=wheel_set.index, digest=wheel_set.digest)
+    if progress is not None:
+        progress.step(f"stage set {wheel_set.digest[:12]} for {wheel_set.index}")
+    files, metadata = _files_of(set_dir, wheel_set)
+    total, done = sum(file.size for file in files), 0
+    for file in files:
+        bucket.put_if_absent(staged.file(file.name), file.data, sha256=file.sha256)
+        done += file.size
+        if progress is not None:
+            progress.advance(done, total)
+    raise_if_any(stored_problems(bucket, staged.file, {file.name: file.sha256 for file in files}), BucketError)
+    for page in pages(staged.simple, staged_offers(staged, wheel_set, metadata)):
+        replace(bucket, page.key, page.data)
+    return staged
+
+
+def read_staged(bucket: Bucket, staged: StagedSet) -> WheelSet:
+    """The set that is stored under a digest; WheelSetError when its wheels.json names another one."""
+    wheel_set = load_wheel_set(bucket.get(staged.file(WHEELS_JSON)).decode())
+    if (wheel_set.index, wheel_set.digest) != (staged.index, staged.digest):
+        raise WheelSetError(
+            f"{staged.file(WHEELS_JSON)} is of set {wheel_set.index}/{wheel_set.digest}.", hint="Stage the set again."
+        )
+    return wheel_set
+
+
+def stored_problems(bucket: Bucket, key_of: Callable[[str], str], files: Mapping[str, str]) -> Iterator[str]:
+    """Sentences on stored files that are absent or have other bytes.
+
+    Args:
+        bucket: where they are.
+        key_of: name of a file -> its key.
+        files: name -> sha256.
+    """
+    for name, sha256 in files.items():
+        stored = bucket.head(key_of(name))
+        if stored is None:
+            yield f"{key_of(name)} is not in the bucket."
+        elif stored.sha256 != sha256:
+            yield f"{key_of(name)} has sha256 {stored.sha256}; {sha256} was expected."
+
+
+def staged_offers(staged: StagedSet, wheel_set: WheelSet, metadata: Mapping[str, str]) -> Iterator[Offer]:
+    """What the set's own index offers; `metadata` maps a wheel's file name to the sha256 of its core metadata."""
+    for wheel in wheel_set.wheels:
+        yield Offer(
+            project=wheel.name,
+            filename=wheel.filename,
+            version=wheel.version,
+            size=wheel.size,
+            sha256=wheel.sha256,
+            metadata_sha256=metadata[wheel.filename],
+            requires_python=wheel.requires_python,
+            requires_dist=wheel.requires_dist,
+            href=link(staged.simple, wheel.name, staged.file(wheel.filename)),
+            uploaded="",
+            set_digest=staged.digest,
+            tier="",
+        )
+
+
+def replace(bucket: Bucket, key: str, data: bytes) -> bool:
+    """Let a derived object, such as a page, have these bytes; returns whether it had others."""
+    stored = bucket.head(key)
+    if stored is not None and stored.sha256 == sha256_of(data):
+        return False
+    bucket.put_if_match(key, data, etag=stored.etag if stored else None)
+    return True
+
+
+def raise_if_any(problems: Iterator[str] | list[str], kind: type[CiBuildError]) -> None:
+    """Raise one error that lists all problems, if there are any."""
+    found = list(problems)
+    if found:
+        raise kind("\n  ".join(found) if len(found) == 1 else "\n  ".join(("Several things are wrong:", *found)))
+
+
+def _read_folder(set_dir: Path) -> WheelSet:
+    path = set_dir / WHEELS_JSON
+    try:
+        return load_wheel_set(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise WheelSetError(f"{path} cannot be read: {error}.", hint="Run `ci_build dist_wheels` first.") from error
+
+
+def _files_of(set_dir: Path, wheel_set: WheelSet) -> tuple[list[SetFile], Mapping[str, str]]:
+    """All files to store, wheels.json last, and the sha256 of each wheel's core metadata; raises on any problem."""
+    wheels = {check_key(wheel.filename): wheel for wheel in wheel_set.wheels}
+    sums_file = set_dir / SHA256SUMS
+    sums = parse_sums(sums_file.read_text(encoding="utf-8")) if sums_file.exists() else {}
+    problems = [
+        f"{SHA256SUMS} and {WHEELS_JSON} disagree on {name}."
+        for name, wheel in wheels.items()
+        if sums.get(name, wheel.sha256) != wheel.sha256
+    ]
+    known = {**sums, **{name: wheel.sha256 for name, wheel in wheels.items()}}
+    for name, sha256 in known.items():
+        problems += _file_problems(set_dir, name, sha256, wheels[name].size if name in wheels else None)
+    problems += [f"{path.name} is no part of the set." for path in set_dir.glob("*.whl") if path.name not in wheels]
+    raise_if_any(problems, WheelSetError)
+    sidecars = [_sidecar(set_dir, wheel) for wheel in wheels.values()]
+    raise_if_any([problem for _, disagree in sidecars for problem in disagree], WheelSetError)
+    metadata = {name: sidecar.sha256 for name, (sidecar, _) in zip(wheels, sidecars, strict=True)}
+    files = [
+        SetFile(name=name, data=set_dir / name, size=(set_dir / name).stat().st_size, sha256=sha256)
+        for name, sha256 in known.items()
+    ]
+    last = [_small(name, (set_dir / name).read_bytes()) for name in _LAST if (set_dir / name).exists()]
+    return [*(sidecar for sidecar, _ in sidecars), *files, *last], metadata
+
+
+def _small(name: str, data: bytes) -> SetFile:
+    return SetFile(name=name, data=data, size=len(data), sha256=sha256_of(data))
+
+
+def _file_problems(set_dir: Path, name: str, sha256: str, size: int | None = None) -> Iterator[str]:
+    path = set_dir / name
+    if not path.is_file():
+        yield f"{name} is missing."
+    elif size is not None and path.stat().st_size != size:
+        yield f"{name} has {path.stat().st_size} bytes; {size} were expected."
+    elif (found := sha256_of(path)) != sha256:
+        yield f"{name} has sha256 {found}; {sha256} was expected."
+
+
+def _sidecar(set_dir: Path, wheel: Wheel) -> tuple[SetFile, tuple[str, ...]]:
+    """A wheel's core metadata, and what it says otherwise than wheels.json."""
+    with (set_dir / wheel.filename).open("rb") as file:
+        data = core_metadata(file, wheel.filename)
+    return _small(metadata_name(wheel.filename), data), disagreements(data, wheel)
+
+
+def parse_sums(text: str) -> Mapping[str, str]:
+    """Name -> sha256 of the files that a SHA256SUMS lists."""
+    sums = {}
+    for line in text.splitlines():
+        sha256, _, name = line.partition("  ")
+        if not (name and sha256):
+            raise WheelSetError(f"{SHA256SUMS} has a line that is not understood: {line!r}.")
+        sums[check_key(name)] = sha256
+    return sums
