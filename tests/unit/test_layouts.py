@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fnmatch
+import importlib.util
 import os.path
+import sys
 from pathlib import Path
 
 import pytest
@@ -189,3 +192,22 @@ def test_every_listed_library_has_a_package_and_every_package_library_is_listed(
 )
 def test_which_package_brings_a_library(soname: str, package: str) -> None:
     assert package_of(soname) == package
+
+
+def test_the_loader_in_the_wheel_searches_every_folder_of_the_layouts() -> None:
+    path = Path(__file__).parents[2] / "pjrt/payload/_rocm.py"
+    spec = importlib.util.spec_from_file_location("payload_rocm", path)
+    assert spec is not None
+    assert spec.loader is not None
+    loader = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, spec.name, loader)  # dataclasses look their module up
+        spec.loader.exec_module(loader)
+    for layout in load_layouts().layouts.values():
+        for folder in layout.folders:
+            inside = folder
+            if layout.root == "site-packages":
+                package, _, inside = folder.partition("/")
+                assert any(fnmatch.fnmatchcase(package, known) for known in loader.PACKAGES)
+            assert inside in loader.LIBRARY_FOLDERS
+        assert layout.root in ("site-packages", "ROCM_PATH", str(loader.OPT_ROCM))

@@ -1,0 +1,76 @@
+"""The tables against the real wheels: version files, needed libraries, run paths, targets."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ci_build import targets as gfx
+from ci_build.layouts import allowed_sonames, runpath
+from ci_build.model import RocmVersion
+from ci_build.versions import module_name, version_py
+from ci_build.wheel.elf import Elf
+from ci_build.wheel.fatbin import read_targets
+
+pytestmark = pytest.mark.network
+
+RealWheels = Callable[..., Path]
+# What each was built with, by the compiler's name in .comment (0.7.1 to 0.10.2) and by its Summary (0.12.0).
+ROCM = {"0.7.1": "7.1.0", "0.9.1": "7.2.0", "0.10.2": "7.2.0", "0.12.0": "7.14.0"}
+PLATFORM = {
+    "libc.so.6", "libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0", "libgcc_s.so.1", "libstdc++.so.6",
+    "ld-linux-x86-64.so.2",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("version", ROCM)
+@pytest.mark.parametrize("kind", ["pjrt", "plugin"])
+def test_every_published_version_file_can_be_stamped(real_wheel: RealWheels, kind: str, version: str) -> None:
+    folder = module_name("pjrt" if kind == "pjrt" else "plugin", 7).replace(".", "/")
+    with zipfile.ZipFile(real_wheel(f"jax-rocm7-{kind}", version)) as archive:
+        text = archive.read(f"{folder}/version.py").decode()
+    namespace: dict[str, object] = {"__file__": "version.py"}
+    exec(compile(version_py(text, f"{version}.post2+rocm7.10.0", git_hash="1a2b3c4"), "version.py", "exec"), namespace)
+    assert namespace["__version__"] == namespace["_release_version"] == f"{version}.post2+rocm7.10.0"
+    assert namespace["__version_info__"] == tuple(map(int, version.split(".")))
+    assert namespace.get("_git_hash", "1a2b3c4") == "1a2b3c4"
+
+
+@pytest.fixture(scope="module", params=ROCM)
+def plugin(request: pytest.FixtureRequest, real_wheel: RealWheels, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    version: str = request.param
+    folder = tmp_path_factory.mktemp(version)
+    with zipfile.ZipFile(real_wheel("jax-rocm7-plugin", version)) as archive:
+        for name in archive.namelist():
+            if name.endswith(".so"):
+                (folder / Path(name).name).write_bytes(archive.read(name))
+    return folder
+
+
+def test_what_the_plugin_needs_is_allowed_for_its_rocm(plugin: Path) -> None:
+    version = next(v for v in ROCM if plugin.name.startswith(v))
+    allowed = allowed_sonames(RocmVersion(text=ROCM[version]))
+    needed = {name for file in plugin.iterdir() for name in Elf.read(file).needed}
+    assert needed - PLATFORM <= allowed
+
+
+def test_our_run_path_fits_in_place_of_the_published_one(plugin: Path) -> None:
+    version = next(v for v in ROCM if plugin.name.startswith(v))
+    shortest = min(len(elf.runpath or elf.rpath or "") for elf in map(Elf.read, plugin.iterdir()))
+    # Before 0.10 the wheels had three entries only; what does not fit is refused when it is edited.
+    assert (len(runpath("plugin", None)) < shortest) == (version in ("0.10.2", "0.12.0"))
+
+
+def test_every_code_object_is_of_a_target_of_the_table_and_has_its_mach(plugin: Path) -> None:
+    report = read_targets(plugin / "_prng.so", verify=True, machs=gfx.machs(), threads=1)
+    assert report.device.targets
+    assert not report.findings
+    assert {code.target.split(":")[0] for code in report.device.targets} <= set(gfx.load_table().targets)
+
+
+def test_a_wrong_mach_in_the_table_would_be_noticed(plugin: Path) -> None:
+    wrong = {name: value ^ 1 for name, value in gfx.machs().items()}
+    assert read_targets(plugin / "_prng.so", verify=True, machs=wrong, threads=1).findings
