@@ -40,12 +40,16 @@ def tiny_elf(
     runpath: str = "",
     machine: int = 62,
     isa_needed: int = 0,
+    runpath_tag: int = 29,
+    spare: int = 0,
 ) -> Path:
     """Write an ELF64 little-endian shared library that readers accept; nothing could run it.
 
     Args:
         path: the file; its folder is made.
         machine: e_machine; 62 is x86-64.
+        runpath_tag: 29 is DT_RUNPATH, 15 is DT_RPATH.
+        spare: unused entries at the end of the dynamic table.
         isa_needed: bits of GNU_PROPERTY_X86_ISA_1_NEEDED; 0 writes no such note.
     """
     strings, base = _Strings(), 0x40 + 3 * 56
@@ -59,7 +63,7 @@ def tiny_elf(
         indices += struct.pack("<H", index)
     needs = _version_needs(libraries, versions, strings)
     tags = [(1, strings.add(soname)) for soname in needed]
-    tags += [(29, strings.add(runpath))] if runpath else []
+    tags += [(runpath_tag, strings.add(runpath))] if runpath else []
     note = struct.pack("<III4sIII4x", 4, 16, 5, b"GNU\0", 0xC0008002, 4, isa_needed) if isa_needed else b""
     contents = [
         (".dynsym", 11, bytes(table), 2, 24),
@@ -78,7 +82,7 @@ def tiny_elf(
     if versions:
         tags += [(0x6FFFFFF0, offsets[".gnu.version"]), (0x6FFFFFFE, offsets[".gnu.version_r"])]
         tags += [(0x6FFFFFFF, len(libraries))]
-    tags += [(0, 0)]
+    tags += [(0, 0)] * (1 + spare)
     dynamic = b"".join(struct.pack("<qQ", *tag) for tag in tags)
     offsets[".dynamic"] = base + len(body)
     body += dynamic

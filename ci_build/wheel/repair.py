@@ -1,7 +1,245 @@
-"""Repair: a published wheel becomes a clean, stripped, target-exact one, or nothing at all."""
+"""Repair: a published wheel becomes a clean, stripped, target-exact one under a true tag, or nothing at all.
+
+Order: everything is verified and edited in a hidden folder beside the output, auditwheel judges the edited libraries,
+and only then one rename makes the wheel visible. Nothing is ever grafted.
+"""
 
 from __future__ import annotations
 
-from ci_build.wheel.repair_plan import Repaired, RepairPlan, SizePart
+import dataclasses
+import json
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
 
-__all__ = ["RepairPlan", "Repaired", "SizePart"]
+from packaging.version import InvalidVersion, Version
+
+from ci_build.errors import ArchiveError, RepairError
+from ci_build.model import Finding, Progress, Severity, to_json
+from ci_build.wheel.archive import Member, WheelArchive, WheelName, verify_record
+from ci_build.wheel.deflate import BlockIndex, scan_blocks
+from ci_build.wheel.manylinux import verdict
+from ci_build.wheel.metadata import LICENSE_FILE, render_entry_points, rewrite_metadata, rewrite_wheel
+from ci_build.wheel.repair_member import MemberEdit, edit_members
+from ci_build.wheel.repair_plan import Repaired, RepairPlan, SizePart
+from ci_build.wheel.rewrite import WheelRewrite
+from ci_build.wheel.zipformat import DEFLATED
+
+__all__ = ["RepairPlan", "Repaired", "SizePart", "repair"]
+
+_BIG = 32 << 20
+"""Libraries from this size on are scanned for deflate blocks while they are unpacked."""
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+"""Of every member: the earliest time that a zip file can hold, so that equal contents are equal bytes."""
+
+
+def repair(
+    source: Path, plan: RepairPlan, out_dir: Path, *, debug_dir: Path | None = None, progress: Progress | None = None
+) -> Repaired:
+    """Make a repaired copy of `source` in `out_dir`, named after the plan's version and platform.
+
+    Equal input gives equal bytes, wherever it runs.
+
+    Args:
+        source: a wheel; it is only read.
+        plan: what to change; everything else stays.
+        out_dir: an existing folder with room for the unpacked libraries.
+        debug_dir: gets `{wheel's stem}/{member}.debug` for each library that loses its symbols; None: they are lost.
+        progress: told about the steps.
+
+    Raises:
+        ArchiveError: the source is damaged, or not what its RECORD says.
+        ElfError, FatbinError: a library cannot be edited, or lacks a target.
+        RepairError: the result would not deserve its platform tag, or the plan does not fit; all reasons are in the
+            message, and neither wheel nor debug files are left behind.
+    """
+    with WheelArchive(source) as archive, _scratch(out_dir) as scratch:
+        name = _new_name(archive.name, plan)
+        rewrite = WheelRewrite(archive, date_time=_EPOCH)
+        renamed = _rename_folders(rewrite, archive, name)
+        _leave_out(rewrite, renamed.values(), plan)
+        _rewrite_texts(rewrite, archive, name, plan)
+        _say(progress, f"Verifying and unpacking {source.name}")
+        files, blocks = _unpack(archive, renamed, plan, scratch / "tree", progress)
+        _say(progress, f"Editing {len(files)} libraries of {name.project}")
+        edits = edit_members(files, plan, scratch / "debug" if debug_dir else None)
+        findings = _judge(files, plan, source.name)
+        for edit in edits:
+            if edit.changed or edit.info.size != edit.size_before:
+                rewrite.set_file(edit.name, edit.path, changed=edit.changed, blocks=blocks.get(edit.name))
+        if plan.build_info_path:
+            rewrite.set(plan.build_info_path, _build_info(edits, plan))
+        _say(progress, f"Writing {name}")
+        final = out_dir / str(name)
+        written = rewrite.write(scratch / final.name)
+        sha256 = written.sha256
+        debug_files = _publish_debug(edits, debug_dir, final.stem)
+        written.path.replace(final)
+        return Repaired(
+            path=final, size=written.size, sha256=sha256, members=tuple(e.info for e in edits),
+            targets_kept=_union(e.info.targets for e in edits),
+            targets_dropped=_union(e.targets_dropped for e in edits),
+            sizes=_sizes(archive.size, written.size, edits), findings=findings, debug_files=debug_files,
+        )  # fmt: skip
+
+
+@contextmanager
+def _scratch(out_dir: Path) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix=".repair-", dir=out_dir) as folder:
+        yield Path(folder)
+
+
+def _say(progress: Progress | None, text: str) -> None:
+    if progress is not None:
+        progress.step(text)
+
+
+def _new_name(old: WheelName, plan: RepairPlan) -> WheelName:
+    try:
+        version = str(Version(plan.version))
+    except InvalidVersion as error:
+        raise RepairError(f"{plan.version!r} is not a version (PEP 440).") from error
+    name = dataclasses.replace(old, version=version, build=plan.build, platform=plan.platform_tag)
+    try:
+        return WheelName.parse(str(name))
+    except ArchiveError as error:
+        raise RepairError(
+            f"The repaired wheel cannot be named {name}.", hint="Correct version, build or tag."
+        ) from error
+
+
+def _rename_folders(rewrite: WheelRewrite, archive: WheelArchive, name: WheelName) -> dict[str, str]:
+    """Move .dist-info and .data to the new version; returns old member name -> new."""
+    stem, new_stem = archive.dist_info.removesuffix(".dist-info"), f"{name.project}-{name.version}"
+    folders = {f"{stem}.{kind}": f"{new_stem}.{kind}" for kind in ("dist-info", "data")}
+    renamed = {}
+    for member in archive.members:
+        top, slash, rest = member.name.partition("/")
+        renamed[member.name] = folders.get(top, top) + slash + rest
+    for old, new in folders.items():
+        if old != new and any(member.name.startswith(f"{old}/") for member in archive.members):
+            rewrite.rename(old, new)
+    return renamed
+
+
+def _leave_out(rewrite: WheelRewrite, names: Iterable[str], plan: RepairPlan) -> None:
+    unwanted = {glob: [name for name in names if fnmatchcase(name, glob)] for glob in plan.remove}
+    idle = [glob for glob, matching in unwanted.items() if not matching]
+    if idle:
+        raise RepairError(f"No member matches {', '.join(idle)}, which should be left out.")
+    for name in dict.fromkeys(name for matching in unwanted.values() for name in matching):
+        rewrite.remove(name)
+
+
+def _rewrite_texts(rewrite: WheelRewrite, archive: WheelArchive, name: WheelName, plan: RepairPlan) -> None:
+    """Everything small that the plan decides without looking at libraries, so that a bad plan fails early."""
+    info = f"{name.project}-{name.version}.dist-info"
+    rewrite.set(f"{info}/METADATA", rewrite_metadata(archive.read(f"{archive.dist_info}/METADATA"), plan))
+    wheel = rewrite_wheel(archive.read(f"{archive.dist_info}/WHEEL"), tags=name.tags, build=name.build)
+    rewrite.set(f"{info}/WHEEL", wheel)
+    rewrite.set(f"{info}/licenses/{LICENSE_FILE}", plan.license_text)
+    if plan.entry_points is not None:
+        rewrite.set(f"{info}/entry_points.txt", render_entry_points(plan.entry_points))
+    for path, content in plan.files.items():
+        rewrite.set(path, content)
+
+
+def _unpack(
+    archive: WheelArchive, renamed: Mapping[str, str], plan: RepairPlan, tree: Path, progress: Progress | None
+) -> tuple[dict[str, Path], dict[str, BlockIndex | None]]:
+    """Check every member against RECORD and write the libraries that stay to `tree`, laid out as in the new wheel.
+
+    Returns:
+        New member name -> file, and for big ones the blocks of their deflate streams, found at the same time.
+    """
+    libraries = {old: tree / new for old, new in renamed.items() if _stays(new, plan) and _is_elf(archive, old)}
+    for path in libraries.values():
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(1) as pool:
+        scans = {old: pool.submit(_scan, archive, archive[old]) for old in libraries if archive[old].size >= _BIG}
+        problems = verify_record(archive, extract=libraries, progress=progress)
+        if problems:
+            pool.shutdown(cancel_futures=True)
+            raise ArchiveError(
+                f"{archive.path.name} is not what it says:{_listed(problems)}",
+                hint="Get the wheel anew; nothing was made.",
+            )
+        blocks = {renamed[old]: scan.result() for old, scan in scans.items()}
+    return {renamed[old]: path for old, path in libraries.items()}, blocks
+
+
+def _scan(archive: WheelArchive, member: Member) -> BlockIndex | None:
+    if member.method != DEFLATED:
+        return None
+    return scan_blocks(archive.pread, member.data_offset, member.compressed_size)
+
+
+def _stays(name: str, plan: RepairPlan) -> bool:
+    return name not in plan.files and not any(fnmatchcase(name, glob) for glob in plan.remove)
+
+
+def _is_elf(archive: WheelArchive, name: str) -> bool:
+    try:
+        return next(archive.chunks(name), b"").startswith(b"\x7fELF")
+    except ArchiveError:
+        return False  # verify_record names the damage together with all other
+
+
+def _judge(files: Mapping[str, Path], plan: RepairPlan, source: str) -> tuple[Finding, ...]:
+    """The verdict of auditwheel on the edited libraries; only warnings and notes are returned."""
+    if not files:
+        raise RepairError(f"{source} holds no libraries, so {plan.platform_tag} cannot be true.")
+    judged = verdict(files, allowed_sonames=plan.allowed_sonames, platform=plan.platform_tag)
+    if not judged.ok:
+        errors = [f for f in judged.findings if f.severity is Severity.ERROR]
+        raise RepairError(
+            f"{source} cannot become a {plan.platform_tag} wheel:{_listed(errors)}",
+            hint="Nothing was written; nothing is ever grafted.",
+        )
+    return judged.findings
+
+
+def _listed(findings: Iterable[Finding]) -> str:
+    return "".join(f"\n  - {f.member or 'wheel'} [{f.code}]: {f.message} {f.remedy}" for f in findings) + "\n"
+
+
+def _build_info(edits: Sequence[MemberEdit], plan: RepairPlan) -> bytes:
+    info = {**plan.build_info, "members": [to_json(edit.info) for edit in edits]}
+    return (json.dumps(info, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
+
+
+def _publish_debug(edits: Sequence[MemberEdit], debug_dir: Path | None, stem: str) -> dict[str, Path]:
+    """Put the debug files under `{debug_dir}/{stem}` in one rename, in place of an earlier run's."""
+    made = {edit.name: edit.debug for edit in edits if edit.debug is not None}
+    if debug_dir is None:
+        return {}
+    debug_dir.mkdir(parents=True, exist_ok=True)
+    final = debug_dir / stem
+    with _scratch(debug_dir) as scratch:
+        for name, path in made.items():
+            target = scratch / stem / f"{name}.debug"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(path, target)
+        if final.exists():
+            final.replace(scratch / "old")
+        if made:
+            (scratch / stem).replace(final)
+    return {name: final / f"{name}.debug" for name in made}
+
+
+def _union(groups: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    return tuple(sorted({item for group in groups for item in group}))
+
+
+def _sizes(before: int, after: int, edits: Sequence[MemberEdit]) -> tuple[SizePart, ...]:
+    code_before, code_after = sum(e.code_before for e in edits), sum(e.code_after for e in edits)
+    return (
+        SizePart(part="wheel", before=before, after=after),
+        SizePart(part="members", before=sum(e.size_before for e in edits), after=sum(e.info.size for e in edits)),
+        SizePart(part="symbols", before=sum(e.symbols_saved for e in edits), after=0),
+        SizePart(part="device code", before=code_before, after=code_after),
+    )

@@ -25,7 +25,8 @@ class RepairPlan:
         covers: generic target -> the processors that run its code.
         strip: move symbol tables out of the libraries.
         verify_bundles: check the MD5 of each compressed bundle before cutting it.
-        runpath: glob -> DT_RUNPATH; the first match counts, and a member with a RUNPATH must match one.
+        runpath: glob -> DT_RUNPATH; the first match counts, and each member with a RUNPATH must match one; empty
+            keeps them all.
         hip_soname: NEEDED where hip* symbols are used without it, such as libamdhip64.so.7; empty adds none.
         device_members: globs of the members with device code; each must match at least one,
             and no other member may have device code.
@@ -38,7 +39,7 @@ class RepairPlan:
         entry_points: group -> name -> object; None keeps the source's entry_points.txt.
         files: path -> content, new or replaced.
         remove: globs of members to leave out.
-        build_info: JSON values written to `build_info_path`; the repair adds `source` and `members`.
+        build_info: JSON values written to `build_info_path`; the repair adds `members`, a MemberInfo of each library.
         build_info_path: path of that file, or empty for none.
         allowed_sonames: libraries outside the wheel and the platform that members may need; exact names.
     """
