@@ -12,15 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ci_build.errors import ElfError
-from ci_build.wheel import elf64
+from ci_build.wheel import elf64, symver
 from ci_build.wheel.elf64 import Image, Section
 
 __all__ = ["Elf", "Section", "Symbol"]
 
 _MACHINES = {62: "x86_64", 183: "aarch64", 224: "amdgpu", 243: "riscv64"}
 _BINDS = {0: "LOCAL", 1: "GLOBAL", 2: "WEAK", 10: "UNIQUE"}
-_VERNEED = struct.Struct("<HHIII")  # version, count, file name, first auxiliary, next
-_VERNAUX = struct.Struct("<IHHII")  # hash, flags, index, name, next
 _HIDDEN, _INTERNAL = 2, 1
 
 
@@ -106,20 +104,20 @@ def highest_versions(versions: Iterable[str]) -> dict[str, str]:
 
 
 def _snapshot(image: Image) -> Elf:
-    tags: dict[int, list[int]] = {}
-    for entry in image.dynamic():
-        if entry.tag == elf64.DT_NULL:
-            break
-        tags.setdefault(entry.tag, []).append(entry.value)
-    strings = dynamic_strings(image, tags)
+    entries = image.dynamic()
+    count = next((i for i, entry in enumerate(entries) if entry.tag == elf64.DT_NULL), len(entries))
+    tags = {entry.tag: entry.value for entry in reversed(entries[:count])}
+    strings = b""
+    if elf64.DT_STRTAB in tags:
+        strings = image.read(image.offset_of(tags[elf64.DT_STRTAB]), tags.get(elf64.DT_STRSZ, 0))
 
-    def names(tag: int) -> tuple[str, ...]:
-        return tuple(elf64.text(strings, value, image.label) for value in tags.get(tag, ()))
+    def string(offset: int) -> str:
+        return elf64.text(strings, offset, image.label)
 
     def name(tag: int) -> str | None:
-        return next(iter(names(tag)), None)
+        return string(tags[tag]) if tag in tags else None
 
-    needs = _version_needs(image, tags, strings)
+    needs = {index: (string(version), string(library)) for index, version, library in symver.needs(image, tags)}
     libraries: dict[str, set[str]] = {}
     for version, library in needs.values():
         libraries.setdefault(library, set()).add(version)
@@ -130,7 +128,8 @@ def _snapshot(image: Image) -> Elf:
     comment = sections.get(".comment")
     comments = image.contents(comment).split(b"\0") if comment else []
     return Elf(
-        machine=_MACHINES.get(image.machine, str(image.machine)), size=len(image.data), needed=names(elf64.DT_NEEDED),
+        machine=_MACHINES.get(image.machine, str(image.machine)), size=len(image.data),
+        needed=tuple(string(entry.value) for entry in entries[:count] if entry.tag == elf64.DT_NEEDED),
         runpath=name(elf64.DT_RUNPATH), rpath=name(elf64.DT_RPATH), soname=name(elf64.DT_SONAME),
         undefined=undefined, exported=exported, sections=sections, build_id=_build_id(image),
         version_needs={library: frozenset(versions) for library, versions in libraries.items()},
@@ -138,37 +137,8 @@ def _snapshot(image: Image) -> Elf:
     )  # fmt: skip
 
 
-def dynamic_strings(image: Image, tags: Mapping[int, list[int]]) -> bytes:
-    """The dynamic string table; empty for a file without a dynamic section."""
-    if elf64.DT_STRTAB not in tags:
-        return b""
-    (address, *_), (size, *_) = tags[elf64.DT_STRTAB], tags.get(elf64.DT_STRSZ, [0])
-    return image.read(image.offset_of(address), size)
-
-
-def _version_needs(image: Image, tags: Mapping[int, list[int]], strings: bytes) -> dict[int, tuple[str, str]]:
-    """Version index -> (version, soname), from the GNU version requirements (LSB core, symbol versioning)."""
-    needs: dict[int, tuple[str, str]] = {}
-    if elf64.DT_VERNEED not in tags:
-        return needs
-    position = image.offset_of(tags[elf64.DT_VERNEED][0])
-    for _ in range(tags.get(elf64.DT_VERNEEDNUM, [0])[0]):
-        _, count, file, first, following = _VERNEED.unpack(image.read(position, _VERNEED.size))
-        library, auxiliary = elf64.text(strings, file, image.label), position + first
-        for _ in range(count):
-            _, _, index, name, step = _VERNAUX.unpack(image.read(auxiliary, _VERNAUX.size))
-            needs[index & 0x7FFF] = (elf64.text(strings, name, image.label), library)
-            if not step:
-                break
-            auxiliary += step
-        if not following:
-            break
-        position += following
-    return needs
-
-
 def _symbols(
-    image: Image, tags: Mapping[int, list[int]], strings: bytes, needs: Mapping[int, tuple[str, str]]
+    image: Image, tags: Mapping[int, int], strings: bytes, needs: Mapping[int, tuple[str, str]]
 ) -> tuple[tuple[Symbol, ...], tuple[str, ...]]:
     table = next((s for s in image.sections if s.type == elf64.SHT_DYNSYM), None)
     if table is None:
@@ -177,7 +147,7 @@ def _symbols(
         return (), ()
     indices = [0] * (table.size // elf64.SYMBOL.size)
     if elf64.DT_VERSYM in tags:
-        raw = image.read(image.offset_of(tags[elf64.DT_VERSYM][0]), 2 * len(indices))
+        raw = image.read(image.offset_of(tags[elf64.DT_VERSYM]), 2 * len(indices))
         indices = [index & 0x7FFF for (index,) in struct.iter_unpack("<H", raw)]
     undefined, exported = [], []
     for number, symbol in enumerate(image.symbols(table)):

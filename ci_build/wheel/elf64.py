@@ -192,8 +192,8 @@ def _rows(data: bytes | mmap.mmap, offset: int, size: int, count: int, label: st
     return [data[offset + size * i : offset + size * (i + 1)] for i in range(count)]
 
 
-def text(table: bytes, offset: int, label: str) -> str:
-    """The NUL-terminated string at an offset of a string table.
+def raw_text(table: bytes, offset: int, label: str) -> bytes:
+    """The NUL-terminated string at an offset of a string table, without the NUL.
 
     Raises:
         ElfError: the offset lies outside, or the string has no end.
@@ -201,7 +201,12 @@ def text(table: bytes, offset: int, label: str) -> str:
     end = table.find(b"\0", offset) if offset < len(table) else -1
     if end < 0:
         raise ElfError(f"{label} has a name that lies outside of its string table.", hint="The file is damaged.")
-    return table[offset:end].decode(errors="backslashreplace")
+    return table[offset:end]
+
+
+def text(table: bytes, offset: int, label: str) -> str:
+    """Like `raw_text`, as text; bytes that are not UTF-8 are shown as escapes."""
+    return raw_text(table, offset, label).decode(errors="backslashreplace")
 
 
 @contextlib.contextmanager

@@ -10,9 +10,9 @@ from ci_build.errors import FatbinError
 from ci_build.model import Finding
 from ci_build.wheel import code_object
 from ci_build.wheel.bundle import METHOD_NAMES, Entry
-from ci_build.wheel.fatkernels import kernels, registered_kernels
+from ci_build.wheel.fatkernels import bundle_pointers, kernels, registered_kernels
 from ci_build.wheel.fatslim import SlimReport, slim
-from ci_build.wheel.fatstream import BundleAt, Reader, bundle_pointers, each, find_bundles, locate
+from ci_build.wheel.fatstream import BundleAt, Reader, each, find_bundles, locate
 from ci_build.wheel.findings import finding
 from ci_build.wheel.inspect_model import DeviceCode, TargetCode
 
@@ -61,8 +61,8 @@ def read_targets(
 
     Args:
         path: an ELF file.
-        verify: decompress everything, check MD5s and each code object's header against its entry ID; without it,
-            only the entry tables are read.
+        verify: decompress everything, check MD5s, each code object's header against its entry ID, and that the host
+            code registers addresses where bundles are; without it, only the entry tables are read.
         machs: processor -> EF_AMDGPU_MACH value. Processors that it lacks must have one value in all bundles, which
             no other processor has.
         name: member path for findings.
@@ -88,6 +88,9 @@ def read_targets(
     scans = each(path, bundles, scan, threads=threads)
     damages = [damage.message] if damage else []
     damages += [scan.damage for scan in scans if scan.damage]
+    if verify:
+        strays = set(bundle_pointers(path)) - {bundle.address for bundle in bundles}
+        damages += [f"{name or path.name}: no bundle at address {a:#x}, which is registered." for a in sorted(strays)]
     findings = [finding("bundle-damaged", text, member=name) for text in damages]
     findings += [finding("code-object-wrong", text, member=name) for text in _wrong(scans, dict(machs or {}))]
     return FatbinReport(bundles=bundles, device=_device_code(scans), findings=tuple(findings))

@@ -1,7 +1,8 @@
-"""The kernels in a file: those that each target's code has, and those that the host code registers by name."""
+"""What device code offers and what host code registers: kernels by name, bundles by address."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Collection
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from ci_build.wheel.bundle import Entry
 from ci_build.wheel.fatstream import BundleAt, Reader, each, find_bundles
 
 _BLOCK = 8 << 20
+_R_RELATIVE = 8  # R_X86_64_RELATIVE, System V ABI for AMD64
+_WRAPPER = struct.Struct("<IIQQ")  # magic, version, bundle address, unused: what __hipRegisterFatBinary gets
+_WRAPPER_MAGIC = 0x48495046  # "HIPF"
 
 
 def kernels(path: Path, *, name: str = "", threads: int = 2) -> dict[str, frozenset[str]]:
@@ -67,3 +71,27 @@ def registered_kernels(path: Path, names: Collection[str]) -> frozenset[str]:
                 *strings, rest = (rest + image.read(position, min(_BLOCK, end - position))).split(b"\0")
                 found.update(wanted[text] for text in wanted.keys() & set(strings))
     return frozenset(found)
+
+
+def bundle_pointers(path: Path) -> tuple[int, ...]:
+    """Addresses of the bundles that the host code registers: what the wrappers in .hipFatBinSegment point at.
+
+    The pointer is the addend of a relative relocation, or stands in the file where the linker left it there.
+    """
+    with elf64.open_image(path) as image:
+        wrappers = image.section(".hipFatBinSegment")
+        if wrappers is None:
+            return ()
+        table = image.contents(wrappers)
+        pointers = {}
+        for place in range(0, len(table) - _WRAPPER.size + 1, _WRAPPER.size):
+            magic, _, pointer, _ = _WRAPPER.unpack_from(table, place)
+            if magic == _WRAPPER_MAGIC:
+                pointers[wrappers.address + place + 8] = pointer
+        for section in image.sections:
+            if section.type == elf64.SHT_RELA and section.flags & elf64.SHF_ALLOC:
+                content = image.contents(section)
+                for where, info, addend in struct.iter_unpack("<QQq", content[: len(content) // 24 * 24]):
+                    if where in pointers and info & 0xFFFFFFFF == _R_RELATIVE:
+                        pointers[where] = addend
+    return tuple(pointers.values())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import struct
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -21,9 +20,7 @@ from ci_build.wheel.bundle import HEAD_LIMIT, PACKED_MAGIC, ZSTD, Entry, Packed,
 from ci_build.wheel.elf64 import Image
 
 _CHUNK = 1 << 20
-_R_RELATIVE = 8  # R_X86_64_RELATIVE, System V ABI for AMD64
-_WRAPPER = struct.Struct("<IIQQ")  # magic, version, bundle address, unused; clang's __CudaFatBinaryWrapper
-_WRAPPER_MAGIC = 0x48495046  # "HIPF"
+_ZEROS = bytes(_CHUNK)
 
 _AGAIN = "The file is damaged; get it again."
 
@@ -81,19 +78,19 @@ def locate(path: Path, *, name: str = "") -> tuple[tuple[BundleAt, ...], FatbinE
     """The bundles up to the first damaged place, and what is wrong there."""
     label = name or path.name
     found: list[BundleAt] = []
-    with elf64.open_image(path) as image:
+    with path.open("rb") as file, elf64.open_image(path) as image:
         section = image.section(".hip_fatbin")
         if section is None:
             return (), None
         end = section.offset + section.file_size
-        position = _skip_zeros(image, section.offset, end)
+        position = _skip_zeros(file.fileno(), section.offset, end)
         while position < end:
             try:
                 packed, size = _measure(image, position, end)
             except FatbinError as error:
                 text = f"{label}: no intact bundle where number {len(found)} should be, at byte {position:#x}: {error}"
                 return tuple(found), FatbinError(text, hint=_AGAIN)
-            following = _skip_zeros(image, position + size, end)
+            following = _skip_zeros(file.fileno(), position + size, end)
             bundle = BundleAt(
                 label=label, index=len(found), offset=position, address=section.address + position - section.offset,
                 size=size, capacity=following - position, packed=packed,
@@ -116,12 +113,12 @@ def _measure(image: Image, position: int, end: int) -> tuple[Packed | None, int]
     return packed, size
 
 
-def _skip_zeros(image: Image, position: int, end: int) -> int:
+def _skip_zeros(file: int, position: int, end: int) -> int:
+    # Not through the mapping: a slimmed file has up to a gigabyte of zeros, which would count as memory.
     while position < end:
-        block = image.read(position, min(_CHUNK, end - position))
-        rest = block.lstrip(b"\0")
-        if rest:
-            return position + len(block) - len(rest)
+        block = os.pread(file, min(_CHUNK, end - position), position)
+        if not block or block != _ZEROS[: len(block)]:
+            return position + len(block) - len(block.lstrip(b"\0"))
         position += len(block)
     return end
 
@@ -139,30 +136,6 @@ def _stream_size(image: Image, position: int, end: int, packed: Packed) -> int:
     except (zstandard.ZstdError, zlib.error) as error:
         raise FatbinError(f"It cannot be decompressed ({error}).") from error
     return position - len(decoder.unused_data) - start
-
-
-def bundle_pointers(path: Path) -> tuple[int, ...]:
-    """Addresses of the bundles that the host code registers: what the wrappers in .hipFatBinSegment point at.
-
-    The pointer is the addend of a relative relocation, or stands in the file where the linker left it there.
-    """
-    with elf64.open_image(path) as image:
-        wrappers = image.section(".hipFatBinSegment")
-        if wrappers is None:
-            return ()
-        table = image.contents(wrappers)
-        pointers = {}
-        for place in range(0, len(table) - _WRAPPER.size + 1, _WRAPPER.size):
-            magic, _, pointer, _ = _WRAPPER.unpack_from(table, place)
-            if magic == _WRAPPER_MAGIC:
-                pointers[wrappers.address + place + 8] = pointer
-        for section in image.sections:
-            if section.type == elf64.SHT_RELA and section.flags & elf64.SHF_ALLOC:
-                content = image.contents(section)
-                for where, info, addend in struct.iter_unpack("<QQq", content[: len(content) // 24 * 24]):
-                    if where in pointers and info & 0xFFFFFFFF == _R_RELATIVE:
-                        pointers[where] = addend
-    return tuple(pointers.values())
 
 
 @dataclass(slots=True)
