@@ -34,6 +34,7 @@ def build_info(
         "requires_jaxlib": ">=0.10.2,<0.10.3",
         "covers": {"gfx11-generic": ["gfx1100", "gfx1103"]},
         "xla_targets": ["gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1103"],
+        "families": ["gfx94X_dcgpu", "gfx950_dcgpu"],
         "rocm_sonames": needed,
         "runpath": "$ORIGIN/../../_rocm_sdk_core/lib:/opt/rocm/lib",
         "members": [{"path": "x.so", "targets": list(targets), "needed": [*needed, "libc.so.6"]}],

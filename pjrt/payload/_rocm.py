@@ -13,9 +13,11 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-PACKAGES = ("_rocm_sdk_core", "_rocm_sdk_libraries", "_rocm_sdk_libraries_*")
-"""Top-level packages of the rocm-sdk wheels; the last is one per GPU family."""
-LIBRARY_FOLDERS = ("lib", "lib64", "lib/rocm_sysdeps/lib", "lib64/rocm_sysdeps/lib")
+from . import build_info
+
+PACKAGES = ("_rocm_sdk_core", "_rocm_sdk_libraries", *(f"_rocm_sdk_libraries_{name}" for name in build_info.FAMILIES))
+"""Top-level packages of the rocm-sdk wheels that may serve this wheel's GPUs."""
+LIBRARY_FOLDERS = ("lib", "lib64", "lib/rocm_sysdeps/lib")
 BITCODE_FOLDERS = ("lib/llvm/amdgcn/bitcode", "amdgcn/bitcode", "llvm/amdgcn/bitcode")
 LINKER_FOLDERS = ("lib/llvm/bin", "llvm/bin")
 OPT_ROCM = Path("/opt/rocm")
@@ -53,7 +55,7 @@ def layouts(environ: Mapping[str, str] = os.environ, path: Sequence[str] | None 
         path: folders with Python packages; `sys.path` by default.
     """
     sites = [Path(entry) for entry in (sys.path if path is None else path) if entry]
-    wheels = [found for site in sites for package in PACKAGES for found in sorted(site.glob(package))]
+    wheels = [site / package for site in sites for package in PACKAGES]
     prefix = environ.get("ROCM_PATH", "")
     user = [Path(entry) for entry in environ.get("LD_LIBRARY_PATH", "").split(":") if entry]
     return (

@@ -29,11 +29,13 @@ INPUTS: tuple[dict[str, Any], ...] = tuple(DATA.get("inputs", ()))
 """The files that this wheel was made of: filename, size, sha256, url."""
 TOOLS: dict[str, str] = dict(DATA.get("tools", {}))
 """Versions of the tools that made it."""
+FAMILIES: tuple[str, ...] = tuple(DATA.get("families", ()))
+"""GPU families whose `_rocm_sdk_libraries_<family>` package serves these targets."""
 RUNPATH: str = DATA.get("runpath", "")
-"""Where the dynamic loader looks for ROCm by itself; $ORIGIN is this folder."""
+"""Where the dynamic loader looks for ROCm by itself; $ORIGIN is this folder (ld.so(8))."""
 
 
 def needed() -> tuple[str, ...]:
-    """Give the sonames that the libraries of this wheel need from ROCm, each once, in the order of loading."""
-    allowed = set(DATA.get("rocm_sonames", ()))
-    return tuple(dict.fromkeys(name for member in MEMBERS for name in member["needed"] if name in allowed))
+    """Give the libraries of ROCm that this wheel needs: sonames, each once, in the order of loading."""
+    rocm = set(DATA.get("rocm_sonames", ()))
+    return tuple(dict.fromkeys(name for member in MEMBERS for name in member["needed"] if name in rocm))

@@ -342,6 +342,13 @@ def test_each_layout_is_found(machine: Machine, monkeypatch: pytest.MonkeyPatch,
     assert machine.reasons() == ()
 
 
+def test_libraries_for_gpus_of_another_family_do_not_count(machine: Machine) -> None:
+    machine.install(needed=["libhere.so.1"])
+    machine.gpus(MI300)
+    machine.library("site/_rocm_sdk_libraries_gfx110X_all/lib/libhere.so.1")
+    assert "libhere.so.1 is missing" in machine.reasons()[0]
+
+
 def test_order_of_layouts(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.install()
     rocm = machine.load("._rocm")
