@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import tempfile
 from collections.abc import Sequence
@@ -18,13 +19,21 @@ from ci_build.wheel.splice import Range
 from ci_build.wheel.zipformat import DateTime
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class WrittenWheel:
-    """A wheel that was written: where, its bytes, its SHA-256 in hexadecimal."""
+    """A wheel that was written: where, and its bytes."""
 
     path: Path
     size: int
-    sha256: str
+
+    @functools.cached_property
+    def sha256(self) -> str:
+        """SHA-256 of the file in hexadecimal; read when first asked for, as it costs more than the copy itself."""
+        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return file_sums(fd).sha256
+        finally:
+            os.close(fd)
 
 
 class WheelRewrite:
@@ -120,9 +129,9 @@ class WheelRewrite:
             with WheelArchive(draft) as result:
                 for name in writer.spliced:
                     _prove(result, name)
-                written = WrittenWheel(path=out, size=result.size, sha256=file_sums(result.fileno()).sha256)
+                size = result.size
             draft.replace(out)
-        return written
+        return WrittenWheel(path=out, size=size)
 
     def _set(self, name: str, new: bytes | Content, mode: int | None) -> None:
         if name == f"{self._dist_info}/RECORD":
