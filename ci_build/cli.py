@@ -11,13 +11,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ci_build import options
-from ci_build.errors import CiBuildError
+from ci_build.errors import CiBuildError, RequestError
 
 if TYPE_CHECKING:
     from ci_build.report import Reporter
     from ci_build.runner import HostRunner
 
 _INTERRUPTED = 130
+_BUCKET = click.option(
+    "--bucket",
+    metavar="DIR",
+    default="bucket",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="The bucket's folder.",
+)
 
 
 class _State:
@@ -52,7 +60,7 @@ def _print_json(value: Any) -> None:
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @options.build_options
 @click.pass_context
-def main(context: click.Context, **before: Any) -> None:
+def main(context: click.Context, /, **before: Any) -> None:
     """Build, repair, gate and release the wheels of JAX for AMD ROCm.
 
     Options stand before or after the command; each can also be set as CI_BUILD_<NAME> in the environment.
@@ -63,29 +71,48 @@ def main(context: click.Context, **before: Any) -> None:
 @main.command("dist_wheels")
 @options.build_options
 @click.pass_obj
-def dist_wheels(state: _State, **after: Any) -> None:
+def dist_wheels(state: _State, /, **after: Any) -> None:
     """Make a wheel set: wheels, wheels.json, constraints.txt, pylock.toml, SHA256SUMS."""
     from ci_build import build
 
     settings = state.settings(after)
     reporter = _reporter(settings)
     made = build.dist_wheels(settings, reporter, _runner(reporter), "build")
-    if made is not None:
-        build.show_receipt(made, settings, reporter)
+    if made is not None and settings.flag("json"):
+        _print_json(build.receipt(made))
+    elif made is not None:
+        build.show_receipt(made, reporter)
 
 
 @main.command()
 @click.argument("wheels", nargs=-1, required=True, metavar="WHEEL|DIR|URL…")
-@click.option("--targets", metavar="GFX,…", help="Targets that every member with device code must hold.")
-@click.option("--no-verify", is_flag=True, help="Skip the checksums of compressed bundles.")
+@click.option("--targets", metavar="GFX,…", help="Targets that all device code must be for, and no others.")
+@click.option("--rocm-version", metavar="X.Y.Z", help="ROCm whose libraries may be needed; else those of any.")
+@click.option("--no-verify", is_flag=True, help="Skip RECORD and the checksums of device code.")
 @click.option("--json", "as_json", is_flag=True, help="Print the reports as JSON.")
 @click.pass_obj
-def inspect(state: _State, wheels: tuple[str, ...], targets: str | None, no_verify: bool, as_json: bool) -> None:
+def inspect(
+    state: _State,
+    wheels: tuple[str, ...],
+    targets: str | None,
+    rocm_version: str | None,
+    *,
+    no_verify: bool,
+    as_json: bool,
+) -> None:
     """Say everything about wheels, anybody's: parts, targets, RUNPATH, NEEDED, symbols, metadata, findings."""
     from ci_build import inspection
+    from ci_build.model import RocmVersion
 
     reporter = _reporter(state.settings({}))
-    report = inspection.inspect(wheels, targets=targets, verify=not no_verify, reporter=reporter, runner=_runner(reporter))
+    report = inspection.inspect(
+        wheels,
+        expected=targets,
+        rocm=RocmVersion(text=rocm_version) if rocm_version else None,
+        verify=not no_verify,
+        progress=reporter,
+        runner=_runner(reporter),
+    )
     if as_json:
         _print_json(report)
     else:
@@ -94,16 +121,30 @@ def inspect(state: _State, wheels: tuple[str, ...], targets: str | None, no_veri
 
 
 @main.command()
-@click.option("--json", "as_json", is_flag=True, help="Print the lists as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the lists and the table as JSON.")
 def targets(*, as_json: bool) -> None:
-    """List gfx targets: compiler-supported, in the default wheels, gated."""
+    """List gfx targets: which the compiler supports, which the default wheels hold, which are gated."""
     from ci_build import targets as table
-    from ci_build.report import print_table
 
     if as_json:
-        _print_json(table.lists())
-    else:
-        print_table("", table.COLUMNS, table.rows())
+        _print_json({**table.lists(), "targets": table.table()})
+        return
+    from ci_build.report import print_table
+
+    marks = {True: "yes", False: ""}
+    rows = [
+        (
+            row.name,
+            row.product,
+            row.architecture,
+            marks[row.xla],
+            marks[row.default],
+            marks[row.gated],
+            marks[row.aiter],
+        )
+        for row in table.table()
+    ]
+    print_table(("target", "product", "architecture", "compiler", "default wheels", "gated", "AITER"), rows)
 
 
 @main.command()
@@ -111,10 +152,9 @@ def targets(*, as_json: bool) -> None:
 @click.option("--bucket", metavar="DIR", help="The folder.")
 @options.build_options
 @click.pass_obj
-def release(state: _State, *, local: bool, bucket: str | None, **after: Any) -> None:
+def release(state: _State, /, *, local: bool, bucket: str | None, **after: Any) -> None:
     """Build a set, stage it, gate it, promote it to `v2`, and print the line that installs it."""
     from ci_build import release as way
-    from ci_build.errors import RequestError
 
     if not local:
         raise RequestError("release needs --local.", hint="Run `ci_build release --local`.")
@@ -125,39 +165,39 @@ def release(state: _State, *, local: bool, bucket: str | None, **after: Any) -> 
 
 @main.command()
 @click.argument("wheel_set", metavar="SET", type=click.Path(path_type=Path))
-@click.option("--bucket", metavar="DIR", required=True, type=click.Path(path_type=Path), help="The bucket's folder.")
+@_BUCKET
 @click.pass_obj
 def stage(state: _State, wheel_set: Path, bucket: Path) -> None:
     """Put the wheel set in folder SET under its digest in `v2-staging`; never overwrites."""
     from ci_build import release as way
 
-    reporter = _reporter(state.settings({}))
-    click.echo(way.stage(wheel_set, bucket, reporter))
+    staged = way.stage(wheel_set, bucket, _reporter(state.settings({})))
+    click.echo(f"{staged.index}/{staged.digest}")
 
 
 @main.command()
 @click.argument("name", metavar="GATE", type=click.Choice(["inspection", "coverage", "install", "all"]))
-@click.argument("digest")
-@click.option("--bucket", metavar="DIR", required=True, type=click.Path(path_type=Path), help="The bucket's folder.")
+@click.argument("staged", metavar="INDEX/DIGEST")
+@_BUCKET
 @click.pass_obj
-def gate(state: _State, name: str, digest: str, bucket: Path) -> None:
-    """Run gates on the staged set DIGEST and keep their evidence beside it."""
+def gate(state: _State, name: str, staged: str, bucket: Path) -> None:
+    """Run a gate, or all, on a staged set and keep the evidence beside it."""
     from ci_build import release as way
 
     reporter = _reporter(state.settings({}))
-    way.gate(name, digest, bucket, reporter, _runner(reporter))
+    way.gate(name, way.parse_staged(staged), bucket, reporter, _runner(reporter))
 
 
 @main.command()
-@click.argument("digest")
-@click.option("--bucket", metavar="DIR", required=True, type=click.Path(path_type=Path), help="The bucket's folder.")
+@click.argument("staged", metavar="INDEX/DIGEST")
+@_BUCKET
 @click.pass_obj
-def promote(state: _State, digest: str, bucket: Path) -> None:
-    """Promote the staged set DIGEST to `v2`, if the policy finds its evidence enough."""
+def promote(state: _State, staged: str, bucket: Path) -> None:
+    """Promote a staged set to `v2`, if the policy finds its evidence enough."""
     from ci_build import release as way
 
     reporter = _reporter(state.settings({}))
-    way.promote(digest, bucket, reporter)
+    way.promote(way.parse_staged(staged), bucket, reporter)
 
 
 @main.group()
@@ -166,14 +206,18 @@ def index() -> None:
 
 
 @index.command("serve")
-@click.option("--bucket", metavar="DIR", default="bucket", type=click.Path(path_type=Path, exists=True), help="The bucket's folder.")
+@_BUCKET
 @click.option("--port", default=8000, show_default=True, help="0 takes a free one.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 def serve(bucket: Path, port: int, host: str) -> None:
     """Serve a bucket over HTTP until interrupted."""
-    from promotion.serve import serve_forever
+    from promotion.serve import IndexServer
 
-    serve_forever(bucket, host=host, port=port)
+    if not bucket.is_dir():
+        raise RequestError(f"{bucket} is not a folder.", hint="Make a release first, or give its --bucket.")
+    with IndexServer(bucket, host=host, port=port) as server:
+        click.echo(f"serving {bucket} at {server.url}")
+        server.wait()
 
 
 def run(arguments: list[str] | None = None) -> int:

@@ -331,14 +331,18 @@ class Progress(Protocol):
 
 
 def to_json(value: Any) -> Any:
-    """Turn a noun into JSON values; tuples become lists, enums their text."""
+    """Turn a noun into JSON values: tuples become lists, sets sorted lists, enums, targets and versions their text."""
     import dataclasses
 
+    if isinstance(value, (GfxTarget, RocmVersion)):
+        return str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in sorted(value.items())}
-    if isinstance(value, (list, tuple, set, frozenset)):
+    if isinstance(value, (set, frozenset)):
+        return sorted(to_json(item) for item in value)
+    if isinstance(value, (list, tuple)):
         return [to_json(item) for item in value]
     if isinstance(value, enum.Enum):
         return value.value

@@ -12,11 +12,15 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
+    from rich.table import Table
 
     from ci_build.model import Finding
 
 _PLAIN_INTERVAL = 10.0
 """Seconds between two lines about the same long step where there is no terminal."""
+
+_PLAIN_WIDTH = 160
+"""Columns of a table where there is no terminal to ask."""
 
 
 def human(size: float) -> str:
@@ -50,7 +54,7 @@ class Reporter:
         """A rich console on standard error."""
         from rich.console import Console
 
-        return Console(stderr=True, highlight=False, soft_wrap=not self.terminal)
+        return Console(stderr=True, highlight=False, width=None if self.terminal else _PLAIN_WIDTH)
 
     def line(self, text: str) -> None:
         """One line, now."""
@@ -125,16 +129,26 @@ class Reporter:
             finally:
                 self._live, self._task = None, None
 
-    def table(
-        self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Sequence[int] = ()
-    ) -> None:
-        """A table for people; `numeric` columns are right-aligned."""
-        from rich import box
-        from rich.table import Table
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Sequence[int] = ()) -> None:
+        """A table for people; the columns with the numbers in `numeric` are right-aligned."""
+        self.console().print(_table(columns, rows, numeric))
 
-        table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-        for number, column in enumerate(columns):
-            table.add_column(column, justify="right" if number in numeric else "left", overflow="fold")
-        for row in rows:
-            table.add_row(*row)
-        self.console().print(table)
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Sequence[int] = ()) -> None:
+    """A table on standard output, for a command whose result it is."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else _PLAIN_WIDTH
+    Console(highlight=False, width=width).print(_table(columns, rows, numeric))
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[int]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number in numeric else "left", overflow="fold", no_wrap=number == 0)
+    for row in rows:
+        table.add_row(*row)
+    return table

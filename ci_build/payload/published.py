@@ -127,7 +127,8 @@ def _resolved(item: dict[str, Any]) -> Resolved:
 
 def resolve(request: BuildRequest, python: str, runner: LineRunner) -> tuple[Resolved, ...]:
     """What pip would install for one Python: the set itself and everything that it depends on."""
-    return parse_report(runner.run(resolve_argv(request, python)).stdout)
+    # The report is long and no use to a person, so its lines are shown to nobody.
+    return parse_report(runner.run(resolve_argv(request, python), on_line=lambda _: None).stdout)
 
 
 class InputStore:

@@ -1,0 +1,235 @@
+"""BuildPlan -> WheelSet on disk: carries the steps out, resumes by input hash, writes wheels.json last."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ci_build import setfiles
+from ci_build.errors import BusyError, InputError, RequestError, WheelSetError
+from ci_build.model import BuildRequest, Finding, Progress, Wheel, WheelSet, to_json
+from ci_build.payload.published import InputStore, LineRunner, Resolved, resolve
+from ci_build.plan import BuildPlan, Effect, Step
+from ci_build.store import StepStore, step_key, tool_versions
+from ci_build.wheel.archive import WheelArchive
+from ci_build.wheel.findings import is_integrity
+from ci_build.wheel.inspect import inspect_wheel, member_infos
+from ci_build.wheel.repair import repair
+from ci_build.wheel.wheelname import WheelName
+
+_DEBUG = "debug"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Made:
+    """A finished set.
+
+    Attributes:
+        folder: where it lies.
+        up_to_date: nothing had to be done.
+        seconds: file name -> wall time of its step, where it ran now; the others were found finished.
+        findings: file name -> warnings and notes.
+    """
+
+    wheel_set: WheelSet
+    folder: Path
+    up_to_date: bool
+    seconds: dict[str, float]
+    findings: dict[str, tuple[Finding, ...]]
+
+
+def up_to_date(plan: BuildPlan, out: Path) -> Made | None:
+    """The finished set in `out`, if it is exactly what the plan would make and every file is still the same."""
+    try:
+        wheel_set = setfiles.read_set(out)
+    except WheelSetError:
+        return None
+    same = wheel_set.request == to_json(plan.request) and wheel_set.tools == tool_versions()
+    if not same or setfiles.check_files(out):
+        return None
+    return Made(wheel_set=wheel_set, folder=out, up_to_date=True, seconds={}, findings={})
+
+
+def execute(plan: BuildPlan, *, out: Path, cache: Path, runner: LineRunner, progress: Progress) -> Made:
+    """Carry out a plan.
+
+    The set appears in `out` whole, in place of the one before it, or not at all.
+
+    Raises:
+        RequestError: `out` holds something that is not a wheel set.
+        BusyError: another run works on `out`.
+    """
+    from filelock import FileLock, Timeout
+
+    out = out.absolute()
+    refuse_foreign(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(out.parent / f".{out.name}.lock", timeout=0):
+            return up_to_date(plan, out) or _Run(plan, out, cache, runner, progress).run()
+    except Timeout as error:
+        raise BusyError(f"Another run works on {out}.", hint="Wait for it, or give another --out.") from error
+
+
+def refuse_foreign(out: Path) -> None:
+    """Refuse to replace a folder that this program did not fill."""
+    if out.is_dir() and any(out.iterdir()) and not (out / setfiles.WHEELS_JSON).is_file():
+        raise RequestError(f"{out} holds files that are no wheel set.", hint="Give another --out, or empty it.")
+    if out.exists() and not out.is_dir():
+        raise RequestError(f"{out} is not a folder.", hint="Give another --out.")
+
+
+class _Run:
+    """One execution of one plan."""
+
+    def __init__(self, plan: BuildPlan, out: Path, cache: Path, runner: LineRunner, progress: Progress) -> None:
+        self.plan, self.out, self.runner, self.progress = plan, out, runner, progress
+        self.inputs, self.steps = InputStore(cache / "inputs"), StepStore(cache / "steps")
+        self.tools = tool_versions()
+        self.resolved: dict[str, tuple[Resolved, ...]] = {}
+        self.wheels: list[tuple[Wheel, Path]] = []
+        self.seconds: dict[str, float] = {}
+        self.findings: dict[str, tuple[Finding, ...]] = {}
+
+    def run(self) -> Made:
+        """Every stage in order."""
+        for stage in self.plan.stages:
+            for step in stage.steps:
+                self._do(step)
+        wheel_set = self._assemble()
+        return Made(
+            wheel_set=wheel_set, folder=self.out, up_to_date=False, seconds=self.seconds, findings=self.findings
+        )
+
+    def _do(self, step: Step) -> None:
+        match step.effect:
+            case Effect.RESOLVE:
+                self.progress.step(step.what)
+                self.resolved[step.python] = resolve(self.plan.request, step.python, self.runner)
+            case Effect.FETCH:
+                self._fetch(step)
+            case Effect.REPAIR | Effect.TAKE:
+                self._make_wheel(step)
+            case Effect.WRITE:
+                self.progress.step(step.what)
+
+    def _wanted(self, python: str) -> list[Resolved]:
+        """The distributions of one Python that go into the set."""
+        projects = {step.project for stage in self.plan.stages for step in stage.steps if step.project}
+        return [item for item in self.resolved[python] if item.name in projects]
+
+    def _fetch(self, step: Step) -> None:
+        missing = [item for item in self._wanted(step.python) if not self.inputs.has(item)]
+        if missing:
+            self.progress.step(f"fetch {', '.join(item.filename for item in missing)}")
+            self.inputs.fetch(missing, step.python, self.runner, self.progress.advance)
+
+    def _input(self, step: Step) -> Resolved:
+        """The input of a step; one that serves all Pythons must be the same file for each."""
+        pythons = [step.python] if step.python else list(self.plan.request.python_versions)
+        found = {item for python in pythons for item in self._wanted(python) if item.name == step.project}
+        if len(found) != 1:
+            names = ", ".join(sorted(item.filename for item in found)) or "nothing"
+            raise InputError(
+                f"One wheel of {step.project} is needed for Python {', '.join(pythons)}; pip found {names}."
+            )
+        return found.pop()
+
+    def _make_wheel(self, step: Step) -> None:
+        item = self._input(step)
+        key = step_key(effect=step.effect, recipe=step.recipe, input=item.sha256, name=item.filename, tools=self.tools)
+        found, started = self.steps.find(key), time.monotonic()
+        if found is None:
+            self.progress.step(step.what)
+            found = self._repair(step, item, key) if step.recipe else self._take(item, key)
+            self.seconds[found[0].filename] = time.monotonic() - started
+        self.wheels.append(found)
+
+    def _repair(self, step: Step, item: Resolved, key: str) -> tuple[Wheel, Path]:
+        assert step.recipe is not None
+        source = self.inputs.path(item)
+        with self.steps.scratch() as name:
+            folder = Path(name) / "step"
+            folder.mkdir()
+            done = repair(source, step.recipe, folder, debug_dir=folder / _DEBUG, progress=self.progress)
+            wheel = describe(done.path, sha256=done.sha256, source=source, source_sha256=item.sha256)
+            wheel = replace(wheel, members=done.members)
+            self.findings[wheel.filename] = done.findings
+            return wheel, self.steps.keep(key, folder, wheel)
+
+    def _take(self, item: Resolved, key: str) -> tuple[Wheel, Path]:
+        source = self.inputs.path(item)
+        report = inspect_wheel(source, progress=self.progress)
+        # It stays as published, so only what makes it untrue counts; what is merely wrong with it is a finding.
+        errors = [finding for finding in report.findings if is_integrity(finding)]
+        if errors:
+            told = "; ".join(f"{finding.code}: {finding.member} {finding.message}" for finding in errors)
+            raise InputError(f"{item.filename} cannot be taken as it is: {told}")
+        with self.steps.scratch() as name:
+            folder = Path(name) / "step"
+            folder.mkdir()
+            shutil.copyfile(source, folder / item.filename)
+            wheel = describe(source, sha256=item.sha256, source=source, source_sha256=item.sha256)
+            wheel = replace(wheel, members=member_infos(report))
+            return wheel, self.steps.keep(key, folder, wheel)
+
+    def _assemble(self) -> WheelSet:
+        """Lay the wheels out in a new folder, write the set's files, and let it take the place of the old one."""
+        request = self.plan.request
+        used = {self._input(step) for stage in self.plan.stages for step in stage.steps if step.project}
+        wheel_set = WheelSet(
+            index=self.plan.index,
+            targets=set_targets(request, [wheel for wheel, _ in self.wheels]),
+            rocm_version=str(request.rocm_version),
+            jax_version=request.jax_version,
+            python_versions=request.python_versions,
+            request=to_json(request),
+            inputs=tuple(self.inputs.input_file(item) for item in sorted(used, key=lambda item: item.filename)),
+            tools=self.tools,
+            pins=dict(self.plan.pins),
+            wheels=tuple(wheel for wheel, _ in self.wheels),
+        )
+        with tempfile.TemporaryDirectory(prefix=f".{self.out.name}-", dir=self.out.parent) as name:
+            fresh = Path(name) / "set"
+            fresh.mkdir()
+            for wheel, folder in self.wheels:
+                shutil.copyfile(folder / wheel.filename, fresh / wheel.filename)
+                if (folder / _DEBUG).is_dir():
+                    shutil.copytree(folder / _DEBUG, fresh / _DEBUG, dirs_exist_ok=True)
+            setfiles.write_set(fresh, wheel_set, self.resolved)
+            if self.out.exists():
+                self.out.rename(Path(name) / "old")
+            fresh.rename(self.out)
+        return wheel_set
+
+
+def set_targets(request: BuildRequest, wheels: Sequence[Wheel]) -> tuple[str, ...]:
+    """What every member with device code holds: the request's targets, or for `all` those that were found."""
+    if request.targets is not None:
+        return tuple(str(target) for target in request.targets)
+    found = {target for wheel in wheels for member in wheel.members for target in member.targets}
+    return tuple(sorted(found))
+
+
+def describe(path: Path, *, sha256: str, source: Path, source_sha256: str) -> Wheel:
+    """The record of a wheel from its own metadata, without its members."""
+    with WheelArchive(path) as archive:
+        metadata, name = archive.metadata(), WheelName.parse(path.name)
+        return Wheel(
+            filename=path.name,
+            name=name.canonical,
+            version=str(metadata["Version"]),
+            tags=name.tags,
+            size=os.path.getsize(path),
+            sha256=sha256,
+            requires_python=str(metadata["Requires-Python"] or ""),
+            requires_dist=tuple(str(value) for value in metadata.get_all("Requires-Dist", [])),
+            members=(),
+            source_sha256=source_sha256,
+            source_size=os.path.getsize(source),
+        )

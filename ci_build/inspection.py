@@ -1,0 +1,109 @@
+"""`inspect` as a person asks for it: wheels by path, folder or URL; one report each, and one on all together."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from ci_build import layouts, targets
+from ci_build.errors import InputError, InspectionError
+from ci_build.model import Progress, RocmVersion, Runner, Severity
+from ci_build.wheel.inspect import (
+    SetReport,
+    WheelReport,
+    inspect_set,
+    inspect_wheel,
+    render,
+    render_findings,
+    wheels_below,
+)
+
+
+def inspect(
+    words: Sequence[str],
+    *,
+    expected: str | None,
+    rocm: RocmVersion | None,
+    verify: bool,
+    progress: Progress,
+    runner: Runner,
+) -> SetReport:
+    """Report on every wheel that the words name.
+
+    Args:
+        words: wheel files, folders, or URLs (fetched with pip, so that its configuration counts).
+        expected: targets that device code must be for, as `--targets` takes them; None asks for nothing.
+        rocm: the ROCm whose libraries may be needed; None allows those of any.
+
+    Raises:
+        InputError: a word names no wheel.
+    """
+    allowed = None if rocm is None else layouts.allowed_sonames(rocm)
+    wanted = None if expected is None else targets.expand(expected)
+
+    def report(path: Path) -> WheelReport:
+        return inspect_wheel(
+            path,
+            expected=wanted,
+            covers=targets.covers(),
+            machs=targets.machs(),
+            allow_list=targets.lists()["compiler-supported"],
+            allowed_sonames=allowed,
+            verify=verify,
+            progress=progress,
+        )
+
+    with _collected(words, runner) as paths:
+        return inspect_set(paths, report)
+
+
+@contextmanager
+def _collected(words: Sequence[str], runner: Runner) -> Iterator[list[Path]]:
+    with tempfile.TemporaryDirectory(prefix="inspect-") as scratch:
+        paths: list[Path] = []
+        for number, word in enumerate(words):
+            if "://" in word:
+                folder = Path(scratch, str(number))
+                argv = (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:")
+                runner.run([*argv, "--ignore-requires-python", f"--dest={folder}", word])
+                paths += wheels_below(folder)
+            elif Path(word).is_dir():
+                paths += wheels_below(Path(word))
+            elif Path(word).is_file():
+                paths.append(Path(word))
+            else:
+                raise InputError(f"{word} does not exist.", hint="Name a wheel, a folder with wheels, or a URL.")
+        if not paths:
+            raise InputError(f"No wheel in {', '.join(words)}.", hint="Name a wheel, a folder with wheels, or a URL.")
+        yield paths
+
+
+def show(report: SetReport) -> None:
+    """Print every report on standard output, and what is wrong between the wheels at the end."""
+    from rich.console import Console
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 100)
+    for wheel in report.wheels:
+        render(wheel, console)
+    if report.findings:
+        render_findings(report.findings, console)
+
+
+def raise_for_errors(report: SetReport) -> None:
+    """Make errors count.
+
+    Raises:
+        InspectionError: at least one finding is an error.
+    """
+    count = sum(
+        finding.severity is Severity.ERROR
+        for findings in (report.findings, *(wheel.findings for wheel in report.wheels))
+        for finding in findings
+    )
+    if count:
+        raise InspectionError(
+            f"Inspection found {count} error{'s' if count > 1 else ''}.", hint="Each says its remedy."
+        )
