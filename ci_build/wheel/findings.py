@@ -95,12 +95,11 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             "module cannot be imported", "Name the file after its PyInit_ function, or the other way round."
         ),
         # Device code.
-        "bundle-damaged": _broken("device code damaged", "Build or download it again; its MD5 is wrong."),
+        "bundle-damaged": _broken(
+            "device code damaged", "Build or download it again; GPUs would get wrong code or none."
+        ),
         "code-object-wrong": _broken(
             "device code is not what it says", "Build it again; the code object is for another processor."
-        ),
-        "bundle-lost": _broken(
-            "kernels registered where no code is", "Build it again, or slim it at unchanged addresses."
         ),
         "target-missing": _error("promised target without code", "Build with this target, or do not promise it."),
         "target-extra": _error("target that was not asked for", "Slim the wheel to its targets (`--targets`)."),

@@ -8,9 +8,11 @@ from pathlib import PurePosixPath
 
 from ci_build.model import Finding, GfxTarget
 from ci_build.wheel.bundle import Entry, select
-from ci_build.wheel.fatstream import BundleAt
 from ci_build.wheel.findings import finding, human
 from ci_build.wheel.inspect_model import ElfFacts
+
+MIN_SYMBOL_TABLE = 4096
+"""Bytes of symbol tables below which stripping is not worth a word."""
 
 MAX_RUNPATH_ENTRIES = 40
 """Above this many entries a RUNPATH is called excessive; every install layout known today fits in it twice."""
@@ -26,7 +28,7 @@ _EXTENSION = re.compile(r"(?P<name>\w+)(\.(?P<abi>cpython-\d+t?|abi3|cp\d+t?)[\w
 
 def linking(elf: ElfFacts) -> Iterator[Finding]:
     """What the linker left in one library."""
-    if elf.symbol_table_bytes:
+    if elf.symbol_table_bytes >= MIN_SYMBOL_TABLE:
         yield finding(
             "symbols-not-stripped",
             f"{human(elf.symbol_table_bytes)} of symbol tables in {human(elf.size)}.",
@@ -94,7 +96,11 @@ def _same_python(built: str, abi: str) -> bool:
 
 
 def device_code(
-    elfs: Iterable[ElfFacts], expected: Sequence[GfxTarget], covers: Mapping[str, Collection[str]]
+    elfs: Iterable[ElfFacts],
+    expected: Sequence[GfxTarget],
+    covers: Mapping[str, Collection[str]],
+    *,
+    whole: bool = True,
 ) -> Iterator[Finding]:
     """Whether every library with device code has code for exactly the expected targets.
 
@@ -103,9 +109,10 @@ def device_code(
         expected: the targets promised.
         covers: generic target -> the processors that run its code; such code stands in for an exact target, by the
             same choice that slimming makes (`bundle.select`).
+        whole: every library could be read; else the absence of device code proves nothing.
     """
     device = [elf for elf in elfs if elf.device.bundles]
-    if not device and expected:
+    if whole and expected and not device:
         yield finding("device-code-missing", f"no library has device code for {_some([str(t) for t in expected])}.")
     for elf in device:
         entries = [Entry(id=_ENTRY_ID + code.target, offset=0, size=1) for code in elf.device.targets]
@@ -149,21 +156,6 @@ def run_time_targets(
     uncovered = sorted(set(allow_list).difference(*served.values()), key=target_order)
     if uncovered and not promised:
         yield finding("target-uncovered", f"XLA accepts {', '.join(uncovered)}, but there is no code for them.")
-
-
-def registration(member: str, bundles: Iterable[BundleAt], pointers: Collection[int]) -> Iterator[Finding]:
-    """Whether the host code registers its kernels where the fat binaries are.
-
-    Args:
-        member: path inside the wheel.
-        bundles: as found in the file.
-        pointers: addresses that the host code hands to the HIP runtime.
-    """
-    addresses = {bundle.address for bundle in bundles}
-    lost = sorted(set(pointers) - addresses)
-    if lost:
-        text = f"{len(lost)} of {len(set(pointers))} registrations, such as {lost[0]:#x}, find no fat binary."
-        yield finding("bundle-lost", text, member=member)
 
 
 def target_order(name: str) -> tuple[bool, int, str]:

@@ -76,7 +76,7 @@ def versions(meta: Metadata) -> Iterator[Finding]:
     for path, stamp in meta.stamped.items():
         if not stamp:
             yield finding("version-unstamped", "_release_version is None, so a date or git decides.", member=path)
-        elif _version(stamp) != _version(meta.version):
+        elif meta.version and _version(stamp) != _version(meta.version):
             text = f"_release_version is {stamp}, METADATA says {meta.version}."
             yield finding("version-stale", text, member=path)
 

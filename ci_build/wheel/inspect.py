@@ -16,13 +16,13 @@ from pathlib import Path
 from ci_build.errors import ArchiveError, CiBuildError
 from ci_build.model import Finding, GfxTarget, Progress, Severity
 from ci_build.wheel import findings_elf, findings_meta, findings_set, inspect_elf, inspect_parts
-from ci_build.wheel.archive import WheelArchive, WheelName, verify_record
+from ci_build.wheel.archive import WheelName, verify_record
 from ci_build.wheel.elf import Elf
-from ci_build.wheel.fatbin import bundle_pointers, read_targets
+from ci_build.wheel.fatbin import read_targets
 from ci_build.wheel.findings import finding, ordered, worst_of
 from ci_build.wheel.inspect_meta import read_metadata
 from ci_build.wheel.inspect_model import ElfFacts, Part, TargetCode, WheelReport, member_infos
-from ci_build.wheel.inspect_parts import Checkpoint
+from ci_build.wheel.inspect_parts import TracedArchive
 from ci_build.wheel.inspect_platform import ROCM_SONAME, judge
 from ci_build.wheel.inspect_text import render, render_findings
 
@@ -63,27 +63,6 @@ class SetReport:
 
     wheels: tuple[WheelReport, ...]
     findings: tuple[Finding, ...]
-
-
-class _TracedArchive(WheelArchive):
-    """Notes how many stored bytes had been read when so many unpacked ones had come out, per member."""
-
-    def __init__(self, path: Path) -> None:
-        self.checkpoints: dict[str, list[Checkpoint]] = {}
-        self._read_to = 0
-        super().__init__(path)
-
-    def pread(self, size: int, offset: int) -> bytes:
-        self._read_to = offset + size
-        return super().pread(size, offset)
-
-    def chunks(self, name: str) -> Iterator[bytes]:
-        start, done = self[name].data_offset, 0
-        line = self.checkpoints[name] = []
-        for chunk in super().chunks(name):
-            done += len(chunk)
-            line.append((done, self._read_to - start))
-            yield chunk
 
 
 def inspect_wheel(
@@ -129,7 +108,7 @@ def inspect_wheel(
         progress.step(f"Inspecting {path.name}")
     report = _identity(path, verify=verify)
     try:
-        with _TracedArchive(path) as archive, tempfile.TemporaryDirectory(prefix="inspect-", dir=scratch) as root:
+        with TracedArchive(path) as archive, tempfile.TemporaryDirectory(prefix="inspect-", dir=scratch) as root:
             return _Inspection(archive, Path(root).resolve(), wanted, progress).complete(report)
     except ArchiveError as error:
         head, *problems = error.message.split("\n  - ")
@@ -185,7 +164,7 @@ def _identity(path: Path, *, verify: bool) -> WheelReport:
 class _Inspection:
     """The work on one open archive; `root` receives its libraries as they lie in the wheel."""
 
-    def __init__(self, archive: _TracedArchive, root: Path, wanted: Expectations, progress: Progress | None) -> None:
+    def __init__(self, archive: TracedArchive, root: Path, wanted: Expectations, progress: Progress | None) -> None:
         self.archive, self.root, self.wanted, self.progress = archive, root, wanted, progress
         self.findings: list[Finding] = []
 
@@ -211,7 +190,7 @@ class _Inspection:
             *findings_meta.entry_points(meta, names),
             *findings_meta.modes({member.name: member.mode for member in self.archive.members}),
             *findings_meta.size(report.size, self.wanted.size_budget),
-            *self._library_rules(host, report.project),
+            *self._library_rules(host, report.project, whole=len(elfs) == len(libraries)),
         ]
         return replace(
             report, files=len(names), metadata=meta, platform=platform, rocm=rocm, parts=self._parts(elfs),
@@ -239,21 +218,19 @@ class _Inspection:
         if self.wanted.verify:
             found = verify_record(self.archive, extract=libraries, progress=self.progress)
             self.findings += found
-            return {name: self._digest(name, path, found) for name, path in libraries.items() if path.exists()}
+            if not found:  # RECORD was just found true, and hashing again takes time
+                record = self.archive.record()
+                return {name: record[name].sha256 or "" for name in libraries}
+        damaged = {item.member for item in self.findings if item.code == "member-damaged"}
         digests = {}
         for name, path in libraries.items():
+            if name in damaged:
+                continue
             try:
                 digests[name] = self.archive.extract(name, path, progress=self.progress)
             except ArchiveError as error:
                 self.findings.append(finding("member-damaged", error.message, member=name))
         return digests
-
-    def _digest(self, name: str, path: Path, found: Collection[Finding]) -> str:
-        """SHA-256 of a member: RECORD's, where that was just found true, since hashing again takes time."""
-        if not any(item.member in ("", name, f"{self.archive.dist_info}/RECORD") for item in found):
-            return self.archive.record()[name].sha256 or ""
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
 
     def _elf(self, name: str, path: Path, sha256: str) -> ElfFacts | None:
         try:
@@ -262,13 +239,13 @@ class _Inspection:
         except CiBuildError as error:
             self.findings.append(finding("elf-unreadable", error.message, member=name))
             return None
-        self.findings += [*code.findings, *findings_elf.registration(name, code.bundles, bundle_pointers(path))]
+        self.findings += code.findings
         return inspect_elf.facts(
             name, elf, code.device, stored=self.archive[name].compressed_size, sha256=sha256,
-            checkpoints=self.archive.checkpoints.get(name, ()),
+            checkpoints=self.archive.way_of(name),
         )  # fmt: skip
 
-    def _library_rules(self, elfs: Sequence[ElfFacts], project: str) -> Iterator[Finding]:
+    def _library_rules(self, elfs: Sequence[ElfFacts], project: str, *, whole: bool) -> Iterator[Finding]:
         pythons, abis = self.archive.name.python.split("."), self.archive.name.abi.split(".")
         for elf in elfs:
             yield from findings_elf.linking(elf)
@@ -277,7 +254,7 @@ class _Inspection:
         expected, is_jax = self.wanted.expected, findings_meta.JAX_ROCM.fullmatch(project)
         uses_rocm = is_jax or any(ROCM_SONAME.fullmatch(soname) for elf in elfs for soname in elf.needed)
         if expected is not None and uses_rocm:
-            yield from findings_elf.device_code(elfs, expected, self.wanted.covers)
+            yield from findings_elf.device_code(elfs, expected, self.wanted.covers, whole=whole)
         if is_jax:
             yield from findings_elf.run_time_targets(
                 elfs, self.wanted.allow_list, self.wanted.covers, promised=expected is not None

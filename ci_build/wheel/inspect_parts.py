@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import cast
 
+from isal import isal_zlib
+
+from ci_build.wheel.archive import WheelArchive
 from ci_build.wheel.elf import Section
 from ci_build.wheel.inspect_model import Part
+from ci_build.wheel.zipformat import STORED
 
 HOST, READ_ONLY, UNWIND, DEVICE = "host code", "read-only data", "exception tables", "device code"
 SYMBOLS, DEBUG, DATA, LINKING = "symbol tables", "debug info", "data", "dynamic linking"
@@ -17,8 +24,42 @@ _SHT_SYMTAB, _SHT_STRTAB, _SHT_RELA, _SHT_HASH, _SHT_REL, _SHT_DYNSYM, _SHT_GNU 
 _LINKING_TYPES = frozenset({_SHT_STRTAB, _SHT_RELA, _SHT_HASH, _SHT_REL, _SHT_DYNSYM})
 _FATBIN = ".hip_fatbin"
 
+_STEP = 4096
+_SMALL = 8 << 20
+_BROKEN = cast("type[Exception]", isal_zlib.IsalError)
+
 Checkpoint = tuple[int, int]
 """(unpacked bytes, stored bytes) reached at one moment of inflating a member; both only grow."""
+
+
+class TracedArchive(WheelArchive):
+    """A wheel that notes, per member, how many stored bytes had been read when so many unpacked ones had come out."""
+
+    def __init__(self, path: Path) -> None:
+        self.checkpoints: dict[str, list[Checkpoint]] = {}
+        self._read_to = 0
+        super().__init__(path)
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """As in `WheelArchive`; the end of what was asked for is remembered."""
+        self._read_to = offset + size
+        return super().pread(size, offset)
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """As in `WheelArchive`; the way is noted in `checkpoints`."""
+        start, done = self[name].data_offset, 0
+        line = self.checkpoints[name] = []
+        for chunk in super().chunks(name):
+            done += len(chunk)
+            line.append((done, self._read_to - start))
+            yield chunk
+
+    def way_of(self, name: str) -> Sequence[Checkpoint]:
+        """What was noted on the way; small members are inflated again in smaller steps, for it is coarse."""
+        member = self[name]
+        if member.method == STORED or member.compressed_size > _SMALL:
+            return self.checkpoints.get(name, ())
+        return checkpoints(self.pread(member.compressed_size, member.data_offset))
 
 
 def kind_of(section: Section) -> str:
@@ -72,6 +113,16 @@ def split(
     unpacked[OTHER] = unpacked.get(OTHER, 0) + size - sum(unpacked.values())
     whole[OTHER] = max(0, whole.get(OTHER, 0) + stored - sum(whole.values()))
     return tuple(Part(name=kind, unpacked=unpacked[kind], stored=whole[kind]) for kind in unpacked)
+
+
+def checkpoints(packed: bytes) -> list[Checkpoint]:
+    """Inflate raw deflate data in steps of a few kB and note the way; damage ends it early."""
+    line, done, inflater = [], 0, isal_zlib.decompressobj(-15)
+    with contextlib.suppress(_BROKEN):
+        for at in range(_STEP, len(packed) + _STEP, _STEP):
+            done += len(inflater.decompress(packed[at - _STEP : at]))
+            line.append((done, min(at, len(packed))))
+    return line
 
 
 def total(parts: Iterable[Part]) -> tuple[Part, ...]:

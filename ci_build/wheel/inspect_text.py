@@ -95,7 +95,9 @@ def _rows(pairs: Iterable[tuple[str, str]]) -> Table:
 
 
 def _facts(report: WheelReport) -> Table:
-    checked = "RECORD and device code verified" if report.verified else "hashes not verified"
+    checked = "hashes not verified"
+    if report.verified:
+        checked = "RECORD and device code checked" if report.targets else "RECORD checked"
     rows = [
         ("size", f"{human(report.size)} in {report.files} files, {checked}" if report.files else human(report.size)),
         ("sha256", report.sha256),
@@ -161,7 +163,7 @@ def _libraries(report: WheelReport) -> Table:
     from rich.text import Text
 
     table = _grid("*file", ">size", ">symbols", ">targets", ">RUNPATH", "*highest versions")
-    for elf in report.elfs[:_SHOWN_LIBRARIES]:
+    for elf in sorted(report.elfs, key=lambda item: -item.size)[:_SHOWN_LIBRARIES]:
         versions = " ".join(f"{prefix}_{number}" for prefix, number in elf.symbol_versions.items() if "GLIBC" in prefix)
         table.add_row(
             _line(PurePosixPath(elf.path).name),
