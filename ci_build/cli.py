@@ -51,7 +51,7 @@ def _runner(reporter: Reporter) -> HostRunner:
     return HostRunner(options.environment(), echo=reporter.detail, sink=reporter.detail)
 
 
-def _print_json(value: Any) -> None:
+def _print_json(value: object) -> None:
     from ci_build.model import to_json
 
     click.echo(json.dumps(to_json(value), indent=2, ensure_ascii=False))
@@ -60,7 +60,7 @@ def _print_json(value: Any) -> None:
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @options.build_options
 @click.pass_context
-def main(context: click.Context, /, **before: Any) -> None:
+def main(context: click.Context, /, **before: object) -> None:
     """Build, repair, gate and release the wheels of JAX for AMD ROCm.
 
     Options stand before or after the command; each can also be set as CI_BUILD_<NAME> in the environment.
@@ -71,7 +71,7 @@ def main(context: click.Context, /, **before: Any) -> None:
 @main.command("dist_wheels")
 @options.build_options
 @click.pass_obj
-def dist_wheels(state: _State, /, **after: Any) -> None:
+def dist_wheels(state: _State, /, **after: object) -> None:
     """Make a wheel set: wheels, wheels.json, constraints.txt, pylock.toml, SHA256SUMS."""
     from ci_build import build
 
@@ -152,7 +152,7 @@ def targets(*, as_json: bool) -> None:
 @click.option("--bucket", metavar="DIR", help="The folder.")
 @options.build_options
 @click.pass_obj
-def release(state: _State, /, *, local: bool, bucket: str | None, **after: Any) -> None:
+def release(state: _State, /, *, local: bool, bucket: str | None, **after: object) -> None:
     """Build a set, stage it, gate it, promote it to `v2`, and print the line that installs it."""
     from ci_build import release as way
 

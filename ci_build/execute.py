@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 import time
@@ -225,11 +224,11 @@ def describe(path: Path, *, sha256: str, source: Path, source_sha256: str) -> Wh
             name=name.canonical,
             version=str(metadata["Version"]),
             tags=name.tags,
-            size=os.path.getsize(path),
+            size=path.stat().st_size,
             sha256=sha256,
             requires_python=str(metadata["Requires-Python"] or ""),
             requires_dist=tuple(str(value) for value in metadata.get_all("Requires-Dist", [])),
             members=(),
             source_sha256=source_sha256,
-            source_size=os.path.getsize(source),
+            source_size=source.stat().st_size,
         )

@@ -330,7 +330,7 @@ class Progress(Protocol):
         """So many bytes of so many are done in the current step."""
 
 
-def to_json(value: Any) -> Any:
+def to_json(value: Any) -> Any:  # noqa: ANN401 - nouns in, JSON values out
     """Turn a noun into JSON values: tuples become lists, sets sorted lists, enums, targets and versions their text."""
     import dataclasses
 

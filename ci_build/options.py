@@ -38,7 +38,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--jax-version",), {"metavar": "X.Y.Z", "help": "Release of jax to build for."}),
     (("--python-versions",), {"metavar": "X.Y,…", "help": "Pythons to make wheels for."}),
     (("--rocm-version",), {"metavar": "X.Y.Z", "help": "ROCm that the native code is built against."}),
-    (("--targets", "--rocm_amdgpu_targets", "targets"), {"metavar": "GFX,…", "help": "gfx targets or families, `default` or `all`."}),
+    (("--targets", "--rocm_amdgpu_targets", "targets"), {"metavar": "GFX,…", "help": "Targets, families, `default` or `all`."}),
     (("--wheel-post-release",), {"metavar": "N", "help": "Append .postN to every version."}),
     (("--no-rocm-version-extra",), {"is_flag": True, "default": None, "help": "Leave +rocm… out of versions."}),
     (("--no-strip",), {"is_flag": True, "default": None, "help": "Keep symbol tables inside the libraries."}),
@@ -200,12 +200,12 @@ def _text(setting: Setting) -> str:
     return str(setting.value)
 
 
-def _positive(value: Any) -> int | None:
+def _positive(value: object) -> int | None:
     if value is None:
         return None
-    if not str(value).isdecimal() or int(value) < 1:
+    if not str(value).isdecimal() or int(str(value)) < 1:
         raise RequestError(f"--wheel-post-release is {value!r}.", hint="Give a whole number from 1.")
-    return int(value)
+    return int(str(value))
 
 
 def _version(text: str) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from packaging.version import Version
-
 from ci_build import targets, versions
 from ci_build.model import BuildRequest
 from ci_build.payload import published
@@ -83,7 +81,7 @@ def make_plan(request: BuildRequest) -> BuildPlan:
         request=request,
         version=version,
         index=targets.MULTI_ARCH if request.targets is None else targets.family_of(request.targets),
-        pins=(("jax", Version(request.jax_version).base_version),),
+        pins=(("jax", published.jax_release(request.jax_version)),),
         stages=(_resolve(request), _fetch(request), _repair(request, version), _take(request), _write()),
     )
 
@@ -131,7 +129,7 @@ def _repair(request: BuildRequest, version: str) -> Stage:
 
 
 def _take(request: BuildRequest) -> Stage:
-    base = Version(request.jax_version).base_version
+    base = published.jax_release(request.jax_version)
     steps = tuple(
         Step(
             what=f"take jaxlib {base} for Python {python} as it is", effect=Effect.TAKE, project="jaxlib", python=python

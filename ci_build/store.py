@@ -8,7 +8,6 @@ import shutil
 import tempfile
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from ci_build.model import Wheel, load_wheel, to_json
 
@@ -37,7 +36,7 @@ def tool_versions() -> dict[str, str]:
     return {"ci_build": own_digest(Path(__file__).parents[1]), "zlib": zlib.ZLIB_RUNTIME_VERSION, **versions}
 
 
-def step_key(**parts: Any) -> str:
+def step_key(**parts: object) -> str:
     """SHA-256 over everything that decides a step's result."""
     canonical = json.dumps(to_json(parts), sort_keys=True, separators=(",", ":"), default=_bytes_as_text)
     return hashlib.sha256(canonical.encode()).hexdigest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,13 +19,15 @@ from ci_build.model import BuildRequest, Completed, InputFile
 from ci_build.versions import package_name
 
 _PROGRESS = "Progress "
-_CHUNK = 1 << 20
+
+LineSink = Callable[[str], None]
+ByteSink = Callable[[int, int], None]
 
 
 class LineRunner(Protocol):
     """A runner that hands on each line a command prints while it runs."""
 
-    def run(self, argv: Sequence[str], *, on_line: Any = None) -> Completed:
+    def run(self, argv: Sequence[str], *, on_line: LineSink | None = None) -> Completed:
         """Run one command to its end; see `ci_build.runner.HostRunner.run`."""
 
 
@@ -47,10 +49,15 @@ class Resolved:
     requires_python: str
 
 
+def jax_release(version: str) -> str:
+    """The release of jax that a version of the plugin is for: without `.postN`, which counts the plugin's own."""
+    return Version(version).public.partition(".post")[0]
+
+
 def requirements(request: BuildRequest) -> tuple[str, ...]:
     """Exact requirements of the published set: jax, jaxlib, plugin and pjrt."""
     major = request.rocm_version.major
-    base = Version(request.jax_version).base_version
+    base = jax_release(request.jax_version)
     return (
         f"jax=={base}",
         f"jaxlib=={base}",
@@ -150,7 +157,7 @@ class InputStore:
         path = self.path(item)
         return path.is_file() and file_sha256(path) == item.sha256
 
-    def fetch(self, items: Sequence[Resolved], python: str, runner: LineRunner, on_bytes: Any) -> None:
+    def fetch(self, items: Sequence[Resolved], python: str, runner: LineRunner, on_bytes: ByteSink) -> None:
         """Fetch inputs with pip, check each against its sha256, then let it appear under its name.
 
         Args:
@@ -184,7 +191,7 @@ class InputStore:
         )
 
 
-def _progress_reader(on_bytes: Any) -> Any:
+def _progress_reader(on_bytes: ByteSink) -> LineSink:
     """Understands the lines that `--progress-bar=raw` prints: Progress <done> of <total>."""
 
     def read(line: str) -> None:

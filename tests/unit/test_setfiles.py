@@ -1,0 +1,85 @@
+"""The files beside the wheels."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.pylock import Pylock
+
+from ci_build import setfiles
+from ci_build.errors import WheelSetError
+from ci_build.payload.published import Resolved
+from tests.unit.sets import wheel_set
+
+
+def resolved(name: str, version: str, filename: str) -> Resolved:
+    url = f"https://index.invalid/{filename}"
+    return Resolved(name=name, version=version, filename=filename, url=url, sha256="e" * 64, requires_python=">=3.10")
+
+
+NUMPY_311 = resolved("numpy", "2.0", "numpy-2.0-cp311-cp311-manylinux_2_28_x86_64.whl")
+NUMPY_312 = resolved("numpy", "2.0", "numpy-2.0-cp312-cp312-manylinux_2_28_x86_64.whl")
+JAX = resolved("jax", "0.10.2", "jax-0.10.2-py3-none-any.whl")
+REPLACED = resolved("jaxlib", "0.10.2", "jaxlib-0.10.2-cp312-cp312-manylinux_2_27_x86_64.whl")
+
+
+def test_constraints_name_the_set_and_its_pins() -> None:
+    assert setfiles.constraints(wheel_set()).splitlines() == [
+        "jax==0.10.2",
+        "jax-rocm7-pjrt==0.10.2+rocm7.2.0.gfx942",
+        "jax-rocm7-plugin==0.10.2+rocm7.2.0.gfx942",
+        "jaxlib==0.10.2",
+    ]
+
+
+def test_lock_is_valid_and_gives_each_python_its_own_wheels() -> None:
+    text = setfiles.pylock(wheel_set(), {"3.11": (JAX, NUMPY_311), "3.12": (JAX, NUMPY_312, REPLACED)})
+    lock = Pylock.from_dict(tomllib.loads(text))
+    found = {(str(package.name), str(package.marker)): package for package in lock.packages}
+    assert len(found) == len(lock.packages) == 8
+    assert ("jax", "None") in found
+    assert ("jax-rocm7-pjrt", "None") in found
+    for name in ("numpy", "jaxlib", "jax-rocm7-plugin"):
+        for python in ("3.11", "3.12"):
+            wheels = found[name, f'python_version == "{python}"'].wheels
+            assert wheels is not None
+            assert f"cp{python.replace('.', '')}" in str(wheels[0].name)
+
+
+def test_every_wheel_in_the_lock_has_a_hash() -> None:
+    lock = Pylock.from_dict(tomllib.loads(setfiles.pylock(wheel_set(), {"3.11": (JAX,)})))
+    assert all(wheel.hashes["sha256"] for package in lock.packages for wheel in package.wheels or ())
+
+
+@pytest.mark.parametrize(
+    ("filename", "python", "serves"),
+    [
+        ("a-1-py3-none-any.whl", "3.12", True),
+        ("a-1-cp312-cp312-manylinux_2_28_x86_64.whl", "3.12", True),
+        ("a-1-cp312-cp312-manylinux_2_28_x86_64.whl", "3.1", False),
+        ("a-1-cp311-cp311-manylinux_2_28_x86_64.whl", "3.12", False),
+        ("a-1-py2.py3-none-any.whl", "3.11", True),
+    ],
+)
+def test_which_python_a_wheel_serves(filename: str, python: str, *, serves: bool) -> None:
+    assert setfiles.serves(filename, python) is serves
+
+
+def test_a_written_set_is_read_back_and_each_change_is_named(tmp_path: Path) -> None:
+    made = wheel_set(wheels=())
+    (tmp_path / "debug").mkdir()
+    (tmp_path / "debug" / "x.so.debug").write_bytes(b"symbols")
+    setfiles.write_set(tmp_path, made, {"3.11": (JAX,)})
+    assert setfiles.read_set(tmp_path) == made
+    assert setfiles.check_files(tmp_path) == ()
+    (tmp_path / "debug" / "x.so.debug").write_bytes(b"other")
+    (tmp_path / "constraints.txt").unlink()
+    assert setfiles.check_files(tmp_path) == ("constraints.txt", "debug/x.so.debug")
+
+
+def test_a_folder_without_a_set_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(WheelSetError, match=r"does not exist.*dist_wheels"):
+        setfiles.read_set(tmp_path / "nowhere")
+    assert setfiles.check_files(tmp_path) == ("SHA256SUMS",)
