@@ -1,0 +1,192 @@
+"""What `build/test` promises: every step runs, nothing is left out silently, unit tests cannot reach out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCSTRING = '"""Documented."""\n'
+PACKAGES = ("ci_build", "ci_build/wheel", "pjrt", "plugin", "promotion", "benchmarks", "tests", "tests/unit")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A little project with this project's settings and test infrastructure, where all is well."""
+    for package in PACKAGES:
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text(DOCSTRING)
+    for module in ("cli", "model", "errors", "runner", "plan", "targets"):
+        (tmp_path / "ci_build" / f"{module}.py").write_text(DOCSTRING)
+    for recipe in ("pjrt", "plugin"):
+        (tmp_path / recipe / "recipe.py").write_text(DOCSTRING)
+    (tmp_path / "build").mkdir()
+    shutil.copy(ROOT / "build" / "_venv.py", tmp_path / "build")
+    for name in ("pyproject.toml", "tests/conftest.py", "tests/__main__.py"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    write_test(tmp_path, "unit", "assert True")
+    return tmp_path
+
+
+def write_test(project: Path, folder: str, body: str) -> None:
+    """Write one test with this body."""
+    path = project / "tests" / folder / "test_it.py"
+    path.parent.mkdir(exist_ok=True)
+    (path.parent / "__init__.py").touch()
+    path.write_text(
+        "import os\nimport socket\nimport subprocess\n\nimport pytest\n\n\n"
+        f"def test_it(pytestconfig: pytest.Config) -> None:\n    {body}\n"
+    )
+
+
+def run(project: Path, *words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run what `build/test` runs, inside this virtual environment."""
+    surroundings = {name: value for name, value in os.environ.items() if name not in ("CI", "PYTEST_ADDOPTS")}
+    return subprocess.run(
+        [sys.executable, "-m", "tests", *words],
+        cwd=project,
+        env={**surroundings, "COLUMNS": "120", **(env or {})},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_all_steps_are_listed_and_pytests_own_line_is_the_last(project: Path) -> None:
+    (project / "tests" / "unit" / "test_it.py").write_text("def test_it() -> None:\n    assert True\n")
+    done = run(project)
+    assert done.returncode == 0, done.stdout
+    for step in ("ruff check", "ruff format", "mypy --strict", "import contracts", "tests/unit"):
+        assert f"│ {step} " in done.stdout
+    assert done.stdout.splitlines()[-1].strip("= ").startswith("1 passed in ")
+
+
+def test_every_step_runs_though_others_fail(project: Path) -> None:
+    (project / "ci_build" / "plan.py").write_text("import ci_build.cli\nx: int = 'one'\n")
+    write_test(project, "unit", "assert os.sep == 'no'")
+    done = run(project)
+    assert done.returncode == 1
+    assert done.stdout.count(" FAILED ") >= 5, done.stdout
+    for word in ("F401", "would be reformatted", "Incompatible types", "BROKEN", "assert '/' == 'no'"):
+        assert word in done.stdout
+
+
+def test_one_failed_check_is_enough(project: Path) -> None:
+    (project / "tests" / "unit" / "test_it.py").write_text("def test_it() -> None:\n    assert  True\n")
+    done = run(project)
+    assert done.returncode == 1
+    assert "1 passed" in done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("option", ["--fast", "--unit"])
+def test_what_an_option_leaves_out_is_listed_and_fails_in_ci(option: str, project: Path) -> None:
+    write_test(project, "integration", "raise AssertionError")
+    done, ci = run(project, option), run(project, option, env={"CI": "true"})
+    assert f"left out: tests/integration: because of {option}" in done.stdout
+    assert ("ruff check:" in done.stdout) == (option == "--fast")
+    assert done.stdout.splitlines()[-1].strip("= ").startswith("1 passed in ")
+    assert ci.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "words", "reason"),
+    [
+        ("pytest.skip('no gdb here')", (), "test_it (1 tests): no gdb here"),
+        ("pytest.importorskip('surely_not_there')", (), "could not import 'surely_not_there'"),
+        ("assert True", ("-k", "nothing"), "1 tests: because of the options -k or -m"),
+    ],
+)
+def test_a_test_left_out_is_listed_and_fails_in_ci(
+    body: str, words: tuple[str, ...], reason: str, project: Path
+) -> None:
+    write_test(project, "unit", body)
+    (project / "tests" / "unit" / "test_more.py").write_text("def test_nothing() -> None:\n    assert True\n")
+    done = run(project, "--unit", *words)
+    assert done.returncode == 0, done.stdout
+    assert "left out: " in done.stdout
+    assert reason in done.stdout
+    argv = [sys.executable, "-m", "pytest", "tests/unit", *words]
+    ci = subprocess.run(argv, cwd=project, env={**os.environ, "CI": "true"}, capture_output=True, text=True)
+    assert ci.returncode == 1
+    assert "FAILED: with CI=true nothing may be left out" in ci.stdout
+
+
+def test_offline_leaves_out_what_needs_the_network(project: Path) -> None:
+    (project / "tests" / "unit" / "test_it.py").write_text(
+        "import pytest\n\n\n@pytest.mark.network\ndef test_marked() -> None:\n    raise AssertionError\n\n\n"
+        "def test_wheel(real_wheel: object) -> None:\n    raise AssertionError\n\n\n"
+        "def test_here() -> None:\n    assert True\n"
+    )
+    done = run(project, "--unit", "--offline")
+    assert "left out: 2 tests: because of --offline" in done.stdout
+    assert done.stdout.splitlines()[-1].strip("= ").startswith("1 passed, 2 deselected")
+
+
+def test_unit_tests_cannot_reach_out(project: Path) -> None:
+    bodies = [
+        "subprocess.run(['true'])",
+        "os.system('true')",
+        "os.posix_spawn('/bin/true', ['true'], {})",
+        "os.execv('/bin/true', ['true'])",
+        "os.fork()",
+        "socket.create_connection(('127.0.0.1', 9), timeout=1)",
+        "socket.getaddrinfo('localhost', 80)",
+        "with socket.socket() as s:\n        s.bind(('127.0.0.1', 0))",
+        "try:\n        subprocess.run(['true'])\n    except BaseException:\n        pass",
+        "assert subprocess.PIPE",
+    ]
+    tests = "".join(f"def test_{number}() -> None:\n    {body}\n" for number, body in enumerate(bodies))
+    (project / "tests" / "unit" / "test_it.py").write_text("import os, socket, subprocess\n" + tests)
+    done = run(project, "--unit")
+    assert done.returncode == 1
+    assert done.stderr == ""
+    for number in range(9):
+        assert f"ERROR tests/unit/test_it.py::test_{number} " in done.stdout
+    # The one that swallows the refusal passes, and fails when it is torn down like the others.
+    assert done.stdout.splitlines()[-1].strip("= ").startswith("8 failed, 2 passed, 9 errors"), done.stdout
+    assert "a unit test may not start processes or use the network" in done.stdout
+
+
+def test_integration_tests_can(project: Path) -> None:
+    write_test(project, "integration", "assert subprocess.run(['true']).returncode == 0")
+    done = run(project, "tests/integration/test_it.py")
+    assert done.stdout.splitlines()[-1].strip("= ").startswith("1 passed")
+
+
+BREACHES = {
+    "ci_build/model.py": ("ci_build.plan", "From the command line down to the errors"),
+    "ci_build/targets.py": ("pjrt.recipe", "From the command line down to the errors"),
+    "ci_build/wheel/archive.py": ("ci_build.targets", "runner, rocm, wheel and report import only model and errors"),
+    "ci_build/runner.py": ("ci_build.wheel", "runner, rocm, wheel and report import only model and errors"),
+    "pjrt/recipe.py": ("plugin.recipe", "Recipes import neither each other nor the runner"),
+    "plugin/recipe.py": ("ci_build.runner", "Recipes import neither each other nor the runner"),
+    "promotion/policy.py": ("ci_build.plan", "promotion does not know how wheels are built"),
+    "ci_build/plan.py": ("promotion", "Nothing but the command line imports promotion"),
+}
+
+
+def lint_imports(project: Path) -> subprocess.CompletedProcess[str]:
+    """Check the contracts of pyproject.toml."""
+    argv = [str(Path(sys.prefix, "bin", "lint-imports")), "--no-cache", "--no-logo"]
+    return subprocess.run(argv, cwd=project, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("module", BREACHES)
+def test_each_import_contract_bites(module: str, project: Path) -> None:
+    imported, contract = BREACHES[module]
+    (project / module).write_text(f"import {imported}\n")
+    done = lint_imports(project)
+    assert done.returncode == 1
+    assert f"{contract} BROKEN" in done.stdout
+
+
+def test_the_command_line_may_import_what_it_drives(project: Path) -> None:
+    (project / "ci_build" / "cli.py").write_text("import ci_build.plan\nimport promotion\n")
+    (project / "promotion" / "policy.py").write_text("import ci_build.runner\nimport ci_build.targets\n")
+    done = lint_imports(project)
+    assert "5 kept, 0 broken" in done.stdout
