@@ -152,10 +152,16 @@ class _Run:
     def _repair(self, step: Step, item: Resolved, key: str) -> tuple[Wheel, Path]:
         assert step.recipe is not None
         source = self.inputs.path(item)
+        # Neither the URL nor our own digest: another mirror or a change of this program that changes no byte of the
+        # result shall give the same wheel.
+        origin = {"filename": item.filename, "size": source.stat().st_size, "sha256": item.sha256}
+        libraries = {name: version for name, version in self.tools.items() if name != "ci_build"}
+        info = {**step.recipe.build_info, "inputs": [origin], "tools": libraries}
+        recipe = replace(step.recipe, build_info=info)
         with self.steps.scratch() as name:
             folder = Path(name) / "step"
             folder.mkdir()
-            done = repair(source, step.recipe, folder, debug_dir=folder / _DEBUG, progress=self.progress)
+            done = repair(source, recipe, folder, debug_dir=folder / _DEBUG, progress=self.progress)
             wheel = describe(done.path, sha256=done.sha256, source=source, source_sha256=item.sha256)
             wheel = replace(wheel, members=done.members)
             self.findings[wheel.filename] = done.findings

@@ -38,7 +38,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--jax-version",), {"metavar": "X.Y.Z", "help": "Release of jax to build for."}),
     (("--python-versions",), {"metavar": "X.Y,…", "help": "Pythons to make wheels for."}),
     (("--rocm-version",), {"metavar": "X.Y.Z", "help": "ROCm that the native code is built against."}),
-    (("--targets", "--rocm_amdgpu_targets", "targets"), {"metavar": "GFX,…", "help": "Targets, families, `default` or `all`."}),
+    (("--targets", "--rocm_amdgpu_targets", "targets"), {"metavar": "GFX,…", "help": "Targets or families."}),
     (("--wheel-post-release",), {"metavar": "N", "help": "Append .postN to every version."}),
     (("--no-rocm-version-extra",), {"is_flag": True, "default": None, "help": "Leave +rocm… out of versions."}),
     (("--no-strip",), {"is_flag": True, "default": None, "help": "Keep symbol tables inside the libraries."}),

@@ -44,10 +44,12 @@ def test_other_texts_are_no_rocm_versions(text: str) -> None:
         RocmVersion(text=text)
 
 
-def test_rocm_versions_compare_as_numbers_and_prereleases_come_first() -> None:
-    texts = ["7.2.0", "7.10.0.dev0", "7.10.0a20251120", "7.10.0rc1", "7.10.0", "10.0.0"]
-    versions = [RocmVersion(text=text) for text in texts]
-    assert sorted(reversed(versions)) == versions
+ORDER = ("7.2.0", "7.10.0.dev0", "7.10.0a20251120", "7.10.0rc1", "7.10.0", "10.0.0")
+
+
+@given(st.permutations(ORDER))
+def test_rocm_versions_compare_as_numbers_and_prereleases_come_first(texts: list[str]) -> None:
+    assert [str(version) for version in sorted(RocmVersion(text=text) for text in texts)] == list(ORDER)
 
 
 def test_a_set_comes_back_from_its_file() -> None:
