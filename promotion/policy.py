@@ -97,7 +97,8 @@ def verdict(wheel_set: WheelSet, evidences: Iterable[Evidence], policy: Policy) 
     evidences = tuple(evidences)
     own = latest(evidence for evidence in evidences if evidence.set_digest == wheel_set.digest)
     foreign = {evidence.set_digest for evidence in evidences} - {wheel_set.digest}
-    tiers = {target: _tier_of(target, own.values()) for target in wheel_set.targets}
+    counted = [evidence for evidence in own.values() if evidence.gate in policy.gates]
+    tiers = {target: _tier_of(target, counted) for target in wheel_set.targets}
     blocked = [
         *(f"There is evidence of another set, {digest}, beside this one." for digest in sorted(foreign)),
         *_about_the_set(wheel_set, policy),

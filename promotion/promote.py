@@ -196,8 +196,7 @@ def _append(
         )
         data = entry.dump()
         try:
-            bucket.put_if_absent(released.ledger_entry(entry.number), data, sha256=sha256_of(data))
+            return entry, bucket.put_if_absent(released.ledger_entry(entry.number), data, sha256=sha256_of(data))
         except ConflictError:
             continue
-        return entry, True
     raise BusyError(f"{_MAX_RACES} other promotions came first.", hint="Run it again.")

@@ -1,0 +1,191 @@
+"""Small made-up wheel sets, their folders, and evidence for them."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from packaging.utils import canonicalize_name, parse_wheel_filename
+
+from ci_build.model import Evidence, MemberInfo, Outcome, Tier, Wheel, WheelSet, dump_wheel_set
+from tests.made_wheel import GLIBC, MadeWheel, clean_pjrt, clean_plugin, fat_binary, library
+from tests.tiny_elf import TinySymbol
+
+TARGETS = ("gfx942", "gfx950")
+PYTHONS = ("3.11", "3.12")
+VERSION = "0.10.2+rocm7.2.0"
+PJRT_LIBRARY = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
+PLUGIN_LIBRARIES = tuple(f"jax_rocm7_plugin/{name}.so" for name in ("_linalg", "_prng", "_solver"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetWheel:
+    """A valid small wheel: its bytes, and its entry for wheels.json."""
+
+    data: bytes
+    wheel: Wheel
+
+
+@functools.cache
+def _module(name: str, targets: Sequence[str]) -> bytes:
+    return library(GLIBC, TinySymbol(f"PyInit_{name}", defined=True), fatbins=[fat_binary(targets)])
+
+
+def set_wheel(made: MadeWheel, folder: Path, targets: Mapping[str, Sequence[str]] | None = None) -> SetWheel:
+    """Turn a made wheel into one of a set.
+
+    Args:
+        made: the wheel, to be written to `folder`.
+        folder: an existing folder.
+        targets: library -> gfx targets that wheels.json shall promise for it.
+    """
+    path = made.write(folder)
+    data = path.read_bytes()
+    sha256 = hashlib.sha256(data).hexdigest()
+    fields = [line.partition(": ")[::2] for line in made.metadata]
+    members = tuple(
+        MemberInfo(
+            path=member,
+            size=len(made.files[member]),
+            sha256=hashlib.sha256(made.files[member]).hexdigest(),
+            targets=tuple(held),
+            needed=("libc.so.6",),
+            symbol_versions={"GLIBC": "2.28"},
+        )
+        for member, held in (targets or {}).items()
+    )
+    wheel = Wheel(
+        filename=path.name,
+        name=canonicalize_name(made.project),
+        version=made.version,
+        tags=tuple(sorted(map(str, parse_wheel_filename(path.name)[3]))),
+        size=len(data),
+        sha256=sha256,
+        requires_python=dict(fields).get("Requires-Python", ""),
+        requires_dist=tuple(value for name, value in fields if name == "Requires-Dist"),
+        members=members,
+        source_sha256=sha256,
+        source_size=len(data),
+    )
+    return SetWheel(data=data, wheel=wheel)
+
+
+def _versioned(made: MadeWheel, version: str) -> MadeWheel:
+    made.version = version
+    made.replace("Version", version)
+    for path in made.files:
+        if path.endswith("/version.py"):
+            made.files[path] = f"_release_version: str = {version!r}\n".encode()
+    return made
+
+
+def pjrt(version: str = VERSION, *, targets: Sequence[str] = TARGETS) -> MadeWheel:
+    """A clean pjrt wheel of the set."""
+    made = _versioned(clean_pjrt(), version)
+    made.files = {path: data for path, data in made.files.items() if not path.endswith(".so")}
+    made.files[PJRT_LIBRARY] = library(fatbins=[fat_binary(targets)])
+    made.replace("Requires-Dist", "jaxlib<=0.10.2,>=0.10.2")
+    return made
+
+
+def plugin(version: str = VERSION, *, python: str = "3.12", targets: Sequence[str] = TARGETS) -> MadeWheel:
+    """A clean plugin wheel of the set."""
+    made = _versioned(clean_plugin(), version)
+    made.python = made.abi = f"cp{python.replace('.', '')}"
+    made.files |= {path: _module(Path(path).stem, tuple(targets)) for path in PLUGIN_LIBRARIES}
+    made.replace("Requires-Dist", "jaxlib<=0.10.2,>=0.10.2", f"jax-rocm7-pjrt=={version}")
+    made.replace("Tag", f"{made.python}-{made.abi}-{made.platform}")
+    return made
+
+
+def plain(project: str, version: str, *, tag: str = "py3-none-any", requires: Sequence[str] = ()) -> MadeWheel:
+    """A wheel of one module without libraries, such as a jaxlib or a jax to resolve with."""
+    made = MadeWheel(project=project.replace("-", "_"), version=version)
+    made.python, made.abi, made.platform = tag.split("-")
+    made.files = {f"{made.project}/__init__.py": f"__version__ = {version!r}\n".encode()}
+    made.info = {"licenses/LICENSE.txt": b"Apache License\n"}
+    made.metadata = [
+        "Metadata-Version: 2.4", f"Name: {project}", f"Version: {version}", "License-Expression: Apache-2.0",
+        "License-File: LICENSE.txt", "Requires-Python: >=3.11", *(f"Requires-Dist: {text}" for text in requires),
+    ]  # fmt: skip
+    made.wheel = ["Wheel-Version: 1.0", "Generator: made up", "Root-Is-Purelib: true", f"Tag: {tag}"]
+    return made
+
+
+def make_wheels(folder: Path, *, version: str = VERSION, pythons: Sequence[str] = PYTHONS) -> list[SetWheel]:
+    """The wheels of a set like the real one: pjrt, and plugin and jaxlib for each Python.
+
+    Args:
+        folder: scratch for the archives.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    wheels = [set_wheel(pjrt(version), folder, {PJRT_LIBRARY: TARGETS})]
+    for python in pythons:
+        tag = f"cp{python.replace('.', '')}"
+        wheels.append(
+            set_wheel(plugin(version, python=python), folder, dict.fromkeys(PLUGIN_LIBRARIES, TARGETS)),
+        )
+        wheels.append(set_wheel(plain("jaxlib", "0.10.2", tag=f"{tag}-{tag}-manylinux_2_28_x86_64"), folder))
+    return wheels
+
+
+def make_set(wheels: Sequence[SetWheel], **changes: Any) -> WheelSet:
+    """The noun for some wheels; `changes` are fields of it."""
+    fields: dict[str, Any] = {
+        "index": "multi-arch",
+        "targets": TARGETS,
+        "rocm_version": "7.2.0",
+        "jax_version": "0.10.2",
+        "python_versions": PYTHONS,
+        "request": {"payload": "published"},
+        "inputs": (),
+        "tools": {"tests": "1"},
+        "pins": {"jax": "0.10.2"},
+        "wheels": tuple(wheel.wheel for wheel in wheels),
+    }
+    return WheelSet(**{**fields, **changes})
+
+
+def write_set(folder: Path, wheels: Sequence[SetWheel], wheel_set: WheelSet) -> Path:
+    """Write a set's folder as `dist_wheels` does: wheels, constraints.txt, a debug file, SHA256SUMS, wheels.json."""
+    pins = {wheel.name: wheel.version for wheel in wheel_set.wheels} | dict(wheel_set.pins)
+    files = {wheel.wheel.filename: wheel.data for wheel in wheels}
+    files["constraints.txt"] = "".join(f"{name}=={version}\n" for name, version in sorted(pins.items())).encode()
+    files["debug/library.debug"] = b"symbols"
+    sums = (f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in sorted(files.items()))
+    files["SHA256SUMS"] = "".join(sums).encode()
+    files["wheels.json"] = dump_wheel_set(wheel_set).encode()
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def passing_evidence(wheel_set: WheelSet) -> list[Evidence]:
+    """Evidence that satisfies the policy of the local channel."""
+    members = sum(bool(member.targets) for wheel in wheel_set.wheels for member in wheel.members)
+    rows = [("inspection", "any", len(wheel_set.wheels)), ("install", "any", 2 * len(wheel_set.python_versions))]
+    rows += [("coverage", target, members) for target in wheel_set.targets]
+    return [
+        Evidence(
+            set_digest=wheel_set.digest,
+            gate=gate,
+            target=target,
+            tier=Tier.STRUCTURE,
+            outcome=Outcome.PASSED,
+            started="2026-01-02T03:04:05Z",
+            ended="2026-01-02T03:04:06Z",
+            machine="tests",
+            counts={"collected": run, "run": run, "passed": run, "failed": 0, "skipped": 0},
+        )
+        for gate, target, run in rows
+    ]
+
+
+def but(evidences: Sequence[Evidence], gate: str, target: str = "any", **changes: Any) -> list[Evidence]:
+    """The same evidence with one piece changed."""
+    return [replace(e, **changes) if (e.gate, e.target) == (gate, target) else e for e in evidences]

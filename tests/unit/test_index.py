@@ -1,0 +1,178 @@
+"""Index pages: valid, complete, and the same in HTML and JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from promotion.index import Offer, dependencies_first, link, pages, project_html, project_json, project_of
+
+OFFER = Offer(
+    project="jax-rocm7-plugin",
+    filename="jax_rocm7_plugin-0.10.2+rocm7.2.0-cp312-cp312-manylinux_2_28_x86_64.whl",
+    version="0.10.2+rocm7.2.0",
+    size=123,
+    sha256="12" * 32,
+    metadata_sha256="34" * 32,
+    requires_python=">=3.11,<4",
+    requires_dist=("jax-rocm7-pjrt==0.10.2+rocm7.2.0", "jaxlib>=0.10.2,<0.10.3"),
+    href="../../packages/jax-rocm7-plugin/x%2By.whl",
+    uploaded="2026-01-02T03:04:05Z",
+    set_digest="56" * 32,
+    tier="structure",
+)
+
+
+class Anchors(HTMLParser):
+    """Reads a page as pip does: anchors, their attributes and texts, and the meta fields."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.anchors: list[dict[str, str]] = []
+        self.meta: dict[str, str] = {}
+        self._inside = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {name: value or "" for name, value in attrs}
+        if tag == "a":
+            self.anchors.append({**values, "text": ""})
+            self._inside = True
+        elif tag == "meta":
+            self.meta[values.get("name", "")] = values.get("content", "")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = self._inside and tag != "a"
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.anchors[-1]["text"] += data
+
+
+def as_json_file(anchor: dict[str, str]) -> dict[str, Any]:
+    """What an anchor says, in the words of PEP 691."""
+    url, _, fragment = anchor["href"].partition("#sha256=")
+    said = {
+        "filename": anchor["text"],
+        "url": url,
+        "size": int(anchor["data-size"]),
+        "hashes": {"sha256": fragment},
+        "core-metadata": {"sha256": anchor["data-core-metadata"].removeprefix("sha256=")},
+        "dist-info-metadata": {"sha256": anchor["data-dist-info-metadata"].removeprefix("sha256=")},
+        "requires-python": anchor.get("data-requires-python"),
+        "upload-time": anchor.get("data-upload-time"),
+        "_tier": anchor.get("data-tier"),
+        "_set": anchor.get("data-set"),
+    }
+    return {key: value for key, value in said.items() if value is not None}
+
+
+text = st.text(st.characters(codec="utf-8", exclude_categories=["C"]), min_size=1, max_size=20)
+digests = st.text("0123456789abcdef", min_size=64, max_size=64)
+offers = st.builds(
+    Offer,
+    project=st.just("some-project"),
+    filename=text,
+    version=st.sampled_from(["1.0", "1.0+rocm7.2", "2!3", "1.0.post2"]),
+    size=st.integers(0, 1 << 40),
+    sha256=digests,
+    metadata_sha256=digests,
+    requires_python=st.one_of(st.just(""), text),
+    requires_dist=st.just(()),
+    href=st.just("../../x%2By.whl"),
+    uploaded=st.sampled_from(["", "2026-01-02T03:04:05Z"]),
+    set_digest=digests,
+    tier=st.sampled_from(["", "structure"]),
+)
+
+
+@given(st.lists(offers, max_size=4))
+def test_html_and_json_say_the_same(group: list[Offer]) -> None:
+    page = Anchors(project_html("some-project", group))
+    files = project_json("some-project", group)["files"]
+    assert [as_json_file(anchor) for anchor in page.anchors] == files
+    assert page.meta["pypi:repository-version"] == "1.1"
+
+
+def test_a_page_holds_what_the_standards_ask_for() -> None:
+    body = project_json("jax-rocm7-plugin", [OFFER])
+    assert body["meta"] == {"api-version": "1.1"}
+    assert body["name"] == "jax-rocm7-plugin"
+    assert body["versions"] == ["0.10.2+rocm7.2.0"]
+    (file,) = body["files"]
+    assert file["requires-python"] == ">=3.11,<4"
+    assert file["hashes"] == {"sha256": "12" * 32}
+    page = project_html("jax-rocm7-plugin", [OFFER])
+    assert 'data-requires-python="&gt;=3.11,&lt;4"' in page
+    assert f'data-core-metadata="sha256={"34" * 32}"' in page
+    assert "tested at tier structure" in page
+
+
+def test_in_staging_no_tier_and_no_time_is_shown() -> None:
+    staged = replace(OFFER, tier="", uploaded="")
+    assert "tier" not in project_html("p", [staged])
+    assert not {"_tier", "upload-time"} & set(project_json("p", [staged])["files"][0])
+
+
+def test_links_are_relative_and_quoted() -> None:
+    key = "v2/multi-arch/packages/jax-rocm7-plugin/" + OFFER.filename
+    href = link("v2/multi-arch/simple/", "jax-rocm7-plugin", key)
+    assert href.startswith("../../packages/jax-rocm7-plugin/")
+    assert "+" not in href
+    assert unquote(href).endswith(OFFER.filename)
+
+
+def test_pages_come_dependencies_first_and_the_list_last() -> None:
+    pjrt = replace(OFFER, project="jax-rocm7-pjrt", requires_dist=("jaxlib",))
+    jaxlib = replace(OFFER, project="jaxlib", requires_dist=("scipy>=1.11",))
+    keys = [page.key for page in pages("s/", [OFFER, pjrt, jaxlib])]
+    assert keys == [
+        *("s/jaxlib/index.html", "s/jaxlib/index.json"),
+        *("s/jax-rocm7-pjrt/index.html", "s/jax-rocm7-pjrt/index.json"),
+        *("s/jax-rocm7-plugin/index.html", "s/jax-rocm7-plugin/index.json"),
+        *("s/index.html", "s/index.json"),
+    ]
+    root = json.loads(list(pages("s/", [OFFER, pjrt, jaxlib]))[-1].data)
+    assert root["projects"] == [{"name": name} for name in ("jax-rocm7-pjrt", "jax-rocm7-plugin", "jaxlib")]
+
+
+def test_only_asked_pages_are_made() -> None:
+    jaxlib = replace(OFFER, project="jaxlib", requires_dist=())
+    assert [page.key for page in pages("s/", [OFFER, jaxlib], only={"jaxlib"})] == [
+        *("s/jaxlib/index.html", "s/jaxlib/index.json"),
+        *("s/index.html", "s/index.json"),
+    ]
+
+
+def test_files_are_in_the_order_of_versions() -> None:
+    versions = ["0.10.2", "0.9.1", "0.10.2+rocm7.2", "0.10.2.post1"]
+    group = [replace(OFFER, version=version, filename=f"p-{version}.whl") for version in versions]
+    page = json.loads(next(page.data for page in pages("s/", group) if page.key.endswith("plugin/index.json")))
+    assert page["versions"] == ["0.9.1", "0.10.2", "0.10.2+rocm7.2", "0.10.2.post1"]
+
+
+@given(st.dictionaries(st.sampled_from("abcdefg"), st.lists(st.sampled_from("abcdefgxyz"), max_size=4)))
+def test_every_project_comes_once(needs: dict[str, list[str]]) -> None:
+    assert sorted(dependencies_first(needs)) == sorted(needs)
+
+
+@given(st.dictionaries(st.integers(0, 20), st.lists(st.integers(0, 20), max_size=4)))
+def test_without_circles_each_comes_after_those_it_needs(numbers: dict[int, list[int]]) -> None:
+    needs = {str(n): [str(m) for m in needed if m < n and m in numbers] for n, needed in numbers.items()}
+    order = dependencies_first(needs)
+    assert all(order.index(one) < order.index(project) for project in needs for one in needs[project])
+
+
+@pytest.mark.parametrize(
+    ("requirement", "project"),
+    [("Jax_ROCm7.pjrt ==1.0", "jax-rocm7-pjrt"), ('numpy>=2; extra == "x"', "numpy"), ("a[b,c]<2", "a")],
+)
+def test_project_of_a_requirement(requirement: str, project: str) -> None:
+    assert project_of(requirement) == project

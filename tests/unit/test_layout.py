@@ -1,0 +1,66 @@
+"""Keys: every one is valid, and none of two different things is the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from ci_build.errors import BucketError
+from promotion.bucket import check_key
+from promotion.index import metadata_name
+from promotion.layout import Released, StagedSet, project_pages, root_pages
+
+DIGEST = "ab" * 32
+WHEEL = "jax_rocm7_plugin-0.10.2+rocm7.2.0-cp312-cp312-manylinux_2_28_x86_64.whl"
+
+
+def test_every_key_is_valid_and_different() -> None:
+    staged, released = StagedSet(index="gfx94X-dcgpu", digest=DIGEST), Released(index="gfx94X-dcgpu")
+    keys = [
+        staged.file(WHEEL),
+        metadata_name(staged.file(WHEEL)),
+        staged.file("wheels.json"),
+        staged.evidence_file("coverage", "gfx90a:sramecc+:xnack-", "0" * 16),
+        *project_pages(staged.simple, "jax-rocm7-plugin"),
+        *root_pages(staged.simple),
+        released.status,
+        released.ledger_entry(1),
+        released.ledger_entry(12345678),
+        released.wheel("jax-rocm7-plugin", WHEEL),
+        released.set_file(DIGEST, "wheels.json"),
+        *project_pages(released.simple, "jax-rocm7-plugin"),
+        *root_pages(released.simple),
+    ]
+    assert [check_key(key) for key in keys] == keys
+    assert len(set(keys)) == len(keys)
+
+
+def test_the_layout_is_the_documented_one() -> None:
+    staged, released = StagedSet(index="multi-arch", digest=DIGEST), Released(index="multi-arch")
+    assert staged.root == f"v2-staging/multi-arch/{DIGEST}/"
+    assert released.wheel("jaxlib", "jaxlib-1-py3-none-any.whl") == (
+        "v2/multi-arch/packages/jaxlib/jaxlib-1-py3-none-any.whl"
+    )
+    assert released.ledger_entry(7) == "v2/multi-arch/ledger/00000007.json"
+    assert list(project_pages(released.simple, "jaxlib")) == [
+        "v2/multi-arch/simple/jaxlib/index.html",
+        "v2/multi-arch/simple/jaxlib/index.json",
+    ]
+
+
+def test_ledger_keys_sort_by_number() -> None:
+    keys = [Released(index="x").ledger_entry(number) for number in (1, 2, 9, 10, 99, 100, 12345)]
+    assert keys == sorted(keys)
+
+
+@pytest.mark.parametrize("index", ["", "../x", "a/b", ".a", "a b"])
+def test_strange_index_names_are_refused(index: str) -> None:
+    with pytest.raises(BucketError, match="name of an index"):
+        Released(index=index)
+    with pytest.raises(BucketError, match="name of an index"):
+        StagedSet(index=index, digest=DIGEST)
+
+
+@pytest.mark.parametrize("digest", ["", "ab", "AB" * 32, "zz" * 32, DIGEST + "0"])
+def test_strange_digests_are_refused(digest: str) -> None:
+    with pytest.raises(BucketError, match="digest of a set"):
+        StagedSet(index="multi-arch", digest=digest)
