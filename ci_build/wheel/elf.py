@@ -145,7 +145,7 @@ def _symbols(
         if elf64.DT_SYMTAB in tags:
             raise ElfError(f"{image.label} has dynamic symbols but no section for them.", hint="It is damaged.")
         return (), ()
-    indices = [0] * (table.size // elf64.SYMBOL.size)
+    indices = [0] * (len(image.contents(table)) // elf64.SYMBOL.size)
     if elf64.DT_VERSYM in tags:
         raw = image.read(image.offset_of(tags[elf64.DT_VERSYM]), 2 * len(indices))
         indices = [index & 0x7FFF for (index,) in struct.iter_unpack("<H", raw)]

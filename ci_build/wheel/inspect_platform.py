@@ -6,8 +6,6 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from elftools.common.exceptions import ELFError
-
 from ci_build.errors import CiBuildError
 from ci_build.model import Finding
 from ci_build.wheel.findings import finding
@@ -48,8 +46,10 @@ def judge(
         return None, found
     try:
         result = verdict(files, allowed_sonames=allowed, platform=claimed[0] if claimed else _yardstick(elfs))
-    except (CiBuildError, ELFError) as error:
-        return None, [*found, finding("tag-unjudged", str(error))]
+    except CiBuildError as error:
+        return None, [*found, finding("tag-unjudged", error.message)]
+    except Exception as error:  # auditwheel and pyelftools stumble in many ways over libraries that are damaged
+        return None, [*found, finding("tag-unjudged", f"auditwheel cannot read the libraries ({error!r}).")]
     external = tuple(sorted({soname for names in result.external.values() for soname in names}))
     found += _against_tags(result, claimed, external, platforms)
     return Platform(policy=result.policy, external=external), found

@@ -159,6 +159,14 @@ def library_cut_off(made: MadeWheel) -> None:
     made.files[LIB] = made.files[LIB][:4000]
 
 
+@breaks("elf-unreadable")
+def dynamic_symbols_without_end(made: MadeWheel) -> None:
+    elf = bytearray(made.files[LIB])
+    (table,) = struct.unpack_from("<Q", elf, 0x28)
+    struct.pack_into("<Q", elf, table + 64 + 32, 1 << 60)  # size of section 1, .dynsym
+    made.files[LIB] = bytes(elf)
+
+
 @breaks("elf-not-read")
 def library_of_32_bits(made: MadeWheel) -> None:
     made.files["old.so"] = b"\x7fELF\x01\x01\x01" + bytes(60)
@@ -262,6 +270,11 @@ def pure_tag(made: MadeWheel) -> None:
 def unknown_platform(made: MadeWheel) -> None:
     made.platform = "manylinux_2_999_x86_64"
     made.replace("Tag", "py3-none-manylinux_2_999_x86_64")
+
+
+@breaks("tag-unjudged", says="auditwheel cannot read")
+def symbols_without_strings(made: MadeWheel) -> None:
+    made.files[LIB] = with_sections(made.files[LIB], (".symtab", 2, 0, bytes(600)))
 
 
 @breaks("tag-too-new", says="manylinux_2_5_x86_64")
