@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from ci_build.errors import RepairError
+from ci_build.errors import ElfError, RepairError
 from ci_build.model import Finding, Severity
 from ci_build.wheel import libstdcxx
 from ci_build.wheel.elf import Elf
@@ -90,7 +90,7 @@ def verdict(libraries: Mapping[str, Path], *, allowed_sonames: frozenset[str], p
 
     Raises:
         RepairError: an unknown platform, or files that are not laid out as in the wheel.
-        ElfError: a file that is not a readable ELF file.
+        ElfError: a file that is not a readable ELF file, for us or for auditwheel.
     """
     policies, wanted = _policies(platform)
     root = _root(libraries)
@@ -139,8 +139,12 @@ def _member(
 
     # Empty search paths: what happens to be installed on the build machine must not change the verdict.
     nowhere: dict[str, list[str]] = {"conf": [], "env": [], "interp": []}
-    # auditwheel matches exclusions as patterns, and leaves them out of `needed`.
-    tree = ldd(root / name, ldpaths=nowhere, exclude=frozenset(glob.escape(soname) for soname in allowed))
+    try:
+        # auditwheel matches exclusions as patterns, and leaves them out of `needed`.
+        tree = ldd(root / name, ldpaths=nowhere, exclude=frozenset(glob.escape(soname) for soname in allowed))
+        references = policies.lddtree_external_references(tree, root)
+    except Exception as error:  # its parsers raise whatever they stumble over
+        raise ElfError(f"auditwheel cannot read {name}: {error!r}.", hint="The library is damaged.") from error
     unversioned = [s for s in elf.undefined if s.version is None and s.name not in exported]
     standard = [s for s in unversioned if libstdcxx.is_standard(s.name)]
     strong = [s.name for s in standard if s.bind != "WEAK"]
@@ -148,7 +152,7 @@ def _member(
     return _Member(
         name=name,
         elf=elf,
-        references=policies.lddtree_external_references(tree, root),
+        references=references,
         problems=tuple(_machine_problems(name, tree, policies)),
         allowed=tuple(soname for soname in elf.needed if soname in allowed),
         assumed={name: known[name] for name in strong if name in known},

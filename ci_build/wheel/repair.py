@@ -10,7 +10,7 @@ import dataclasses
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from ci_build.errors import ArchiveError, RepairError
+from ci_build.errors import ArchiveError, MachineError, RepairError
 from ci_build.model import Finding, Progress, Severity, to_json
 from ci_build.wheel.archive import Member, WheelArchive, WheelName, verify_record
 from ci_build.wheel.deflate import BlockIndex, scan_blocks
@@ -31,6 +31,7 @@ from ci_build.wheel.zipformat import DEFLATED
 
 __all__ = ["RepairPlan", "Repaired", "SizePart", "repair"]
 
+_ELF = b"\x7fELF"
 _BIG = 32 << 20
 """Libraries from this size on are scanned for deflate blocks while they are unpacked."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -52,6 +53,7 @@ def repair(
         progress: told about the steps.
 
     Raises:
+        MachineError: a folder is missing, full or read-only.
         ArchiveError: the source is damaged, or not what its RECORD says.
         ElfError, FatbinError: a library cannot be edited, or lacks a target.
         RepairError: the result would not deserve its platform tag, or the plan does not fit; all reasons are in the
@@ -65,6 +67,7 @@ def repair(
         _rewrite_texts(rewrite, archive, name, plan)
         _say(progress, f"Verifying and unpacking {source.name}")
         files, blocks = _unpack(archive, renamed, plan, scratch / "tree", progress)
+        _expect_members(files, plan, source.name)
         _say(progress, f"Editing {len(files)} libraries of {name.project}")
         edits = edit_members(files, plan, scratch / "debug" if debug_dir else None)
         findings = _judge(files, plan, source.name)
@@ -89,8 +92,14 @@ def repair(
 
 @contextmanager
 def _scratch(out_dir: Path) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix=".repair-", dir=out_dir) as folder:
-        yield Path(folder)
+    try:
+        with tempfile.TemporaryDirectory(prefix=".repair-", dir=out_dir) as folder:
+            yield Path(folder)
+    except OSError as error:
+        raise MachineError(
+            f"{out_dir} cannot be worked in: {error.strerror} ({error.filename}).",
+            hint="Choose a folder with room for the unpacked libraries, 1 GB for the pjrt wheel.",
+        ) from error
 
 
 def _say(progress: Progress | None, text: str) -> None:
@@ -145,6 +154,8 @@ def _rewrite_texts(rewrite: WheelRewrite, archive: WheelArchive, name: WheelName
     if plan.entry_points is not None:
         rewrite.set(f"{info}/entry_points.txt", render_entry_points(plan.entry_points))
     for path, content in plan.files.items():
+        if content.startswith(_ELF):
+            raise RepairError(f"{path} is a library; the plan can bring other files only.")
         rewrite.set(path, content)
 
 
@@ -184,15 +195,25 @@ def _stays(name: str, plan: RepairPlan) -> bool:
 
 def _is_elf(archive: WheelArchive, name: str) -> bool:
     try:
-        return next(archive.chunks(name), b"").startswith(b"\x7fELF")
+        return next(archive.chunks(name), b"").startswith(_ELF)
     except ArchiveError:
         return False  # verify_record names the damage together with all other
 
 
-def _judge(files: Mapping[str, Path], plan: RepairPlan, source: str) -> tuple[Finding, ...]:
-    """The verdict of auditwheel on the edited libraries; only warnings and notes are returned."""
+def _expect_members(files: Collection[str], plan: RepairPlan, source: str) -> None:
     if not files:
         raise RepairError(f"{source} holds no libraries, so {plan.platform_tag} cannot be true.")
+    missing, extra = sorted(set(plan.members) - set(files)), sorted(set(files) - set(plan.members))
+    problems = [f"lacks {name}" for name in missing] + [f"holds {name}" for name in extra if plan.members]
+    if problems:
+        raise RepairError(
+            f"{source} is not the wheel that was planned for: it {', '.join(problems)}.",
+            hint="Take a wheel that was built whole, or change the recipe's list of members.",
+        )
+
+
+def _judge(files: Mapping[str, Path], plan: RepairPlan, source: str) -> tuple[Finding, ...]:
+    """The verdict of auditwheel on the edited libraries; only warnings and notes are returned."""
     judged = verdict(files, allowed_sonames=plan.allowed_sonames, platform=plan.platform_tag)
     if not judged.ok:
         errors = [f for f in judged.findings if f.severity is Severity.ERROR]

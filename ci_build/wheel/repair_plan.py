@@ -28,6 +28,7 @@ class RepairPlan:
         runpath: glob -> DT_RUNPATH; the first match counts, and each member with a RUNPATH must match one; empty
             keeps them all.
         hip_soname: NEEDED where hip* symbols are used without it, such as libamdhip64.so.7; empty adds none.
+        members: every library that the wheel must hold, and no other; empty: whichever there are.
         device_members: globs of the members with device code; each must match at least one,
             and no other member may have device code.
         summary: METADATA Summary.
@@ -37,7 +38,7 @@ class RepairPlan:
         license_expression: SPDX expression (PEP 639).
         license_text: content of `licenses/LICENSE.txt` in the dist-info folder.
         entry_points: group -> name -> object; None keeps the source's entry_points.txt.
-        files: path -> content, new or replaced.
+        files: path -> content, new or replaced; no libraries, which nobody would judge.
         remove: globs of members to leave out.
         build_info: JSON values written to `build_info_path`; the repair adds `members`, a MemberInfo of each library.
         build_info_path: path of that file, or empty for none.
@@ -54,6 +55,7 @@ class RepairPlan:
     verify_bundles: bool = True
     runpath: Mapping[str, str] = field(default_factory=dict)
     hip_soname: str = ""
+    members: tuple[str, ...] = ()
     device_members: tuple[str, ...] = ()
     summary: str
     requires_python: str

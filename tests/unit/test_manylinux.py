@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ci_build.errors import RepairError
+from ci_build.errors import ElfError, RepairError
 from ci_build.model import Severity
 from ci_build.wheel import libstdcxx
 from ci_build.wheel.manylinux import PlatformVerdict, verdict
@@ -181,6 +181,11 @@ def test_all_problems_of_all_members_come_at_once(tmp_path: Path) -> None:
 def test_an_unknown_platform_is_refused(judge: Judge, platform: str) -> None:
     with pytest.raises(RepairError, match="not a platform"):
         judge(platform=platform)
+
+
+def test_what_auditwheel_cannot_read_is_named(judge: Judge) -> None:
+    with pytest.raises(ElfError, match=r"auditwheel cannot read pkg/lib\.so"):
+        judge(needed=("libc.so.6", "libc.musl-x86_64.so.1"))
 
 
 def test_files_must_lie_as_in_the_wheel(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ci_build.errors import ArchiveError, CiBuildError, ElfError, RepairError
+from ci_build.errors import ArchiveError, CiBuildError, ElfError, MachineError, RepairError
 from ci_build.wheel.archive import WheelArchive, verify_record
 from ci_build.wheel.elf import Elf
 from ci_build.wheel.repair import Repaired, RepairPlan, repair
@@ -181,6 +181,9 @@ def test_equal_input_gives_equal_bytes(attempt: Repair) -> None:
         ({"device_members": ("tiny/lib.so",)}, RepairError, "tiny/lib.so has no device code"),
         ({"device_members": ("tiny/_solver.so",)}, RepairError, "No member matches tiny/_solver.so"),
         ({"files": {"../evil.py": b""}}, ArchiveError, "evil"),
+        ({"files": {"tiny/lib.so": b"\x7fELF..."}}, RepairError, "tiny/lib.so is a library"),
+        ({"members": ("tiny/lib.so", "tiny/_solver.so")}, RepairError, "lacks tiny/_solver.so"),
+        ({"members": ("tiny/_solver.so",)}, RepairError, "lacks tiny/_solver.so, holds tiny/lib.so"),
     ],
 )
 def test_a_plan_that_does_not_fit_leaves_nothing(
@@ -212,6 +215,16 @@ def test_problems_of_several_libraries_come_together(attempt: Repair, library: A
     with pytest.raises(ElfError, match=r"a\.so.*b\.so"):
         attempt({"tiny/a.so": data, "tiny/b.so": data})
     assert nothing_left(tmp_path)
+
+
+@pytest.mark.parametrize("missing", ["out", "debug"])
+def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path, library: Callable[..., bytes], missing: str) -> None:
+    source = make_wheel(tmp_path, {"tiny/lib.so": library()}, name=NAME)
+    (tmp_path / {"out": "debug", "debug": "out"}[missing]).mkdir()
+    (tmp_path / missing).write_bytes(b"a file is in the way")
+    with pytest.raises(MachineError, match=missing):
+        repair(source, plan(), tmp_path / "out", debug_dir=tmp_path / "debug")
+    assert list((tmp_path / "out").glob("*")) == []
 
 
 def test_a_wheel_without_libraries_is_no_platform_wheel(attempt: Repair, tmp_path: Path) -> None:
