@@ -48,6 +48,7 @@ def repair_plan(request: BuildRequest, version: str) -> RepairPlan:
         strip=request.strip,
         runpath={f"{folder}/*.so": layouts.runpath("pjrt", request.targets)},
         hip_soname=layouts.hip_soname(rocm),
+        members=members(rocm.major),
         device_members=device_members(rocm.major),
         summary=f"JAX on AMD GPUs: XLA's PJRT plugin ({wheel_facts.content(request)})",
         requires_python=wheel_facts.requires_python(request.jax_version),
