@@ -10,6 +10,8 @@ from pathlib import Path
 from . import _gpus, _majors, _rocm, _versions, build_info
 
 LIBRARY = Path(__file__).with_name("xla_rocm_plugin.so")
+EARLY = ("_linalg", "_prng", "_solver", "_hybrid", "_sparse")
+"""Extension modules whose handlers jax collects when it is imported."""
 SMALL_SHM_MIB = 64
 """Docker's default size of /dev/shm, in which RCCL does not fit."""
 
@@ -45,14 +47,23 @@ def advice() -> tuple[str, ...]:
     poor = sorted({gpu.name for gpu in gpus if not _can_use(gpu)})
     if poor:
         found.append(f"Of the GPUs here, {', '.join(poor)} cannot run this wheel; hide them with HIP_VISIBLE_DEVICES.")
-    info = importlib.import_module(f"{_plugin_name()}.build_info")
-    lacking = _rocm.missing(info.needed(), _rocm.layouts())
-    if lacking:
-        found.append(
-            f"{_be(lacking)} missing, so parts of jax, such as jax.numpy.linalg, will not work on the GPU. "
-            f"{_where_to_get_rocm()}"
-        )
+    lame = _lame_modules()
+    if lame:
+        found.append(f"Parts of jax, such as jax.numpy.linalg, will not work on the GPU: {lame} {_where_to_get_rocm()}")
     return tuple(found)
+
+
+def _lame_modules() -> str:
+    # jaxlib passes over a module that cannot be imported, so that nobody is told why.
+    lacking = _rocm.missing(importlib.import_module(f"{_plugin_name()}.build_info").needed(), _rocm.layouts())
+    if lacking:
+        return f"{_be(lacking)} missing."
+    for name in EARLY:
+        try:
+            importlib.import_module(f"{_plugin_name()}.{name}")
+        except ImportError as error:
+            return f"{_plugin_name()}.{name} cannot be imported ({error})."
+    return ""
 
 
 def _find_gpus() -> tuple[tuple[_gpus.Gpu, ...], str]:
@@ -92,7 +103,10 @@ def _jaxlib() -> str:
 def _plugin(name: str) -> str:
     if find_spec(name) is None:
         return f"{_distribution('plugin')} is not installed. {_reinstall()}"
-    version: str = importlib.import_module(f"{name}.version").__version__
+    try:
+        version: str = importlib.import_module(f"{name}.version").__version__
+    except ImportError as error:
+        return f"{_distribution('plugin')} cannot be imported ({error})."
     if version == build_info.VERSION:
         return ""
     return f"{_distribution('plugin')} {version} is installed, which is another version. {_reinstall()}"

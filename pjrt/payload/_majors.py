@@ -28,7 +28,8 @@ def acting_major(own: int, *, need_gpu: bool) -> int:
     """
     if _installed() <= {own}:
         return own
-    loaded = {int(m[1]) for name in tuple(sys.modules) if (m := re.fullmatch(r"jax_rocm([0-9]+)_plugin\._\w+", name))}
+    native = re.compile(r"jax_rocm([0-9]+)_plugin\.(?:_\w+|rocm_plugin_extension)")
+    loaded = {int(found[1]) for name in tuple(sys.modules) if (found := native.fullmatch(name))}
     ours = {own: importlib.import_module(f"{__package__}._diagnose")}
     for major in _installed() - ours.keys():
         try:

@@ -16,8 +16,6 @@ from . import _diagnose, _rocm, build_info
 
 PRIORITY = 500
 """Above cpu (0) and tpu (300); what jax's own GPU plugins use."""
-EARLY = ("_linalg", "_prng", "_solver", "_hybrid", "_sparse")
-"""Extension modules whose handlers jax collects when it is imported."""
 
 
 def asked_platforms() -> frozenset[str]:
@@ -84,7 +82,7 @@ def _introduce(plugin: str) -> None:
     if plugin in names:
         return
     names.insert(0, plugin)
-    for module in EARLY:
+    for module in _diagnose.EARLY:
         try:
             _add_handlers(importlib.import_module(f"{plugin}.{module}").registrations())
         except ImportError:  # `advice` names the library that is missing

@@ -243,8 +243,28 @@ def test_libraries_of_the_plugin_alone_are_advice(machine: Machine) -> None:
     machine.gpus(MI300)
     [text] = machine.load("._diagnose").advice()
     assert text.startswith(
-        "libhipblas.so.3, libhipsolver.so.1, librocsolver.so.0, libhipsparse.so.4, libMIOpen.so.1 are"
+        "Parts of jax, such as jax.numpy.linalg, will not work on the GPU: libhipblas.so.3, libhipsolver.so.1, "
+        "librocsolver.so.0, libhipsparse.so.4, libMIOpen.so.1 are missing."
     )
+
+
+def test_a_module_of_the_plugin_that_cannot_be_imported_is_advice(machine: Machine) -> None:
+    machine.install()
+    machine.gpus(MI300)
+    for soname in PLUGIN_NEEDED:
+        machine.library(f"opt/rocm/lib/{soname}")
+    plugin = machine.site / "jax_rocm7_plugin"
+    for name in ("_linalg", "_prng", "_solver", "_hybrid", "_sparse"):
+        (plugin / f"{name}.py").touch()
+    diagnose = machine.load("._diagnose")
+    monkeypatched: Any = diagnose._rocm
+    monkeypatched.preload = lambda *args, **words: None
+    assert diagnose.advice() == ()
+    sys.modules.pop("jax_rocm7_plugin._solver")
+    (plugin / "_solver.py").write_text("raise ImportError('undefined symbol: hipMalloc')")
+    importlib.invalidate_caches()
+    [text] = diagnose.advice()
+    assert "jax_rocm7_plugin._solver cannot be imported (undefined symbol: hipMalloc)." in text
 
 
 @pytest.mark.parametrize(
@@ -480,6 +500,17 @@ def test_the_major_whose_modules_jaxlib_has_loaded_acts(machine: Machine, monkey
     machine.load("", 10)
     monkeypatch.setitem(sys.modules, "jax_rocm7_plugin._linalg", ModuleType("jax_rocm7_plugin._linalg"))
     assert [machine.load("._majors", own).acting_major(own, need_gpu=True) for own in (7, 10)] == [7, 7]
+
+
+def test_a_second_plugin_is_not_loaded_beside_the_first(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.install(7)
+    machine.install(10)
+    machine.gpus(MI300)
+    monkeypatch.setitem(sys.modules, "jax_rocm7_plugin._linalg", ModuleType("jax_rocm7_plugin._linalg"))
+    importlib.import_module("jax_rocm7_plugin")
+    with pytest.raises(ImportError, match="jax_rocm7_plugin is loaded already, and two ROCm majors do not mix"):
+        importlib.import_module("jax_rocm10_plugin")
+    assert "jax-rocm10-plugin cannot be imported (jax_rocm7_plugin is loaded already" in machine.reasons(10)[0]
 
 
 def test_a_package_of_somebody_else_beside_ours(machine: Machine) -> None:
