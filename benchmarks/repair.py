@@ -1,0 +1,271 @@
+"""Our wheel rewriting beside the stock tools, on the published 154 MB pjrt wheel; ratios of one run.
+
+    python -m benchmarks.repair [--wheel PATH] [--repeat N] [--only CASE ...] [--json FILE] [--check]
+
+Each case runs in processes of its own, in a fresh folder beside the last one's, with the wheel in the page cache; of
+several runs the fastest counts. Everything stock is used as its manual says, with default compression.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.measure import Cost, FailedError, measure, note, settle
+
+ROOT = Path(__file__).resolve().parents[1]
+NAME, VERSION = "jax-rocm7-pjrt", "0.10.2"
+SHA256 = "2e61678a00bfb72a616c555f1acabccc7cd8e64bb36b90b09d6f991c426b24f0"
+PLATFORM = "manylinux_2_28_x86_64"
+ROCM = (
+    "librocprofiler-sdk.so.1", "librccl.so.1", "libhipblaslt.so.1", "libhipfft.so.0", "libMIOpen.so.1",
+    "librocblas.so.5", "librocm_smi64.so.1", "libamdhip64.so.7",
+)  # fmt: skip
+AUDITWHEEL = (
+    "auditwheel", "repair", "--plat", PLATFORM, "--only-plat", "--wheel-dir", "repaired",
+    *(word for name in ROCM for word in ("--exclude", name)),
+)  # fmt: skip
+RUNPATH = "$ORIGIN/../../_rocm_sdk_core/lib:/opt/rocm/lib"
+
+Argv = tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """One row: commands in order; words in braces are filled in, see `run`."""
+
+    key: str
+    what: str
+    steps: tuple[Argv, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """What a case took as processes; `inner` is the same without interpreter start, for our own cases.
+
+    Attributes:
+        wheel_size: bytes of the wheel that came out, if one did.
+    """
+
+    key: str
+    what: str
+    cost: Cost
+    inner: Cost | None
+    wheel_size: int | None
+
+
+def ours(key: str, what: str) -> Case:
+    """One of our own cases."""
+    return Case(
+        key=key, what=what, steps=((sys.executable, "-m", "benchmarks.repair_cases", key, "{wheel}", "{folder}"),)
+    )
+
+
+CASES = (
+    Case(key="cp", what="cp", steps=(("cp", "{wheel}", "{folder}/copy"),)),
+    ours("retag", "ours: re-tag, unverified"),
+    ours("verified", "ours: re-tag + metadata, verified"),
+    ours("tag-only", "ours: repair(), tag + metadata, with auditwheel's verdict"),
+    ours("scan", "ours: block scan for a RUNPATH splice"),
+    ours("runpath", "ours: verified + RUNPATH by splice"),
+    ours("full", "ours: repair(), gfx942 + gfx950, strip, RUNPATH, debug file"),
+    Case(key="auditwheel", what="auditwheel repair", steps=((*AUDITWHEEL, "{wheel}"),)),
+    Case(
+        key="incumbent",
+        what="wheel tags + auditwheel show + auditwheel repair",
+        steps=(
+            ("wheel", "tags", "--platform-tag", PLATFORM, "{name}"),
+            ("auditwheel", "show", "{name}"),
+            (*AUDITWHEEL, "{tagged}"),
+        ),
+    ),
+    Case(
+        key="chain",
+        what="wheel unpack + strip + patchelf + wheel pack",
+        steps=(
+            ("wheel", "unpack", "--dest", "{folder}/tree", "{wheel}"),
+            ("strip", "--strip-unneeded", "{library}"),
+            ("patchelf", "--set-rpath", RUNPATH, "{library}"),
+            ("wheel", "pack", "--dest-dir", "{folder}", "{tree}"),
+        ),
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Goal:
+    """A ratio or a size of this run, and what it should be."""
+
+    what: str
+    value: float
+    unit: str
+    limit: float
+    at_least: bool
+
+    @property
+    def met(self) -> bool:
+        """Whether the value is on the right side of the limit."""
+        return self.value >= self.limit if self.at_least else self.value <= self.limit
+
+
+def goals(results: Mapping[str, Result]) -> list[Goal]:
+    """Every goal whose cases were run."""
+    found = []
+
+    def ratio(what: str, slow: str, fast: str, limit: float) -> None:
+        if slow in results and fast in results:
+            value = results[slow].cost.wall / results[fast].cost.wall
+            found.append(Goal(what=what, value=value, unit="x", limit=limit, at_least=True))
+
+    def most(what: str, key: str, value: float | None, unit: str, limit: float) -> None:
+        if key in results and value is not None:
+            found.append(Goal(what=what, value=value, unit=unit, limit=limit, at_least=False))
+
+    ratio("verified re-tag: faster than the incumbent's chain", "incumbent", "verified", 20)
+    ratio("verified re-tag: faster than auditwheel repair", "auditwheel", "verified", 10)
+    ratio("full case: faster than unpack + strip + patchelf + pack", "chain", "full", 5)
+    if "cp" in results and "retag" in results:
+        retag = results["retag"]
+        inner, copy = retag.inner or retag.cost, results["cp"].cost.wall
+        most("unverified re-tag, its work: times of cp", "retag", inner.wall / copy, "x", 2)
+    for key, what, limit in (("verified", "verified re-tag", 100), ("full", "full case", 1e9 / 2**20)):
+        if key in results:
+            most(f"{what}: peak memory", key, results[key].cost.peak_mib, " MiB", limit)
+    if "full" in results:
+        most("slimmed gfx942 + gfx950 wheel", "full", (results["full"].wheel_size or 0) / 1e6, " MB", 100)
+    return found
+
+
+def run(case: Case, wheel: Path, base: Path, environment: Mapping[str, str]) -> Result:
+    """Run one case once, in a fresh folder."""
+    folder = base / case.key
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    os.link(wheel, folder / wheel.name)  # `wheel tags` writes beside its input, and leaves that alone
+    settle(wheel)
+    cost, inner = Cost(wall=0, cpu=0, peak_mib=0), None
+    for step in case.steps:
+        words = {"wheel": str(wheel), "name": wheel.name, "folder": str(folder), **_later(folder, wheel)}
+        argv = [word.format(**words) if "{" in word else word for word in step]
+        home = ROOT if argv[0] == sys.executable else folder
+        taken, text = measure(argv, folder=home, log=folder / "output.log", environment=environment)
+        cost += taken
+        if argv[0] == sys.executable:
+            inner = Cost(**json.loads(text.strip().splitlines()[-1]), peak_mib=taken.peak_mib)
+    made = [path for path in folder.rglob("*.whl") if path.name != wheel.name]
+    size = made[0].stat().st_size if made else None
+    shutil.rmtree(folder)
+    return Result(key=case.key, what=case.what, cost=cost, inner=inner, wheel_size=size)
+
+
+def _later(folder: Path, wheel: Path) -> dict[str, str]:
+    """Paths that an earlier step of the case has made."""
+    trees = [path for path in (folder / "tree").glob("*") if path.is_dir()]
+    libraries = sorted((folder / "tree").rglob("*.so"), key=lambda path: path.stat().st_size)
+    tagged = [path.name for path in folder.glob("*.whl") if path.name != wheel.name]
+    return {
+        "tree": str(trees[0]) if trees else "",
+        "library": str(libraries[-1]) if libraries else "",
+        "tagged": tagged[0] if tagged else "",
+    }
+
+
+def fastest(case: Case, repeat: int, wheel: Path, base: Path, environment: Mapping[str, str]) -> Result:
+    """The fastest of several runs; its peak memory is the highest of all."""
+    results = [run(case, wheel, base, environment) for _ in range(repeat)]
+    best = min(results, key=lambda result: result.cost.wall)
+    peak = max(result.cost.peak_mib for result in results)
+    return Result(
+        key=best.key, what=best.what, cost=Cost(wall=best.cost.wall, cpu=best.cost.cpu, peak_mib=peak),
+        inner=min((r.inner for r in results if r.inner), key=lambda inner: inner.wall, default=None),
+        wheel_size=best.wheel_size,
+    )  # fmt: skip
+
+
+def download(folder: Path, environment: Mapping[str, str]) -> Path:
+    """The published wheel, from the user's own package index."""
+    note(f"Downloading {NAME} {VERSION} (154 MB); --wheel PATH uses one that is there already")
+    pin = folder / "requirements.txt"
+    pin.write_text(f"{NAME}=={VERSION} --hash=sha256:{SHA256}\n")
+    argv = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--require-hashes",
+        "--requirement",
+        str(pin),
+    ]
+    argv += ["--only-binary", ":all:", "--platform", "manylinux_2_27_x86_64", "--dest", str(folder)]
+    measure(argv, folder=folder, log=folder / "output.log", environment=environment)
+    return next(folder.glob("*.whl"))
+
+
+def table(results: Sequence[Result], reached: Sequence[Goal]) -> str:
+    """Both tables as text."""
+    lines = [f"{'case':58} {'wall s':>8} {'work s':>8} {'cpu s':>8} {'peak MiB':>9} {'wheel MB':>9}"]
+    for result in results:
+        work = f"{result.inner.wall:8.3f}" if result.inner else " " * 8
+        size = f"{result.wheel_size / 1e6:9.1f}" if result.wheel_size else ""
+        cost = result.cost
+        lines.append(f"{result.what:58} {cost.wall:8.3f} {work} {cost.cpu:8.3f} {cost.peak_mib:9.0f} {size}".rstrip())
+    lines.append("")
+    for goal in reached:
+        sign = ">=" if goal.at_least else "<="
+        verdict = "met" if goal.met else "MISSED"
+        lines.append(
+            f"{goal.what:58} {goal.value:8.2f}{goal.unit:4} (goal {sign} {goal.limit:.4g}{goal.unit})  {verdict}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Run the cases; returns 1 for `--check` and a missed goal."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--wheel", type=Path, help="a pjrt wheel; downloaded with pip when not given")
+    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="runs of each case; the fastest counts")
+    parser.add_argument("--only", nargs="+", choices=[case.key for case in CASES], help="run only these cases")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to a file as well")
+    parser.add_argument("--check", action="store_true", help="exit with 1 when a goal is missed")
+    parser.add_argument("--work", type=Path, help="folder for the runs, with 4 GB of room; a temporary one by default")
+    options = parser.parse_args()
+    tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    environment = {**os.environ, "PATH": tools, "SOURCE_DATE_EPOCH": "315532800"}
+    results = []
+    with tempfile.TemporaryDirectory(prefix="repair-benchmark-", dir=options.work) as name:
+        base = Path(name)
+        wheel = options.wheel.resolve() if options.wheel else download(base, environment)
+        local = base / "source" / wheel.name
+        local.parent.mkdir()
+        shutil.copyfile(wheel, local)
+        for case in CASES:
+            if options.only and case.key not in options.only:
+                continue
+            note(f"{case.what} ...")
+            try:
+                results.append(fastest(case, options.repeat, local, base, environment))
+            except FailedError as error:
+                note(f"left out: {error}")
+    reached = goals({result.key: result for result in results})
+    print(f"{len(os.sched_getaffinity(0))} cores, Python {sys.version.split()[0]}, {wheel.name}\n")
+    print(table(results, reached))
+    if options.json:
+        body = {
+            "results": [asdict(result) for result in results],
+            "goals": [{**asdict(g), "met": g.met} for g in reached],
+        }
+        options.json.write_text(json.dumps(body, indent=2) + "\n")
+    return int(options.check and not all(goal.met for goal in reached))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""Our side of the comparison: each case is run by `benchmarks.repair` in a process of its own.
+
+Usage: python -m benchmarks.repair_cases CASE WHEEL FOLDER; prints JSON with the seconds of the work itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ci_build.wheel.archive import WheelArchive, verify_record
+from ci_build.wheel.deflate import scan_blocks
+from ci_build.wheel.rewrite import WheelRewrite
+from ci_build.wheel.splice import scan_goal
+
+PLATFORM = "manylinux_2_28_x86_64"
+
+
+def _library(archive: WheelArchive) -> str:
+    return max(archive.members, key=lambda member: member.size).name
+
+
+def _renamed(archive: WheelArchive, folder: Path) -> Path:
+    return folder / str(dataclasses.replace(archive.name, platform=PLATFORM))
+
+
+def _retag(archive: WheelArchive, rewrite: WheelRewrite) -> None:
+    path = f"{archive.dist_info}/WHEEL"
+    lines = [line for line in archive.read(path).decode().splitlines() if line and not line.startswith("Tag:")]
+    tags = dataclasses.replace(archive.name, platform=PLATFORM).tags
+    rewrite.set(path, "".join(f"{line}\n" for line in [*lines, *(f"Tag: {tag}" for tag in tags)]).encode())
+
+
+def retag(wheel: Path, folder: Path) -> None:
+    """A new tag; members are copied unread."""
+    with WheelArchive(wheel) as archive:
+        rewrite = WheelRewrite(archive)
+        _retag(archive, rewrite)
+        rewrite.write(_renamed(archive, folder))
+
+
+def verified(wheel: Path, folder: Path) -> None:
+    """A new tag and new metadata; every member is checked against CRC and RECORD, the library is unpacked."""
+    with WheelArchive(wheel) as archive:
+        _verify(archive, folder / "library.so")
+        rewrite = WheelRewrite(archive)
+        _retag(archive, rewrite)
+        path = f"{archive.dist_info}/METADATA"
+        rewrite.set(path, archive.read(path).replace(b"Summary: ", b"Summary: repaired ", 1))
+        rewrite.write(_renamed(archive, folder))
+
+
+def _verify(archive: WheelArchive, library: Path) -> None:
+    problems = verify_record(archive, extract={_library(archive): library})
+    if problems:
+        raise SystemExit(problems[0].message)
+
+
+def runpath(wheel: Path, folder: Path) -> None:
+    """`verified`, and the library's RUNPATH edited in place and spliced into the archive."""
+    from ci_build.wheel.runpath import set_runpath
+
+    with WheelArchive(wheel) as archive:
+        library = folder / "library.so"
+        _verify(archive, library)
+        rewrite = WheelRewrite(archive)
+        _retag(archive, rewrite)
+        rewrite.set_file(_library(archive), library, changed=set_runpath(library, "/opt/rocm/lib"))
+        rewrite.write(_renamed(archive, folder))
+
+
+def scan(wheel: Path, _folder: Path) -> None:
+    """What splicing a RUNPATH adds to a rewrite: finding the block that follows the changed bytes."""
+    with WheelArchive(wheel) as archive:
+        member = archive[_library(archive)]
+        goal = scan_goal([(0x6948, 0x6948 + 6300)], member.size, member.size)
+        scan_blocks(archive.pread, member.data_offset, member.compressed_size, until=goal)
+
+
+def tag_only(wheel: Path, folder: Path) -> None:
+    """The real `repair` with a plan that changes tag and metadata only: auditwheel's verdict included."""
+    _repair(wheel, folder, full=False)
+
+
+def full(wheel: Path, folder: Path) -> None:
+    """The real `repair` with the recipe's own plan: gfx942 and gfx950, stripped, RUNPATH, metadata."""
+    _repair(wheel, folder, full=True)
+
+
+def _repair(wheel: Path, folder: Path, *, full: bool) -> None:
+    from ci_build import versions
+    from ci_build.model import BuildRequest, GfxTarget, Payload, RocmVersion
+    from ci_build.wheel.repair import repair
+    from ci_build.wheel.wheelname import WheelName
+    from pjrt.recipe import repair_plan
+
+    rocm, version = RocmVersion(text="7.2.0"), WheelName.parse(wheel.name).version
+    request = BuildRequest(
+        payload=Payload.PUBLISHED,
+        jax_version=version,
+        rocm_version=rocm,
+        python_versions=("3.12",),
+        targets=(GfxTarget(processor="gfx942"), GfxTarget(processor="gfx950")) if full else None,
+        strip=full,
+    )
+    plan = repair_plan(request, versions.wheel_version(version, rocm=rocm))
+    if not full:
+        plan = dataclasses.replace(plan, runpath={}, files={}, hip_soname="", verify_bundles=False)
+    repair(wheel, plan, folder, debug_dir=folder / "debug" if full else None)
+
+
+CASES: dict[str, Callable[[Path, Path], None]] = {
+    "retag": retag,
+    "verified": verified,
+    "scan": scan,
+    "runpath": runpath,
+    "tag-only": tag_only,
+    "full": full,
+}
+
+
+def main() -> None:
+    """Run one case and print what the work took, without the start of the interpreter and the imports on top."""
+    case, wheel, folder = sys.argv[1:]
+    wall, cpu = time.perf_counter(), time.process_time()
+    CASES[case](Path(wheel), Path(folder))
+    print(json.dumps({"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}))
+
+
+if __name__ == "__main__":
+    main()
