@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -222,6 +223,8 @@ def serve(bucket: Path, port: int, host: str) -> None:
 
 def run(arguments: list[str] | None = None) -> int:
     """Run the command line; errors become one line and their exit code."""
+    # A CI service that cancels a job sends SIGTERM: clean up as after Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         main.main(args=arguments, prog_name="ci_build", standalone_mode=False)
     except CiBuildError as error:

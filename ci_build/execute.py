@@ -70,6 +70,7 @@ def execute(plan: BuildPlan, *, out: Path, cache: Path, runner: LineRunner, prog
     out.parent.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(out.parent / f".{out.name}.lock", timeout=0):
+            _sweep(out)
             return up_to_date(plan, out) or _Run(plan, out, cache, runner, progress).run()
     except Timeout as error:
         raise BusyError(f"Another run works on {out}.", hint="Wait for it, or give another --out.") from error
@@ -81,6 +82,12 @@ def refuse_foreign(out: Path) -> None:
         raise RequestError(f"{out} holds files that are no wheel set.", hint="Give another --out, or empty it.")
     if out.exists() and not out.is_dir():
         raise RequestError(f"{out} is not a folder.", hint="Give another --out.")
+
+
+def _sweep(out: Path) -> None:
+    """Remove what a killed run left beside `out`; the caller holds the lock, so nobody uses it."""
+    for left in out.parent.glob(f".{out.name}-*"):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 class _Run:

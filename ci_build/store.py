@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 import tempfile
+import time
 from importlib import metadata
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from ci_build.model import Wheel, load_wheel, to_json
 _RESULT = "result.json"
 _LIBRARIES = ("auditwheel", "isal", "packaging", "pyelftools", "zstandard")
 """Libraries whose version may change the bytes of a repaired wheel."""
+_STALE = 24 * 3600.0
+"""Seconds after which a scratch folder has no owner any more."""
 _OWN_FOLDERS = ("ci_build", "pjrt", "plugin")
 
 
@@ -48,6 +51,13 @@ def _bytes_as_text(value: object) -> str:
     raise TypeError(f"{type(value).__name__} cannot be part of a step's key")
 
 
+def sweep(root: Path) -> None:
+    """Remove scratch folders that killed runs left in a store; young ones may be in use by another run."""
+    for left in root.glob("*-*"):
+        if time.time() - left.stat().st_mtime > _STALE:
+            shutil.rmtree(left, ignore_errors=True)
+
+
 class StepStore:
     """Results of steps: `<root>/<key>/` with the wheel, `debug/` and result.json; a folder appears whole or not at all.
 
@@ -74,6 +84,7 @@ class StepStore:
     def scratch(self) -> tempfile.TemporaryDirectory[str]:
         """A folder to work in, on the same file system; `keep` moves it into place."""
         self._root.mkdir(parents=True, exist_ok=True)
+        sweep(self._root)
         return tempfile.TemporaryDirectory(prefix="step-", dir=self._root, ignore_cleanup_errors=True)
 
     def keep(self, key: str, folder: Path, wheel: Wheel) -> Path:

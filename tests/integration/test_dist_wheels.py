@@ -1,0 +1,211 @@
+"""`dist_wheels` with the real published wheels: the set, resuming, interruption, and what it refuses to touch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from ci_build.model import load_wheel_set
+
+pytestmark = pytest.mark.network
+ROOT = Path(__file__).resolve().parents[2]
+CI_BUILD = [sys.executable, str(ROOT / "build" / "ci_build")]
+OPTIONS = ["--payload=published", "--python-versions=3.12", "--targets=gfx942,gfx950"]
+VERSION = "0.10.2+rocm7.2.0.gfx942.gfx950"
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Inputs and finished steps, shared by the tests of this module."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
+    """A finished set."""
+    out = tmp_path_factory.mktemp("out") / "dist"
+    done = dist_wheels(out, cache, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["digest"] == load_wheel_set((out / "wheels.json").read_text()).digest
+    return out
+
+
+def dist_wheels(out: Path, cache: Path, *more: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    argv = [*CI_BUILD, "dist_wheels", *OPTIONS, f"--out={out}", f"--cache-dir={cache}", *more]
+    return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=cwd)
+
+
+def test_the_set_is_whole_and_every_file_is_what_the_lists_say(made: Path) -> None:
+    wheel_set = load_wheel_set((made / "wheels.json").read_text())
+    assert [wheel.filename for wheel in wheel_set.wheels] == [
+        f"jax_rocm7_pjrt-{VERSION}-py3-none-manylinux_2_28_x86_64.whl",
+        f"jax_rocm7_plugin-{VERSION}-cp312-cp312-manylinux_2_28_x86_64.whl",
+        "jaxlib-0.10.2-cp312-cp312-manylinux_2_27_x86_64.whl",
+    ]
+    for wheel in wheel_set.wheels:
+        data = (made / wheel.filename).read_bytes()
+        assert (len(data), hashlib.sha256(data).hexdigest()) == (wheel.size, wheel.sha256)
+    check = subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=made, check=False)
+    assert check.returncode == 0
+    assert {path.name for path in made.iterdir()} == {
+        *(wheel.filename for wheel in wheel_set.wheels),
+        *("wheels.json", "constraints.txt", "pylock.toml", "SHA256SUMS", "debug"),
+    }
+
+
+def test_inputs_are_recorded_with_their_hashes(made: Path) -> None:
+    wheel_set = load_wheel_set((made / "wheels.json").read_text())
+    inputs = {item.sha256: item for item in wheel_set.inputs}
+    assert {wheel.source_sha256 for wheel in wheel_set.wheels} == set(inputs)
+    jaxlib = wheel_set.wheels[2]
+    assert jaxlib.sha256 == jaxlib.source_sha256
+    assert all(item.url.endswith(".whl") and "@" not in item.url for item in inputs.values())
+
+
+def test_the_wheels_say_what_they_hold(made: Path) -> None:
+    wheel_set = load_wheel_set((made / "wheels.json").read_text())
+    for wheel in wheel_set.wheels[:2]:
+        with zipfile.ZipFile(made / wheel.filename) as archive:
+            (name,) = (name for name in archive.namelist() if name.endswith("build_info.json"))
+            info = json.loads(archive.read(name))
+            assert info["version"] == VERSION
+            assert [origin["sha256"] for origin in info["inputs"]] == [wheel.source_sha256]
+            assert {target for member in info["members"] for target in member["targets"]} == {"gfx942", "gfx950"}
+    assert wheel_set.wheels[0].size < 100_000_000 < wheel_set.wheels[0].source_size
+
+
+def test_the_lock_installs_exactly_the_set(made: Path, tmp_path: Path) -> None:
+    lock = tomllib.loads((made / "pylock.toml").read_text())
+    locked = {package["name"]: package["version"] for package in lock["packages"]}
+    assert locked["jax-rocm7-plugin"] == VERSION
+    assert {"numpy", "scipy", "ml-dtypes", "opt-einsum", "jax"} < set(locked)
+    uv = [
+        str(Path(sys.prefix, "bin", "uv")),
+        "pip",
+        "install",
+        "--dry-run",
+        "--no-deps",
+        "--target",
+        str(tmp_path / "t"),
+    ]
+    uv += [
+        "--python-version=3.12",
+        "--python-platform=x86_64-manylinux_2_28",
+        "--preview",
+        "-r",
+        str(made / "pylock.toml"),
+    ]
+    done = subprocess.run(uv, capture_output=True, text=True, check=False, cwd=made)
+    assert done.returncode == 0, done.stderr
+    for name in ("jax-rocm7-pjrt", "jax-rocm7-plugin"):
+        assert f"+ {name}=={VERSION}" in done.stderr
+
+
+def test_a_second_run_does_nothing_and_is_quick(made: Path, cache: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in made.rglob("*")}
+    began = time.monotonic()
+    done = dist_wheels(made, cache)
+    assert done.returncode == 0
+    assert "is up to date; nothing to do" in done.stderr
+    assert time.monotonic() - began < 10
+    assert {path: path.stat().st_mtime_ns for path in made.rglob("*")} == before
+
+
+def test_a_changed_file_is_made_again_from_finished_steps(made: Path, cache: Path, tmp_path: Path) -> None:
+    out = tmp_path / "dist"
+    assert dist_wheels(out, cache).returncode == 0
+    digest = load_wheel_set((out / "wheels.json").read_text()).digest
+    (wheel,) = out.glob("jax_rocm7_plugin-*.whl")
+    wheel.write_bytes(wheel.read_bytes()[:-1])
+    (out / "debug" / "more.debug").write_bytes(b"")
+    done = dist_wheels(out, cache)
+    assert "up to date" not in done.stderr
+    assert done.stderr.count(" kept") == 3
+    assert load_wheel_set((out / "wheels.json").read_text()).digest == digest
+    assert not (out / "debug" / "more.debug").exists()
+
+
+def test_two_machines_make_the_same_bytes(made: Path, tmp_path: Path) -> None:
+    out = tmp_path / "elsewhere" / "dist"
+    done = dist_wheels(out, tmp_path / "another cache")
+    assert done.returncode == 0, done.stderr
+    for name in ("SHA256SUMS", "wheels.json", "pylock.toml"):
+        assert (out / name).read_bytes() == (made / name).read_bytes()
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupted_run_leaves_nothing_half_written_and_is_resumed(
+    cache: Path, tmp_path: Path, sign: signal.Signals
+) -> None:
+    out = tmp_path / "dist"
+    argv = [*CI_BUILD, "dist_wheels", *OPTIONS, "--no-strip", f"--out={out}", f"--cache-dir={cache}"]
+    # No strip: other steps than those that the tests before have finished. The signal comes at the plugin's step.
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "Python 3.12" in line and ("repair jax-rocm7-plugin" in line or "take jaxlib" in line):
+                break
+        os.kill(process.pid, sign)
+        rest = process.stderr.read()
+    assert process.returncode == (-signal.SIGKILL if sign is signal.SIGKILL else 130)
+    assert not out.exists()
+    if sign is not signal.SIGKILL:
+        assert "interrupted" in rest
+        assert "Traceback" not in rest
+        assert [path.name for path in tmp_path.iterdir()] == [".dist.lock"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "repair jax-rocm7-pjrt\n" not in done.stderr, "the finished step ran again"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".dist.lock", "dist"]
+
+
+def test_a_folder_with_other_files_is_not_touched(cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("dear")
+    done = dist_wheels(tmp_path, cache)
+    assert done.returncode == 2
+    assert "holds files that are no wheel set" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+
+
+def test_two_runs_at_once_do_not_mix(cache: Path, tmp_path: Path) -> None:
+    argv = [*CI_BUILD, "dist_wheels", *OPTIONS, f"--out={tmp_path / 'dist'}", f"--cache-dir={cache}"]
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as first:
+        assert first.stderr is not None
+        next(line for line in first.stderr if "resolve" in line)
+        second = dist_wheels(tmp_path / "dist", cache)
+        first.stderr.read()
+    assert (first.returncode, second.returncode) == (0, 17)
+    assert "Another run works on" in second.stderr
+
+
+def test_dry_run_touches_nothing(tmp_path: Path) -> None:
+    done = dist_wheels(tmp_path / "dist", tmp_path / "cache", "--dry-run")
+    assert done.returncode == 0
+    assert "pip install --dry-run" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_seeds_command_without_a_container_engine_says_how_to_go_on(tmp_path: Path) -> None:
+    argv = [*CI_BUILD, "--compiler=clang", "--python-versions=3.12", "--rocm-version=7.10.0a20251120"]
+    argv += ["--therock-path=/opt/rocm", "dist_wheels"]
+    env = {**os.environ, "PATH": str(tmp_path)}
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env, cwd=tmp_path)
+    assert done.returncode == 5
+    assert "Install Docker, or take the native code of published wheels with --payload=published." in done.stderr
+
+
+def test_a_version_that_nobody_published_is_pips_word_in_one_error(cache: Path, tmp_path: Path) -> None:
+    done = dist_wheels(tmp_path / "dist", cache, "--jax-version=0.0.1")
+    assert done.returncode == 12
+    assert "jax==0.0.1" in done.stderr
+    assert not (tmp_path / "dist").exists()
