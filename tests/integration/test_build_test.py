@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -45,11 +46,13 @@ def write_test(project: Path, folder: str, body: str) -> None:
     )
 
 
-def run(project: Path, *words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run what `build/test` runs, inside this virtual environment."""
+def run(
+    project: Path, *words: str, module: str = "tests", env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run what `build/test` runs, or pytest alone, inside this virtual environment."""
     surroundings = {name: value for name, value in os.environ.items() if name not in ("CI", "PYTEST_ADDOPTS")}
     return subprocess.run(
-        [sys.executable, "-m", "tests", *words],
+        [sys.executable, "-m", module, *words],
         cwd=project,
         env={**surroundings, "COLUMNS": "120", **(env or {})},
         capture_output=True,
@@ -110,8 +113,7 @@ def test_a_test_left_out_is_listed_and_fails_in_ci(
     assert done.returncode == 0, done.stdout
     assert "left out: " in done.stdout
     assert reason in done.stdout
-    argv = [sys.executable, "-m", "pytest", "tests/unit", *words]
-    ci = subprocess.run(argv, cwd=project, env={**os.environ, "CI": "true"}, capture_output=True, text=True)
+    ci = run(project, "tests/unit", *words, module="pytest", env={"CI": "true"})
     assert ci.returncode == 1
     assert "FAILED: with CI=true nothing may be left out" in ci.stdout
 
@@ -150,6 +152,31 @@ def test_unit_tests_cannot_reach_out(project: Path) -> None:
     # The one that swallows the refusal passes, and fails when it is torn down like the others.
     assert done.stdout.splitlines()[-1].strip("= ").startswith("8 failed, 2 passed, 9 errors"), done.stdout
     assert "a unit test may not start processes or use the network" in done.stdout
+
+
+def test_a_real_wheel_is_verified_and_its_absence_has_a_reason(project: Path, tmp_path: Path) -> None:
+    (project / "tests" / "data").mkdir()
+    shutil.copy(ROOT / "tests" / "data" / "real_wheels.toml", project / "tests" / "data")
+    body = "assert real_wheel('jax', '0.10.2').read_bytes() == b'a wheel'\n"
+    (project / "tests" / "unit" / "test_it.py").write_text(f"def test_it(real_wheel):\n    {body}")
+    (project / "tests" / "unit").rename(project / "tests" / "integration")
+    nothing = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ""}
+    env = {**nothing, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    test = "tests/integration/test_it.py"
+    absent = run(project, test, module="pytest", env=env)
+    ci = run(project, test, module="pytest", env={**env, "CI": "true"})
+    assert "package index not reachable for jax-0.10.2-py3-none-any.whl: ERROR: No matching" in absent.stdout
+    assert ci.returncode == 1
+    (cached,) = (tmp_path / "cache").glob("jax-rocm-release/test-wheels/*/.lock")
+    cached.with_name("jax-0.10.2-py3-none-any.whl").write_bytes(b"a wheel")
+    damaged = run(project, test, module="pytest", env=env)
+    assert "1 skipped" in damaged.stdout.splitlines()[-1], "a file with another digest must not be used"
+    table = project / "tests" / "data" / "real_wheels.toml"
+    right, wrong = hashlib.sha256(b"a wheel").hexdigest(), cached.parent.name
+    table.write_text(table.read_text().replace(wrong, right))
+    good = cached.parent.rename(cached.parent.with_name(right))
+    (good / "jax-0.10.2-py3-none-any.whl").write_bytes(b"a wheel")
+    assert "1 passed" in run(project, test, module="pytest", env=env).stdout.splitlines()[-1]
 
 
 def test_integration_tests_can(project: Path) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -185,13 +186,16 @@ def test_exit_codes_signals_and_the_process_itself_are_the_programs_own(made: Tr
     assert json.loads(out)["pid"] == process.pid
 
 
-def test_a_start_takes_less_than_half_a_second_once_set_up(made: Tree) -> None:
-    took = []
-    for _ in range(3):
-        began = time.perf_counter()
-        assert made.run().returncode == 0
-        took.append(time.perf_counter() - began)
-    assert min(took) < 0.5
+def cpu_seconds(action: Callable[[], subprocess.CompletedProcess[str]]) -> float:
+    """CPU time of one start; unlike the time on the clock it does not depend on what else the machine does."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert action().returncode == 0
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_a_start_costs_next_to_nothing_once_set_up(made: Tree) -> None:
+    assert min(cpu_seconds(made.run) for _ in range(3)) < 0.25
 
 
 def test_two_starts_at_once_share_one_setup(tree: Tree) -> None:
@@ -322,16 +326,22 @@ def test_old_pythons_are_refused(tree: Tree, pythons: dict[str, Path], left_out:
 
 
 @pytest.mark.network
-def test_the_real_lock_installs_from_the_users_index(tree: Tree) -> None:
+def test_a_real_first_start_and_help_at_once_after_that(tree: Tree) -> None:
+    shutil.rmtree(tree.root / "ci_build")
+    unwanted = shutil.ignore_patterns("__pycache__")
+    for package in ("ci_build", "pjrt", "plugin", "promotion"):
+        shutil.copytree(ROOT / package, tree.root / package, ignore=unwanted)
     for name in ("requirements.lock", "requirements-dev.lock"):
         shutil.copy(ROOT / "build" / name, tree.root / "build" / name)
-    (tree.root / "ci_build" / "cli.py").write_text(
-        "import auditwheel, click, elftools, filelock, isal.isal_zlib, packaging, platformdirs, rich, zstandard\n"
-        "print('all there')\n"
-    )
     tree.env = dict(os.environ)
-    done = tree.run()
-    assert (done.returncode, done.stdout) == (0, "all there\n"), done.stderr
+    first = tree.run("--help")
+    assert first.returncode == 0, first.stderr
+    assert first.stderr.startswith("Setting up .venv from build/requirements.lock ... done in ")
+    assert first.stdout.startswith("Usage: ci_build ")
+    assert min(cpu_seconds(lambda: tree.run("--help")) for _ in range(3)) < 0.5
+    assert tree.run("--help").stderr == ""
+    imports = "import auditwheel, click, elftools, filelock, isal.isal_zlib, packaging, platformdirs, rich, zstandard"
+    assert subprocess.run([tree.root / ".venv" / "bin" / "python", "-c", imports]).returncode == 0
 
 
 @pytest.mark.network
