@@ -310,6 +310,26 @@ def test_a_damaged_bundle_is_refused_also_when_all_targets_stay(plugin: Path, tm
     refused(source, tmp_path, plan("plugin", targets=None), RepairError, "MD5")
 
 
+def test_checksums_of_bundles_are_checked_unless_told_otherwise(plugin: Path, tmp_path: Path) -> None:
+    source = broken(plugin, tmp_path, _solver=one_bit)
+    (tmp_path / "out").mkdir()
+    made = repair(source, plan("plugin", verify_bundles=False), tmp_path / "out")
+    assert made.targets_kept == ("gfx942", "gfx950")
+
+
+def test_generic_code_counts_for_the_processors_that_it_covers(real_wheel: RealWheel, tmp_path: Path) -> None:
+    """0.9.1 has no gfx942, only gfx9-4-generic; it still fails, but for its symbols."""
+    source = real_wheel("jax-rocm7-plugin", "0.9.1")
+    chosen = plan("plugin", "0.9.1+rocm7.2.0", targets=(GFX942,), hip_soname="", runpath={})
+    covering = replace(chosen, covers={"gfx9-4-generic": ("gfx942", "gfx950")})
+    for folder, given, error, named in (
+        (tmp_path / "without", chosen, FatbinError, "gfx942"),
+        (tmp_path / "with", covering, RepairError, "unversioned-symbol-too-new"),
+    ):
+        folder.mkdir()
+        refused(source, folder, given, error, named)
+
+
 def test_a_wrong_record_is_refused(plugin: Path, tmp_path: Path) -> None:
     source = broken(plugin, tmp_path, record=False, version=lambda data: data + b"# more\n")
     refused(source, tmp_path, plan("plugin"), ArchiveError, r"version\.py \[record-wrong-hash\]")
