@@ -37,7 +37,7 @@ def write_debug(image: Image, source: Path, out: Path, dropped: Collection[int])
     for index, section in enumerate(image.sections):
         kept = index in dropped or section.type == elf64.SHT_NOTE or not section.flags & elf64.SHF_ALLOC
         if kept and section.file_size:
-            position += -position % max(1, section.alignment)
+            position = section.align(position)
         placed.append(section._replace(offset=position, type=section.type if kept else elf64.SHT_NOBITS))
         position += placed[-1].file_size
     table = position + -position % 8

@@ -16,12 +16,14 @@ from typing import NamedTuple
 from ci_build.errors import ElfError
 
 PT_LOAD, PT_DYNAMIC = 1, 2
-SHT_PROGBITS, SHT_SYMTAB, SHT_STRTAB, SHT_RELA, SHT_NOTE, SHT_NOBITS, SHT_DYNSYM = 1, 2, 3, 4, 7, 8, 11
+SHT_NULL, SHT_PROGBITS, SHT_SYMTAB, SHT_STRTAB, SHT_RELA, SHT_NOTE, SHT_NOBITS, SHT_DYNSYM = 0, 1, 2, 3, 4, 7, 8, 11
 SHF_ALLOC, SHF_INFO_LINK = 0x2, 0x40
 SHN_LORESERVE, SHN_XINDEX = 0xFF00, 0xFFFF
 DT_NULL, DT_NEEDED, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_SONAME, DT_RPATH, DT_RUNPATH = 0, 1, 5, 6, 10, 14, 15, 29
 DT_VERSYM, DT_RELACOUNT, DT_VERDEF, DT_VERDEFNUM = 0x6FFFFFF0, 0x6FFFFFF9, 0x6FFFFFFC, 0x6FFFFFFD
 DT_VERNEED, DT_VERNEEDNUM = 0x6FFFFFFE, 0x6FFFFFFF
+
+_ALIGNMENT_LIMIT = 1 << 16
 
 HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -46,8 +48,19 @@ class Section(NamedTuple):
 
     @property
     def file_size(self) -> int:
-        """Bytes that the section takes in the file: none for NOBITS."""
-        return 0 if self.type == SHT_NOBITS else self.size
+        """Bytes that the section takes in the file: none for NOBITS and NULL."""
+        return 0 if self.type in (SHT_NULL, SHT_NOBITS) else self.size
+
+    def align(self, position: int) -> int:
+        """The first place from `position` on where the section may begin.
+
+        Raises:
+            ElfError: its alignment makes no sense in a file.
+        """
+        alignment = max(1, self.alignment)
+        if alignment > _ALIGNMENT_LIMIT:
+            raise ElfError(f"Section {self.name} wants an alignment of {alignment}.", hint="The file is damaged.")
+        return position + -position % alignment
 
 
 class Segment(NamedTuple):
@@ -137,9 +150,13 @@ class Image:
         if rows and names >= len(rows):
             raise ElfError(f"{self.label} has no section name table.", hint="The file is damaged.")
         table = self.read(rows[names][4], rows[names][5]) if rows else b""
-        return tuple(
+        sections = [
             Section(r[4], r[5], r[1], r[2], text(table, r[0], self.label), r[3], r[6], r[7], r[8], r[9]) for r in rows
-        )
+        ]
+        for section in sections:
+            if section.file_size and section.offset + section.file_size > len(self.data):
+                raise ElfError(f"{self.label} ends before section {section.name} does.", hint="It is truncated.")
+        return tuple(sections)
 
     def read(self, offset: int, size: int) -> bytes:
         """The bytes [offset, offset + size) of the file.

@@ -154,11 +154,13 @@ def _check_apart(image: Image, leaving: Iterable[Section]) -> None:
 def _end_of_fixed(image: Image, sections: Iterable[Section]) -> int:
     """Where the bytes end that stay in place: headers, segments, and sections before the first dropped one."""
     program_headers: int = HEADER.unpack(image.read(0, HEADER.size))[5]
-    return max(
+    end = max(
         program_headers + SEGMENT.size * len(image.segments),
         *(segment.offset + segment.file_size for segment in image.segments),
-        *(section.offset + section.file_size for section in sections),
+        *(section.offset + section.file_size for section in sections if section.file_size),
     )
+    image.read(end, 0)  # refuses an end outside of the file
+    return end
 
 
 def _tail(
@@ -169,8 +171,8 @@ def _tail(
     for section, content in rows:
         offset = section.offset
         if content is not None:
-            tail.extend(bytes(-(base + len(tail)) % max(1, section.alignment)))
-            offset = base + len(tail)
+            offset = section.align(base + len(tail))
+            tail.extend(bytes(offset - base - len(tail)))
             tail.extend(content)
         info = section.info
         if section.flags & elf64.SHF_INFO_LINK or section.type in (elf64.SHT_RELA, _REL):
