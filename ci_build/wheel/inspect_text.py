@@ -14,6 +14,7 @@ from ci_build.wheel.inspect_model import ElfFacts, Metadata, WheelReport
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
+    from rich.text import Text
 
 _STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 _SHOWN_MEMBERS = 3
@@ -78,19 +79,19 @@ def _grid(*columns: str) -> Table:
     return table
 
 
-def _line(text: str) -> RenderableType:
+def _line(text: str, style: str = "") -> Text:
+    """Text as it is, without markup; what a terminal could take for a command is replaced."""
     from rich.text import Text
 
-    return Text(text, overflow="fold")
+    safe = "".join(letter if letter.isprintable() or letter == "\n" else "\N{REPLACEMENT CHARACTER}" for letter in text)
+    return Text(safe, style=style, overflow="fold")
 
 
 def _rows(pairs: Iterable[tuple[str, str]]) -> Table:
-    from rich.text import Text
-
     table = _grid("", "*")
     for name, value in pairs:
         if value:
-            table.add_row(Text(name, style="dim"), _line(value))
+            table.add_row(_line(name, "dim"), _line(value))
     return table
 
 
@@ -155,7 +156,7 @@ def _device(report: WheelReport, width: int) -> Table:
     table = _grid(*[""] * across)
     height = -(-len(cells) // across)
     for row in range(height):
-        table.add_row(*(cells[i] if i < len(cells) else "" for i in range(row, height * across, height)))
+        table.add_row(*(_line(cells[i]) if i < len(cells) else "" for i in range(row, height * across, height)))
     return table
 
 
@@ -211,7 +212,7 @@ def _findings(findings: Sequence[Finding]) -> Table:
             names = list(dict.fromkeys(PurePosixPath(item.member).name for item in hidden))
             named = f" in {', '.join(names)}" if all(names) and len(names) <= _SHOWN_LIBRARIES else ""
             table.add_row("", _line(f"and {len(hidden)} more{named}"))
-        table.add_row("", Text(f"-> {items[0].remedy}", style="green", overflow="fold"))
+        table.add_row("", _line(f"-> {items[0].remedy}", "green"))
     return table
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from ci_build.model import Severity, to_json
-from ci_build.wheel.inspect import WheelReport, check_set, inspect_set, inspect_wheel, member_infos, worst
+from ci_build.wheel.inspect import WheelReport, check_set, inspect_set, inspect_wheel, member_infos, render, worst
 from tests.made_wheel import (
     ACCEPTED,
     GLIBC,
@@ -240,3 +242,48 @@ def test_two_versions_side_by_side_are_no_conflict(tmp_path: Path) -> None:
     later.version = "1.2.4"
     later.replace("Summary", "JAX PJRT plugin (ROCm:7.14.0)")
     assert check_set(inspected(clean_pjrt(), plugin, later, folder=tmp_path)) == ()
+
+
+# What a person sees.
+
+
+def shown(report: WheelReport, width: int = 100) -> str:
+    console = Console(width=width, record=True, file=io.StringIO())
+    render(report, console, verbose=True)
+    return console.export_text()
+
+
+def test_markup_and_escape_sequences_are_shown_and_not_obeyed(tmp_path: Path) -> None:
+    made = clean_pjrt()
+    made.replace("Summary", "[red]loud[/] \x1b[31mred\x07 (ROCm:7.2.0)")
+    made.metadata += ["Provides-Extra: with-rocm", 'Requires-Dist: amd_rccl_instinct; extra == "with-rocm"']
+    text = shown(look(made, tmp_path))
+    assert "[red]loud[/] \ufffd[31mred\ufffd (ROCm:7.2.0)" in text
+    assert "[with-rocm] asks for 1 distributions" in text
+    assert "\x1b" not in text
+
+
+def test_a_report_on_a_damaged_archive_is_short(tmp_path: Path) -> None:
+    made = clean_pjrt()
+    made.archive = lambda data: data[:-30]
+    text = shown(look(made, tmp_path))
+    assert "archive damaged or unsafe" in text
+    assert "1 error, 0 warnings, 0 notes" in text
+    assert len(text.splitlines()) < 12
+
+
+def test_findings_of_one_kind_stand_together(tmp_path: Path) -> None:
+    made = clean_pjrt()
+    for number in range(6):
+        made.files[f"lib{number}.so"] = library(fatbins=[fat_binary()], runpath="relative")
+    text = " ".join(shown(look(made, tmp_path)).split())
+    assert text.count("runpath-unsafe") == 1
+    assert "and 3 more in lib3.so, lib4.so, lib5.so" in text
+    assert "6 errors, 0 warnings, 0 notes" in text
+
+
+def test_a_clean_wheel_says_so(tmp_path: Path) -> None:
+    text = shown(look(clean_pjrt(), tmp_path))
+    assert "Findings\n  nothing found" in "\n".join(line.rstrip() for line in text.splitlines())
+    assert "RECORD and device code checked" in text
+    assert "hashes not verified" in shown(look(clean_pjrt(), tmp_path, verify=False))
