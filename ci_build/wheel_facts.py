@@ -8,7 +8,7 @@ from typing import Any
 from packaging.version import Version
 
 from ci_build import layouts, targets, versions
-from ci_build.model import BuildRequest
+from ci_build.model import BuildRequest, RocmVersion
 
 _LICENSE = Path(__file__).parents[1] / "LICENSE"
 _OLDEST_PYTHON = ((Version("0.11"), ">=3.12"), (Version("0"), ">=3.11"))
@@ -33,6 +33,11 @@ def build_info(kind: versions.Kind, request: BuildRequest, version: str) -> dict
         "runpath": layouts.runpath(kind, request.targets),
         "stripped": request.strip,
     }
+
+
+def rocm_release(rocm: RocmVersion) -> str:
+    """The release that a ROCm version is, or is on the way to: 7.10.0a20251120 -> 7.10.0."""
+    return Version(str(rocm)).base_version
 
 
 def requires_python(jax_version: str) -> str:

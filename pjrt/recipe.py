@@ -45,6 +45,7 @@ def repair_plan(request: BuildRequest, version: str) -> RepairPlan:
         version=version,
         targets=request.targets,
         covers=targets.covers(),
+        rocm_version=wheel_facts.rocm_release(rocm),
         strip=request.strip,
         runpath={f"{folder}/*.so": layouts.runpath("pjrt", request.targets)},
         hip_soname=layouts.hip_soname(rocm),

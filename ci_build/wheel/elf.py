@@ -20,6 +20,8 @@ __all__ = ["Elf", "Section", "Symbol"]
 _MACHINES = {62: "x86_64", 183: "aarch64", 224: "amdgpu", 243: "riscv64"}
 _BINDS = {0: "LOCAL", 1: "GLOBAL", 2: "WEAK", 10: "UNIQUE"}
 _HIDDEN, _INTERNAL = 2, 1
+_ROCM_MARK = re.compile(r"\broc-(\d+(?:\.\d+)+)")
+"""How ROCm's clang names its release in .comment: `AMD clang version … roc-7.2.0 …`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,6 +88,11 @@ class Elf:
     def init_functions(self) -> tuple[str, ...]:
         """Names of the module initialisation functions of a Python extension."""
         return tuple(name for name in self.exported if name.startswith("PyInit_"))
+
+    @property
+    def rocm_versions(self) -> tuple[str, ...]:
+        """The ROCm releases whose compiler made parts of it, as its marks say; sorted, none without a mark."""
+        return tuple(sorted({found for comment in self.comments for found in _ROCM_MARK.findall(comment)}))
 
     def highest_versions(self) -> dict[str, str]:
         """The highest version wanted per prefix, such as {"GLIBC": "2.27", "GLIBCXX": "3.4.22"}."""

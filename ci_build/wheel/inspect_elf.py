@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -16,7 +15,6 @@ READABLE = b"\x7fELF\x02\x01"
 """First bytes of the files that are looked into: 64 bits, little endian (gABI, "ELF identification")."""
 
 _SHT_SYMTAB = 2
-_ROCM = re.compile(r"\broc-(\d+(?:\.\d+)+)")
 
 
 def facts(
@@ -39,7 +37,7 @@ def facts(
         checkpoints: from inflating it, for the stored size of its sections.
     """
     path = elf.rpath if elf.runpath is None else elf.runpath
-    marks = sorted({found for comment in elf.comments for found in _ROCM.findall(comment)})
+    marks = elf.rocm_versions
     return ElfFacts(
         path=name,
         size=elf.size,

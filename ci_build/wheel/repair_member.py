@@ -100,6 +100,7 @@ def edit_member(name: str, path: Path, plan: RepairPlan, debug: Path | None) -> 
         RepairError: it has a RUNPATH and the plan none for it.
     """
     before = Elf.read(path)
+    _check_rocm(name, before, plan)
     code = _device_code(name, path, before, plan)
     changed = [*code.changed, *_loading(name, path, before, plan)]
     saved = 0
@@ -115,6 +116,15 @@ def edit_member(name: str, path: Path, plan: RepairPlan, debug: Path | None) -> 
         has_code=code.before > 0, targets_dropped=code.dropped,
         code_before=code.before, code_after=code.after, symbols_saved=saved, debug=debug if saved else None,
     )  # fmt: skip
+
+
+def _check_rocm(name: str, elf: Elf, plan: RepairPlan) -> None:
+    marks = elf.rocm_versions
+    if plan.rocm_version and marks and plan.rocm_version not in marks:
+        raise RepairError(
+            f"{name} was compiled with ROCm {', '.join(marks)}, not {plan.rocm_version}.",
+            hint=f"Ask for --rocm-version={marks[-1]}, or take another wheel.",
+        )
 
 
 def _describe(name: str, path: Path, targets: tuple[str, ...]) -> MemberInfo:

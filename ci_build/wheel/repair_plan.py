@@ -23,6 +23,8 @@ class RepairPlan:
         platform_tag: platform that the wheel shall be valid for; auditwheel decides whether it is.
         targets: gfx targets to keep in every fat binary, exactly these; None keeps all.
         covers: generic target -> the processors that run its code.
+        rocm_version: the release of ROCm that must have compiled the device code, as far as the compiler's marks tell;
+            empty asks nothing.
         strip: move symbol tables out of the libraries.
         verify_bundles: check the MD5 of each compressed bundle before cutting it.
         runpath: glob -> DT_RUNPATH; the first match counts, and each member with a RUNPATH must match one; empty
@@ -51,6 +53,7 @@ class RepairPlan:
     platform_tag: str = "manylinux_2_28_x86_64"
     targets: tuple[GfxTarget, ...] | None = None
     covers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    rocm_version: str = ""
     strip: bool = True
     verify_bundles: bool = True
     runpath: Mapping[str, str] = field(default_factory=dict)

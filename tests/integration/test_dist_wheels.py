@@ -20,7 +20,9 @@ from ci_build.model import load_wheel_set
 pytestmark = pytest.mark.network
 ROOT = Path(__file__).resolve().parents[2]
 CI_BUILD = [sys.executable, str(ROOT / "build" / "ci_build")]
-OPTIONS = ["--payload=published", "--python-versions=3.12", "--targets=gfx942,gfx950"]
+PYTHON = "{}.{}".format(*sys.version_info)
+TAG = "cp" + PYTHON.replace(".", "")
+OPTIONS = ["--payload=published", f"--python-versions={PYTHON}", "--targets=gfx942,gfx950"]
 VERSION = "0.10.2+rocm7.2.0.gfx942.gfx950"
 
 
@@ -49,8 +51,8 @@ def test_the_set_is_whole_and_every_file_is_what_the_lists_say(made: Path) -> No
     wheel_set = load_wheel_set((made / "wheels.json").read_text())
     assert [wheel.filename for wheel in wheel_set.wheels] == [
         f"jax_rocm7_pjrt-{VERSION}-py3-none-manylinux_2_28_x86_64.whl",
-        f"jax_rocm7_plugin-{VERSION}-cp312-cp312-manylinux_2_28_x86_64.whl",
-        "jaxlib-0.10.2-cp312-cp312-manylinux_2_27_x86_64.whl",
+        f"jax_rocm7_plugin-{VERSION}-{TAG}-{TAG}-manylinux_2_28_x86_64.whl",
+        f"jaxlib-0.10.2-{TAG}-{TAG}-manylinux_2_27_x86_64.whl",
     ]
     for wheel in wheel_set.wheels:
         data = (made / wheel.filename).read_bytes()
@@ -89,22 +91,8 @@ def test_the_lock_installs_exactly_the_set(made: Path, tmp_path: Path) -> None:
     locked = {package["name"]: package["version"] for package in lock["packages"]}
     assert locked["jax-rocm7-plugin"] == VERSION
     assert {"numpy", "scipy", "ml-dtypes", "opt-einsum", "jax"} < set(locked)
-    uv = [
-        str(Path(sys.prefix, "bin", "uv")),
-        "pip",
-        "install",
-        "--dry-run",
-        "--no-deps",
-        "--target",
-        str(tmp_path / "t"),
-    ]
-    uv += [
-        "--python-version=3.12",
-        "--python-platform=x86_64-manylinux_2_28",
-        "--preview",
-        "-r",
-        str(made / "pylock.toml"),
-    ]
+    uv = [str(Path(sys.prefix, "bin", "uv")), "pip", "install", "--dry-run", "--no-deps", "--preview"]
+    uv += ["--python", sys.executable, "--target", str(tmp_path / "t"), "-r", str(made / "pylock.toml")]
     done = subprocess.run(uv, capture_output=True, text=True, check=False, cwd=made)
     assert done.returncode == 0, done.stderr
     for name in ("jax-rocm7-pjrt", "jax-rocm7-plugin"):
@@ -143,13 +131,14 @@ def test_two_machines_make_the_same_bytes(made: Path, tmp_path: Path) -> None:
         assert (out / name).read_bytes() == (made / name).read_bytes()
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_run_leaves_nothing_half_written_and_is_resumed(
     cache: Path, tmp_path: Path, sign: signal.Signals
 ) -> None:
     out = tmp_path / "dist"
-    argv = [*CI_BUILD, "dist_wheels", *OPTIONS, "--no-strip", f"--out={out}", f"--cache-dir={cache}"]
-    # No strip: other steps than those that the tests before have finished. The signal comes at the plugin's step.
+    # A post release of its own, so that no test before has finished its steps. The signal comes at the second one.
+    argv = [*CI_BUILD, "dist_wheels", *OPTIONS, f"--wheel-post-release={sign.value}"]
+    argv += [f"--out={out}", f"--cache-dir={cache}"]
     with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
