@@ -1,0 +1,190 @@
+"""Offload bundles as bytes: the container of every version, entry IDs, and the choice of targets."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ci_build.errors import FatbinError
+from ci_build.model import GfxTarget
+from ci_build.wheel import bundle
+from ci_build.wheel.bundle import Entry, Packed
+
+HOST = "host-x86_64-unknown-linux-gnu-"
+HIP = "hipv4-amdgcn-amd-amdhsa--"
+FORMATS = [(version, method) for version in (1, 2, 3) for method in (bundle.ZLIB, bundle.ZSTD)]
+
+
+def entries(*targets: str) -> list[Entry]:
+    hosts = [Entry(id=HOST, offset=4096, size=0)]
+    return hosts + [Entry(id=HIP + t, offset=4096 * (n + 1), size=100) for n, t in enumerate(targets)]
+
+
+def test_the_plain_container_is_laid_out_as_the_bundler_does() -> None:
+    # A page for the table, code at page boundaries, nothing behind the last code; the empty host shares a place.
+    plain = bundle.build(
+        [(HOST, b""), (HIP + "gfx90a", b"a" * 10), (HIP + "gfx942", b"b" * 4097), (HIP + "gfx950", b"c")]
+    )
+    assert plain[:32] == b"__CLANG_OFFLOAD_BUNDLE__" + struct.pack("<Q", 4)
+    assert plain[32:86] == struct.pack("<QQQ", 4096, 0, len(HOST)) + HOST.encode()
+    assert [(e.offset, e.size) for e in bundle.parse_entries(plain, len(plain))] == [
+        (4096, 0), (4096, 10), (8192, 4097), (16384, 1),
+    ]  # fmt: skip
+    assert len(plain) == 16385
+    assert plain[8192:12289] == b"b" * 4097
+
+
+@pytest.mark.parametrize(
+    ("version", "layout", "expected"),
+    [(1, "<4sHHIQ", 20), (2, "<4sHHIIQ", 24), (3, "<4sHHQQQ", 32)],
+)
+def test_the_compression_header_of_each_version(version: int, layout: str, expected: int) -> None:
+    plain = bundle.build([(HOST, b""), (HIP + "gfx942", b"code")])
+    packed = bundle.pack(plain, version=version, method=bundle.ZSTD)
+    magic, found, method, *sizes, size, digest = struct.unpack_from(layout, packed)
+    assert (magic, found, method, size) == (b"CCOB", version, 1, len(plain))
+    assert sizes == ([] if version == 1 else [len(packed)])
+    assert digest.to_bytes(8, "little") == hashlib.md5(plain).digest()[:8]
+    assert Packed.parse(packed).header_size == expected
+    assert packed[expected : expected + 4] == b"\x28\xb5\x2f\xfd"  # a zstd frame, RFC 8878
+
+
+@settings(max_examples=25, deadline=None)
+@given(codes=st.lists(st.binary(max_size=300), max_size=4), layout=st.sampled_from(FORMATS))
+def test_what_is_packed_comes_out_again(codes: list[bytes], layout: tuple[int, int]) -> None:
+    version, method = layout
+    plain = bundle.build([(HIP + f"gfx{900 + n}", code) for n, code in enumerate(codes)], alignment=64)
+    packed = bundle.pack(plain, version=version, method=method)
+    assert bundle.unpack(packed) == plain
+    assert bundle.unpack(packed + b"\0" * 50) == plain
+    assert bundle.pack(plain, version=version, method=method) == packed
+    found = [plain[e.offset : e.offset + e.size] for e in bundle.parse_entries(plain, len(plain))]
+    assert found == codes
+
+
+@pytest.mark.parametrize(("version", "method"), FORMATS)
+def test_every_flipped_byte_is_noticed(version: int, method: int) -> None:
+    packed = bundle.pack(
+        bundle.build([(HIP + "gfx942", bytes(range(256)) * 3)], alignment=16), version=version, method=method
+    )
+    unnoticed = []
+    for place in range(len(packed)):
+        damaged = bytearray(packed)
+        damaged[place] ^= 0x10
+        try:
+            bundle.unpack(bytes(damaged))
+        except FatbinError:
+            continue
+        unnoticed.append(place)
+    # v2 and v3 say how long they are; longer than the stream is what padding looks like.
+    sizes = set() if version == 1 else set(range(8, 12 if version == 2 else 16))
+    # One bit of the zlib header (FLEVEL) and one of the zstd frame header are hints without meaning for the content.
+    start = Packed.parse(packed).header_size
+    assert set(unnoticed) - sizes <= set(range(start, start + 6))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"CCOB\x04\x00" + bytes(40), "known compressed bundle header"),
+        (b"CCOB\x03\x00\x01\x00", "known compressed bundle header"),
+        (struct.pack("<4sHHQQQ", b"CCOB", 3, 7, 100, 10, 0), "method 7"),
+        (struct.pack("<4sHHQQQ", b"CCOB", 3, 1, 32, 10, 0), "impossible sizes"),
+        (struct.pack("<4sHHQQQ", b"CCOB", 3, 1, 100, 1 << 40, 0), "impossible sizes"),
+    ],
+)
+def test_unknown_compression_headers_are_refused(data: bytes, message: str) -> None:
+    with pytest.raises(FatbinError, match=message):
+        Packed.parse(data)
+
+
+def table(*rows: tuple[int, int, str]) -> bytes:
+    body = b"".join(struct.pack("<QQQ", offset, size, len(name)) + name.encode() for offset, size, name in rows)
+    return bundle.PLAIN_MAGIC + struct.pack("<Q", len(rows)) + body
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        (b"__CLANG_OFFLOAD_BUNDLe__" + bytes(8), "magic"),
+        (bundle.PLAIN_MAGIC + struct.pack("<Q", 1 << 60), "does not end"),
+        (table((64, 4, "x" * 8))[:-3], "damaged"),
+        (table((64, 4, "gfx\xe9")), "damaged"),
+        (table((500, 600, "a")), "a overlaps another one or lies outside"),
+        (table((10, 4, "a")), "a overlaps"),
+        (table((500, 100, "a"), (550, 10, "b")), "b overlaps"),
+    ],
+)
+def test_damaged_entry_tables_are_refused(head: bytes, message: str) -> None:
+    with pytest.raises(FatbinError, match=message):
+        bundle.parse_entries(head, 1000)
+
+
+@pytest.mark.parametrize(
+    ("entry_id", "target"),
+    [
+        ("hipv4-amdgcn-amd-amdhsa--gfx942", "gfx942"),
+        ("hipv4-amdgcn-amd-amdhsa--gfx90a:xnack-:sramecc+", "gfx90a:sramecc+:xnack-"),
+        ("hipv4-amdgcn-amd-amdhsa--gfx9-4-generic", "gfx9-4-generic"),
+        ("hip-amdgcn-amd-amdhsa-gfx906", "gfx906"),
+        ("hip-amdgcn-amd-amdhsa--gfx1100", "gfx1100"),
+        ("hipv4-amdgcn-amd-amdhsa-unknown-gfx1250", "gfx1250"),
+        ("openmp-amdgcn-amd-amdhsa--gfx908", "gfx908"),
+        ("hip-spirv64-amd-amdhsa--amdgcnspirv", None),
+        (HOST, None),
+        ("hipv4-amdgcn-amd-amdhsa--gfxbroken", None),
+        ("hipv4-amdgcn-amd-amdhsa--gfx942:fast+", None),
+    ],
+)
+def test_targets_of_entry_ids(entry_id: str, target: str | None) -> None:
+    entry = Entry(id=entry_id, offset=0, size=1)
+    assert entry.target == (GfxTarget.parse(target) if target else None)
+    assert entry.name == (target or entry_id)
+    assert entry.is_host is entry_id.startswith("host")
+
+
+VARIANTS = ("gfx90a", "gfx90a:sramecc+:xnack-", "gfx90a:xnack+", "gfx942", "gfx9-4-generic", "gfx11-generic")
+COVERS = {"gfx9-4-generic": ("gfx942", "gfx950"), "gfx11-generic": ("gfx1100", "gfx1101")}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "kept", "missing"),
+    [
+        ("gfx942", "gfx942", ""),
+        ("gfx90a", "gfx90a gfx90a:sramecc+:xnack- gfx90a:xnack+", ""),
+        ("gfx90a:xnack-", "gfx90a gfx90a:sramecc+:xnack-", ""),
+        ("gfx90a:sramecc-:xnack+", "gfx90a gfx90a:xnack+", ""),
+        ("gfx950", "gfx9-4-generic", ""),
+        ("gfx942 gfx950", "gfx942 gfx9-4-generic", ""),
+        ("gfx9-4-generic", "gfx9-4-generic", ""),
+        ("gfx1101 gfx942", "gfx942 gfx11-generic", ""),
+        ("gfx1030 gfx942 gfx906", "gfx942", "gfx1030 gfx906"),
+        ("", "", ""),
+    ],
+)
+def test_the_choice_of_targets(wanted: str, kept: str, missing: str) -> None:
+    chosen = bundle.select(entries(*VARIANTS), [GfxTarget.parse(text) for text in wanted.split()], COVERS)
+    assert [e.name for e in chosen.kept] == [HOST, *kept.split()]
+    assert " ".join(map(str, chosen.missing)) == missing
+    assert len(chosen.kept) + len(chosen.dropped) == len(VARIANTS) + 1
+
+
+def test_generic_code_serves_only_whom_it_covers() -> None:
+    wanted = [GfxTarget.parse("gfx950")]
+    assert bundle.select(entries(*VARIANTS), wanted).missing == tuple(wanted)
+
+
+def test_an_entry_without_code_serves_nobody() -> None:
+    empty = [Entry(id=HIP + "gfx942", offset=4096, size=0)]
+    assert bundle.select(empty, [GfxTarget.parse("gfx942")]).missing
+
+
+@pytest.mark.parametrize(
+    ("offsets", "alignment"), [((4096, 8192), 4096), ((1 << 20,), 4096), ((256, 640), 128), ((3,), 1)]
+)
+def test_the_alignment_of_a_bundle_is_kept(offsets: tuple[int, ...], alignment: int) -> None:
+    assert bundle.alignment_of([Entry(id="a", offset=offset, size=1) for offset in offsets]) == alignment
