@@ -301,15 +301,13 @@ def unsatisfied(seen: dict[str, dict[str, Any]], wheels: list[SetWheel]) -> Iter
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_dying_at_any_write_and_running_again(
-    tmp_path: Path,
-    wheels: list[SetWheel],
-    next_wheels: list[SetWheel],
-    after: bool,
-) -> None:
+def test_dying_at_any_write_and_running_again(tmp_path: Path, after: bool) -> None:
+    one_python: dict[str, Any] = {"python_versions": ("3.12",)}
+    wheels = make_wheels(tmp_path / "w", pythons=("3.12",))
+    next_wheels = make_wheels(tmp_path / "w", version="0.10.2+rocm7.3.0", pythons=("3.12",))
     before = DirBucket(tmp_path / "before")
-    go(before, staged_in(before, tmp_path / "sets", wheels))
-    staged = staged_in(before, tmp_path / "sets", next_wheels)
+    go(before, staged_in(before, tmp_path / "sets", wheels, **one_python))
+    staged = staged_in(before, tmp_path / "sets", next_wheels, **one_python)
     undisturbed = DirBucket(shutil.copytree(before.root, tmp_path / "undisturbed"))
     go(undisturbed, staged)
     expected = objects(undisturbed)
@@ -321,8 +319,9 @@ def test_dying_at_any_write_and_running_again(
             assert list(unsatisfied(offered(bucket), [*wheels, *next_wheels])) == []
             go(bucket, staged)
             assert objects(bucket) == expected
+            shutil.rmtree(bucket.root)
         else:
-            assert number > 20
+            assert number >= 20
             return
 
 

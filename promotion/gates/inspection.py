@@ -1,0 +1,114 @@
+"""The inspection gate: every staged wheel is inspected, and wheels.json and the staged index tell the truth."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from ci_build.errors import BucketError
+from ci_build.model import Finding, GfxTarget, MemberInfo, Severity, Tier, Wheel
+from ci_build.targets import covers, lists, machs
+from ci_build.wheel.findings import is_integrity
+from ci_build.wheel.inspect import WheelReport, check_set, inspect_wheel, member_infos
+from promotion.bucket import sha256_of
+from promotion.gates import Check, Gate, Room, error
+from promotion.index import metadata_name
+from promotion.layout import project_pages
+from promotion.sidecar import core_metadata
+
+_UNTRUE = "Build and stage the set again."
+
+
+def run(room: Room) -> Iterator[Check]:
+    """One check for each wheel, one for the set, one for its index."""
+    reports = []
+    for wheel in room.wheel_set.wheels:
+        path = room.wheel(wheel)
+        report = _inspect(room, path)
+        reports.append(report)
+        findings = (*_counted(report, wheel), *_untrue_members(report, wheel))
+        yield Check(name=wheel.filename, findings=findings, details=_summary(report))
+    yield Check(name="set", findings=check_set(reports))
+    yield Check(name="index", findings=tuple(_index_findings(room)))
+
+
+GATE = Gate(name="inspection", tier=Tier.STRUCTURE, per_target=False, run=run)
+
+
+def _inspect(room: Room, path: Path) -> WheelReport:
+    return inspect_wheel(
+        path,
+        expected=[GfxTarget.parse(target) for target in room.wheel_set.targets],
+        covers=covers(),
+        machs=machs(),
+        allow_list=lists()["compiler-supported"],
+        verify=True,
+        scratch=room.work,
+        progress=room.progress,
+    )
+
+
+def _counted(report: WheelReport, wheel: Wheel) -> Iterator[Finding]:
+    """Of a wheel that is taken as others published it, only those errors count that say that its bytes are broken."""
+    as_published = wheel.sha256 == wheel.source_sha256
+    for finding in report.findings:
+        named = dataclasses.replace(finding, message=f"{report.filename}: {finding.message}")
+        if as_published and finding.severity is Severity.ERROR and not is_integrity(finding):
+            named = dataclasses.replace(named, severity=Severity.WARNING)
+        yield named
+
+
+def _summary(report: WheelReport) -> dict[str, object]:
+    counts = {str(level): sum(f.severity is level for f in report.findings) for level in Severity}
+    return {"sha256": report.sha256, "findings": counts, "codes": sorted({f.code for f in report.findings})}
+
+
+def _untrue_members(report: WheelReport, wheel: Wheel) -> Iterator[Finding]:
+    """Where wheels.json says something else about the libraries than their bytes do."""
+    found = {member.path: member for member in member_infos(report)}
+    promised = {member.path: member for member in wheel.members}
+    for path in sorted(found.keys() | promised.keys()):
+        differences = _differences(found.get(path), promised.get(path))
+        if differences:
+            text = f"{wheel.filename}: wheels.json is wrong about {path}: {differences}."
+            yield error("wheels-json-untrue", text, _UNTRUE, member=path)
+
+
+def _differences(found: MemberInfo | None, promised: MemberInfo | None) -> str:
+    if found is None:
+        return "there is no such library"
+    if promised is None:
+        return "it is not listed"
+    names = (field.name for field in dataclasses.fields(found))
+    return "; ".join(
+        f"{name} is {_plain(getattr(found, name))!r}, not {_plain(getattr(promised, name))!r}"
+        for name in names
+        if _plain(getattr(found, name)) != _plain(getattr(promised, name))
+    )
+
+
+def _plain(value: object) -> object:
+    return sorted(value) if isinstance(value, tuple) else value
+
+
+def _index_findings(room: Room) -> Iterator[Finding]:
+    """Whether the staged index offers every wheel with its hash, and metadata that is the wheel's own."""
+    for wheel in room.wheel_set.wheels:
+        try:
+            _, page_key = project_pages(room.staged.simple, wheel.name)
+            files = json.loads(room.bucket.get(page_key))["files"]
+            (entry,) = [file for file in files if file["filename"] == wheel.filename]
+            said = (entry["hashes"]["sha256"], entry["core-metadata"]["sha256"])
+            sidecar = room.bucket.get(room.staged.file(metadata_name(wheel.filename)))
+        except (BucketError, ValueError, KeyError, TypeError) as problem:
+            yield error("index-incomplete", f"{wheel.filename} is not offered properly: {problem}.", _UNTRUE)
+            continue
+        with room.bucket.open(room.staged.file(wheel.filename)) as file:
+            own = core_metadata(file, wheel.filename)
+        if sidecar != own:
+            text = f"{metadata_name(wheel.filename)} is not the METADATA of {wheel.filename}."
+            yield error("index-untrue", text, _UNTRUE)
+        if said != (wheel.sha256, sha256_of(own)):
+            yield error("index-untrue", f"The staged index gives other hashes for {wheel.filename}.", _UNTRUE)

@@ -1,0 +1,105 @@
+"""Tells whether the right files are installed and can be imported; run by the Python of a fresh environment.
+
+Needs the standard library only. Reads a question (JSON) from its first argument and prints an answer (JSON):
+
+- `paths`: folders with distributions; null means the interpreter's own.
+- `distributions`: name -> {"version": ..., "files": {path: sha256}}.
+- `imports`: modules to import, in order; `devices`: ask jax for its devices afterwards.
+
+The answer is the last line, since imports may print too.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib
+import importlib.metadata
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file, 64 hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def wrong_files(distribution: importlib.metadata.Distribution, expected: dict[str, str]) -> Iterator[str]:
+    """Sentences on installed files that are not what RECORD, or the wheel set, says."""
+    seen = set()
+    for file in distribution.files or ():
+        path = Path(str(distribution.locate_file(file)))
+        seen.add(str(file))
+        if file.hash is None and str(file) not in expected:
+            continue
+        if not path.is_file():
+            yield f"{file} is not installed"
+            continue
+        actual = sha256_of(path)
+        if file.hash is not None:
+            recorded = base64.urlsafe_b64decode(file.hash.value + "==").hex()
+            if actual != recorded:
+                yield f"{file} has sha256 {actual}, RECORD says {recorded}"
+        if actual != expected.get(str(file), actual):
+            yield f"{file} has sha256 {actual}, the wheel set says {expected[str(file)]}"
+    yield from (f"{path} is not in RECORD" for path in sorted(expected.keys() - seen))
+
+
+def distributions(paths: list[str] | None) -> dict[str, list[importlib.metadata.Distribution]]:
+    """What is installed, by normalised name (PEP 503)."""
+    found: dict[str, list[importlib.metadata.Distribution]] = {}
+    for item in importlib.metadata.distributions(path=paths or sys.path):
+        found.setdefault(re.sub(r"[-_.]+", "-", item.metadata["Name"]).lower(), []).append(item)
+    return found
+
+
+def wrong_distributions(
+    installed: dict[str, list[importlib.metadata.Distribution]], wanted: dict[str, Any]
+) -> Iterator[str]:
+    """Sentences on distributions that are not installed as they should be."""
+    for name, what in wanted.items():
+        found = installed.get(name, [])
+        if len(found) != 1:
+            yield f"{name} is installed {len(found)} times"
+        elif found[0].version != what["version"]:
+            yield f"{name} is installed in version {found[0].version}, not {what['version']}"
+        else:
+            yield from (f"{name}: {problem}" for problem in wrong_files(found[0], what["files"]))
+
+
+def failed_imports(modules: list[str]) -> Iterator[str]:
+    """Sentences on modules that cannot be imported."""
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except Exception as error:
+            yield f"import {module} failed: {type(error).__name__}: {error}"
+
+
+def main(question: dict[str, Any]) -> dict[str, Any]:
+    """Answer a question."""
+    installed = distributions(question["paths"])
+    problems = list(wrong_distributions(installed, question["distributions"]))
+    problems += failed_imports(question["imports"])
+    platforms: list[str] = []
+    if question["devices"] and not problems:
+        try:
+            devices = importlib.import_module("jax").devices()
+            platforms = sorted({str(device.client.platform) for device in devices})
+        except Exception as error:
+            problems.append(f"jax.devices() failed: {type(error).__name__}: {error}")
+    return {
+        "problems": problems,
+        "platforms": platforms,
+        "installed": {name: items[0].version for name, items in sorted(installed.items())},
+    }
+
+
+if __name__ == "__main__":
+    answer = json.dumps(main(json.loads(sys.argv[1])))
+    sys.stdout.write(f"\n{answer}\n")
