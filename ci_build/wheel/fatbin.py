@@ -83,6 +83,7 @@ def read_targets(
                 heads.extend(reader.objects(bundle, _head_of_code, verify=True))
         except FatbinError as error:
             problem = error.message
+            heads.clear()
         return _Scan(bundle=bundle, entries=entries, heads=tuple(heads), damage=problem)
 
     scans = each(path, bundles, scan, threads=threads)
