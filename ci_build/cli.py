@@ -161,7 +161,9 @@ def release(state: _State, /, *, local: bool, bucket: str | None, **after: objec
         raise RequestError("release needs --local.", hint="Run `ci_build release --local`.")
     settings = state.settings({**after, "bucket": bucket})
     reporter = _reporter(settings)
-    way.release_local(settings, reporter, _runner(reporter))
+    receipt = way.release_local(settings, reporter, _runner(reporter))
+    if receipt is not None and settings.flag("json"):
+        _print_json(receipt)
 
 
 @main.command()

@@ -1,0 +1,120 @@
+"""The way from a set to users, as a person asks for it: stage, gate, promote, and the line that installs it.
+
+Part of the command line: only it knows both sides, building and promotion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ci_build import build, options
+from ci_build.errors import RequestError
+from ci_build.model import Evidence, Runner
+from ci_build.report import Reporter
+from ci_build.runner import HostRunner
+from promotion import gates
+from promotion import promote as promotion_promote
+from promotion import stage as promotion_stage
+from promotion.dirbucket import DirBucket
+from promotion.gates import coverage, inspection, install
+from promotion.layout import StagedSet
+from promotion.policy import load_policy
+from promotion.promote import Promotion
+
+GATES = ("inspection", "coverage", "install")
+SERVE_PORT = 8000
+"""Port of `ci_build index serve` unless it is told another one."""
+
+
+def parse_staged(text: str) -> StagedSet:
+    """Read `<index>/<digest>`, as `ci_build stage` prints it."""
+    index, slash, digest = text.rpartition("/")
+    if not slash:
+        raise RequestError(f"{text!r} is not a staged set.", hint="Write it as `stage` prints it: INDEX/DIGEST.")
+    return StagedSet(index=index, digest=digest)
+
+
+def stage(folder: Path, bucket: Path, reporter: Reporter) -> StagedSet:
+    """Put the set in a folder under its digest."""
+    return promotion_stage.stage(DirBucket(bucket), folder, progress=reporter)
+
+
+def gate(name: str, staged: StagedSet, bucket: Path, reporter: Reporter, runner: Runner) -> tuple[Evidence, ...]:
+    """Run a gate, or all.
+
+    Raises:
+        GateError: one did not pass; the evidence that says so is kept.
+    """
+    _require(bucket)
+    known = {"inspection": inspection.GATE, "coverage": coverage.GATE, "install": install.make_gate()}
+    wanted = [known[word] for word in (GATES if name == "all" else (name,))]
+    evidences = gates.run_gates(DirBucket(bucket), staged, wanted, runner, reporter)
+    for evidence in evidences:
+        counts = ", ".join(f"{count} {word}" for word, count in evidence.counts.items() if count)
+        reporter.line(f"  {evidence.gate} ({evidence.target}): {evidence.outcome}: {counts}")
+    gates.raise_for_failures(evidences)
+    return evidences
+
+
+def promote(staged: StagedSet, bucket: Path, reporter: Reporter) -> Promotion:
+    """Promote a staged set.
+
+    Raises:
+        PromotionBlockedError: the policy does not let it through.
+    """
+    _require(bucket)
+    done = promotion_promote.promote(DirBucket(bucket), staged, load_policy(staged.index), progress=reporter)
+    word = "promoted" if done.new else "was promoted before, nothing changed"
+    reporter.line(f"  {staged.index}/{staged.digest[:12]} {word}: ledger entry {done.entry.number}")
+    return done
+
+
+def _require(bucket: Path) -> None:
+    if not bucket.is_dir():
+        raise RequestError(f"{bucket} is not a bucket's folder.", hint="Stage a set first, or give its --bucket.")
+
+
+def release_local(settings: options.Settings, reporter: Reporter, runner: HostRunner) -> Mapping[str, Any] | None:
+    """Make, stage, gate and promote a set with the embedded defaults; with `--dry-run` print what would happen.
+
+    Returns:
+        The receipt as JSON values.
+    """
+    tables = ("release_local", "build")
+    bucket = Path(str(settings.get("bucket", *tables).value))
+    made = build.dist_wheels(settings, reporter, runner, *tables)
+    if made is None:
+        for line in (
+            f"stage: the set goes to {bucket}/v2-staging/<index>/<set digest>/",
+            f"gates: {', '.join(GATES)}, on the staged bytes; evidence goes beside them",
+            f"promote: copied to {bucket}/v2/<index>/ if promotion/policy.toml allows; ledger, then pages",
+        ):
+            print(line)  # noqa: T201
+        return None
+    with reporter.group("stage"):
+        staged = stage(made.folder, bucket, reporter)
+    with reporter.group("gates"):
+        gate("all", staged, bucket, reporter, runner)
+    with reporter.group("promote"):
+        done = promote(staged, bucket, reporter)
+    lines = install_lines(done, bucket, str(made.wheel_set.pins["jax"]))
+    receipt = {**build.receipt(made), "index": done.simple, "ledger_entry": done.entry.number, "install": lines}
+    if not settings.flag("json"):
+        build.show_receipt(made, reporter)
+        reporter.line(f"tier: {_tiers(done)}; serve the index and install from it:")
+        reporter.line(f"  {lines[0]}\n  {lines[1]}")
+    return receipt
+
+
+def _tiers(done: Promotion) -> str:
+    return ", ".join(f"{target} {tier}" for target, tier in sorted(done.entry.tiers.items()))
+
+
+def install_lines(done: Promotion, bucket: Path, jax: str) -> tuple[str, str]:
+    """The command that serves the bucket, and the pip command that installs the set from it."""
+    plugin = next(wheel for wheel in done.wheel_set.wheels if wheel.name.endswith("-plugin"))
+    url = f"http://127.0.0.1:{SERVE_PORT}/{done.simple}"
+    serve = f"python3 build/ci_build index serve --bucket {bucket} --port {SERVE_PORT}"
+    return serve, f'pip install --extra-index-url {url} "jax=={jax}" "{plugin.name}=={plugin.version}"'
