@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from email.message import Message
 from pathlib import Path
 from types import TracebackType
-from typing import Self, cast
+from typing import Self
 
 from isal import isal_zlib
 from packaging.utils import canonicalize_name
 
 from ci_build.errors import ArchiveError
 from ci_build.model import Progress
+from ci_build.wheel.inflate import CHUNK, InflateError, inflate
 from ci_build.wheel.pump import Sink, pump
 from ci_build.wheel.record import RecordEntry, parse_record
 from ci_build.wheel.verify import verify_record
@@ -25,12 +26,9 @@ from ci_build.wheel.zipformat import STORED, Member, full_pread, read_central, r
 
 __all__ = ["Member", "RecordEntry", "WheelArchive", "WheelName", "verify_record"]
 
-PACKED_CHUNK, CHUNK = 256 << 10, 1 << 20
-"""Compressed bytes read at a time, and the most uncompressed bytes handed out at a time."""
 INLINE = 1 << 20
 """Members up to this many bytes are not worth a thread."""
 _AGAIN = "Download the wheel again."
-_BROKEN = cast("type[Exception]", isal_zlib.IsalError)
 
 
 class WheelArchive:
@@ -226,24 +224,10 @@ class WheelArchive:
             yield self.pread(min(CHUNK, member.data_end - at), at)
 
     def _inflated(self, member: Member) -> Iterator[bytes]:
-        inflater = isal_zlib.decompressobj(-15)
-        at, pending = member.data_offset, b""
-        while not inflater.eof:
-            if not pending:
-                pending = self.pread(min(PACKED_CHUNK, member.data_end - at), at)
-                at += len(pending)
-            fed = len(pending)
-            try:
-                chunk = inflater.decompress(pending, CHUNK)
-            except _BROKEN as error:
-                raise self._damaged(member, f"its deflate data is broken ({error})") from error
-            pending = inflater.unconsumed_tail
-            if chunk:
-                yield chunk
-            elif not fed and not inflater.eof:
-                raise self._damaged(member, "its deflate data ends early")
-        if inflater.unused_data or at != member.data_end:
-            raise self._damaged(member, "bytes follow the end of its deflate data")
+        try:
+            yield from inflate(self.pread, member.data_offset, member.compressed_size)
+        except InflateError as error:
+            raise self._damaged(member, str(error)) from error
 
     def _damaged(self, member: Member, what: str) -> ArchiveError:
         return ArchiveError(f"{member.name} in {self.path.name} is damaged: {what}.", hint=_AGAIN)

@@ -8,16 +8,20 @@ import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from isal import isal_zlib
 
-from ci_build.wheel.archive import CHUNK, WheelArchive
+from ci_build.errors import ArchiveError
+from ci_build.wheel.archive import WheelArchive
 from ci_build.wheel.deflate import BlockIndex, scan_blocks
+from ci_build.wheel.inflate import CHUNK, InflateError, inflate
 from ci_build.wheel.outfile import OutFile
+from ci_build.wheel.pump import pump
 from ci_build.wheel.record import RecordEntry, format_record
 from ci_build.wheel.splice import LEVEL, Fresh, Range, Raw, Splicer, plan_splice, scan_goal
-from ci_build.wheel.zipformat import DEFLATED, STORED, DateTime, Member
+from ci_build.wheel.zipformat import DEFLATED, STORED, DateTime, Member, full_pread
 from ci_build.wheel.zipwrite import central_directory, is_wide, local_header
 
 EPOCH: DateTime = (1980, 1, 1, 0, 0, 0)
@@ -54,9 +58,8 @@ class Sums:
 
 def file_sums(fd: int) -> Sums:
     """Read an open file once, from its beginning."""
-    crc, digest = 0, hashlib.sha256()
+    crc, digest, at = 0, hashlib.sha256(), 0
     buffer = memoryview(bytearray(CHUNK))
-    at = 0
     while count := os.preadv(fd, [buffer], at):
         crc = isal_zlib.crc32(buffer[:count], crc)
         digest.update(buffer[:count])
@@ -65,14 +68,9 @@ def file_sums(fd: int) -> Sums:
 
 
 class MemberWriter:
-    """Appends members to a new archive.
-
-    Attributes:
-        spliced: names of the members for which blocks of the old stream were used.
-    """
+    """Appends members to a new archive."""
 
     def __init__(self, source: WheelArchive, out: OutFile, date_time: DateTime | None) -> None:
-        self.spliced: list[str] = []
         self._source = source
         self._out = out
         self._date_time = date_time
@@ -130,20 +128,44 @@ class MemberWriter:
             wide = is_wide(size + size // 1024 + CHUNK)
             draft = replace(self._member(name, entry), size=size)
             self._out.write(local_header(draft, wide=wide))
-            with ThreadPoolExecutor(1) as pool:
-                summing = pool.submit(file_sums, fd)
-                pieces = self._plan(content, entry.old, size)
-                old_offset = entry.old.data_offset if entry.old else 0
-                splicer = Splicer(self._out, old=self._source.fileno(), old_offset=old_offset, content=fd)
+            pieces = self._plan(content, entry.old, size)
+            begin, old_offset = self._out.position, entry.old.data_offset if entry.old else 0
+            splicer = Splicer(self._out, old=self._source.fileno(), old_offset=old_offset, content=fd)
+            if any(isinstance(piece, Raw) for piece in pieces):
                 packed = splicer.write(pieces)
-                sums = summing.result()
+                sums = self._prove(name, begin, packed, fd)
+            else:
+                with ThreadPoolExecutor(1) as pool:
+                    summing = pool.submit(file_sums, fd)
+                    packed = splicer.write(pieces)
+                    sums = summing.result()
         finally:
             os.close(fd)
         member = replace(draft, crc32=sums.crc32, compressed_size=packed)
         self._out.patch(local_header(member, wide=wide), member.header_offset)
         self._done(member, sums.sha256)
-        if any(isinstance(piece, Raw) for piece in pieces):
-            self.spliced.append(name)
+
+    def _prove(self, name: str, begin: int, packed: int, content: int) -> Sums:
+        """Inflate a spliced stream and compare it with the content file, so that no wrong range can pass."""
+        crc, at, digest = 0, 0, hashlib.sha256()
+
+        def compare(chunk: bytes) -> None:
+            nonlocal crc, at
+            if full_pread(content, len(chunk), at) != chunk:
+                raise InflateError("it differs from the old content outside of the given ranges")
+            crc = isal_zlib.crc32(chunk, crc)
+            at += len(chunk)
+
+        try:
+            pump(inflate(partial(full_pread, self._out.fd), begin, packed), compare, digest.update)
+            if at != os.fstat(content).st_size:
+                raise InflateError(f"it would end at byte {at}")
+        except InflateError as error:
+            raise ArchiveError(
+                f"{name} would not hold its new content: {error}.",
+                hint="Give set_file every changed range, or none; if they are right, the source is damaged.",
+            ) from error
+        return Sums(crc32=crc, sha256=digest.hexdigest())
 
     def _plan(self, content: Content, old: Member | None, size: int) -> Sequence[Raw | Fresh]:
         blocks = content.blocks

@@ -1,0 +1,47 @@
+"""Raw deflate data as a stream of bounded chunks, whatever it expands to (RFC 1951)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import cast
+
+from isal import isal_zlib
+
+PACKED_CHUNK, CHUNK = 256 << 10, 1 << 20
+"""Compressed bytes read at a time, and the most uncompressed bytes handed out at a time."""
+_BROKEN = cast("type[Exception]", isal_zlib.IsalError)
+
+
+class InflateError(Exception):
+    """Data that is no deflate stream, or not one of this length; the message goes on after "it is damaged: "."""
+
+
+def inflate(pread: Callable[[int, int], bytes], offset: int, size: int) -> Iterator[bytes]:
+    """Uncompressed bytes of the stream in bytes [offset, offset + size) of a file.
+
+    Args:
+        pread: reads (size, offset) of the file.
+        offset: where the stream begins.
+        size: its compressed bytes; it has to end with the last one.
+
+    Raises:
+        InflateError: after the chunks before the damage.
+    """
+    inflater = isal_zlib.decompressobj(-15)
+    at, end, pending = offset, offset + size, b""
+    while not inflater.eof:
+        if not pending:
+            pending = pread(min(PACKED_CHUNK, end - at), at)
+            at += len(pending)
+        fed = len(pending)
+        try:
+            chunk = inflater.decompress(pending, CHUNK)
+        except _BROKEN as error:
+            raise InflateError(f"its deflate data is broken ({error})") from error
+        pending = inflater.unconsumed_tail
+        if chunk:
+            yield chunk
+        elif not fed and not inflater.eof:
+            raise InflateError("its deflate data ends early")
+    if inflater.unused_data or at != end:
+        raise InflateError("bytes follow the end of its deflate data")
