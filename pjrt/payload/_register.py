@@ -54,10 +54,10 @@ def start(major: int) -> tuple[str, ...]:
 def refuse(text: str) -> None:
     """Register a rocm platform that raises `text` for whoever asks for it, and that jax passes over otherwise."""
 
-    def factory() -> NoReturn:
+    def factory(*_args: object, **_options: object) -> NoReturn:
         raise RuntimeError(text)
 
-    xla_bridge.register_backend_factory("rocm", factory, priority=PRIORITY, fail_quietly=True)
+    xla_bridge.register_backend_factory("rocm", factory, priority=PRIORITY, fail_quietly=True, make_topology=factory)
 
 
 def _hand_over(extension: ModuleType, api: object) -> None:

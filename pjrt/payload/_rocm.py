@@ -31,11 +31,13 @@ class Layout:
         name: what a person calls it.
         prefixes: folders that hold `lib`; empty when it is not there.
         flat: the prefixes hold the libraries themselves.
+        absent: what to say when there is no folder to look into.
     """
 
     name: str
     prefixes: tuple[Path, ...]
     flat: bool = False
+    absent: str = "not there"
 
     def folders(self) -> tuple[Path, ...]:
         """List the folders that may hold libraries and exist."""
@@ -44,7 +46,7 @@ class Layout:
         return tuple(p / sub for p in self.prefixes for sub in LIBRARY_FOLDERS if (p / sub).is_dir())
 
     def __str__(self) -> str:
-        return f"{self.name} ({', '.join(map(str, self.folders())) or 'not there'})"
+        return f"{self.name} ({', '.join(map(str, self.folders())) or self.absent})"
 
 
 def layouts(environ: Mapping[str, str] = os.environ, path: Sequence[str] | None = None) -> tuple[Layout, ...]:
@@ -58,10 +60,12 @@ def layouts(environ: Mapping[str, str] = os.environ, path: Sequence[str] | None 
     wheels = [site / package for site in sites for package in PACKAGES]
     prefix = environ.get("ROCM_PATH", "")
     user = [Path(entry) for entry in environ.get("LD_LIBRARY_PATH", "").split(":") if entry]
+    named = Layout(name=f"ROCM_PATH={prefix}", prefixes=(Path(prefix),))
+    unnamed = Layout(name="ROCM_PATH", prefixes=(), absent="not set")
     return (
         *([Layout(name="LD_LIBRARY_PATH", prefixes=tuple(user), flat=True)] if user else []),
         Layout(name="rocm-sdk wheels", prefixes=tuple(dict.fromkeys(w for w in wheels if w.is_dir()))),
-        Layout(name=f"ROCM_PATH={prefix}" if prefix else "ROCM_PATH", prefixes=(Path(prefix),) if prefix else ()),
+        named if prefix else unnamed,
         Layout(name=str(OPT_ROCM), prefixes=(OPT_ROCM,)),
     )
 

@@ -232,6 +232,13 @@ def test_naming_rocm_without_jax_platforms_raises_the_same_text(site: Site) -> N
     )
 
 
+def test_asking_for_a_topology_of_rocm_raises_the_same_text(site: Site) -> None:
+    site.install()
+    code = "from jax.experimental import topologies; topologies.get_topology_desc(platform='rocm')"
+    done = site.run(code, JAX_PLATFORMS="cpu")
+    assert "RuntimeError: jax-rocm7-pjrt 0.10.2+rocm7.2.0 cannot use ROCm: librocprofiler-sdk.so.1" in done.stderr
+
+
 @pytest.mark.parametrize("gpu", [False, True])
 def test_asking_for_the_cpu_is_silent(site: Site, gpu: bool) -> None:
     site.install(requires_jaxlib="<0.1", parts=["pjrt"])

@@ -182,7 +182,7 @@ def test_a_gpu_whose_driver_may_not_be_opened(machine: Machine, monkeypatch: pyt
     machine.install()
     machine.gpus(MI300)
     diagnose = machine.load("._diagnose")
-    monkeypatch.setattr(os, "access", lambda path, mode: path != machine.folder / "kfd")
+    monkeypatch.setattr(os, "access", lambda path, mode: not (mode & os.W_OK and path == machine.folder / "kfd"))
     assert "kfd may not be opened. Join the groups render and video" in diagnose.reasons()[0]
     (machine.folder / "kfd").unlink()
     assert "kfd does not exist" in diagnose.reasons()[0]
@@ -336,6 +336,8 @@ def test_missing_libraries_and_where_they_were_searched(machine: Machine, monkey
     assert f"Of another release there is {machine.folder}/prefix/lib64/libgone.so.6." in text
     assert "Install ROCm 7.2.0" in text
     assert "libhere" not in text
+    monkeypatch.delenv("ROCM_PATH")
+    assert "; ROCM_PATH (not set); " in machine.reasons()[0]
 
 
 @pytest.mark.parametrize(
@@ -431,6 +433,18 @@ def test_variables_are_set_only_for_files_that_exist(machine: Machine, monkeypat
     }
 
 
+def test_variables_never_name_a_compiler_from_ld_library_path(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.install()
+    rocm = machine.load("._rocm")
+    machine.library("ld/llvm/bin/ld.lld")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(machine.folder / "ld"))
+    environ: dict[str, str] = {}
+    rocm.set_variables(rocm.layouts(), environ)
+    assert environ == {}
+
+
 def test_variables_of_the_user_stay(machine: Machine) -> None:
     machine.install()
     rocm = machine.load("._rocm")
@@ -496,6 +510,15 @@ def test_where_no_major_works_the_highest_speaks(machine: Machine) -> None:
 def test_the_major_whose_modules_jaxlib_has_loaded_acts(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.install(7)
     machine.install(10)
+    machine.gpus(MI300)
+    machine.load("", 10)
+    monkeypatch.setitem(sys.modules, "jax_rocm7_plugin._linalg", ModuleType("jax_rocm7_plugin._linalg"))
+    assert [machine.load("._majors", own).acting_major(own, need_gpu=True) for own in (7, 10)] == [7, 7]
+
+
+def test_the_loaded_major_speaks_even_where_it_does_not_work(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.install(7, targets=["gfx90a"])
+    machine.install(10, requires_jaxlib="<0.1")
     machine.gpus(MI300)
     machine.load("", 10)
     monkeypatch.setitem(sys.modules, "jax_rocm7_plugin._linalg", ModuleType("jax_rocm7_plugin._linalg"))

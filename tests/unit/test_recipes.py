@@ -68,6 +68,10 @@ def test_plugin() -> None:
 @pytest.mark.parametrize("recipe", BOTH)
 def test_both(recipe: ModuleType) -> None:
     made = plan(recipe)
+    assert made.targets == MI300
+    assert made.covers["gfx11-generic"][0] == "gfx1100"
+    assert made.strip
+    assert not plan(recipe, strip=False).strip
     assert made.requires_python == ">=3.11"
     assert made.extras == {}
     assert made.license_expression == "Apache-2.0"
