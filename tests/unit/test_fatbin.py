@@ -11,7 +11,7 @@ import pytest
 
 from ci_build.errors import ElfError, FatbinError
 from ci_build.model import GfxTarget
-from ci_build.wheel import bundle
+from ci_build.wheel import bundle, fatslim
 from ci_build.wheel.elf import Elf
 from ci_build.wheel.fatbin import bundle_pointers, find_bundles, kernels, read_targets, registered_kernels, slim
 from tests.made_wheel import GLIBC, MACHS, code_object, library, with_sections
@@ -126,6 +126,29 @@ def test_slimming_is_deterministic_and_ends(tmp_path: Path, layout: tuple[int, i
     again = slim(paths[0], gfx("gfx942"))
     assert (again.changed, again.targets_dropped, again.stored_before) == ((), (), again.stored_after)
     assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_a_bundle_that_does_not_fit_is_packed_tighter_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fits: bool
+) -> None:
+    path = write(tmp_path / "lib.so", fat(codes()))
+    old, levels = path.read_bytes(), []
+
+    def pack(plain: bytes, *, version: int, method: int, level: int) -> bytes:
+        levels.append(level)
+        real = bundle.pack(plain, version=version, method=method)
+        return real if level == bundle.LEVEL_TIGHT and fits else bytes(1 << 20)
+
+    monkeypatch.setattr(fatslim, "pack", pack)
+    if fits:
+        slim(path, gfx("gfx942"))
+        assert held(path) == [{"gfx942": codes()["gfx942"]}]
+    else:
+        with pytest.raises(FatbinError, match=r"bundle 0 at byte .* do not fit"):
+            slim(path, gfx("gfx942"))
+        assert path.read_bytes() == old
+    assert levels == [bundle.LEVEL, bundle.LEVEL_TIGHT]
 
 
 def test_keeping_everything_changes_nothing(tmp_path: Path) -> None:

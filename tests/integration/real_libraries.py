@@ -1,0 +1,22 @@
+"""Libraries out of the published wheels, unpacked for one test."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def unpacked(wheel: Path, folder: Path) -> Iterator[list[Path]]:
+    """The libraries of a wheel, sorted by name; they are up to 1.5 GB, so they leave the disk at once afterwards."""
+    libraries: list[Path] = []
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            names = [name for name in sorted(archive.namelist()) if name.endswith(".so")]
+            libraries.extend(Path(archive.extract(name, folder)) for name in names)
+        yield libraries
+    finally:
+        for path in libraries:
+            path.unlink(missing_ok=True)
