@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Mapping
@@ -12,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ci_build import options
-from ci_build.errors import CiBuildError, RequestError
+from ci_build.errors import CiBuildError, MachineError, RequestError
 
 if TYPE_CHECKING:
     from ci_build.report import Reporter
     from ci_build.runner import HostRunner
 
-_INTERRUPTED = 130
+_INTERRUPTED, _BROKEN_PIPE = 130, 141
 _BUCKET = click.option(
     "--bucket",
     metavar="DIR",
@@ -240,6 +241,16 @@ def run(arguments: list[str] | None = None) -> int:
     except (KeyboardInterrupt, click.Abort):
         click.echo("\ninterrupted: nothing half-written was left behind; run the same command to go on", err=True)
         return _INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our words has gone; Python would complain once more when it flushes at exit.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.dup2(nowhere, sys.stderr.fileno())
+        return _BROKEN_PIPE
+    except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
+        click.echo(f"error: {error.strerror or error}{where}. Mend that, then run the same command.", err=True)
+        return MachineError.exit_code
     return 0
 
 

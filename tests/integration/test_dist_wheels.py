@@ -27,9 +27,9 @@ VERSION = "0.10.2+rocm7.2.0.gfx942.gfx950"
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Inputs and finished steps, shared by the tests of this module."""
-    return tmp_path_factory.mktemp("cache")
+def cache(work_cache: Path) -> Path:
+    """Inputs and finished steps."""
+    return work_cache
 
 
 @pytest.fixture(scope="module")

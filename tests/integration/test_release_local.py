@@ -1,0 +1,181 @@
+"""The main job as a new user runs it: `release --local`, then the line that it prints."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ci_build.model import load_wheel_set
+
+pytestmark = pytest.mark.network
+ROOT = Path(__file__).resolve().parents[2]
+CI_BUILD = [sys.executable, str(ROOT / "build" / "ci_build")]
+VERSION = "0.10.2+rocm7.2.0.gfx942.gfx950"
+
+
+@dataclass(frozen=True)
+class Released:
+    """A release that was made for these tests.
+
+    Attributes:
+        folder: where the command ran.
+        said: what it printed.
+    """
+
+    folder: Path
+    said: str
+
+    @property
+    def install_line(self) -> str:
+        return re.findall(r"^  (pip install .+)$", self.said, re.MULTILINE)[-1]
+
+
+def run(*words: str, cwd: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([*CI_BUILD, *words], capture_output=True, text=True, check=False, cwd=cwd)
+    assert not check or done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory: pytest.TempPathFactory, work_cache: Path) -> Released:
+    folder = tmp_path_factory.mktemp("release")
+    return Released(folder, run("release", "--local", f"--cache-dir={work_cache}", cwd=folder).stderr)
+
+
+@contextmanager
+def served(bucket: Path) -> Iterator[str]:
+    argv = [*CI_BUILD, "index", "serve", "--bucket", str(bucket), "--port", "0"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().split()[-1]
+        finally:
+            process.terminate()
+
+
+def test_it_ends_with_a_receipt_and_the_install_line(released: Released) -> None:
+    assert "tier: gfx942 structure, gfx950 structure" in released.said
+    assert f'"jax-rocm7-plugin=={VERSION}"' in released.install_line
+    wheel_set = load_wheel_set((released.folder / "dist" / "wheels.json").read_text())
+    for wheel in wheel_set.wheels:
+        assert f"{wheel.sha256}  {wheel.filename}" in released.said
+    assert len(wheel_set.python_versions) == 2
+
+
+def test_what_is_in_v2_is_byte_for_byte_what_was_staged_and_built(released: Released) -> None:
+    wheel_set = load_wheel_set((released.folder / "dist" / "wheels.json").read_text())
+    bucket = released.folder / "bucket"
+    staged = bucket / "v2-staging" / "multi-arch" / wheel_set.digest
+    for wheel in wheel_set.wheels:
+        built = (released.folder / "dist" / wheel.filename).read_bytes()
+        assert (staged / wheel.filename).read_bytes() == built
+        assert (bucket / "v2" / "multi-arch" / "packages" / wheel.name / wheel.filename).read_bytes() == built
+
+
+def test_evidence_names_the_set_and_its_tier(released: Released) -> None:
+    wheel_set = load_wheel_set((released.folder / "dist" / "wheels.json").read_text())
+    folder = released.folder / "bucket" / "v2" / "multi-arch" / "sets" / wheel_set.digest / "evidence"
+    words = [json.loads(path.read_text()) for path in folder.rglob("*.json")]
+    assert {(word["gate"], word["target"]) for word in words} == {
+        ("inspection", "any"),
+        ("coverage", "gfx942"),
+        ("coverage", "gfx950"),
+        ("install", "any"),
+    }
+    assert {(word["set_digest"], word["tier"], word["outcome"]) for word in words} == {
+        (wheel_set.digest, "structure", "passed")
+    }
+    assert all(word["counts"]["run"] > 0 for word in words)
+
+
+def test_the_printed_line_installs_what_was_tested(released: Released, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "v")], check=True)
+    with served(released.folder / "bucket") as url:
+        words = shlex.split(released.install_line.replace("http://127.0.0.1:8000/", url))
+        done = subprocess.run(
+            [str(tmp_path / "v" / "bin" / words[0]), *words[1:]], capture_output=True, text=True, check=False
+        )
+    assert done.returncode == 0, done.stderr
+    code = (
+        "import jax, jax_rocm7_plugin.build_info as b\nprint(b.VERSION, *b.TARGETS)\nprint(jax.devices()[0].platform)\n"
+    )
+    python = str(tmp_path / "v" / "bin" / "python")
+    told = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert told.stdout.splitlines() == [f"{VERSION} gfx942 gfx950", "cpu"]
+    assert "cannot use ROCm" in told.stderr
+    assert told.stderr.count("cannot use ROCm") == 1
+
+
+def test_the_index_serves_both_kinds_of_pages(released: Released) -> None:
+    with served(released.folder / "bucket") as url:
+        page = f"{url}v2/multi-arch/simple/jax-rocm7-plugin/"
+        request = urllib.request.Request(page, headers={"Accept": "application/vnd.pypi.simple.v1+json"})
+        with urllib.request.urlopen(request) as answer:
+            files = json.load(answer)["files"]
+        with urllib.request.urlopen(page) as answer:
+            html = answer.read().decode()
+    assert len(files) == 2
+    for file in files:
+        assert file["filename"] in html
+        assert file["hashes"]["sha256"] in html
+        assert file["requires-python"] == ">=3.11"
+
+
+def test_a_second_run_changes_nothing(released: Released, work_cache: Path) -> None:
+    bucket = released.folder / "bucket"
+    before = {path: path.stat().st_mtime_ns for path in bucket.rglob("*") if path.is_file() and path.name != ".lock"}
+    done = run("release", "--local", f"--cache-dir={work_cache}", cwd=released.folder)
+    assert "is up to date; nothing to do" in done.stderr
+    assert "was promoted before, nothing changed" in done.stderr
+    after = {path: path.stat().st_mtime_ns for path in bucket.rglob("*") if path.is_file() and path.name != ".lock"}
+    assert after == before
+
+
+def test_the_same_steps_one_by_one(released: Released, tmp_path: Path) -> None:
+    bucket = f"--bucket={tmp_path / 'bucket'}"
+    staged = run("stage", str(released.folder / "dist"), bucket, cwd=tmp_path).stdout.strip()
+    blocked = run("promote", staged, bucket, cwd=tmp_path, check=False)
+    assert blocked.returncode == 16
+    assert "install" in blocked.stderr
+    assert not (tmp_path / "bucket" / "v2").exists()
+    run("gate", "coverage", staged, bucket, cwd=tmp_path)
+    still = run("promote", staged, bucket, cwd=tmp_path, check=False)
+    assert still.returncode == 16
+    assert "coverage" not in still.stderr
+
+
+def test_a_changed_staged_wheel_is_refused_by_name(released: Released, tmp_path: Path) -> None:
+    shutil.copytree(released.folder / "bucket" / "v2-staging", tmp_path / "bucket" / "v2-staging")
+    (wheel,) = (tmp_path / "bucket" / "v2-staging").rglob("jax_rocm7_pjrt-*.whl")
+    data = bytearray(wheel.read_bytes())
+    data[len(data) // 2] ^= 1
+    wheel.chmod(0o644)
+    wheel.write_bytes(data)
+    wheel_set = load_wheel_set((released.folder / "dist" / "wheels.json").read_text())
+    done = run("promote", f"multi-arch/{wheel_set.digest}", "--bucket=bucket", cwd=tmp_path, check=False)
+    assert done.returncode == 16
+    assert wheel.name in done.stderr
+    assert not (tmp_path / "bucket" / "v2").exists()
+
+
+def test_dry_run_touches_nothing(tmp_path: Path) -> None:
+    done = run("release", "--local", "--dry-run", cwd=tmp_path)
+    assert "gates: inspection, coverage, install" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_release_needs_to_know_where(tmp_path: Path) -> None:
+    done = run("release", cwd=tmp_path, check=False)
+    assert done.returncode == 2
+    assert "release --local" in done.stderr
