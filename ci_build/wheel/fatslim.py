@@ -7,7 +7,7 @@ zeros fill the rest. Code objects stay as they are, byte for byte.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,30 +95,34 @@ def slim(
     """
     bundles = find_bundles(path, name=name)
     cuts = _plan(path, bundles, wanted, covers or {})
-    changing = [cut for cut in cuts if cut.dropped or (verify and cut.bundle.packed)]
-    by_index = {cut.bundle.index: cut for cut in changing}
+    sizes = {bundle.index: bundle.size for bundle in bundles}
+    changed = []
+    for bundle, content in _contents(path, cuts, threads=threads, verify=verify):
+        with path.open("r+b") as file:
+            changed.append(_write(file.fileno(), bundle, content))
+        sizes[bundle.index] = len(content)
+    return _report(cuts, sizes, changed)
+
+
+def _contents(path: Path, cuts: Sequence[_Cut], *, threads: int, verify: bool) -> Iterator[tuple[BundleAt, bytes]]:
+    """Each bundle that changes with its new bytes; the compressed ones come when all of them are ready."""
+    by_index = {cut.bundle.index: cut for cut in cuts}
 
     def rebuild(reader: Reader, bundle: BundleAt) -> bytes | None:
         return _rebuild(reader, by_index[bundle.index], verify=verify)
 
-    packed = [cut.bundle for cut in changing if cut.bundle.packed]
-    plain = [cut.bundle for cut in changing if not cut.bundle.packed]
-    if max((by_index[b.index].size for b in packed), default=0) >= _BIG:
+    packed = [cut for cut in cuts if cut.bundle.packed and (cut.dropped or verify)]
+    if any(cut.size >= _BIG for cut in packed):
         threads = 1
-    contents = each(path, packed, rebuild, threads=threads)
-    sizes = {bundle.index: bundle.size for bundle in bundles}
-    changed: list[Range] = []
-    with path.open("r+b") as file:
-        for bundle, content in zip(packed, contents, strict=True):
-            if content is not None:
-                changed.append(_write(file.fileno(), bundle, content))
-                sizes[bundle.index] = len(content)
-    for bundle in plain:
-        (content,) = each(path, [bundle], rebuild, threads=1)
-        with path.open("r+b") as file:
-            changed.append(_write(file.fileno(), bundle, content or b""))
-        sizes[bundle.index] = len(content or b"")
-    return _report(cuts, sizes, changed)
+    bundles = [cut.bundle for cut in packed]
+    for bundle, content in zip(bundles, each(path, bundles, rebuild, threads=threads), strict=True):
+        if content is not None:
+            yield bundle, content
+    for cut in cuts:
+        if cut.dropped and not cut.bundle.packed:
+            (content,) = each(path, [cut.bundle], rebuild, threads=1)
+            assert content is not None
+            yield cut.bundle, content
 
 
 def _plan(

@@ -131,7 +131,9 @@ def test_the_big_library_slimmed(pjrt: Path, tmp_path: Path) -> None:
     path = tmp_path / "slim.so"
     shutil.copyfile(pjrt, path)
     try:
-        done = subprocess.run([sys.executable, "-c", SLIM, path, *WANTED], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", SLIM, path, *WANTED], capture_output=True, text=True, check=False, cwd=ROOT
+        )
         assert done.returncode == 0, done.stderr
         report = json.loads(done.stdout)
         assert report["peak"] < 600
