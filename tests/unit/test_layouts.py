@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import fnmatch
-import importlib.util
+import importlib
+import json
 import os.path
-import sys
+import shutil
 from pathlib import Path
 
 import pytest
 
 from ci_build import targets as gfx
+from ci_build import wheel_facts
 from ci_build.errors import RequestError
 from ci_build.layouts import (
     allowed_sonames,
@@ -21,7 +22,7 @@ from ci_build.layouts import (
     runpath,
     search_dirs,
 )
-from ci_build.model import RocmVersion
+from ci_build.model import BuildRequest, Payload, RocmVersion
 from ci_build.versions import Kind
 
 KINDS: tuple[Kind, ...] = ("pjrt", "plugin")
@@ -194,20 +195,32 @@ def test_which_package_brings_a_library(soname: str, package: str) -> None:
     assert package_of(soname) == package
 
 
-def test_the_loader_in_the_wheel_searches_every_folder_of_the_layouts() -> None:
-    path = Path(__file__).parents[2] / "pjrt/payload/_rocm.py"
-    spec = importlib.util.spec_from_file_location("payload_rocm", path)
-    assert spec is not None
-    assert spec.loader is not None
-    loader = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, spec.name, loader)  # dataclasses look their module up
-        spec.loader.exec_module(loader)
+def test_the_loader_in_the_wheel_searches_every_folder_of_the_layouts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payload = Path(__file__).parents[2] / "pjrt" / "payload"
+    package = tmp_path / "payload_copy"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    for name in ("_rocm.py", "build_info.py"):
+        shutil.copy(payload / name, package)
+    request = BuildRequest(
+        payload=Payload.PUBLISHED,
+        jax_version="0.10.2",
+        rocm_version=RocmVersion(text="7.2.0"),
+        python_versions=("3.12",),
+        targets=None,
+    )
+    info = wheel_facts.build_info("pjrt", request, "0.10.2+rocm7.2.0")
+    (package / "build_info.json").write_text(json.dumps(info))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    loader = importlib.import_module("payload_copy._rocm")
+    families = family_packages(None)
     for layout in load_layouts().layouts.values():
-        for folder in layout.folders:
+        for folder in (folder.replace("{family}", family) for folder in layout.folders for family in families):
             inside = folder
             if layout.root == "site-packages":
-                package, _, inside = folder.partition("/")
-                assert any(fnmatch.fnmatchcase(package, known) for known in loader.PACKAGES)
+                package_name, _, inside = folder.partition("/")
+                assert package_name in loader.PACKAGES
             assert inside in loader.LIBRARY_FOLDERS
         assert layout.root in ("site-packages", "ROCM_PATH", str(loader.OPT_ROCM))
