@@ -7,6 +7,7 @@ the pages first those that others depend on. Each step does nothing when it was 
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,7 +16,7 @@ from ci_build.errors import BucketError, BusyError, PromotionBlockedError
 from ci_build.model import Progress, Verdict, Wheel, WheelSet
 from promotion.bucket import Bucket, ConflictError, sha256_of
 from promotion.evidence import read_all
-from promotion.index import metadata_name
+from promotion.index import metadata_name, project_of
 from promotion.layout import WHEELS_JSON, Released, StagedSet
 from promotion.ledger import Ledger, LedgerEntry, LedgerWheel, read_ledger
 from promotion.policy import Policy, verdict, weakest
@@ -82,6 +83,19 @@ def check(bucket: Bucket, staged: StagedSet, policy: Policy) -> Verdict:
         *_conflicts(wheel_set, read_ledger(bucket, Released(index=staged.index))),
     )
     return dataclasses.replace(word, blocked_by=reasons)
+
+
+def install_line(wheel_set: WheelSet, index_url: str) -> str:
+    """The command that installs a set: what nothing else in it requires, and its pins.
+
+    Args:
+        wheel_set: the set.
+        index_url: where its index is served.
+    """
+    required = {project_of(text) for wheel in wheel_set.wheels for text in wheel.requires_dist}
+    tops = {wheel.name: wheel.version for wheel in wheel_set.wheels if wheel.name not in required}
+    words = (f"{name}=={version}" for name, version in (tops | dict(wheel_set.pins)).items())
+    return shlex.join(("pip", "install", "--extra-index-url", index_url, *words))
 
 
 def _step(progress: Progress | None, text: str) -> None:

@@ -237,7 +237,8 @@ def _locate(root: Path, path: str) -> Path | None:
     if not path.isprintable() or any(not name or name.startswith(".") for name in names):
         return None
     target = root.joinpath(*names).resolve()
-    return target if target.is_relative_to(root) and target.exists() else None
+    there = target.is_dir() if path.endswith("/") else target.exists()
+    return target if there and target.is_relative_to(root) else None
 
 
 def _file(path: Path, headers: Message, extra: dict[str, str]) -> Answer:

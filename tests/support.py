@@ -22,6 +22,27 @@ PJRT_LIBRARY = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
 PLUGIN_LIBRARIES = tuple(f"jax_rocm7_plugin/{name}.so" for name in ("_linalg", "_prng", "_solver"))
 
 
+LOADER = """
+import sys
+
+
+def initialize():
+    sys.stderr.write("jax-rocm7-pjrt {version} cannot use ROCm: no AMD GPU was found. Load the driver.\\n")
+"""
+"""Says what the real one says where there is no GPU."""
+JAX = """
+import importlib.metadata
+from types import SimpleNamespace
+
+
+def devices():
+    for entry_point in importlib.metadata.entry_points(group="jax_plugins"):
+        entry_point.load().initialize()
+    return [SimpleNamespace(client=SimpleNamespace(platform="cpu"))]
+"""
+"""As much of jax as the install gate uses."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SetWheel:
     """A valid small wheel: its bytes, and its entry for wheels.json."""
@@ -68,7 +89,7 @@ def set_wheel(made: MadeWheel, folder: Path, targets: Mapping[str, Sequence[str]
         requires_python=dict(fields).get("Requires-Python", ""),
         requires_dist=tuple(value for name, value in fields if name == "Requires-Dist"),
         members=members,
-        source_sha256=sha256,
+        source_sha256=hashlib.sha256(b"source" + data).hexdigest(),
         source_size=len(data),
     )
     return SetWheel(data=data, wheel=wheel)
@@ -83,10 +104,11 @@ def _versioned(made: MadeWheel, version: str) -> MadeWheel:
     return made
 
 
-def pjrt(version: str = VERSION, *, targets: Sequence[str] = TARGETS) -> MadeWheel:
-    """A clean pjrt wheel of the set."""
+def pjrt(version: str = VERSION, *, targets: Sequence[str] = TARGETS, loader: str = LOADER) -> MadeWheel:
+    """A clean pjrt wheel of the set; `loader` is its Python code."""
     made = _versioned(clean_pjrt(), version)
     made.files = {path: data for path, data in made.files.items() if not path.endswith(".so")}
+    made.files["jax_plugins/xla_rocm7/__init__.py"] = loader.format(version=version).encode()
     made.files[PJRT_LIBRARY] = library(fatbins=[fat_binary(targets)])
     made.replace("Requires-Dist", "jaxlib<=0.10.2,>=0.10.2")
     return made
@@ -114,6 +136,16 @@ def plain(project: str, version: str, *, tag: str = "py3-none-any", requires: Se
     ]  # fmt: skip
     made.wheel = ["Wheel-Version: 1.0", "Generator: made up", "Root-Is-Purelib: true", f"Tag: {tag}"]
     return made
+
+
+def ordinary_index(folder: Path) -> Path:
+    """A folder with what the set pins and needs from elsewhere, for pip's `--find-links`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    jax = plain("jax", "0.10.2", requires=["jaxlib==0.10.2", "small-dependency"])
+    jax.files["jax/__init__.py"] = JAX.encode()
+    for made in (jax, plain("small-dependency", "1.0")):
+        made.write(folder)
+    return folder
 
 
 def make_wheels(folder: Path, *, version: str = VERSION, pythons: Sequence[str] = PYTHONS) -> list[SetWheel]:

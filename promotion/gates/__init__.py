@@ -141,7 +141,7 @@ def run_gates(
 def raise_for_failures(evidences: Iterable[Evidence]) -> None:
     """Raise one GateError that lists every gate that did not pass, and why."""
     lines = [
-        f"{evidence.gate} ({evidence.target}): {finding.member} {finding.message} {finding.remedy}".replace(":  ", ": ")
+        f"{evidence.gate} ({evidence.target}): {finding.message} {finding.remedy}"
         for evidence in evidences
         if evidence.outcome is not Outcome.PASSED
         for finding in evidence.findings

@@ -7,12 +7,14 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from uv import find_uv_bin
+
 from ci_build.errors import GateError, ProcessError
-from ci_build.model import Completed, Tier
+from ci_build.model import Completed, Runner, Tier
 from promotion.dirbucket import DirBucket
 from promotion.gates import Check, Gate, Room, error
 from promotion.gates.installers import Command, Installer, Pip, Uv
@@ -29,29 +31,34 @@ _SECONDS = 900.0
 _AGAIN = "Read the output, mend it, and run the gate again."
 
 
-def make_gate(pythons: Mapping[str, Path] | None = None) -> Gate:
+def installers(runner: Runner) -> tuple[Installer, ...]:
+    """pip, and uv with the user's pip configuration."""
+    config = runner.run((sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list")).stdout
+    return Pip(), Uv(find_uv_bin(), uv_options(parse_config(config)))
+
+
+def make_gate(
+    pythons: Mapping[str, Path] | None = None, *, with_: Callable[[Runner], Sequence[Installer]] = installers
+) -> Gate:
     """The gate.
 
     Args:
         pythons: interpreters by version; None looks for those of the set. Of a version that has none, the wheels are
             only unpacked, which the evidence counts as skipped.
+        with_: gives the installers to use.
     """
-    return Gate(name="install", tier=Tier.STRUCTURE, per_target=False, run=lambda room: _run(room, pythons))
 
+    def run(room: Room) -> Iterator[Check]:
+        versions = room.wheel_set.python_versions
+        found = find_pythons(versions, room.runner, find_uv_bin()) if pythons is None else pythons
+        programs = with_(room.runner)
+        for version in versions:
+            for installer in programs:
+                room.progress.step(f"install with {installer.name} for Python {version}")
+                with tempfile.TemporaryDirectory(dir=room.work) as folder:
+                    yield _Installation(room, installer, version, Path(folder)).check(found.get(version))
 
-def _run(room: Room, pythons: Mapping[str, Path] | None) -> Iterator[Check]:
-    import uv
-
-    program = uv.find_uv_bin()
-    versions = room.wheel_set.python_versions
-    found = find_pythons(versions, room.runner, program) if pythons is None else pythons
-    config = room.runner.run((sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list")).stdout
-    installers: tuple[Installer, ...] = (Pip(), Uv(program, uv_options(parse_config(config))))
-    for version in versions:
-        for installer in installers:
-            room.progress.step(f"install with {installer.name} for Python {version}")
-            with tempfile.TemporaryDirectory(dir=room.work) as folder:
-                yield _Installation(room, installer, version, Path(folder)).check(found.get(version))
+    return Gate(name="install", tier=Tier.STRUCTURE, per_target=False, run=run)
 
 
 class InstallationError(GateError):

@@ -1,0 +1,258 @@
+"""Stage, gate with real pip and uv, promote, install from the released index; and every way in which it must fail."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from uv import find_uv_bin
+
+from ci_build.errors import PromotionBlockedError
+from ci_build.model import Evidence, Outcome, Runner
+from ci_build.runner import HostRunner
+from promotion.dirbucket import DirBucket
+from promotion.gates import coverage, inspection, install, run_gates
+from promotion.gates.installers import Installer, Pip, Uv
+from promotion.gates.pip_config import parse_config, uv_options
+from promotion.layout import StagedSet
+from promotion.policy import load_policy
+from promotion.promote import install_line, promote
+from promotion.serve import IndexServer
+from promotion.stage import read_staged, stage
+from tests.support import (
+    PJRT_LIBRARY,
+    SetWheel,
+    make_set,
+    make_wheels,
+    ordinary_index,
+    pjrt,
+    set_wheel,
+    write_set,
+)
+
+OWN = "{}.{}".format(*sys.version_info[:2])
+ABSENT = "3.99"
+
+
+class Steps:
+    """Progress that remembers its steps."""
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+
+    def step(self, text: str) -> None:
+        self.steps.append(text)
+
+    def advance(self, done: int, total: int) -> None: ...
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> HostRunner:
+    """Processes whose ordinary package index is a folder with a small jax."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_"))}
+    folder = ordinary_index(tmp_path / "ordinary")
+    return HostRunner(
+        {**kept, "PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder), "UV_NO_CONFIG": "1"}
+    )
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> DirBucket:
+    return DirBucket(tmp_path / "bucket")
+
+
+def staged_in(
+    bucket: DirBucket, folder: Path, wheels: Sequence[SetWheel], pythons: tuple[str, ...] = (OWN,), **changes: Any
+) -> StagedSet:
+    wheel_set = make_set(wheels, python_versions=pythons, **changes)
+    return stage(bucket, write_set(folder / "set", wheels, wheel_set))
+
+
+def only_uv(runner: Runner) -> tuple[Installer, ...]:
+    return install.installers(runner)[1:]
+
+
+def only_pip(runner: Runner) -> tuple[Installer, ...]:
+    return (Pip(),)
+
+
+def installed(
+    bucket: DirBucket, staged: StagedSet, runner: HostRunner, *, with_: Any = only_uv, pythons: Any = None
+) -> Evidence:
+    """The evidence of the install gate."""
+    gate = install.make_gate({OWN: Path(sys.executable)} if pythons is None else pythons, with_=with_)
+    (evidence,) = run_gates(bucket, staged, [gate], runner, Steps())
+    return evidence
+
+
+def told(evidence: Evidence) -> str:
+    assert evidence.outcome is Outcome.FAILED
+    return "\n".join(f"{finding.code}: {finding.message}" for finding in evidence.findings)
+
+
+def test_the_whole_way(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+    wheels = make_wheels(tmp_path / "w", pythons=(OWN,))
+    staged = staged_in(bucket, tmp_path, wheels)
+    policy, steps = load_policy(staged.index), Steps()
+    with pytest.raises(PromotionBlockedError, match="The gate install has not run"):
+        promote(bucket, staged, policy)
+    gates = (inspection.GATE, coverage.GATE, install.make_gate())
+    evidences = run_gates(bucket, staged, gates, runner, steps)
+    assert [e.findings for e in evidences] == [()] * 4
+    (gate,) = [evidence for evidence in evidences if evidence.gate == "install"]
+    assert gate.counts == {"collected": 2, "run": 2, "passed": 2, "failed": 0, "skipped": 0}
+    for check in gate.details["checks"]:
+        assert check["installed"]["jax-rocm7-pjrt"] == wheels[0].wheel.version
+        assert check["installed"]["small-dependency"] == "1.0"
+        assert check["loader"].startswith("jax-rocm7-pjrt 0.10.2+rocm7.2.0 cannot use ROCm: no AMD GPU was found")
+    done = promote(bucket, staged, policy, progress=steps)
+    assert done.entry.tier == "structure"
+    assert any("install with uv" in step for step in steps.steps)
+    again = run_gates(bucket, staged, gates, HostRunner({}), steps)
+    assert again == evidences, "what passed is not run again"
+    # The line that the receipt prints, run as a user would.
+    with IndexServer(bucket.root) as server:
+        line = install_line(done.wheel_set, server.url + done.simple)
+        words = line.split()
+        assert words[:3] == ["pip", "install", "--extra-index-url"]
+        assert words[4:] == ["jax-rocm7-plugin==0.10.2+rocm7.2.0", "jax==0.10.2"]
+        target = tmp_path / "target"
+        # A user's pip has an index; here it is ours, and the folder with jax.
+        argv = (sys.executable, "-m", "pip", "install", f"--target={target}", "--index-url", *words[3:])
+        runner.run((*argv, "--no-cache-dir"), env={"PIP_NO_INDEX": ""})
+    assert (target / PJRT_LIBRARY).is_file()
+
+
+def test_a_python_that_is_not_here_is_unpacked_and_counted_as_skipped(
+    bucket: DirBucket, tmp_path: Path, runner: HostRunner
+) -> None:
+    wheels = make_wheels(tmp_path / "w", pythons=(OWN, ABSENT))
+    staged = staged_in(bucket, tmp_path, wheels, (OWN, ABSENT))
+    pythons = {OWN: Path(sys.executable)}
+    evidence = installed(bucket, staged, runner, with_=install.installers, pythons=pythons)
+    assert evidence.findings == ()
+    assert evidence.counts == {"collected": 4, "run": 2, "passed": 2, "failed": 0, "skipped": 2}
+    skipped = [check for check in evidence.details["checks"] if check["outcome"] == "skipped"]
+    assert {check["name"] for check in skipped} == {f"pip for Python {ABSENT}", f"uv for Python {ABSENT}"}
+    assert all("unpacked, but not imported" in check["skipped"] for check in skipped)
+    run_gates(bucket, staged, (inspection.GATE, coverage.GATE), runner, Steps())
+    assert promote(bucket, staged, load_policy(staged.index)).new
+
+
+def test_a_wheel_with_the_wrong_tag_cannot_be_unpacked(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+    wheels = make_wheels(tmp_path / "w", pythons=(ABSENT,))
+    staged = staged_in(bucket, tmp_path, wheels, (ABSENT, "3.98"))
+    evidence = installed(bucket, staged, runner, with_=install.installers)
+    assert evidence.counts == {"collected": 4, "run": 2, "passed": 0, "failed": 2, "skipped": 2}
+    assert "for Python 3.98" in told(evidence)
+
+
+@pytest.mark.parametrize("with_", [only_pip, only_uv])
+def test_a_tampered_wheel_is_refused_by_its_hash(
+    bucket: DirBucket, tmp_path: Path, runner: HostRunner, with_: Any
+) -> None:
+    wheels = make_wheels(tmp_path / "w", pythons=(OWN,))
+    staged = staged_in(bucket, tmp_path, wheels)
+    made = pjrt(loader="evil = True\n")
+    path = bucket.path(staged.file(wheels[0].wheel.filename))
+    path.unlink()
+    path.write_bytes(set_wheel(made, tmp_path / "w").data)
+    message = told(installed(bucket, staged, runner, with_=with_))
+    assert message.startswith("install-failed: ")
+    assert "hash" in message.lower()
+
+
+def with_pjrt(tmp_path: Path, made: Any) -> list[SetWheel]:
+    wheels = make_wheels(tmp_path / "w", pythons=(OWN,))
+    return [set_wheel(made, tmp_path / "w", {PJRT_LIBRARY: ("gfx942", "gfx950")}), *wheels[1:]]
+
+
+def test_a_loader_that_says_nothing(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+    wheels = with_pjrt(tmp_path, pjrt(loader="def initialize():\n    pass\n"))
+    message = told(installed(bucket, staged_in(bucket, tmp_path, wheels), runner))
+    assert "loader-silent: uv for Python" in message
+    assert "nobody says why" in message
+
+
+def test_a_package_that_cannot_be_imported(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+    wheels = with_pjrt(tmp_path, pjrt(loader="import no_such_module\n"))
+    message = told(installed(bucket, staged_in(bucket, tmp_path, wheels), runner))
+    assert "import jax_plugins.xla_rocm7 failed: ModuleNotFoundError" in message
+
+
+def test_a_loader_that_breaks_jax(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+    wheels = with_pjrt(tmp_path, pjrt(loader="def initialize():\n    raise ValueError('no')\n"))
+    message = told(installed(bucket, staged_in(bucket, tmp_path, wheels), runner))
+    assert "jax.devices() failed: ValueError: no" in message
+
+
+def test_a_library_that_is_not_the_promised_one(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+    first, *others = make_wheels(tmp_path / "w", pythons=(OWN,))
+    lie = replace(first.wheel.members[0], sha256="0" * 64)
+    wheels = [replace(first, wheel=replace(first.wheel, members=(lie,))), *others]
+    message = told(installed(bucket, staged_in(bucket, tmp_path, wheels), runner))
+    assert f"{PJRT_LIBRARY} has sha256" in message
+    assert "the wheel set says 0000" in message
+
+
+@pytest.mark.parametrize("with_", [only_pip, only_uv])
+def test_requirements_that_nobody_can_meet(bucket: DirBucket, tmp_path: Path, runner: HostRunner, with_: Any) -> None:
+    made = pjrt()
+    made.replace("Requires-Dist", "jaxlib<0.9")
+    wheels = with_pjrt(tmp_path, made)
+    message = told(installed(bucket, staged_in(bucket, tmp_path, wheels), runner, with_=with_))
+    assert message.startswith("dependencies-failed: ")
+
+
+def test_an_installation_that_does_not_fit_together(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+    made = pjrt()
+    made.replace("Requires-Dist", "jaxlib<0.9")
+    staged = staged_in(bucket, tmp_path, with_pjrt(tmp_path, made))
+    lock = 'lock-version = "1.0"\ncreated-by = "test"\npackages = []\n'
+    bucket.path(staged.file("pylock.toml")).write_text(lock)  # locks nothing, so nothing is resolved
+    assert told(installed(bucket, staged, runner)).startswith("install-inconsistent: ")
+
+
+def test_a_pin_that_is_not_to_be_had(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+    wheels = make_wheels(tmp_path / "w", pythons=(OWN,))
+    staged = staged_in(bucket, tmp_path, wheels, pins={"jax": "9.9.9"})
+    message = told(installed(bucket, staged, runner))
+    assert message.startswith("dependencies-failed: ")
+    assert "jax==9.9.9" in message
+
+
+class Cheat(Uv):
+    """Installs from somewhere else than it was told."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(find_uv_bin(), uv_options(parse_config("")))
+        self.folder = folder
+
+    def install_staged(self, python: Path, requirements: Path, index: str) -> Any:
+        command = super().install_staged(python, requirements, index)
+        return replace(command, argv=(*command.argv, f"--find-links={self.folder}", "--no-index"))
+
+
+def test_wheels_that_came_from_elsewhere_do_not_count(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+    wheels = make_wheels(tmp_path / "w", pythons=(OWN,))
+    staged = staged_in(bucket, tmp_path, wheels)
+    folder = bucket.path(staged.file("wheels.json")).parent
+    evidence = installed(bucket, staged, runner, with_=lambda _: (Cheat(folder),))
+    assert "install-elsewhere" in told(evidence)
+
+
+def test_nothing_is_left_behind(
+    bucket: DirBucket, tmp_path: Path, runner: HostRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    wheels = with_pjrt(tmp_path, pjrt(loader="import no_such_module\n"))
+    installed(bucket, staged_in(bucket, tmp_path, wheels), runner)
+    assert list(scratch.iterdir()) == []
+    assert read_staged(bucket, staged_in(bucket, tmp_path, wheels))

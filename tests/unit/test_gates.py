@@ -1,0 +1,357 @@
+"""Gates: each fault of a staged set is evidence that names it; whatever keeps a gate from running is evidence too."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build.errors import GateError
+from ci_build.model import Completed, Evidence, Outcome, Severity, Tier
+from promotion.dirbucket import DirBucket
+from promotion.evidence import read_all
+from promotion.gates import Check, Gate, Room, coverage, error, inspection, raise_for_failures, run_gates
+from promotion.layout import StagedSet
+from promotion.stage import stage
+from tests.made_wheel import GLIBC, fat_binary, library
+from tests.support import (
+    PJRT_LIBRARY,
+    PLUGIN_LIBRARIES,
+    TARGETS,
+    SetWheel,
+    make_set,
+    make_wheels,
+    pjrt,
+    plugin,
+    set_wheel,
+    write_set,
+)
+
+PYTHON = ("3.12",)
+
+
+class Silent:
+    """Progress that nobody sees."""
+
+    def step(self, text: str) -> None: ...
+
+    def advance(self, done: int, total: int) -> None: ...
+
+
+class NoProcesses:
+    """A runner for gates that start nothing."""
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        check: bool = True,
+        timeout: float | None = None,
+    ) -> Completed:
+        raise AssertionError(f"no gate tested here starts a process, but: {argv}")
+
+
+@pytest.fixture(autouse=True)
+def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What survives a power cut is not tested here."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> DirBucket:
+    return DirBucket(tmp_path / "bucket")
+
+
+def staged_in(bucket: DirBucket, folder: Path, wheels: list[SetWheel], **changes: Any) -> StagedSet:
+    wheel_set = make_set(wheels, python_versions=PYTHON, **changes)
+    return stage(bucket, write_set(folder / "set", wheels, wheel_set))
+
+
+def run(bucket: DirBucket, staged: StagedSet, *gates: Gate, redo: bool = False) -> tuple[Evidence, ...]:
+    return run_gates(bucket, staged, gates, NoProcesses(), Silent(), redo=redo)
+
+
+def messages(evidence: Evidence) -> list[str]:
+    return [f"{f.code}: {f.message}" for f in evidence.findings if f.severity is Severity.ERROR]
+
+
+# A set in which nothing is wrong
+
+
+def test_a_good_set_passes(bucket: DirBucket, tmp_path: Path) -> None:
+    wheels = make_wheels(tmp_path / "w", pythons=PYTHON)
+    staged = staged_in(bucket, tmp_path, wheels)
+    inspected, *covered = run(bucket, staged, inspection.GATE, coverage.GATE)
+    assert messages(inspected) == []
+    assert inspected.outcome is Outcome.PASSED
+    assert inspected.counts == {"collected": 5, "run": 5, "passed": 5, "failed": 0, "skipped": 0}
+    assert [evidence.target for evidence in covered] == list(TARGETS)
+    for evidence in covered:
+        assert evidence.outcome is Outcome.PASSED
+        assert evidence.counts == {"collected": 4, "run": 4, "passed": 4, "failed": 0, "skipped": 0}
+    assert {e.set_digest for e in (inspected, *covered)} == {staged.digest}
+    assert {e.tier for e in (inspected, *covered)} == {Tier.STRUCTURE}
+    stored = sorted(read_all(bucket, staged).values(), key=lambda evidence: (evidence.gate, evidence.target))
+    assert stored == [*covered, inspected]
+
+
+# What the coverage gate finds
+
+
+def promising(made: Any, folder: Path, paths: Sequence[str], targets: Sequence[str] = TARGETS) -> SetWheel:
+    folder.mkdir(exist_ok=True)
+    return set_wheel(made, folder, dict.fromkeys(paths, targets))
+
+
+def cover(bucket: DirBucket, tmp_path: Path, wheel: SetWheel) -> dict[str, Evidence]:
+    wheels = [w for w in make_wheels(tmp_path / "w", pythons=PYTHON) if w.wheel.name != wheel.wheel.name]
+    staged = staged_in(bucket, tmp_path, [wheel, *wheels])
+    return {evidence.target: evidence for evidence in run(bucket, staged, coverage.GATE)}
+
+
+def test_a_promised_target_without_code(bucket: DirBucket, tmp_path: Path) -> None:
+    made = plugin()
+    made.files[PLUGIN_LIBRARIES[0]] = library(GLIBC, fatbins=[fat_binary(["gfx942"])])
+    found = cover(bucket, tmp_path, promising(made, tmp_path / "w", PLUGIN_LIBRARIES))
+    assert found["gfx950"].outcome is Outcome.FAILED
+    assert found["gfx950"].counts["failed"] == 1
+    assert any("_linalg.so has no code for gfx950" in text for text in messages(found["gfx950"]))
+    assert found["gfx942"].outcome is Outcome.FAILED, "the library is not what wheels.json says"
+    assert not any("no code for gfx942" in text for text in messages(found["gfx942"]))
+
+
+def test_a_library_that_lost_all_code(bucket: DirBucket, tmp_path: Path) -> None:
+    made = pjrt()
+    made.files[PJRT_LIBRARY] = library(GLIBC)
+    found = cover(bucket, tmp_path, promising(made, tmp_path / "w", [PJRT_LIBRARY]))
+    for target in TARGETS:
+        assert any(f"has no code for {target}" in text for text in messages(found[target]))
+
+
+def test_a_promised_library_that_is_not_there(bucket: DirBucket, tmp_path: Path) -> None:
+    wheel = promising(pjrt(), tmp_path / "w", [PJRT_LIBRARY])
+    ghost = replace(wheel.wheel.members[0], path="jax_plugins/xla_rocm7/ghost.so")
+    wheel = replace(wheel, wheel=replace(wheel.wheel, members=(*wheel.wheel.members, ghost)))
+    found = cover(bucket, tmp_path, wheel)
+    assert any("ghost.so has no code for gfx942" in text for text in messages(found["gfx942"]))
+
+
+def test_a_target_that_nobody_asked_for(bucket: DirBucket, tmp_path: Path) -> None:
+    made = pjrt(targets=(*TARGETS, "gfx1100"))
+    found = cover(bucket, tmp_path, promising(made, tmp_path / "w", [PJRT_LIBRARY], (*TARGETS, "gfx1100")))
+    for target in TARGETS:
+        assert any("target-extra" in text and "code for gfx1100" in text for text in messages(found[target]))
+
+
+def test_code_in_a_library_that_promises_none(bucket: DirBucket, tmp_path: Path) -> None:
+    made = plugin()
+    made.files["jax_rocm7_plugin/_sparse.so"] = library(GLIBC, fatbins=[fat_binary()])
+    found = cover(bucket, tmp_path, promising(made, tmp_path / "w", PLUGIN_LIBRARIES))
+    assert any(
+        "_sparse.so has code for gfx942, gfx950; wheels.json says nothing" in m for m in messages(found["gfx942"])
+    )
+
+
+def test_a_damaged_bundle(bucket: DirBucket, tmp_path: Path) -> None:
+    made = pjrt()
+    damaged = bytearray(made.files[PJRT_LIBRARY])
+    damaged[damaged.index(b"CCOB") + 24] ^= 1  # the hash in the header
+    made.files[PJRT_LIBRARY] = bytes(damaged)
+    found = cover(bucket, tmp_path, promising(made, tmp_path / "w", [PJRT_LIBRARY]))
+    assert any("bundle-damaged" in text for text in messages(found["gfx942"]))
+
+
+def test_code_for_another_processor_under_the_name(bucket: DirBucket, tmp_path: Path) -> None:
+    made = pjrt()
+    made.files[PJRT_LIBRARY] = library(GLIBC, fatbins=[fat_binary(TARGETS, machs={"gfx950": 0x4C})])
+    found = cover(bucket, tmp_path, promising(made, tmp_path / "w", [PJRT_LIBRARY]))
+    assert any("code-object-wrong" in text for text in messages(found["gfx950"]))
+
+
+def test_generic_code_counts_for_what_it_covers(bucket: DirBucket, tmp_path: Path) -> None:
+    made = pjrt(targets=("gfx9-4-generic",))
+    wheel = promising(made, tmp_path / "w", [PJRT_LIBRARY], ("gfx9-4-generic",))
+    found = cover(bucket, tmp_path, wheel)
+    assert messages(found["gfx942"]) == messages(found["gfx950"]) == []
+
+
+def test_a_set_without_device_code_proves_nothing(bucket: DirBucket, tmp_path: Path) -> None:
+    (wheel,) = [w for w in make_wheels(tmp_path / "w", pythons=PYTHON) if w.wheel.name == "jaxlib"]
+    found = run(bucket, staged_in(bucket, tmp_path, [wheel]), coverage.GATE)
+    assert [evidence.outcome for evidence in found] == [Outcome.ERROR] * 2
+    assert "There was nothing to look at." in found[0].findings[0].message
+
+
+# What the inspection gate finds
+
+
+def inspected(bucket: DirBucket, staged: StagedSet) -> Evidence:
+    (evidence,) = run(bucket, staged, inspection.GATE)
+    return evidence
+
+
+def test_an_error_in_a_wheel(bucket: DirBucket, tmp_path: Path) -> None:
+    made = plugin()
+    made.record = lambda rows: [row for row in rows if not row[0].endswith("_prng.so")]
+    wheels = [w for w in make_wheels(tmp_path / "w", pythons=PYTHON) if w.wheel.name != "jax-rocm7-plugin"]
+    broken = promising(made, tmp_path / "w2", PLUGIN_LIBRARIES)
+    evidence = inspected(bucket, staged_in(bucket, tmp_path, [broken, *wheels]))
+    assert evidence.outcome is Outcome.FAILED
+    assert any("jax_rocm7_plugin" in text and "_prng.so" in text for text in messages(evidence))
+
+
+@pytest.mark.parametrize("as_published", [False, True])
+def test_of_a_wheel_as_published_only_broken_bytes_count(bucket: DirBucket, tmp_path: Path, as_published: bool) -> None:
+    wheels = make_wheels(tmp_path / "w", pythons=PYTHON)
+    made = pjrt()
+    made.replace("Requires-Dist", "jax-rocm7-pjrt==0.1")
+    made.replace("Tag", "py3-none-manylinux_2_17_x86_64")
+    wheel = promising(made, tmp_path / "w", [PJRT_LIBRARY])
+    if as_published:
+        wheel = replace(wheel, wheel=replace(wheel.wheel, source_sha256=wheel.wheel.sha256))
+    evidence = inspected(bucket, staged_in(bucket, tmp_path, [wheel, *wheels[1:]]))
+    assert any("tag-mismatch" in text for text in messages(evidence)) is not as_published
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("size", 1, "size is"),
+        ("sha256", "0" * 64, "sha256 is"),
+        ("targets", ("gfx942",), r"targets is ['gfx942', 'gfx950'], not ['gfx942']"),
+        ("needed", ("libc.so.6", "libother.so"), "needed is ['libc.so.6'], not"),
+        ("symbol_versions", {"GLIBC": "2.17"}, "symbol_versions is {'GLIBC': '2.28'}, not"),
+        ("path", "elsewhere.so", "it is not listed"),
+    ],
+)
+def test_a_lie_in_wheels_json(bucket: DirBucket, tmp_path: Path, field: str, value: object, message: str) -> None:
+    first, *others = make_wheels(tmp_path / "w", pythons=PYTHON)
+    lie = replace(first.wheel.members[0], **{field: value})  # type: ignore[arg-type]
+    first = replace(first, wheel=replace(first.wheel, members=(lie,)))
+    evidence = inspected(bucket, staged_in(bucket, tmp_path, [first, *others]))
+    assert any("wheels-json-untrue" in text and message in text for text in messages(evidence)), messages(evidence)
+
+
+def test_wheels_that_do_not_fit_each_other(bucket: DirBucket, tmp_path: Path) -> None:
+    wheels = make_wheels(tmp_path / "w", pythons=PYTHON)
+    other = promising(pjrt("0.10.2+rocm7.9.9"), tmp_path / "w", [PJRT_LIBRARY])
+    evidence = inspected(bucket, staged_in(bucket, tmp_path, [other, *wheels[1:]]))
+    assert any("set-pin-unmet" in text for text in messages(evidence))
+
+
+def replaced(bucket: DirBucket, key: str, data: bytes) -> None:
+    bucket.path(key).unlink()
+    bucket.path(key).write_bytes(data)
+
+
+def change_page(bucket: DirBucket, staged: StagedSet, change: Callable[[dict[str, Any]], object]) -> None:
+    key = f"{staged.simple}jaxlib/index.json"
+    body = json.loads(bucket.get(key))
+    change(body)
+    replaced(bucket, key, json.dumps(body).encode())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda b: b["files"].clear(), "is not offered properly"),
+        (lambda b: b["files"][0].update(hashes={"sha256": "0" * 64}), "gives other hashes for jaxlib"),
+        (lambda b: b["files"][0].update({"core-metadata": {"sha256": "0" * 64}}), "gives other hashes for jaxlib"),
+        (lambda b: b["files"][0].update({"core-metadata": True}), "is not offered properly"),
+    ],
+)
+def test_a_staged_index_that_is_not_right(
+    bucket: DirBucket, tmp_path: Path, change: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    staged = staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=PYTHON))
+    change_page(bucket, staged, change)
+    assert any(message in text for text in messages(inspected(bucket, staged)))
+
+
+def test_metadata_that_is_not_the_wheels_own(bucket: DirBucket, tmp_path: Path) -> None:
+    wheels = make_wheels(tmp_path / "w", pythons=PYTHON)
+    staged = staged_in(bucket, tmp_path, wheels)
+    replaced(bucket, staged.file(wheels[0].wheel.filename + ".metadata"), b"Name: other\n")
+    assert any("is not the METADATA of jax_rocm7_pjrt" in text for text in messages(inspected(bucket, staged)))
+
+
+def test_staged_bytes_that_changed_keep_every_gate_from_running(bucket: DirBucket, tmp_path: Path) -> None:
+    wheels = make_wheels(tmp_path / "w", pythons=PYTHON)
+    staged = staged_in(bucket, tmp_path, wheels)
+    replaced(bucket, staged.file(wheels[0].wheel.filename), wheels[1].data)
+    for evidence in run(bucket, staged, inspection.GATE, coverage.GATE):
+        assert evidence.outcome is Outcome.ERROR
+        assert "The staged jax_rocm7_pjrt" in evidence.findings[0].message
+
+
+# How gates are run
+
+
+def made_gate(checks: Sequence[Check], *, fail: BaseException | None = None, per_target: bool = False) -> Gate:
+    def work(room: Room) -> Iterator[Check]:
+        yield from checks
+        if fail:
+            raise fail
+
+    return Gate(name="made", tier=Tier.STRUCTURE, per_target=per_target, run=work)
+
+
+GOOD = Check(name="good")
+BAD = Check(name="bad", findings=(error("bad-thing", "It is bad.", "Mend it."),))
+LEFT_OUT = Check(name="left out", skipped="no time")
+
+
+@pytest.fixture
+def staged(bucket: DirBucket, tmp_path: Path) -> StagedSet:
+    return staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=PYTHON))
+
+
+def test_counts_tell_what_was_done(bucket: DirBucket, staged: StagedSet) -> None:
+    (evidence,) = run(bucket, staged, made_gate([GOOD, BAD, LEFT_OUT]))
+    assert evidence.counts == {"collected": 3, "run": 2, "passed": 1, "failed": 1, "skipped": 1}
+    assert evidence.outcome is Outcome.FAILED
+    assert evidence.findings == BAD.findings
+    outcomes = {check["name"]: check["outcome"] for check in evidence.details["checks"]}
+    assert outcomes == {"good": "passed", "bad": "failed", "left out": "skipped"}
+
+
+@pytest.mark.parametrize("fail", [GateError("It broke.", hint="Mend it."), OSError(28, "No space left on device")])
+def test_a_gate_that_breaks_leaves_evidence(bucket: DirBucket, staged: StagedSet, fail: BaseException) -> None:
+    first, second = run(bucket, staged, made_gate([GOOD], fail=fail), replace(made_gate([GOOD]), name="next"))
+    assert first.outcome is Outcome.ERROR
+    assert first.counts["run"] == 1
+    assert second.outcome is Outcome.PASSED, "the others run all the same"
+    with pytest.raises(GateError, match=r"made \(any\): .*(broke|No space)"):
+        raise_for_failures([first, second])
+
+
+def test_checks_for_a_target_count_for_it_alone(bucket: DirBucket, staged: StagedSet) -> None:
+    checks = [replace(BAD, target="gfx942"), replace(GOOD, target="gfx950"), GOOD]
+    one, other = run(bucket, staged, made_gate(checks, per_target=True))
+    assert (one.target, one.outcome, one.counts["run"]) == ("gfx942", Outcome.FAILED, 2)
+    assert (other.target, other.outcome, other.counts["run"]) == ("gfx950", Outcome.PASSED, 2)
+
+
+def test_what_passed_is_not_run_again(bucket: DirBucket, staged: StagedSet) -> None:
+    first = run(bucket, staged, made_gate([GOOD]))
+    must_not_run = made_gate([], fail=AssertionError("ran again"))
+    assert run(bucket, staged, must_not_run) == first
+    with pytest.raises(AssertionError, match="ran again"):
+        run(bucket, staged, must_not_run, redo=True)
+
+
+def test_what_failed_is_run_again(bucket: DirBucket, staged: StagedSet) -> None:
+    run(bucket, staged, made_gate([BAD]))
+    (evidence,) = run(bucket, staged, made_gate([GOOD]))
+    assert evidence.outcome is Outcome.PASSED
+
+
+def test_nothing_is_raised_when_all_passed(bucket: DirBucket, staged: StagedSet) -> None:
+    raise_for_failures(run(bucket, staged, made_gate([GOOD])))

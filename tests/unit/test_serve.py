@@ -1,0 +1,171 @@
+"""What the index server answers; the server itself is tested with real clients."""
+
+from __future__ import annotations
+
+from email.message import Message
+from http import HTTPStatus
+from pathlib import Path
+
+import pytest
+
+from promotion.serve import Answer, answer_to, negotiate
+
+WHEEL = "packages/p/p-1+rocm7-py3-none-any.whl"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path.resolve() / "root"
+    for name, data in {
+        WHEEL: b"0123456789",
+        f"{WHEEL}.metadata": b"Name: p\n",
+        "simple/p/index.html": b"<html>",
+        "simple/p/index.json": b"{}",
+        "status.json": b"{}",
+        ".lock": b"",
+        "simple/.new-x": b"half",
+    }.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+    (tmp_path / "secret").write_text("secret")
+    (root / "link").symlink_to(tmp_path / "secret")
+    return root
+
+
+def ask(root: Path, path: str, **headers: str) -> tuple[Answer, bytes]:
+    message = Message()
+    for name, value in headers.items():
+        message[name.replace("_", "-")] = value
+    answer = answer_to(root, path, message)
+    if answer.file is None:
+        return answer, answer.body
+    with answer.file as file:
+        file.seek(answer.start)
+        return answer, file.read(answer.length)
+
+
+def test_a_file(root: Path) -> None:
+    answer, body = ask(root, WHEEL)
+    assert (answer.status, body) == (HTTPStatus.OK, b"0123456789")
+    assert answer.headers["Content-Type"] == "application/octet-stream"
+    assert "immutable" in answer.headers["Cache-Control"]
+    assert answer.headers["Accept-Ranges"] == "bytes"
+
+
+def test_pages_are_not_kept_by_caches(root: Path) -> None:
+    for path in ("simple/p/", "simple/p/index.html", "status.json"):
+        assert ask(root, path)[0].headers["Cache-Control"] == "no-cache"
+
+
+PIP = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html; q=0.1, text/html; q=0.01"
+UV = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.01"
+BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        (PIP, "application/vnd.pypi.simple.v1+json"),
+        (UV, "application/vnd.pypi.simple.v1+json"),
+        (BROWSER, "text/html; charset=utf-8"),
+        ("", "text/html; charset=utf-8"),
+        ("*/*", "text/html; charset=utf-8"),
+        ("application/vnd.pypi.simple.v1+html", "application/vnd.pypi.simple.v1+html"),
+        ("application/vnd.pypi.simple.latest+json", "application/vnd.pypi.simple.v1+json"),
+        ("application/*", "application/vnd.pypi.simple.v1+json"),
+        ("text/html;q=0.5, application/vnd.pypi.simple.v1+json;q=0.4", "text/html; charset=utf-8"),
+        ("*/*;q=0.1, application/vnd.pypi.simple.v1+json", "application/vnd.pypi.simple.v1+json"),
+        ("TEXT/HTML", "text/html; charset=utf-8"),
+    ],
+)
+def test_a_page_in_the_wanted_form(root: Path, accept: str, content_type: str) -> None:
+    answer, body = ask(root, "simple/p/", Accept=accept)
+    assert answer.status == HTTPStatus.OK
+    assert answer.headers["Content-Type"] == content_type
+    assert answer.headers["Vary"] == "Accept"
+    assert body == (b"{}" if "json" in content_type else b"<html>")
+
+
+@pytest.mark.parametrize("accept", ["image/png", "text/html;q=0", "*/*;q=0"])
+def test_a_form_that_is_not_on_offer(root: Path, accept: str) -> None:
+    assert ask(root, "simple/p/", Accept=accept)[0].status == HTTPStatus.NOT_ACCEPTABLE
+
+
+@pytest.mark.parametrize("accept", ["text/html;q=nonsense", ";;;,", ",", "text/html;q="])
+def test_strange_accept_headers_do_no_harm(accept: str) -> None:
+    assert negotiate(accept) in (None, "text/html")
+
+
+def test_a_folder_wants_a_slash(root: Path) -> None:
+    answer, _ = ask(root, "simple/p")
+    assert (answer.status, answer.headers["Location"]) == (HTTPStatus.MOVED_PERMANENTLY, "/simple/p/")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "nothing",
+        "simple/",
+        "../secret",
+        "simple/../../secret",
+        "/etc/passwd",
+        "link",
+        ".lock",
+        "simple/.new-x",
+        "simple//p/",
+        "simple/./p/",
+        "a\x00b",
+        "packages/",
+        WHEEL + "/",
+    ],
+)
+def test_what_is_not_there(root: Path, path: str) -> None:
+    assert ask(root, path)[0].status == HTTPStatus.NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("asked", "body", "content_range"),
+    [
+        ("bytes=0-3", b"0123", "bytes 0-3/10"),
+        ("bytes=8-", b"89", "bytes 8-9/10"),
+        ("bytes=8-100", b"89", "bytes 8-9/10"),
+        ("bytes=-3", b"789", "bytes 7-9/10"),
+        ("bytes=-100", b"0123456789", "bytes 0-9/10"),
+    ],
+)
+def test_a_part_of_a_file(root: Path, asked: str, body: bytes, content_range: str) -> None:
+    answer, got = ask(root, WHEEL, Range=asked)
+    assert (answer.status, got) == (HTTPStatus.PARTIAL_CONTENT, body)
+    assert answer.headers["Content-Range"] == content_range
+
+
+@pytest.mark.parametrize("asked", ["bytes=10-", "bytes=5-2", "bytes=-0"])
+def test_a_part_that_is_not_there(root: Path, asked: str) -> None:
+    answer, _ = ask(root, WHEEL, Range=asked)
+    assert answer.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
+    assert answer.headers["Content-Range"] == "bytes */10"
+
+
+@pytest.mark.parametrize("asked", ["bytes=0-1,3-4", "lines=0-1", "bytes=x-y", ""])
+def test_ranges_that_are_not_understood_give_the_whole(root: Path, asked: str) -> None:
+    answer, body = ask(root, WHEEL, Range=asked)
+    assert (answer.status, body) == (HTTPStatus.OK, b"0123456789")
+
+
+def test_what_the_client_has_already(root: Path) -> None:
+    etag = ask(root, WHEEL)[0].headers["ETag"]
+    for known in (etag, f'"other", {etag}', "*"):
+        answer, body = ask(root, WHEEL, If_None_Match=known)
+        assert (answer.status, body) == (HTTPStatus.NOT_MODIFIED, b"")
+    assert ask(root, WHEEL, If_None_Match='"other"')[0].status == HTTPStatus.OK
+    assert ask(root, WHEEL, Range="bytes=0-3", If_Range=etag)[1] == b"0123"
+    assert ask(root, WHEEL, Range="bytes=0-3", If_Range='"other"')[1] == b"0123456789"
+
+
+def test_a_page_that_was_replaced_has_another_etag(root: Path) -> None:
+    page = root / "simple/p/index.html"
+    before = ask(root, "simple/p/")[0].headers["ETag"]
+    fresh = page.with_name("fresh")
+    fresh.write_bytes(b"<HTML>")
+    fresh.replace(page)
+    assert ask(root, "simple/p/")[0].headers["ETag"] != before
