@@ -79,18 +79,25 @@ class Reporter:
 
     def step(self, text: str) -> None:
         """A new step begins."""
-        self._step, self._last = text, time.monotonic()
         if self._live is not None:
-            if self._task is not None:
-                self._live.remove_task(self._task)
-            self._task = self._live.add_task(text, total=None)
+            self._end_step()
+            self._task = self._live.add_task(text, total=None, amount="")
         else:
             self.line(f"  {text}")
+        self._step, self._last = text, time.monotonic()
+
+    def _end_step(self) -> None:
+        """Let the live line of the current step become one that stays."""
+        if self._live is not None and self._task is not None:
+            self._live.remove_task(self._task)
+            self._task = None
+            self.line(f"  {self._step} ({time.monotonic() - self._last:.1f} s)")
 
     def advance(self, done: int, total: int) -> None:
         """So many bytes of so many are done in the current step."""
         if self._live is not None and self._task is not None:
-            self._live.update(self._task, completed=done, total=total or None)
+            amount = f"{human(done)} of {human(total)}" if total else ""
+            self._live.update(self._task, completed=done, total=total or None, amount=amount)
         elif time.monotonic() - self._last > _PLAIN_INTERVAL:
             self._last = time.monotonic()
             self.line(f"  {self._step}: {human(done)} of {human(total)}")
@@ -100,32 +107,33 @@ class Reporter:
         """A part of the work with a title; timed, collapsible in CI, live on a terminal."""
         started = time.monotonic()
         self.line(f"::group::{title}" if self.groups else title)
-        with self._progress():
-            try:
+        try:
+            with self._progress():
                 yield
-            finally:
-                self.line(f"  {time.monotonic() - started:.1f} s")
-                if self.groups:
-                    self.line("::endgroup::")
+        finally:
+            self.line(f"  {time.monotonic() - started:.1f} s")
+            if self.groups:
+                self.line("::endgroup::")
 
     @contextmanager
     def _progress(self) -> Iterator[None]:
         if not self.terminal or self._live is not None:
             yield
             return
-        from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         columns = (
             SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(),
-            DownloadColumn(),
+            TextColumn("{task.fields[amount]}"),
             TimeElapsedColumn(),
         )
         with Progress(*columns, console=self.console(), transient=True) as live:
             self._live = live
             try:
                 yield
+                self._end_step()
             finally:
                 self._live, self._task = None, None
 

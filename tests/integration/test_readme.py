@@ -1,0 +1,70 @@
+"""Every command of the README runs, in order, as a reader would type them in an empty folder."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FENCE = re.compile(r"```console\n(.*?)```", re.DOTALL)
+ELSEWHERE = {
+    "python3 build/test": "this very run",
+    ".venv/bin/python -m benchmarks.repair": "test_benchmark_repair.py",
+}
+"""Commands that another test, or the run itself, stands for."""
+
+
+def commands() -> list[str]:
+    text = (ROOT / "README.md").read_text()
+    lines = [line for block in FENCE.findall(text) for line in block.splitlines()]
+    return [line.split("#")[0].strip() for line in lines if line.strip()]
+
+
+def test_the_readme_has_the_two_commands_first() -> None:
+    assert commands()[:2] == ["python3 build/ci_build release --local", "python3 build/test"]
+
+
+@pytest.mark.network
+def test_every_command_runs(tmp_path: Path, work_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI_BUILD_CACHE_DIR", str(work_cache))
+    monkeypatch.chdir(tmp_path)
+    for command in commands():
+        if command in ELSEWHERE:
+            continue
+        words = shlex.split(command)
+        assert words[:2] == ["python3", "build/ci_build"], command
+        argv = [sys.executable, str(ROOT / "build" / "ci_build"), *words[2:]]
+        if words[2:4] == ["index", "serve"]:
+            _serve(argv)
+            continue
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        # `inspect` ends with 11 where a wheel has errors, as jaxlib has as published.
+        assert done.returncode in ((0, 11) if words[2] == "inspect" else (0,)), f"{command}\n{done.stderr}"
+
+
+def _serve(argv: list[str]) -> None:
+    with subprocess.Popen([*argv, "--port", "0"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[-1]
+        with urllib.request.urlopen(f"{url}v2/multi-arch/simple/", timeout=10) as answer:
+            assert b"jax-rocm7-plugin" in answer.read()
+        process.terminate()
+        began = time.monotonic()
+        assert process.wait(10) == 130
+        assert time.monotonic() - began < 5
+
+
+def test_files_that_the_readme_names_exist() -> None:
+    text = (ROOT / "README.md").read_text()
+    table = text[text.index("## To change X") :]
+    named = [name for name in re.findall(r"`([\w./]+)`", table) if "/" in name]
+    assert len(named) > 10
+    for name in named:
+        assert (ROOT / name).exists(), name

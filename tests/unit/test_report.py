@@ -1,0 +1,79 @@
+"""What a person sees, where there is no terminal and where there is one."""
+
+from __future__ import annotations
+
+import pytest
+
+from ci_build.model import Finding, Severity
+from ci_build.report import Reporter, human, print_table
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (154_379_457, "154.4 MB"), (5_189_488_920, "5.19 GB")],
+)
+def test_sizes_as_people_write_them(size: int, text: str) -> None:
+    assert human(size) == text
+
+
+def test_plain_lines_say_the_group_its_steps_and_its_time(capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = Reporter(terminal=False)
+    with reporter.group("build"):
+        reporter.step("first")
+        reporter.advance(1, 2)
+        reporter.step("second")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines()[:3] == ["build", "  first", "  second"]
+    assert err.splitlines()[3].endswith(" s")
+
+
+def test_ci_folds_groups_and_closes_them_after_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = Reporter(terminal=False, groups=True)
+    with pytest.raises(ValueError, match="broken"), reporter.group("build"):
+        raise ValueError("broken")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "::group::build"
+    assert lines[-1] == "::endgroup::"
+
+
+def test_long_work_says_how_far_it_is(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([0.0, 5.0, 11.0, 11.0, 12.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(now))
+    reporter = Reporter(terminal=False)
+    reporter.step("fetch")
+    for done in (1_000_000, 2_000_000, 3_000_000):
+        reporter.advance(done, 4_000_000)
+    assert capsys.readouterr().err.splitlines() == ["  fetch", "  fetch: 2.0 MB of 4.0 MB"]
+
+
+def test_details_are_for_the_curious(capsys: pytest.CaptureFixture[str]) -> None:
+    Reporter(terminal=False).detail("pip install")
+    Reporter(terminal=False, verbose=True).detail("pip download")
+    assert capsys.readouterr().err == "    pip download\n"
+
+
+def test_a_finding_is_one_line_with_its_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+    finding = Finding(code="x-y", severity=Severity.WARNING, message="It is so.", remedy="Do this.", member="a.so")
+    Reporter(terminal=False).finding(finding, "w.whl")
+    assert capsys.readouterr().err == "warning: x-y: w.whl a.so: It is so. Do this.\n"
+
+
+def test_a_terminal_keeps_a_line_for_each_finished_step(capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = Reporter(terminal=True)
+    with reporter.group("build"):
+        reporter.step("first")
+        reporter.advance(1_000_000, 2_000_000)
+        reporter.step("second")
+    err = capsys.readouterr().err
+    assert "  first (0.0 s)" in err
+    assert "  second (0.0 s)" in err
+
+
+def test_tables_go_to_standard_output_when_they_are_the_result(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("name", "size"), [("a" * 90, "1")], numeric=(1,))
+    out, err = capsys.readouterr()
+    assert "a" * 90 in out
+    assert err == ""
+    Reporter(terminal=False).table(("name",), [("b",)])
+    assert "b" in capsys.readouterr().err
