@@ -1,0 +1,1 @@
+"""Measurements that anybody can repeat: ratios against the stock tools, in one run."""

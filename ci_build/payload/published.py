@@ -186,9 +186,7 @@ class InputStore:
 
     def input_file(self, item: Resolved) -> InputFile:
         """The record of a fetched input."""
-        return InputFile(
-            filename=item.filename, size=self.path(item).stat().st_size, sha256=item.sha256, url=item.url
-        )
+        return InputFile(filename=item.filename, size=self.path(item).stat().st_size, sha256=item.sha256, url=item.url)
 
 
 def _progress_reader(on_bytes: ByteSink) -> LineSink:

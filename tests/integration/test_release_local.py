@@ -38,7 +38,9 @@ class Released:
 
     @property
     def install_line(self) -> str:
-        return re.findall(r"^  (pip install .+)$", self.said, re.MULTILINE)[-1]
+        found = re.search(r"^  (pip install .+)$", self.said, re.MULTILINE)
+        assert found is not None
+        return found[1]
 
 
 def run(*words: str, cwd: Path, check: bool = True) -> subprocess.CompletedProcess[str]:

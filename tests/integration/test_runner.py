@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -83,9 +84,8 @@ def test_interrupt_stops_the_child() -> None:
 def _gone(pid: int) -> bool:
     for _ in range(100):
         try:
-            with open(f"/proc/{pid}/stat") as stat:
-                if stat.read().rpartition(")")[2].split()[0] == "Z":
-                    return True
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
         except FileNotFoundError:
             return True
         time.sleep(0.05)
