@@ -117,7 +117,7 @@ def raise_if_any(problems: Iterator[str] | list[str], kind: type[CiBuildError]) 
     """Raise one error that lists all problems, if there are any."""
     found = list(problems)
     if found:
-        raise kind("\n  ".join(found) if len(found) == 1 else "\n  ".join(("Several things are wrong:", *found)))
+        raise kind("\n  ".join(found if len(found) == 1 else ("Several things are wrong:", *found)))
 
 
 def _read_folder(set_dir: Path) -> WheelSet:

@@ -351,6 +351,65 @@ def test_promoters_of_different_sets_lose_nothing(bucket: DirBucket, tmp_path: P
     assert {key: bucket.get(key) for key in pages} == pages
 
 
+class OvertakenBucket(DirBucket):
+    """Lets somebody else do something just before one of its accesses."""
+
+    def __init__(self, root: Path, *, at: int, other: Callable[[], object]) -> None:
+        super().__init__(root)
+        self._accesses, self._at, self._other = count(), at, other
+        self._inside = False
+
+    def _overtake(self) -> None:
+        if not self._inside and next(self._accesses) == self._at:
+            self._other()
+
+    def head(self, key: str) -> Any:
+        self._overtake()
+        return super().head(key)
+
+    def put_if_match(self, key: str, data: bytes, *, etag: str | None) -> Any:
+        self._overtake()
+        self._inside = True  # it looks at the object while it holds the lock
+        try:
+            return super().put_if_match(key, data, etag=etag)
+        finally:
+            self._inside = False
+
+
+def test_whoever_is_overtaken_while_writing_pages_writes_nothing_old(tmp_path: Path) -> None:
+    one_python: dict[str, Any] = {"python_versions": ("3.12",)}
+    before = DirBucket(tmp_path / "before")
+    sets = [
+        staged_in(
+            before,
+            tmp_path / "sets",
+            make_wheels(tmp_path / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",)),
+            **one_python,
+        )
+        for minor in (2, 3)
+    ]
+    go(before, sets[0])
+    for key in before.list(RELEASED.root):
+        if "/simple/" in key or key == RELEASED.status:
+            before.path(key).unlink()  # as if the first promoter had got no further than its ledger entry
+    expected: dict[str, bytes] = {}
+    for number in count():
+        bucket = DirBucket(shutil.copytree(before.root, tmp_path / f"b{number}"))
+        overtaken: list[Promotion] = []
+
+        def other(bucket: DirBucket = bucket, overtaken: list[Promotion] = overtaken) -> None:
+            overtaken.append(go(bucket, sets[1]))
+
+        publish(OvertakenBucket(bucket.root, at=number, other=other), RELEASED)
+        if not overtaken:
+            assert number >= 15
+            return
+        expected = expected or objects(bucket)
+        assert len(offered(bucket)) == 5
+        assert objects(bucket) == expected, f"overtaken at access {number}"
+        shutil.rmtree(bucket.root)
+
+
 def test_lost_pages_are_made_again(bucket: DirBucket, staged: StagedSet) -> None:
     go(bucket, staged)
     before = objects(bucket)
