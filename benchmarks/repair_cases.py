@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ci_build.wheel.archive import WheelArchive, verify_record
+from ci_build.wheel.archive import WheelArchive, WheelName, verify_record
 from ci_build.wheel.deflate import scan_blocks
+from ci_build.wheel.repair_plan import RepairPlan
 from ci_build.wheel.rewrite import WheelRewrite
 from ci_build.wheel.splice import scan_goal
 
@@ -83,19 +84,38 @@ def scan(wheel: Path, _folder: Path) -> None:
 
 def tag_only(wheel: Path, folder: Path) -> None:
     """The real `repair` with a plan that changes tag and metadata only: auditwheel's verdict included."""
-    _repair(wheel, folder, full=False)
+    plan = dataclasses.replace(_plan(wheel), strip=False, runpath={}, files={}, hip_soname="", verify_bundles=False)
+    _repair(wheel, plan, folder)
+
+
+def strip(wheel: Path, folder: Path) -> None:
+    """What unpack + strip + patchelf + pack does, and no more of the fat binaries than it: all code stays, unread."""
+    _repair(wheel, dataclasses.replace(_plan(wheel), verify_bundles=False), folder)
 
 
 def full(wheel: Path, folder: Path) -> None:
     """The real `repair` with the recipe's own plan: gfx942 and gfx950, stripped, RUNPATH, metadata."""
-    _repair(wheel, folder, full=True)
+    _repair(wheel, _plan(wheel, "gfx942", "gfx950"), folder, debug_dir=folder / "debug")
 
 
-def _repair(wheel: Path, folder: Path, *, full: bool) -> None:
+def full_unchecked(wheel: Path, folder: Path) -> None:
+    """`full` without the MD5 of the old bundles: what that check costs."""
+    plan = dataclasses.replace(_plan(wheel, "gfx942", "gfx950"), verify_bundles=False)
+    _repair(wheel, plan, folder, debug_dir=folder / "debug")
+
+
+# Imports of these two are late: the other cases do not pay for pyelftools and auditwheel.
+
+
+def _repair(wheel: Path, plan: RepairPlan, folder: Path, debug_dir: Path | None = None) -> None:
+    from ci_build.wheel.repair import repair
+
+    repair(wheel, plan, folder, debug_dir=debug_dir)
+
+
+def _plan(wheel: Path, *targets: str) -> RepairPlan:
     from ci_build import versions
     from ci_build.model import BuildRequest, GfxTarget, Payload, RocmVersion
-    from ci_build.wheel.repair import repair
-    from ci_build.wheel.wheelname import WheelName
     from pjrt.recipe import repair_plan
 
     rocm, version = RocmVersion(text="7.2.0"), WheelName.parse(wheel.name).version
@@ -104,13 +124,9 @@ def _repair(wheel: Path, folder: Path, *, full: bool) -> None:
         jax_version=version,
         rocm_version=rocm,
         python_versions=("3.12",),
-        targets=(GfxTarget(processor="gfx942"), GfxTarget(processor="gfx950")) if full else None,
-        strip=full,
+        targets=tuple(map(GfxTarget.parse, targets)) or None,
     )
-    plan = repair_plan(request, versions.wheel_version(version, rocm=rocm))
-    if not full:
-        plan = dataclasses.replace(plan, runpath={}, files={}, hip_soname="", verify_bundles=False)
-    repair(wheel, plan, folder, debug_dir=folder / "debug" if full else None)
+    return repair_plan(request, versions.wheel_version(version, rocm=rocm))
 
 
 CASES: dict[str, Callable[[Path, Path], None]] = {
@@ -119,7 +135,9 @@ CASES: dict[str, Callable[[Path, Path], None]] = {
     "scan": scan,
     "runpath": runpath,
     "tag-only": tag_only,
+    "strip": strip,
     "full": full,
+    "full-unchecked": full_unchecked,
 }
 
 

@@ -7,8 +7,9 @@ from typing import cast
 
 from isal import isal_zlib
 
-PACKED_CHUNK, CHUNK = 256 << 10, 1 << 20
-"""Compressed bytes read at a time, and the most uncompressed bytes handed out at a time."""
+CHUNK = 1 << 20
+"""The most uncompressed bytes handed out at a time."""
+_PACKED_CHUNK = 256 << 10
 _BROKEN = cast("type[Exception]", isal_zlib.IsalError)
 
 
@@ -31,7 +32,7 @@ def inflate(pread: Callable[[int, int], bytes], offset: int, size: int) -> Itera
     at, end, pending = offset, offset + size, b""
     while not inflater.eof:
         if not pending:
-            pending = pread(min(PACKED_CHUNK, end - at), at)
+            pending = pread(min(_PACKED_CHUNK, end - at), at)
             at += len(pending)
         fed = len(pending)
         try:

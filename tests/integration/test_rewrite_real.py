@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -192,3 +193,15 @@ def test_a_member_over_4_gib(tmp_path: Path) -> None:
         assert sum(len(chunk) for chunk in result.chunks("tiny/huge.bin")) == HUGE
         assert archive.getinfo("tiny/huge.bin").file_size == HUGE
         assert archive.read(f"{INFO}/METADATA") == METADATA
+
+
+def test_the_benchmark_runs(pjrt: Path, tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "benchmarks.repair", "--only", "cp", "retag", "scan"]
+    argv += ["--wheel", str(pjrt), "--work", str(tmp_path), "--json", str(tmp_path / "out.json")]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
+    assert done.returncode == 0, done.stderr
+    body = json.loads((tmp_path / "out.json").read_text())
+    assert [row["key"] for row in body["results"]] == ["cp", "retag", "scan"]
+    assert body["results"][1]["wheel_size"] > 150_000_000
+    assert body["goals"][0]["what"] == "unverified re-tag, its work: times of cp"
+    assert [path.name for path in tmp_path.iterdir()] == ["out.json"]

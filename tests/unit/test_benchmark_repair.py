@@ -1,0 +1,53 @@
+"""The benchmark's tables: every goal is judged by the right ratio."""
+
+from __future__ import annotations
+
+from benchmarks.measure import Cost
+from benchmarks.repair import CASES, Result, goals, table
+
+SECONDS = {
+    "cp": 0.1, "retag": 0.4, "verified": 1.0, "tag-only": 2.0, "scan": 0.1, "runpath": 2.0, "strip": 2.5, "full": 4.0,
+    "full-unchecked": 2.0, "auditwheel": 9.0, "incumbent": 21.0, "chain": 20.0,
+}  # fmt: skip
+
+
+def results() -> dict[str, Result]:
+    return {
+        case.key: Result(
+            key=case.key,
+            what=case.what,
+            cost=Cost(wall=SECONDS[case.key], cpu=1.0, peak_mib=99.0),
+            inner=Cost(wall=0.25, cpu=1.0, peak_mib=99.0) if case.key == "retag" else None,
+            wheel_size=101_000_000 if case.key == "full" else None,
+        )
+        for case in CASES
+    }
+
+
+def test_goals_are_judged_by_their_ratios() -> None:
+    judged = {goal.what: (round(goal.value, 2), goal.met) for goal in goals(results())}
+    assert judged == {
+        "verified re-tag: faster than the incumbent's chain": (21.0, True),
+        "verified re-tag: faster than auditwheel repair": (9.0, False),
+        "full case: faster than unpack + strip + patchelf + pack": (5.0, True),
+        "  like for like, no slimming: than the same": (8.0, True),
+        "  than that and auditwheel repair, for the same tag": (7.25, True),
+        "  MD5 not checked: than unpack + strip + patchelf + pack": (10.0, True),
+        "unverified re-tag, its work: times of cp": (2.5, False),
+        "verified re-tag: peak memory": (99.0, True),
+        "full case: peak memory": (99.0, True),
+        "slimmed gfx942 + gfx950 wheel": (101.0, False),
+    }
+
+
+def test_goals_of_cases_that_did_not_run_are_left_out() -> None:
+    one = {key: result for key, result in results().items() if key == "verified"}
+    assert [goal.what for goal in goals(one)] == ["verified re-tag: peak memory"]
+
+
+def test_the_table_says_what_was_met_and_what_was_missed() -> None:
+    text = table(list(results().values()), goals(results()))
+    assert "faster than the incumbent's chain" in text
+    assert text.count("MISSED") == 3
+    assert text.count("  met") == 4
+    assert len(text.splitlines()) == 1 + len(CASES) + 1 + 10
