@@ -21,7 +21,7 @@ from promotion.dirbucket import DirBucket
 from promotion.gates import coverage, inspection, install
 from promotion.layout import StagedSet
 from promotion.policy import load_policy
-from promotion.promote import Promotion
+from promotion.promote import Promotion, install_line
 
 GATES = ("inspection", "coverage", "install")
 SERVE_PORT = 8000
@@ -99,7 +99,9 @@ def release_local(settings: options.Settings, reporter: Reporter, runner: HostRu
         gate("all", staged, bucket, reporter, runner)
     with reporter.group("promote"):
         done = promote(staged, bucket, reporter)
-    lines = install_lines(done, bucket, str(made.wheel_set.pins["jax"]))
+    url = f"http://127.0.0.1:{SERVE_PORT}/{done.simple}"
+    serve = f"python3 build/ci_build index serve --bucket {bucket} --port {SERVE_PORT}"
+    lines = (serve, install_line(done.wheel_set, url))
     receipt = {**build.receipt(made), "index": done.simple, "ledger_entry": done.entry.number, "install": lines}
     if not settings.flag("json"):
         build.show_receipt(made, reporter)
@@ -110,11 +112,3 @@ def release_local(settings: options.Settings, reporter: Reporter, runner: HostRu
 
 def _tiers(done: Promotion) -> str:
     return ", ".join(f"{target} {tier}" for target, tier in sorted(done.entry.tiers.items()))
-
-
-def install_lines(done: Promotion, bucket: Path, jax: str) -> tuple[str, str]:
-    """The command that serves the bucket, and the pip command that installs the set from it."""
-    plugin = next(wheel for wheel in done.wheel_set.wheels if wheel.name.endswith("-plugin"))
-    url = f"http://127.0.0.1:{SERVE_PORT}/{done.simple}"
-    serve = f"python3 build/ci_build index serve --bucket {bucket} --port {SERVE_PORT}"
-    return serve, f'pip install --extra-index-url {url} "jax=={jax}" "{plugin.name}=={plugin.version}"'

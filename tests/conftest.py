@@ -152,12 +152,6 @@ def _download(wheel: RealWheel, folder: Path) -> str:
     return ""
 
 
-@pytest.fixture(scope="session")
-def work_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache folder for `ci_build` that the session's tests share, so that each input and step is made once."""
-    return tmp_path_factory.mktemp("work-cache")
-
-
 # Other Pythons
 
 

@@ -1,0 +1,54 @@
+"""What integration tests share: one cache, and one release of the main job."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+CI_BUILD = [sys.executable, str(Path(__file__).resolve().parents[2] / "build" / "ci_build")]
+
+
+@dataclass(frozen=True)
+class Released:
+    """A release that was made for these tests.
+
+    Attributes:
+        folder: where the command ran.
+        said: what it printed.
+    """
+
+    folder: Path
+    said: str
+
+    @property
+    def install_line(self) -> str:
+        found = re.search(r"^  (pip install .+)$", self.said, re.MULTILINE)
+        assert found is not None
+        return found[1]
+
+    def copy(self, folder: Path) -> None:
+        """The same files under another folder, by hard links: nothing that belongs to a release is ever changed."""
+        shutil.copytree(self.folder, folder, copy_function=os.link, dirs_exist_ok=True)
+
+
+@pytest.fixture(scope="session")
+def work_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder for `ci_build` that all tests share, so that each input and each step is made once."""
+    return tmp_path_factory.mktemp("work-cache")
+
+
+@pytest.fixture(scope="session")
+def released(tmp_path_factory: pytest.TempPathFactory, work_cache: Path) -> Released:
+    """The main job, run once."""
+    folder = tmp_path_factory.mktemp("release")
+    argv = [*CI_BUILD, "release", "--local", f"--cache-dir={work_cache}"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return Released(folder, done.stderr)
