@@ -31,8 +31,8 @@ CONTENT_LIMIT = 1 << 32
 """Largest uncompressed bundle that is read, in bytes; real ones have up to 0.24 GB."""
 PAGE = 4096
 """Largest alignment in bytes that code objects get."""
-LEVEL, LEVEL_TIGHT = 9, 19
-"""zstd levels: on two targets of 0.10.2, level 9 gives 7.3 MB in 1.3 CPU seconds, level 19 5.6 MB in 20."""
+LEVEL, LEVEL_TIGHT = 4, 19
+"""zstd levels: two targets of 0.10.2 become 6.8 MB in 0.3 CPU seconds with level 4, 6.1 MB in 0.7 with level 6."""
 _ENTRY = struct.Struct("<QQQ")
 _LAYOUTS = {1: struct.Struct("<4sHHIQ"), 2: struct.Struct("<4sHHIIQ"), 3: struct.Struct("<4sHHQQQ")}
 
@@ -181,12 +181,10 @@ def pack(plain: bytes | bytearray, *, version: int = 3, method: int = ZSTD, leve
     if method == ZSTD:
         # Targets resemble each other at distances of megabytes: matching across them needs a window of that size.
         window = min(27, max(10, len(plain).bit_length()))
-        parameters = zstandard.ZstdCompressionParameters.from_level(
-            level, source_size=len(plain), enable_ldm=True, window_log=window
-        )
+        parameters = zstandard.ZstdCompressionParameters.from_level(level, source_size=len(plain), window_log=window)
         body = zstandard.ZstdCompressor(compression_params=parameters).compress(plain)
     else:
-        body = zlib.compress(plain, min(level, 9))
+        body = zlib.compress(plain, 9)
     digest = digest_value(hashlib.md5(plain, usedforsecurity=False).digest())
     total = _LAYOUTS[version].size + len(body)
     sizes = (len(plain),) if version == 1 else (total, len(plain))

@@ -59,21 +59,25 @@ def repair(
         RepairError: the result would not deserve its platform tag, or the plan does not fit; all reasons are in the
             message, and neither wheel nor debug files are left behind.
     """
-    with WheelArchive(source) as archive, _scratch(out_dir) as scratch:
+    with WheelArchive(source) as archive, _scratch(out_dir) as scratch, ThreadPoolExecutor(1) as pool:
         name = _new_name(archive.name, plan)
         rewrite = WheelRewrite(archive, date_time=_EPOCH)
         renamed = _rename_folders(rewrite, archive, name)
         _leave_out(rewrite, renamed.values(), plan)
         _rewrite_texts(rewrite, archive, name, plan)
         _say(progress, f"Verifying and unpacking {source.name}")
-        files, blocks = _unpack(archive, renamed, plan, scratch / "tree", progress)
+        libraries = {old: new for old, new in renamed.items() if _stays(new, plan) and _is_elf(archive, old)}
+        # The scans run beside all that comes until their results are needed.
+        scans = {new: pool.submit(_scan, archive, archive[old]) for old, new in _to_scan(archive, libraries, plan)}
+        files = _unpack(archive, libraries, scratch / "tree", progress)
         _expect_members(files, plan, source.name)
         _say(progress, f"Editing {len(files)} libraries of {name.project}")
         edits = edit_members(files, plan, scratch / "debug" if debug_dir else None)
         findings = _judge(files, plan, source.name)
         for edit in edits:
             if edit.changed or edit.info.size != edit.size_before:
-                rewrite.set_file(edit.name, edit.path, changed=edit.changed, blocks=blocks.get(edit.name))
+                scan = scans.get(edit.name)
+                rewrite.set_file(edit.name, edit.path, changed=edit.changed, blocks=scan.result() if scan else None)
         if plan.build_info_path:
             rewrite.set(plan.build_info_path, _build_info(edits, plan))
         _say(progress, f"Writing {name}")
@@ -159,28 +163,33 @@ def _rewrite_texts(rewrite: WheelRewrite, archive: WheelArchive, name: WheelName
         rewrite.set(path, content)
 
 
+def _to_scan(archive: WheelArchive, libraries: Mapping[str, str], plan: RepairPlan) -> Iterator[tuple[str, str]]:
+    """Big libraries that will be edited, so that most of their deflate blocks can be kept: (old name, new name)."""
+    if plan.targets is not None or plan.strip or plan.runpath or plan.hip_soname:
+        yield from ((old, new) for old, new in libraries.items() if archive[old].size >= _BIG)
+
+
 def _unpack(
-    archive: WheelArchive, renamed: Mapping[str, str], plan: RepairPlan, tree: Path, progress: Progress | None
-) -> tuple[dict[str, Path], dict[str, BlockIndex | None]]:
-    """Check every member against RECORD and write the libraries that stay to `tree`, laid out as in the new wheel.
+    archive: WheelArchive, libraries: Mapping[str, str], tree: Path, progress: Progress | None
+) -> dict[str, Path]:
+    """Check every member against RECORD and write the libraries to `tree`, laid out as in the new wheel.
+
+    Args:
+        libraries: old member name -> new.
 
     Returns:
-        New member name -> file, and for big ones the blocks of their deflate streams, found at the same time.
+        New member name -> file.
     """
-    libraries = {old: tree / new for old, new in renamed.items() if _stays(new, plan) and _is_elf(archive, old)}
-    for path in libraries.values():
+    files = {old: tree / new for old, new in libraries.items()}
+    for path in files.values():
         path.parent.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(1) as pool:
-        scans = {old: pool.submit(_scan, archive, archive[old]) for old in libraries if archive[old].size >= _BIG}
-        problems = verify_record(archive, extract=libraries, progress=progress)
-        if problems:
-            pool.shutdown(cancel_futures=True)
-            raise ArchiveError(
-                f"{archive.path.name} is not what it says:{_listed(problems)}",
-                hint="Get the wheel anew; nothing was made.",
-            )
-        blocks = {renamed[old]: scan.result() for old, scan in scans.items()}
-    return {renamed[old]: path for old, path in libraries.items()}, blocks
+    problems = verify_record(archive, extract=files, progress=progress)
+    if problems:
+        raise ArchiveError(
+            f"{archive.path.name} is not what it says:{_listed(problems)}",
+            hint="Get the wheel anew; nothing was made.",
+        )
+    return {libraries[old]: path for old, path in files.items()}
 
 
 def _scan(archive: WheelArchive, member: Member) -> BlockIndex | None:
