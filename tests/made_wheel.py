@@ -19,6 +19,8 @@ from tests.tiny_elf import TinySymbol, tiny_elf
 
 GLIBC = TinySymbol("fcntl64", "libc.so.6", "GLIBC_2.28")
 """A symbol that makes manylinux_2_28 the honest platform."""
+PJRT = TinySymbol("GetPjrtApi", defined=True)
+"""What makes a library a PJRT plugin."""
 MACHS = {"gfx906": 0x2F, "gfx942": 0x4C, "gfx950": 0x4F, "gfx1100": 0x41, "gfx9-4-generic": 0x5F}
 """EF_AMDGPU_MACH values (LLVM, "User Guide for AMDGPU Backend")."""
 
@@ -63,10 +65,12 @@ def with_sections(elf: bytes, *sections: tuple[str, int, int, bytes]) -> bytes:
     return bytes(body + b"".join(rows))
 
 
-def library(*symbols: TinySymbol, fatbins: Sequence[bytes] = (), **more: Any) -> bytes:
-    """A library with device code; the arguments are those of `tiny_elf`."""
+def library(
+    *symbols: TinySymbol, fatbins: Sequence[bytes] = (), entry: Sequence[TinySymbol] = (PJRT,), **more: Any
+) -> bytes:
+    """A library with device code and an entry point; the other arguments are those of `tiny_elf`."""
     with tempfile.TemporaryDirectory() as folder:
-        elf = tiny_elf(Path(folder) / "lib.so", symbols=symbols or (GLIBC,), **more).read_bytes()
+        elf = tiny_elf(Path(folder) / "lib.so", symbols=(*(symbols or (GLIBC,)), *entry), **more).read_bytes()
     return with_sections(elf, (".hip_fatbin", 1, 2, b"".join(fatbins))) if fatbins else elf
 
 

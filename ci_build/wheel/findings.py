@@ -94,6 +94,11 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "init-name-wrong": _error(
             "module cannot be imported", "Name the file after its PyInit_ function, or the other way round."
         ),
+        "pjrt-api-missing": _error("PJRT plugin without its entry", "Export GetPjrtApi; jax looks it up by that name."),
+        "exports-unexpected": _error(
+            "private symbols exported",
+            "Link with a version script that exports the entry points only; others may clash.",
+        ),
         # Device code.
         "bundle-damaged": _broken(
             "device code damaged", "Build or download it again; GPUs would get wrong code or none."

@@ -20,6 +20,11 @@ MAX_RUNPATH_ENTRIES = 40
 HIP_RUNTIME = re.compile(r"(?:__)?hip[A-Z]\w*")
 """Names that libamdhip64 exports; those of hipBLAS, hipFFT and the like go on in lower case."""
 
+PJRT_ENTRY = "GetPjrtApi"
+"""What a PJRT plugin exports (XLA, xla/pjrt/c/pjrt_c_api.h)."""
+
+_PUBLIC = re.compile(rf"{PJRT_ENTRY}|PyInit_\w+|__(start|stop)_\w+|_init|_fini|_edata|_end|__bss_start|VERS_[\d.]+")
+"""Entry points, and what linkers export by themselves."""
 _ENTRY_ID = "hipv4-amdgcn-amd-amdhsa--"
 _LEFTOVER = re.compile(r"_solib_|\.runfiles(/|$)|bazel-|/execroot/|/_bazel_")
 _SYSTEM = re.compile(r"/(opt/rocm|usr/lib|usr/local/lib|lib)(64)?\b")
@@ -121,6 +126,26 @@ def device_code(
             yield finding("target-missing", f"no code for {_listed(map(str, chosen.missing))}.", member=elf.path)
         if chosen.dropped:
             yield finding("target-extra", f"code for {_listed(e.name for e in chosen.dropped)}.", member=elf.path)
+
+
+def exports(elfs: Iterable[ElfFacts], *, plugin: bool) -> Iterator[Finding]:
+    """Whether the libraries of a JAX wheel for ROCm offer their entry points and nothing else.
+
+    They are loaded into one process with others that hold the same LLVM, so what they export can clash.
+
+    Args:
+        elfs: libraries of the wheel.
+        plugin: one of them has to be a PJRT plugin.
+    """
+    libraries = list(elfs)
+    if plugin and libraries and not any(PJRT_ENTRY in elf.exported for elf in libraries):
+        yield finding("pjrt-api-missing", f"no library exports {PJRT_ENTRY}.")
+    for elf in libraries:
+        private = [name for name in elf.exported if not _PUBLIC.fullmatch(name)]
+        if private:
+            yield finding(
+                "exports-unexpected", f"{len(private)} symbols, such as {_some(private, 2)}.", member=elf.path
+            )
 
 
 def evenness(elf: ElfFacts) -> Iterator[Finding]:

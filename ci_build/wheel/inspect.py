@@ -256,6 +256,7 @@ class _Inspection:
         if expected is not None and uses_rocm:
             yield from findings_elf.device_code(elfs, expected, self.wanted.covers, whole=whole)
         if is_jax:
+            yield from findings_elf.exports(elfs, plugin=whole and project.endswith("-pjrt"))
             yield from findings_elf.run_time_targets(
                 elfs, self.wanted.allow_list, self.wanted.covers, promised=expected is not None
             )

@@ -54,6 +54,7 @@ def facts(
         compilers=elf.comments,
         rocm=marks[-1] if marks else "",
         modules=tuple(init.removeprefix("PyInit_") for init in elf.init_functions),
+        exported=tuple(sorted(elf.exported)),
         hip_symbols=tuple(sorted({s.name for s in elf.undefined if HIP_RUNTIME.fullmatch(s.name)})),
         device=device,
         sections=split(elf.sections.values(), elf.size, stored, checkpoints),

@@ -69,6 +69,7 @@ class ElfFacts:
         compilers: lines of .comment.
         rocm: ROCm version that compiled the device code, or empty.
         modules: names of the Python modules that it can initialise (`PyInit_<name>`).
+        exported: names of the symbols that it offers to others, sorted.
         hip_symbols: undefined symbols of the HIP runtime, sorted.
         sections: bytes per part, in the part names of `inspect_elf`.
     """
@@ -88,6 +89,7 @@ class ElfFacts:
     compilers: tuple[str, ...]
     rocm: str
     modules: tuple[str, ...]
+    exported: tuple[str, ...]
     hip_symbols: tuple[str, ...]
     device: DeviceCode
     sections: tuple[Part, ...]

@@ -437,6 +437,16 @@ def entry_points_without_group(made: MadeWheel) -> None:
     made.info["entry_points.txt"] = b"xla_rocm7 = jax_plugins.xla_rocm7\n"
 
 
+@breaks("pjrt-api-missing", says="no library exports GetPjrtApi")
+def library_without_entry(made: MadeWheel) -> None:
+    linked(made, entry=())
+
+
+@breaks("exports-unexpected", says="1 symbols, such as _ZN4llvm4initEv")
+def library_that_offers_too_much(made: MadeWheel) -> None:
+    linked(made, TinySymbol("_ZN4llvm4initEv", defined=True))
+
+
 @breaks("init-name-wrong", "python-tag-wrong", says="elsewhere")
 def module_of_another_name(made: MadeWheel) -> None:
     linked(made, TinySymbol("PyInit_elsewhere", defined=True))
