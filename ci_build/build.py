@@ -110,6 +110,7 @@ def receipt(made: Made) -> dict[str, Any]:
                 "size": wheel.size,
                 "sha256": wheel.sha256,
                 "targets": sorted({target for member in wheel.members for target in member.targets}),
+                "saved": made.saved.get(wheel.filename, ""),
                 "seconds": round(made.seconds.get(wheel.filename, 0.0), 2),
             }
             for wheel in made.wheel_set.wheels
@@ -130,6 +131,9 @@ def show_receipt(made: Made, reporter: Reporter) -> None:
         for wheel in receipt(made)["wheels"]
     ]
     reporter.table(("wheel", "before", "after", "targets", "time"), rows, numeric=(1, 2, 4))
+    for name, text in made.saved.items():
+        if text:
+            reporter.line(f"{name}: {text}")
     for made_wheel in made.wheel_set.wheels:
         reporter.line(f"{made_wheel.sha256}  {made_wheel.filename}")
     reporter.line(f"wheel set {made.wheel_set.digest} in {made.folder}")

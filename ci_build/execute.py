@@ -14,11 +14,12 @@ from ci_build.errors import BusyError, InputError, RequestError, WheelSetError
 from ci_build.model import BuildRequest, Finding, Progress, Wheel, WheelSet, to_json
 from ci_build.payload.published import InputStore, LineRunner, Resolved, resolve
 from ci_build.plan import BuildPlan, Effect, Step
-from ci_build.store import StepStore, step_key, tool_versions
+from ci_build.report import human
+from ci_build.store import FinishedStep, StepStore, step_key, tool_versions
 from ci_build.wheel.archive import WheelArchive
 from ci_build.wheel.findings import is_integrity
 from ci_build.wheel.inspect import inspect_wheel, member_infos
-from ci_build.wheel.repair import repair
+from ci_build.wheel.repair import Repaired, repair
 from ci_build.wheel.wheelname import WheelName
 
 _DEBUG = "debug"
@@ -33,6 +34,7 @@ class Made:
         up_to_date: nothing had to be done.
         seconds: file name -> wall time of its step, where it ran now; the others were found finished.
         findings: file name -> warnings and notes.
+        saved: file name -> what was dropped and saved.
     """
 
     wheel_set: WheelSet
@@ -40,6 +42,7 @@ class Made:
     up_to_date: bool
     seconds: dict[str, float]
     findings: dict[str, tuple[Finding, ...]]
+    saved: dict[str, str]
 
 
 def up_to_date(plan: BuildPlan, out: Path) -> Made | None:
@@ -51,7 +54,7 @@ def up_to_date(plan: BuildPlan, out: Path) -> Made | None:
     same = wheel_set.request == to_json(plan.request) and wheel_set.tools == tool_versions()
     if not same or setfiles.check_files(out):
         return None
-    return Made(wheel_set=wheel_set, folder=out, up_to_date=True, seconds={}, findings={})
+    return Made(wheel_set=wheel_set, folder=out, up_to_date=True, seconds={}, findings={}, saved={})
 
 
 def execute(plan: BuildPlan, *, out: Path, cache: Path, runner: LineRunner, progress: Progress) -> Made:
@@ -98,7 +101,7 @@ class _Run:
         self.inputs, self.steps = InputStore(cache / "inputs"), StepStore(cache / "steps")
         self.tools = tool_versions()
         self.resolved: dict[str, tuple[Resolved, ...]] = {}
-        self.wheels: list[tuple[Wheel, Path]] = []
+        self.done: list[FinishedStep] = []
         self.seconds: dict[str, float] = {}
         self.findings: dict[str, tuple[Finding, ...]] = {}
 
@@ -109,7 +112,12 @@ class _Run:
                 self._do(step)
         wheel_set = self._assemble()
         return Made(
-            wheel_set=wheel_set, folder=self.out, up_to_date=False, seconds=self.seconds, findings=self.findings
+            wheel_set=wheel_set,
+            folder=self.out,
+            up_to_date=False,
+            seconds=self.seconds,
+            findings=self.findings,
+            saved={step.wheel.filename: step.saved for step in self.done},
         )
 
     def _do(self, step: Step) -> None:
@@ -153,10 +161,10 @@ class _Run:
         if found is None:
             self.progress.step(step.what)
             found = self._repair(step, item, key) if step.recipe else self._take(item, key)
-            self.seconds[found[0].filename] = time.monotonic() - started
-        self.wheels.append(found)
+            self.seconds[found.wheel.filename] = time.monotonic() - started
+        self.done.append(found)
 
-    def _repair(self, step: Step, item: Resolved, key: str) -> tuple[Wheel, Path]:
+    def _repair(self, step: Step, item: Resolved, key: str) -> FinishedStep:
         assert step.recipe is not None
         source = self.inputs.path(item)
         # Neither the URL nor our own digest: another mirror or a change of this program that changes no byte of the
@@ -172,9 +180,9 @@ class _Run:
             wheel = describe(done.path, sha256=done.sha256, source=source, source_sha256=item.sha256)
             wheel = replace(wheel, members=done.members)
             self.findings[wheel.filename] = done.findings
-            return wheel, self.steps.keep(key, folder, wheel)
+            return self.steps.keep(key, folder, wheel, saved(done))
 
-    def _take(self, item: Resolved, key: str) -> tuple[Wheel, Path]:
+    def _take(self, item: Resolved, key: str) -> FinishedStep:
         source = self.inputs.path(item)
         report = inspect_wheel(source, progress=self.progress)
         # It stays as published, so only what makes it untrue counts; what is merely wrong with it is a finding.
@@ -188,7 +196,7 @@ class _Run:
             shutil.copyfile(source, folder / item.filename)
             wheel = describe(source, sha256=item.sha256, source=source, source_sha256=item.sha256)
             wheel = replace(wheel, members=member_infos(report))
-            return wheel, self.steps.keep(key, folder, wheel)
+            return self.steps.keep(key, folder, wheel)
 
     def _assemble(self) -> WheelSet:
         """Lay the wheels out in a new folder, write the set's files, and let it take the place of the old one."""
@@ -196,7 +204,7 @@ class _Run:
         used = {self._input(step) for stage in self.plan.stages for step in stage.steps if step.project}
         wheel_set = WheelSet(
             index=self.plan.index,
-            targets=set_targets(request, [wheel for wheel, _ in self.wheels]),
+            targets=set_targets(request, [step.wheel for step in self.done]),
             rocm_version=str(request.rocm_version),
             jax_version=request.jax_version,
             python_versions=request.python_versions,
@@ -204,15 +212,15 @@ class _Run:
             inputs=tuple(self.inputs.input_file(item) for item in sorted(used, key=lambda item: item.filename)),
             tools=self.tools,
             pins=dict(self.plan.pins),
-            wheels=tuple(wheel for wheel, _ in self.wheels),
+            wheels=tuple(step.wheel for step in self.done),
         )
         with tempfile.TemporaryDirectory(prefix=f".{self.out.name}-", dir=self.out.parent) as name:
             fresh = Path(name) / "set"
             fresh.mkdir()
-            for wheel, folder in self.wheels:
-                shutil.copyfile(folder / wheel.filename, fresh / wheel.filename)
-                if (folder / _DEBUG).is_dir():
-                    shutil.copytree(folder / _DEBUG, fresh / _DEBUG, dirs_exist_ok=True)
+            for step in self.done:
+                shutil.copyfile(step.folder / step.wheel.filename, fresh / step.wheel.filename)
+                if (step.folder / _DEBUG).is_dir():
+                    shutil.copytree(step.folder / _DEBUG, fresh / _DEBUG, dirs_exist_ok=True)
             setfiles.write_set(fresh, wheel_set, self.resolved)
             if self.out.exists():
                 self.out.rename(Path(name) / "old")
@@ -226,6 +234,21 @@ def set_targets(request: BuildRequest, wheels: Sequence[Wheel]) -> tuple[str, ..
         return tuple(str(target) for target in request.targets)
     found = {target for wheel in wheels for member in wheel.members for target in member.targets}
     return tuple(sorted(found))
+
+
+def saved(done: Repaired) -> str:
+    """What a repair dropped and saved, in one line."""
+    parts = {part.part: part for part in done.sizes}
+    words = []
+    if done.targets_dropped:
+        code = parts["device code"]
+        words.append(
+            f"dropped {len(done.targets_dropped)} targets ({' '.join(done.targets_dropped)}): "
+            f"device code {human(code.before)} -> {human(code.after)}"
+        )
+    if parts["symbols"].before:
+        words.append(f"moved {human(parts['symbols'].before)} of symbols to {_DEBUG}/")
+    return "; ".join(words)
 
 
 def describe(path: Path, *, sha256: str, source: Path, source_sha256: str) -> Wheel:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from ci_build import layouts, targets
 from ci_build.errors import InputError, InspectionError
@@ -20,6 +24,9 @@ from ci_build.wheel.inspect import (
     render_findings,
     wheels_below,
 )
+
+_DOWNLOAD = (sys.executable, *["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--ignore-requires-python"])
+_INTERPRETER = re.compile(r"([a-z]+)([0-9]+)")
 
 
 def inspect(
@@ -67,8 +74,7 @@ def _collected(words: Sequence[str], runner: Runner) -> Iterator[list[Path]]:
         for number, word in enumerate(words):
             if "://" in word:
                 folder = Path(scratch, str(number))
-                argv = (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:")
-                runner.run([*argv, "--ignore-requires-python", f"--dest={folder}", word])
+                runner.run([*_DOWNLOAD, *tag_options(word), f"--dest={folder}", word])
                 paths += wheels_below(folder)
             elif Path(word).is_dir():
                 paths += wheels_below(Path(word))
@@ -79,6 +85,20 @@ def _collected(words: Sequence[str], runner: Runner) -> Iterator[list[Path]]:
         if not paths:
             raise InputError(f"No wheel in {', '.join(words)}.", hint="Name a wheel, a folder with wheels, or a URL.")
         yield paths
+
+
+def tag_options(url: str) -> tuple[str, ...]:
+    """What makes pip fetch a wheel that is not for this Python or platform: the tags in its name (PEP 425)."""
+    name = unquote(urlsplit(url).path.rpartition("/")[2])
+    try:
+        tags = parse_wheel_filename(name)[3]
+    except InvalidWheelFilename as error:
+        raise InputError(f"{url} does not name a wheel: {error}.", hint="Give the URL of a .whl file.") from error
+    words = {f"--platform={tag.platform}" for tag in tags} | {f"--abi={tag.abi}" for tag in tags}
+    found = next((match for tag in tags if (match := _INTERPRETER.fullmatch(tag.interpreter))), None)
+    if found:
+        words |= {f"--implementation={found[1]}", f"--python-version={found[2]}"}
+    return tuple(sorted(words))
 
 
 def show(report: SetReport) -> None:

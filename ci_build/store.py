@@ -7,6 +7,7 @@ import json
 import shutil
 import tempfile
 import time
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
@@ -58,6 +59,20 @@ def sweep(root: Path) -> None:
             shutil.rmtree(left, ignore_errors=True)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FinishedStep:
+    """What a step left behind.
+
+    Attributes:
+        folder: holds the wheel, and `debug/` if there is something in it.
+        saved: what was dropped and saved, a line for people; empty when nothing was.
+    """
+
+    wheel: Wheel
+    folder: Path
+    saved: str
+
+
 class StepStore:
     """Results of steps: `<root>/<key>/` with the wheel, `debug/` and result.json; a folder appears whole or not at all.
 
@@ -68,18 +83,19 @@ class StepStore:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def find(self, key: str) -> tuple[Wheel, Path] | None:
-        """A finished step: its wheel, and the folder that holds it; None if it has to run."""
+    def find(self, key: str) -> FinishedStep | None:
+        """A finished step; None if it has to run."""
         folder = self._root / key
         try:
-            wheel = load_wheel(json.loads((folder / _RESULT).read_text()))
+            body = json.loads((folder / _RESULT).read_text())
+            wheel, saved = load_wheel(body["wheel"]), str(body["saved"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
         path = folder / wheel.filename
         if not path.is_file() or _sha256(path) != wheel.sha256:
             shutil.rmtree(folder, ignore_errors=True)
             return None
-        return wheel, folder
+        return FinishedStep(wheel=wheel, folder=folder, saved=saved)
 
     def scratch(self) -> tempfile.TemporaryDirectory[str]:
         """A folder to work in, on the same file system; `keep` moves it into place."""
@@ -87,13 +103,13 @@ class StepStore:
         sweep(self._root)
         return tempfile.TemporaryDirectory(prefix="step-", dir=self._root, ignore_cleanup_errors=True)
 
-    def keep(self, key: str, folder: Path, wheel: Wheel) -> Path:
+    def keep(self, key: str, folder: Path, wheel: Wheel, saved: str = "") -> FinishedStep:
         """Keep a finished step's folder under its key."""
-        (folder / _RESULT).write_text(json.dumps(to_json(wheel), indent=1))
+        (folder / _RESULT).write_text(json.dumps({"wheel": to_json(wheel), "saved": saved}, indent=1))
         final = self._root / key
         shutil.rmtree(final, ignore_errors=True)
         folder.rename(final)
-        return final
+        return FinishedStep(wheel=wheel, folder=final, saved=saved)
 
 
 def _sha256(path: Path) -> str:

@@ -175,7 +175,8 @@ def _conflicts(wheel_set: WheelSet, ledger: Ledger) -> Iterator[str]:
     for wheel in wheel_set.wheels:
         entry, other = offered.get(wheel.filename, (None, None))
         if entry is not None and other is not None and other.sha256 != wheel.sha256:
-            yield f"{wheel.filename} was released on {entry.time} with other bytes, in set {entry.set_digest[:12]}."
+            earlier = f"was released on {entry.time} with other bytes, in set {entry.set_digest[:12]}"
+            yield f"{wheel.filename} {earlier}; a name is never used twice: build with --wheel-post-release."
 
 
 def _copy(bucket: Bucket, staged: StagedSet, released: Released, entry: LedgerEntry) -> None:

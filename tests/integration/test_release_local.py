@@ -47,6 +47,13 @@ def test_it_ends_with_a_receipt_and_the_install_line(released: Released) -> None
     assert len(wheel_set.python_versions) == 2
 
 
+def test_it_says_what_was_dropped_and_saved(released: Released) -> None:
+    line = next(line for line in released.said.splitlines() if line.startswith("jax_rocm7_pjrt") and "dropped" in line)
+    assert "dropped 25 targets (gfx1010 " in line
+    assert "device code 55.0 MB -> 6.8 MB" in line
+    assert "moved 128.7 MB of symbols to debug/" in line
+
+
 def test_what_is_in_v2_is_byte_for_byte_what_was_staged_and_built(released: Released) -> None:
     wheel_set = load_wheel_set((released.folder / "dist" / "wheels.json").read_text())
     bucket = released.folder / "bucket"

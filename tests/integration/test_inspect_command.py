@@ -1,0 +1,57 @@
+"""`ci_build inspect` as people call it: files, folders and URLs, for people and for machines."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from promotion.serve import IndexServer
+from tests.integration.conftest import CI_BUILD, Released
+
+
+def inspect(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*CI_BUILD, "inspect", *words], capture_output=True, text=True, check=False)
+
+
+def test_a_folder_for_machines(real_wheel: Callable[..., Path], tmp_path: Path) -> None:
+    for python in ("3.11", "3.12"):
+        shutil.copy(real_wheel("jax-rocm7-plugin", "0.10.2", python), tmp_path)
+    done = inspect(str(tmp_path), "--json")
+    report = json.loads(done.stdout)
+    assert [wheel["project"] for wheel in report["wheels"]] == ["jax-rocm7-plugin"] * 2
+    assert all(len(wheel["targets"]) == 27 for wheel in report["wheels"])
+    assert {"runpath-build-leftover", "hip-needed-missing"} <= {f["code"] for f in report["wheels"][0]["findings"]}
+    assert done.returncode == 11
+
+
+def test_a_url_is_fetched_with_pip(real_wheel: Callable[..., Path], tmp_path: Path) -> None:
+    wheel = real_wheel("jax-rocm7-plugin", "0.10.2", "3.12")
+    shutil.copy(wheel, tmp_path)
+    with IndexServer(tmp_path) as server:
+        done = inspect(server.url + wheel.name, "--json")
+    assert json.loads(done.stdout)["wheels"][0]["filename"] == wheel.name
+    assert done.returncode == 11
+
+
+def test_targets_are_held_against_the_wheel(real_wheel: Callable[..., Path]) -> None:
+    done = inspect(str(real_wheel("jax-rocm7-plugin", "0.10.2")), "--targets=gfx942,gfx1250")
+    assert "target-missing" in done.stdout
+    assert "target-extra" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_a_clean_wheel_exits_with_0(released: Released) -> None:
+    (wheel,) = (released.folder / "dist").glob("jax_rocm7_pjrt-*.whl")
+    done = inspect(str(wheel), "--targets=gfx942,gfx950", "--rocm-version=7.2.0")
+    assert done.returncode == 0, done.stdout
+
+
+def test_what_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
+    for word in (str(tmp_path / "no.whl"), str(tmp_path)):
+        done = inspect(word)
+        assert done.returncode == 6
+        assert done.stderr.startswith("error: ")
+        assert len(done.stderr.splitlines()) == 1
