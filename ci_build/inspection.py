@@ -25,7 +25,7 @@ from ci_build.wheel.inspect import (
     wheels_below,
 )
 
-_DOWNLOAD = (sys.executable, *["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--ignore-requires-python"])
+_DOWNLOAD = (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--ignore-requires-python")
 _INTERPRETER = re.compile(r"([a-z]+)([0-9]+)")
 
 
@@ -74,7 +74,7 @@ def _collected(words: Sequence[str], runner: Runner) -> Iterator[list[Path]]:
         for number, word in enumerate(words):
             if "://" in word:
                 folder = Path(scratch, str(number))
-                runner.run([*_DOWNLOAD, *tag_options(word), f"--dest={folder}", word])
+                runner.run([*_DOWNLOAD, "--only-binary=:all:", *tag_options(word), f"--dest={folder}", word])
                 paths += wheels_below(folder)
             elif Path(word).is_dir():
                 paths += wheels_below(Path(word))
