@@ -6,15 +6,18 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from ci_build import layouts, targets
-from ci_build.errors import InputError, InspectionError
+from ci_build.errors import InputError, InspectionError, WheelSetError
 from ci_build.model import Progress, RocmVersion, Runner, Severity
+from ci_build.setfiles import read_set
+from ci_build.wheel.findings import as_published, ordered
 from ci_build.wheel.inspect import (
     SetReport,
     WheelReport,
@@ -51,8 +54,10 @@ def inspect(
     allowed = None if rocm is None else layouts.allowed_sonames(rocm)
     wanted = None if expected is None else targets.expand(expected)
 
+    taken = _taken_as_published(words)
+
     def report(path: Path) -> WheelReport:
-        return inspect_wheel(
+        found = inspect_wheel(
             path,
             expected=wanted,
             covers=targets.covers(),
@@ -62,9 +67,19 @@ def inspect(
             verify=verify,
             progress=progress,
         )
+        return replace(found, findings=ordered(as_published(found.findings))) if found.sha256 in taken else found
 
     with _collected(words, runner) as paths:
         return inspect_set(paths, report)
+
+
+def _taken_as_published(words: Sequence[str]) -> set[str]:
+    """Digests of the wheels that the wheels.json of a named folder says were taken as they are."""
+    taken = set()
+    for word in words:
+        with suppress(WheelSetError):
+            taken |= {wheel.sha256 for wheel in read_set(Path(word)).wheels if wheel.as_published}
+    return taken
 
 
 @contextmanager

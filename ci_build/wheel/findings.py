@@ -6,8 +6,8 @@ that other modules of this package find (RECORD, fat binaries, auditwheel) stand
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from ci_build.model import Finding, Severity
@@ -194,6 +194,13 @@ def finding(code: str, message: str, *, member: str = "") -> Finding:
 def is_integrity(item: Finding) -> bool:
     """Whether a finding says that bytes are not what they claim to be."""
     return item.code in RULES and RULES[item.code].integrity
+
+
+def as_published(items: Iterable[Finding]) -> Iterator[Finding]:
+    """Findings on a wheel taken as others published it: of the errors, only those about broken bytes stay errors."""
+    for item in items:
+        mild = item.severity is ERROR and not is_integrity(item)
+        yield replace(item, severity=WARNING) if mild else item
 
 
 def title(item: Finding) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from ci_build.errors import BucketError
 from ci_build.model import Finding, GfxTarget, MemberInfo, Severity, Tier, Wheel
 from ci_build.targets import covers, lists, machs
-from ci_build.wheel.findings import is_integrity
+from ci_build.wheel.findings import as_published
 from ci_build.wheel.inspect import WheelReport, check_set, inspect_wheel, member_infos
 from promotion.bucket import sha256_of
 from promotion.gates import Check, Gate, Room, error
@@ -51,13 +51,9 @@ def _inspect(room: Room, path: Path) -> WheelReport:
 
 
 def _counted(report: WheelReport, wheel: Wheel) -> Iterator[Finding]:
-    """Of a wheel that is taken as others published it, only those errors count that say that its bytes are broken."""
-    as_published = wheel.sha256 == wheel.source_sha256
-    for finding in report.findings:
-        named = dataclasses.replace(finding, message=f"{report.filename}: {finding.message}")
-        if as_published and finding.severity is Severity.ERROR and not is_integrity(finding):
-            named = dataclasses.replace(named, severity=Severity.WARNING)
-        yield named
+    """The findings, each naming the wheel."""
+    for finding in as_published(report.findings) if wheel.as_published else report.findings:
+        yield dataclasses.replace(finding, message=f"{report.filename}: {finding.message}")
 
 
 def _summary(report: WheelReport) -> dict[str, object]:

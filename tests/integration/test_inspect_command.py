@@ -49,6 +49,20 @@ def test_a_clean_wheel_exits_with_0(released: Released) -> None:
     assert done.returncode == 0, done.stdout
 
 
+def test_what_a_set_takes_as_published_is_not_its_fault(released: Released, tmp_path: Path) -> None:
+    assert inspect(str(released.folder / "dist"), "--no-verify").returncode == 0
+    jaxlib = next((released.folder / "dist").glob("jaxlib-*.whl"))
+    assert inspect(str(jaxlib), "--no-verify").returncode == 11
+    shutil.copy(jaxlib, tmp_path)
+    shutil.copy(released.folder / "dist" / "wheels.json", tmp_path)
+    data = bytearray((tmp_path / jaxlib.name).read_bytes())
+    data[len(data) // 2] ^= 1
+    (tmp_path / jaxlib.name).write_bytes(data)
+    done = inspect(str(tmp_path))
+    assert done.returncode == 11
+    assert "member-damaged" in done.stdout or "record-wrong-hash" in done.stdout
+
+
 def test_what_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
     for word in (str(tmp_path / "no.whl"), str(tmp_path)):
         done = inspect(word)
