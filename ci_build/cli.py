@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -20,14 +21,7 @@ if TYPE_CHECKING:
     from ci_build.runner import HostRunner
 
 _INTERRUPTED, _BROKEN_PIPE = 130, 141
-_BUCKET = click.option(
-    "--bucket",
-    metavar="DIR",
-    default="bucket",
-    show_default=True,
-    type=click.Path(path_type=Path),
-    help="The bucket's folder.",
-)
+_WITH_BUILD_OPTIONS = ("dist_wheels", "release")
 
 
 class _State:
@@ -65,8 +59,10 @@ def _print_json(value: object) -> None:
 def main(context: click.Context, /, **before: object) -> None:
     """Build, repair, gate and release the wheels of JAX for AMD ROCm.
 
-    Options stand before or after the command; each can also be set as CI_BUILD_<NAME> in the environment.
+    Options of a build stand before or after the command; each can also be set as CI_BUILD_<NAME> in the environment.
     """
+    if context.invoked_subcommand not in (None, *_WITH_BUILD_OPTIONS):
+        options.refuse_misplaced(before, context.invoked_subcommand)
     context.obj = _State(before)
 
 
@@ -169,7 +165,7 @@ def release(state: _State, /, *, local: bool, bucket: str | None, **after: objec
 
 @main.command()
 @click.argument("wheel_set", metavar="SET", type=click.Path(path_type=Path))
-@_BUCKET
+@options.bucket_option
 @click.pass_obj
 def stage(state: _State, wheel_set: Path, bucket: Path) -> None:
     """Put the wheel set in folder SET under its digest in `v2-staging`; never overwrites."""
@@ -180,9 +176,9 @@ def stage(state: _State, wheel_set: Path, bucket: Path) -> None:
 
 
 @main.command()
-@click.argument("name", metavar="GATE", type=click.Choice(["inspection", "coverage", "install", "all"]))
+@click.argument("name", metavar="GATE", type=click.Choice([*options.GATES, "all"]))
 @click.argument("staged", metavar="INDEX/DIGEST")
-@_BUCKET
+@options.bucket_option
 @click.pass_obj
 def gate(state: _State, name: str, staged: str, bucket: Path) -> None:
     """Run a gate, or all, on a staged set and keep the evidence beside it."""
@@ -194,7 +190,7 @@ def gate(state: _State, name: str, staged: str, bucket: Path) -> None:
 
 @main.command()
 @click.argument("staged", metavar="INDEX/DIGEST")
-@_BUCKET
+@options.bucket_option
 @click.pass_obj
 def promote(state: _State, staged: str, bucket: Path) -> None:
     """Promote a staged set to `v2`, if the policy finds its evidence enough."""
@@ -210,8 +206,10 @@ def index() -> None:
 
 
 @index.command("serve")
-@_BUCKET
-@click.option("--port", default=8000, show_default=True, help="0 takes a free one.")
+@options.bucket_option
+@click.option(
+    "--port", default=options.SERVE_PORT, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one."
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 def serve(bucket: Path, port: int, host: str) -> None:
     """Serve a bucket over HTTP until interrupted."""
@@ -228,6 +226,9 @@ def run(arguments: list[str] | None = None) -> int:
     """Run the command line; errors become one line and their exit code."""
     # A CI service that cancels a job sends SIGTERM: clean up as after Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # A terminal that cannot show a character gets another one, not a traceback.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     try:
         main.main(args=arguments, prog_name="ci_build", standalone_mode=False)
     except CiBuildError as error:

@@ -24,6 +24,11 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _ENV_PREFIX = "CI_BUILD_"
 _DEFAULTS = Path(__file__).with_name("defaults.toml")
 
+GATES = ("inspection", "coverage", "install")
+"""The gates of a release on one machine, in the order in which they run."""
+SERVE_PORT = 8000
+"""Port of `ci_build index serve` unless it is told another one."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
@@ -99,6 +104,30 @@ def defaults() -> Mapping[str, Mapping[str, Any]]:
         return tomllib.load(file)
 
 
+bucket_option = click.option(
+    "--bucket",
+    metavar="DIR",
+    envvar=_ENV_PREFIX + "BUCKET",
+    default=defaults()["release_local"]["bucket"],
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="The bucket's folder.",
+)
+"""For commands that work on a bucket and make no wheels."""
+
+
+def refuse_misplaced(before: Mapping[str, Any], command: str) -> None:
+    """Refuse build options in front of a command that makes no wheels: they would be ignored, `--dry-run` even.
+
+    Raises:
+        RequestError: any but `--verbose` was given.
+    """
+    misplaced = [name for name, value in before.items() if value is not None and name != "verbose"]
+    if misplaced:
+        words = ", ".join("--" + name.replace("_", "-") for name in sorted(misplaced))
+        raise RequestError(f"`{command}` does not take {words}.", hint=f"See `ci_build {command} --help`.")
+
+
 class Settings:
     """Every option with its origin: command line after the subcommand, before it, environment, defaults.
 
@@ -153,7 +182,7 @@ def build_request(settings: Settings, *tables: str) -> tuple[BuildRequest, tuple
     """
     from ci_build.targets import expand
 
-    payload = Payload(_text(settings.get("payload", *tables)))
+    payload = _payload(settings.get("payload", *tables))
     problems = [*_source_problems(settings)]
     if payload is Payload.PUBLISHED:
         tables = (*tables, "published")
@@ -198,6 +227,15 @@ def _source_problems(settings: Settings) -> list[str]:
 
 def _text(setting: Setting) -> str:
     return str(setting.value)
+
+
+def _payload(setting: Setting) -> Payload:
+    """From the environment comes any word: only the command line was checked before."""
+    try:
+        return Payload(setting.value)
+    except ValueError as error:
+        known = ", ".join(Payload)
+        raise RequestError(f"{setting.origin} is {setting.value!r}.", hint=f"Known are {known}.") from error
 
 
 def _positive(value: object) -> int | None:

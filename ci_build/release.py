@@ -13,7 +13,7 @@ from ci_build import build, options
 from ci_build.errors import RequestError
 from ci_build.model import Evidence, Runner
 from ci_build.report import Reporter
-from ci_build.runner import HostRunner
+from ci_build.runner import HostRunner, render
 from promotion import gates
 from promotion import promote as promotion_promote
 from promotion import stage as promotion_stage
@@ -22,10 +22,6 @@ from promotion.gates import coverage, inspection, install
 from promotion.layout import StagedSet
 from promotion.policy import load_policy
 from promotion.promote import Promotion, install_line
-
-GATES = ("inspection", "coverage", "install")
-SERVE_PORT = 8000
-"""Port of `ci_build index serve` unless it is told another one."""
 
 
 def parse_staged(text: str) -> StagedSet:
@@ -49,7 +45,7 @@ def gate(name: str, staged: StagedSet, bucket: Path, reporter: Reporter, runner:
     """
     _require(bucket)
     known = {"inspection": inspection.GATE, "coverage": coverage.GATE, "install": install.make_gate()}
-    wanted = [known[word] for word in (GATES if name == "all" else (name,))]
+    wanted = [known[word] for word in (options.GATES if name == "all" else (name,))]
     evidences = gates.run_gates(DirBucket(bucket), staged, wanted, runner, reporter)
     for evidence in evidences:
         counts = ", ".join(f"{count} {word}" for word, count in evidence.counts.items() if count)
@@ -88,7 +84,7 @@ def release_local(settings: options.Settings, reporter: Reporter, runner: HostRu
     if made is None:
         for line in (
             f"stage: the set goes to {bucket}/v2-staging/<index>/<set digest>/",
-            f"gates: {', '.join(GATES)}, on the staged bytes; evidence goes beside them",
+            f"gates: {', '.join(options.GATES)}, on the staged bytes; evidence goes beside them",
             f"promote: copied to {bucket}/v2/<index>/ if promotion/policy.toml allows; ledger, then pages",
         ):
             print(line)  # noqa: T201
@@ -99,9 +95,9 @@ def release_local(settings: options.Settings, reporter: Reporter, runner: HostRu
         gate("all", staged, bucket, reporter, runner)
     with reporter.group("promote"):
         done = promote(staged, bucket, reporter)
-    url = f"http://127.0.0.1:{SERVE_PORT}/{done.simple}"
-    serve = f"python3 build/ci_build index serve --bucket {bucket} --port {SERVE_PORT}"
-    lines = (serve, install_line(done.wheel_set, url))
+    url = f"http://127.0.0.1:{options.SERVE_PORT}/{done.simple}"
+    serve = ("python3", "build/ci_build", "index", "serve", "--bucket", str(bucket), "--port", str(options.SERVE_PORT))
+    lines = (render(serve), install_line(done.wheel_set, url))
     receipt = {**build.receipt(made), "index": done.simple, "ledger_entry": done.entry.number, "install": lines}
     if not settings.flag("json"):
         build.show_receipt(made, reporter)
