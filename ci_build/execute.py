@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ci_build import setfiles
 from ci_build.errors import BusyError, InputError, RequestError, WheelSetError
-from ci_build.model import BuildRequest, Finding, Progress, Wheel, WheelSet, to_json
+from ci_build.model import WHEELS_JSON, BuildRequest, Finding, Progress, Wheel, WheelSet, to_json
 from ci_build.payload.published import InputStore, LineRunner, Resolved, resolve
 from ci_build.plan import BuildPlan, Effect, Step
 from ci_build.report import human
@@ -52,7 +52,7 @@ def up_to_date(plan: BuildPlan, out: Path) -> Made | None:
     except WheelSetError:
         return None
     same = wheel_set.request == to_json(plan.request) and wheel_set.tools == tool_versions()
-    if not same or setfiles.check_files(out):
+    if not same or setfiles.check_files(out, wheel_set):
         return None
     return Made(wheel_set=wheel_set, folder=out, up_to_date=True, seconds={}, findings={}, saved={})
 
@@ -81,7 +81,7 @@ def execute(plan: BuildPlan, *, out: Path, cache: Path, runner: LineRunner, prog
 
 def refuse_foreign(out: Path) -> None:
     """Refuse to replace a folder that this program did not fill."""
-    if out.is_dir() and any(out.iterdir()) and not (out / setfiles.WHEELS_JSON).is_file():
+    if out.is_dir() and any(out.iterdir()) and not (out / WHEELS_JSON).is_file():
         raise RequestError(f"{out} holds files that are no wheel set.", hint="Give another --out, or empty it.")
     if out.exists() and not out.is_dir():
         raise RequestError(f"{out} is not a folder.", hint="Give another --out.")

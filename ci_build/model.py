@@ -15,6 +15,8 @@ from ci_build.errors import RequestError, WheelSetError
 
 SCHEMA_VERSION = 1
 """Version of the `wheels.json` format."""
+WHEELS_JSON, CONSTRAINTS, PYLOCK, SHA256SUMS = "wheels.json", "constraints.txt", "pylock.toml", "SHA256SUMS"
+"""The files beside the wheels of a set."""
 
 
 class Severity(enum.StrEnum):
@@ -370,7 +372,7 @@ def load_wheel(body: Mapping[str, Any]) -> Wheel:
     return Wheel(**{**body, **lists})
 
 
-def load_wheel_set(text: str) -> WheelSet:
+def load_wheel_set(text: str | bytes) -> WheelSet:
     """Read `wheels.json`.
 
     Raises:

@@ -12,13 +12,18 @@ from packaging.utils import NormalizedName, canonicalize_name, parse_wheel_filen
 from packaging.version import Version
 
 from ci_build.errors import WheelSetError
-from ci_build.model import Wheel, WheelSet, dump_wheel_set, load_wheel_set
+from ci_build.model import (
+    CONSTRAINTS,
+    PYLOCK,
+    SHA256SUMS,
+    WHEELS_JSON,
+    Wheel,
+    WheelSet,
+    dump_wheel_set,
+    load_wheel_set,
+)
 from ci_build.payload.published import Resolved, file_sha256
 
-WHEELS_JSON = "wheels.json"
-CONSTRAINTS = "constraints.txt"
-PYLOCK = "pylock.toml"
-SHA256SUMS = "SHA256SUMS"
 CREATED_BY = "jax-rocm-release"
 
 
@@ -108,13 +113,13 @@ def sha256sums(files: Iterable[tuple[str, str]]) -> str:
 
 def write_set(folder: Path, wheel_set: WheelSet, resolved: Mapping[str, Sequence[Resolved]]) -> None:
     """Write the four files into a folder that holds the wheels already; wheels.json comes last."""
-    (folder / CONSTRAINTS).write_text(constraints(wheel_set))
-    (folder / PYLOCK).write_text(pylock(wheel_set, resolved))
+    (folder / CONSTRAINTS).write_text(constraints(wheel_set), encoding="utf-8")
+    (folder / PYLOCK).write_text(pylock(wheel_set, resolved), encoding="utf-8")
     sums = [(wheel.filename, wheel.sha256) for wheel in wheel_set.wheels]
     sums += [(str(path.relative_to(folder)), file_sha256(path)) for path in sorted(folder.glob("debug/**/*.debug"))]
     sums += [(name, file_sha256(folder / name)) for name in (CONSTRAINTS, PYLOCK)]
-    (folder / SHA256SUMS).write_text(sha256sums(sums))
-    (folder / WHEELS_JSON).write_text(dump_wheel_set(wheel_set))
+    (folder / SHA256SUMS).write_text(sha256sums(sums), encoding="utf-8")
+    (folder / WHEELS_JSON).write_text(dump_wheel_set(wheel_set), encoding="utf-8")
 
 
 def read_set(folder: Path) -> WheelSet:
@@ -125,21 +130,23 @@ def read_set(folder: Path) -> WheelSet:
     """
     path = folder / WHEELS_JSON
     try:
-        return load_wheel_set(path.read_text())
-    except (FileNotFoundError, NotADirectoryError) as error:
+        return load_wheel_set(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise WheelSetError(f"{path} does not exist.", hint="Make a set with `ci_build dist_wheels`.") from error
 
 
-def check_files(folder: Path) -> tuple[str, ...]:
-    """Names of files that are missing from a set's folder or differ from SHA256SUMS, sorted."""
-    wrong = []
+def check_files(folder: Path, wheel_set: WheelSet) -> tuple[str, ...]:
+    """Names of files that are missing from a set's folder, or differ from SHA256SUMS or the set, sorted."""
     try:
-        lines = (folder / SHA256SUMS).read_text().splitlines()
-    except OSError:
+        lines = (folder / SHA256SUMS).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
         return (SHA256SUMS,)
-    for line in lines:
-        sha256, _, name = line.partition("  ")
-        path = folder / name
-        if not path.is_file() or file_sha256(path) != sha256:
-            wrong.append(name)
-    return tuple(sorted(wrong))
+    listed = {name: sha256 for sha256, _, name in (line.partition("  ") for line in lines)}
+    missing = {CONSTRAINTS, PYLOCK} - listed.keys()
+    wanted = listed | {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels}
+    wrong = {name for name, sha256 in wanted.items() if not _has(folder / name, sha256)}
+    return tuple(sorted(wrong | missing))
+
+
+def _has(path: Path, sha256: str) -> bool:
+    return path.is_file() and file_sha256(path) == sha256

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from ci_build.errors import BucketError
 from ci_build.model import Channel
 
-WHEELS_JSON = "wheels.json"
 METADATA_SUFFIX = ".metadata"
 PAGES = ("index.html", "index.json")
 

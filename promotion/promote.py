@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from ci_build.errors import BucketError, BusyError, PromotionBlockedError
-from ci_build.model import Progress, Verdict, Wheel, WheelSet
+from ci_build.model import SHA256SUMS, WHEELS_JSON, Progress, Verdict, Wheel, WheelSet
 from promotion.bucket import Bucket, ConflictError, sha256_of
 from promotion.evidence import read_all
 from promotion.index import metadata_name, project_of
-from promotion.layout import WHEELS_JSON, Released, StagedSet
+from promotion.layout import Released, StagedSet
 from promotion.ledger import Ledger, LedgerEntry, LedgerWheel, read_ledger
 from promotion.policy import Policy, verdict, weakest
 from promotion.publish import publish
 from promotion.sidecar import core_metadata, disagreements
-from promotion.stage import SHA256SUMS, parse_sums, raise_if_any, read_staged, stored_problems
+from promotion.stage import parse_sums, raise_if_any, read_staged, stored_problems
 
 _MAX_RACES = 100
 
@@ -153,7 +153,7 @@ def _set_files(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet) -> Mappin
     if bucket.head(staged.file(SHA256SUMS)) is None:
         return {}
     wheels = {wheel.filename for wheel in wheel_set.wheels}
-    sums = parse_sums(bucket.get(staged.file(SHA256SUMS)).decode())
+    sums = parse_sums(bucket.get(staged.file(SHA256SUMS)))
     return {name: sha256 for name, sha256 in sums.items() if name not in wheels}
 
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ci_build.errors import BucketError, CiBuildError, WheelSetError
-from ci_build.model import Progress, Wheel, WheelSet, load_wheel_set
+from ci_build.model import SHA256SUMS, WHEELS_JSON, Progress, Wheel, WheelSet, load_wheel_set
 from promotion.bucket import Bucket, Data, check_key, sha256_of
 from promotion.index import Offer, link, metadata_name, pages
-from promotion.layout import WHEELS_JSON, StagedSet
+from promotion.layout import StagedSet
 from promotion.sidecar import core_metadata, disagreements
 
-SHA256SUMS = "SHA256SUMS"
 _LAST = (SHA256SUMS, WHEELS_JSON)
 
 
@@ -61,7 +60,7 @@ def stage(bucket: Bucket, set_dir: Path, *, progress: Progress | None = None) ->
 
 def read_staged(bucket: Bucket, staged: StagedSet) -> WheelSet:
     """The set that is stored under a digest; WheelSetError when its wheels.json names another one."""
-    wheel_set = load_wheel_set(bucket.get(staged.file(WHEELS_JSON)).decode())
+    wheel_set = load_wheel_set(bucket.get(staged.file(WHEELS_JSON)))
     if (wheel_set.index, wheel_set.digest) != (staged.index, staged.digest):
         raise WheelSetError(
             f"{staged.file(WHEELS_JSON)} is of set {wheel_set.index}/{wheel_set.digest}.", hint="Stage the set again."
@@ -123,8 +122,8 @@ def raise_if_any(problems: Iterator[str] | list[str], kind: type[CiBuildError]) 
 def _read_folder(set_dir: Path) -> WheelSet:
     path = set_dir / WHEELS_JSON
     try:
-        return load_wheel_set(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        return load_wheel_set(path.read_bytes())
+    except OSError as error:
         raise WheelSetError(f"{path} cannot be read: {error}.", hint="Run `ci_build dist_wheels` first.") from error
 
 
@@ -132,7 +131,7 @@ def _files_of(set_dir: Path, wheel_set: WheelSet) -> tuple[list[SetFile], Mappin
     """All files to store, wheels.json last, and the sha256 of each wheel's core metadata; raises on any problem."""
     wheels = {check_key(wheel.filename): wheel for wheel in wheel_set.wheels}
     sums_file = set_dir / SHA256SUMS
-    sums = parse_sums(sums_file.read_text(encoding="utf-8")) if sums_file.exists() else {}
+    sums = parse_sums(sums_file.read_bytes()) if sums_file.exists() else {}
     problems = [
         f"{SHA256SUMS} and {WHEELS_JSON} disagree on {name}."
         for name, wheel in wheels.items()
@@ -175,10 +174,14 @@ def _sidecar(set_dir: Path, wheel: Wheel) -> tuple[SetFile, tuple[str, ...]]:
     return _small(metadata_name(wheel.filename), data), disagreements(data, wheel)
 
 
-def parse_sums(text: str) -> Mapping[str, str]:
+def parse_sums(data: bytes) -> Mapping[str, str]:
     """Name -> sha256 of the files that a SHA256SUMS lists."""
+    try:
+        lines = data.decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise WheelSetError(f"{SHA256SUMS} is not text: {error}.", hint="Build the set again.") from error
     sums = {}
-    for line in text.splitlines():
+    for line in lines:
         sha256, _, name = line.partition("  ")
         if not (name and sha256):
             raise WheelSetError(f"{SHA256SUMS} has a line that is not understood: {line!r}.")

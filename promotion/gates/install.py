@@ -14,13 +14,13 @@ from typing import Any
 from uv import find_uv_bin
 
 from ci_build.errors import GateError, ProcessError
-from ci_build.model import Completed, Runner, Tier
+from ci_build.model import PYLOCK, Completed, Runner, Tier
 from promotion.dirbucket import DirBucket
 from promotion.gates import Check, Gate, Room, error
 from promotion.gates.installers import Command, Installer, Pip, Uv
 from promotion.gates.pip_config import parse_config, uv_options
 from promotion.gates.pythons import find_pythons
-from promotion.gates.requirements import PYLOCK, locked, modules, wheels_for
+from promotion.gates.requirements import locked, modules, wheels_for
 from promotion.serve import IndexServer, Served
 
 LOADER_SENTENCE = re.compile(r"jax-rocm\d+-pjrt \S+ cannot use ROCm: .+")

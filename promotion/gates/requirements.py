@@ -10,9 +10,7 @@ from packaging.tags import compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 
 from ci_build.errors import GateError
-from ci_build.model import RocmVersion, Wheel, WheelSet
-
-PYLOCK = "pylock.toml"
+from ci_build.model import PYLOCK, RocmVersion, Wheel, WheelSet
 
 
 def wheels_for(wheel_set: WheelSet, version: str) -> tuple[Wheel, ...]:

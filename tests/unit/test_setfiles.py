@@ -73,13 +73,28 @@ def test_a_written_set_is_read_back_and_each_change_is_named(tmp_path: Path) -> 
     (tmp_path / "debug" / "x.so.debug").write_bytes(b"symbols")
     setfiles.write_set(tmp_path, made, {"3.11": (JAX,)})
     assert setfiles.read_set(tmp_path) == made
-    assert setfiles.check_files(tmp_path) == ()
+    assert setfiles.check_files(tmp_path, made) == ()
     (tmp_path / "debug" / "x.so.debug").write_bytes(b"other")
     (tmp_path / "constraints.txt").unlink()
-    assert setfiles.check_files(tmp_path) == ("constraints.txt", "debug/x.so.debug")
+    assert setfiles.check_files(tmp_path, made) == ("constraints.txt", "debug/x.so.debug")
 
 
 def test_a_folder_without_a_set_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(WheelSetError, match=r"does not exist.*dist_wheels"):
         setfiles.read_set(tmp_path / "nowhere")
-    assert setfiles.check_files(tmp_path) == ("SHA256SUMS",)
+    assert setfiles.check_files(tmp_path, wheel_set()) == ("SHA256SUMS",)
+
+
+def test_a_set_is_not_complete_because_its_list_of_files_is_empty(tmp_path: Path) -> None:
+    made = wheel_set()
+    (tmp_path / "SHA256SUMS").write_bytes(b"")
+    wheels = [wheel.filename for wheel in made.wheels]
+    assert setfiles.check_files(tmp_path, made) == tuple(sorted(["constraints.txt", "pylock.toml", *wheels]))
+
+
+def test_what_is_not_text_is_no_set(tmp_path: Path) -> None:
+    for name in ("wheels.json", "SHA256SUMS"):
+        (tmp_path / name).write_bytes(b"\xff\xfe\x80")
+    with pytest.raises(WheelSetError, match="cannot be read"):
+        setfiles.read_set(tmp_path)
+    assert setfiles.check_files(tmp_path, wheel_set()) == ("SHA256SUMS",)

@@ -121,6 +121,8 @@ FAULTS: list[tuple[str, Callable[[Path], object], str]] = [
     ("foreign wheel", lambda f: (f / "x-1-py3-none-any.whl").write_bytes(b""), "x-1-py3-none-any.whl is no part"),
     ("set file changed", lambda f: (f / "constraints.txt").write_text("x"), r"constraints\.txt has sha256"),
     ("set file missing", lambda f: (f / "debug/library.debug").unlink(), r"debug/library\.debug is missing"),
+    ("wheels.json not text", lambda f: (f / "wheels.json").write_bytes(b"\xff\x80"), r"wheels\.json cannot be read"),
+    ("sums not text", lambda f: (f / "SHA256SUMS").write_bytes(b"\xff\x80"), "SHA256SUMS is not text"),
     ("sums unreadable", lambda f: (f / "SHA256SUMS").write_text("nonsense\n"), "a line that is not understood"),
     (
         "sums disagree",
