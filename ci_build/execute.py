@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 import time
@@ -15,7 +16,7 @@ from ci_build.model import WHEELS_JSON, BuildRequest, Finding, Progress, Wheel, 
 from ci_build.payload.published import InputStore, LineRunner, Resolved, resolve
 from ci_build.plan import BuildPlan, Effect, Step
 from ci_build.report import human
-from ci_build.store import FinishedStep, StepStore, step_key, tool_versions
+from ci_build.store import FinishedStep, StepStore, step_key, sweep, tool_versions
 from ci_build.wheel.archive import WheelArchive
 from ci_build.wheel.findings import is_integrity
 from ci_build.wheel.inspect import inspect_wheel, member_infos
@@ -73,7 +74,7 @@ def execute(plan: BuildPlan, *, out: Path, cache: Path, runner: LineRunner, prog
     out.parent.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(out.parent / f".{out.name}.lock", timeout=0):
-            _sweep(out)
+            sweep_beside(out)
             return up_to_date(plan, out) or _Run(plan, out, cache, runner, progress).run()
     except Timeout as error:
         raise BusyError(f"Another run works on {out}.", hint="Wait for it, or give another --out.") from error
@@ -87,10 +88,15 @@ def refuse_foreign(out: Path) -> None:
         raise RequestError(f"{out} is not a folder.", hint="Give another --out.")
 
 
-def _sweep(out: Path) -> None:
-    """Remove what a killed run left beside `out`; the caller holds the lock, so nobody uses it."""
-    for left in out.parent.glob(f".{out.name}-*"):
-        shutil.rmtree(left, ignore_errors=True)
+def sweep_beside(out: Path) -> None:
+    """Remove what a killed run left beside `out`; the caller holds the lock, so nobody uses it.
+
+    Only names that `tempfile` makes for this very folder count: the folder of a run for `dist-2` is not one of `dist`.
+    """
+    own = re.compile(re.escape(f".{out.name}-") + "[a-z0-9_]{8}")
+    for left in out.parent.iterdir():
+        if own.fullmatch(left.name):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 class _Run:
@@ -98,7 +104,7 @@ class _Run:
 
     def __init__(self, plan: BuildPlan, out: Path, cache: Path, runner: LineRunner, progress: Progress) -> None:
         self.plan, self.out, self.runner, self.progress = plan, out, runner, progress
-        self.inputs, self.steps = InputStore(cache / "inputs"), StepStore(cache / "steps")
+        self.cache, self.inputs, self.steps = cache, InputStore(cache / "inputs"), StepStore(cache / "steps")
         self.tools = tool_versions()
         self.resolved: dict[str, tuple[Resolved, ...]] = {}
         self.done: list[FinishedStep] = []
@@ -107,6 +113,8 @@ class _Run:
 
     def run(self) -> Made:
         """Every stage in order."""
+        for name in ("inputs", "steps"):
+            sweep(self.cache / name)
         for stage in self.plan.stages:
             for step in stage.steps:
                 self._do(step)

@@ -7,11 +7,13 @@ import json
 import shutil
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 from ci_build.model import Wheel, load_wheel, to_json
+from ci_build.payload.published import file_sha256
 
 _RESULT = "result.json"
 _LIBRARIES = ("auditwheel", "isal", "packaging", "pyelftools", "zstandard")
@@ -55,8 +57,9 @@ def _bytes_as_text(value: object) -> str:
 def sweep(root: Path) -> None:
     """Remove scratch folders that killed runs left in a store; young ones may be in use by another run."""
     for left in root.glob("*-*"):
-        if time.time() - left.stat().st_mtime > _STALE:
-            shutil.rmtree(left, ignore_errors=True)
+        with suppress(FileNotFoundError):  # another run sweeps too, or has just finished
+            if time.time() - left.stat().st_mtime > _STALE:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,12 +90,12 @@ class StepStore:
         """A finished step; None if it has to run."""
         folder = self._root / key
         try:
-            body = json.loads((folder / _RESULT).read_text())
+            body = json.loads((folder / _RESULT).read_text(encoding="utf-8"))
             wheel, saved = load_wheel(body["wheel"]), str(body["saved"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
         path = folder / wheel.filename
-        if not path.is_file() or _sha256(path) != wheel.sha256:
+        if not path.is_file() or file_sha256(path) != wheel.sha256:
             shutil.rmtree(folder, ignore_errors=True)
             return None
         return FinishedStep(wheel=wheel, folder=folder, saved=saved)
@@ -100,18 +103,19 @@ class StepStore:
     def scratch(self) -> tempfile.TemporaryDirectory[str]:
         """A folder to work in, on the same file system; `keep` moves it into place."""
         self._root.mkdir(parents=True, exist_ok=True)
-        sweep(self._root)
         return tempfile.TemporaryDirectory(prefix="step-", dir=self._root, ignore_cleanup_errors=True)
 
     def keep(self, key: str, folder: Path, wheel: Wheel, saved: str = "") -> FinishedStep:
-        """Keep a finished step's folder under its key."""
-        (folder / _RESULT).write_text(json.dumps({"wheel": to_json(wheel), "saved": saved}, indent=1))
+        """Keep a finished step's folder under its key; if another run was first, its result stays: it may be in use."""
+        if first := self.find(key):
+            return first
+        (folder / _RESULT).write_text(json.dumps({"wheel": to_json(wheel), "saved": saved}, indent=1), encoding="utf-8")
         final = self._root / key
         shutil.rmtree(final, ignore_errors=True)
-        folder.rename(final)
+        try:
+            folder.rename(final)
+        except OSError:
+            if first := self.find(key):
+                return first
+            raise
         return FinishedStep(wheel=wheel, folder=final, saved=saved)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb", buffering=0) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
