@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import re
 import selectors
 import shlex
 import shutil
@@ -19,6 +20,7 @@ from ci_build.errors import ProcessError
 
 _TAIL_LINES = 20
 _GRACE_SECONDS = 5.0
+_CREDENTIALS = re.compile(r"(?<=://)[^/\s'\"@]+(?:@[^/\s'\"@]+)*(?=@)")
 
 LineSink = Callable[[str], None]
 
@@ -59,13 +61,18 @@ class _Stream:
             self.pending = ""
         if self.sink is not None:
             for line in lines:
-                self.sink(line)
+                self.sink(without_credentials(line))
 
 
 def render(argv: Sequence[str], env: Mapping[str, str] | None = None) -> str:
-    """The command as a person would type it, with the changes to the environment in front."""
+    """The command as a person would type it, environment changes in front; without the credentials in its URLs."""
     changes = [f"{key}={shlex.quote(value)}" for key, value in sorted((env or {}).items())]
-    return " ".join((*changes, shlex.join(argv)))
+    return without_credentials(" ".join((*changes, shlex.join(argv))))
+
+
+def without_credentials(text: str) -> str:
+    """The text with `****` for user and password of every URL: what is shown may be kept, and published as evidence."""
+    return _CREDENTIALS.sub("****", text)
 
 
 def merge_environment(base: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
@@ -184,5 +191,6 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 def _failure(argv: Sequence[str], returncode: int, out: str, err: str) -> str:
     how = f"exit code {returncode}" if returncode >= 0 else f"signal {signal.Signals(-returncode).name}"
-    tail = [line for line in (out + err).splitlines() if line.strip()][-_TAIL_LINES:]
+    lines = without_credentials(f"{out}\n{err}").splitlines()
+    tail = [line for line in lines if line.strip()][-_TAIL_LINES:]
     return "\n  ".join((f"{render(argv)} failed with {how}.", *tail))

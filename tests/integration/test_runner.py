@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ci_build.errors import ProcessError
-from ci_build.runner import HostRunner, merge_environment, render
+from ci_build.runner import HostRunner, merge_environment, render, without_credentials
 
 PYTHON = sys.executable
 
@@ -31,6 +31,36 @@ def test_output_and_exit_code_come_back() -> None:
 def test_failure_names_the_command_its_code_and_its_last_words() -> None:
     with pytest.raises(ProcessError, match=r"-c .* failed with exit code 3\.\n  last words"):
         runner().run([PYTHON, "-c", "print('last words'); raise SystemExit(3)"])
+
+
+SECRET = "https://me:pass%40word@index.invalid/simple"
+
+
+def test_credentials_of_urls_are_shown_nowhere_and_reach_the_command() -> None:
+    shown: list[str] = []
+    noisy = HostRunner(os.environ, echo=shown.append, sink=shown.append)
+    script = "import os, sys; print(sys.argv[1]); print(os.environ['ALL_PROXY'], file=sys.stderr); sys.exit(3)"
+    with pytest.raises(ProcessError) as failure:
+        noisy.run([PYTHON, "-c", script, f"--index={SECRET}"], env={"ALL_PROXY": SECRET})
+    assert "pass" not in f"{shown} {failure.value}"
+    assert str(failure.value).count("https://****@index.invalid/simple") == 3
+    done = noisy.run([PYTHON, "-c", script, SECRET], env={"ALL_PROXY": SECRET}, check=False)
+    assert done.stdout == f"{SECRET}\n"
+    with pytest.raises(ProcessError, match="ran longer") as late:
+        runner().run([PYTHON, "-c", "import time; time.sleep(60)", SECRET], timeout=0.1)
+    assert "pass" not in str(late.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://token@h/x https://u:p@q@h/y", "https://****@h/x https://****@h/y"),
+        ("https://h/a@b git+ssh://git@h/r", "https://h/a@b git+ssh://****@h/r"),
+        ("name @ https://h/x, me@example.invalid", "name @ https://h/x, me@example.invalid"),
+    ],
+)
+def test_only_credentials_are_hidden(text: str, shown: str) -> None:
+    assert without_credentials(text) == shown
 
 
 def test_death_by_signal_is_named() -> None:
