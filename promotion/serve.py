@@ -237,7 +237,10 @@ def _locate(root: Path, path: str) -> Path | None:
     if not path.isprintable() or any(not name or name.startswith(".") for name in names):
         return None
     target = root.joinpath(*names).resolve()
-    there = target.is_dir() if path.endswith("/") else target.exists()
+    try:
+        there = target.is_dir() if path.endswith("/") else target.exists()
+    except OSError:  # such as a name that is too long
+        return None
     return target if there and target.is_relative_to(root) else None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import email.parser
 import re
 import zipfile
+import zlib
 from typing import BinaryIO
 
 from packaging.utils import canonicalize_name
@@ -28,7 +29,7 @@ def core_metadata(file: BinaryIO, filename: str) -> bytes:
             if len(members) != 1 or members[0].file_size > _MAX_BYTES:
                 raise ArchiveError(f"{filename} has {len(members)} METADATA files of usable size, not one.")
             return archive.read(members[0])
-    except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, ValueError) as error:
         raise ArchiveError(f"{filename} cannot be read as a wheel: {error}.", hint="Build it again.") from error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import tempfile
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -162,6 +163,12 @@ def _evidence(gate: Gate, room: Room) -> list[Evidence]:
         failure = (error("gate-error", problem.message, problem.hint or "Run the gate again."),)
     except OSError as problem:
         failure = (error("gate-error", f"{type(problem).__name__}: {problem}.", "Look at the disk and the memory."),)
+    except AssertionError:
+        raise
+    except Exception as problem:
+        where = traceback.extract_tb(problem.__traceback__)[-1]
+        text = f"{type(problem).__name__}: {problem} ({Path(where.filename).name}:{where.lineno})."
+        failure = (error("gate-error", text, "The gate did not expect this of the set: report it with the set."),)
     return [
         _judge(
             gate, room.wheel_set, target, [check for check in checks if check.target in (target, ANY)], failure, started

@@ -322,7 +322,9 @@ def test_counts_tell_what_was_done(bucket: DirBucket, staged: StagedSet) -> None
     assert outcomes == {"good": "passed", "bad": "failed", "left out": "skipped"}
 
 
-@pytest.mark.parametrize("fail", [GateError("It broke.", hint="Mend it."), OSError(28, "No space left on device")])
+@pytest.mark.parametrize(
+    "fail", [GateError("It broke.", hint="Mend it."), OSError(28, "No space left on device"), ValueError("it broke")]
+)
 def test_a_gate_that_breaks_leaves_evidence(bucket: DirBucket, staged: StagedSet, fail: BaseException) -> None:
     first, second = run(bucket, staged, made_gate([GOOD], fail=fail), replace(made_gate([GOOD]), name="next"))
     assert first.outcome is Outcome.ERROR

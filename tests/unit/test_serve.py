@@ -52,6 +52,11 @@ def test_a_file(root: Path) -> None:
     assert answer.headers["Accept-Ranges"] == "bytes"
 
 
+def test_a_name_that_no_file_can_have_is_absent(root: Path) -> None:
+    for path in ("a" * 300, "a" * 300 + "/", f"simple/{'a' * 5000}"):
+        assert ask(root, path)[0].status is HTTPStatus.NOT_FOUND
+
+
 def test_pages_are_not_kept_by_caches(root: Path) -> None:
     for path in ("simple/p/", "simple/p/index.html", "status.json"):
         assert ask(root, path)[0].headers["Cache-Control"] == "no-cache"

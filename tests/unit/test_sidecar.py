@@ -1,0 +1,50 @@
+"""Core metadata beside a wheel: whatever is wrong with the archive is one error that names it."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+
+import pytest
+
+from ci_build.errors import ArchiveError
+from promotion.sidecar import core_metadata
+
+NAME = "p-1.dist-info/METADATA"
+TEXT = b"Metadata-Version: 2.1\nName: p\nVersion: 1\n" + b"Keywords: many words of it\n" * 50
+
+
+def wheel(*names: str) -> bytearray:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in names:
+            archive.writestr(name, TEXT)
+    return bytearray(file.getvalue())
+
+
+def encrypted() -> bytearray:
+    data = wheel(NAME)
+    for signature, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        data[data.index(signature) + flags] |= 1
+    return data
+
+
+def broken_stream() -> bytearray:
+    data = wheel(NAME)
+    start = 30 + len(NAME)
+    data[start : start + 8] = b"\xff" * 8
+    return data
+
+
+def test_it_is_read() -> None:
+    assert core_metadata(io.BytesIO(wheel(NAME, "p/__init__.py")), "p.whl") == TEXT
+
+
+@pytest.mark.parametrize(
+    "data",
+    [wheel("p/x"), wheel(NAME, "q-1.dist-info/METADATA"), wheel(NAME)[:-30], encrypted(), broken_stream()],
+    ids=["none", "two", "cut off", "encrypted", "damaged"],
+)
+def test_what_cannot_be_read_is_named(data: bytearray) -> None:
+    with pytest.raises(ArchiveError, match=r"^p\.whl "):
+        core_metadata(io.BytesIO(data), "p.whl")
