@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from ci_build import options
 from ci_build.errors import NoContainerEngineError, RequestError
 from ci_build.model import Payload
-from ci_build.report import Reporter, human
+from ci_build.report import Reporter
 from ci_build.runner import HostRunner, render, which
+from ci_build.units import human
 
 if TYPE_CHECKING:
     from ci_build.execute import Made

@@ -15,8 +15,8 @@ from ci_build.errors import BusyError, InputError, RequestError, WheelSetError
 from ci_build.model import WHEELS_JSON, BuildRequest, Finding, Progress, Wheel, WheelSet, to_json
 from ci_build.payload.published import InputStore, LineRunner, Resolved, resolve
 from ci_build.plan import BuildPlan, Effect, Step
-from ci_build.report import human
 from ci_build.store import FinishedStep, StepStore, step_key, sweep, tool_versions
+from ci_build.units import human
 from ci_build.wheel.archive import WheelArchive
 from ci_build.wheel.findings import is_integrity
 from ci_build.wheel.inspect import inspect_wheel, member_infos

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from ci_build.units import human
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as RichProgress
@@ -21,15 +23,6 @@ _PLAIN_INTERVAL = 10.0
 
 _PLAIN_WIDTH = 160
 """Columns of a table where there is no terminal to ask."""
-
-
-def human(size: float) -> str:
-    """A size in bytes as people write it: 154.4 MB (powers of 1000, as package indexes show them)."""
-    for unit in ("B", "kB", "MB"):
-        if abs(size) < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.2f} GB"
 
 
 class Reporter:

@@ -208,16 +208,6 @@ def title(item: Finding) -> str:
     return RULES[item.code].title if item.code in RULES else item.code.replace("-", " ")
 
 
-def human(count: int) -> str:
-    """A number of bytes as people write it, in powers of 1000."""
-    value = float(count)
-    for unit in ("B", "kB", "MB"):
-        if value < 1000:
-            return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.2f} GB"
-
-
 _ORDER = {severity: position for position, severity in enumerate((ERROR, WARNING, NOTE))}
 
 

@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from ci_build.model import Finding, GfxTarget
+from ci_build.units import human
 from ci_build.wheel.bundle import Entry, select
-from ci_build.wheel.findings import finding, human
+from ci_build.wheel.findings import finding
 from ci_build.wheel.inspect_model import ElfFacts
 
 MIN_SYMBOL_TABLE = 4096

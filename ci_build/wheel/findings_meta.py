@@ -10,7 +10,8 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from ci_build.model import Finding
-from ci_build.wheel.findings import UNINSTALLABLE, finding, human
+from ci_build.units import human
+from ci_build.wheel.findings import UNINSTALLABLE, finding
 from ci_build.wheel.inspect_model import Metadata
 
 JAX_ROCM = re.compile(r"jax-rocm(?P<major>\d+)-(?P<kind>pjrt|plugin)")

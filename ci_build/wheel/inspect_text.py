@@ -8,7 +8,8 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from ci_build.model import Finding, Severity
-from ci_build.wheel.findings import human, title
+from ci_build.units import human
+from ci_build.wheel.findings import title
 from ci_build.wheel.inspect_model import ElfFacts, Metadata, WheelReport
 
 if TYPE_CHECKING:

@@ -109,7 +109,7 @@ def test_what_is_allowed_is_not_named(source: str) -> None:
     [
         ("chain", {"runner", "rocm", "wheel", "report"}),
         ("beside", set()),
-        ("promotion-imports", {"model", "errors", "targets", "report", "runner", "wheel"}),
+        ("promotion-imports", {"model", "errors", "units", "targets", "report", "runner", "wheel"}),
         ("promotion-imported", set()),
     ],
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ci_build.model import Finding, Severity
-from ci_build.report import Reporter, human, print_table
+from ci_build.report import Reporter, print_table
+from ci_build.units import human
 
 
 @pytest.mark.parametrize(
