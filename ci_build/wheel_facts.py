@@ -1,4 +1,4 @@
-"""What the pjrt and the plugin wheel say alike: build information, supported Pythons, files of the payload."""
+"""What the pjrt and the plugin wheel have alike: build information, supported Pythons, files of the payload."""
 
 from __future__ import annotations
 
@@ -9,10 +9,60 @@ from packaging.version import Version
 
 from ci_build import layouts, targets, versions
 from ci_build.model import BuildRequest, RocmVersion
+from ci_build.wheel.repair_plan import RepairPlan
 
 _LICENSE = Path(__file__).parents[1] / "LICENSE"
 _OLDEST_PYTHON = ((Version("0.11"), ">=3.12"), (Version("0"), ">=3.11"))
 """First JAX release -> the Requires-Python that it and later ones have."""
+
+
+def repair_plan(
+    kind: versions.Kind,
+    request: BuildRequest,
+    version: str,
+    *,
+    folder: str,
+    members: tuple[str, ...],
+    device_members: tuple[str, ...],
+    about: str,
+    payload: Path,
+) -> RepairPlan:
+    """What to make of a wheel's libraries: exact targets, the documented run path, exact pins, true metadata.
+
+    Args:
+        kind: which of the two wheels.
+        request: what was asked for.
+        version: from `versions.wheel_version`.
+        folder: the package's folder inside the wheel.
+        members: every native library of the wheel.
+        device_members: those that must have code for every gfx target.
+        about: what the wheel is, for its Summary.
+        payload: folder with its Python files.
+
+    Raises:
+        RequestError: nobody has listed the libraries of that ROCm.
+    """
+    rocm = request.rocm_version
+    return RepairPlan(
+        project=versions.package_name(kind, rocm.major),
+        version=version,
+        targets=request.targets,
+        covers=targets.covers(),
+        rocm_version=rocm_release(rocm),
+        strip=request.strip,
+        runpath={f"{folder}/*.so": layouts.runpath(kind, request.targets)},
+        hip_soname=layouts.hip_soname(rocm),
+        members=members,
+        device_members=device_members,
+        summary=f"JAX on AMD GPUs: {about} ({content(request)})",
+        requires_python=requires_python(request.jax_version),
+        requires_dist=versions.pins(kind, version, major=rocm.major),
+        license_text=license_text(),
+        files=payload_files(payload, folder, version),
+        build_info=build_info(kind, request, version),
+        build_info_path=f"{folder}/build_info.json",
+        allowed_sonames=layouts.allowed_sonames(rocm),
+    )
 
 
 def build_info(kind: versions.Kind, request: BuildRequest, version: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ci_build import layouts, targets, versions, wheel_facts
+from ci_build import versions, wheel_facts
 from ci_build.model import BuildRequest
 from ci_build.wheel.repair_plan import RepairPlan
 
@@ -40,24 +40,14 @@ def repair_plan(request: BuildRequest, version: str) -> RepairPlan:
     Raises:
         RequestError: nobody has listed the libraries of that ROCm.
     """
-    rocm, folder = request.rocm_version, package(request.rocm_version.major)
-    return RepairPlan(
-        project=versions.package_name("plugin", rocm.major),
-        version=version,
-        targets=request.targets,
-        covers=targets.covers(),
-        rocm_version=wheel_facts.rocm_release(rocm),
-        strip=request.strip,
-        runpath={f"{folder}/*.so": layouts.runpath("plugin", request.targets)},
-        hip_soname=layouts.hip_soname(rocm),
-        members=members(rocm.major),
-        device_members=device_members(rocm.major),
-        summary=f"JAX on AMD GPUs: jaxlib's extension modules ({wheel_facts.content(request)})",
-        requires_python=wheel_facts.requires_python(request.jax_version),
-        requires_dist=versions.pins("plugin", version, major=rocm.major),
-        license_text=wheel_facts.license_text(),
-        files=wheel_facts.payload_files(Path(__file__).with_name("payload"), folder, version),
-        build_info=wheel_facts.build_info("plugin", request, version),
-        build_info_path=f"{folder}/build_info.json",
-        allowed_sonames=layouts.allowed_sonames(rocm),
+    major = request.rocm_version.major
+    return wheel_facts.repair_plan(
+        "plugin",
+        request,
+        version,
+        folder=package(major),
+        members=members(major),
+        device_members=device_members(major),
+        about="jaxlib's extension modules",
+        payload=Path(__file__).with_name("payload"),
     )

@@ -26,7 +26,7 @@ COVERS: dict[str, tuple[str, ...]] = {generic: tuple(names) for generic, names i
 XLA_TARGETS: tuple[str, ...] = tuple(DATA.get("xla_targets", ()))
 """Processors that XLA accepts when it runs; without one of these a GPU is passed over."""
 INPUTS: tuple[dict[str, Any], ...] = tuple(DATA.get("inputs", ()))
-"""The files that this wheel was made of: filename, size, sha256, url."""
+"""The files that this wheel was made of: filename, size, sha256."""
 TOOLS: dict[str, str] = dict(DATA.get("tools", {}))
 """Versions of the tools that made it."""
 FAMILIES: tuple[str, ...] = tuple(DATA.get("families", ()))
