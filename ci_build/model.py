@@ -62,11 +62,6 @@ class GfxTarget:
             raise RequestError(f"{text!r} is not a gfx target.", hint="Write it like gfx942 or gfx90a:xnack-.")
         return cls(processor=processor, features=tuple(sorted(features)))
 
-    @property
-    def is_generic(self) -> bool:
-        """Whether one code object serves a group of processors."""
-        return self.processor.endswith("-generic")
-
     def __str__(self) -> str:
         return ":".join((self.processor, *self.features))
 

@@ -287,12 +287,10 @@ class Surroundings:
 
     Attributes:
         terminal: a person watches on standard error.
-        ci: a CI service runs us.
         groups: it folds `::group::` lines.
     """
 
     terminal: bool
-    ci: bool
     groups: bool
 
     @classmethod
@@ -300,7 +298,7 @@ class Surroundings:
         """Read CI, GITHUB_ACTIONS, TERM and whether standard error is a terminal."""
         ci = os.environ.get("CI", "").lower() in ("1", "true")
         terminal = sys.stderr.isatty() and not ci and os.environ.get("TERM") != "dumb"
-        return cls(terminal=terminal, ci=ci, groups=os.environ.get("GITHUB_ACTIONS") == "true")
+        return cls(terminal=terminal, groups=os.environ.get("GITHUB_ACTIONS") == "true")
 
 
 def cache_dir(settings: Settings) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ci_build.wheel.elf import Elf
@@ -81,12 +81,3 @@ def rocm_versions(elfs: Sequence[ElfFacts]) -> tuple[str, ...]:
     """ROCm versions that compiled device code, sorted by number."""
     found = {elf.rocm for elf in elfs if elf.rocm}
     return tuple(sorted(found, key=lambda text: [int(part) for part in text.split(".")]))
-
-
-def all_versions(elfs: Sequence[ElfFacts]) -> Mapping[str, str]:
-    """The highest symbol version per prefix over all libraries."""
-    best: dict[str, str] = {}
-    for elf in elfs:
-        for prefix, number in elf.symbol_versions.items():
-            best[prefix] = max(number, best.get(prefix, "0"), key=lambda text: [int(part) for part in text.split(".")])
-    return dict(sorted(best.items()))
