@@ -201,16 +201,15 @@ def build_request(settings: Settings, *tables: str) -> tuple[BuildRequest, tuple
         for name in WARNED_WITH_PUBLISHED
         if payload is Payload.PUBLISHED and settings.given(name)
     )
-    post = settings.get("wheel_post_release").value
     spec = _text(settings.get("targets", *tables))
     request = BuildRequest(
         payload=payload,
-        jax_version=_version(_text(settings.get("jax_version", *tables))),
+        jax_version=_version(settings.get("jax_version", *tables)),
         rocm_version=RocmVersion(text=str(rocm.value)),
         python_versions=_pythons(settings, tables),
         targets=None if spec == "all" else expand(spec),
         rocm_version_extra=not settings.flag("no_rocm_version_extra"),
-        post_release=_positive(post),
+        post_release=_positive(settings.get("wheel_post_release")),
         strip=not settings.flag("no_strip"),
     )
     return request, warnings
@@ -238,32 +237,36 @@ def _payload(setting: Setting) -> Payload:
         raise RequestError(f"{setting.origin} is {setting.value!r}.", hint=f"Known are {known}.") from error
 
 
-def _positive(value: object) -> int | None:
-    if value is None:
+def _positive(setting: Setting) -> int | None:
+    if setting.value is None:
         return None
-    if not str(value).isdecimal() or int(str(value)) < 1:
-        raise RequestError(f"--wheel-post-release is {value!r}.", hint="Give a whole number from 1.")
-    return int(str(value))
+    text = _text(setting)
+    if not text.isdecimal() or int(text) < 1:
+        raise RequestError(f"{setting.origin} is {text!r}.", hint="Give a whole number from 1.")
+    return int(text)
 
 
-def _version(text: str) -> str:
+def _version(setting: Setting) -> str:
     from packaging.version import InvalidVersion, Version
 
     try:
-        return str(Version(text))
+        return str(Version(_text(setting)))
     except InvalidVersion as error:
-        raise RequestError(f"--jax-version {text!r} is not a version.", hint="Write it like 0.10.2.") from error
+        raise RequestError(
+            f"{setting.origin} {setting.value!r} is not a version.", hint="Write it like 0.10.2."
+        ) from error
 
 
 def _pythons(settings: Settings, tables: tuple[str, ...]) -> tuple[str, ...]:
     supported = list(defaults()["pythons"]["supported"])
     if not settings.given("python_versions") and "release_local" in tables:
         return this_python_and_one_more(supported, f"{sys.version_info.major}.{sys.version_info.minor}")
-    wanted = [word.strip() for word in _text(settings.get("python_versions", *tables)).split(",") if word.strip()]
+    setting = settings.get("python_versions", *tables)
+    wanted = [word.strip() for word in _text(setting).split(",") if word.strip()]
     unknown = [word for word in wanted if word not in supported]
     if unknown or not wanted:
         raise RequestError(
-            f"--python-versions asks for {', '.join(unknown) or 'nothing'}.", hint=f"Known are {', '.join(supported)}."
+            f"{setting.origin} asks for {', '.join(unknown) or 'nothing'}.", hint=f"Known are {', '.join(supported)}."
         )
     return tuple(version for version in supported if version in wanted)
 

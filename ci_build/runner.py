@@ -20,6 +20,8 @@ from ci_build.errors import ProcessError
 
 _TAIL_LINES = 20
 _GRACE_SECONDS = 5.0
+_SIGNALS = {sign.value: sign.name for sign in signal.Signals}
+"""Names by number; a real-time signal but for the first and the last has none."""
 _CREDENTIALS = re.compile(r"(?<=://)[^/\s'\"@]+(?:@[^/\s'\"@]+)*(?=@)")
 
 LineSink = Callable[[str], None]
@@ -111,7 +113,7 @@ class HostRunner:
         timeout: float | None = None,
         on_line: LineSink | None = None,
     ) -> ProcessResult:
-        """Run one command to its end; its whole process group dies with this call.
+        """Run one command to its end; when this call is interrupted, its whole process group ends.
 
         Args:
             argv: the command as a list.
@@ -184,13 +186,16 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         with suppress(subprocess.TimeoutExpired):
             process.wait(_GRACE_SECONDS)
             break
+    # Its children may have stayed, deaf to SIGTERM.
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
     for pipe in (process.stdout, process.stderr):
         if pipe is not None:
             pipe.close()
 
 
 def _failure(argv: Sequence[str], returncode: int, out: str, err: str) -> str:
-    how = f"exit code {returncode}" if returncode >= 0 else f"signal {signal.Signals(-returncode).name}"
+    how = f"exit code {returncode}" if returncode >= 0 else f"signal {_SIGNALS.get(-returncode, -returncode)}"
     lines = without_credentials(f"{out}\n{err}").splitlines()
     tail = [line for line in lines if line.strip()][-_TAIL_LINES:]
     return "\n  ".join((f"{render(argv)} failed with {how}.", *tail))

@@ -68,6 +68,29 @@ def test_death_by_signal_is_named() -> None:
         runner().run([PYTHON, "-c", "import os; os.abort()"])
 
 
+def test_death_by_a_signal_without_a_name_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ProcessError, match="signal 40"):
+        runner().run([PYTHON, "-c", "import os; os.kill(os.getpid(), 40)"])
+
+
+def test_a_child_that_does_not_listen_ends_with_its_parent(tmp_path: Path) -> None:
+    child = "import os, signal, sys, time; signal.signal(15, signal.SIG_IGN); print(os.getpid()); sys.stdout.close()"
+    script = (
+        "import subprocess, sys, time\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {child + '; time.sleep(60)'!r}], stdout=subprocess.PIPE)\n"
+        f"open({str(tmp_path / 'pid')!r}, 'wb').write(child.stdout.readline())\n"
+        "time.sleep(60)\n"
+    )
+    with pytest.raises(ProcessError, match="ran longer"):
+        runner().run([PYTHON, "-c", script], timeout=2)
+    stat = Path(f"/proc/{int((tmp_path / 'pid').read_text())}/stat")
+    for _ in range(50):
+        if not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z":
+            return
+        time.sleep(0.1)
+    pytest.fail("the child lives")
+
+
 def test_missing_program_is_named() -> None:
     with pytest.raises(ProcessError, match="no-such-program-here could not be started"):
         runner().run(["no-such-program-here"])

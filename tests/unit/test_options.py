@@ -131,3 +131,18 @@ def test_every_field_of_the_request_follows_an_option() -> None:
     )
     same = [name for name in BuildRequest.__slots__ if getattr(base, name) == getattr(changed, name)]
     assert same == ["payload"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "word"),
+    [
+        ("CI_BUILD_PAYLOAD", "elsewhere"),
+        ("CI_BUILD_JAX_VERSION", "newest"),
+        ("CI_BUILD_PYTHON_VERSIONS", "2.7"),
+        ("CI_BUILD_WHEEL_POST_RELEASE", "-1"),
+    ],
+)
+def test_a_refusal_names_the_variable_that_the_word_came_from(variable: str, word: str) -> None:
+    after = {} if variable.endswith("PAYLOAD") else PUBLISHED
+    with pytest.raises(RequestError, match=f"^{variable} .*{word}"):
+        options.build_request(settings(after, env={variable: word}), "build")
