@@ -232,7 +232,9 @@ def run(arguments: list[str] | None = None) -> int:
     try:
         main.main(args=arguments, prog_name="ci_build", standalone_mode=False)
     except CiBuildError as error:
-        click.echo(f"error: {error}", err=True)
+        from ci_build.runner import without_credentials
+
+        click.echo(f"error: {without_credentials(str(error))}", err=True)
         return error.exit_code
     except click.ClickException as error:
         error.show()

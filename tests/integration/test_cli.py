@@ -52,3 +52,9 @@ def test_a_terminal_without_unicode_gets_help_all_the_same(tmp_path: Path) -> No
     done = ci_build("dist_wheels", "--help", cwd=tmp_path, env={"PYTHONIOENCODING": "latin-1"})
     assert (done.returncode, done.stderr) == (0, "")
     assert "--targets" in done.stdout
+
+
+def test_credentials_of_a_url_are_not_repeated(tmp_path: Path) -> None:
+    done = ci_build("inspect", "https://me:secret@index.invalid/no-wheel.txt", cwd=tmp_path)
+    assert (done.returncode, "secret" in done.stderr) == (6, False)
+    assert "https://****@index.invalid/no-wheel.txt does not name a wheel" in done.stderr
