@@ -99,6 +99,18 @@ def sweep_beside(out: Path) -> None:
             shutil.rmtree(left, ignore_errors=True)
 
 
+def take_place(fresh: Path, out: Path, old: Path) -> None:
+    """Let one folder take the place of another, which goes to `old`, or comes back when that is interrupted."""
+    try:
+        if out.exists():
+            out.rename(old)
+        fresh.rename(out)
+    except BaseException:
+        if old.exists() and not out.exists():
+            old.rename(out)
+        raise
+
+
 class _Run:
     """One execution of one plan."""
 
@@ -230,9 +242,7 @@ class _Run:
                 if (step.folder / _DEBUG).is_dir():
                     shutil.copytree(step.folder / _DEBUG, fresh / _DEBUG, dirs_exist_ok=True)
             setfiles.write_set(fresh, wheel_set, self.resolved)
-            if self.out.exists():
-                self.out.rename(Path(name) / "old")
-            fresh.rename(self.out)
+            take_place(fresh, self.out, Path(name) / "old")
         return wheel_set
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.execute import sweep_beside
+from ci_build.execute import sweep_beside, take_place
 from ci_build.store import FinishedStep, StepStore, sweep
 from tests.unit.sets import wheel_set
 
@@ -73,3 +73,16 @@ def test_what_a_killed_run_left_goes_and_what_other_runs_use_stays(tmp_path: Pat
         (tmp_path / name).mkdir()
     sweep_beside(tmp_path / "dist")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
+
+
+def test_the_set_before_comes_back_when_its_successor_cannot_take_its_place(tmp_path: Path) -> None:
+    out, fresh, old = (tmp_path / name for name in ("dist", "fresh", "old"))
+    out.mkdir()
+    (out / "wheels.json").write_text("before")
+    with pytest.raises(FileNotFoundError):
+        take_place(fresh, out, old)
+    assert (out / "wheels.json").read_text() == "before"
+    fresh.mkdir()
+    take_place(fresh, out, old)
+    assert list(out.iterdir()) == []
+    assert (old / "wheels.json").read_text() == "before"
