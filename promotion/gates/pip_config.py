@@ -1,9 +1,9 @@
-"""The user's pip configuration as arguments for uv, which does not read it."""
+"""The user's pip configuration as arguments and environment for uv, which does not read it."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 _PRECEDENCE = ("global", "install", ":env:")
@@ -33,25 +33,21 @@ def parse_config(text: str) -> Mapping[str, str]:
 
 
 def uv_options(config: Mapping[str, str]) -> UvOptions:
-    """Translate; pip takes the best version of all indexes, so uv has to as well."""
-    environment = {}
-    if "cert" in config:
-        environment["SSL_CERT_FILE"] = config["cert"]
-    if "client-cert" in config:
-        environment["SSL_CLIENT_CERT"] = config["client-cert"]
-    if "proxy" in config:
-        environment["ALL_PROXY"] = config["proxy"]
-    return UvOptions(arguments=("--index-strategy=unsafe-best-match", *_arguments(config)), environment=environment)
+    """Translate; pip takes the best version of all indexes, so uv has to as well.
 
-
-def _arguments(config: Mapping[str, str]) -> Iterator[str]:
-    if config.get("no-index", "").lower() in ("1", "true", "yes", "on"):
-        yield "--no-index"
-    elif "index-url" in config:
-        yield f"--default-index={config['index-url']}"
-    for key, option in (
-        ("extra-index-url", "--index"),
-        ("find-links", "--find-links"),
-        ("trusted-host", "--allow-insecure-host"),
-    ):
-        yield from (f"{option}={value}" for value in config.get(key, "").split())
+    Indexes may hold credentials, so they go through the environment, which other users of a machine cannot see.
+    """
+    no_index = config.get("no-index", "").lower() in ("1", "true", "yes", "on")
+    environment = {
+        "SSL_CERT_FILE": config.get("cert", ""),
+        "SSL_CLIENT_CERT": config.get("client-cert", ""),
+        "ALL_PROXY": config.get("proxy", ""),
+        "UV_DEFAULT_INDEX": "" if no_index else config.get("index-url", ""),
+        "UV_INDEX": " ".join(config.get("extra-index-url", "").split()),
+        "UV_FIND_LINKS": ",".join(config.get("find-links", "").split()),
+    }
+    arguments = [f"--allow-insecure-host={host}" for host in config.get("trusted-host", "").split()]
+    return UvOptions(
+        arguments=("--index-strategy=unsafe-best-match", *(["--no-index"] if no_index else []), *arguments),
+        environment={name: value for name, value in environment.items() if value},
+    )

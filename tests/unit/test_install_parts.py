@@ -39,18 +39,19 @@ download.index-url='https://download.example/simple'
 """
 
 
-def test_pip_configuration_becomes_uv_arguments() -> None:
+def test_pip_configuration_becomes_uvs_and_no_url_is_in_argv() -> None:
     options = uv_options(parse_config(CONFIG))
     assert options.arguments == (
         "--index-strategy=unsafe-best-match",
-        "--default-index=https://install.example/simple",
-        "--index=https://one.example/simple",
-        "--index=https://two.example/simple",
-        "--find-links=/from/env",
         "--allow-insecure-host=one.example",
         "--allow-insecure-host=two.example",
     )
-    assert options.environment == {"SSL_CERT_FILE": "/etc/ssl/ca.crt"}
+    assert options.environment == {
+        "SSL_CERT_FILE": "/etc/ssl/ca.crt",
+        "UV_DEFAULT_INDEX": "https://install.example/simple",
+        "UV_INDEX": "https://one.example/simple https://two.example/simple",
+        "UV_FIND_LINKS": "/from/env",
+    }
 
 
 def test_proxy_client_certificate_and_no_index() -> None:
@@ -88,7 +89,7 @@ def test_the_rest_comes_from_the_users_index(installer: Installer, lock: bool) -
     assert ("--require-hashes" in command.argv) is ("--no-deps" in command.argv) is lock
     assert "--isolated" not in command.argv
     assert "PIP_CONFIG_FILE" not in command.env
-    assert ("--default-index=https://own.example" in command.argv) is (installer.name == "uv")
+    assert (command.env.get("UV_DEFAULT_INDEX") == "https://own.example") is (installer.name == "uv")
 
 
 # What is installed
