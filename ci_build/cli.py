@@ -251,8 +251,11 @@ def run(arguments: list[str] | None = None) -> int:
         os.dup2(nowhere, sys.stderr.fileno())
         return _BROKEN_PIPE
     except OSError as error:
+        # shutil.Error lists (from, to, why) of all files that could not be copied.
+        listed = error.args[0] if error.args and isinstance(error.args[0], list) else []
+        what = str(listed[0][2]) if listed else error.strerror or str(error)
         where = f": {error.filename}" if error.filename else ""
-        click.echo(f"error: {error.strerror or error}{where}. Mend that, then run the same command.", err=True)
+        click.echo(f"error: {what}{where}. Mend that, then run the same command.", err=True)
         return MachineError.exit_code
     return 0
 

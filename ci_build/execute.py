@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ci_build import setfiles
-from ci_build.errors import BusyError, InputError, RequestError, WheelSetError
-from ci_build.model import WHEELS_JSON, BuildRequest, Finding, Progress, Wheel, WheelSet, to_json
+from ci_build.errors import BusyError, FatbinError, InputError, RequestError, WheelSetError
+from ci_build.model import BuildRequest, Finding, Progress, Wheel, WheelSet, to_json
 from ci_build.payload.published import InputStore, LineRunner, Resolved, resolve
 from ci_build.plan import BuildPlan, Effect, Step
 from ci_build.store import FinishedStep, StepStore, step_key, sweep, tool_versions
@@ -82,8 +82,13 @@ def execute(plan: BuildPlan, *, out: Path, cache: Path, runner: LineRunner, prog
 
 def refuse_foreign(out: Path) -> None:
     """Refuse to replace a folder that this program did not fill."""
-    if out.is_dir() and any(out.iterdir()) and not (out / WHEELS_JSON).is_file():
-        raise RequestError(f"{out} holds files that are no wheel set.", hint="Give another --out, or empty it.")
+    if out.is_dir() and any(out.iterdir()):
+        foreign = setfiles.foreign_files(out)
+        if foreign:
+            raise RequestError(
+                f"{out} holds files that belong to no wheel set, such as {foreign[0]}.",
+                hint="Give another --out, or move them away.",
+            )
     if out.exists() and not out.is_dir():
         raise RequestError(f"{out} is not a folder.", hint="Give another --out.")
 
@@ -199,6 +204,7 @@ class _Run:
             done = repair(source, recipe, folder, debug_dir=folder / _DEBUG, progress=self.progress)
             wheel = describe(done.path, sha256=done.sha256, source=source, source_sha256=item.sha256)
             wheel = replace(wheel, members=done.members)
+            _refuse_other_targets(self.plan.request, done)
             self.findings[wheel.filename] = done.findings
             return self.steps.keep(key, folder, wheel, saved(done))
 
@@ -244,6 +250,16 @@ class _Run:
             setfiles.write_set(fresh, wheel_set, self.resolved)
             take_place(fresh, self.out, Path(name) / "old")
         return wheel_set
+
+
+def _refuse_other_targets(request: BuildRequest, done: Repaired) -> None:
+    """Code for gfx942 also runs with xnack, but it is not the code for gfx942:xnack+ that was asked for."""
+    missing = [str(t) for t in request.targets or () if t.features and str(t) not in done.targets_kept]
+    if missing:
+        raise FatbinError(
+            f"{done.path.name} has no code for {', '.join(missing)}, only for {', '.join(done.targets_kept)}.",
+            hint="Leave the features out, or build from source with them.",
+        )
 
 
 def set_targets(request: BuildRequest, wheels: Sequence[Wheel]) -> tuple[str, ...]:

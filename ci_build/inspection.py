@@ -96,7 +96,9 @@ def _collected(words: Sequence[str], runner: Runner) -> Iterator[list[Path]]:
             elif Path(word).is_file():
                 paths.append(Path(word))
             else:
-                raise InputError(f"{word} does not exist.", hint="Name a wheel, a folder with wheels, or a URL.")
+                raise InputError(
+                    f"{word} is neither a file nor a folder.", hint="Name a wheel, a folder with wheels, or a URL."
+                )
         if not paths:
             raise InputError(f"No wheel in {', '.join(words)}.", hint="Name a wheel, a folder with wheels, or a URL.")
         yield paths

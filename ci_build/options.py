@@ -75,6 +75,9 @@ REFUSED_WITH_PUBLISHED = (
 )
 """Options of a source build that contradict `--payload=published`."""
 
+SWITCHES = tuple(words[0].lstrip("-").replace("-", "_") for words, more in _OPTIONS if more.get("is_flag"))
+"""Options without a value."""
+
 WARNED_WITH_PUBLISHED = ("compiler",)
 """Options of a source build that `--payload=published` has no use for."""
 
@@ -162,8 +165,8 @@ class Settings:
         return Setting(value=None, origin="not given")
 
     def given(self, name: str) -> bool:
-        """Whether a person or the environment set it."""
-        return name in self._given
+        """Whether a person or the environment set it; a switch that the environment turns off is not set."""
+        return name in self._given and (name not in SWITCHES or self.flag(name))
 
     def flag(self, name: str) -> bool:
         """A switch; an environment variable counts unless it says 0, false or no."""
@@ -180,7 +183,7 @@ def build_request(settings: Settings, *tables: str) -> tuple[BuildRequest, tuple
     Raises:
         RequestError: every contradiction at once.
     """
-    from ci_build.targets import expand
+    from ci_build.targets import expand, is_all
 
     payload = _payload(settings.get("payload", *tables))
     problems = [*_source_problems(settings)]
@@ -193,7 +196,7 @@ def build_request(settings: Settings, *tables: str) -> tuple[BuildRequest, tuple
         ]
     rocm = settings.get("rocm_version", *tables)
     if rocm.value is None:
-        problems.append("--rocm-version is missing.")
+        problems.append("--rocm-version is missing; only --payload=published knows it by itself.")
     if problems:
         raise RequestError(" ".join(problems), hint="See `ci_build dist_wheels --help`.")
     warnings = tuple(
@@ -207,7 +210,7 @@ def build_request(settings: Settings, *tables: str) -> tuple[BuildRequest, tuple
         jax_version=_version(settings.get("jax_version", *tables)),
         rocm_version=RocmVersion(text=str(rocm.value)),
         python_versions=_pythons(settings, tables),
-        targets=None if spec == "all" else expand(spec),
+        targets=None if is_all(spec) else expand(spec),
         rocm_version_extra=not settings.flag("no_rocm_version_extra"),
         post_release=_positive(settings.get("wheel_post_release")),
         strip=not settings.flag("no_strip"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from packaging.markers import Marker
@@ -133,6 +134,18 @@ def read_set(folder: Path) -> WheelSet:
         return load_wheel_set(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise WheelSetError(f"{path} does not exist.", hint="Make a set with `ci_build dist_wheels`.") from error
+
+
+def foreign_files(folder: Path) -> tuple[str, ...]:
+    """Files in a folder that no wheel set put there: all of them where there is no wheels.json; sorted."""
+    found = {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
+    if WHEELS_JSON not in found:
+        return tuple(sorted(found))
+    own = {WHEELS_JSON, SHA256SUMS, CONSTRAINTS, PYLOCK}
+    with suppress(OSError, UnicodeDecodeError):
+        lines = (folder / SHA256SUMS).read_text(encoding="utf-8").splitlines()
+        own |= {line.partition("  ")[2] for line in lines}
+    return tuple(sorted(found - own))
 
 
 def check_files(folder: Path, wheel_set: WheelSet) -> tuple[str, ...]:

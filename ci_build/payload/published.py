@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,11 +14,16 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from ci_build.errors import InputError
+from ci_build.errors import InputError, ProcessError
 from ci_build.model import BuildRequest, Completed, InputFile
 from ci_build.versions import package_name
 
 _PROGRESS = "Progress "
+
+_NOT_FOR_US = dict.fromkeys(
+    ("PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_REQUIRE_HASHES", "PIP_VERBOSE"), ""
+)
+"""Settings that say where and how to install, which is not what pip is asked to do here."""
 
 LineSink = Callable[[str], None]
 ByteSink = Callable[[int, int], None]
@@ -27,7 +32,9 @@ ByteSink = Callable[[int, int], None]
 class LineRunner(Protocol):
     """A runner that hands on each line a command prints while it runs."""
 
-    def run(self, argv: Sequence[str], *, on_line: LineSink | None = None) -> Completed:
+    def run(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, on_line: LineSink | None = None
+    ) -> Completed:
         """Run one command to its end; see `ci_build.runner.HostRunner.run`."""
 
 
@@ -134,8 +141,13 @@ def _resolved(item: dict[str, Any]) -> Resolved:
 
 def resolve(request: BuildRequest, python: str, runner: LineRunner) -> tuple[Resolved, ...]:
     """What pip would install for one Python: the set itself and everything that it depends on."""
-    # The report is long and no use to a person, so its lines are shown to nobody.
-    return parse_report(runner.run(resolve_argv(request, python), on_line=lambda _: None).stdout)
+    try:
+        # The report is long and no use to a person, so its lines are shown to nobody.
+        done = runner.run(resolve_argv(request, python), env=_NOT_FOR_US, on_line=lambda _: None)
+    except ProcessError as error:
+        hint = "Check that the package indexes of pip's configuration answer (`pip config list`) and offer these."
+        raise ProcessError(error.message, hint=f"\n{hint}") from error
+    return parse_report(done.stdout)
 
 
 class InputStore:
@@ -173,7 +185,8 @@ class InputStore:
             folder = Path(name)
             wanted = folder / "requirements.txt"
             wanted.write_text("".join(f"{item.name}=={item.version} --hash=sha256:{item.sha256}\n" for item in items))
-            runner.run(fetch_argv(python, wanted, folder / "files"), on_line=_progress_reader(on_bytes))
+            argv = fetch_argv(python, wanted, folder / "files")
+            runner.run(argv, env=_NOT_FOR_US, on_line=_progress_reader(on_bytes))
             for item in items:
                 came = folder / "files" / item.filename
                 if not came.is_file() or file_sha256(came) != item.sha256:

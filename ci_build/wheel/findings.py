@@ -70,6 +70,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "mode-private": _warning("file mode hides it from others", "Write files as 0644 and libraries as 0755."),
         # ELF files.
         "elf-unreadable": _broken("library cannot be read", "Build it again; the file is cut off or not a library."),
+        "library-not-elf": _error("library that is no ELF file", "Build it again; nothing can load this file."),
         "elf-not-read": _note("library not looked into", "Only 64-bit little-endian ELF files are read."),
         "symbols-not-stripped": _warning(
             "symbol tables not stripped", "Move .symtab and .strtab into a debug file (`dist_wheels` does by default)."

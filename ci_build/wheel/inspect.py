@@ -40,6 +40,7 @@ __all__ = [
     "worst",
 ]
 
+_LIBRARY = re.compile(r".*\.so(\.[0-9]+)*")
 _NO_LIBRARY = re.compile(r".*\.(py|pyi|txt|md|rst|h|hpp|json|html|css|js|typed|o|a|csv|toml|xml|png|svg)")
 """Members that are not looked into, by name; the first bytes of all others decide."""
 
@@ -201,7 +202,7 @@ class _Inspection:
         """Names of the members that begin like an ELF file which can be read."""
         names = []
         for member in self.archive.members:
-            if member.size < len(inspect_elf.READABLE) or _NO_LIBRARY.fullmatch(member.name):
+            if _NO_LIBRARY.fullmatch(member.name):
                 continue
             try:
                 head = next(iter(self.archive.chunks(member.name)), b"")
@@ -211,6 +212,8 @@ class _Inspection:
                 names.append(member.name)
             elif head.startswith(inspect_elf.MAGIC):
                 self.findings.append(finding("elf-not-read", "another kind of ELF file.", member=member.name))
+            elif _LIBRARY.fullmatch(member.name):
+                self.findings.append(finding("library-not-elf", f"{member.size} bytes, no ELF.", member=member.name))
         return names
 
     def _extract(self, libraries: Mapping[str, Path]) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -115,12 +116,10 @@ def test_a_changed_file_is_made_again_from_finished_steps(made: Path, cache: Pat
     digest = load_wheel_set((out / "wheels.json").read_text()).digest
     (wheel,) = out.glob("jax_rocm7_plugin-*.whl")
     wheel.write_bytes(wheel.read_bytes()[:-1])
-    (out / "debug" / "more.debug").write_bytes(b"")
     done = dist_wheels(out, cache)
     assert "up to date" not in done.stderr
     assert done.stderr.count(" kept") == 3
     assert load_wheel_set((out / "wheels.json").read_text()).digest == digest
-    assert not (out / "debug" / "more.debug").exists()
 
 
 def test_two_machines_make_the_same_bytes(made: Path, tmp_path: Path) -> None:
@@ -166,6 +165,28 @@ def test_a_folder_with_other_files_is_not_touched(cache: Path, tmp_path: Path) -
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 
 
+def test_a_persons_file_in_a_sets_folder_is_not_thrown_away(made: Path, cache: Path, tmp_path: Path) -> None:
+    shutil.copytree(made, tmp_path / "dist")
+    (tmp_path / "dist" / "NOTES.txt").write_text("keep")
+    done = dist_wheels(tmp_path / "dist", cache, "--wheel-post-release=3")
+    assert done.returncode == 2
+    assert "belong to no wheel set, such as NOTES.txt" in done.stderr
+    assert (tmp_path / "dist" / "NOTES.txt").read_text() == "keep"
+
+
+def test_features_that_the_code_was_not_built_for_are_refused(cache: Path, tmp_path: Path) -> None:
+    done = dist_wheels(tmp_path / "dist", cache, "--targets=gfx942:xnack+")
+    assert done.returncode == 9
+    assert "has no code for gfx942:xnack+, only for gfx942" in done.stderr
+    assert not (tmp_path / "dist").exists()
+
+
+def test_where_pip_would_install_is_not_for_us(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PIP_USER", "PIP_REQUIRE_HASHES"):
+        monkeypatch.setenv(name, "1")
+    assert dist_wheels(tmp_path / "dist", cache).returncode == 0
+
+
 def test_two_runs_at_once_do_not_mix(cache: Path, tmp_path: Path) -> None:
     argv = [*CI_BUILD, "dist_wheels", *OPTIONS, f"--out={tmp_path / 'dist'}", f"--cache-dir={cache}"]
     with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as first:
@@ -197,4 +218,5 @@ def test_a_version_that_nobody_published_is_pips_word_in_one_error(cache: Path, 
     done = dist_wheels(tmp_path / "dist", cache, "--jax-version=0.0.1")
     assert done.returncode == 12
     assert "jax==0.0.1" in done.stderr
+    assert "Check that the package indexes of pip's configuration answer" in done.stderr
     assert not (tmp_path / "dist").exists()

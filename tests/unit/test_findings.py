@@ -437,6 +437,16 @@ def entry_points_without_group(made: MadeWheel) -> None:
     made.info["entry_points.txt"] = b"xla_rocm7 = jax_plugins.xla_rocm7\n"
 
 
+@breaks("library-not-elf", says="12 bytes, no ELF")
+def script_in_place_of_a_library(made: MadeWheel) -> None:
+    made.files["jax_plugins/xla_rocm7/helper.so"] = b"#!/bin/sh\n:\n"
+
+
+@breaks("library-not-elf", says="0 bytes, no ELF")
+def empty_library(made: MadeWheel) -> None:
+    made.files["jax_plugins/xla_rocm7/libhelper.so.1"] = b""
+
+
 @breaks("pjrt-api-missing", says="no library exports GetPjrtApi")
 def library_without_entry(made: MadeWheel) -> None:
     linked(made, entry=())

@@ -116,6 +116,19 @@ def test_switches_from_the_environment(value: str, *, expected: bool) -> None:
     assert settings({}, {}, {"CI_BUILD_NO_STRIP": value}).flag("no_strip") is expected
 
 
+def test_a_switch_that_the_environment_turns_off_is_not_given() -> None:
+    off = options.Settings(PUBLISHED, {}, {"CI_BUILD_RBE": "0"})
+    assert options.build_request(off, "build")[0].payload is Payload.PUBLISHED
+    on = options.Settings(PUBLISHED, {}, {"CI_BUILD_RBE": "1"})
+    with pytest.raises(RequestError, match="--rbe belongs to a build from source"):
+        options.build_request(on, "build")
+
+
+@pytest.mark.parametrize("word", ["all", "ALL"])
+def test_all_targets_means_those_of_the_payload(word: str) -> None:
+    assert request({"targets": word}).targets is None
+
+
 def test_every_field_of_the_request_follows_an_option() -> None:
     base = request({})
     changed = request(
