@@ -24,6 +24,11 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "stamp.json"
 LOCK_FILE = ROOT / ".venv.lock"
+"""Shared by whoever runs from `.venv`, held alone by whoever makes it anew."""
+SETUP_LOCK_FILE = ROOT / ".venv.setup.lock"
+"""Held by whoever sets up, so that two do not."""
+PATIENCE = 60.0
+"""Seconds to wait for programs that run from a `.venv` which has to be made anew."""
 COVERS = {
     "requirements.lock": ("requirements.lock",),
     "requirements-dev.lock": ("requirements-dev.lock", "requirements.lock"),
@@ -93,14 +98,26 @@ def _hold(lock: str) -> bool:
     return False
 
 
-def _locked(kind: int) -> int:
-    descriptor = os.open(LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        print("Waiting for another start, which sets up or uses .venv ...", file=sys.stderr, flush=True)
-        fcntl.flock(descriptor, kind)
-    return descriptor
+def _locked(kind: int, path: Path = LOCK_FILE, patience: float | None = None) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    began = time.monotonic()
+    waiting = False
+    while True:
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not waiting:
+                print("Waiting for another start, which sets up or uses .venv ...", file=sys.stderr, flush=True)
+            waiting = True
+        else:
+            return descriptor
+        if patience is not None and time.monotonic() - began > patience:
+            os.close(descriptor)
+            raise SetupError(
+                ".venv has to be made anew, and a program that runs from it (such as `index serve`) keeps it in use; "
+                "end that program and start again."
+            )
+        time.sleep(0.1)
 
 
 # The stamp says what `.venv` was made of; it is written last and read before every use
@@ -170,35 +187,43 @@ class _Line:
 
 
 def _set_up(lock: str) -> None:
-    descriptor = _locked(fcntl.LOCK_EX)
+    descriptors = [_locked(fcntl.LOCK_EX, SETUP_LOCK_FILE)]
     try:
         if _satisfies(lock):
             return  # Somebody else did it while this process waited.
+        # Adding packages harms no program that runs from `.venv`; making it anew does.
+        if not _only_adds(lock):
+            descriptors.append(_locked(fcntl.LOCK_EX, patience=PATIENCE))
         line = _Line(f"Setting up .venv from build/{lock} ...")
         try:
-            _make(lock, descriptor, line)
+            _make(lock, descriptors, line)
         except BaseException:
             line.end("stopped after")
             raise
         line.end("done in")
     finally:
-        os.close(descriptor)
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
-def _make(lock: str, descriptor: int, line: _Line) -> None:
+def _only_adds(lock: str) -> bool:
     stamp = _stamp()
     locks = stamp["locks"] if stamp and _usable(stamp) else {}
     others = [name for name in COVERS[lock] if name != lock]
-    if others and lock not in locks and all(locks.get(name) == _digest(name) for name in others):
+    return bool(others) and lock not in locks and all(locks.get(name) == _digest(name) for name in others)
+
+
+def _make(lock: str, descriptors: list[int], line: _Line) -> None:
+    if _only_adds(lock):
         # What is there stays true while more is added; after a kill the new lock's digest is one that nothing equals.
-        _write_stamp({**locks, lock: "unfinished"})
+        _write_stamp({**_stamp()["locks"], lock: "unfinished"})
     else:
-        _create(descriptor)
-    _install(lock, descriptor, line)
+        _create(descriptors)
+    _install(lock, descriptors, line)
     _write_stamp({name: _digest(name) for name in COVERS[lock]})
 
 
-def _create(descriptor: int) -> None:
+def _create(descriptors: list[int]) -> None:
     if importlib.util.find_spec("ensurepip") is None:
         raise SetupError(
             f"{sys.executable} cannot make virtual environments: run `apt install python3-venv` (Debian, Ubuntu), "
@@ -210,21 +235,21 @@ def _create(descriptor: int) -> None:
     elif VENV.exists():
         shutil.rmtree(VENV)
     venv.EnvBuilder(symlinks=True).create(VENV)
-    _run(["ensurepip"], descriptor, problem="ensurepip could not put pip into .venv.")
+    _run(["ensurepip"], descriptors, problem="ensurepip could not put pip into .venv.")
 
 
-def _install(lock: str, descriptor: int, line: _Line) -> None:
+def _install(lock: str, descriptors: list[int], line: _Line) -> None:
     total = sum("==" in text for text in (BUILD / lock).read_text().splitlines())
     quiet = ["--no-input", "--progress-bar=off", "--disable-pip-version-check", "--no-user"]
     _run(
         ["pip", "install", *quiet, "--require-hashes", "--only-binary=:all:", f"--requirement={BUILD / lock}"],
-        descriptor,
+        descriptors,
         problem=f"pip could not install build/{lock}; look at its words above and at `pip config debug`.",
         seen=lambda count: line.show(f"{count} of {total} packages"),
     )
 
 
-def _run(module: list[str], descriptor: int, *, problem: str, seen: Callable[[int], None] | None = None) -> None:
+def _run(module: list[str], descriptors: list[int], *, problem: str, seen: Callable[[int], None] | None = None) -> None:
     # -I hides PYTHONPATH from pip, not pip's settings; only where to install is not for those to say.
     env = {name: value for name, value in os.environ.items() if name not in ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT")}
     said: deque[str] = deque(maxlen=15)
@@ -237,7 +262,7 @@ def _run(module: list[str], descriptor: int, *, problem: str, seen: Callable[[in
         text=True,
         errors="replace",
         env=env,
-        pass_fds=[descriptor],  # Should this process be killed, the lock stays as long as the child goes on writing.
+        pass_fds=descriptors,  # Should this process be killed, the lock stays as long as the child goes on writing.
     ) as process:
         for text in process.stdout or ():
             said.append(text.rstrip())

@@ -288,6 +288,16 @@ def test_the_tests_launcher_adds_to_the_same_venv(tree: Tree) -> None:
     assert tree.inode == before
 
 
+def test_adding_to_the_venv_does_not_wait_for_running_programs(tree: Tree) -> None:
+    running = tree.start("wait")
+    assert running.stdout is not None
+    assert json.loads(running.stdout.readline())["version"] == 1
+    done = tree.run(launcher="test")
+    assert done.stderr.startswith("Setting up .venv from build/requirements-dev.lock ... done")
+    assert running.poll() is None, "the program that kept .venv in use is still there"
+    running.communicate(timeout=60)
+
+
 def test_a_wrong_hash_is_refused_with_pips_own_words(tree: Tree) -> None:
     tree.lock("requirements.lock", "stand-in==1", digest="0" * 64)
     done = tree.run()

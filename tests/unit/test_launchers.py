@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import fcntl
 import hashlib
 import importlib.util
 import json
@@ -70,6 +71,7 @@ def _place(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, path in {"VENV": venv, "PYTHON": venv / "bin" / "python", "STAMP": venv / "stamp.json"}.items():
         monkeypatch.setattr(_venv, name, path)
     monkeypatch.setattr(_venv, "LOCK_FILE", root / ".venv.lock")
+    monkeypatch.setattr(_venv, "SETUP_LOCK_FILE", root / ".venv.setup.lock")
 
 
 def _replace_python(root: Path) -> None:
@@ -145,7 +147,7 @@ def test_more_is_added_to_a_sound_venv_and_an_unfinished_addition_starts_anew(
 def test_a_python_without_ensurepip_is_explained(ready: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(_venv.SetupError, match="apt install python3-venv"):
-        _venv._create(0)
+        _venv._create([])
     assert _venv._satisfies("requirements.lock"), "what was there stays"
 
 
@@ -209,3 +211,15 @@ def test_the_progress_line_is_rewritten_on_a_terminal_and_plain_elsewhere(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     clear = "\r\033[K"
     assert draw() == f"Setting up ...{clear}Setting up ... 1 of 2 packages{clear}Setting up ... done in 0 s\n"
+
+
+def test_a_program_that_never_ends_is_named_after_a_while(ready: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_venv, "PATIENCE", 0.2)
+    monkeypatch.setattr(_venv, "_digest", lambda lock: "another lock")
+    held = _venv._locked(fcntl.LOCK_SH)
+    try:
+        with pytest.raises(_venv.SetupError, match=r"index serve.*end that program and start again"):
+            _venv._set_up("requirements.lock")
+    finally:
+        os.close(held)
+    assert (ready / ".venv" / "stamp.json").exists(), "what the program uses stays"
