@@ -247,7 +247,7 @@ class _Run:
                 shutil.copyfile(step.folder / step.wheel.filename, fresh / step.wheel.filename)
                 if (step.folder / _DEBUG).is_dir():
                     shutil.copytree(step.folder / _DEBUG, fresh / _DEBUG, dirs_exist_ok=True)
-            setfiles.write_set(fresh, wheel_set, self.resolved)
+            wheel_set = setfiles.write_set(fresh, wheel_set, self.resolved)
             take_place(fresh, self.out, Path(name) / "old")
         return wheel_set
 

@@ -210,6 +210,7 @@ class WheelSet:
         request: the options that made it, as JSON values.
         tools: versions of the tools that made it.
         pins: exact versions of projects that belong to the set without being in it, such as jax.
+        files: name -> sha256 of what lies beside the wheels: constraints, lock, debug files.
     """
 
     index: str
@@ -222,6 +223,7 @@ class WheelSet:
     tools: Mapping[str, str]
     pins: Mapping[str, str]
     wheels: tuple[Wheel, ...]
+    files: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from packaging.markers import Marker
@@ -112,15 +113,20 @@ def sha256sums(files: Iterable[tuple[str, str]]) -> str:
     return "".join(f"{sha256}  {name}\n" for name, sha256 in sorted(files))
 
 
-def write_set(folder: Path, wheel_set: WheelSet, resolved: Mapping[str, Sequence[Resolved]]) -> None:
-    """Write the four files into a folder that holds the wheels already; wheels.json comes last."""
+def write_set(folder: Path, wheel_set: WheelSet, resolved: Mapping[str, Sequence[Resolved]]) -> WheelSet:
+    """Write the four files into a folder that holds wheels and debug files already; wheels.json comes last.
+
+    Returns:
+        The set with `files`, so that its digest covers every file but SHA256SUMS, which follows from it.
+    """
     (folder / CONSTRAINTS).write_text(constraints(wheel_set), encoding="utf-8")
     (folder / PYLOCK).write_text(pylock(wheel_set, resolved), encoding="utf-8")
-    sums = [(wheel.filename, wheel.sha256) for wheel in wheel_set.wheels]
-    sums += [(str(path.relative_to(folder)), file_sha256(path)) for path in sorted(folder.glob("debug/**/*.debug"))]
-    sums += [(name, file_sha256(folder / name)) for name in (CONSTRAINTS, PYLOCK)]
-    (folder / SHA256SUMS).write_text(sha256sums(sums), encoding="utf-8")
+    beside = [folder / CONSTRAINTS, folder / PYLOCK, *folder.glob("debug/**/*.debug")]
+    wheel_set = replace(wheel_set, files={str(path.relative_to(folder)): file_sha256(path) for path in beside})
+    sums = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels} | dict(wheel_set.files)
+    (folder / SHA256SUMS).write_text(sha256sums(sums.items()), encoding="utf-8")
     (folder / WHEELS_JSON).write_text(dump_wheel_set(wheel_set), encoding="utf-8")
+    return wheel_set
 
 
 def read_set(folder: Path) -> WheelSet:
@@ -155,10 +161,9 @@ def check_files(folder: Path, wheel_set: WheelSet) -> tuple[str, ...]:
     except (OSError, UnicodeDecodeError):
         return (SHA256SUMS,)
     listed = {name: sha256 for sha256, _, name in (line.partition("  ") for line in lines)}
-    missing = {CONSTRAINTS, PYLOCK} - listed.keys()
-    wanted = listed | {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels}
+    wanted = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels} | dict(wheel_set.files)
     wrong = {name for name, sha256 in wanted.items() if not _has(folder / name, sha256)}
-    return tuple(sorted(wrong | missing))
+    return tuple(sorted(wrong | {name for name, _ in listed.items() ^ wanted.items()}))
 
 
 def _has(path: Path, sha256: str) -> bool:

@@ -132,12 +132,10 @@ def _files_of(set_dir: Path, wheel_set: WheelSet) -> tuple[list[SetFile], Mappin
     wheels = {check_key(wheel.filename): wheel for wheel in wheel_set.wheels}
     sums_file = set_dir / SHA256SUMS
     sums = parse_sums(sums_file.read_bytes()) if sums_file.exists() else {}
-    problems = [
-        f"{SHA256SUMS} and {WHEELS_JSON} disagree on {name}."
-        for name, wheel in wheels.items()
-        if sums.get(name, wheel.sha256) != wheel.sha256
-    ]
-    known = {**sums, **{name: wheel.sha256 for name, wheel in wheels.items()}}
+    known = {name: wheel.sha256 for name, wheel in wheels.items()}
+    known |= {check_key(name): sha256 for name, sha256 in wheel_set.files.items()}
+    differ = sorted({name for name, _ in sums.items() ^ known.items()})
+    problems = [f"{SHA256SUMS} and {WHEELS_JSON} disagree on {name}." for name in differ]
     for name, sha256 in known.items():
         problems += _file_problems(set_dir, name, sha256, wheels[name].size if name in wheels else None)
     problems += [f"{path.name} is no part of the set." for path in set_dir.glob("*.whl") if path.name not in wheels]

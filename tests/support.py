@@ -179,15 +179,22 @@ def make_set(wheels: Sequence[SetWheel], **changes: Any) -> WheelSet:
         "pins": {"jax": "0.10.2"},
         "wheels": tuple(wheel.wheel for wheel in wheels),
     }
-    return WheelSet(**{**fields, **changes})
+    wheel_set = WheelSet(**{**fields, **changes})
+    if "files" in changes:
+        return wheel_set
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in _beside(wheel_set).items()}
+    return replace(wheel_set, files=digests)
+
+
+def _beside(wheel_set: WheelSet) -> dict[str, bytes]:
+    pins = {wheel.name: wheel.version for wheel in wheel_set.wheels} | dict(wheel_set.pins)
+    lines = "".join(f"{name}=={version}\n" for name, version in sorted(pins.items()))
+    return {"constraints.txt": lines.encode(), "debug/library.debug": b"symbols"}
 
 
 def write_set(folder: Path, wheels: Sequence[SetWheel], wheel_set: WheelSet) -> Path:
     """Write a set's folder as `dist_wheels` does: wheels, constraints.txt, a debug file, SHA256SUMS, wheels.json."""
-    pins = {wheel.name: wheel.version for wheel in wheel_set.wheels} | dict(wheel_set.pins)
-    files = {wheel.wheel.filename: wheel.data for wheel in wheels}
-    files["constraints.txt"] = "".join(f"{name}=={version}\n" for name, version in sorted(pins.items())).encode()
-    files["debug/library.debug"] = b"symbols"
+    files = {wheel.wheel.filename: wheel.data for wheel in wheels} | _beside(wheel_set)
     sums = (f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in sorted(files.items()))
     files["SHA256SUMS"] = "".join(sums).encode()
     files["wheels.json"] = dump_wheel_set(wheel_set).encode()

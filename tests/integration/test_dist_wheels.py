@@ -161,7 +161,7 @@ def test_a_folder_with_other_files_is_not_touched(cache: Path, tmp_path: Path) -
     (tmp_path / "letter.txt").write_text("dear")
     done = dist_wheels(tmp_path, cache)
     assert done.returncode == 2
-    assert "holds files that are no wheel set" in done.stderr
+    assert "holds files that belong to no wheel set, such as letter.txt" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 
 

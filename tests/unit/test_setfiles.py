@@ -71,7 +71,8 @@ def test_a_written_set_is_read_back_and_each_change_is_named(tmp_path: Path) -> 
     made = wheel_set(wheels=())
     (tmp_path / "debug").mkdir()
     (tmp_path / "debug" / "x.so.debug").write_bytes(b"symbols")
-    setfiles.write_set(tmp_path, made, {"3.11": (JAX,)})
+    made = setfiles.write_set(tmp_path, made, {"3.11": (JAX,)})
+    assert set(made.files) == {"constraints.txt", "pylock.toml", "debug/x.so.debug"}
     assert setfiles.read_set(tmp_path) == made
     assert setfiles.check_files(tmp_path, made) == ()
     (tmp_path / "debug" / "x.so.debug").write_bytes(b"other")
@@ -86,7 +87,7 @@ def test_a_folder_without_a_set_says_how_to_make_one(tmp_path: Path) -> None:
 
 
 def test_a_set_is_not_complete_because_its_list_of_files_is_empty(tmp_path: Path) -> None:
-    made = wheel_set()
+    made = wheel_set(files={"constraints.txt": "a" * 64, "pylock.toml": "b" * 64})
     (tmp_path / "SHA256SUMS").write_bytes(b"")
     wheels = [wheel.filename for wheel in made.wheels]
     assert setfiles.check_files(tmp_path, made) == tuple(sorted(["constraints.txt", "pylock.toml", *wheels]))
@@ -98,3 +99,12 @@ def test_what_is_not_text_is_no_set(tmp_path: Path) -> None:
     with pytest.raises(WheelSetError, match="cannot be read"):
         setfiles.read_set(tmp_path)
     assert setfiles.check_files(tmp_path, wheel_set()) == ("SHA256SUMS",)
+
+
+def test_the_sets_digest_covers_what_lies_beside_the_wheels(tmp_path: Path) -> None:
+    digests = set()
+    for number, resolved_311 in enumerate(((JAX,), (JAX, NUMPY_311))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        digests.add(setfiles.write_set(folder, wheel_set(wheels=()), {"3.11": resolved_311}).digest)
+    assert len(digests) == 2

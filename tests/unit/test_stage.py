@@ -202,3 +202,14 @@ def test_wheels_json_of_another_set_is_noticed(bucket: DirBucket, folder: Path, 
     path.write_text(dump_wheel_set(make_set(wheels, jax_version="0.11.0")))
     with pytest.raises(WheelSetError, match="is of set multi-arch/"):
         read_staged(bucket, staged)
+
+
+def test_a_lock_and_a_list_changed_together_are_not_the_sets(folder: Path, bucket: DirBucket) -> None:
+    (folder / "constraints.txt").write_text("jax==6.6.6\n")
+    sums = (folder / "SHA256SUMS").read_text().splitlines(keepends=True)
+    kept = [line for line in sums if not line.endswith("  constraints.txt\n")]
+    digest = hashlib.sha256(b"jax==6.6.6\n").hexdigest()
+    (folder / "SHA256SUMS").write_text("".join([*kept, f"{digest}  constraints.txt\n"]))
+    with pytest.raises(WheelSetError, match=r"disagree on constraints\.txt"):
+        stage(bucket, folder)
+    assert not list(bucket.list("v2-staging/"))
