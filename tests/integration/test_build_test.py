@@ -190,9 +190,9 @@ BREACHES = {
     "ci_build/targets.py": ("pjrt.recipe", "From the command line down to the errors"),
     "ci_build/wheel/archive.py": (
         "ci_build.targets",
-        "runner, rocm, wheel and report import only model, errors and units",
+        "runner, rocm, wheel and report import only nouns, errors, units",
     ),
-    "ci_build/runner.py": ("ci_build.wheel", "runner, rocm, wheel and report import only model, errors and units"),
+    "ci_build/runner.py": ("ci_build.wheel", "runner, rocm, wheel and report import only nouns, errors, units"),
     "pjrt/recipe.py": ("plugin.recipe", "Recipes import neither each other nor the runner"),
     "plugin/recipe.py": ("ci_build.runner", "Recipes import neither each other nor the runner"),
     "promotion/policy.py": ("ci_build.plan", "promotion does not know how wheels are built"),
