@@ -98,8 +98,8 @@ def _hold(lock: str) -> bool:
     return False
 
 
-def _locked(kind: int, path: Path = LOCK_FILE, patience: float | None = None) -> int:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+def _locked(kind: int, path: Path | None = None, patience: float | None = None) -> int:
+    descriptor = os.open(path or LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
     began = time.monotonic()
     waiting = False
     while True:
