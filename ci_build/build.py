@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,13 +51,15 @@ def _refuse_source() -> None:
     )
 
 
-def dist_wheels(settings: options.Settings, reporter: Reporter, runner: HostRunner, *tables: str) -> Made | None:
-    """Make the set; with `--dry-run` print the plan and return None."""
+def dist_wheels(
+    settings: options.Settings, reporter: Reporter, runner: HostRunner, *tables: str, afterwards: Sequence[str] = ()
+) -> Made | None:
+    """Make the set; with `--dry-run` print the plan, and what the caller does afterwards, and return None."""
     plan = make_plan(settings, reporter, *tables)
     out = out_dir(settings, *tables)
     if settings.flag("dry_run"):
-        for line in plan_lines(plan, out):
-            print(line)  # noqa: T201
+        lines = [*plan_lines(plan, out), *afterwards]
+        print(json.dumps({"plan": lines}, indent=2) if settings.flag("json") else "\n".join(lines))  # noqa: T201
         return None
     from ci_build.execute import execute
 

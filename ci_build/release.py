@@ -80,14 +80,13 @@ def release_local(settings: options.Settings, reporter: Reporter, runner: HostRu
     """
     tables = ("release_local", "build")
     bucket = Path(str(settings.get("bucket", *tables).value))
-    made = build.dist_wheels(settings, reporter, runner, *tables)
+    afterwards = (
+        f"stage: the set goes to {bucket}/v2-staging/<index>/<set digest>/",
+        f"gates: {', '.join(options.GATES)}, on the staged bytes; evidence goes beside them",
+        f"promote: copied to {bucket}/v2/<index>/ if promotion/policy.toml allows; ledger, then pages",
+    )
+    made = build.dist_wheels(settings, reporter, runner, *tables, afterwards=afterwards)
     if made is None:
-        for line in (
-            f"stage: the set goes to {bucket}/v2-staging/<index>/<set digest>/",
-            f"gates: {', '.join(options.GATES)}, on the staged bytes; evidence goes beside them",
-            f"promote: copied to {bucket}/v2/<index>/ if promotion/policy.toml allows; ledger, then pages",
-        ):
-            print(line)  # noqa: T201
         return None
     with reporter.group("stage"):
         staged = stage(made.folder, bucket, reporter)

@@ -156,6 +156,13 @@ def test_dry_run_touches_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_dry_run_for_machines(tmp_path: Path) -> None:
+    plan = json.loads(run("release", "--local", "--dry-run", "--json", cwd=tmp_path).stdout)["plan"]
+    assert any("pip install --dry-run" in line for line in plan)
+    assert plan[-1].startswith("promote: copied to bucket/v2/")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_release_needs_to_know_where(tmp_path: Path) -> None:
     done = run("release", cwd=tmp_path, check=False)
     assert done.returncode == 2
