@@ -1,0 +1,87 @@
+"""The command line: every command, and nothing but the wiring between options and the work.
+
+A new command is a module here with a `click.Command` in it, and a line in COMMANDS.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+
+import click
+
+from ci_build import options
+from ci_build.cli.common import LazyGroup, State
+from ci_build.errors import CiBuildError, MachineError
+
+COMMANDS = {
+    "release": "ci_build.cli.release:release",
+    "dist_wheels": "ci_build.cli.dist_wheels:dist_wheels",
+    "stage": "ci_build.cli.release:stage",
+    "gate": "ci_build.cli.gates:gate",
+    "promote": "ci_build.cli.release:promote",
+    "index": "ci_build.cli.index:index",
+    "inspect": "ci_build.cli.inspect:inspect",
+    "targets": "ci_build.cli.targets:targets",
+}
+"""Name of a command -> where it is; imported when it is used."""
+
+_INTERRUPTED, _BROKEN_PIPE = 130, 141
+_WITH_BUILD_OPTIONS = ("dist_wheels", "release")
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@options.build_options
+@click.pass_context
+def main(context: click.Context, /, **before: object) -> None:
+    """Build, repair, gate and release the wheels of JAX for AMD ROCm.
+
+    Options of a build stand before or after the command; each can also be set as CI_BUILD_<NAME> in the environment.
+    """
+    if context.invoked_subcommand not in (None, *_WITH_BUILD_OPTIONS):
+        options.refuse_misplaced(before, context.invoked_subcommand)
+    context.obj = State(before)
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run the command line; errors become one line and their exit code."""
+    # A CI service that cancels a job sends SIGTERM: clean up as after Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # A terminal that cannot show a character gets another one, not a traceback.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    try:
+        main.main(args=arguments, prog_name="ci_build", standalone_mode=False)
+    except CiBuildError as error:
+        from ci_build.runner import without_credentials
+
+        click.echo(f"error: {without_credentials(str(error))}", err=True)
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.exceptions.Exit as done:
+        return done.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("\ninterrupted: nothing half-written was left behind; run the same command to go on", err=True)
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our words has gone; Python would complain once more when it flushes at exit.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.dup2(nowhere, sys.stderr.fileno())
+        return _BROKEN_PIPE
+    except OSError as error:
+        # shutil.Error lists (from, to, why) of all files that could not be copied.
+        listed = error.args[0] if error.args and isinstance(error.args[0], list) else []
+        what = str(listed[0][2]) if listed else error.strerror or str(error)
+        where = f": {error.filename}" if error.filename else ""
+        click.echo(f"error: {what}{where}. Mend that, then run the same command.", err=True)
+        return MachineError.exit_code
+    return 0

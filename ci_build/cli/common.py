@@ -1,0 +1,78 @@
+"""What commands share: the state of the whole command line, the reporter, the door to processes, JSON output.
+
+Modules of commands import work inside their functions, never at their head, so that `--help` stays quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ci_build import options
+
+if TYPE_CHECKING:
+    from ci_build.report import Reporter
+    from ci_build.runner import HostRunner
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command when it is used.
+
+    Args:
+        lazy: name of a command -> where it is, as "module:attribute".
+        more: as click.Group takes them.
+    """
+
+    def __init__(self, *, lazy: Mapping[str, str], **more: Any) -> None:  # noqa: ANN401 - click's own arguments
+        super().__init__(**more)
+        self.lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names, in the order of the table."""
+        return [*self.lazy, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, imported now."""
+        if cmd_name not in self.lazy:
+            return super().get_command(ctx, cmd_name)
+        module, _, attribute = self.lazy[cmd_name].partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+
+class State:
+    """What the group hands to its commands: options given before the subcommand."""
+
+    def __init__(self, before: Mapping[str, Any]) -> None:
+        self.before = before
+
+    def settings(self, after: Mapping[str, Any]) -> options.Settings:
+        """All options, with those given after the subcommand."""
+        return options.Settings(after, self.before)
+
+    def reporter(self, after: Mapping[str, Any] | None = None) -> Reporter:
+        """What tells a person on standard error how it goes."""
+        from ci_build.report import Reporter
+
+        place = options.Surroundings.detect()
+        verbose = self.settings(after or {}).flag("verbose")
+        return Reporter(terminal=place.terminal, groups=place.groups, verbose=verbose)
+
+
+def host_runner(reporter: Reporter) -> HostRunner:
+    """The door to processes of this machine."""
+    from ci_build.runner import HostRunner
+
+    return HostRunner(options.environment(), echo=reporter.detail, sink=reporter.detail)
+
+
+def print_json(value: object) -> None:
+    """A noun, or JSON values, on standard output."""
+    from ci_build.model import to_json
+
+    click.echo(json.dumps(to_json(value), indent=2, ensure_ascii=False))

@@ -1,0 +1,35 @@
+"""`ci_build index`: the package index of a bucket."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ci_build import options
+from ci_build.cli.common import LazyGroup
+from ci_build.errors import RequestError
+
+
+@click.command("serve")
+@options.bucket_option
+@click.option(
+    "--port", default=options.SERVE_PORT, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one."
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+def serve(bucket: Path, port: int, host: str) -> None:
+    """Serve a bucket over HTTP until interrupted."""
+    from promotion.serve import IndexServer
+
+    if not bucket.is_dir():
+        raise RequestError(f"{bucket} is not a folder.", hint="Make a release first, or give its --bucket.")
+    with IndexServer(bucket, host=host, port=port) as server:
+        click.echo(f"serving {bucket} at {server.url}")
+        server.wait()
+
+
+index = LazyGroup(
+    name="index",
+    help="Work with the package index of a bucket.",
+    lazy={"serve": "ci_build.cli.index:serve"},
+)

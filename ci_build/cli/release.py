@@ -1,0 +1,51 @@
+"""`ci_build release`, and its steps `stage` and `promote`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ci_build import options
+from ci_build.cli.common import State, host_runner, print_json
+from ci_build.errors import RequestError
+
+
+@click.command()
+@click.option("--local", is_flag=True, help="The whole way on this machine, into a bucket that is a folder.")
+@click.option("--bucket", metavar="DIR", help="The folder.")
+@options.build_options
+@click.pass_obj
+def release(state: State, /, *, local: bool, bucket: str | None, **after: object) -> None:
+    """Build a set, stage it, gate it, promote it to `v2`, and print the line that installs it."""
+    from ci_build import release as way
+
+    if not local:
+        raise RequestError("release needs --local.", hint="Run `ci_build release --local`.")
+    settings, reporter = state.settings({**after, "bucket": bucket}), state.reporter(after)
+    receipt = way.release_local(settings, reporter, host_runner(reporter))
+    if receipt is not None and settings.flag("json"):
+        print_json(receipt)
+
+
+@click.command()
+@click.argument("wheel_set", metavar="SET", type=click.Path(path_type=Path))
+@options.bucket_option
+@click.pass_obj
+def stage(state: State, wheel_set: Path, bucket: Path) -> None:
+    """Put the wheel set in folder SET under its digest in `v2-staging`; never overwrites."""
+    from ci_build import release as way
+
+    staged = way.stage(wheel_set, bucket, state.reporter())
+    click.echo(f"{staged.index}/{staged.digest}")
+
+
+@click.command()
+@click.argument("staged", metavar="INDEX/DIGEST")
+@options.bucket_option
+@click.pass_obj
+def promote(state: State, staged: str, bucket: Path) -> None:
+    """Promote a staged set to `v2`, if the policy finds its evidence enough."""
+    from ci_build import release as way
+
+    way.promote(way.parse_staged(staged), bucket, state.reporter())
