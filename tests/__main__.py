@@ -24,7 +24,7 @@ CHECKS = {
     "import contracts": ("lint-imports", "--no-logo", "--no-cache"),
     "mypy --strict": ("mypy",),
 }
-USAGE = "python3 build/test [--fast | --unit] [--offline] [pytest arguments]"
+USAGE = "python3 build/test [--fast | --unit] [--offline] [--heavy] [--jobs N] [pytest arguments]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +111,8 @@ def main(argv: Sequence[str]) -> int:
     scope = parser.add_mutually_exclusive_group()
     scope.add_argument("--fast", action="store_true", help="leave out the integration tests")
     scope.add_argument("--unit", action="store_true", help="only the unit tests, without lint, types and contracts")
+    parser.add_argument("--jobs", type=int, metavar="N", help="tests at a time; 0 runs them in this very process")
+    parser.epilog = "--offline leaves out what needs the network, --heavy adds what otherwise only CI=true runs."
     options, rest = parser.parse_known_args(argv)
 
     left_out = []
@@ -121,9 +123,13 @@ def main(argv: Sequence[str]) -> int:
     steps = [] if options.unit else run_checks()
 
     chosen = [] if any("::" in word or word.endswith((".py", "/")) for word in rest) else [ROOT / "tests"]
+    # A few tests that somebody names are for looking at closely: in this process, where a debugger works.
+    jobs = options.jobs if options.jobs is not None else len(os.sched_getaffinity(0)) if chosen else 0
     if chosen and left_out:
         chosen = [ROOT / "tests" / "unit"]
     settings = [f"--rootdir={ROOT}", f"--config-file={ROOT / 'pyproject.toml'}"]
+    # The tests of a file stay together, since they share what they made.
+    settings += [f"--numprocesses={jobs}", "--dist=loadfile", "--no-loadscope-reorder"]
     summary = Summary(steps, left_out)
     status = pytest.main([*settings, *map(str, chosen), *rest], plugins=[summary])
     summary.show()

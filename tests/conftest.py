@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 from filelock import FileLock
 from packaging.utils import parse_wheel_filename
 from platformdirs import user_cache_path
+
+from tests.left_out import HEAVY, OFFLINE, STRICT, LeftOut
 
 TESTS = Path(__file__).parent
 UNIT = TESTS / "unit"
@@ -194,62 +193,16 @@ def second_python(pythons: dict[str, Path], left_out: Callable[[str, str], None]
     return own, Path(sys.executable)
 
 
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """A folder that all workers of pytest-xdist share in this run; whoever makes something in it holds a lock."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base if worker_id == "master" else base.parent) / "shared"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 # What was left out, and why
-
-
-class LeftOut:
-    """Collects what did not run; with CI=true anything but a note fails the session."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        self.config = config
-        self.strict = os.environ.get("CI", "").lower() in ("1", "true")
-        self.skipped: Counter[tuple[str, str]] = Counter()
-        self.notes: dict[str, str] = {}
-        self.deselected = 0
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A test, or its set-up, skipped."""
-        if report.skipped and not hasattr(report, "wasxfail"):
-            self._skip(report.nodeid, report.longrepr)
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """A whole module skipped."""
-        if report.skipped:
-            self._skip(report.nodeid, report.longrepr)
-
-    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
-        """Tests not chosen by -k, -m or --offline."""
-        self.deselected += len(items)
-
-    def _skip(self, nodeid: str, longrepr: Any) -> None:
-        reason = longrepr[2] if isinstance(longrepr, tuple) else str(longrepr)
-        self.skipped[nodeid.split("[")[0], reason.removeprefix("Skipped: ")] += 1
-
-    def lines(self) -> list[str]:
-        """One line for each thing left out."""
-        lines = [f"{what} ({count} tests): {why}" for (what, why), count in sorted(self.skipped.items())]
-        if self.deselected:
-            asked = "--offline" if self.config.getoption("offline") else "the options -k or -m"
-            lines.append(f"{self.deselected} tests: because of {asked}")
-        return lines
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """With CI=true nothing may be left out."""
-        if self.strict and self.lines() and session.exitstatus == 0:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
-        """Say what was left out, just above pytest's own closing line."""
-        yield
-        lines = self.lines()
-        for line in lines:
-            terminalreporter.write_line(f"left out: {line}", yellow=True)
-        for what, why in sorted(self.notes.items()):
-            terminalreporter.write_line(f"left out: {what}: {why}")
-        if self.strict and lines:
-            terminalreporter.write_line("FAILED: with CI=true nothing may be left out", red=True)
 
 
 @pytest.fixture(scope="session")
@@ -261,8 +214,9 @@ def left_out(pytestconfig: pytest.Config) -> Callable[[str, str], None]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --offline."""
+    """Add --offline and --heavy."""
     parser.addoption("--offline", action="store_true", help="leave out the tests that need the network")
+    parser.addoption("--heavy", action="store_true", help="run the heavy tests too, as with CI=true")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -271,12 +225,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A test that asks for a real wheel needs the network, marked or not; --offline leaves those out."""
+    """Leave out what --offline or the lack of --heavy leave out; the files with the heaviest tests come first.
+
+    A test that asks for a real wheel needs the network, marked or not. A heavy test that is named (`file::test`) runs.
+    """
+    left_out = config.pluginmanager.get_plugin("left-out")
+    assert isinstance(left_out, LeftOut)
     for item in items:
         if "real_wheel" in getattr(item, "fixturenames", ()):
             item.add_marker("network")
+    heavy = [item for item in items if item.get_closest_marker("heavy")]
+    if not (STRICT or config.getoption("heavy") or any("::" in word for word in config.args)):
+        left_out.deselect(items, heavy, HEAVY)
     if config.getoption("offline"):
-        needy = [item for item in items if item.get_closest_marker("network")]
-        if needy:
-            config.hook.pytest_deselected(items=needy)
-            items[:] = [item for item in items if item not in needy]
+        left_out.deselect(items, [item for item in items if item.get_closest_marker("network")], OFFLINE)
+    # What takes longest must not start last when several workers share the files.
+    long = {item.path for item in heavy}
+    items.sort(key=lambda item: item.path not in long)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 CI_BUILD = [sys.executable, str(Path(__file__).resolve().parents[2] / "build" / "ci_build")]
 
@@ -39,16 +40,22 @@ class Released:
 
 
 @pytest.fixture(scope="session")
-def work_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def work_cache(shared_folder: Path) -> Path:
     """A cache folder for `ci_build` that all tests share, so that each input and each step is made once."""
-    return tmp_path_factory.mktemp("work-cache")
+    folder = shared_folder / "work-cache"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture(scope="session")
-def released(tmp_path_factory: pytest.TempPathFactory, work_cache: Path) -> Released:
+def released(shared_folder: Path, work_cache: Path) -> Released:
     """The main job, run once."""
-    folder = tmp_path_factory.mktemp("release")
-    argv = [*CI_BUILD, "release", "--local", f"--cache-dir={work_cache}"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    return Released(folder, done.stderr)
+    folder, said = shared_folder / "release", shared_folder / "release.txt"
+    with FileLock(shared_folder / "release.lock"):
+        if not said.exists():
+            folder.mkdir()
+            argv = [*CI_BUILD, "release", "--local", f"--cache-dir={work_cache}"]
+            done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=folder)
+            assert done.returncode == 0, done.stderr
+            said.write_text(done.stderr)
+    return Released(folder, said.read_text())

@@ -29,7 +29,7 @@ def project(tmp_path: Path) -> Path:
         (tmp_path / recipe / "recipe.py").write_text(DOCSTRING)
     (tmp_path / "build").mkdir()
     shutil.copy(ROOT / "build" / "_venv.py", tmp_path / "build")
-    for name in ("pyproject.toml", "tests/conftest.py", "tests/__main__.py"):
+    for name in ("pyproject.toml", "tests/conftest.py", "tests/left_out.py", "tests/__main__.py"):
         shutil.copy(ROOT / name, tmp_path / name)
     write_test(tmp_path, "unit", "assert True")
     return tmp_path
@@ -125,8 +125,64 @@ def test_offline_leaves_out_what_needs_the_network(project: Path) -> None:
         "def test_here() -> None:\n    assert True\n"
     )
     done = run(project, "--unit", "--offline")
-    assert "left out: 2 tests: because of --offline" in done.stdout
-    assert done.stdout.splitlines()[-1].strip("= ").startswith("1 passed, 2 deselected")
+    assert "left out: tests/unit/test_it.py (2 tests): because of --offline" in done.stdout
+    assert done.stdout.splitlines()[-1].strip("= ").startswith("1 passed in ")
+
+
+def test_heavy_tests_are_left_out_unless_asked_for_named_or_in_ci(project: Path) -> None:
+    (project / "tests" / "unit" / "test_it.py").write_text(
+        "import pytest\n\n\n@pytest.mark.heavy\ndef test_long() -> None:\n    assert True\n\n\n"
+        "def test_short() -> None:\n    assert True\n"
+    )
+    line = "left out: tests/unit/test_it.py (1 tests): marked heavy; CI=true or --heavy runs them"
+    for words, env, passed, listed in [
+        (("--unit",), {}, 1, True),
+        (("--unit", "--jobs=0"), {}, 1, True),
+        (("--unit", "--jobs=0", "--heavy"), {}, 2, False),
+        (("--unit", "--jobs=0"), {"CI": "true"}, 2, False),
+        (("tests/unit/test_it.py::test_long",), {}, 1, False),
+    ]:
+        done = run(project, *words, env=env)
+        assert (line in done.stdout) == listed, (words, done.stdout)
+        assert done.stdout.splitlines()[-1].strip("= ").startswith(f"{passed} passed"), (words, done.stdout)
+
+
+def test_workers_share_files_and_what_they_leave_out_is_told_once(project: Path) -> None:
+    body = (
+        "import os\nimport pytest\n\n\ndef test_made(shared_folder, left_out):\n"
+        "    (shared_folder / '{0}').write_text(os.environ['PYTEST_XDIST_WORKER'])\n"
+        "    left_out('a thing', 'a reason')\n"
+        "\n\ndef test_same_worker(shared_folder):\n"
+        "    assert (shared_folder / '{0}').read_text() == os.environ['PYTEST_XDIST_WORKER']\n"
+        "\n\ndef test_skipped():\n    pytest.skip('no gdb here')\n"
+    )
+    for name in ("a", "b", "c"):
+        (project / "tests" / "unit" / f"test_{name}.py").write_text(body.format(name))
+    (project / "tests" / "unit" / "test_it.py").write_text("import pytest\npytest.importorskip('surely_not_there')\n")
+    done = run(project, "--unit", "--jobs=2")
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.splitlines()[-1].strip("= ").startswith("6 passed, 4 skipped")
+    for line in (
+        "test_a.py::test_skipped (1 tests): no gdb here",
+        "test_it.py (1 tests): could not",
+        "a thing: a reason",
+    ):
+        assert sum(line in text for text in done.stdout.splitlines() if text.startswith("left out: ")) == 1, done.stdout
+    ci = run(project, "tests/unit", "-n2", module="pytest", env={"CI": "true"})
+    assert ci.returncode == 1
+    assert "FAILED: with CI=true nothing may be left out" in ci.stdout
+
+
+def test_a_failed_test_and_a_dead_worker_fail_the_run(project: Path) -> None:
+    write_test(project, "unit", "os._exit(3)")
+    (project / "tests" / "unit" / "test_other.py").write_text(
+        "def test_it() -> None:\n    raise AssertionError('red')\n"
+    )
+    done = run(project, "--unit", "--jobs=2")
+    assert done.returncode == 1
+    assert "crashed" in done.stdout
+    assert "AssertionError: red" in done.stdout
+    assert "│ tests/unit │ FAILED" in done.stdout
 
 
 def test_unit_tests_cannot_reach_out(project: Path) -> None:
