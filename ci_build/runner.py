@@ -20,11 +20,13 @@ from ci_build.errors import ProcessError
 
 _TAIL_LINES = 20
 _GRACE_SECONDS = 5.0
+_LOOK_SECONDS = 0.1
 _SIGNALS = {sign.value: sign.name for sign in signal.Signals}
 """Names by number; a real-time signal but for the first and the last has none."""
 _CREDENTIALS = re.compile(r"(?<=://)[^/\s'\"@]+(?:@[^/\s'\"@]+)*(?=@)")
 
 LineSink = Callable[[str], None]
+Watch = Callable[[int], str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,6 +114,7 @@ class HostRunner:
         check: bool = True,
         timeout: float | None = None,
         on_line: LineSink | None = None,
+        watch: Watch | None = None,
     ) -> ProcessResult:
         """Run one command to its end; when this call is interrupted, its whole process group ends.
 
@@ -122,6 +125,8 @@ class HostRunner:
             check: raise ProcessError on a non-zero exit.
             timeout: seconds, after which the command is stopped and ProcessError raised.
             on_line: receives each line of its standard output instead of the runner's sink.
+            watch: looks at the running command several times a second, given its process id; a clause that it returns
+                says why the command has to be stopped, and ProcessError is raised.
         """
         if self._echo is not None:
             self._echo(render(argv, env))
@@ -140,13 +145,24 @@ class HostRunner:
             raise ProcessError(
                 f"{argv[0]} could not be started: {error.strerror}.", hint=f"Install {argv[0]} or mend PATH."
             ) from error
+        deadline = started + timeout if timeout else None
+
+        def patience() -> float | None:
+            """Seconds to wait before this is asked again; _UnwantedError when there is nothing to wait for."""
+            if watch is not None and (reason := watch(process.pid)):
+                raise _UnwantedError(reason)
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise _UnwantedError(f"ran longer than {timeout:g} s")
+            waits = [wait for wait in (left, _LOOK_SECONDS if watch is not None else None) if wait is not None]
+            return min(waits, default=None)
+
         try:
-            deadline = started + timeout if timeout else None
-            out, err = _drain(process, on_line or self._sink, self._sink, deadline=deadline)
-            returncode = process.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired as error:
+            out, err = _drain(process, on_line or self._sink, self._sink, patience)
+            returncode = _wait(process, patience)
+        except _UnwantedError as error:
             _stop(process)
-            raise ProcessError(f"{render(argv)} ran longer than {timeout:g} s and was stopped.") from error
+            raise ProcessError(f"{render(argv)} {error} and was stopped.") from error
         except BaseException:
             _stop(process)
             raise
@@ -155,10 +171,17 @@ class HostRunner:
         return ProcessResult(returncode=returncode, stdout=out, stderr=err, seconds=time.monotonic() - started)
 
 
+class _UnwantedError(Exception):
+    """A command has to be stopped; says why."""
+
+
 def _drain(
-    process: subprocess.Popen[bytes], out_sink: LineSink | None, err_sink: LineSink | None, *, deadline: float | None
+    process: subprocess.Popen[bytes],
+    out_sink: LineSink | None,
+    err_sink: LineSink | None,
+    patience: Callable[[], float | None],
 ) -> tuple[str, str]:
-    """Read both pipes to their end; TimeoutExpired when the deadline passes first."""
+    """Read both pipes to their end."""
     assert process.stdout is not None
     assert process.stderr is not None
     streams = (_Stream(process.stdout, out_sink), _Stream(process.stderr, err_sink))
@@ -166,16 +189,20 @@ def _drain(
         for stream in streams:
             selector.register(stream.pipe, selectors.EVENT_READ, stream)
         while selector.get_map():
-            remaining = None if deadline is None else deadline - time.monotonic()
-            if remaining is not None and remaining <= 0:
-                raise subprocess.TimeoutExpired(process.args, 0)
-            for key, _ in selector.select(remaining):
+            for key, _ in selector.select(patience()):
                 data = os.read(key.fd, 65536)
                 key.data.feed(data)
                 if not data:
                     selector.unregister(key.fileobj)
                     key.data.pipe.close()
     return "".join(streams[0].text), "".join(streams[1].text)
+
+
+def _wait(process: subprocess.Popen[bytes], patience: Callable[[], float | None]) -> int:
+    """The exit status; a command may close its pipes long before it ends."""
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(patience())
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

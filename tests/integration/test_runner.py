@@ -122,6 +122,25 @@ def test_timeout_stops_the_whole_process_group() -> None:
     assert _gone(int(pids[0]))
 
 
+@pytest.mark.parametrize("silent", ["", "import os; os.close(1); os.close(2);"])
+def test_a_watch_stops_the_command_also_after_it_closed_its_pipes(silent: str) -> None:
+    seen: list[int] = []
+
+    def watch(pid: int) -> str:
+        seen.append(pid)
+        return "took the biscuit" if len(seen) > 3 else ""
+
+    with pytest.raises(ProcessError, match=r"took the biscuit and was stopped\.$"):
+        runner().run([PYTHON, "-c", f"{silent} import time; time.sleep(60)"], watch=watch)
+    assert len(set(seen)) == 1
+    assert _gone(seen[0])
+
+
+def test_a_content_watch_changes_nothing() -> None:
+    done = runner().run([PYTHON, "-c", "import time; print('a'); time.sleep(0.3); print('b')"], watch=lambda _: "")
+    assert (done.returncode, done.stdout) == (0, "a\nb\n")
+
+
 def test_interrupt_stops_the_child() -> None:
     pids: list[str] = []
 
