@@ -131,7 +131,7 @@ def test_a_watch_stops_the_command_also_after_it_closed_its_pipes(silent: str) -
         return "took the biscuit" if len(seen) > 3 else ""
 
     with pytest.raises(ProcessError, match=r"took the biscuit and was stopped\.$"):
-        runner().run([PYTHON, "-c", f"{silent} import time; time.sleep(60)"], watch=watch)
+        runner().run([PYTHON, "-c", f"{silent}import time; time.sleep(60)"], watch=watch)
     assert len(set(seen)) == 1
     assert _gone(seen[0])
 
