@@ -233,10 +233,11 @@ class WheelSet:
 
 
 class Outcome(enum.StrEnum):
-    """What a gate found."""
+    """What a gate found; `skipped` when there was a reason to look at nothing."""
 
     PASSED = "passed"
     FAILED = "failed"
+    SKIPPED = "skipped"
     ERROR = "error"
 
 
@@ -255,8 +256,9 @@ class Evidence:
     Attributes:
         target: a gfx target, or "any" for gates that do not depend on one.
         started, ended: UTC, ISO 8601 with seconds.
-        counts: collected, run, passed, failed, skipped.
-        findings: what failed, and warnings.
+        settings: what the gate was told, and digests of its own data.
+        counts: collected (= run + skipped), run (= passed + failed + known), passed, failed, known, skipped.
+        findings: errors and warnings.
     """
 
     set_digest: str
@@ -267,6 +269,7 @@ class Evidence:
     started: str
     ended: str
     machine: str
+    settings: Mapping[str, str]
     counts: Mapping[str, int]
     findings: tuple[Finding, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)

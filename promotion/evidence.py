@@ -10,11 +10,11 @@ from ci_build.model import Evidence, Finding, Outcome, Severity, Tier, to_json
 from promotion.bucket import Bucket, sha256_of
 from promotion.layout import StagedSet
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 ANY = "any"
 """The target of a gate that does not depend on one."""
 
-_BAD_FIRST = (Outcome.ERROR, Outcome.FAILED, Outcome.PASSED)
+_BAD_FIRST = (Outcome.ERROR, Outcome.FAILED, Outcome.SKIPPED, Outcome.PASSED)
 
 
 def dump_evidence(evidence: Evidence) -> bytes:
@@ -29,7 +29,10 @@ def load_evidence(data: bytes, key: str) -> Evidence:
         body = json.loads(data)
         schema = body.pop("schema")
         if schema != SCHEMA_VERSION:
-            raise BucketError(f"{key} has schema {schema!r}, this program reads {SCHEMA_VERSION}.")
+            raise BucketError(
+                f"{key} has schema {schema!r}, this program reads {SCHEMA_VERSION}.",
+                hint="Another version of this program gated the set: give another --bucket.",
+            )
         body["tier"], body["outcome"] = Tier(body["tier"]), Outcome(body["outcome"])
         body["findings"] = tuple(
             Finding(**{**finding, "severity": Severity(finding["severity"])}) for finding in body["findings"]

@@ -12,16 +12,17 @@ from typing import Any
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from ci_build.errors import RequestError
-from ci_build.model import Evidence, Outcome, RocmVersion, Tier, Verdict, WheelSet
-from ci_build.targets import covers
+from ci_build.model import Evidence, Outcome, RocmVersion, Severity, Tier, Verdict, WheelSet
+from ci_build.targets import covers, lists
 from promotion.evidence import ANY, latest
 
 POLICY_FILE = Path(__file__).with_name("policy.toml")
 LOCAL = "local"
 """The channel of `release --local`."""
 
-COUNTS = ("collected", "run", "passed", "failed", "skipped")
+COUNTS = ("collected", "run", "passed", "failed", "known", "skipped")
 _TIERS = tuple(Tier)
+_HOW = {Outcome.FAILED: "failed", Outcome.ERROR: "could not run", Outcome.SKIPPED: "was skipped"}
 _SCHEMA_VERSION = 1
 
 
@@ -30,13 +31,39 @@ class GateRule:
     """What is asked of one gate; see `policy.toml`."""
 
     per: str
-    min_run: int | str
+    min_passed: int | str
     may_skip: bool
+    known_failures: bool
 
     def __post_init__(self) -> None:
-        good_run = self.min_run in ("wheels", "device-members") or (type(self.min_run) is int and self.min_run > 0)
-        if self.per not in ("set", "target") or not good_run or type(self.may_skip) is not bool:
+        least = self.min_passed
+        good = least in ("wheels", "device-members") or (type(least) is int and least > 0)
+        switches = (self.may_skip, self.known_failures)
+        if self.per not in ("set", "target", "xla-target") or not good or {*map(type, switches)} != {bool}:
             raise RequestError(f"policy.toml has a gate that is not understood: {self}.", hint="See its first lines.")
+
+    def about(self, wheel_set: WheelSet) -> tuple[str, ...]:
+        """What there has to be evidence for."""
+        match self.per:
+            case "set":
+                return (ANY,)
+            case "target":
+                return wheel_set.targets
+            case _:
+                accepted = lists()["compiler-supported"]
+                return tuple(target for target in wheel_set.targets if target.partition(":")[0] in accepted)
+
+    def least(self, wheel_set: WheelSet) -> int:
+        """How many checks have to pass for each."""
+        match self.min_passed:
+            case "wheels":
+                return max(1, len(wheel_set.wheels))
+            case "device-members":
+                return max(1, sum(bool(member.targets) for wheel in wheel_set.wheels for member in wheel.members))
+            case int(number):
+                return number
+            case other:
+                raise AssertionError(f"GateRule let {other!r} through")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,38 +203,40 @@ def _about_device_members(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
 def _about_gate(
     wheel_set: WheelSet, own: Mapping[tuple[str, str], Evidence], gate: str, rule: GateRule
 ) -> Iterator[str]:
-    for target in wheel_set.targets if rule.per == "target" else (ANY,):
+    for target in rule.about(wheel_set):
         where = f"The gate {gate}" if target == ANY else f"The gate {gate} for {target}"
         evidence = own.get((gate, target))
         if evidence is None:
             yield f"{where} has not run on this set."
         elif evidence.outcome is not Outcome.PASSED:
-            how = "could not run" if evidence.outcome is Outcome.ERROR else "failed"
-            yield f"{where} {how}: {_first_finding(evidence)}"
+            yield f"{where} {_HOW[evidence.outcome]}: {_first_finding(evidence)}"
         else:
-            yield from (f"{where} {problem}." for problem in _about_counts(evidence, _min_run(rule, wheel_set), rule))
+            yield from (f"{where} {problem}." for problem in _about_counts(evidence, rule.least(wheel_set), rule))
 
 
-def _about_counts(evidence: Evidence, min_run: int, rule: GateRule) -> Iterator[str]:
+def _about_counts(evidence: Evidence, least: int, rule: GateRule) -> Iterator[str]:
     """What is wrong with the numbers of a gate that says it passed."""
     counts = evidence.counts
     if set(counts) != set(COUNTS) or any(type(count) is not int or count < 0 for count in counts.values()):
         yield f"has counts that make no sense: {dict(counts)}"
         return
-    if counts["collected"] != counts["run"] + counts["skipped"] or counts["run"] != counts["passed"] + counts["failed"]:
+    run = counts["passed"] + counts["failed"] + counts["known"]
+    if counts["collected"] != counts["run"] + counts["skipped"] or counts["run"] != run:
         yield f"has counts that do not add up: {dict(counts)}"
     if counts["failed"]:
         yield f"says that it passed but counts {counts['failed']} failures"
-    if counts["run"] < min_run:
-        yield f"ran {counts['run']} checks; {min_run} are asked for"
+    if counts["passed"] < least:
+        yield f"passed {counts['passed']} checks; {least} are asked for"
     if counts["skipped"] and not rule.may_skip:
         yield f"skipped {counts['skipped']} checks"
+    if counts["known"] and not rule.known_failures:
+        yield f"counts {counts['known']} failures as known, which the policy does not allow of it"
 
 
 def _about_other_gates(evidences: Iterable[Evidence], policy: Policy) -> Iterator[str]:
-    """A gate that the policy does not ask for, and that did not pass, blocks all the same."""
+    """A gate that the policy does not ask for blocks all the same when it failed or could not run."""
     for evidence in evidences:
-        if evidence.gate not in policy.gates and evidence.outcome is not Outcome.PASSED:
+        if evidence.gate not in policy.gates and evidence.outcome in (Outcome.FAILED, Outcome.ERROR):
             yield f"The gate {evidence.gate} for {evidence.target} did not pass: {_first_finding(evidence)}"
 
 
@@ -215,18 +244,6 @@ def _about_tiers(tiers: Mapping[str, Tier | None], policy: Policy) -> Iterator[s
     for target, tier in tiers.items():
         if tier is None or _TIERS.index(tier) < _TIERS.index(policy.tier):
             yield f"{target} was tested at tier {tier.value if tier else 'none'}; {policy.tier.value} is asked for."
-
-
-def _min_run(rule: GateRule, wheel_set: WheelSet) -> int:
-    match rule.min_run:
-        case "wheels":
-            return max(1, len(wheel_set.wheels))
-        case "device-members":
-            return max(1, sum(bool(member.targets) for wheel in wheel_set.wheels for member in wheel.members))
-        case int(number):
-            return number
-        case other:
-            raise AssertionError(f"GateRule let {other!r} through")
 
 
 def _expand(patterns: Iterable[str], wheel_set: WheelSet) -> tuple[str, ...]:
@@ -243,5 +260,6 @@ def _pythons(filename: str) -> tuple[str, ...]:
 
 
 def _first_finding(evidence: Evidence) -> str:
-    more = f" (and {len(evidence.findings) - 1} more)" if len(evidence.findings) > 1 else ""
-    return f"{evidence.findings[0].message}{more}" if evidence.findings else "it does not say why."
+    errors = [finding for finding in evidence.findings if finding.severity is Severity.ERROR] or evidence.findings
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return f"{errors[0].message}{more}" if errors else "it does not say why."

@@ -219,7 +219,8 @@ def passing_evidence(wheel_set: WheelSet) -> list[Evidence]:
             started="2026-01-02T03:04:05Z",
             ended="2026-01-02T03:04:06Z",
             machine="tests",
-            counts={"collected": run, "run": run, "passed": run, "failed": 0, "skipped": 0},
+            settings={},
+            counts={"collected": run, "run": run, "passed": run, "failed": 0, "known": 0, "skipped": 0},
         )
         for gate, target, run in rows
     ]

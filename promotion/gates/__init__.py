@@ -6,13 +6,14 @@ import os
 import platform
 import tempfile
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ci_build.errors import CiBuildError, GateError
+from ci_build.errors import CiBuildError, GateError, RequestError
 from ci_build.model import Evidence, Finding, Outcome, Progress, Runner, Severity, Tier, Wheel, WheelSet
 from promotion.bucket import Bucket, sha256_of
 from promotion.evidence import ANY, latest, read_all, record
@@ -22,11 +23,12 @@ from promotion.stage import read_staged
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """One thing that a gate looked at; it failed when one of its findings is an error.
+    """One thing that a gate looked at; it failed when one of its findings is an error, whatever else it says.
 
     Attributes:
         name: what was looked at, such as a file name.
         skipped: why it was not looked at; empty when it was.
+        known: why it was expected to fail and did; empty otherwise.
         target: gfx target that it is about, or ANY.
         details: JSON values worth keeping.
     """
@@ -34,13 +36,19 @@ class Check:
     name: str
     findings: tuple[Finding, ...] = ()
     skipped: str = ""
+    known: str = ""
     target: str = ANY
     details: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def failed(self) -> bool:
-        """Whether it ran and found an error."""
-        return not self.skipped and any(finding.severity is Severity.ERROR for finding in self.findings)
+        """Whether it found an error."""
+        return any(finding.severity is Severity.ERROR for finding in self.findings)
+
+    @property
+    def outcome(self) -> str:
+        """One of failed, skipped, known, passed: the name of the count that it adds to."""
+        return "failed" if self.failed else "skipped" if self.skipped else "known" if self.known else "passed"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,15 +56,19 @@ class Room:
     """What a gate works with.
 
     Attributes:
+        targets: those to look at, some or all of the set's; only a gate that works target by target cares.
         work: an empty folder that is removed afterwards.
+        shared: a folder that lives as long as the whole run of several gates, for what they can use again.
     """
 
     bucket: Bucket
     staged: StagedSet
     wheel_set: WheelSet
+    targets: tuple[str, ...]
     runner: Runner
     progress: Progress
     work: Path
+    shared: Path
 
     def wheel(self, wheel: Wheel) -> Path:
         """A staged wheel as a file under its own name; GateError when it is not the one that wheels.json names."""
@@ -73,18 +85,20 @@ class Gate:
     """A named gate.
 
     Attributes:
-        per_target: it gives one evidence for each gfx target of the set, else one for the set.
+        per_target: it gives one evidence for each gfx target, else one for the set.
         run: does the work, check by check.
+        settings: what it was told, and digests of its own data; evidence that was made with others is no answer.
     """
 
     name: str
     tier: Tier
     per_target: bool
     run: Callable[[Room], Iterable[Check]]
+    settings: Mapping[str, str] = field(default_factory=dict)
 
-    def targets(self, wheel_set: WheelSet) -> tuple[str, ...]:
-        """What its evidence is about."""
-        return wheel_set.targets if self.per_target else (ANY,)
+    def about(self, targets: tuple[str, ...]) -> tuple[str, ...]:
+        """What its evidence is about when it is asked for some targets."""
+        return targets if self.per_target else (ANY,)
 
 
 def error(code: str, message: str, remedy: str, *, member: str = "") -> Finding:
@@ -99,12 +113,14 @@ def run_gates(
     runner: Runner,
     progress: Progress,
     *,
+    targets: Sequence[str] | None = None,
     redo: bool = False,
 ) -> tuple[Evidence, ...]:
     """Run gates on a staged set and put their evidence beside it.
 
-    A gate whose last word on this very set was that it passed is not run again. A gate that fails, or that cannot
-    run, does not keep the others from running.
+    A gate whose last word on this very set, with these very settings, was that it passed is not run again; one that
+    works target by target runs for the targets of which that is not so. A gate that fails, or that cannot run, does
+    not keep the others from running.
 
     Args:
         bucket: where the set is staged.
@@ -112,31 +128,61 @@ def run_gates(
         gates: which ones, in order.
         runner: starts processes.
         progress: told about each step.
+        targets: those of the set to look at; None means all.
         redo: run also those that passed.
 
     Returns:
-        The evidence of these gates, new and old.
+        The evidence of these gates, new and old, in order of gates and targets.
+
+    Raises:
+        RequestError: a target that the set is not for.
     """
     wheel_set = read_staged(bucket, staged)
-    known = {} if redo else latest(read_all(bucket, staged).values())
+    wanted = _wanted(wheel_set, targets)
+    last = {} if redo else latest(read_all(bucket, staged).values())
     evidences: list[Evidence] = []
-    for gate in gates:
-        before = [known.get((gate.name, target)) for target in gate.targets(wheel_set)]
-        passed = [evidence for evidence in before if evidence and evidence.outcome is Outcome.PASSED]
-        if passed and len(passed) == len(before):
-            progress.step(f"gate {gate.name} passed on this set at {passed[0].ended}")
-            evidences += passed
-            continue
-        progress.step(f"gate {gate.name}")
-        with tempfile.TemporaryDirectory(prefix=f"gate-{gate.name}-") as work:
-            room = Room(
-                bucket=bucket, staged=staged, wheel_set=wheel_set, runner=runner, progress=progress, work=Path(work)
-            )
-            fresh = _evidence(gate, room)
-        for evidence in fresh:
-            record(bucket, staged, evidence)
-        evidences += fresh
+    with tempfile.TemporaryDirectory(prefix="gates-") as top:
+        shared = Path(top, "shared")
+        shared.mkdir()
+        for gate in gates:
+            about = gate.about(wanted)
+            answers = {target: old for target in about if (old := last.get((gate.name, target))) and _holds(old, gate)}
+            pending = tuple(target for target in about if target not in answers)
+            if answers:
+                on = "this set" if ANY in answers else ", ".join(answers)
+                progress.step(f"gate {gate.name} passed before on {on}, at {max(e.ended for e in answers.values())}")
+            if pending:
+                progress.step(f"gate {gate.name}")
+                with tempfile.TemporaryDirectory(prefix=f"{gate.name}-", dir=top) as work:
+                    room = Room(
+                        bucket=bucket,
+                        staged=staged,
+                        wheel_set=wheel_set,
+                        targets=pending if gate.per_target else wanted,
+                        runner=runner,
+                        progress=progress,
+                        work=Path(work),
+                        shared=shared,
+                    )
+                    answers |= {evidence.target: evidence for evidence in _evidence(gate, room)}
+                for target in pending:
+                    record(bucket, staged, answers[target])
+            evidences += (answers[target] for target in about)
     return tuple(evidences)
+
+
+def _wanted(wheel_set: WheelSet, targets: Sequence[str] | None) -> tuple[str, ...]:
+    strange = [target for target in targets or () if target not in wheel_set.targets]
+    if strange:
+        raise RequestError(
+            f"The set is not for {', '.join(strange)}.", hint=f"It is for {', '.join(wheel_set.targets)}."
+        )
+    return wheel_set.targets if targets is None else tuple(t for t in wheel_set.targets if t in targets)
+
+
+def _holds(old: Evidence, gate: Gate) -> bool:
+    """Whether evidence answers for a gate as it is asked now."""
+    return old.outcome is Outcome.PASSED and old.settings == dict(gate.settings)
 
 
 def raise_for_failures(evidences: Iterable[Evidence]) -> None:
@@ -170,49 +216,50 @@ def _evidence(gate: Gate, room: Room) -> list[Evidence]:
         text = f"{type(problem).__name__}: {problem} ({Path(where.filename).name}:{where.lineno})."
         failure = (error("gate-error", text, "The gate did not expect this of the set: report it with the set."),)
     return [
-        _judge(
-            gate, room.wheel_set, target, [check for check in checks if check.target in (target, ANY)], failure, started
-        )
-        for target in gate.targets(room.wheel_set)
+        _judge(gate, room.wheel_set, target, [c for c in checks if c.target in (target, ANY)], failure, started)
+        for target in gate.about(room.targets)
     ]
 
 
 def _judge(
     gate: Gate, wheel_set: WheelSet, target: str, checks: Sequence[Check], failure: tuple[Finding, ...], started: str
 ) -> Evidence:
-    run = [check for check in checks if not check.skipped]
-    failed = [check for check in run if check.failed]
+    count = Counter(check.outcome for check in checks)
     if not checks and not failure:
         failure = (error("gate-empty", "There was nothing to look at.", "Check what the set holds."),)
+    if failure:
+        outcome = Outcome.ERROR
+    elif count["failed"]:
+        outcome = Outcome.FAILED
+    elif count["skipped"] == len(checks):
+        outcome = Outcome.SKIPPED
+        text = f"Nothing was run: {checks[0].skipped}."
+        failure = (Finding(code="gate-skipped", severity=Severity.WARNING, message=text, remedy=""),)
+    else:
+        outcome = Outcome.PASSED
     return Evidence(
         set_digest=wheel_set.digest,
         gate=gate.name,
         target=target,
         tier=gate.tier,
-        outcome=Outcome.ERROR if failure else Outcome.FAILED if failed else Outcome.PASSED,
+        outcome=outcome,
         started=started,
         ended=_now(),
         machine=f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}",
+        settings=gate.settings,
         counts={
             "collected": len(checks),
-            "run": len(run),
-            "passed": len(run) - len(failed),
-            "failed": len(failed),
-            "skipped": len(checks) - len(run),
+            "run": len(checks) - count["skipped"],
+            **{word: count[word] for word in ("passed", "failed", "known", "skipped")},
         },
-        findings=(*failure, *(finding for check in failed for finding in check.findings)),
-        details={
-            "checks": [
-                {
-                    "name": check.name,
-                    "outcome": "skipped" if check.skipped else "failed" if check.failed else "passed",
-                    **({"skipped": check.skipped} if check.skipped else {}),
-                    **check.details,
-                }
-                for check in checks
-            ]
-        },
+        findings=(*failure, *(f for check in checks for f in check.findings if f.severity is not Severity.NOTE)),
+        details={"checks": [_told(check) for check in checks]},
     )
+
+
+def _told(check: Check) -> Mapping[str, Any]:
+    why = check.skipped if check.outcome == "skipped" else check.known if check.outcome == "known" else ""
+    return {"name": check.name, "outcome": check.outcome, **({"why": why} if why else {}), **check.details}
 
 
 def _now() -> str:

@@ -24,7 +24,8 @@ EVIDENCE = Evidence(
     started="2026-01-02T03:04:05Z",
     ended="2026-01-02T03:04:06Z",
     machine="tests",
-    counts={"collected": 1, "run": 1, "passed": 0, "failed": 1, "skipped": 0},
+    settings={"corpus": "small"},
+    counts={"collected": 1, "run": 1, "passed": 0, "failed": 1, "known": 0, "skipped": 0},
     findings=(Finding(code="x", severity=Severity.ERROR, message="m", remedy="r", member="a.so"),),
     details={"members": ["a.so"]},
 )
@@ -55,7 +56,7 @@ def test_evidence_of_another_set_is_refused(tmp_path: Path) -> None:
         lambda b: b.update(surprise=1),
         lambda b: b.update(outcome="excellent"),
         lambda b: b.update(tier="rumour"),
-        lambda b: b.update(schema=2),
+        lambda b: b.update(schema=1),
         lambda b: b.pop("schema"),
         lambda b: b.update(findings=[{"code": "x"}]),
         lambda b: b.update(findings=7),

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from ci_build.errors import GateError
-from ci_build.model import Completed, Evidence, Outcome, Severity, Tier
+from ci_build.errors import GateError, RequestError
+from ci_build.model import Completed, Evidence, Finding, Outcome, Severity, Tier
 from promotion.dirbucket import DirBucket
 from promotion.evidence import read_all
 from promotion.gates import Check, Gate, Room, coverage, error, inspection, raise_for_failures, run_gates
@@ -74,8 +74,8 @@ def staged_in(bucket: DirBucket, folder: Path, wheels: list[SetWheel], **changes
     return stage(bucket, write_set(folder / "set", wheels, wheel_set))
 
 
-def run(bucket: DirBucket, staged: StagedSet, *gates: Gate, redo: bool = False) -> tuple[Evidence, ...]:
-    return run_gates(bucket, staged, gates, NoProcesses(), Silent(), redo=redo)
+def run(bucket: DirBucket, staged: StagedSet, *gates: Gate, **options: Any) -> tuple[Evidence, ...]:
+    return run_gates(bucket, staged, gates, NoProcesses(), Silent(), **options)
 
 
 def messages(evidence: Evidence) -> list[str]:
@@ -91,11 +91,11 @@ def test_a_good_set_passes(bucket: DirBucket, tmp_path: Path) -> None:
     inspected, *covered = run(bucket, staged, inspection.GATE, coverage.GATE)
     assert messages(inspected) == []
     assert inspected.outcome is Outcome.PASSED
-    assert inspected.counts == {"collected": 5, "run": 5, "passed": 5, "failed": 0, "skipped": 0}
+    assert inspected.counts == {"collected": 5, "run": 5, "passed": 5, "failed": 0, "known": 0, "skipped": 0}
     assert [evidence.target for evidence in covered] == list(TARGETS)
     for evidence in covered:
         assert evidence.outcome is Outcome.PASSED
-        assert evidence.counts == {"collected": 4, "run": 4, "passed": 4, "failed": 0, "skipped": 0}
+        assert evidence.counts == {"collected": 4, "run": 4, "passed": 4, "failed": 0, "known": 0, "skipped": 0}
     assert {e.set_digest for e in (inspected, *covered)} == {staged.digest}
     assert {e.tier for e in (inspected, *covered)} == {Tier.STRUCTURE}
     stored = sorted(read_all(bucket, staged).values(), key=lambda evidence: (evidence.gate, evidence.target))
@@ -294,18 +294,27 @@ def test_staged_bytes_that_changed_keep_every_gate_from_running(bucket: DirBucke
 # How gates are run
 
 
-def made_gate(checks: Sequence[Check], *, fail: BaseException | None = None, per_target: bool = False) -> Gate:
+def made_gate(
+    checks: Sequence[Check],
+    *,
+    fail: BaseException | None = None,
+    per_target: bool = False,
+    settings: Mapping[str, str] = {},
+) -> Gate:
     def work(room: Room) -> Iterator[Check]:
         yield from checks
         if fail:
             raise fail
 
-    return Gate(name="made", tier=Tier.STRUCTURE, per_target=per_target, run=work)
+    return Gate(name="made", tier=Tier.STRUCTURE, per_target=per_target, run=work, settings=settings)
 
 
 GOOD = Check(name="good")
 BAD = Check(name="bad", findings=(error("bad-thing", "It is bad.", "Mend it."),))
 LEFT_OUT = Check(name="left out", skipped="no time")
+KNOWN = Check(name="known", known="the compiler cannot do it yet")
+WARNING = Finding(code="odd-thing", severity=Severity.WARNING, message="It is odd.", remedy="Look at it.")
+WARNED = Check(name="warned", findings=(WARNING, replace(WARNING, severity=Severity.NOTE)))
 
 
 @pytest.fixture
@@ -314,12 +323,35 @@ def staged(bucket: DirBucket, tmp_path: Path) -> StagedSet:
 
 
 def test_counts_tell_what_was_done(bucket: DirBucket, staged: StagedSet) -> None:
-    (evidence,) = run(bucket, staged, made_gate([GOOD, BAD, LEFT_OUT]))
-    assert evidence.counts == {"collected": 3, "run": 2, "passed": 1, "failed": 1, "skipped": 1}
+    (evidence,) = run(bucket, staged, made_gate([GOOD, BAD, LEFT_OUT, KNOWN, WARNED]))
+    assert evidence.counts == {"collected": 5, "run": 4, "passed": 2, "failed": 1, "known": 1, "skipped": 1}
     assert evidence.outcome is Outcome.FAILED
-    assert evidence.findings == BAD.findings
-    outcomes = {check["name"]: check["outcome"] for check in evidence.details["checks"]}
-    assert outcomes == {"good": "passed", "bad": "failed", "left out": "skipped"}
+    told = {check["name"]: (check["outcome"], check.get("why")) for check in evidence.details["checks"]}
+    assert told == {
+        "good": ("passed", None),
+        "bad": ("failed", None),
+        "left out": ("skipped", "no time"),
+        "known": ("known", "the compiler cannot do it yet"),
+        "warned": ("passed", None),
+    }
+
+
+def test_errors_and_warnings_are_kept(bucket: DirBucket, staged: StagedSet) -> None:
+    (evidence,) = run(bucket, staged, made_gate([GOOD, BAD, WARNED]))
+    assert evidence.findings == (*BAD.findings, WARNING)
+
+
+@pytest.mark.parametrize("excuse", [{"known": "it is known"}, {"skipped": "no time"}])
+def test_an_error_is_never_excused(bucket: DirBucket, staged: StagedSet, excuse: dict[str, str]) -> None:
+    (evidence,) = run(bucket, staged, made_gate([GOOD, replace(BAD, **excuse)]))  # type: ignore[arg-type]
+    assert (evidence.outcome, evidence.counts["failed"]) == (Outcome.FAILED, 1)
+
+
+def test_a_gate_that_leaves_everything_out_has_not_passed(bucket: DirBucket, staged: StagedSet) -> None:
+    (evidence,) = run(bucket, staged, made_gate([LEFT_OUT]))
+    assert evidence.outcome is Outcome.SKIPPED
+    assert "Nothing was run: no time." in evidence.findings[0].message
+    raise_for_failures([evidence])
 
 
 @pytest.mark.parametrize(
@@ -347,6 +379,54 @@ def test_what_passed_is_not_run_again(bucket: DirBucket, staged: StagedSet) -> N
     assert run(bucket, staged, must_not_run) == first
     with pytest.raises(AssertionError, match="ran again"):
         run(bucket, staged, must_not_run, redo=True)
+
+
+def test_a_gate_that_is_told_something_else_is_run_again(bucket: DirBucket, staged: StagedSet) -> None:
+    run(bucket, staged, made_gate([GOOD], settings={"corpus": "small"}))
+    must_not_run = made_gate([], fail=AssertionError("ran again"), settings={"corpus": "small"})
+    (evidence,) = run(bucket, staged, must_not_run)
+    assert evidence.settings == {"corpus": "small"}
+    with pytest.raises(AssertionError, match="ran again"):
+        run(bucket, staged, replace(must_not_run, settings={"corpus": "full"}))
+
+
+def test_a_subset_of_the_targets_gives_evidence_for_it_alone(bucket: DirBucket, staged: StagedSet) -> None:
+    looked_at: list[str] = []
+
+    def work(room: Room) -> Iterator[Check]:
+        looked_at.extend(room.targets)
+        return (replace(GOOD, target=target) for target in room.targets)
+
+    gate = replace(made_gate([], per_target=True), run=work)
+    (evidence,) = run(bucket, staged, gate, targets=["gfx950"])
+    assert (evidence.target, looked_at) == ("gfx950", ["gfx950"])
+    assert [evidence.target for evidence in run(bucket, staged, gate)] == list(TARGETS)
+    assert looked_at == ["gfx950", "gfx942"], "what has been answered is not asked again"
+    assert len(read_all(bucket, staged)) == 2
+    run(bucket, staged, gate)
+    assert len(looked_at) == 2
+
+
+def test_a_target_that_the_set_is_not_for_is_refused(bucket: DirBucket, staged: StagedSet) -> None:
+    with pytest.raises(RequestError, match=r"not for gfx1100\. It is for gfx942, gfx950\."):
+        run(bucket, staged, made_gate([GOOD]), targets=["gfx1100", "gfx942"])
+
+
+def test_gates_of_one_run_share_a_folder_that_goes_away(bucket: DirBucket, staged: StagedSet) -> None:
+    seen: list[Path] = []
+
+    def work(room: Room) -> Iterator[Check]:
+        seen.extend((room.work, room.shared))
+        (room.shared / f"made-{len(seen)}").touch()
+        yield Check(name=f"{len(list(room.shared.glob('made-*')))} in the shared folder")
+
+    one = replace(made_gate([]), run=work)
+    told = run(bucket, staged, one, replace(one, name="next"))
+    names = [check["name"] for evidence in told for check in evidence.details["checks"]]
+    assert names == ["1 in the shared folder", "2 in the shared folder"]
+    assert seen[0] != seen[2]
+    assert seen[1] == seen[3]
+    assert not any(folder.exists() for folder in seen)
 
 
 def test_what_failed_is_run_again(bucket: DirBucket, staged: StagedSet) -> None:
