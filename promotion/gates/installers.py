@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -119,6 +119,12 @@ class Uv:
     def install_staged(self, python: Path, requirements: Path, index: str) -> Command:
         """See `Installer`."""
         return self._staged(requirements, index, f"--python={python}")
+
+    def install_files(self, python: Path, requirements: Path, folders: Iterable[Path]) -> Command:
+        """Install hash-locked requirements from wheels in some folders, without dependencies and without a cache."""
+        alone = ("--no-config", "--no-cache", "--no-index", *(f"--find-links={folder}" for folder in folders))
+        argv = (self._program, "pip", "install", f"--python={python}", *alone, "--no-deps", "--require-hashes")
+        return Command(argv=(*argv, f"--requirement={requirements}"), env={**_CLEAN, **_NO_UV_SETTINGS})
 
     def install_rest(self, python: Path, requirements: Path, *, locked: bool) -> Command:
         """See `Installer`."""
