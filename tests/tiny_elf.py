@@ -13,13 +13,17 @@ _BINDS = {"GLOBAL": _GLOBAL, "WEAK": _WEAK}
 
 @dataclass(frozen=True)
 class TinySymbol:
-    """A dynamic symbol: undefined unless `defined`; `library` and `version` together or not at all."""
+    """A dynamic symbol: undefined unless `defined`; a version takes a `library` where it is undefined.
+
+    `hidden` makes the version of a defined one not the default.
+    """
 
     name: str
     library: str = ""
     version: str = ""
     bind: str = "GLOBAL"
     defined: bool = False
+    hidden: bool = False
 
 
 class _Strings:
@@ -38,6 +42,7 @@ def tiny_elf(
     needed: Sequence[str] = ("libc.so.6",),
     symbols: Sequence[TinySymbol] = (),
     runpath: str = "",
+    soname: str = "",
     machine: int = 62,
     isa_needed: int = 0,
     runpath_tag: int = 29,
@@ -55,20 +60,26 @@ def tiny_elf(
     strings, base = _Strings(), 0x40 + 3 * 56
     libraries = list(dict.fromkeys(s.library for s in symbols if s.library))
     versions = list(dict.fromkeys((s.library, s.version) for s in symbols if s.library))
+    own = list(dict.fromkeys(s.version for s in symbols if s.defined and s.version))
     table, indices = bytearray(24), bytearray(2)
     for symbol in symbols:
         info = _BINDS[symbol.bind] << 4 | _FUNC
         table += struct.pack("<IBBHQQ", strings.add(symbol.name), info, 0, int(symbol.defined), 0, 0)
         index = versions.index((symbol.library, symbol.version)) + 2 if symbol.library else 1
+        if symbol.defined and symbol.version:
+            index = (2 + len(versions) + own.index(symbol.version)) | (0x8000 if symbol.hidden else 0)
         indices += struct.pack("<H", index)
     needs = _version_needs(libraries, versions, strings)
+    defs = _version_definitions([soname or path.name, *own], len(versions), strings) if own else b""
     tags = [(1, strings.add(soname)) for soname in needed]
     tags += [(runpath_tag, strings.add(runpath))] if runpath else []
+    tags += [(14, strings.add(soname))] if soname else []
     note = struct.pack("<III4sIII4x", 4, 16, 5, b"GNU\0", 0xC0008002, 4, isa_needed) if isa_needed else b""
     contents = [
         (".dynsym", 11, bytes(table), 2, 24),
         (".gnu.version", 0x6FFFFFFF, bytes(indices), 1, 2),
         (".gnu.version_r", 0x6FFFFFFE, needs, 2, 0),
+        (".gnu.version_d", 0x6FFFFFFD, defs, 2, 0),
         (".note.gnu.property", 7, note, 0, 0),
         (".dynstr", 3, bytes(strings.data), 0, 0),
     ]
@@ -79,9 +90,9 @@ def tiny_elf(
         body += data
     body += bytes(-len(body) % 8)
     tags += [(5, offsets[".dynstr"]), (10, len(strings.data)), (6, offsets[".dynsym"]), (11, 24)]
-    if versions:
-        tags += [(0x6FFFFFF0, offsets[".gnu.version"]), (0x6FFFFFFE, offsets[".gnu.version_r"])]
-        tags += [(0x6FFFFFFF, len(libraries))]
+    tags += [(0x6FFFFFF0, offsets[".gnu.version"])] if versions or own else []
+    tags += [(0x6FFFFFFE, offsets[".gnu.version_r"]), (0x6FFFFFFF, len(libraries))] if versions else []
+    tags += [(0x6FFFFFFC, offsets[".gnu.version_d"]), (0x6FFFFFFD, 1 + len(own))] if own else []
     tags += [(0, 0)] * (1 + spare)
     dynamic = b"".join(struct.pack("<qQ", *tag) for tag in tags)
     offsets[".dynamic"] = base + len(body)
@@ -106,10 +117,27 @@ def _version_needs(libraries: list[str], versions: list[tuple[str, str]], string
     return bytes(out)
 
 
+def _version_definitions(names: list[str], needs: int, strings: _Strings) -> bytes:
+    """The base definition, which names the library, then the versions; those continue the indices of the needs."""
+    out = bytearray()
+    for number, name in enumerate(names):
+        index = 1 if number == 0 else 1 + needs + number
+        following = 0 if number == len(names) - 1 else 28
+        out += struct.pack("<HHHHIII", 1, int(number == 0), index, 1, 0, 20, following)
+        out += struct.pack("<II", strings.add(name), 0)
+    return bytes(out)
+
+
 def _assemble(body: bytes, base: int, rows: list[tuple[str, int, int, int, int, int]], machine: int) -> bytes:
     names = _Strings()
     order = [row[0] for row in rows]
-    links = {".dynsym": ".dynstr", ".dynamic": ".dynstr", ".gnu.version_r": ".dynstr", ".gnu.version": ".dynsym"}
+    links = {
+        ".dynsym": ".dynstr",
+        ".dynamic": ".dynstr",
+        ".gnu.version_r": ".dynstr",
+        ".gnu.version_d": ".dynstr",
+        ".gnu.version": ".dynsym",
+    }
     headers = bytearray(64)
     for name, kind, offset, size, info, entry in rows:
         link = order.index(links[name]) + 1 if links.get(name) in order else 0

@@ -24,6 +24,7 @@ COMMANDS = {
     "promote": "ci_build.cli.release:promote",
     "index": "ci_build.cli.index:index",
     "inspect": "ci_build.cli.inspect:inspect",
+    "rocm": "ci_build.cli.rocm:rocm",
     "targets": "ci_build.cli.targets:targets",
 }
 """Name of a command -> where it is; imported when it is used."""

@@ -20,6 +20,8 @@ __all__ = ["Elf", "Section", "Symbol"]
 _MACHINES = {62: "x86_64", 183: "aarch64", 224: "amdgpu", 243: "riscv64"}
 _BINDS = {0: "LOCAL", 1: "GLOBAL", 2: "WEAK", 10: "UNIQUE"}
 _HIDDEN, _INTERNAL = 2, 1
+_HIDDEN_VERSION = 0x8000
+"""Bit of a version index: not the default version (LSB, "Symbol Version Table")."""
 _ROCM_MARK = re.compile(r"\broc-(\d+(?:\.\d+)+)")
 """How ROCm's clang names its release in .comment: `AMD clang version … roc-7.2.0 …`."""
 
@@ -48,7 +50,7 @@ class Elf:
         machine: x86_64, aarch64, amdgpu, riscv64, or the number of e_machine.
         needed: DT_NEEDED sonames in order.
         undefined: dynamic symbols without a definition, in table order.
-        exported: names of defined dynamic symbols that others can bind to.
+        offered: defined dynamic symbol that others can bind to -> its versions, the default one first; "" for none.
         version_needs: versions wanted from each soname.
         sections: by name; the first of several with the same name.
         build_id: hexadecimal, from .note.gnu.build-id; None when there is none.
@@ -63,7 +65,7 @@ class Elf:
     rpath: str | None
     soname: str | None
     undefined: tuple[Symbol, ...]
-    exported: tuple[str, ...]
+    offered: Mapping[str, tuple[str, ...]]
     version_needs: Mapping[str, frozenset[str]]
     sections: Mapping[str, Section]
     build_id: str | None
@@ -83,6 +85,11 @@ class Elf:
     def has_symtab(self) -> bool:
         """Whether it still has the static symbol table that `strip` removes."""
         return any(s.type == elf64.SHT_SYMTAB for s in self.sections.values())
+
+    @property
+    def exported(self) -> tuple[str, ...]:
+        """Names of the symbols that others can bind to."""
+        return tuple(self.offered)
 
     @property
     def init_functions(self) -> tuple[str, ...]:
@@ -128,7 +135,10 @@ def _snapshot(image: Image) -> Elf:
     libraries: dict[str, set[str]] = {}
     for version, library in needs.values():
         libraries.setdefault(library, set()).add(version)
-    undefined, exported = _symbols(image, tags, strings, needs)
+    own = {1: ""}
+    for index, version in symver.definitions(image, tags):
+        own.setdefault(index, string(version))  # the first name is its own, the others are its parents
+    undefined, offered = _symbols(image, tags, strings, needs, own)
     sections: dict[str, Section] = {}
     for section in image.sections:
         sections.setdefault(section.name, section)
@@ -138,36 +148,44 @@ def _snapshot(image: Image) -> Elf:
         machine=_MACHINES.get(image.machine, str(image.machine)), size=len(image.data),
         needed=tuple(string(entry.value) for entry in entries[:count] if entry.tag == elf64.DT_NEEDED),
         runpath=name(elf64.DT_RUNPATH), rpath=name(elf64.DT_RPATH), soname=name(elf64.DT_SONAME),
-        undefined=undefined, exported=exported, sections=sections, build_id=_build_id(image),
+        undefined=undefined, offered=offered, sections=sections, build_id=_build_id(image),
         version_needs={library: frozenset(versions) for library, versions in libraries.items()},
         comments=tuple(dict.fromkeys(c.decode(errors="backslashreplace") for c in comments if c)),
     )  # fmt: skip
 
 
 def _symbols(
-    image: Image, tags: Mapping[int, int], strings: bytes, needs: Mapping[int, tuple[str, str]]
-) -> tuple[tuple[Symbol, ...], tuple[str, ...]]:
+    image: Image,
+    tags: Mapping[int, int],
+    strings: bytes,
+    needs: Mapping[int, tuple[str, str]],
+    own: Mapping[int, str],
+) -> tuple[tuple[Symbol, ...], dict[str, tuple[str, ...]]]:
+    """Undefined symbols, and the offered ones with their versions."""
     table = next((s for s in image.sections if s.type == elf64.SHT_DYNSYM), None)
     if table is None:
         if elf64.DT_SYMTAB in tags:
             raise ElfError(f"{image.label} has dynamic symbols but no section for them.", hint="It is damaged.")
-        return (), ()
-    indices = [0] * (len(image.contents(table)) // elf64.SYMBOL.size)
+        return (), {}
+    indices = [1] * (len(image.contents(table)) // elf64.SYMBOL.size)
     if elf64.DT_VERSYM in tags:
         raw = image.read(image.offset_of(tags[elf64.DT_VERSYM]), 2 * len(indices))
-        indices = [index & 0x7FFF for (index,) in struct.iter_unpack("<H", raw)]
-    undefined, exported = [], []
+        indices = [index for (index,) in struct.iter_unpack("<H", raw)]
+    undefined: list[Symbol] = []
+    offered: dict[str, tuple[str, ...]] = {}
     for number, symbol in enumerate(image.symbols(table)):
         name = elf64.text(strings, symbol.name, image.label)
         bind = _BINDS.get(symbol.info >> 4, str(symbol.info >> 4))
+        index, hidden = indices[number] & 0x7FFF, indices[number] & _HIDDEN_VERSION
         if not name:
             continue
         if symbol.section == 0:
-            version, library = needs.get(indices[number], (None, None))
+            version, library = needs.get(index, (None, None))
             undefined.append(Symbol(name=name, version=version, library=library, bind=bind))
         elif bind != "LOCAL" and symbol.other & 3 not in (_HIDDEN, _INTERNAL):
-            exported.append(name)
-    return tuple(undefined), tuple(exported)
+            before, version = offered.get(name, ()), own.get(index, "")
+            offered[name] = (*before, version) if hidden else (version, *before)
+    return tuple(undefined), offered
 
 
 def _build_id(image: Image) -> str | None:

@@ -41,17 +41,17 @@ def needs(image: Image, tags: Mapping[int, int]) -> Iterator[tuple[int, int, int
         position += following
 
 
-def definitions(image: Image, tags: Mapping[int, int]) -> Iterator[int]:
-    """Offsets of the names of the versions that the file defines, with those of their parents."""
+def definitions(image: Image, tags: Mapping[int, int]) -> Iterator[tuple[int, int]]:
+    """(version index, offset of the name) of each version that the file defines, followed by those of its parents."""
     if elf64.DT_VERDEF not in tags:
         return
     position = image.offset_of(tags[elf64.DT_VERDEF])
     for _ in range(tags.get(elf64.DT_VERDEFNUM, 0)):
-        _, _, _, count, _, first, following = _DEF.unpack(image.read(position, _DEF.size))
+        _, _, index, count, _, first, following = _DEF.unpack(image.read(position, _DEF.size))
         auxiliary = position + first
         for _ in range(count):
             name, step = _DEF_AUX.unpack(image.read(auxiliary, _DEF_AUX.size))
-            yield name
+            yield index & 0x7FFF, name
             if not step:
                 break
             auxiliary += step
@@ -65,4 +65,4 @@ def version_names(image: Image, tags: Mapping[int, int]) -> Iterator[int]:
     for _, name, library in needs(image, tags):
         yield name
         yield library
-    yield from definitions(image, tags)
+    yield from (name for _, name in definitions(image, tags))

@@ -129,3 +129,18 @@ def test_damage_gives_a_snapshot_or_an_elf_error(library: Path, changes: list[tu
     damaged.write_bytes(data)
     with contextlib.suppress(ElfError):
         assert Elf.read(damaged).size == len(data)
+
+
+def test_offered_symbols_tell_their_versions_the_default_one_first(tmp_path: Path) -> None:
+    symbols = [
+        TinySymbol("both", version="V_1", defined=True, hidden=True),
+        TinySymbol("both", version="V_2", defined=True),
+        TinySymbol("one", version="V_1", defined=True),
+        TinySymbol("plain", defined=True),
+        TinySymbol("memcpy", "libc.so.6", "GLIBC_2.14"),
+    ]
+    elf = Elf.read(tiny_elf(tmp_path / "library.so", soname="libmade.so.1", symbols=symbols))
+    assert elf.soname == "libmade.so.1"
+    assert elf.offered == {"both": ("V_2", "V_1"), "one": ("V_1",), "plain": ("",)}
+    assert elf.exported == ("both", "one", "plain")
+    assert [(symbol.name, symbol.version) for symbol in elf.undefined] == [("memcpy", "GLIBC_2.14")]

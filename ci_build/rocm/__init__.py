@@ -1,0 +1,1 @@
+"""ROCm as it is installed: reading a tree."""

@@ -1,0 +1,161 @@
+"""A ROCm tree -> the manifest of its shared libraries; only their dynamic tables are read, however large they are.
+
+The trees are those of TheRock's tarballs, of system packages below /opt/rocm, of distributions below /usr, and
+site-packages with the `_rocm_sdk_*` packages of the rocm-sdk wheels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ci_build.errors import ElfError, InputError, RequestError
+from ci_build.model import Progress
+from ci_build.wheel.elf import Elf
+from ci_build.wheel.manifest import Library, Manifest
+
+LIBRARY_FOLDERS = ("lib", "lib64", "lib/*-linux-gnu", "lib/rocm_sysdeps/lib")
+"""Where a prefix keeps the libraries that programs are linked with, as patterns."""
+COMPILER_FOLDERS = ("lib/llvm/lib", "llvm/lib")
+"""Where it keeps those of its compiler; they count where one of the others needs them."""
+PACKAGES = "_rocm_sdk_*"
+"""The prefixes inside a site-packages folder."""
+VERSION_FILE = ".info/version"
+
+_READABLE = b"\x7fELF\x02\x01"
+"""64 bits, little endian (gABI, "ELF identification")."""
+
+
+@dataclass(kw_only=True, slots=True)
+class _Reading:
+    """What has been read so far; every problem is collected."""
+
+    root: Path
+    libraries: dict[str, Library] = field(default_factory=dict)
+    read: set[Path] = field(default_factory=set)
+    unlinked: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def folder(self, folder: Path, *, only: frozenset[str] | None = None) -> None:
+        """Read the libraries of one folder; of several with one soname the first that was read counts."""
+        for path in sorted(folder.glob("lib*.so*")):
+            if only is not None and path.name not in only:
+                continue
+            if (real := path.resolve()) in self.read or not _is_library(real):
+                continue
+            self.read.add(real)
+            try:
+                elf = Elf.read(real)
+            except (ElfError, OSError) as error:
+                self.problems.append(f"{path.relative_to(self.root)}: {error}")
+                continue
+            soname = elf.soname or path.name
+            if elf.machine == "amdgpu" or soname in self.libraries:
+                continue
+            if not (folder / soname).is_file():
+                self.unlinked.append(f"{path.relative_to(self.root)} has no link {soname}: no program finds it.")
+                continue
+            where = (folder / soname).relative_to(self.root)
+            self.libraries[soname] = library(elf, soname, where.as_posix())
+
+    def missing(self) -> frozenset[str]:
+        """Sonames that libraries of the tree need and that were not read."""
+        needed = {soname for row in self.libraries.values() for soname in row.needed}
+        return frozenset(needed - self.libraries.keys())
+
+
+def read_tree(root: Path, rocm_version: str = "", *, progress: Progress) -> tuple[Manifest, tuple[str, ...]]:
+    """Make the manifest of a ROCm.
+
+    Args:
+        root: a prefix such as /opt/rocm, or a folder with `_rocm_sdk_*` packages.
+        rocm_version: needed where the tree does not tell it.
+
+    Returns:
+        The manifest, and what people should know about the tree.
+
+    Raises:
+        RequestError: no version, or another one than the tree tells.
+        InputError: no libraries there, or damaged ones.
+    """
+    root = root.absolute()
+    if not root.is_dir():
+        raise InputError(f"{root} is not a folder.", hint="Name the folder that ROCm is installed in.")
+    prefixes = (root, *sorted(path for path in root.glob(PACKAGES) if path.is_dir()))
+    version = _version(prefixes, rocm_version)
+    reading = _Reading(root=root)
+    for folder in _folders(prefixes, LIBRARY_FOLDERS):
+        progress.step(f"read the libraries in {folder}")
+        reading.folder(folder)
+    compiler = tuple(_folders(prefixes, COMPILER_FOLDERS))
+    while wanted := reading.missing():
+        before = len(reading.libraries)
+        for folder in compiler:
+            reading.folder(folder, only=wanted)
+        if len(reading.libraries) == before:
+            break
+    if reading.problems:
+        raise InputError(f"{root} has damaged libraries: {'; '.join(reading.problems)}.", hint="Install ROCm again.")
+    if not reading.libraries:
+        raise InputError(
+            f"{root} holds no shared libraries in {', '.join(LIBRARY_FOLDERS)}.",
+            hint="Name the folder that ROCm is installed in, such as /opt/rocm.",
+        )
+    libraries = dict(sorted(reading.libraries.items()))
+    return Manifest(rocm_version=version, libraries=libraries), tuple(reading.unlinked)
+
+
+def library(elf: Elf, soname: str, path: str) -> Library:
+    """What a manifest keeps of a library.
+
+    Args:
+        path: below the root of its tree.
+    """
+    search = elf.rpath if elf.runpath is None else elf.runpath
+    return Library(
+        soname=soname,
+        path=path,
+        symbols=dict(sorted(elf.offered.items())),
+        needed=elf.needed,
+        runpath=tuple(search.split(":")) if search else (),
+        size=elf.size,
+        build_id=elf.build_id or "",
+    )
+
+
+def _is_library(path: Path) -> bool:
+    """Whether it is an ELF file that can be read; linker scripts and dangling links are none."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_READABLE)) == _READABLE
+    except OSError:
+        return False
+
+
+def _folders(prefixes: tuple[Path, ...], patterns: tuple[str, ...]) -> Iterator[Path]:
+    """Existing folders, each once, also where lib64 is a link to lib."""
+    seen: set[Path] = set()
+    for prefix in prefixes:
+        for pattern in patterns:
+            for folder in sorted(path for path in prefix.glob(pattern) if path.is_dir()):
+                if (real := folder.resolve()) not in seen:
+                    seen.add(real)
+                    yield folder
+
+
+def _version(prefixes: tuple[Path, ...], given: str) -> str:
+    """The version of the tree: 7.2.0 of 7.2.0-43, where the rest numbers the packages."""
+    files = [path for prefix in prefixes if (path := prefix / VERSION_FILE).is_file()]
+    told = {path.read_text(encoding="utf-8", errors="replace").strip().partition("-")[0] for path in files} - {""}
+    if not told and not given:
+        raise RequestError(
+            f"{prefixes[0]} does not say which ROCm it is: there is no {VERSION_FILE}.",
+            hint="Give --rocm-version X.Y.Z.",
+        )
+    if len(told) > 1 or (given and told and told != {given}):
+        raise RequestError(
+            f"{files[0]} says ROCm {', '.join(sorted(told))}{f', not {given}' if given else ''}.",
+            hint="Name the tree of one ROCm, and its own version or none.",
+        )
+    return given or told.pop()
