@@ -88,6 +88,7 @@ class Gate:
         per_target: it gives one evidence for each gfx target, else one for the set.
         run: does the work, check by check.
         settings: what it was told, and digests of its own data; evidence that was made with others is no answer.
+        partial: it was told to look at a part only, so that its evidence is shown but not kept.
     """
 
     name: str
@@ -95,6 +96,7 @@ class Gate:
     per_target: bool
     run: Callable[[Room], Iterable[Check]]
     settings: Mapping[str, str] = field(default_factory=dict)
+    partial: bool = False
 
     def about(self, targets: tuple[str, ...]) -> tuple[str, ...]:
         """What its evidence is about when it is asked for some targets."""
@@ -165,7 +167,7 @@ def run_gates(
                         shared=shared,
                     )
                     answers |= {evidence.target: evidence for evidence in _evidence(gate, room)}
-                for target in pending:
+                for target in () if gate.partial else pending:
                     record(bucket, staged, answers[target])
             evidences += (answers[target] for target in about)
     return tuple(evidences)
@@ -259,7 +261,9 @@ def _judge(
 
 def _told(check: Check) -> Mapping[str, Any]:
     why = check.skipped if check.outcome == "skipped" else check.known if check.outcome == "known" else ""
-    return {"name": check.name, "outcome": check.outcome, **({"why": why} if why else {}), **check.details}
+    found = [f"{finding.code}: {finding.message}" for finding in check.findings]
+    told = {"why": why, "findings": found}
+    return {"name": check.name, "outcome": check.outcome, **{k: v for k, v in told.items() if v}, **check.details}
 
 
 def _now() -> str:
