@@ -41,7 +41,7 @@ def write_stubs(manifest: Manifest, folder: Path) -> tuple[Path, ...]:
     Raises:
         GateError: a path of the manifest leads out of the tree.
     """
-    folders = {}
+    folders: dict[Path, None] = {}
     for library in manifest.libraries.values():
         path = PurePosixPath(library.path)
         if path.is_absolute() or ".." in path.parts or path.name != library.soname:

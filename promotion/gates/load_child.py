@@ -1,0 +1,144 @@
+"""Looks at one piece of a wheel from inside; run by the Python of a site, one process for each look.
+
+Needs the standard library, and jax for some questions. Its arguments are a question and what it is about; it prints
+its answer as one line of JSON, the last one, since what it loads may print too. The answer holds `error` when something
+raised; a crash leaves no answer at all.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib
+import importlib.metadata
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Answer = dict[str, Any]
+_REGISTERING = ("jax", "jax.experimental.pallas", "jax.experimental.rnn", "jax.experimental.sparse")
+"""What registers handlers when it is imported."""
+_TABLES = ("registrations", "ffi_registrations", "ffi_handlers", "ffi_types")
+"""Functions of extension modules that return name -> capsule, or name -> {stage: capsule}."""
+_API_HEADER = 40
+"""Bytes of PJRT_Api before its function pointers: its size, the extensions, and its PJRT_Api_Version."""
+
+
+class _Version(ctypes.Structure):
+    _fields_ = (("size", ctypes.c_size_t), ("start", ctypes.c_void_p), ("major", ctypes.c_int), ("minor", ctypes.c_int))
+
+
+class _Api(ctypes.Structure):
+    """The beginning of PJRT_Api (xla/pjrt/c/pjrt_c_api.h)."""
+
+    _fields_ = (("size", ctypes.c_size_t), ("extensions", ctypes.c_void_p), ("version", _Version))
+
+
+class _Extension(ctypes.Structure):
+    """PJRT_Extension_Base, of the same header."""
+
+    _fields_ = (("size", ctypes.c_size_t), ("type", ctypes.c_int), ("next", ctypes.c_void_p))
+
+
+def dlopen(path: str) -> Answer:
+    """Load a library and bind all its symbols."""
+    ctypes.CDLL(path, mode=os.RTLD_NOW)
+    return {}
+
+
+def api(path: str) -> Answer:
+    """What a PJRT plugin says of itself: version, number of functions, extensions as [type, bytes]."""
+    get = ctypes.CDLL(path, mode=os.RTLD_NOW).GetPjrtApi
+    get.restype = ctypes.c_void_p
+    address = get()
+    table = _Api.from_address(address)
+    slots = (ctypes.c_void_p * ((table.size - _API_HEADER) // 8)).from_address(address + _API_HEADER)
+    extensions = []
+    following = table.extensions
+    while following:
+        extension = _Extension.from_address(following)
+        extensions.append([extension.type, extension.size])
+        following = extension.next
+    return {
+        "version": [table.version.major, table.version.minor],
+        "functions": sum(slot is not None for slot in slots),
+        "extensions": sorted(extensions),
+    }
+
+
+def module(name: str) -> Answer:
+    """Import an extension module: table -> name -> stages of the handler."""
+    found = importlib.import_module(name)
+    tables = {table: getattr(found, table)() for table in _TABLES if hasattr(found, table)}
+    return {"file": found.__file__, "tables": {table: _stages(rows) for table, rows in tables.items()}}
+
+
+def _stages(rows: dict[str, Any]) -> dict[str, list[str]]:
+    return {name: sorted(value) if isinstance(value, dict) else ["execute"] for name, value in rows.items()}
+
+
+def package(name: str) -> Answer:
+    """Import a package and its version module; say which distributions announce it to jax."""
+    found = importlib.import_module(name)
+    version = importlib.import_module(f"{name}.version")
+    points = importlib.metadata.entry_points(group="jax_plugins")
+    return {
+        "file": found.__file__,
+        "version": getattr(version, "__version__", None),
+        "entry_points": [point.name for point in points if point.value == name],
+    }
+
+
+def handlers(platform: str) -> Answer:
+    """What jax registers for a platform: name -> API version."""
+    found: dict[str, int] = {}
+
+    def record(name: Any, _handler: object, _platform: str, api_version: int, *_traits: object) -> None:  # noqa: ANN401
+        found[name.decode() if isinstance(name, bytes) else str(name)] = int(api_version)
+
+    for name in _REGISTERING:
+        importlib.import_module(name)
+    importlib.import_module("jax._src.lib").xla_client.register_custom_call_handler(platform, record)
+    return {"jax": importlib.import_module("jax").__version__, "handlers": found}
+
+
+def initialize(path: str) -> Answer:
+    """Let jax start the plugin and make its client; the error is what it said."""
+    bridge = importlib.import_module("jax._src.xla_bridge")
+    client = importlib.import_module("jax._src.lib").xla_client
+    options = client.generate_pjrt_gpu_plugin_options() | {"platform_name": "ROCM"}
+    bridge.register_plugin("rocm", priority=500, library_path=path, options=options)
+    made = bridge._backend_factories["rocm"].factory()
+    return {"devices": made.device_count()}
+
+
+def loader(platform: str) -> Answer:
+    """Ask jax for the devices of a platform, as a user does."""
+    devices = importlib.import_module("jax").devices(platform)
+    return {"devices": len(devices)}
+
+
+QUESTIONS: dict[str, Callable[[str], Answer]] = {
+    question.__name__: question for question in (dlopen, api, module, package, handlers, initialize, loader)
+}
+
+
+def answer(question: Callable[[], Answer]) -> Answer:
+    """The answer, or the error, and the most memory that this process had, in KiB."""
+    try:
+        found = question()
+    except Exception as error:
+        found = {"error": str(error), "kind": type(error).__name__}
+    # getrusage would count what the parent had before this program replaced its copy.
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").split()
+    return {**found, "peak_kib": int(status[status.index("VmHWM:") + 1])}
+
+
+if __name__ == "__main__":
+    line = json.dumps(answer(functools.partial(QUESTIONS[sys.argv[1]], sys.argv[2])))
+    sys.stdout.write(f"\n{line}\n")
+    sys.stdout.flush()
+    os._exit(0)  # what destructors of the libraries do on a machine without a GPU is no question
