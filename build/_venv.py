@@ -14,8 +14,9 @@ import sys
 import time
 import venv
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 BUILD = Path(__file__).resolve().parent
@@ -47,14 +48,20 @@ class SetupError(Exception):
         self.said = said
 
 
-def launch(module: str, lock: str) -> None:
+def launch(module: str, lock: str, bare: Mapping[str, str] = MappingProxyType({})) -> None:
     """Run `module` as the main program inside `.venv`, with the repository on sys.path and the user's directory kept.
 
     Args:
         module: name of a module that runs when its `__name__` is "__main__", or of a package with such a one.
         lock: name of the lock file, beside this one, that `.venv` must satisfy.
+        bare: first argument -> module that runs instead, at once and in the present Python: it needs no `.venv`.
     """
-    enter(lock)
+    command = sys.argv[1] if len(sys.argv) > 1 else ""
+    if command in bare:
+        module = bare[command]
+        del sys.argv[1]
+    else:
+        enter(lock)
     sys.path[:] = [str(ROOT), *(entry for entry in sys.path if entry != str(BUILD))]
     runpy.run_module(module, run_name="__main__")
 

@@ -122,3 +122,9 @@ class MachineError(CiBuildError):
     """The machine lacks something that the work needs."""
 
     exit_code = 18
+
+
+class SickMachineError(CiBuildError):
+    """The doctor found something on this machine that keeps jax from using its GPU."""
+
+    exit_code = 30

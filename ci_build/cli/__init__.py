@@ -26,6 +26,7 @@ COMMANDS = {
     "inspect": "ci_build.cli.inspect:inspect",
     "rocm": "ci_build.cli.rocm:rocm",
     "targets": "ci_build.cli.targets:targets",
+    "doctor": "ci_build.cli.doctor:doctor",
 }
 """Name of a command -> where it is; imported when it is used."""
 

@@ -127,9 +127,8 @@ def _targets(gpus: Sequence[_gpus.Gpu]) -> str:
 
 
 def _can_use(gpu: _gpus.Gpu) -> bool:
-    # An unknown name gets the benefit of the doubt. Features such as :xnack- are the runtime's business.
-    has = {target.partition(":")[0] for target in build_info.TARGETS}
-    covered = not has or gpu.name in has or any(gpu.name in build_info.COVERS.get(name, ()) for name in has)
+    # An unknown name gets the benefit of the doubt.
+    covered = _gpus.has_code(gpu.name, build_info.TARGETS, build_info.COVERS)
     return not gpu.name or (covered and _xla_accepts(gpu))
 
 

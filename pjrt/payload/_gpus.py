@@ -7,8 +7,8 @@ the ROCm documentation for the masks.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 NODES = Path("/sys/class/kfd/kfd/topology/nodes")
@@ -24,10 +24,12 @@ class Gpu:
     Attributes:
         name: gfx target such as gfx942; empty where the kernel does not tell, as on WSL.
         uuid: as ROCR_VISIBLE_DEVICES takes it, such as GPU-18f1a2b3c4d5e6f7; or empty.
+        node: number of its node in the topology; or empty.
     """
 
     name: str = ""
     uuid: str = ""
+    node: str = ""
 
 
 def gfx_name(version: int) -> str:
@@ -56,7 +58,8 @@ def _read(node: Path) -> Gpu | None:
     if not _number(facts, "simd_count"):  # a CPU
         return None
     unique = _number(facts, "unique_id")
-    return Gpu(name=gfx_name(_number(facts, "gfx_target_version")), uuid=f"GPU-{unique:016x}" if unique else "")
+    name = gfx_name(_number(facts, "gfx_target_version"))
+    return Gpu(name=name, uuid=f"GPU-{unique:016x}" if unique else "", node=node.name)
 
 
 def _number(facts: Mapping[str, str], key: str) -> int:
@@ -89,7 +92,7 @@ def visible(gpus: Sequence[Gpu], environ: Mapping[str, str] = os.environ) -> tup
     override = environ.get("HSA_OVERRIDE_GFX_VERSION", "").split(".")
     if len(override) == 3 and all(part.isdecimal() for part in override):
         major, minor, step = map(int, override)
-        left = tuple(Gpu(name=f"gfx{major}{minor:x}{step:x}", uuid=gpu.uuid) for gpu in left)
+        left = tuple(replace(gpu, name=f"gfx{major}{minor:x}{step:x}") for gpu in left)
     return left, ""
 
 
@@ -106,6 +109,18 @@ def _masked(gpus: tuple[Gpu, ...], mask: str) -> tuple[Gpu, ...]:
         else:  # the runtime drops everything from the first wrong index on
             break
     return tuple(kept)
+
+
+def has_code(name: str, targets: Iterable[str], covers: Mapping[str, Sequence[str]]) -> bool:
+    """Tell whether a wheel has code that a processor runs. Features such as :xnack- are the runtime's business.
+
+    Args:
+        name: the processor, such as gfx942.
+        targets: what the wheel has code for; a wheel that does not say gets the benefit of the doubt.
+        covers: generic target -> the processors that run its code.
+    """
+    has = {target.partition(":")[0] for target in targets}
+    return not has or name in has or any(name in covers.get(target, ()) for target in has)
 
 
 def shm_mib() -> float:

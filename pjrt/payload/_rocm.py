@@ -13,10 +13,6 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import build_info
-
-PACKAGES = ("_rocm_sdk_core", "_rocm_sdk_libraries", *(f"_rocm_sdk_libraries_{name}" for name in build_info.FAMILIES))
-"""Top-level packages of the rocm-sdk wheels that may serve this wheel's GPUs."""
 LIBRARY_FOLDERS = ("lib", "lib64", "lib/rocm_sysdeps/lib")
 BITCODE_FOLDERS = ("lib/llvm/amdgcn/bitcode", "amdgcn/bitcode", "llvm/amdgcn/bitcode")
 LINKER_FOLDERS = ("lib/llvm/bin", "llvm/bin")
@@ -49,15 +45,23 @@ class Layout:
         return f"{self.name} ({', '.join(map(str, self.folders())) or self.absent})"
 
 
-def layouts(environ: Mapping[str, str] = os.environ, path: Sequence[str] | None = None) -> tuple[Layout, ...]:
+def layouts(
+    environ: Mapping[str, str] = os.environ, path: Sequence[str] | None = None, families: Iterable[str] | None = None
+) -> tuple[Layout, ...]:
     """Find the layouts on this machine, in order.
 
     Args:
         environ: environment variables.
         path: folders with Python packages; `sys.path` by default.
+        families: GPU families whose rocm-sdk wheels count, such as gfx94X_dcgpu; those of this wheel by default.
     """
+    if families is None:
+        from . import build_info
+
+        families = build_info.FAMILIES
+    packages = ("_rocm_sdk_core", "_rocm_sdk_libraries", *(f"_rocm_sdk_libraries_{name}" for name in families))
     sites = [Path(entry) for entry in (sys.path if path is None else path) if entry]
-    wheels = [site / package for site in sites for package in PACKAGES]
+    wheels = [site / package for site in sites for package in packages]
     prefix = environ.get("ROCM_PATH", "")
     user = [Path(entry) for entry in environ.get("LD_LIBRARY_PATH", "").split(":") if entry]
     named = Layout(name=f"ROCM_PATH={prefix}", prefixes=(Path(prefix),))

@@ -1,0 +1,129 @@
+"""`ci_build doctor`: examine a machine and a Python, print one screen; see the package's docstring."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ci_build.doctor import choice, machine, packages, rocm, screen, sets, surroundings
+from ci_build.doctor.diagnosis import Facts, Problem, of_machine
+from ci_build.doctor.diagnosis_packages import of_packages, of_python, of_rocm
+from ci_build.doctor.surroundings import Surroundings
+from ci_build.errors import CiBuildError, InputError, SickMachineError
+from ci_build.model import Severity, to_json
+
+
+def examine(here: Surroundings, index: str = "") -> Facts:
+    """Collect all facts.
+
+    Args:
+        here: what is examined.
+        index: URL or folder of an index whose sets are considered; empty for published wheels.
+    """
+    looked = machine.look(here)
+    installed, shadowed, leftovers = packages.look(here)
+    core = installed.get("rocm-sdk-core")
+    trees = rocm.look(here, core.version if core else "")
+    offers, index_error = _offers(index)
+    major = trees.found[0].major if trees.found else 0
+    fitting = choice.fitting(offers, here.python.minor, looked.names, major, here.finders)
+    return Facts(
+        environ=here.environ,
+        python=here.python,
+        machine=looked,
+        trees=trees,
+        packages=packages.Packages(
+            installed=installed,
+            shadowed=shadowed,
+            leftovers=leftovers,
+            lacking=packages.lacking(installed, here, trees.layouts),
+        ),
+        offers=offers,
+        fitting=fitting,
+        choice=choice.choose(fitting, installed, looked.names, major),
+        asked_index=index,
+        index_error=index_error,
+    )
+
+
+def _offers(index: str) -> tuple[tuple[sets.Offer, ...], str]:
+    try:
+        return (sets.read(index) if index else ()), ""
+    except InputError as error:
+        return (), str(error)
+
+
+def diagnose(facts: Facts, here: Surroundings) -> tuple[Problem, ...]:
+    """All problems, in the order in which they are mended."""
+    found = [*of_machine(facts), *of_rocm(facts), *of_python(facts), *of_packages(facts, here.finders)]
+    return tuple(sorted(found, key=lambda problem: problem.severity is not Severity.ERROR))
+
+
+def as_json(facts: Facts, problems: Sequence[Problem]) -> Mapping[str, object]:
+    """Facts and problems as JSON values."""
+    return {
+        "python": to_json(facts.python),
+        "machine": to_json(facts.machine),
+        "rocm": to_json(facts.trees.found),
+        "packages": to_json(facts.packages),
+        "fits": to_json(facts.choice),
+        "sets_that_fit": [offer.digest for offer in facts.fitting],
+        "problems": to_json(problems),
+    }
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ci_build doctor",
+        description="Say what GPU, driver, ROCm, Python and jax packages are here, what is wrong, and what mends it.",
+        epilog=f"Exit code: 0 when nothing is wrong, {SickMachineError.exit_code} when something is.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--python", metavar="PATH", help="examine this Python instead of the one that runs this")
+    parser.add_argument("--index", metavar="URL", default="", help="index, or bucket in a folder, whose sets count")
+    parser.add_argument("--json", action="store_true", help="print facts and problems as JSON")
+    return parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command; the result is its exit code."""
+    options = _parser().parse_args(arguments)
+    environ = dict(os.environ)
+    try:
+        python = surroundings.other_python(options.python, environ) if options.python else surroundings.own_python()
+    except CiBuildError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        return error.exit_code
+    system = os.uname()
+    here = Surroundings(
+        environ=environ,
+        root=Path("/"),
+        system=(system.sysname, system.machine, system.release),
+        libc=_libc(),
+        python=python,
+        finders=surroundings.load_finders(),
+    )
+    facts = examine(here, options.index)
+    problems = diagnose(facts, here)
+    text = json.dumps(as_json(facts, problems), indent=2) if options.json else screen.show(facts, problems)
+    print(text)  # noqa: T201
+    wrong = any(problem.severity is Severity.ERROR for problem in problems)
+    return SickMachineError.exit_code if wrong else 0
+
+
+def _libc() -> str:
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (OSError, ValueError):
+        return ""
+
+
+if __name__ == "__main__":
+    # Whoever reads only the first lines, as `head` does, ends this like any other program.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    sys.exit(run(sys.argv[1:]))

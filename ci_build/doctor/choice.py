@@ -1,0 +1,84 @@
+"""Which packages belong on this machine: a set of the given index, or else published wheels that go together."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ci_build import targets
+from ci_build.doctor.packages import Package
+from ci_build.doctor.sets import Offer
+from ci_build.doctor.surroundings import Finders
+
+_DEFAULTS = tomllib.loads(Path(__file__).parents[1].joinpath("defaults.toml").read_text(encoding="utf-8"))
+SUPPORTED: tuple[str, ...] = tuple(_DEFAULTS["pythons"]["supported"])
+"""Pythons that there are wheels for."""
+JAX: str = _DEFAULTS["build"]["jax_version"]
+"""What to install where nothing else decides."""
+ROCM_MAJOR = int(_DEFAULTS["published"]["rocm_version"].partition(".")[0])
+"""Of the published wheels."""
+BEST_PYTHON = SUPPORTED[len(SUPPORTED) // 2 - 1]
+"""What to propose where the present one does not serve: neither the oldest nor one that few wheels are for yet."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """What to install.
+
+    Attributes:
+        packages: name -> version; 0.10.2.* is the newest post-release of 0.10.2.
+        index: URL of the index with the set; empty for published wheels.
+        about: one line for people.
+        major: of the ROCm that it needs.
+    """
+
+    packages: Mapping[str, str]
+    index: str
+    about: str
+    major: int
+
+
+def accepted() -> tuple[str, ...]:
+    """The processors that XLA accepts."""
+    return tuple(row.name for row in targets.table() if row.xla and row.covers == (row.name,))
+
+
+def fitting(
+    offers: Iterable[Offer], python: str, names: Sequence[str], major: int, finders: Finders
+) -> tuple[Offer, ...]:
+    """The sets that serve this Python and every one of these GPUs, those for the ROCm at hand first.
+
+    Args:
+        offers: newest first.
+        python: such as 3.12.
+        names: gfx targets of the GPUs; unknown ones are left out.
+        major: of the ROCm that is installed; 0 when there is none.
+    """
+    covers = targets.covers()
+    fits = [
+        offer
+        for offer in offers
+        if python in offer.pythons and all(finders.gpus.has_code(name, offer.tiers, covers) for name in names)
+    ]
+    return tuple(sorted(fits, key=lambda offer: bool(major) and offer.major != major))
+
+
+def choose(offers: Sequence[Offer], installed: Mapping[str, Package], names: Sequence[str], major: int) -> Choice:
+    """Choose among fitting sets, else published wheels: those for the jax that is there, else the usual ones."""
+    if offers:
+        return _of_set(offers[0], names)
+    jax = installed.get("jax")
+    found = re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9]+", jax.version) if jax else None
+    version, major = found[0] if found else JAX, major or ROCM_MAJOR
+    packages = {"jax": version, "jaxlib": version}
+    packages |= {f"jax-rocm{major}-{part}": f"{version}.*" for part in ("pjrt", "plugin")}
+    return Choice(packages=packages, index="", about=f"published wheels: jax {version} for ROCm {major}", major=major)
+
+
+def _of_set(offer: Offer, names: Sequence[str]) -> Choice:
+    tiers = ", ".join(f"{name} {offer.tiers[name]}" for name in names if name in offer.tiers)
+    about = f"set {offer.digest[:12]}: jax {offer.jax}, ROCm {offer.rocm}" + (f"; {tiers}" if tiers else "")
+    return Choice(packages=offer.packages, index=offer.simple, about=about, major=offer.major)

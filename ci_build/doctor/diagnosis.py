@@ -1,0 +1,166 @@
+"""Facts -> problems, each with its remedy, in the order in which they are mended. Nothing here looks at the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ci_build.doctor.choice import Choice
+from ci_build.doctor.machine import Machine
+from ci_build.doctor.packages import Packages
+from ci_build.doctor.remedies import CONTAINER_FLAGS
+from ci_build.doctor.rocm import Trees
+from ci_build.doctor.sets import Offer
+from ci_build.doctor.surroundings import Python
+from ci_build.model import Severity
+
+_GLIBC = (2, 28)
+"""manylinux_2_28."""
+_SMALL_SHM_MIB = 64.0
+"""Docker's default size of /dev/shm, in which RCCL does not fit."""
+_GPU_PLATFORMS = {"rocm", "gpu"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """Something that is wrong.
+
+    Attributes:
+        code: kebab-case name.
+        severity: an error stops jax from using the GPU; a warning does not.
+        message: what was found.
+        commands: what mends it, in order; empty where no command does.
+    """
+
+    code: str
+    severity: Severity
+    message: str
+    commands: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """All that was found.
+
+    Attributes:
+        environ: the user's environment variables.
+        offers: all sets of the given index.
+        fitting: those that serve this machine, best first.
+        choice: what belongs on this machine.
+        asked_index: what the user gave as index; empty when nothing.
+        index_error: why it cannot be read.
+    """
+
+    environ: Mapping[str, str]
+    python: Python
+    machine: Machine
+    trees: Trees
+    packages: Packages
+    offers: tuple[Offer, ...]
+    fitting: tuple[Offer, ...]
+    choice: Choice
+    asked_index: str = ""
+    index_error: str = ""
+
+
+def error(code: str, message: str, *commands: str) -> Problem:
+    """Something that stops jax from using the GPU."""
+    return Problem(code=code, severity=Severity.ERROR, message=message, commands=commands)
+
+
+def warning(code: str, message: str, *commands: str) -> Problem:
+    """Something that will hurt, or may."""
+    return Problem(code=code, severity=Severity.WARNING, message=message, commands=commands)
+
+
+def of_machine(facts: Facts) -> Iterator[Problem]:
+    """System, driver, devices, and the settings that hide GPUs."""
+    yield from _system(facts.machine)
+    yield from _gpu(facts.machine)
+    yield from _settings(facts)
+
+
+def _system(machine: Machine) -> Iterator[Problem]:
+    name, architecture, _ = machine.kernel
+    if (name, architecture) != ("Linux", "x86_64"):
+        yield error("platform", f"This is {name} on {architecture}; jax for ROCm comes for Linux on x86_64 alone.")
+    words = machine.libc.split()
+    number = words[1].split(".") if len(words) == 2 else []
+    if not all(part.isdecimal() for part in number) or tuple(map(int, number[:2])) < _GLIBC:
+        have = machine.libc or "another C library"
+        yield error("glibc", f"The wheels need glibc 2.28 or newer, and this system has {have}; use a newer system.")
+
+
+def _gpu(machine: Machine) -> Iterator[Problem]:
+    flags = f"docker run {CONTAINER_FLAGS} IMAGE"
+    if not machine.gpus:
+        yield _no_gpu(machine, flags)
+        return
+    if machine.wsl:
+        return
+    there = ", ".join(sorted({gpu.name or "an AMD GPU" for gpu in machine.gpus}))
+    devices = [device for device in (machine.kfd, *machine.render) if device is not None]
+    denied = [device for device in devices if not device.usable]
+    if machine.kfd is None or not machine.render:
+        what = "/dev/kfd" if machine.kfd is None else "a render node in /dev/dri"
+        message = f"{there} was found, but there is no {what}"
+        if machine.container:
+            yield error("device-missing", f"{message}: the container was started without it.", flags)
+        else:
+            yield error("device-missing", f"{message}; load the driver.", "sudo modprobe amdgpu")
+    elif denied:
+        yield _denied([device.path for device in denied], {device.group for device in denied}, machine)
+    if machine.mask and not machine.names:
+        name = machine.mask.partition("=")[0]
+        yield error("gpu-hidden", f"{there} was found, but {machine.mask} hides it.", f"unset {name}")
+
+
+def _no_gpu(machine: Machine, flags: str) -> Problem:
+    if machine.container:
+        return error("gpu-missing", "No AMD GPU is visible in this container; start it with the GPUs' devices.", flags)
+    if machine.cards:
+        message = f"{machine.cards} AMD GPU{'s are' if machine.cards > 1 else ' is'} on the PCI bus, "
+        if machine.driver:
+            return error("gpu-not-in-kfd", message + "but amdgpu does not offer computing on it; see `sudo dmesg`.")
+        return error("driver-missing", message + "but the driver amdgpu is not loaded.", "sudo modprobe amdgpu")
+    return error("gpu-missing", "This machine has no AMD GPU.")
+
+
+def _denied(paths: list[str], groups: set[str], machine: Machine) -> Problem:
+    message = f"This user may not open {', '.join(paths)}"
+    names = ",".join(sorted(groups))
+    if groups <= set(machine.groups):
+        return error(
+            "device-denied",
+            f"{message}, though in its group; it needs the mode 0660.",
+            f"sudo chmod 0660 {' '.join(paths)}",
+        )
+    if machine.container:
+        more = " ".join(f"--group-add {group}" for group in sorted(groups))
+        return error("device-denied", f"{message}; the container needs the groups {names}.", f"docker run {more} IMAGE")
+    return error(
+        "device-denied",
+        f"{message}, which belong to {names}; join, then log in again.",
+        f'sudo usermod -aG {names} "$USER"',
+    )
+
+
+def _settings(facts: Facts) -> Iterator[Problem]:
+    environ, machine = facts.environ, facts.machine
+    asked = {word.strip().lower() for word in environ.get("JAX_PLATFORMS", "").split(",") if word.strip()}
+    if asked and not asked & _GPU_PLATFORMS:
+        yield error(
+            "platforms", f"JAX_PLATFORMS={environ['JAX_PLATFORMS']} keeps jax away from the GPU.", "unset JAX_PLATFORMS"
+        )
+    if environ.get("HSA_OVERRIDE_GFX_VERSION"):
+        yield warning(
+            "gfx-override",
+            f"HSA_OVERRIDE_GFX_VERSION={environ['HSA_OVERRIDE_GFX_VERSION']} makes ROCm take the GPU for another one.",
+            "unset HSA_OVERRIDE_GFX_VERSION",
+        )
+    if sum(gpu.visible for gpu in machine.gpus) > 1 and machine.shm_mib <= _SMALL_SHM_MIB:
+        yield warning(
+            "small-shm",
+            f"Shared memory (/dev/shm) has only {machine.shm_mib:.0f} MiB, too little for RCCL on several GPUs.",
+            "docker run --shm-size=64g IMAGE" if machine.container else "sudo mount -o remount,size=64g /dev/shm",
+        )

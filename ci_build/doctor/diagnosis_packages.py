@@ -1,0 +1,214 @@
+"""Facts about ROCm, Python and packages -> problems; pure. See diagnosis.py."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ci_build.doctor import remedies
+from ci_build.doctor.choice import BEST_PYTHON, SUPPORTED, accepted
+from ci_build.doctor.diagnosis import Facts, Problem, error, warning
+from ci_build.doctor.packages import Package
+from ci_build.doctor.surroundings import Finders
+
+
+def of_rocm(facts: Facts) -> Iterator[Problem]:
+    """Where ROCm is, and whether it is the one that the packages need."""
+    trees, python = facts.trees, facts.python
+    needs = {package.major for package in facts.packages.native("pjrt")} or {facts.choice.major}
+    install = remedies.install_rocm(python, max(needs), facts.machine.names)
+    if trees.prefix_empty:
+        yield error("rocm-path", f"ROCM_PATH={trees.prefix} holds no libraries.", "unset ROCM_PATH")
+    if not trees.found:
+        if trees.elsewhere:
+            newest = trees.elsewhere[-1]
+            yield error(
+                "rocm-elsewhere", f"ROCm is in {newest}, where nobody looks.", f"export ROCM_PATH={shlex.quote(newest)}"
+            )
+        else:
+            yield error(
+                "rocm-missing", "There is no ROCm: neither as wheels, nor in ROCM_PATH, nor in /opt/rocm.", install
+            )
+        return
+    majors = {rocm.major for rocm in trees.found if rocm.major}
+    if majors and not majors & needs:
+        have = ", ".join(f"{rocm.version or rocm.major} in {rocm.folder}" for rocm in trees.found)
+        yield error("rocm-major", f"The packages need ROCm {max(needs)}, and there is ROCm {have}.", install)
+    first = trees.found[0]
+    others = [rocm for rocm in trees.found[1:] if rocm.version and rocm.version != first.version]
+    if first.layout == "LD_LIBRARY_PATH" and others:
+        have = first.version or first.major
+        yield warning(
+            "rocm-mixed",
+            f"LD_LIBRARY_PATH puts ROCm {have} before {others[0].version} of {others[0].folder}.",
+            "unset LD_LIBRARY_PATH",
+        )
+    if facts.packages.lacking and majors & needs:
+        names = sorted({name for names in facts.packages.lacking.values() for name in names})
+        files = ", ".join(sorted({Path(file).name for file in facts.packages.lacking}))
+        yield error("library-missing", f"{', '.join(names)}, needed by {files}, is nowhere.", install)
+
+
+def of_python(facts: Facts) -> Iterator[Problem]:
+    """Whether there are wheels for this Python."""
+    python = facts.python
+    if python.minor in SUPPORTED and python.implementation == "CPython" and not python.free_threaded:
+        return
+    what = f"{python.implementation} {python.version}{' without GIL' if python.free_threaded else ''}"
+    make, made = remedies.another_python(BEST_PYTHON)
+    chosen = facts.choice
+    yield error(
+        "python",
+        f"There are wheels for CPython {SUPPORTED[0]} to {SUPPORTED[-1]}, and this is {what}.",
+        make,
+        remedies.install(made, chosen.packages, chosen.index),
+    )
+
+
+def of_packages(facts: Facts, finders: Finders) -> Iterator[Problem]:
+    """Whether the jax packages are there, whole, and fit each other and the GPU."""
+    if facts.index_error:
+        yield warning("index", facts.index_error)
+    elif facts.asked_index and not facts.fitting:
+        yield _no_set(facts)
+    packages, python = facts.packages, facts.python
+    install = remedies.install(python, facts.choice.packages, facts.choice.index)
+    yield from _too_much(facts, install)
+    missing = _missing(facts)
+    if missing:
+        yield error(
+            "not-installed", f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed.", install
+        )
+    misfits = [*_misfits(packages.installed, finders)]
+    if misfits:
+        yield error("misfit", " ".join(misfits), install)
+    damaged = [package for package in packages.installed.values() if package.damaged]
+    for package in damaged:
+        some = ", ".join(package.damaged[:3]) + (" and more" if len(package.damaged) > 3 else "")
+        again = remedies.pip(
+            python, "install", "--force-reinstall", "--no-deps", *_index(facts), f"{package.name}=={package.version}"
+        )
+        yield error(
+            "damaged", f"{package.name} {package.version} is damaged: {some} is missing or has another size.", again
+        )
+    yield from _gpus(facts, finders, install)
+
+
+def _index(facts: Facts) -> tuple[str, ...]:
+    return ("--extra-index-url", facts.choice.index) if facts.choice.index else ()
+
+
+def _no_set(facts: Facts) -> Problem:
+    gpus = ",".join(facts.machine.names)
+    held = sorted({target for offer in facts.offers for target in offer.tiers})
+    pythons = sorted({python for offer in facts.offers for python in offer.pythons})
+    return error(
+        "no-set-fits",
+        f"No set of {facts.asked_index} is for Python {facts.python.minor} and {gpus or 'any GPU'}; "
+        f"there are sets for {', '.join(held) or 'nothing'} and Python {', '.join(pythons) or 'none'}.",
+        f"python3 build/ci_build release --local --targets={gpus or 'default'} --python-versions={facts.python.minor}",
+    )
+
+
+def _too_much(facts: Facts, install: str) -> Iterator[Problem]:
+    packages, python = facts.packages, facts.python
+    majors = sorted({package.major for package in packages.installed.values() if package.major})
+    wrong = [p.name for p in packages.installed.values() if p.major and p.major != facts.choice.major]
+    if len(majors) > 1:
+        yield error(
+            "several-majors",
+            f"Packages for ROCm {' and '.join(map(str, majors))} are side by side; one process can use one of them.",
+            remedies.uninstall(python, *wrong),
+            install,
+        )
+    for package in packages.shadowed:
+        kept = packages.installed[package.name]
+        yield error(
+            "twice",
+            f"{package.name} is there twice: {kept.version} in {kept.folder}, {package.version} in {package.folder}.",
+            remedies.uninstall(python, package.name),
+            remedies.uninstall(python, package.name),
+            install,
+        )
+    if packages.leftovers:
+        folders = remedies.join(packages.leftovers)
+        yield error(
+            "leftovers", f"{', '.join(packages.leftovers)} belongs to no installed package.", f"rm -r {folders}"
+        )
+    cuda = [name for name in packages.installed if name.startswith("jax-cuda")]
+    if cuda:
+        yield warning(
+            "cuda-beside",
+            f"{', '.join(cuda)} is installed as well; jax starts that too, and it complains where no NVIDIA GPU is.",
+            remedies.uninstall(python, *cuda),
+        )
+
+
+def _missing(facts: Facts) -> list[str]:
+    installed, majors = (
+        facts.packages.installed,
+        sorted({p.major for p in facts.packages.installed.values() if p.major}),
+    )
+    major = majors[0] if len(majors) == 1 else facts.choice.major
+    wanted = ("jax", "jaxlib", f"jax-rocm{major}-pjrt", f"jax-rocm{major}-plugin")
+    return [name for name in wanted if name not in installed]
+
+
+def _misfits(installed: Mapping[str, Package], finders: Finders) -> Iterator[str]:
+    for package in installed.values():
+        for requirement in package.requires:
+            found = re.fullmatch(r"([A-Za-z0-9._-]+?)\s*(?:\[[^]]*\])?\s*\(?([<>=!~].*?)?\)?", requirement.strip())
+            name = re.sub(r"[-_.]+", "-", found[1]).lower() if found else ""
+            have = installed[name].version if name in installed else ""
+            if found and found[2] and have and not _accepts(found[2], have, finders):
+                yield f"{package.name} {package.version} needs {name}{found[2]}, but {have} is installed."
+    have = installed["jaxlib"].version if "jaxlib" in installed else ""
+    for pjrt in (package for package in installed.values() if package.part == "pjrt" and have):
+        # Wheels that do not say what they need go with the jaxlib of the same release series: the PJRT interface of
+        # one release is not that of the next.
+        silent = not any(requirement.startswith("jaxlib") for requirement in pjrt.requires)
+        if silent and _series(pjrt.version) != _series(have):
+            yield f"{pjrt.name} {pjrt.version} goes with jaxlib {_series(pjrt.version)}, but {have} is installed."
+
+
+def _accepts(specifier: str, version: str, finders: Finders) -> bool:
+    exact = re.fullmatch(r"==\s*([^*,\s]+)", specifier)
+    # 0.10.2.post1 does not satisfy ==0.10.2, while 0.10.2+rocm7.2.0 does (PEP 440).
+    return (
+        exact[1] in (version, version.partition("+")[0])
+        if exact
+        else bool(finders.versions.accepts(specifier, version))
+    )
+
+
+def _series(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _gpus(facts: Facts, finders: Finders, install: str) -> Iterator[Problem]:
+    names = facts.machine.names
+    if not names:
+        return
+    refused = [name for name in names if name not in accepted()]
+    if len(refused) == len(names):
+        yield error(
+            "gpu-unsupported",
+            f"XLA does not accept {', '.join(refused)}; it accepts {', '.join(accepted())}. No wheel changes that.",
+        )
+        return
+    if refused:
+        keep = ",".join(str(i) for i, gpu in enumerate(facts.machine.gpus) if gpu.name not in refused)
+        yield warning(
+            "gpu-unsupported", f"XLA does not accept {', '.join(refused)}.", f"export HIP_VISIBLE_DEVICES={keep}"
+        )
+    for pjrt in facts.packages.native("pjrt"):
+        usable = [name for name in names if name not in refused]
+        lacking = [name for name in usable if not finders.gpus.has_code(name, pjrt.targets, pjrt.covers)]
+        if lacking:
+            words = (
+                f"{pjrt.name} {pjrt.version} has no code for {', '.join(lacking)}, only for {', '.join(pjrt.targets)}."
+            )
+            build = f"python3 build/ci_build release --local --targets={','.join(names)}"
+            yield error("gpu-not-in-wheel", words, install if facts.fitting else build)

@@ -1,0 +1,196 @@
+"""The machine: system, container, driver, device files, GPUs. Files are read; nothing is started or opened for use.
+
+Sources: Linux, Documentation/ABI/testing/sysfs-bus-pci and drivers/gpu/drm/amd/amdkfd/kfd_topology.c.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from ci_build import targets
+from ci_build.doctor.surroundings import Surroundings
+
+_AMD = "0x1002"
+_DISPLAY_CLASSES = ("0x03", "0x12")
+"""PCI base classes of display controllers and processing accelerators."""
+_VIDEO_MEMORY = ("1", "2")
+"""Heap types of a KFD memory bank that lie on the GPU: public and private frame buffer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gpu:
+    """One GPU that the kernel shows.
+
+    Attributes:
+        name: gfx target; empty where the kernel does not tell, as on WSL.
+        product: what that target is sold as; empty for one that the table does not hold.
+        memory: bytes of its own memory; 0 when unknown or shared with the CPU.
+        visible: the masks of the environment let it through.
+    """
+
+    name: str
+    product: str
+    memory: int
+    visible: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Device:
+    """One device file of the driver.
+
+    Attributes:
+        usable: this user may read and write it.
+        group: that it belongs to, by name or by number.
+        mode: permissions, such as 0o660.
+    """
+
+    path: str
+    usable: bool
+    group: str
+    mode: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Machine:
+    """What the doctor knows about the machine.
+
+    Attributes:
+        distribution: such as "Ubuntu 24.04.1 LTS".
+        kernel: name, machine and release of the running kernel.
+        libc: such as "glibc 2.39"; empty when it is not glibc.
+        container: what kind of container this is, or empty.
+        wsl: it is the Windows Subsystem for Linux with a GPU.
+        driver: version of amdgpu, or that of the kernel it belongs to; empty when it is not loaded.
+        cards: AMD GPUs on the PCI bus, driver or not.
+        mask: the setting that hides the last GPU, such as HIP_VISIBLE_DEVICES=-1; or empty.
+        kfd: /dev/kfd, if it is there.
+        render: the render nodes that belong to AMD GPUs.
+        groups: names of the groups of this user.
+        shm_mib: size of /dev/shm.
+    """
+
+    distribution: str
+    kernel: tuple[str, str, str]
+    libc: str
+    container: str
+    wsl: bool
+    driver: str
+    cards: int
+    gpus: tuple[Gpu, ...]
+    mask: str
+    kfd: Device | None
+    render: tuple[Device, ...]
+    groups: tuple[str, ...]
+    shm_mib: float
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The gfx targets of the visible GPUs, each once."""
+        return tuple(dict.fromkeys(gpu.name for gpu in self.gpus if gpu.name and gpu.visible))
+
+
+def look(here: Surroundings) -> Machine:
+    """Look at the machine."""
+    finders, root = here.finders.gpus, here.root
+    wsl = finders.DXG.exists()
+    installed = finders.installed()
+    left, mask = finders.visible(installed, here.environ)
+    nodes = {gpu.node for gpu in left}
+    known = targets.load_table().targets
+    gpus = tuple(
+        Gpu(
+            name=gpu.name,
+            product=known[gpu.name].product if gpu.name in known else "",
+            memory=_memory(finders.NODES / gpu.node) if gpu.node else 0,
+            visible=gpu.node in nodes,
+        )
+        for gpu in installed
+    )
+    return Machine(
+        distribution=_distribution(root),
+        kernel=here.system,
+        libc=here.libc,
+        container=_container(root, here.environ.get("container", "")),
+        wsl=wsl,
+        driver=_driver(root, here.system[2]),
+        cards=_cards(root),
+        gpus=gpus,
+        mask=mask,
+        kfd=_device(finders.KFD, root) if finders.KFD.exists() else None,
+        render=tuple(_device(path, root) for path in _render_nodes(root)),
+        groups=tuple(sorted({_group(number) for number in os.getgroups()})),
+        shm_mib=finders.shm_mib(),
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _distribution(root: Path) -> str:
+    for line in _text(root / "etc/os-release").splitlines():
+        if line.startswith("PRETTY_NAME="):
+            return line.partition("=")[2].strip("\"'")
+    return "an unknown distribution"
+
+
+def _container(root: Path, said: str) -> str:
+    if (root / ".dockerenv").exists():
+        return "docker"
+    if (root / "run/.containerenv").exists():
+        return "podman"
+    if any((root / name).exists() for name in (".singularity.d", "singularity")):
+        return "apptainer"
+    return "kubernetes" if (root / "var/run/secrets/kubernetes.io").exists() else said
+
+
+def _driver(root: Path, kernel: str) -> str:
+    folder = root / "sys/module/amdgpu"
+    # Only the driver that AMD ships apart from the kernel has a version of its own.
+    return (_text(folder / "version") or f"of kernel {kernel}") if folder.exists() else ""
+
+
+def _cards(root: Path) -> int:
+    try:
+        devices = sorted((root / "sys/bus/pci/devices").iterdir())
+    except OSError:
+        return 0
+    return sum(_text(d / "vendor") == _AMD and _text(d / "class").startswith(_DISPLAY_CLASSES) for d in devices)
+
+
+def _memory(node: Path) -> int:
+    total = 0
+    for bank in node.glob("mem_banks/*/properties"):
+        facts = dict(pair for line in _text(bank).splitlines() if len(pair := line.split()) == 2)
+        size = facts.get("size_in_bytes", "")
+        total += int(size) if facts.get("heap_type") in _VIDEO_MEMORY and size.isdecimal() else 0
+    return total
+
+
+def _render_nodes(root: Path) -> list[Path]:
+    # A render node of another maker's GPU has another vendor; where sysfs is hidden, each counts.
+    found = sorted((root / "dev/dri").glob("renderD*"))
+    return [node for node in found if _text(root / f"sys/class/drm/{node.name}/device/vendor") in ("", _AMD)]
+
+
+def _device(path: Path, root: Path) -> Device:
+    facts = path.stat()
+    return Device(
+        path=f"/{path.relative_to(root)}",
+        usable=os.access(path, os.R_OK | os.W_OK),
+        group=_group(facts.st_gid),
+        mode=facts.st_mode & 0o777,
+    )
+
+
+def _group(number: int) -> str:
+    try:
+        return grp.getgrgid(number).gr_name
+    except KeyError:
+        return str(number)

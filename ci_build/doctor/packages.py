@@ -1,0 +1,186 @@
+"""The jax packages of a Python: versions, pins, what their wheels say, their libraries; nothing is imported."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+from typing import Any
+
+from ci_build.doctor.surroundings import Surroundings
+from ci_build.errors import ElfError
+from ci_build.wheel import elf64
+
+_OURS = re.compile(r"jax|jaxlib|jax-(?:rocm|cuda)[0-9]+-(?:pjrt|plugin)|rocm|rocm-sdk(?:-[a-z0-9-]+)?|libtpu")
+_NATIVE = re.compile(r"jax-rocm([0-9]+)-(pjrt|plugin)")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Package:
+    """One installed distribution.
+
+    Attributes:
+        name: normalised (PEP 503).
+        folder: that it is installed in.
+        requires: its Requires-Dist lines without a marker.
+        targets: gfx targets that its wheel says it has code for; empty when it does not say.
+        covers: generic target -> processors that run its code.
+        xla_targets: processors that its XLA accepts; empty when it does not say.
+        rocm: version of the ROCm that it was built for; empty when it does not say.
+        damaged: files that RECORD lists and that are missing or have another size.
+        needs: library file -> the shared libraries that it needs.
+    """
+
+    name: str
+    version: str
+    folder: str
+    requires: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    covers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    xla_targets: tuple[str, ...] = ()
+    rocm: str = ""
+    damaged: tuple[str, ...] = ()
+    needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def major(self) -> int:
+        """The ROCm major in the name of a pjrt or plugin; 0 for any other."""
+        found = _NATIVE.fullmatch(self.name)
+        return int(found[1]) if found else 0
+
+    @property
+    def part(self) -> str:
+        """Pjrt or plugin, in small letters; empty for any other."""
+        found = _NATIVE.fullmatch(self.name)
+        return found[2] if found else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packages:
+    """What is installed.
+
+    Attributes:
+        installed: as Python finds them: the first of each name counts.
+        shadowed: further ones of the same names.
+        leftovers: folders of a plugin that no distribution owns.
+        lacking: library file -> libraries that it needs and that nothing provides.
+    """
+
+    installed: Mapping[str, Package]
+    shadowed: tuple[Package, ...]
+    leftovers: tuple[str, ...]
+    lacking: Mapping[str, tuple[str, ...]]
+
+    def native(self, part: str) -> tuple[Package, ...]:
+        """The packages for ROCm of that part: pjrt or plugin."""
+        return tuple(package for package in self.installed.values() if package.part == part)
+
+
+def look(here: Surroundings) -> tuple[dict[str, Package], tuple[Package, ...], tuple[str, ...]]:
+    """Look at what is installed: by name, shadowed, leftovers."""
+    first: dict[str, Package] = {}
+    shadowed: list[Package] = []
+    leftovers: list[str] = []
+    for entry in here.python.path:
+        for distribution in distributions(path=[entry]):
+            package = _package(distribution, entry)
+            if package is None:
+                continue
+            if package.name in first:
+                shadowed.append(package)
+            else:
+                first[package.name] = package
+        leftovers += _leftovers(Path(entry))
+    return dict(sorted(first.items())), tuple(shadowed), tuple(leftovers)
+
+
+def lacking(
+    packages: Mapping[str, Package], here: Surroundings, layouts: Sequence[object]
+) -> dict[str, tuple[str, ...]]:
+    """Ask the loader for each library that the packages need: library file -> what nothing provides."""
+    found = {}
+    for package in packages.values():
+        for file, needed in package.needs.items():
+            missing = here.finders.rocm.missing(needed, layouts)
+            if missing:
+                found[file] = tuple(missing)
+    return found
+
+
+def _package(distribution: Distribution, entry: str) -> Package | None:
+    metadata = distribution.metadata
+    name = re.sub(r"[-_.]+", "-", str(metadata["Name"] or "")).lower()
+    if not _OURS.fullmatch(name):
+        return None
+    requires = tuple(line for line in distribution.requires or () if ";" not in line)
+    plain = Package(name=name, version=str(metadata["Version"] or ""), folder=entry, requires=requires)
+    if not plain.part:
+        return plain
+    files = [Path(entry, path) for path, _ in _record(distribution)]
+    info = _build_info(files)
+    members = info.get("members", ())
+    return Package(
+        name=name,
+        version=plain.version,
+        folder=entry,
+        requires=requires,
+        targets=tuple(sorted({target for member in members for target in member["targets"]})),
+        covers={generic: tuple(names) for generic, names in info.get("covers", {}).items()},
+        xla_targets=tuple(info.get("xla_targets", ())),
+        rocm=str(info.get("rocm_version", "")),
+        damaged=tuple(_damaged(distribution, entry)),
+        needs={str(path): _needed(path) for path in files if path.suffix == ".so" and path.is_file()},
+    )
+
+
+def _record(distribution: Distribution) -> Iterator[tuple[str, str]]:
+    for row in csv.reader((distribution.read_text("RECORD") or "").splitlines()):
+        if len(row) == 3:
+            yield row[0], row[2]
+
+
+def _damaged(distribution: Distribution, entry: str) -> Iterator[str]:
+    for name, size in _record(distribution):
+        path = Path(entry, name)
+        if not path.is_file() or (size.isdecimal() and path.stat().st_size != int(size)):
+            yield str(path)
+
+
+def _build_info(files: Sequence[Path]) -> dict[str, Any]:
+    for path in files:
+        if path.name == "build_info.json":
+            try:
+                info = json.loads(path.read_text(encoding="utf-8"))
+            except (OSError, ValueError):
+                continue  # reported as damaged where it does not have its size
+            return info if isinstance(info, dict) else {}
+    return {}
+
+
+def _needed(path: Path) -> tuple[str, ...]:
+    try:
+        with elf64.open_image(path) as image:
+            table = image.dynamic()
+            strings = next((entry.value for entry in table if entry.tag == elf64.DT_STRTAB), 0)
+            size = next((entry.value for entry in table if entry.tag == elf64.DT_STRSZ), 0)
+            names = image.read(image.offset_of(strings), size) if size else b""
+            return tuple(elf64.text(names, e.value, path.name) for e in table if e.tag == elf64.DT_NEEDED)
+    except (OSError, ElfError):
+        return ()
+
+
+def _leftovers(site: Path) -> list[str]:
+    # A folder with nothing but caches is what pip leaves of a package that somebody had run.
+    found = []
+    for folder in (*site.glob("jax_plugins/xla_rocm*"), *site.glob("jax_rocm*_plugin")):
+        parts = re.fullmatch(r"xla_rocm([0-9]+)|jax_rocm([0-9]+)_plugin", folder.name)
+        if parts is None or not any(path.is_file() for path in folder.glob("*")):
+            continue
+        name = f"jax_rocm{parts[1] or parts[2]}_{'pjrt' if parts[1] else 'plugin'}"
+        if not any(site.glob(f"{name}-*.dist-info")):
+            found.append(str(folder))
+    return sorted(found)

@@ -1,0 +1,30 @@
+"""Describes the Python that runs it. Its text is also handed to other interpreters, so it is written for any Python 3.
+
+It imports nothing of this project.
+"""
+
+import importlib.util
+import json
+import os
+import platform
+import sys
+import sysconfig
+
+
+def describe() -> "dict[str, object]":
+    """Give the facts that decide which wheels fit, as JSON values."""
+    standard = sysconfig.get_path("stdlib")
+    return {
+        "version": platform.python_version(),
+        "implementation": platform.python_implementation(),
+        "free_threaded": bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
+        "executable": sys.executable,
+        "virtual": sys.prefix != sys.base_prefix,
+        "managed": os.path.exists(os.path.join(standard, "EXTERNALLY-MANAGED")),  # noqa: PTH110, PTH118
+        "pip": importlib.util.find_spec("pip") is not None,
+        "path": [entry for entry in sys.path if os.path.isdir(entry)],  # noqa: PTH112
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(describe()))  # noqa: T201

@@ -1,0 +1,109 @@
+"""Which ROCm is where: each layout that the loader searches, in its order, and the version found there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ci_build.doctor.surroundings import Surroundings
+
+_CORE = "_rocm_sdk_core"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rocm:
+    """One ROCm that the loader would search.
+
+    Attributes:
+        layout: how it is installed, in the loader's words, such as "/opt/rocm".
+        folder: where.
+        version: such as 7.2.0; empty when nothing says it.
+        hip_majors: numbers of the HIP runtimes in it, from their sonames.
+    """
+
+    layout: str
+    folder: str
+    version: str
+    hip_majors: tuple[int, ...]
+
+    @property
+    def major(self) -> int:
+        """The ROCm major; 0 when nothing says it."""
+        found = re.match(r"[0-9]+", self.version)
+        return int(found[0]) if found else max(self.hip_majors, default=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trees:
+    """Everything about ROCm.
+
+    Attributes:
+        found: what the loader would search, in its order.
+        elsewhere: folders under /opt that hold a ROCm and that nothing points to.
+        prefix: what ROCM_PATH says; empty when it is not set.
+        prefix_empty: ROCM_PATH names a folder that holds no libraries.
+        layouts: the loader's own, to look libraries up in.
+    """
+
+    found: tuple[Rocm, ...]
+    elsewhere: tuple[str, ...]
+    prefix: str
+    prefix_empty: bool
+    layouts: tuple[Any, ...]
+
+
+def look(here: Surroundings, core_version: str) -> Trees:
+    """Look for ROCm.
+
+    Args:
+        here: what is examined.
+        core_version: version of the installed rocm-sdk-core wheel, or empty.
+    """
+    finder = here.finders.rocm
+    folders = [Path(entry) for entry in here.python.path]
+    families = {p.name.removeprefix("_rocm_sdk_libraries_") for f in folders for p in f.glob("_rocm_sdk_libraries_*")}
+    layouts = finder.layouts(here.environ, here.python.path, families=sorted(families))
+    found: list[Rocm] = []
+    for layout in layouts:
+        for prefix in layout.prefixes:
+            rocm = _rocm(layout.name, prefix, _library_folders(layout, prefix), core_version)
+            if rocm.hip_majors or (rocm.version and not layout.flat):
+                found.append(rocm)
+    prefix = here.environ.get("ROCM_PATH", "")
+    named = [layout for layout in layouts if prefix and layout.name.startswith("ROCM_PATH=")]
+    elsewhere = sorted(str(path) for path in finder.OPT_ROCM.parent.glob("rocm-*") if _hip_majors([path / "lib"]))
+    reached = {str(Path(rocm.folder).resolve()) for rocm in found}
+    return Trees(
+        found=tuple(found),
+        elsewhere=tuple(path for path in elsewhere if str(Path(path).resolve()) not in reached),
+        prefix=prefix,
+        prefix_empty=any(not layout.folders() for layout in named),
+        layouts=layouts,
+    )
+
+
+def _library_folders(layout: Any, prefix: Path) -> list[Path]:  # noqa: ANN401 - the payload's own type
+    return [folder for folder in layout.folders() if folder == prefix or prefix in folder.parents]
+
+
+def _rocm(layout: str, prefix: Path, folders: Sequence[Path], core_version: str) -> Rocm:
+    version = core_version if prefix.name == _CORE else ""
+    for place in (prefix, prefix.parent):
+        try:
+            version = version or (place / ".info/version").read_text(encoding="utf-8", errors="replace").strip()
+        except OSError:
+            continue
+    release = re.match(r"[0-9][0-9a-z.]*", version)
+    return Rocm(
+        layout=layout, folder=str(prefix), version=release[0] if release else "", hip_majors=_hip_majors(folders)
+    )
+
+
+def _hip_majors(folders: Sequence[Path]) -> tuple[int, ...]:
+    names = (path.name for folder in folders for path in folder.glob("libamdhip64.so.*"))
+    return tuple(
+        sorted({int(found[1]) for name in names if (found := re.fullmatch(r"libamdhip64\.so\.([0-9]+)", name))})
+    )

@@ -1,0 +1,106 @@
+"""One screen for a person: what there is, what is wrong, the commands that mend it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from ci_build.doctor.diagnosis import Facts, Problem
+from ci_build.model import Severity
+from ci_build.units import human
+
+_WIDTH = 110
+
+
+def show(facts: Facts, problems: Sequence[Problem]) -> str:
+    """The whole text."""
+    lines = [_row(name, text) for name, text in _rows(facts)]
+    errors = [problem for problem in problems if problem.severity is Severity.ERROR]
+    warnings = [problem for problem in problems if problem.severity is not Severity.ERROR]
+    lines.append("")
+    lines.append(f"{len(errors) or 'Nothing'} wrong{':' if errors else '.'}")
+    for number, problem in enumerate(errors, 1):
+        lines += _problem(f"{number}. ", problem)
+    if warnings:
+        lines.append("To keep in mind:")
+        for problem in warnings:
+            lines += _problem("-  ", problem)
+    return "\n".join(lines)
+
+
+def _row(name: str, text: str) -> str:
+    return textwrap.fill(text, _WIDTH, initial_indent=f"{name:9} ", subsequent_indent=" " * 10, break_on_hyphens=False)
+
+
+def _problem(mark: str, problem: Problem) -> Iterator[str]:
+    yield textwrap.fill(
+        problem.message,
+        _WIDTH,
+        initial_indent=mark,
+        subsequent_indent="   ",
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+    # A command is never wrapped: it is there to be copied.
+    yield from (f"     {command}" for command in problem.commands)
+
+
+def _rows(facts: Facts) -> Iterator[tuple[str, str]]:
+    machine, python = facts.machine, facts.python
+    where = f"{machine.distribution}, {' '.join((machine.kernel[0], machine.kernel[2], machine.kernel[1]))}"
+    inside = f", in a container ({machine.container})" if machine.container else ""
+    yield "Machine", f"{where}, {machine.libc or 'no glibc'}{inside}{', WSL' if machine.wsl else ''}"
+    yield "Driver", f"amdgpu {machine.driver}" if machine.driver else "amdgpu is not loaded"
+    yield "GPU", _gpus(facts)
+    if machine.kfd or machine.render:
+        yield "Access", _access(facts)
+    yield (
+        "ROCm",
+        "; ".join(f"{rocm.version or f'{rocm.major}.?'} in {rocm.folder} ({rocm.layout})" for rocm in facts.trees.found)
+        or "not found",
+    )
+    kind = " (virtual environment)" if python.virtual else " (of the operating system)" if python.managed else ""
+    yield "Python", f"{python.version} {python.executable}{kind}{'' if python.pip else ', without pip'}"
+    yield "Packages", ", ".join(f"{p.name} {p.version}" for p in facts.packages.installed.values()) or "no jax"
+    for pjrt in facts.packages.native("pjrt"):
+        yield "", f"{pjrt.name} has code for {', '.join(pjrt.targets) or 'targets that it does not name'}"
+    yield "Fits", _fits(facts)
+
+
+def _gpus(facts: Facts) -> str:
+    kinds = Counter(
+        (
+            gpu.name or "AMD GPU of unknown kind",
+            gpu.product,
+            f"{human(gpu.memory)} each" if gpu.memory else "",
+            "" if gpu.visible else f"hidden by {facts.machine.mask or 'a mask'}",
+        )
+        for gpu in facts.machine.gpus
+    )
+    texts = []
+    for (name, *more), count in kinds.items():
+        about = "; ".join(filter(None, more))
+        texts.append(f"{count} x {name}{f' ({about})' if about else ''}")
+    if texts:
+        return ", ".join(texts)
+    cards = facts.machine.cards
+    return f"none that the driver shows; {cards} from AMD on the PCI bus" if cards else "none from AMD"
+
+
+def _access(facts: Facts) -> str:
+    devices = [device for device in (facts.machine.kfd, *facts.machine.render) if device is not None]
+    states = Counter((device.usable, device.group, f"{device.mode:04o}") for device in devices)
+    first = {state: next(d for d in devices if (d.usable, d.group, f"{d.mode:04o}") == state) for state in states}
+    texts = []
+    for state, count in states.items():
+        usable, group, mode = state
+        more = f" and {count - 1} more" if count > 1 else ""
+        texts.append(f"{first[state].path}{more} {'usable' if usable else 'NOT usable'} (group {group}, mode {mode})")
+    return "; ".join(texts)
+
+
+def _fits(facts: Facts) -> str:
+    if not facts.asked_index or facts.fitting:
+        return f"{facts.choice.about}{f' from {facts.choice.index}' if facts.choice.index else ''}"
+    return f"no set of {facts.asked_index}"
