@@ -10,7 +10,8 @@ from ci_build.errors import FatbinError
 from ci_build.model import Finding
 from ci_build.wheel import code_object
 from ci_build.wheel.bundle import METHOD_NAMES, Entry
-from ci_build.wheel.fatkernels import bundle_pointers, kernels, registered_kernels
+from ci_build.wheel.fathost import Registered, bundle_pointers, registered
+from ci_build.wheel.fatkernels import kernels
 from ci_build.wheel.fatslim import SlimReport, slim
 from ci_build.wheel.fatstream import BundleAt, Reader, each, find_bundles, locate
 from ci_build.wheel.findings import finding
@@ -19,12 +20,13 @@ from ci_build.wheel.inspect_model import DeviceCode, TargetCode
 __all__ = [
     "BundleAt",
     "FatbinReport",
+    "Registered",
     "SlimReport",
     "bundle_pointers",
     "find_bundles",
     "kernels",
     "read_targets",
-    "registered_kernels",
+    "registered",
     "slim",
 ]
 

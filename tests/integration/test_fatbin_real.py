@@ -19,7 +19,7 @@ from ci_build import targets
 from ci_build.errors import FatbinError
 from ci_build.model import GfxTarget
 from ci_build.wheel.elf import Elf
-from ci_build.wheel.fatbin import bundle_pointers, find_bundles, kernels, read_targets, registered_kernels, slim
+from ci_build.wheel.fatbin import bundle_pointers, find_bundles, kernels, read_targets, registered, slim
 from tests.integration.real_libraries import unpacked
 
 ROOT = Path(__file__).parents[2]
@@ -144,13 +144,15 @@ def test_the_big_library_slimmed(pjrt: Path, tmp_path: Path) -> None:
         assert_registered(path)
         assert code_digests(path, *ALL_0_10_2) == code_digests(pjrt, *WANTED)
         assert outside(path) == outside(pjrt)
-        found = read_targets(path, verify=True, machs=targets.machs())
-        assert (found.findings, [code.target for code in found.device.targets]) == ((), list(WANTED))
-        names = kernels(path)
-        assert {target: len(kernel) for target, kernel in names.items()} == {"gfx942": 21274, "gfx950": 21274}
-        registered = registered_kernels(path, names["gfx942"] | names["gfx950"])
-        assert len(registered) > 20_000
-        assert registered <= names["gfx942"] & names["gfx950"]
+        read = read_targets(path, verify=True, machs=targets.machs())
+        assert (read.findings, [code.target for code in read.device.targets]) == ((), list(WANTED))
+        held = kernels(path)
+        counts = {target: sum(len(names[target]) for names in held.values()) for target in WANTED}
+        assert counts == {"gfx942": 23044, "gfx950": 23044}
+        found = registered(path)
+        assert {item.address for item in found} == held.keys()
+        assert (sum(len(item.kernels) for item in found), sum(item.unread for item in found)) == (22498, 0)
+        assert all(item.kernels <= held[item.address][target] for item in found for target in WANTED)
     finally:
         path.unlink()
 
@@ -177,8 +179,10 @@ def test_the_published_plugins_slimmed(
             assert code_digests(path, *ALL_0_10_2, *GENERIC) == code_digests(old, *kept)
             assert outside(path) == outside(old)
             assert read_targets(path, verify=True, machs=targets.machs()).findings == ()
-            all_kernels = kernels(old)
-            assert kernels(path) == {target: all_kernels[target] for target in kept}
+            # Addresses stay as they are.
+            assert kernels(path) == {
+                address: {target: names[target] for target in kept} for address, names in kernels(old).items()
+            }
 
 
 def test_a_target_that_a_published_wheel_lacks(real_wheel: Callable[..., Path], tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from ci_build.errors import ElfError, FatbinError
 from ci_build.model import GfxTarget
 from ci_build.wheel import bundle, fatslim
 from ci_build.wheel.elf import Elf
-from ci_build.wheel.fatbin import bundle_pointers, find_bundles, kernels, read_targets, registered_kernels, slim
+from ci_build.wheel.fatbin import bundle_pointers, find_bundles, kernels, read_targets, registered, slim
+from tests.host_code import HostCode, kernel_bundle
 from tests.made_wheel import GLIBC, MACHS, code_object, library, with_sections
 from tests.tiny_elf import TinySymbol, tiny_elf
 
@@ -338,13 +339,14 @@ def kernel_code(folder: Path, *names: str) -> bytes:
     return tiny_elf(folder / "code.o", symbols=symbols, machine=224).read_bytes()
 
 
-def test_kernels_are_listed_per_target(tmp_path: Path) -> None:
+def test_kernels_are_listed_per_bundle_and_target(tmp_path: Path) -> None:
     one = {"gfx942": kernel_code(tmp_path, "_Z3addv", "_Z3mulv"), "gfx950": kernel_code(tmp_path, "_Z3addv")}
     two = {"gfx942": kernel_code(tmp_path, "_Z3divv")}
     path = write(tmp_path / "lib.so", fat(one), fat(two))
+    first, second = (bundle.address for bundle in find_bundles(path))
     assert kernels(path) == {
-        "gfx942": frozenset({"_Z3addv", "_Z3mulv", "_Z3divv"}),
-        "gfx950": frozenset({"_Z3addv"}),
+        first: {"gfx942": {"_Z3addv", "_Z3mulv"}, "gfx950": {"_Z3addv"}},
+        second: {"gfx942": {"_Z3divv"}},
     }
 
 
@@ -354,8 +356,30 @@ def test_kernels_of_a_damaged_code_object_are_an_error(tmp_path: Path) -> None:
         kernels(path)
 
 
-def test_registered_kernels_stand_in_the_read_only_data(tmp_path: Path) -> None:
+@pytest.mark.parametrize("helper", [False, True])
+@pytest.mark.parametrize("guarded", [False, True])
+def test_what_constructors_register(tmp_path: Path, helper: bool, guarded: bool) -> None:
+    names: tuple[list[str], ...] = (["_Z3addv", "_Z3mulv"], [], ["_Z3addv", *(f"_Z6kernel{n}v" for n in range(100))])
+    fatbins = [kernel_bundle(tmp_path, {"gfx942": listed}) for listed in names]
     path = tmp_path / "lib.so"
-    data = b"\0_Z3addv\0x_Z3mulv\0" + b"\1" * (8 << 20) + b"\0_Z3divv\0"
-    path.write_bytes(with_sections(library(GLIBC), (".rodata", 1, 2, data)))
-    assert registered_kernels(path, ["_Z3addv", "_Z3mulv", "_Z3divv"]) == {"_Z3addv", "_Z3divv"}
+    path.write_bytes(HostCode(names, helper=helper, guarded=guarded).library(tmp_path, fatbins))
+    addresses = [bundle.address for bundle in find_bundles(path)]
+    found = {item.address: item.kernels for item in registered(path)}
+    assert found == {address: set(listed) for address, listed in zip(addresses, names, strict=True)}
+    assert {item.unread for item in registered(path)} == {0}
+    assert found == {address: held["gfx942"] for address, held in kernels(path).items()}
+
+
+def test_what_cannot_be_told_of_host_code_is_counted(tmp_path: Path) -> None:
+    fatbins = [kernel_bundle(tmp_path, {"gfx942": ["_Z3addv"]})] * 2
+    path = tmp_path / "lib.so"
+    path.write_bytes(HostCode([["_Z3addv"], []], nameless=2, silent=[1]).library(tmp_path, fatbins))
+    assert len(bundle_pointers(path)) == 2
+    (found,) = registered(path)
+    assert (found.address, sorted(found.kernels), found.unread) == (find_bundles(path)[0].address, ["_Z3addv"], 2)
+
+
+def test_a_library_without_device_code_registers_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "lib.so"
+    path.write_bytes(library(GLIBC))
+    assert registered(path) == ()

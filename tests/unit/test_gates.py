@@ -95,7 +95,7 @@ def test_a_good_set_passes(bucket: DirBucket, tmp_path: Path) -> None:
     assert [evidence.target for evidence in covered] == list(TARGETS)
     for evidence in covered:
         assert evidence.outcome is Outcome.PASSED
-        assert evidence.counts == {"collected": 4, "run": 4, "passed": 4, "failed": 0, "known": 0, "skipped": 0}
+        assert evidence.counts == {"collected": 5, "run": 5, "passed": 5, "failed": 0, "known": 0, "skipped": 0}
     assert {e.set_digest for e in (inspected, *covered)} == {staged.digest}
     assert {e.tier for e in (inspected, *covered)} == {Tier.STRUCTURE}
     stored = sorted(read_all(bucket, staged).values(), key=lambda evidence: (evidence.gate, evidence.target))
