@@ -25,7 +25,9 @@ _ENV_PREFIX = "CI_BUILD_"
 _DEFAULTS = Path(__file__).with_name("defaults.toml")
 
 GATES = ("inspection", "coverage", "install")
-"""The gates of a release on one machine, in the order in which they run."""
+"""The gates that need no GPU, in the order in which they run."""
+STRUCTURE = "structure"
+"""The word for all of them."""
 SERVE_PORT = 8000
 """Port of `ci_build index serve` unless it is told another one."""
 

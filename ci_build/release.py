@@ -9,49 +9,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ci_build import build, options
-from ci_build.errors import RequestError
-from ci_build.model import Evidence, Runner
+from ci_build import build, gating, options
 from ci_build.report import Reporter
 from ci_build.runner import HostRunner, render
-from promotion import gates
 from promotion import promote as promotion_promote
 from promotion import stage as promotion_stage
 from promotion.dirbucket import DirBucket
-from promotion.gates import coverage, inspection, install
+from promotion.gates import raise_for_failures
 from promotion.layout import StagedSet
 from promotion.policy import load_policy
 from promotion.promote import Promotion, install_line
 
 
-def parse_staged(text: str) -> StagedSet:
-    """Read `<index>/<digest>`, as `ci_build stage` prints it."""
-    index, slash, digest = text.rpartition("/")
-    if not slash:
-        raise RequestError(f"{text!r} is not a staged set.", hint="Write it as `stage` prints it: INDEX/DIGEST.")
-    return StagedSet(index=index, digest=digest)
-
-
 def stage(folder: Path, bucket: Path, reporter: Reporter) -> StagedSet:
     """Put the set in a folder under its digest."""
     return promotion_stage.stage(DirBucket(bucket), folder, progress=reporter)
-
-
-def gate(name: str, staged: StagedSet, bucket: Path, reporter: Reporter, runner: Runner) -> tuple[Evidence, ...]:
-    """Run a gate, or all.
-
-    Raises:
-        GateError: one did not pass; the evidence that says so is kept.
-    """
-    _require(bucket)
-    known = {"inspection": inspection.GATE, "coverage": coverage.GATE, "install": install.make_gate()}
-    wanted = [known[word] for word in (options.GATES if name == "all" else (name,))]
-    evidences = gates.run_gates(DirBucket(bucket), staged, wanted, runner, reporter)
-    for evidence in evidences:
-        counts = ", ".join(f"{count} {word}" for word, count in evidence.counts.items() if count)
-        reporter.line(f"  {evidence.gate} ({evidence.target}): {evidence.outcome}: {counts}")
-    gates.raise_for_failures(evidences)
-    return evidences
 
 
 def promote(staged: StagedSet, bucket: Path, reporter: Reporter) -> Promotion:
@@ -60,16 +32,11 @@ def promote(staged: StagedSet, bucket: Path, reporter: Reporter) -> Promotion:
     Raises:
         PromotionBlockedError: the policy does not let it through.
     """
-    _require(bucket)
+    gating.require(bucket)
     done = promotion_promote.promote(DirBucket(bucket), staged, load_policy(staged.index), progress=reporter)
     word = "promoted" if done.new else "was promoted before, nothing changed"
     reporter.line(f"  {staged.index}/{staged.digest[:12]} {word}: ledger entry {done.entry.number}")
     return done
-
-
-def _require(bucket: Path) -> None:
-    if not bucket.is_dir():
-        raise RequestError(f"{bucket} is not a bucket's folder.", hint="Stage a set first, or give its --bucket.")
 
 
 def release_local(settings: options.Settings, reporter: Reporter, runner: HostRunner) -> Mapping[str, Any] | None:
@@ -91,7 +58,7 @@ def release_local(settings: options.Settings, reporter: Reporter, runner: HostRu
     with reporter.group("stage"):
         staged = stage(made.folder, bucket, reporter)
     with reporter.group("gates"):
-        gate("all", staged, bucket, reporter, runner)
+        raise_for_failures(gating.run_gates(options.GATES, staged, bucket, gating.Told(), reporter, runner))
     with reporter.group("promote"):
         done = promote(staged, bucket, reporter)
     url = f"http://127.0.0.1:{options.SERVE_PORT}/{done.simple}"

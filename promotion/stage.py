@@ -10,7 +10,7 @@ from ci_build.errors import BucketError, CiBuildError, WheelSetError
 from ci_build.model import SHA256SUMS, WHEELS_JSON, Progress, Wheel, WheelSet, load_wheel_set
 from promotion.bucket import Bucket, Data, check_key, sha256_of
 from promotion.index import Offer, link, metadata_name, pages
-from promotion.layout import StagedSet
+from promotion.layout import StagedSet, root_pages
 from promotion.sidecar import core_metadata, disagreements
 
 _LAST = (SHA256SUMS, WHEELS_JSON)
@@ -56,6 +56,13 @@ def stage(bucket: Bucket, set_dir: Path, *, progress: Progress | None = None) ->
     for page in pages(staged.simple, staged_offers(staged, wheel_set, metadata)):
         replace(bucket, page.key, page.data)
     return staged
+
+
+def find_staged(bucket: Bucket, set_dir: Path) -> StagedSet | None:
+    """The set in a folder, if it has been staged to its end; looks only at names, and at no wheel."""
+    wheel_set = _read_folder(set_dir)
+    staged = StagedSet(index=wheel_set.index, digest=wheel_set.digest)
+    return staged if all(bucket.head(page) for page in root_pages(staged.simple)) else None
 
 
 def read_staged(bucket: Bucket, staged: StagedSet) -> WheelSet:

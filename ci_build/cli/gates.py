@@ -7,17 +7,33 @@ from pathlib import Path
 import click
 
 from ci_build import options
-from ci_build.cli.common import State, host_runner
+from ci_build.cli.common import State, host_runner, print_json
 
 
 @click.command()
-@click.argument("name", metavar="GATE", type=click.Choice([*options.GATES, "all"]))
-@click.argument("staged", metavar="INDEX/DIGEST")
+@click.argument("name", metavar="GATE", type=click.Choice([*options.GATES, options.STRUCTURE]))
+@click.argument("wheel_set", metavar="SET")
+@click.option("--targets", metavar="GFX,…", help="Look only at these of the set's targets.")
+@click.option("--redo", is_flag=True, help="Run also what passed on this set before.")
+@click.option("--json", "as_json", is_flag=True, help="Print the evidence as JSON.")
 @options.bucket_option
 @click.pass_obj
-def gate(state: State, name: str, staged: str, bucket: Path) -> None:
-    """Run a gate, or all, on a staged set and keep the evidence beside it."""
-    from ci_build import release as way
+def gate(
+    state: State, /, name: str, wheel_set: str, targets: str | None, bucket: Path, *, redo: bool, as_json: bool
+) -> None:
+    """Run a gate on a set and keep its evidence beside the staged set; `structure` means all of them.
+
+    SET is a folder with wheels.json, which is staged first, or INDEX/DIGEST as `stage` prints it. GATE is one of:
+    inspection, abi, load, coverage, compile, install, structure.
+    """
+    from ci_build import gating
+    from promotion.gates import raise_for_failures
 
     reporter = state.reporter()
-    way.gate(name, way.parse_staged(staged), bucket, reporter, host_runner(reporter))
+    with reporter.group(f"gate {name}"):
+        staged = gating.find_set(wheel_set, bucket, reporter)
+        asked = gating.Told(targets=targets, redo=redo)
+        evidences = gating.run_gates(gating.names_of(name), staged, bucket, asked, reporter, host_runner(reporter))
+    if as_json:
+        print_json(evidences)
+    raise_for_failures(evidences)

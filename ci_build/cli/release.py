@@ -41,11 +41,16 @@ def stage(state: State, wheel_set: Path, bucket: Path) -> None:
 
 
 @click.command()
-@click.argument("staged", metavar="INDEX/DIGEST")
+@click.argument("staged", metavar="SET")
 @options.bucket_option
 @click.pass_obj
 def promote(state: State, staged: str, bucket: Path) -> None:
-    """Promote a staged set to `v2`, if the policy finds its evidence enough."""
+    """Promote a set to `v2`, if the policy finds its evidence enough.
+
+    SET is INDEX/DIGEST as `stage` prints it, or the set's folder.
+    """
+    from ci_build import gating
     from ci_build import release as way
 
-    way.promote(way.parse_staged(staged), bucket, state.reporter())
+    reporter = state.reporter()
+    way.promote(gating.find_set(staged, bucket, reporter), bucket, reporter)

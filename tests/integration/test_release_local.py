@@ -130,7 +130,15 @@ def test_the_same_steps_one_by_one(released: Released, tmp_path: Path) -> None:
     assert blocked.returncode == 16
     assert "install" in blocked.stderr
     assert not (tmp_path / "bucket" / "v2").exists()
-    run("gate", "coverage", staged, bucket, cwd=tmp_path)
+    told = run("gate", "coverage", staged, bucket, "--json", cwd=tmp_path).stdout
+    assert [(word["gate"], word["target"]) for word in json.loads(told)] == [
+        ("coverage", "gfx942"),
+        ("coverage", "gfx950"),
+    ]
+    # The set's folder says the same, and what has been answered is not looked at again.
+    again = run("gate", "coverage", str(released.folder / "dist"), bucket, "--json", cwd=tmp_path)
+    assert (again.stdout, "stage set" in again.stderr) == (told, False)
+    assert "gate coverage passed before on gfx942, gfx950" in again.stderr
     still = run("promote", staged, bucket, cwd=tmp_path, check=False)
     assert still.returncode == 16
     assert "coverage" not in still.stderr
