@@ -99,6 +99,16 @@ class Bucket(Protocol):
     def list(self, prefix: str) -> Iterator[str]:
         """Keys below a prefix that ends with a slash, sorted."""
 
+    def delete(self, key: str, *, sha256: str) -> bool:
+        """Remove an object that has this digest.
+
+        Returns:
+            Whether there was one.
+
+        Raises:
+            ConflictError: it holds other bytes.
+        """
+
 
 def check_key(key: str) -> str:
     """Return a key that is safe as a path and as a URL, or raise BucketError."""

@@ -111,6 +111,22 @@ class DirBucket:
             found += [(Path(folder) / name).relative_to(self.root).as_posix() for name in names if name[0] != "."]
         yield from sorted(found)
 
+    def delete(self, key: str, *, sha256: str) -> bool:
+        """Remove an object that has this digest; see `Bucket.delete`."""
+        if self.head(key) is None:
+            return False
+        with self._locked(), _disk(key):
+            stored = self.head(key)
+            if stored is None:
+                return False
+            if stored.sha256 != sha256:
+                raise ConflictError(
+                    f"{key} has sha256 {stored.sha256}; {sha256} was to be removed.", hint="Run it again."
+                )
+            self.path(key).unlink()
+            _sync_folder(self.path(key).parent)
+        return True
+
     def _same_bytes(self, key: str, sha256: str) -> bool:
         """Refuse other bytes under a taken key; False, since nothing is created."""
         stored = self.head(key)

@@ -20,6 +20,8 @@ from platformdirs import user_cache_path
 
 from tests.left_out import HEAVY, OFFLINE, STRICT, LeftOut
 
+pytest.register_assert_rewrite("tests.bucket_contract")
+
 TESTS = Path(__file__).parent
 UNIT = TESTS / "unit"
 SIDE_EFFECTS = re.compile(

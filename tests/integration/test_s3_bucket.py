@@ -1,0 +1,177 @@
+"""S3Bucket on a real S3 server: the contract of all buckets, and what is S3's own."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from ci_build.errors import BucketError
+from promotion import s3upload
+from promotion.bucket import ConflictError, sha256_of
+from promotion.s3bucket import S3Bucket
+from promotion.s3client import connect
+from tests import ceph
+from tests.bucket_contract import BucketContract, put
+
+pytestmark = [pytest.mark.heavy, pytest.mark.network]
+NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ceph.Ceph]:
+    if why := ceph.obstacle():
+        pytest.skip(f"a real S3 server {why}")
+    with ceph.running() as started:
+        yield started
+
+
+@pytest.fixture
+def client(server: ceph.Ceph, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.owner.access)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.owner.secret)
+    return connect(endpoint=server.url)
+
+
+@pytest.fixture
+def bucket(client: Any) -> S3Bucket:
+    name = f"bucket-{next(NUMBERS)}"
+    client.create_bucket(Bucket=name)
+    return S3Bucket(client, name, prefix="some/prefix/", single_put=8 << 20)
+
+
+class TestS3Bucket(BucketContract):
+    """An S3 store does what every bucket does."""
+
+    rounds = 8
+
+
+def big_file(folder: Path, size: int) -> Path:
+    path = folder / "big.whl"
+    path.write_bytes(os.urandom(size))
+    return path
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(s3upload, "PART", 5 << 20)
+    return 5 << 20
+
+
+def test_a_large_file_goes_in_parts(bucket: S3Bucket, tmp_path: Path, small_parts: int) -> None:
+    path = big_file(tmp_path, 3 * small_parts + 17)
+    digest = sha256_of(path)
+    assert bucket.put_if_absent("p/big.whl", path, sha256=digest)
+    assert not bucket.put_if_absent("p/big.whl", path, sha256=digest)
+    info = bucket.head("p/big.whl")
+    assert info is not None
+    assert (info.size, info.sha256) == (3 * small_parts + 17, digest)
+    (tmp_path / "fetched").mkdir()
+    assert sha256_of(bucket.fetch("p/big.whl", tmp_path / "fetched")) == digest
+    assert bucket.copy("p/big.whl", "q/big.whl", sha256=digest)
+
+
+def test_parts_that_are_there_are_not_sent_again(
+    bucket: S3Bucket, client: Any, tmp_path: Path, small_parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = big_file(tmp_path, 4 * small_parts)
+    sent: list[int] = []
+    real = client.upload_part
+
+    def upload_part(**words: Any) -> Any:
+        if words["PartNumber"] == 3 and not sent.count(-1):
+            sent.append(-1)
+            raise KeyboardInterrupt
+        sent.append(words["PartNumber"])
+        return real(**words)
+
+    monkeypatch.setattr(client, "upload_part", upload_part)
+    with pytest.raises(KeyboardInterrupt):
+        bucket.put_if_absent("p/big.whl", path, sha256=sha256_of(path))
+    assert bucket.head("p/big.whl") is None
+    before = set(sent) - {-1}
+    assert before
+    sent[:] = [-1]
+    assert bucket.put_if_absent("p/big.whl", path, sha256=sha256_of(path))
+    assert set(sent) - {-1} == {1, 2, 3, 4} - before
+
+
+def test_the_store_refuses_bytes_that_changed_on_the_way(bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("promotion.s3bucket.sha256_of", lambda data: hashlib.sha256(b"promised").hexdigest())
+    with pytest.raises(BucketError, match="BadDigest"):
+        bucket.put_if_absent("p/k", b"sent", sha256=hashlib.sha256(b"promised").hexdigest())
+    assert bucket.head("p/k") is None
+
+
+class Deaf:
+    """A client of a store that does not know conditional writes: it takes the words and does not heed them."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        real: Callable[..., Any] = getattr(self._client, name)
+        if name not in ("put_object", "copy_object", "complete_multipart_upload"):
+            return real
+        return lambda **words: real(**{k: v for k, v in words.items() if k not in ("IfNoneMatch", "IfMatch")})
+
+
+def test_a_store_without_conditional_writes_is_refused(bucket: S3Bucket, client: Any) -> None:
+    deaf: Any = Deaf(client)
+    with pytest.raises(BucketError, match="ignores If-None-Match") as raised:
+        put(S3Bucket(deaf, bucket.name), "v2/k", b"")
+    assert "single_writer" in str(raised.value)
+    with pytest.raises(BucketError, match="ignores If-None-Match"):
+        S3Bucket(deaf, bucket.name).put_if_match("v2/k", b"", etag=None)
+    assert bucket.head("v2/k") is None
+
+
+def test_a_single_writer_is_careful_all_the_same(bucket: S3Bucket, client: Any) -> None:
+    deaf: Any = Deaf(client)
+    alone = S3Bucket(deaf, bucket.name, single_writer=True)
+    assert put(alone, "v2/k", b"one")
+    assert not put(alone, "v2/k", b"one")
+    with pytest.raises(ConflictError):
+        put(alone, "v2/k", b"two")
+    page = alone.put_if_match("v2/page", b"1", etag=None)
+    alone.put_if_match("v2/page", b"2", etag=page.etag)
+    with pytest.raises(ConflictError):
+        alone.put_if_match("v2/page", b"3", etag=page.etag)
+    assert alone.copy("v2/k", "v2/l", sha256=sha256_of(b"one"))
+    with pytest.raises(ConflictError):
+        alone.copy("v2/page", "v2/l", sha256=sha256_of(b"2"))
+
+
+def test_pages_answer_at_their_folder_for_anybody(bucket: S3Bucket, client: Any, server: ceph.Ceph) -> None:
+    bucket.put_if_match("v2/i/simple/p/index.html", b"<!DOCTYPE html>", etag=None)
+    where = f"arn:aws:s3:::{bucket.name}/*"
+    statement = {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": where}
+    client.put_bucket_policy(Bucket=bucket.name, Policy=json.dumps({"Version": "2012-10-17", "Statement": [statement]}))
+    with urllib.request.urlopen(f"{server.url}/{bucket.name}/some/prefix/v2/i/simple/p/") as answer:
+        assert answer.read() == b"<!DOCTYPE html>"
+        assert answer.headers["Content-Type"].startswith("text/html")
+        assert answer.headers["Cache-Control"] == "no-cache"
+
+
+def test_errors_are_sentences(server: ceph.Ceph, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.owner.access)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    with pytest.raises(BucketError, match=r"refuses v2/k: 403"):
+        S3Bucket(connect(endpoint=server.url), "none").head("v2/k")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.owner.secret)
+    with pytest.raises(BucketError, match="no such bucket"):
+        put(S3Bucket(connect(endpoint=server.url), "none-such"), "v2/k", b"")
+    monkeypatch.setattr(boto3.session.Session, "get_credentials", lambda self: None)
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(BucketError, match="wants credentials"):
+        put(S3Bucket(connect(endpoint=server.url), "none-such"), "v2/k", b"")
