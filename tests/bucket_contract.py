@@ -31,9 +31,6 @@ def run_together(actions: list[Callable[[], None]]) -> None:
 class BucketContract:
     """Needs a fixture `bucket` that gives an empty one."""
 
-    rounds = 20
-    """How many races to run."""
-
     def test_what_was_put_can_be_read(self, bucket: Bucket, tmp_path: Path) -> None:
         assert bucket.head("a/b.txt") is None
         assert put(bucket, "a/b.txt", b"content")
@@ -154,6 +151,13 @@ class BucketContract:
             for action in (bucket.get, bucket.open, lambda key: bucket.fetch(key, tmp_path)):
                 with pytest.raises(AbsentError):
                     action(key)
+
+
+class SharedBucketContract(BucketContract):
+    """Of a bucket that several write to at once."""
+
+    rounds = 20
+    """How many races to run."""
 
     def test_of_many_creators_one_wins(self, bucket: Bucket) -> None:
         for round_ in range(self.rounds):

@@ -17,10 +17,11 @@ import pytest
 from ci_build.errors import BucketError
 from promotion import s3upload
 from promotion.bucket import ConflictError, sha256_of
+from promotion.buckets import open_bucket
 from promotion.s3bucket import S3Bucket
 from promotion.s3client import connect
 from tests import ceph
-from tests.bucket_contract import BucketContract, put
+from tests.bucket_contract import SharedBucketContract, put
 
 pytestmark = [pytest.mark.heavy, pytest.mark.network]
 NUMBERS = itertools.count()
@@ -48,7 +49,7 @@ def bucket(client: Any) -> S3Bucket:
     return S3Bucket(client, name, prefix="some/prefix/", single_put=8 << 20)
 
 
-class TestS3Bucket(BucketContract):
+class TestS3Bucket(SharedBucketContract):
     """An S3 store does what every bucket does."""
 
     rounds = 8
@@ -175,3 +176,8 @@ def test_errors_are_sentences(server: ceph.Ceph, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     with pytest.raises(BucketError, match="wants credentials"):
         put(S3Bucket(connect(endpoint=server.url), "none-such"), "v2/k", b"")
+
+
+def test_an_endpoint_that_is_none() -> None:
+    with pytest.raises(BucketError, match="No connection"):
+        open_bucket("s3://name?endpoint_url=nonsense")

@@ -11,7 +11,7 @@ import pytest
 from ci_build.errors import BucketError, BusyError
 from promotion.bucket import ConflictError, sha256_of
 from promotion.dirbucket import DirBucket
-from tests.bucket_contract import BucketContract, put
+from tests.bucket_contract import SharedBucketContract, put
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def leftovers(bucket: DirBucket) -> list[str]:
     return [path.name for path in bucket.root.rglob(".*") if path.name != ".lock"]
 
 
-class TestDirBucket(BucketContract):
+class TestDirBucket(SharedBucketContract):
     """A folder does what every bucket does."""
 
     @pytest.fixture(autouse=True)

@@ -1,0 +1,50 @@
+"""What a person may call a bucket."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ci_build.errors import BucketError, RequestError
+from promotion.buckets import open_bucket
+from promotion.dirbucket import DirBucket
+from promotion.s3bucket import S3Bucket
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    bucket = open_bucket(str(tmp_path))
+    assert isinstance(bucket, DirBucket)
+    assert bucket.root == tmp_path
+
+
+@pytest.fixture(autouse=True)
+def unconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Importing boto3 opens sockets."""
+    monkeypatch.setattr("promotion.s3client.connect", lambda **words: words)
+
+
+def test_a_store() -> None:
+    bucket = open_bucket("s3://name/some/prefix/?endpoint_url=http://127.0.0.1:1&region=r&single_writer=yes&website=no")
+    assert isinstance(bucket, S3Bucket)
+    assert (bucket.name, bucket.prefix) == ("name", "some/prefix/")
+    bare = open_bucket("s3://name?endpoint_url=http://127.0.0.1:1")
+    assert isinstance(bare, S3Bucket)
+    assert (bare.name, bare.prefix) == ("name", "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "http://host/bucket",
+        "s3://",
+        "s3://key:secret@name",
+        "s3://name?endpoint=x",
+        "s3://name?website=perhaps",
+        "s3://name#part",
+        "s3://name/../up",
+    ],
+)
+def test_other_words_are_refused(text: str) -> None:
+    with pytest.raises((RequestError, BucketError)):
+        open_bucket(text)
