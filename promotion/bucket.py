@@ -123,3 +123,13 @@ def sha256_of(data: Data) -> str:
         return hashlib.sha256(data).hexdigest()
     with data.open("rb", buffering=0) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def size_of(data: Data) -> int:
+    """How many bytes there are to store; BucketError when their file cannot be read."""
+    if isinstance(data, bytes):
+        return len(data)
+    try:
+        return data.stat().st_size
+    except OSError as error:
+        raise BucketError(f"{data} cannot be read: {error.strerror}.", hint="Build the set again.") from error

@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from ci_build.errors import BucketError
 from ci_build.units import human
-from promotion.bucket import AbsentError, Bucket, ConflictError, Data, ObjectInfo, check_key, sha256_of
+from promotion.bucket import AbsentError, Bucket, ConflictError, Data, ObjectInfo, check_key, sha256_of, size_of
 
 
 class DryRunBucket:
@@ -59,9 +59,9 @@ class DryRunBucket:
 
     def put_if_absent(self, key: str, data: Data, *, sha256: str) -> bool:
         """Tell of an object that would be created."""
+        size = size_of(data)
         if (found := sha256_of(data)) != sha256:
             raise BucketError(f"The bytes for {key} hash to {found}, not to {sha256}.", hint="Build the set again.")
-        size = len(data) if isinstance(data, bytes) else data.stat().st_size
         return self._create("create", key, data, size, sha256)
 
     def put_if_match(self, key: str, data: bytes, *, etag: str | None) -> ObjectInfo:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ci_build.errors import BucketError
-from promotion.bucket import AbsentError, ConflictError, Data, ObjectInfo, check_key, sha256_of
+from promotion.bucket import AbsentError, ConflictError, Data, ObjectInfo, check_key, sha256_of, size_of
 from promotion.s3client import RefusalError, call, raised
 from promotion.s3upload import Upload, upload_parts
 
@@ -103,7 +103,7 @@ class S3Bucket:
 
     def put_if_absent(self, key: str, data: Data, *, sha256: str) -> bool:
         """Create an object; see `Bucket.put_if_absent`. The store checks the digest of what arrived."""
-        size = _size(data)
+        size = size_of(data)
         careful = self._conditions(key)
         if (size >= _LOOK_FIRST or not careful) and self.head(key) is not None:
             return self._same_bytes(key, sha256)
@@ -322,15 +322,6 @@ def _beside(kind: str, key: str) -> str:
     """The key of what we note about `key`, in its own channel; no index has a name with an underscore in front."""
     channel, _, rest = key.partition("/")
     return f"{channel}/{kind}/{rest}"
-
-
-def _size(data: Data) -> int:
-    if isinstance(data, bytes):
-        return len(data)
-    try:
-        return data.stat().st_size
-    except OSError as error:
-        raise BucketError(f"{data} cannot be read: {error.strerror}.", hint="Build the set again.") from error
 
 
 _TYPES = {".html": "text/html; charset=utf-8", ".json": "application/json", ".whl": "application/zip"}
