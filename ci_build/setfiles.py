@@ -113,15 +113,20 @@ def sha256sums(files: Iterable[tuple[str, str]]) -> str:
     return "".join(f"{sha256}  {name}\n" for name, sha256 in sorted(files))
 
 
-def write_set(folder: Path, wheel_set: WheelSet, resolved: Mapping[str, Sequence[Resolved]]) -> WheelSet:
+def write_set(folder: Path, wheel_set: WheelSet, resolved: Mapping[str, Sequence[Resolved]] | None) -> WheelSet:
     """Write the four files into a folder that holds wheels and debug files already; wheels.json comes last.
+
+    Args:
+        resolved: as `pylock` takes it; None leaves the lock out.
 
     Returns:
         The set with `files`, so that its digest covers every file but SHA256SUMS, which follows from it.
     """
     (folder / CONSTRAINTS).write_text(constraints(wheel_set), encoding="utf-8")
-    (folder / PYLOCK).write_text(pylock(wheel_set, resolved), encoding="utf-8")
-    beside = [folder / CONSTRAINTS, folder / PYLOCK, *folder.glob("debug/**/*.debug")]
+    beside = [folder / CONSTRAINTS, *folder.glob("debug/**/*.debug")]
+    if resolved is not None:
+        (folder / PYLOCK).write_text(pylock(wheel_set, resolved), encoding="utf-8")
+        beside.append(folder / PYLOCK)
     wheel_set = replace(wheel_set, files={str(path.relative_to(folder)): file_sha256(path) for path in beside})
     sums = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels} | dict(wheel_set.files)
     (folder / SHA256SUMS).write_text(sha256sums(sums.items()), encoding="utf-8")

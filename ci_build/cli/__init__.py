@@ -19,6 +19,7 @@ from ci_build.errors import CiBuildError, MachineError
 COMMANDS = {
     "release": "ci_build.cli.release:release",
     "dist_wheels": "ci_build.cli.dist_wheels:dist_wheels",
+    "adopt": "ci_build.cli.adopt:adopt",
     "stage": "ci_build.cli.release:stage",
     "gate": "ci_build.cli.gates:gate",
     "promote": "ci_build.cli.release:promote",
