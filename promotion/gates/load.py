@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from uv import find_uv_bin
 
 from ci_build.errors import GateError
-from ci_build.model import Finding, Severity, Tier, Wheel
-from ci_build.wheel.archive import WheelArchive
+from ci_build.model import Finding, Severity, Tier
 from promotion.gates import Check, Gate, Room, error, golden
-from promotion.gates.install import LOADER_SENTENCE
-from promotion.gates.looks import Look, ask
+from promotion.gates.loading import PJRT, PLUGIN, Loading
 from promotion.gates.pythons import find_pythons
-from promotion.gates.requirements import wheels_for
-from promotion.gates.site import RocmLibraries, Site, make_site, rocm_libraries
+from promotion.gates.site import RocmLibraries, make_site, rocm_libraries
 
-NO_DEVICE = re.compile(r"FAILED_PRECONDITION: No visible GPU devices\.?")
-"""What XLA says when everything is loaded and there is no GPU."""
-
-_PLUGIN = re.compile(r"(jax_rocm\d+_plugin)/(\w+)(?:\.[\w-]+)*\.so")
-_PJRT = re.compile(r"jax_plugins/(xla_rocm\d+)/xla_rocm_plugin\.so")
-_API = re.compile(r"PJRT plugin has PJRT API version (\d+\.\d+)\. The framework PJRT API version is (\d+\.\d+)")
-_PLATFORM = "ROCM"
-_MANY = 4
-_MEND = "Build the wheel again with this file as its recipe lists it."
-_WITH_ROCM = "Build the wheel with the ROCm that it shall run with, or give the set that ROCm's manifest."
-_WITH_NEEDS = "Compare what it needs with ROCm's libraries: `ci_build inspect` shows both."
 _GOLDEN = "If the change is meant, run `ci_build gate load SET --update-golden` and have the new lists reviewed."
 
 
@@ -60,7 +42,9 @@ def make_gate(*, rocm: Path | None = None, update_golden: bool = False, root: Pa
                 finding = error("site-failed", problem.message, problem.hint or "Run the gate again.")
                 yield Check(name=f"Python {version}", findings=(finding,))
                 continue
-            loading = _Loading(room, site, libraries)
+            room.progress.step(f"load with {libraries.kind} in Python {version}")
+            yield _proof(version, libraries, first=version == next(iter(present)))
+            loading = Loading(room, site, libraries)
             yield from loading.checks()
             yield Check(name=f"Python {version}: golden lists", findings=tuple(_compare(loading, root, update=update)))
             update = False
@@ -69,183 +53,19 @@ def make_gate(*, rocm: Path | None = None, update_golden: bool = False, root: Pa
     return Gate(name="load", tier=Tier.STRUCTURE, per_target=False, run=run, settings=settings)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Library:
-    """One ELF file of a wheel.
-
-    Attributes:
-        path: inside the wheel, and below site-packages.
-    """
-
-    wheel: Wheel
-    path: str
-
-    def __str__(self) -> str:
-        return f"{self.wheel.filename}: {self.path}"
+def _proof(version: str, rocm: RocmLibraries, *, first: bool) -> Check:
+    """Say what the libraries are loaded with; that it proves nothing about a ROCm is said once."""
+    findings = []
+    if rocm.weak and first:
+        text = "The wheels were loaded with stand-ins made from what they need themselves, which proves no ROCm."
+        remedy = "Give a ROCm tree (--rocm), or make the set with a manifest (`dist_wheels --rocm-manifest`)."
+        findings.append(replace(error("rocm-unproven", text, remedy), severity=Severity.WARNING))
+    return Check(
+        name=f"Python {version}: ROCm", findings=tuple(findings), details={"kind": rocm.kind, "weak": rocm.weak}
+    )
 
 
-class _Loading:
-    """One Python with the set and a ROCm: looks, and what they found out.
-
-    Attributes:
-        found: part -> what it registers, as in its golden list.
-        unseen: parts of which something could not be looked at.
-    """
-
-    def __init__(self, room: Room, site: Site, libraries: RocmLibraries) -> None:
-        self.room, self.site, self.rocm = room, site, libraries
-        self.env = {**site.env, **libraries.env}
-        self.libraries = tuple(_libraries(room, site.version))
-        self.found: dict[str, dict[str, dict[str, str | int]]] = {part: {} for part in golden.PARTS}
-        self.unseen: set[str] = set()
-
-    def checks(self) -> Iterator[Check]:
-        """Every check but the comparison with the golden lists."""
-        self.room.progress.step(f"load with {self.rocm.kind} in Python {self.site.version}")
-        yield self._rocm()
-        looks = list(self._looks())
-        with ThreadPoolExecutor(min(_MANY, os.cpu_count() or 1)) as pool:
-            answers = list(pool.map(lambda look: ask(self.room.runner, self.site, self.env, look[0]), looks))
-        for (look, judge), answer in zip(looks, answers, strict=True):
-            findings = answer.findings or tuple(judge(answer.values, answer.stderr))
-            name = f"Python {self.site.version}: {look.name}"
-            yield Check(name=name, findings=findings, details={"peak_kib": answer.values.get("peak_kib", 0)})
-
-    def _rocm(self) -> Check:
-        """Say what the libraries were loaded with."""
-        name, kind = f"Python {self.site.version}: ROCm", self.rocm.kind
-        findings = []
-        if self.rocm.weak:
-            text = "The wheels were loaded with stand-ins made from what they need themselves, which proves no ROCm."
-            remedy = "Give a ROCm tree (--rocm), or make the set with a manifest (`dist_wheels --rocm-manifest`)."
-            findings.append(replace(error("rocm-unproven", text, remedy), severity=Severity.WARNING))
-        return Check(name=name, findings=tuple(findings), details={"kind": kind, "weak": self.rocm.weak})
-
-    def _looks(self) -> Iterator[tuple[Look, _Judge]]:
-        """What to look at, and who judges the answer."""
-        for library in self.libraries:
-            path = str(self.site.folder / library.path)
-            yield Look(question="dlopen", about=path, name=f"dlopen {library}"), self._loaded(library)
-        extensions = [(library, found) for library in self.libraries if (found := _PLUGIN.fullmatch(library.path))]
-        for library, found in extensions:
-            look = Look(question="module", about=f"{found[1]}.{found[2]}", name=f"import {library}")
-            yield look, self._imported(library, found[2])
-        for package in dict.fromkeys(found[1] for _, found in extensions):
-            yield Look(question="package", about=package, name=f"import {package}"), self._package(package)
-        plugins = [(library, found) for library in self.libraries if (found := _PJRT.fullmatch(library.path))]
-        for library, found in plugins:
-            path, package = str(self.site.folder / library.path), f"jax_plugins.{found[1]}"
-            yield Look(question="package", about=package, name=f"import {package}"), self._package(package, library)
-            yield Look(question="api", about=path, name=f"C API of {library}"), self._api
-            yield Look(question="initialize", about=path, name=f"jax starts {library}"), self._started(library)
-            ours = (self.site.folder / library.path).with_name("build_info.json").exists()
-            yield Look(question="loader", about="rocm", name=f"loader of {package}"), _refused(library, ours=ours)
-        yield Look(question="handlers", about=_PLATFORM, name="handlers that jax registers"), self._handlers
-
-    def _loaded(self, library: _Library) -> _Judge:
-        def judge(values: Answer, _stderr: str) -> Iterator[Finding]:
-            if "error" in values:
-                text = f"{library} cannot be loaded with {self.rocm.kind}: {_short(values, self.site)}."
-                yield error("load-failed", text, _WITH_NEEDS if self.rocm.weak else _WITH_ROCM, member=library.path)
-
-        return judge
-
-    def _imported(self, library: _Library, module: str) -> _Judge:
-        def judge(values: Answer, _stderr: str) -> Iterator[Finding]:
-            if "error" in values:
-                self.unseen.add("plugin")
-                text = f"{library} cannot be imported by Python {self.site.version}: {_short(values, self.site)}."
-                yield error("import-failed", text, "Build the module for this Python and ROCm.", member=library.path)
-                return
-            for table, rows in values["tables"].items():
-                self.found["plugin"][f"{module}.{table}"] = {name: " ".join(stages) for name, stages in rows.items()}
-
-        return judge
-
-    def _package(self, package: str, plugin: _Library | None = None) -> _Judge:
-        path = package.replace(".", "/")
-
-        def judge(values: Answer, _stderr: str) -> Iterator[Finding]:
-            wheel = plugin or next(lib for lib in self.libraries if lib.path.startswith(f"{path}/"))
-            if "error" in values:
-                missing = re.search(r"No module named '([\w.]+)'", values["error"])
-                member = f"{missing[1].replace('.', '/')}.py" if missing else f"{path}/__init__.py"
-                text = f"{wheel.wheel.filename}: {member} is missing or broken: {_short(values, self.site)}."
-                yield error("package-broken", text, _MEND, member=member)
-            elif plugin is not None and not values["entry_points"]:
-                member = f"{_dist_info(plugin.wheel)}/entry_points.txt"
-                text = f"{wheel.wheel.filename}: {member} does not announce {package}, so jax never finds it."
-                yield error("entry-point-missing", text, "Add it to the group jax_plugins.", member=member)
-
-        return judge
-
-    def _api(self, values: Answer, _stderr: str) -> Iterator[Finding]:
-        if "error" in values:  # the check that loads it says so
-            self.unseen.add("pjrt")
-            return
-        version = ".".join(map(str, values["version"]))
-        self.found["pjrt"]["api"] = {"functions": values["functions"], "version": version}
-        self.found["pjrt"]["extensions"] = {f"{kind:02}": size for kind, size in values["extensions"]}
-        yield from ()
-
-    def _started(self, library: _Library) -> _Judge:
-        def judge(values: Answer, stderr: str) -> Iterator[Finding]:
-            if told := _API.search(stderr):
-                if told[1] != told[2]:
-                    jaxlib = _jaxlib(self.room, self.site)
-                    text = f"{library} has PJRT API {told[1]}, but {jaxlib} has {told[2]}."
-                    remedy = "Put the jaxlib into the set that the plugin was built with, and pin it in Requires-Dist."
-                    yield error("pjrt-api-skew", text, remedy, member=library.path)
-            else:
-                text = f"Nobody says which PJRT API {library} and jaxlib have: jaxlib did not load it."
-                yield error("pjrt-api-unknown", text, "Mend what the other checks report first.", member=library.path)
-            said = values.get("error", f"it found {values.get('devices')} devices")
-            if not NO_DEVICE.fullmatch(said):
-                text = (
-                    f"{library} should end in 'No visible GPU devices' without a GPU, but: {_short(values, self.site)}."
-                )
-                yield error(
-                    "start-failed", text, "Read what XLA says; it must start with this ROCm.", member=library.path
-                )
-
-        return judge
-
-    def _handlers(self, values: Answer, _stderr: str) -> Iterator[Finding]:
-        if "error" in values:
-            self.unseen.add("pjrt")
-            text = f"jax cannot be imported with this set by Python {self.site.version}: {_short(values, self.site)}."
-            yield error("jax-failed", text, "Look at the versions of jax and jaxlib that the set pins.")
-            return
-        self.found["pjrt"][f"handlers.{_PLATFORM}"] = values["handlers"]
-
-
-Answer = Mapping[str, Any]
-_Judge = Callable[[Answer, str], Iterable[Finding]]
-
-
-def _libraries(room: Room, version: str) -> Iterator[_Library]:
-    """Every shared library of the wheels for one Python, by what the archives hold."""
-    for wheel in wheels_for(room.wheel_set, version):
-        with WheelArchive(room.wheel(wheel)) as archive:
-            names = [member.name for member in archive.members]
-        for name in names:
-            if re.search(r"\.so(?:\.\d+)*$", name):
-                yield _Library(wheel=wheel, path=name)
-
-
-def _refused(library: _Library, *, ours: bool) -> _Judge:
-    """The user's view: our loader has to say why there are no GPUs; other people's may say what they like."""
-
-    def judge(values: Answer, _stderr: str) -> Iterator[Finding]:
-        said = values.get("error", "")
-        if ours and not values.get("devices") and not (LOADER_SENTENCE.search(said) or NO_DEVICE.search(said)):
-            text = f"The loader beside {library} does not say why it cannot use ROCm, but: {said or 'nothing'}."
-            yield error("loader-silent", text, "Build the wheel with the loader in pjrt/payload.", member=library.path)
-
-    return judge
-
-
-def _compare(loading: _Loading, root: Path, *, update: bool) -> Iterator[Finding]:
+def _compare(loading: Loading, root: Path, *, update: bool) -> Iterator[Finding]:
     """Differences from the golden lists; first they are written when that was asked for."""
     room = loading.room
     jax_version, adopted = room.wheel_set.jax_version, room.wheel_set.request.get("payload") == "adopted"
@@ -271,26 +91,11 @@ def _compare(loading: _Loading, root: Path, *, update: bool) -> Iterator[Finding
             yield error("golden-differs", f"{_member(loading, part, section)} {text}, says {name}.", _GOLDEN)
 
 
-def _member(loading: _Loading, part: str, section: str) -> str:
+def _member(loading: Loading, part: str, section: str) -> str:
     """The file that a section of a golden list is about, with its wheel; or its name where no wheel has it."""
     module = section.partition(".")[0]
     for library in loading.libraries:
-        found = _PLUGIN.fullmatch(library.path)
-        if (part == "plugin" and found and found[2] == module) or (part == "pjrt" and _PJRT.fullmatch(library.path)):
+        found = PLUGIN.fullmatch(library.path)
+        if (part == "plugin" and found and found[2] == module) or (part == "pjrt" and PJRT.fullmatch(library.path)):
             return f"{library} ({section})"
     return f"{module}.so ({section}), which no wheel holds,"
-
-
-def _jaxlib(room: Room, site: Site) -> str:
-    found = [wheel.filename for wheel in wheels_for(room.wheel_set, site.version) if wheel.name == "jaxlib"]
-    return found[0] if found else "the jaxlib that jax asks for"
-
-
-def _dist_info(wheel: Wheel) -> str:
-    return "-".join(wheel.filename.split("-")[:2]) + ".dist-info"
-
-
-def _short(values: Answer, site: Site) -> str:
-    """What was said, without this run's folders."""
-    said = str(values.get("error", f"it found {values.get('devices')} devices")).replace(f"{site.folder}/", "")
-    return " ".join(said.split()).removesuffix(".")[:500]

@@ -1,8 +1,8 @@
 """Looks at one piece of a wheel from inside; run by the Python of a site, one process for each look.
 
-Needs the standard library, and jax for some questions. Its arguments are a question and what it is about; it prints
-its answer as one line of JSON, the last one, since what it loads may print too. The answer holds `error` when something
-raised; a crash leaves no answer at all.
+Needs the standard library, and jax for some questions. Its arguments are a question and the paths or names that it is
+about; it prints its answer as one line of JSON, the last one, since what it loads may print too. The answer holds
+`error` when something raised; a crash leaves no answer at all.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ class _Extension(ctypes.Structure):
     _fields_ = (("size", ctypes.c_size_t), ("type", ctypes.c_int), ("next", ctypes.c_void_p))
 
 
-def dlopen(path: str) -> Answer:
-    """Load a library and bind all its symbols."""
-    ctypes.CDLL(path, mode=os.RTLD_NOW)
+def dlopen(*paths: str) -> Answer:
+    """Load libraries and bind all their symbols."""
+    for path in paths:
+        ctypes.CDLL(path, mode=os.RTLD_NOW)
     return {}
 
 
@@ -121,7 +122,7 @@ def loader(platform: str) -> Answer:
     return {"devices": len(devices)}
 
 
-QUESTIONS: dict[str, Callable[[str], Answer]] = {
+QUESTIONS: dict[str, Callable[..., Answer]] = {
     question.__name__: question for question in (dlopen, api, module, package, handlers, initialize, loader)
 }
 
@@ -138,7 +139,7 @@ def answer(question: Callable[[], Answer]) -> Answer:
 
 
 if __name__ == "__main__":
-    line = json.dumps(answer(functools.partial(QUESTIONS[sys.argv[1]], sys.argv[2])))
+    line = json.dumps(answer(functools.partial(QUESTIONS[sys.argv[1]], *sys.argv[2:])))
     sys.stdout.write(f"\n{line}\n")
     sys.stdout.flush()
     os._exit(0)  # what destructors of the libraries do on a machine without a GPU is no question

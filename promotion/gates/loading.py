@@ -1,0 +1,218 @@
+"""What happens when a Python loads the wheels of a set: a look at each piece, and what to think of the answer."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from ci_build.model import Finding, Wheel
+from ci_build.wheel.archive import WheelArchive
+from promotion.gates import Check, Room, error, golden
+from promotion.gates.install import LOADER_SENTENCE
+from promotion.gates.looks import Look, ask
+from promotion.gates.requirements import wheels_for
+from promotion.gates.site import RocmLibraries, Site
+
+NO_DEVICE = re.compile(r"FAILED_PRECONDITION: No visible GPU devices\.?")
+"""What XLA says when everything is loaded and there is no GPU."""
+PLUGIN = re.compile(r"(jax_rocm\d+_plugin)/(\w+)(?:\.[\w-]+)*\.so")
+"""Path of an extension module: package, module."""
+PJRT = re.compile(r"jax_plugins/(xla_rocm\d+)/xla_rocm_plugin\.so")
+
+_API = re.compile(r"PJRT plugin has PJRT API version (\d+\.\d+)\. The framework PJRT API version is (\d+\.\d+)")
+"""What jaxlib logs when it has loaded a plugin."""
+_PLATFORM = "ROCM"
+_MANY = 4
+_MEND = "Build the wheel again with this file as its recipe lists it."
+_WITH_ROCM = "Build the wheel with the ROCm that it shall run with, or give the set that ROCm's manifest."
+_WITH_NEEDS = "Compare what it needs with ROCm's libraries: `ci_build inspect` shows both."
+
+Answer = Mapping[str, Any]
+Judge = Callable[[Answer, str], Iterable[Finding]]
+"""Takes what the process answered and what it wrote to standard error."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Library:
+    """One ELF file of a wheel.
+
+    Attributes:
+        path: inside the wheel, and below site-packages.
+    """
+
+    wheel: Wheel
+    path: str
+
+    def __str__(self) -> str:
+        return f"{self.wheel.filename}: {self.path}"
+
+
+class Loading:
+    """One Python with the set and a ROCm: looks, and what they found out.
+
+    Attributes:
+        found: part -> what it registers, as in its golden list.
+        unseen: parts of which something could not be looked at.
+    """
+
+    def __init__(self, room: Room, site: Site, libraries: RocmLibraries) -> None:
+        self.room, self.site, self.rocm = room, site, libraries
+        self.env = {**site.env, **libraries.env}
+        self.libraries = tuple(_libraries(room, site.version))
+        self.found: dict[str, dict[str, dict[str, str | int]]] = {part: {} for part in golden.PARTS}
+        self.unseen: set[str] = set()
+
+    def checks(self) -> Iterator[Check]:
+        """Every check but the comparison with the golden lists."""
+        looks = list(self._looks())
+        with ThreadPoolExecutor(min(_MANY, os.cpu_count() or 1)) as pool:
+            answers = list(pool.map(lambda look: ask(self.room.runner, self.site, self.env, look[0]), looks))
+        for (look, judge), answer in zip(looks, answers, strict=True):
+            findings = answer.findings or tuple(judge(answer.values, answer.stderr))
+            name = f"Python {self.site.version}: {look.name}"
+            yield Check(name=name, findings=findings, details={"peak_kib": answer.values.get("peak_kib", 0)})
+
+    def _looks(self) -> Iterator[tuple[Look, Judge]]:
+        """What to look at, and who judges the answer."""
+        for wheel, libraries in groupby(self.libraries, key=lambda library: library.wheel):
+            group = list(libraries)
+            rocm = any(PLUGIN.fullmatch(library.path) or PJRT.fullmatch(library.path) for library in group)
+            # The libraries of others, such as jaxlib's, bind to no ROCm: all of them fit into one process.
+            for some in [[library] for library in group] if rocm else [group]:
+                about = tuple(str(self.site.folder / library.path) for library in some)
+                name = f"dlopen {some[0]}" if len(some) == 1 else f"dlopen {wheel.filename}: {len(some)} libraries"
+                yield Look(question="dlopen", about=about, name=name), self._loaded(some)
+        extensions = [(library, found) for library in self.libraries if (found := PLUGIN.fullmatch(library.path))]
+        for library, found in extensions:
+            look = Look(question="module", about=(f"{found[1]}.{found[2]}",), name=f"import {library}")
+            yield look, self._imported(library, found[2])
+        for package in dict.fromkeys(found[1] for _, found in extensions):
+            yield Look(question="package", about=(package,), name=f"import {package}"), self._package(package)
+        plugins = [(library, found) for library in self.libraries if (found := PJRT.fullmatch(library.path))]
+        for library, found in plugins:
+            path, package = str(self.site.folder / library.path), f"jax_plugins.{found[1]}"
+            yield Look(question="package", about=(package,), name=f"import {package}"), self._package(package, library)
+            yield Look(question="api", about=(path,), name=f"C API of {library}"), self._api
+            yield Look(question="initialize", about=(path,), name=f"jax starts {library}"), self._started(library)
+            ours = (self.site.folder / library.path).with_name("build_info.json").exists()
+            yield Look(question="loader", about=("rocm",), name=f"loader of {package}"), _refused(library, ours=ours)
+        yield Look(question="handlers", about=(_PLATFORM,), name="handlers that jax registers"), self._handlers
+
+    def _loaded(self, libraries: Sequence[Library]) -> Judge:
+        def judge(values: Answer, _stderr: str) -> Iterator[Finding]:
+            if "error" in values:
+                library = next((lib for lib in libraries if lib.path in values["error"]), libraries[0])
+                text = f"{library} cannot be loaded with {self.rocm.kind}: {_short(values, self.site)}."
+                yield error("load-failed", text, _WITH_NEEDS if self.rocm.weak else _WITH_ROCM, member=library.path)
+
+        return judge
+
+    def _imported(self, library: Library, module: str) -> Judge:
+        def judge(values: Answer, _stderr: str) -> Iterator[Finding]:
+            if "error" in values:
+                self.unseen.add("plugin")
+                text = f"{library} cannot be imported by Python {self.site.version}: {_short(values, self.site)}."
+                yield error("import-failed", text, "Build the module for this Python and ROCm.", member=library.path)
+                return
+            for table, rows in values["tables"].items():
+                self.found["plugin"][f"{module}.{table}"] = {name: " ".join(stages) for name, stages in rows.items()}
+
+        return judge
+
+    def _package(self, package: str, plugin: Library | None = None) -> Judge:
+        path = package.replace(".", "/")
+
+        def judge(values: Answer, _stderr: str) -> Iterator[Finding]:
+            wheel = plugin or next(lib for lib in self.libraries if lib.path.startswith(f"{path}/"))
+            if "error" in values:
+                missing = re.search(r"No module named '([\w.]+)'", values["error"])
+                member = f"{missing[1].replace('.', '/')}.py" if missing else f"{path}/__init__.py"
+                text = f"{wheel.wheel.filename}: {member} is missing or broken: {_short(values, self.site)}."
+                yield error("package-broken", text, _MEND, member=member)
+            elif plugin is not None and not values["entry_points"]:
+                member = f"{_dist_info(plugin.wheel)}/entry_points.txt"
+                text = f"{wheel.wheel.filename}: {member} does not announce {package}, so jax never finds it."
+                yield error("entry-point-missing", text, "Add it to the group jax_plugins.", member=member)
+
+        return judge
+
+    def _api(self, values: Answer, _stderr: str) -> Iterator[Finding]:
+        if "error" in values:  # the check that loads it says so
+            self.unseen.add("pjrt")
+            return
+        version = ".".join(map(str, values["version"]))
+        self.found["pjrt"]["api"] = {"functions": values["functions"], "version": version}
+        self.found["pjrt"]["extensions"] = {f"{kind:02}": size for kind, size in values["extensions"]}
+        yield from ()
+
+    def _started(self, library: Library) -> Judge:
+        def judge(values: Answer, stderr: str) -> Iterator[Finding]:
+            if told := _API.search(stderr):
+                if told[1] != told[2]:
+                    jaxlib = _jaxlib(self.room, self.site)
+                    text = f"{library} has PJRT API {told[1]}, but {jaxlib} has {told[2]}."
+                    remedy = "Put the jaxlib into the set that the plugin was built with, and pin it in Requires-Dist."
+                    yield error("pjrt-api-skew", text, remedy, member=library.path)
+            else:
+                text = f"Nobody says which PJRT API {library} and jaxlib have: jaxlib did not load it."
+                yield error("pjrt-api-unknown", text, "Mend what the other checks report first.", member=library.path)
+            said = values.get("error", f"it found {values.get('devices')} devices")
+            if not NO_DEVICE.fullmatch(said):
+                text = (
+                    f"{library} should end in 'No visible GPU devices' without a GPU, but: {_short(values, self.site)}."
+                )
+                yield error(
+                    "start-failed", text, "Read what XLA says; it must start with this ROCm.", member=library.path
+                )
+
+        return judge
+
+    def _handlers(self, values: Answer, _stderr: str) -> Iterator[Finding]:
+        if "error" in values:
+            self.unseen.add("pjrt")
+            text = f"jax cannot be imported with this set by Python {self.site.version}: {_short(values, self.site)}."
+            yield error("jax-failed", text, "Look at the versions of jax and jaxlib that the set pins.")
+            return
+        self.found["pjrt"][f"handlers.{_PLATFORM}"] = values["handlers"]
+
+
+def _libraries(room: Room, version: str) -> Iterator[Library]:
+    """Every shared library of the wheels for one Python, by what the archives hold."""
+    for wheel in wheels_for(room.wheel_set, version):
+        with WheelArchive(room.wheel(wheel)) as archive:
+            names = [member.name for member in archive.members]
+        for name in names:
+            if re.search(r"\.so(?:\.\d+)*$", name):
+                yield Library(wheel=wheel, path=name)
+
+
+def _refused(library: Library, *, ours: bool) -> Judge:
+    """The user's view: our loader has to say why there are no GPUs; other people's may say what they like."""
+
+    def judge(values: Answer, _stderr: str) -> Iterator[Finding]:
+        said = values.get("error", "")
+        if ours and not values.get("devices") and not (LOADER_SENTENCE.search(said) or NO_DEVICE.search(said)):
+            text = f"The loader beside {library} does not say why it cannot use ROCm, but: {said or 'nothing'}."
+            yield error("loader-silent", text, "Build the wheel with the loader in pjrt/payload.", member=library.path)
+
+    return judge
+
+
+def _jaxlib(room: Room, site: Site) -> str:
+    found = [wheel.filename for wheel in wheels_for(room.wheel_set, site.version) if wheel.name == "jaxlib"]
+    return found[0] if found else "the jaxlib that jax asks for"
+
+
+def _dist_info(wheel: Wheel) -> str:
+    return "-".join(wheel.filename.split("-")[:2]) + ".dist-info"
+
+
+def _short(values: Answer, site: Site) -> str:
+    """What was said, without this run's folders."""
+    said = str(values.get("error", f"it found {values.get('devices')} devices")).replace(f"{site.folder}/", "")
+    return " ".join(said.split()).removesuffix(".")[:500]
