@@ -18,7 +18,7 @@ CI_BUILD = [sys.executable, str(Path(__file__).resolve().parents[2] / "build" / 
 
 @dataclass(frozen=True)
 class Released:
-    """A release that was made for these tests.
+    """A release that was made for these tests, which several workers may read at once; write to a copy.
 
     Attributes:
         folder: where the command ran.
@@ -35,8 +35,12 @@ class Released:
         return found[1]
 
     def copy(self, folder: Path) -> None:
-        """The same files under another folder, by hard links: nothing that belongs to a release is ever changed."""
-        shutil.copytree(self.folder, folder, copy_function=os.link, dirs_exist_ok=True)
+        """The same files under another folder, by hard links: nothing that belongs to a release is ever changed.
+
+        A lock that is linked would be one lock for both.
+        """
+        unwanted = shutil.ignore_patterns("*.lock")
+        shutil.copytree(self.folder, folder, copy_function=os.link, dirs_exist_ok=True, ignore=unwanted)
 
 
 @pytest.fixture(scope="session")

@@ -127,6 +127,7 @@ def test_what_the_big_library_holds(pjrt: Path) -> None:
     assert set(bundle_pointers(pjrt)) == {bundle.address for bundle in report.bundles}
 
 
+@pytest.mark.heavy
 def test_the_big_library_slimmed(pjrt: Path, tmp_path: Path) -> None:
     path = tmp_path / "slim.so"
     shutil.copyfile(pjrt, path)

@@ -327,6 +327,7 @@ def test_the_report_is_json(inspect: Inspect) -> None:
     assert again["findings"][0]["severity"] == "error"
 
 
+@pytest.mark.heavy
 def test_the_largest_wheel_needs_little_memory(real_wheel: Wheels, tmp_path: Path) -> None:
     code = (
         "import resource, sys; from pathlib import Path; from ci_build.wheel.inspect import inspect_wheel;"

@@ -255,6 +255,7 @@ def test_a_changed_lock_renews_the_venv_but_not_under_a_running_program(tree: Tr
     assert json.loads(out)["version"] == 2
 
 
+@pytest.mark.heavy
 def test_a_broken_interpreter_and_a_moved_folder_are_rebuilt(tree: Tree) -> None:
     assert said(tree.run())["version"] == 1
     python = tree.root / ".venv" / "bin" / "python"
@@ -268,6 +269,7 @@ def test_a_broken_interpreter_and_a_moved_folder_are_rebuilt(tree: Tree) -> None
     assert said(done)["prefix"] == str(moved / ".venv")
 
 
+@pytest.mark.heavy
 def test_another_python_renews_the_venv(tree: Tree, second_python: tuple[str, Path]) -> None:
     version, python = second_python
     assert said(tree.run())["version"] == 1
@@ -354,6 +356,7 @@ def test_a_real_first_start_and_help_at_once_after_that(tree: Tree) -> None:
     assert subprocess.run([tree.root / ".venv" / "bin" / "python", "-c", imports]).returncode == 0
 
 
+@pytest.mark.heavy
 @pytest.mark.network
 def test_update_locks_keeps_what_is_pinned(tree: Tree) -> None:
     for path in (ROOT / "build").glob("requirements*"):

@@ -113,10 +113,11 @@ def test_the_index_serves_both_kinds_of_pages(released: Released) -> None:
         assert file["requires-python"] == ">=3.11"
 
 
-def test_a_second_run_changes_nothing(released: Released, work_cache: Path) -> None:
-    bucket = released.folder / "bucket"
+def test_a_second_run_changes_nothing(released: Released, work_cache: Path, tmp_path: Path) -> None:
+    released.copy(tmp_path)
+    bucket = tmp_path / "bucket"
     before = {path: path.stat().st_mtime_ns for path in bucket.rglob("*") if path.is_file() and path.name != ".lock"}
-    done = run("release", "--local", f"--cache-dir={work_cache}", cwd=released.folder)
+    done = run("release", "--local", f"--cache-dir={work_cache}", cwd=tmp_path)
     assert "is up to date; nothing to do" in done.stderr
     assert "was promoted before, nothing changed" in done.stderr
     after = {path: path.stat().st_mtime_ns for path in bucket.rglob("*") if path.is_file() and path.name != ".lock"}

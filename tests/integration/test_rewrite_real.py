@@ -68,6 +68,7 @@ def test_a_retagged_wheel_differs_in_two_small_members(pjrt: Path, tmp_path: Pat
         assert [entry.filename for entry in archive.infolist()] == [entry.filename for entry in before.infolist()]
 
 
+@pytest.mark.heavy
 def test_edits_of_the_real_library_splice(pjrt: Path, tmp_path: Path, left_out: Callable[[str, str], None]) -> None:
     """A RUNPATH-like edit, a fat-binary-like region and a cut tail, as repair does them."""
     content = tmp_path / "content.so"
@@ -176,6 +177,7 @@ def test_an_archive_over_4_gib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert result.read("tiny/__init__.py") == b"y = 2\n"
 
 
+@pytest.mark.heavy
 def test_a_member_over_4_gib(tmp_path: Path) -> None:
     """4 GiB of zeros are 4 MB of deflate data: read to the last byte, scanned and copied."""
     packer = zlib.compressobj(6, zlib.DEFLATED, -15)
