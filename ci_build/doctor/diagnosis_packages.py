@@ -39,10 +39,10 @@ def of_rocm(facts: Facts) -> Iterator[Problem]:
     first = trees.found[0]
     others = [rocm for rocm in trees.found[1:] if rocm.version and rocm.version != first.version]
     if first.layout == "LD_LIBRARY_PATH" and others:
-        have = first.version or first.major
+        leads = first.version or str(first.major)
         yield warning(
             "rocm-mixed",
-            f"LD_LIBRARY_PATH puts ROCm {have} before {others[0].version} of {others[0].folder}.",
+            f"LD_LIBRARY_PATH puts ROCm {leads} before {others[0].version} of {others[0].folder}.",
             "unset LD_LIBRARY_PATH",
         )
     if facts.packages.lacking and majors & needs:
