@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from packaging.version import Version
 from uv import find_uv_bin
 
 from ci_build.errors import GateError
@@ -68,7 +69,7 @@ def _proof(version: str, rocm: RocmLibraries, *, first: bool) -> Check:
 def _compare(loading: Loading, root: Path, *, update: bool) -> Iterator[Finding]:
     """Differences from the golden lists; first they are written when that was asked for."""
     room = loading.room
-    jax_version, adopted = room.wheel_set.jax_version, room.wheel_set.request.get("payload") == "adopted"
+    jax_version = Version(room.wheel_set.jax_version).base_version  # a post release is of the same jax
     for part in golden.PARTS:
         path = golden.golden_file(root, part, jax_version)
         name = path.relative_to(root)
@@ -84,7 +85,7 @@ def _compare(loading: Loading, root: Path, *, update: bool) -> Iterator[Finding]
         if lists is None:
             # Other people's sets are judged as they come; for one of our own somebody has to have looked.
             text = f"There is no {name} to say what the {part} wheel for jax {jax_version} has to register."
-            severity = Severity.WARNING if adopted else Severity.ERROR
+            severity = Severity.WARNING if room.wheel_set.request.get("adopted") else Severity.ERROR
             yield replace(error("golden-missing", text, _GOLDEN), severity=severity)
             continue
         for section, text in golden.differences(lists, loading.found[part]):
@@ -93,9 +94,9 @@ def _compare(loading: Loading, root: Path, *, update: bool) -> Iterator[Finding]
 
 def _member(loading: Loading, part: str, section: str) -> str:
     """The file that a section of a golden list is about, with its wheel; or its name where no wheel has it."""
-    module = section.partition(".")[0]
+    module = section.partition(".")[0] if part == "plugin" else "xla_rocm_plugin"
     for library in loading.libraries:
-        found = PLUGIN.fullmatch(library.path)
-        if (part == "plugin" and found and found[2] == module) or (part == "pjrt" and PJRT.fullmatch(library.path)):
+        found = PLUGIN.fullmatch(library.path) or PJRT.fullmatch(library.path)
+        if found and found[2] == module:
             return f"{library} ({section})"
-    return f"{module}.so ({section}), which no wheel holds,"
+    return f"{module}.so, which no wheel holds, ({section})"

@@ -21,8 +21,8 @@ from promotion.gates.site import RocmLibraries, Site
 NO_DEVICE = re.compile(r"FAILED_PRECONDITION: No visible GPU devices\.?")
 """What XLA says when everything is loaded and there is no GPU."""
 PLUGIN = re.compile(r"(jax_rocm\d+_plugin)/(\w+)(?:\.[\w-]+)*\.so")
-"""Path of an extension module: package, module."""
-PJRT = re.compile(r"jax_plugins/(xla_rocm\d+)/xla_rocm_plugin\.so")
+PJRT = re.compile(r"jax_plugins/(xla_rocm\d+)/(xla_rocm_plugin)\.so")
+"""Paths of extension modules, and of XLA's plugin: package, module."""
 
 _API = re.compile(r"PJRT plugin has PJRT API version (\d+\.\d+)\. The framework PJRT API version is (\d+\.\d+)")
 """What jaxlib logs when it has loaded a plugin."""
@@ -69,6 +69,7 @@ class Loading:
 
     def checks(self) -> Iterator[Check]:
         """Every check but the comparison with the golden lists."""
+        yield Check(name=f"Python {self.site.version}: wheels", findings=tuple(self._absent()))
         looks = list(self._looks())
         with ThreadPoolExecutor(min(_MANY, os.cpu_count() or 1)) as pool:
             answers = list(pool.map(lambda look: ask(self.room.runner, self.site, self.env, look[0]), looks))
@@ -76,6 +77,14 @@ class Loading:
             findings = answer.findings or tuple(judge(answer.values, answer.stderr))
             name = f"Python {self.site.version}: {look.name}"
             yield Check(name=name, findings=findings, details={"peak_kib": answer.values.get("peak_kib", 0)})
+
+    def _absent(self) -> Iterator[Finding]:
+        """What no wheel for this Python holds at all."""
+        for what, pattern in (("XLA's plugin (xla_rocm_plugin.so)", PJRT), ("extension modules", PLUGIN)):
+            if not any(pattern.fullmatch(library.path) for library in self.libraries):
+                names = ", ".join(wheel.filename for wheel in wheels_for(self.room.wheel_set, self.site.version))
+                text = f"No wheel for Python {self.site.version} holds {what}; those that fit are {names or 'none'}."
+                yield error("wheel-missing", text, "Look at the tags of the wheels, and build the one that is missing.")
 
     def _looks(self) -> Iterator[tuple[Look, Judge]]:
         """What to look at, and who judges the answer."""
