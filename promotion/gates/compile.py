@@ -251,7 +251,7 @@ class _Run:
                 before.code.get(target, {}), code_of_checks([{"name": c.name, **c.details} for c in checks])
             )
             found += findings(drift, target, before.set_digest)
-            details["drift"] = {"since": before.set_digest, "new": drift.new, "changed": drift.changed}
+            details["drift"] = {"since": before.set_digest, "new": [*drift.new], "changed": [*drift.changed]}
         return Check(name=COMPILER, target=target, findings=tuple(found), details=details)
 
 

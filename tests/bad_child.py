@@ -1,0 +1,109 @@
+"""A child of the compile gate that misbehaves as the names of its programs say; follows promotion/corpus/child.py.
+
+A program `code.NAME` leaves a copy of NAME.hsaco, which lies beside this file; `bad.…` do what they are called.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+HERE = Path(__file__).resolve().parent
+
+
+def main(request: dict[str, Any]) -> int:
+    out = Path(request["out"])
+    with (out / "results.jsonl").open("a") as file:
+
+        def tell(**event: Any) -> None:
+            file.write(json.dumps(event) + "\n")
+            file.flush()
+
+        def end(program: str, **facts: Any) -> None:
+            event = {"outcome": "compiled", "error": "", "seconds": 0.1, "code_objects": [], "stats": {"calls": []}}
+            tell(event="end", program=program, **{**event, **facts})
+
+        with (HERE / "processes").open("a") as log:
+            log.write(f"{os.getpid()} {request['target']} {' '.join(request['programs'])}\n")
+        if "start.unusable" in request["programs"]:
+            tell(event="unusable", error="ImportError: no jax here")
+            return 3
+        if "start.abort" in request["programs"]:
+            os.abort()
+        tell(event="ready", jax="0.10.2", device_kind="none", seconds=0.1)
+        for program in request["programs"]:
+            kind, _, name = program.partition(".")
+            if kind == "between":
+                os.abort()
+            tell(event="start", program=program)
+            if kind == "code":
+                shutil.copy(HERE / f"{name}.hsaco", out / f"{program}.0.hsaco")
+                end(program, code_objects=[f"{program}.0.hsaco"])
+            elif kind == "bad":
+                try:
+                    misbehave(name, file)
+                except MemoryError:
+                    end(program, outcome="failed", error="MemoryError: ")
+                    continue
+                end(program, **({"outcome": "failed", "error": f"XlaError: {name}"} if "fail" in name else {}))
+            else:
+                end(program)
+        tell(event="done")
+    if "after.abort" in request["programs"]:
+        os.abort()
+    if "after.hang" in request["programs"]:
+        time.sleep(600)
+    return 0
+
+
+def misbehave(name: str, file: TextIO) -> None:
+    if name == "abort":
+        os.write(2, b"terminate called without a reason\n")
+        os.abort()
+    elif name == "bad_alloc":
+        os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'\n")
+        os.abort()
+    elif name == "fpe":
+        os.kill(os.getpid(), signal.SIGFPE)
+    elif name == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif name == "kill_once" and not (HERE / "killed").exists():
+        (HERE / "killed").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif name == "hang":
+        time.sleep(600)
+    elif name == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(600)
+    elif name == "memory":
+        held = []
+        while True:
+            held.append(bytearray(b"x" * (16 << 20)))
+            time.sleep(0.01)
+    elif name == "leap":
+        bytearray(1 << 44)
+    elif name == "exit0":
+        os._exit(0)
+    elif name == "exit7":
+        os._exit(7)
+    elif name == "garbage":
+        file.write("no JSON at all\n[1, 2]\n{}\n")
+        file.flush()
+    elif name == "half":
+        file.write('{"event": "end", "program": "bad.half", "outcome"')
+        file.flush()
+        os._exit(1)
+    elif name == "outside":
+        event = {"event": "end", "program": "bad.outside", "outcome": "compiled", "error": "", "seconds": 0}
+        file.write(json.dumps({**event, "code_objects": ["../../../etc/passwd"]}) + "\n")
+        file.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(Path(sys.argv[1]).read_text())))

@@ -1,0 +1,56 @@
+"""Made-up AMDGPU code objects: with kernels and machine code as asked for."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+
+import msgpack
+
+from ci_build.targets import machs
+
+XNACK_OFF, XNACK_ON, SRAMECC_ON = 2 << 8, 3 << 8, 3 << 10
+"""Settings of features in e_flags, as of code object V4."""
+MI300 = machs()["gfx942"] | XNACK_OFF | SRAMECC_ON
+"""The e_flags of gfx942:sramecc+:xnack-."""
+
+END = struct.pack("<I", 0xBF810000)
+"""s_endpgm of gfx9."""
+MFMA = struct.pack("<II", 0xD3E10000, 0x04020904)
+"""v_mfma_f32_16x16x16_bf16 v[0:3], v[4:5], v[4:5], v[0:3] of gfx942."""
+WMMA = struct.pack("<II", 0xCC404010, 0x1C421100)
+"""v_wmma_f32_16x16x16_f16 v[16:23], v[0:7], v[8:15], v[16:23] of gfx11."""
+
+
+def kernel(name: str = "fusion", **counts: int) -> dict[str, object]:
+    """Metadata of a kernel; `counts` are fields without their dot."""
+    fields = {"vgpr_count": 8, "vgpr_spill_count": 0, "sgpr_spill_count": 0, "private_segment_fixed_size": 0, **counts}
+    return {".name": name, ".group_segment_fixed_size": 0, **{f".{key}": value for key, value in fields.items()}}
+
+
+def made_code(
+    flags: int = MI300,
+    *,
+    kernels: Iterable[Mapping[str, object]] | None = None,
+    text: bytes = END,
+    note: bytes | None = None,
+) -> bytes:
+    """A code object with a note about its kernels and a section of machine code.
+
+    Args:
+        flags: e_flags.
+        note: content of the metadata note instead of that about `kernels`.
+    """
+    about = {"amdhsa.version": [1, 2], "amdhsa.kernels": list(kernels if kernels is not None else [kernel()])}
+    description = msgpack.packb(about) if note is None else note
+    body = struct.pack("<III", 7, len(description), 32) + b"AMDGPU\0\0" + description + bytes(-len(description) % 4)
+    names = b"\0.note\0.text\0.shstrtab\0"
+    rows, data = [bytes(64)], bytearray(64)
+    for name, kind, content in ((1, 7, body), (7, 1, text), (13, 3, names)):
+        data += bytes(-len(data) % 16)
+        rows.append(struct.pack("<IIQQQQIIQQ", name, kind, 0, 0, len(data), len(content), 0, 0, 4, 0))
+        data += content
+    data += bytes(-len(data) % 8)
+    ident = b"\x7fELF\x02\x01\x01\x40\x04".ljust(16, b"\0")
+    data[:64] = struct.pack("<16sHHIQQQIHHHHHH", ident, 3, 224, 1, 0, 0, len(data), flags, 64, 0, 0, 64, len(rows), 3)
+    return bytes(data) + b"".join(rows)
