@@ -23,6 +23,7 @@ from ci_build.errors import BucketError
 from ci_build.model import Channel
 
 METADATA_SUFFIX = ".metadata"
+EVIDENCE_FOLDER = "evidence"
 PAGES = ("index.html", "index.json")
 
 _INDEX_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -66,7 +67,7 @@ class StagedSet:
     @property
     def evidence(self) -> str:
         """The folder of the evidence, with a slash at its end."""
-        return f"{self.root}evidence/"
+        return f"{self.root}{EVIDENCE_FOLDER}/"
 
     def evidence_file(self, gate: str, target: str, identity: str) -> str:
         """One gate's word on one target; features of a target, as in gfx90a:xnack-, become gfx90a~xnack-."""

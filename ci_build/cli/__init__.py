@@ -24,6 +24,7 @@ COMMANDS = {
     "gate": "ci_build.cli.gates:gate",
     "promote": "ci_build.cli.release:promote",
     "index": "ci_build.cli.index:index",
+    "bucket": "ci_build.cli.bucket:bucket",
     "inspect": "ci_build.cli.inspect:inspect",
     "rocm": "ci_build.cli.rocm:rocm",
     "targets": "ci_build.cli.targets:targets",

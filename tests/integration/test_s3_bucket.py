@@ -18,6 +18,8 @@ from ci_build.errors import BucketError
 from promotion import s3upload
 from promotion.bucket import ConflictError, sha256_of
 from promotion.buckets import open_bucket
+from promotion.layout import StagedSet
+from promotion.roles import Role, bucket_policy
 from promotion.s3bucket import S3Bucket
 from promotion.s3client import connect
 from tests import ceph
@@ -181,3 +183,38 @@ def test_errors_are_sentences(server: ceph.Ceph, monkeypatch: pytest.MonkeyPatch
 def test_an_endpoint_that_is_none() -> None:
     with pytest.raises(BucketError, match="No connection"):
         open_bucket("s3://name?endpoint_url=nonsense")
+
+
+def test_roles_are_kept_apart_by_the_store(bucket: S3Bucket, client: Any, server: ceph.Ceph) -> None:
+    users = {role: server.user(f"{bucket.name}-{role}") for role in (Role.BUILDER, Role.TESTER, Role.PROMOTER)}
+    arns = {role: [f"arn:aws:iam:::user/{user.name}"] for role, user in users.items()}
+    policy = bucket_policy(bucket.name, arns, prefix=bucket.prefix)
+    client.put_bucket_policy(Bucket=bucket.name, Policy=json.dumps(policy))
+    as_role = {role: S3Bucket(login(server, user), bucket.name, prefix=bucket.prefix) for role, user in users.items()}
+    staged = StagedSet(index="multi-arch", digest="a" * 64)
+    wheel, evidence = staged.file("w.whl"), staged.evidence_file("load", "any", "0" * 16)
+    package, status = "v2/multi-arch/packages/w/w.whl", "v2/multi-arch/status.json"
+
+    assert put(as_role[Role.BUILDER], wheel, b"wheel")
+    assert as_role[Role.TESTER].get(wheel) == b"wheel"
+    assert put(as_role[Role.TESTER], evidence, b"passed")
+    assert as_role[Role.PROMOTER].copy(wheel, package, sha256=sha256_of(b"wheel"))
+    as_role[Role.PROMOTER].put_if_match(status, b"{}", etag=None)
+    assert list(as_role[Role.BUILDER].list(staged.root)) == sorted([wheel, evidence])
+
+    forbidden = [(Role.BUILDER, evidence + "2"), (Role.BUILDER, package + "2"), (Role.TESTER, wheel + "2")]
+    forbidden += [(Role.TESTER, package + "2"), (Role.PROMOTER, wheel + "2")]
+    for role, key in forbidden:
+        with pytest.raises(BucketError, match="403"):
+            put(as_role[role], key, b"forged")
+        assert bucket.head(key) is None
+    for role in (Role.BUILDER, Role.TESTER):
+        with pytest.raises(BucketError, match="403"):
+            as_role[role].delete(wheel, sha256=sha256_of(b"wheel"))
+
+
+def login(server: ceph.Ceph, user: ceph.User) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", user.access)
+        patch.setenv("AWS_SECRET_ACCESS_KEY", user.secret)
+        return connect(endpoint=server.url)

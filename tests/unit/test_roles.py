@@ -1,0 +1,88 @@
+"""Bucket policies: what each role may do, read from the statements as a store would."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from ci_build.errors import RequestError
+from promotion.layout import Released, StagedSet
+from promotion.roles import Role, bucket_policy
+
+WHO = {role: f"arn:aws:iam::1:role/{role}" for role in Role}
+STAGED = StagedSet(index="multi-arch", digest="a" * 64)
+RELEASED = Released(index="multi-arch")
+WHEEL = STAGED.file("jaxlib-0.10.2-cp312-cp312-manylinux_2_28_x86_64.whl")
+EVIDENCE = STAGED.evidence_file("load", "any", "0" * 16)
+PACKAGE = RELEASED.wheel("jaxlib", "jaxlib-0.10.2-cp312-cp312-manylinux_2_28_x86_64.whl")
+LEDGER = RELEASED.ledger_entry(1)
+
+
+def may(policy: Mapping[str, Any], who: str, action: str, key: str) -> bool:
+    """What AWS decides: a denial wins, and nothing is allowed that is not said."""
+    effects = [
+        statement["Effect"]
+        for statement in policy["Statement"]
+        if "Condition" not in statement
+        and (statement["Principal"] == "*" or who in statement["Principal"]["AWS"])
+        and action in statement["Action"]
+        and any(fnmatch.fnmatchcase(f"arn:aws:s3:::b/p/{key}", where) for where in statement["Resource"])
+    ]
+    return "Allow" in effects and "Deny" not in effects
+
+
+@pytest.fixture
+def policy() -> Mapping[str, Any]:
+    return bucket_policy("b", {role: [arn] for role, arn in WHO.items()}, prefix="p/")
+
+
+WRITES = {
+    Role.BUILDER: {WHEEL},
+    Role.TESTER: {EVIDENCE},
+    Role.PROMOTER: {PACKAGE, LEDGER, RELEASED.status},
+    Role.READER: set[str](),
+}
+
+
+@pytest.mark.parametrize("role", Role)
+def test_who_may_write_what(policy: Mapping[str, Any], role: Role) -> None:
+    keys = {key for keys in WRITES.values() for key in keys}
+    assert {key for key in keys if may(policy, WHO[role], "s3:PutObject", key)} == WRITES[role]
+
+
+def test_nobody_but_the_promoter_removes(policy: Mapping[str, Any]) -> None:
+    allowed = {
+        role for role in Role for key in (WHEEL, EVIDENCE, PACKAGE) if may(policy, WHO[role], "s3:DeleteObject", key)
+    }
+    assert allowed == {Role.PROMOTER}
+
+
+def test_who_may_read_what(policy: Mapping[str, Any]) -> None:
+    staging = {role for role in Role if may(policy, WHO[role], "s3:GetObject", WHEEL)}
+    assert staging == {Role.BUILDER, Role.TESTER, Role.PROMOTER}
+    released = {role for role in Role if may(policy, WHO[role], "s3:GetObject", PACKAGE)}
+    assert released == {Role.TESTER, Role.PROMOTER, Role.READER}
+
+
+def test_create_only_is_asked_of_the_store() -> None:
+    policy = bucket_policy("b", {Role.READER: ["*"]}, create_only=True)
+    last = policy["Statement"][-1]
+    assert (last["Effect"], last["Condition"]["Null"]) == ("Deny", {"s3:if-none-match": "true"})
+    assert json.loads(json.dumps(policy)) == policy
+
+
+@pytest.mark.parametrize(
+    ("principals", "said"),
+    [
+        ({Role.BUILDER: ["a"], Role.PROMOTER: ["a"]}, "a would have two roles"),
+        ({Role.PROMOTER: ["*"]}, "Only readers can be everybody"),
+        ({}, "Nobody is named"),
+    ],
+)
+def test_what_is_refused(principals: Mapping[Role, list[str]], said: str) -> None:
+    with pytest.raises(RequestError, match=said):
+        bucket_policy("b", principals)
