@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ci_build.errors import ElfError, InputError, RequestError
 from ci_build.model import Progress
+from ci_build.wheel import libstdcxx
 from ci_build.wheel.elf import Elf
 from ci_build.wheel.manifest import Library, Manifest
 
@@ -109,6 +110,9 @@ def read_tree(root: Path, rocm_version: str = "", *, progress: Progress) -> tupl
 def library(elf: Elf, soname: str, path: str) -> Library:
     """What a manifest keeps of a library.
 
+    Most of what C++ libraries export is template code of the standard library; that is not for others to rely on, and
+    is left out.
+
     Args:
         path: below the root of its tree.
     """
@@ -116,7 +120,7 @@ def library(elf: Elf, soname: str, path: str) -> Library:
     return Library(
         soname=soname,
         path=path,
-        symbols=dict(sorted(elf.offered.items())),
+        symbols={name: own for name, own in sorted(elf.offered.items()) if not libstdcxx.is_standard(name)},
         needed=elf.needed,
         runpath=tuple(search.split(":")) if search else (),
         size=elf.size,

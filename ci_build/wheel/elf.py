@@ -136,8 +136,8 @@ def _snapshot(image: Image) -> Elf:
     for version, library in needs.values():
         libraries.setdefault(library, set()).add(version)
     own = {1: ""}
-    for index, version in symver.definitions(image, tags):
-        own.setdefault(index, string(version))  # the first name is its own, the others are its parents
+    for index, offset in symver.definitions(image, tags):
+        own.setdefault(index, string(offset))  # the first name is its own, the others are its parents
     undefined, offered = _symbols(image, tags, strings, needs, own)
     sections: dict[str, Section] = {}
     for section in image.sections:

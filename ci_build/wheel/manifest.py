@@ -33,7 +33,8 @@ class Library:
     Attributes:
         soname: the name that others need it by.
         path: below the root of its tree, ending in the soname, such as lib/libamdhip64.so.7.
-        symbols: exported symbol -> its versions, the default one first; "" stands for no version.
+        symbols: exported symbol -> its versions, the default one first; "" stands for no version. Those of the C++
+            standard library do not count, whoever exports them.
         needed: DT_NEEDED sonames in order.
         runpath: entries of DT_RUNPATH, or of DT_RPATH where it has no other.
         size: bytes; 0 where no file was read.
@@ -118,7 +119,7 @@ def from_needs(elfs: Iterable[Elf], rocm_version: str, rocm_sonames: Collection[
                 if symbol.library in rocm_sonames:
                     versions = symbols.setdefault(symbol.library, {}).setdefault(symbol.name, set())
                     versions.add(symbol.version or "")
-            elif needed and symbol.bind != "WEAK" and symbol.name not in own and not _foreign(symbol.name):
+            elif needed and symbol.bind != "WEAK" and symbol.name not in own and not is_foreign(symbol.name):
                 symbols[_owner(symbol.name, needed)].setdefault(symbol.name, set()).add("")
     libraries = {
         soname: Library(
@@ -131,8 +132,8 @@ def from_needs(elfs: Iterable[Elf], rocm_version: str, rocm_sonames: Collection[
     return Manifest(rocm_version=rocm_version, libraries=libraries, weak=True)
 
 
-def _foreign(symbol: str) -> bool:
-    """Whether a symbol is the interpreter's or the standard library's."""
+def is_foreign(symbol: str) -> bool:
+    """Whether a symbol is the interpreter's or the C++ standard library's, so that no ROCm is asked for it."""
     return _PYTHON.fullmatch(symbol) is not None or libstdcxx.is_standard(symbol)
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from auditwheel.policy import ExternalReference, Policy, WheelPolicies
 
 _SHOWN = 3
+_LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
+"""The dynamic loaders (psABI of each machine); auditwheel does not list them as libraries."""
 _MakeFinding = Callable[[str, Severity, str, str], Finding]
 
 
@@ -108,6 +110,17 @@ def verdict(libraries: Mapping[str, Path], *, allowed_sonames: frozenset[str], p
         symbol_versions={m.name: m.elf.highest_versions() for m in members},
         external={m.name: m.allowed for m in members},
     )
+
+
+def platform_libraries(platform: str) -> frozenset[str]:
+    """Sonames that every system of a platform has, its dynamic loader among them.
+
+    Raises:
+        RepairError: an unknown platform.
+    """
+    policies, wanted = _policies(platform)
+    loader = _LOADERS.get(policies.architecture.value)
+    return frozenset({*wanted.whitelist, *([loader] if loader else [])})
 
 
 def _policies(platform: str) -> tuple[WheelPolicies, Policy]:

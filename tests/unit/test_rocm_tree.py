@@ -31,7 +31,11 @@ def add(folder: Path, soname: str, *symbols: TinySymbol, needed: Sequence[str] =
 def rocm(root: Path, version: str = "7.2.0-43") -> Path:
     (root / ".info").mkdir(parents=True)
     (root / ".info/version").write_text(f"{version}\n")
-    hip = (TinySymbol("hipFree", version="hip_4.2", defined=True), TinySymbol("hipInit", defined=True))
+    hip = (
+        TinySymbol("hipFree", version="hip_4.2", defined=True),
+        TinySymbol("hipInit", defined=True),
+        TinySymbol("_ZNSt6vectorIiSaIiEED1Ev", defined=True),
+    )
     add(
         root / "lib",
         "libamdhip64.so.7",
