@@ -46,6 +46,8 @@ class _Extension(ctypes.Structure):
 def dlopen(*paths: str) -> Answer:
     """Load libraries and bind all their symbols."""
     for path in paths:
+        sys.stderr.write(f"loading {path}\n")  # the last words, should it crash
+        sys.stderr.flush()
         ctypes.CDLL(path, mode=os.RTLD_NOW)
     return {}
 

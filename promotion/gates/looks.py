@@ -87,4 +87,5 @@ def how_it_ended(returncode: int) -> str:
 
 def _none(code: str, look: Look, what: str) -> LookAnswer:
     text = f"{look.name} {what}."
-    return LookAnswer(findings=(error(code, text, "Find out what in this file does that to a Python process."),))
+    remedy = "Find out what does that to a process; a module that was built for another Python or ROCm may."
+    return LookAnswer(findings=(error(code, text, remedy),))

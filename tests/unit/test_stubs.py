@@ -1,0 +1,92 @@
+"""A ROCm that only returns errors, as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ci_build.errors import GateError
+from ci_build.wheel.elf import Elf
+from ci_build.wheel.manifest import Library, Manifest
+from promotion.gates.stubs import behaviour, write_stubs
+
+HIP = Library(
+    soname="libamdhip64.so.7",
+    path="lib/libamdhip64.so.7",
+    symbols={"hipInit": ("hip_4.2",), "hipGetDeviceCount": ("hip_6.0", "hip_4.2")},
+    needed=("libhsa-runtime64.so.1", "libc.so.6"),
+    runpath=("/opt/rocm/lib", "$ORIGIN", "$ORIGIN/rocm_sysdeps/lib"),
+)
+HSA = Library(soname="libhsa-runtime64.so.1", path="lib/libhsa-runtime64.so.1", symbols={"hsa_init": ("ROCR_1",)})
+DRM = Library(soname="librocm_sysdeps_drm.so.2", path="lib/rocm_sysdeps/lib/librocm_sysdeps_drm.so.2", symbols={})
+
+
+def manifest(*libraries: Library) -> Manifest:
+    return Manifest(rocm_version="7.2.0", libraries={library.soname: library for library in libraries})
+
+
+def test_each_library_lies_where_its_tree_has_it(tmp_path: Path) -> None:
+    folders = write_stubs(manifest(HIP, HSA, DRM), tmp_path)
+    assert folders == (tmp_path / "lib", tmp_path / "lib/rocm_sysdeps/lib")
+    files = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert files == {HIP.path, HSA.path, DRM.path}
+
+
+def test_they_need_each_other_and_nothing_of_this_machine(tmp_path: Path) -> None:
+    write_stubs(manifest(HIP, HSA), tmp_path)
+    elf = Elf.read(tmp_path / HIP.path)
+    assert elf.soname == "libamdhip64.so.7"
+    assert elf.needed == ("libhsa-runtime64.so.1",)
+    assert elf.runpath == "$ORIGIN:$ORIGIN/rocm_sysdeps/lib"
+    assert Elf.read(tmp_path / HSA.path).runpath == "$ORIGIN"
+
+
+def test_exactly_the_symbols_and_versions_of_the_manifest(tmp_path: Path) -> None:
+    write_stubs(manifest(HIP), tmp_path)
+    assert Elf.read(tmp_path / HIP.path).offered == HIP.symbols
+
+
+@pytest.mark.parametrize("path", ["/etc/libx.so.1", "../libx.so.1", "lib/../../libx.so.1", "lib/other.so"])
+def test_a_path_out_of_the_tree_is_refused(path: str, tmp_path: Path) -> None:
+    bad = Library(soname="libx.so.1", path=path, symbols={})
+    with pytest.raises(GateError, match=r"The ROCm manifest says that libx\.so\.1 lies at"):
+        write_stubs(manifest(bad), tmp_path / "tree")
+    assert not list(tmp_path.rglob("*.so*"))
+
+
+@pytest.mark.parametrize(
+    ("symbol", "status"),
+    [
+        ("hipInit", 100),
+        ("hipGetLastError", 100),
+        ("__hipPushCallConfiguration", 100),
+        ("hsa_init", 0x1000),
+        ("hipblasCreate", 1),
+        ("rocblas_create_handle", 1),
+        ("ncclGetVersion", 1),
+        ("rsmi_init", 1),
+    ],
+)
+def test_functions_return_an_error_of_their_library(symbol: str, status: int) -> None:
+    assert behaviour(symbol) == b"\xb8" + status.to_bytes(4, "little") + b"\xc3"
+
+
+@pytest.mark.parametrize(
+    "symbol",
+    [
+        "hipGetErrorString",
+        "hipGetErrorName",
+        "hiprtcGetErrorString",
+        "ncclGetErrorString",
+        "ncclGetLastError",
+        "rocblas_status_to_string",
+        "hipblasStatusToString",
+        "miopenGetErrorString",
+        "rocprofiler_get_status_string",
+        "hipsparseGetErrorName",
+        "hipApiName",
+    ],
+)
+def test_functions_that_return_a_text_do(symbol: str) -> None:
+    assert b"stand-in for ROCm\0" in behaviour(symbol)
