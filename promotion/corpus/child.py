@@ -1,0 +1,179 @@
+"""Compiles programs of the corpus for one gfx target, ahead of time; runs in the Python of the wheels under test.
+
+    python child.py REQUEST.json
+
+REQUEST is {"target": "gfx942", "spec": TEXT PROTO, "programs": [NAME, ...], "out": FOLDER}. Each thing that happens
+is one line of JSON in FOLDER/results.jsonl, written before the next one is begun, so that whoever reads it knows what
+was going on when the process died:
+
+    {"event": "ready", "jax": VERSION, "device_kind": NAME, "seconds": 0.8}
+    {"event": "start", "program": NAME}
+    {"event": "end", "program": NAME, "outcome": "compiled", "error": "", "seconds": 1.2,
+     "code_objects": [FILE in FOLDER, ...], "stats": {...}}        or "outcome": "failed", "error": TYPE: TEXT
+    {"event": "done"}
+
+It exits with 3 before "ready" when jax or the plugin cannot be used: {"event": "unusable", "error": ...}.
+
+Nothing here needs a GPU: XLA compiles for the target that the spec describes (jax.experimental.topologies), with the
+compiler and the linker that the wheel carries. Needs jax and the standard library only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+PACKAGE = "rocm_corpus"
+FLAGS: set[str] = set()
+"""Options that some program has switched on."""
+
+
+def main(request: dict[str, Any]) -> int:
+    """Carry out a request; gives the exit status."""
+    out = Path(request["out"])
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / "results.jsonl").open("a", encoding="utf-8") as file:
+
+        def tell(event: str, **facts: Any) -> None:  # noqa: ANN401 - JSON
+            file.write(json.dumps({"event": event, **facts}) + "\n")
+            file.flush()
+
+        begun = time.monotonic()
+        try:
+            programs = load_programs()
+            devices = Devices(request["spec"])
+            kind, version = devices.start()
+        except Exception as error:
+            tell("unusable", error=sentence(error))
+            return 3
+        tell("ready", jax=version, device_kind=kind, seconds=round(time.monotonic() - begun, 3))
+        for name in request["programs"]:
+            tell("start", program=name)
+            begun = time.monotonic()
+            try:
+                facts = {"outcome": "compiled", "error": "", **compile_one(*programs[name], devices, out)}
+            except Exception as error:
+                facts = {"outcome": "failed", "error": sentence(error), "code_objects": [], "stats": {}}
+            tell("end", program=name, seconds=round(time.monotonic() - begun, 3), **facts)
+        tell("done")
+    return 0
+
+
+def sentence(error: BaseException) -> str:
+    """What went wrong; jax appends advice on its tracebacks, and file names, which help nobody here."""
+    return f"{type(error).__name__}: {error}".split("\n--------------------\n")[0][:4000]
+
+
+def load_programs() -> dict[str, tuple[Any, Callable[..., Any]]]:
+    """Import every module of programs; gives declaration and function by name.
+
+    They are imported under a package name of their own, so that nothing of this project has to be importable.
+    """
+    package = ModuleType(PACKAGE)
+    package.__path__ = [str(HERE)]
+    sys.modules[PACKAGE] = package
+    for path in sorted((HERE / "programs").glob("[!_]*.py")):
+        importlib.import_module(f"{PACKAGE}.programs.{path.stem}")
+    registry: dict[str, tuple[Any, Callable[..., Any]]] = sys.modules[f"{PACKAGE}.programs.declaration"].__dict__[
+        "REGISTRY"
+    ]
+    return registry
+
+
+class Devices:
+    """GPUs that only the compiler knows: 1 and 8 of the kind that a spec describes."""
+
+    def __init__(self, spec: str) -> None:
+        self.spec = spec
+        self.meshes: dict[int, Any] = {}
+
+    def start(self) -> tuple[str, str]:
+        """Load the plugin; gives the kind of the devices and jax's version."""
+        import jax
+        from jax._src import hardware_utils
+
+        # The upstream loader does nothing on a machine without a GPU; ours asks for none as long as jax is on the CPU.
+        hardware_utils.num_available_amd_gpus = lambda stop_at=None: 1  # noqa: ARG005
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_enable_compilation_cache", False)
+        return str(self.mesh(1).devices.flat[0].device_kind), str(jax.__version__)
+
+    def mesh(self, count: int) -> Any:  # noqa: ANN401 - jax is not imported here
+        """A mesh of that many devices, with the axes of declaration.MESH (all of size 1 for a single device)."""
+        from jax.experimental import topologies
+        from jax.sharding import Mesh
+
+        if count not in self.meshes:
+            topology = topologies.get_topology_desc(platform="rocm", target_config=self.spec, topology=f"1x1x{count}")
+            axes = sys.modules[f"{PACKAGE}.programs.declaration"].__dict__["MESH"]
+            import numpy as np
+
+            devices = np.array(topology.devices[:count]).reshape(
+                tuple(axes.values()) if count > 1 else (1,) * len(axes)
+            )
+            self.meshes[count] = Mesh(devices, tuple(axes))
+        return self.meshes[count]
+
+
+def compile_one(declared: Any, function: Callable[..., Any], devices: Devices, out: Path) -> dict[str, Any]:  # noqa: ANN401
+    """Compile one program; gives the names of its code objects, written to `out`, and what else is cheap to know."""
+    import jax
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    set_flags(declared.flags, declared.x64)
+    mesh = devices.mesh(declared.devices)
+    arguments = [
+        jax.ShapeDtypeStruct(
+            argument.shape,
+            getattr(jax.numpy, argument.dtype + ("_" if argument.dtype == "bool" else "")),
+            sharding=NamedSharding(mesh, PartitionSpec(*(names or None for names in argument.axes))),
+        )
+        for argument in declared.arguments
+    ]
+    if declared.devices > 1:
+        jitted = jax.jit(lambda *values: function(mesh, *values))
+    else:
+        jitted = jax.jit(function)
+    begun = time.monotonic()
+    lowered = jitted.lower(*arguments)
+    lowered_at = time.monotonic()
+    compiled = lowered.compile()
+    compiled_at = time.monotonic()
+    blob = compiled.runtime_executable().serialize()
+    files = []
+    for number, code in enumerate(importlib.import_module(f"{PACKAGE}.executable").code_objects(blob)):
+        files.append(f"{declared.name}.{number}.hsaco")
+        (out / files[-1]).write_bytes(code)
+    memory = compiled.memory_analysis()
+    stats = {
+        "lower_seconds": round(lowered_at - begun, 3),
+        "compile_seconds": round(compiled_at - lowered_at, 3),
+        "executable_bytes": len(blob),
+        "argument_bytes": memory.argument_size_in_bytes,
+        "output_bytes": memory.output_size_in_bytes,
+        "temporary_bytes": memory.temp_size_in_bytes,
+        "calls": sorted(set(re.findall(r'custom_call_target="([^"]+)"', compiled.as_text()))),
+    }
+    return {"code_objects": files, "stats": stats}
+
+
+def set_flags(wanted: tuple[str, ...], x64: bool) -> None:
+    """Switch jax's options to what a program asks for, whatever the one before it asked for."""
+    import jax
+
+    FLAGS.update(wanted)
+    for name in FLAGS:
+        jax.config.update(name, name in wanted)
+    jax.config.update("jax_enable_x64", x64)
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))))

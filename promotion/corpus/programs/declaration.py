@@ -1,0 +1,164 @@
+"""How a program of the corpus is declared; standard library only, since the child process uses it too.
+
+A program is a function of jax arrays under `@program(...)`. The decorator takes literals alone, so that the parent
+reads the declarations from the source, without jax, and the child gets the same ones by importing it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+DTYPES: Mapping[str, str] = {
+    "pred": "bool",
+    "s4": "int4",
+    "u4": "uint4",
+    "s8": "int8",
+    "u8": "uint8",
+    "s16": "int16",
+    "u16": "uint16",
+    "s32": "int32",
+    "u32": "uint32",
+    "s64": "int64",
+    "u64": "uint64",
+    "f8e4m3fn": "float8_e4m3fn",
+    "f8e4m3fnuz": "float8_e4m3fnuz",
+    "f8e5m2": "float8_e5m2",
+    "f8e5m2fnuz": "float8_e5m2fnuz",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "f32": "float32",
+    "f64": "float64",
+    "c64": "complex64",
+    "c128": "complex128",
+}
+"""XLA's names of element types -> those of jax.numpy."""
+
+MESH: Mapping[str, int] = {"data": 2, "model": 4}
+"""Axes of the mesh that a program on 8 devices gets."""
+
+FEATURES = frozenset({"f64", "fp8", "int4", "pallas", "ffi", "collectives"})
+"""What a program may say that it needs; people and reports group by it."""
+
+MATRIX_INSTRUCTIONS: Mapping[str, str] = {"mfma": "v_mfma_", "wmma": "v_wmma_"}
+
+_ARGUMENT = re.compile(r"(\w+)\[([\d,]*)\](?:@([\w|,-]+))?")
+
+
+class DeclarationError(ValueError):
+    """A declaration that is not understood; the message names the program and what is wrong."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of a program, as XLA writes it: `bf16[8,128]`, or `f32[8,16]@data,-` when it is sharded.
+
+    Attributes:
+        dtype: jax.numpy's name.
+        axes: for each dimension the mesh axes that split it (`data|model` is both), or none; empty when the argument
+            is the same on every device.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    axes: tuple[tuple[str, ...], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Argument:
+        """Read one; ValueError says what is wrong with it."""
+        match = _ARGUMENT.fullmatch(text)
+        if match is None or match[1] not in DTYPES:
+            raise ValueError(f"{text!r} is not an argument such as 'bf16[8,128]' or 'f32[8,16]@data,-'")
+        shape = tuple(int(size) for size in match[2].split(",") if size)
+        axes = tuple(tuple(name.split("|")) if name != "-" else () for name in (match[3] or "").split(",") if name)
+        if axes and (len(axes) != len(shape) or any(name not in MESH for names in axes for name in names)):
+            raise ValueError(f"{text!r} must name one of {', '.join(MESH)} or - for each dimension")
+        return cls(DTYPES[match[1]], shape, axes)
+
+
+@dataclass(frozen=True)
+class Program:
+    """What is known of a program without running it.
+
+    Attributes:
+        name: "group.name".
+        corpus: the smallest corpus that it belongs to, "small" or "full"; full holds small.
+        devices: 1, or 8 for a program that gets the mesh as its first argument.
+        needs: features, of FEATURES.
+        matrix_cores: instruction families ("mfma" on CDNA, "wmma" on RDNA 3 and later) of which at least one
+            instruction must be in the code that comes out.
+        flags: names of options of jax.config that are switched on for it.
+        summary: first line of its docstring.
+    """
+
+    name: str
+    arguments: tuple[Argument, ...]
+    corpus: str = "full"
+    devices: int = 1
+    needs: tuple[str, ...] = ()
+    matrix_cores: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    summary: str = ""
+
+    @property
+    def group(self) -> str:
+        """What it belongs to, such as linalg."""
+        return self.name.split(".")[0]
+
+    @property
+    def x64(self) -> bool:
+        """Whether jax must be told to keep 64-bit types."""
+        return any(argument.dtype in ("int64", "uint64", "float64", "complex128") for argument in self.arguments)
+
+
+def declare(name: str, summary: str, *arguments: str, **options: Any) -> Program:  # noqa: ANN401 - what was written
+    """Make a Program of what stands in the decorator.
+
+    Raises:
+        DeclarationError: an option that does not exist, or a value that it cannot have.
+    """
+    try:
+        declared = Program(name, tuple(map(Argument.parse, arguments)), summary=summary, **options)
+    except (TypeError, ValueError) as error:
+        raise DeclarationError(f"{name}: {error}.") from error
+    for good, problem in (
+        (declared.corpus in ("small", "full"), "corpus must be 'small' or 'full'"),
+        (declared.devices in (1, 8), "devices must be 1 or 8"),
+        (declared.devices == 8 or not any(a.axes for a in declared.arguments), "one device has no mesh axes"),
+        (FEATURES.issuperset(declared.needs), f"needs may be {', '.join(sorted(FEATURES))}"),
+        (MATRIX_INSTRUCTIONS.keys() >= set(declared.matrix_cores), "matrix_cores may be 'mfma' and 'wmma'"),
+        (bool(summary), "it has no docstring"),
+    ):
+        if not good:
+            raise DeclarationError(f"{name}: {problem}.")
+    return declared
+
+
+REGISTRY: dict[str, tuple[Program, Callable[..., Any]]] = {}
+"""Programs whose module has been imported, by name."""
+
+
+def program(*arguments: str, **options: Any) -> Callable[[Function], Function]:  # noqa: ANN401 - see `declare`
+    """Declare the function below as a program of the corpus; its module is the group.
+
+    Args:
+        arguments: see `Argument.parse`.
+        options: see `Program`.
+    """
+
+    def register(function: Function) -> Function:
+        name = program_name(function.__module__, function.__name__)
+        summary = (function.__doc__ or "").partition("\n")[0]
+        REGISTRY[name] = declare(name, summary, *arguments, **options), function
+        return function
+
+    return register
+
+
+def program_name(module: str, function: str) -> str:
+    """Name of a program: its module's last part and the function."""
+    return f"{module.rpartition('.')[2]}.{function}"

@@ -1,0 +1,97 @@
+"""The plugin's own FFI handlers: solver, prng, rnn, sparse, hybrid, linalg, triton.
+
+jax asks MIOpen and hipSPARSE for the size of their workspaces while it lowers, which needs a device. The programs
+`handlers_…` call the same handlers without asking; XLA refuses to compile them when a handler is not registered.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.experimental import rnn
+from jax.lax import linalg
+
+from .declaration import program
+
+
+@program("u32[]", corpus="small", needs=("ffi",), flags=("jax_threefry_gpu_kernel_lowering",))
+def prng_threefry(seed: Array) -> Array:
+    """Random bits by the plugin's kernel (_prng)."""
+    return jax.random.bits(jax.random.key(seed, impl="threefry2x32"), (1024,))
+
+
+@program("f32[4,16,32]", "f32[1,4,64]", "f32[1,4,64]", "f32[25088]", "s32[4]", needs=("ffi",))
+def rnn_lstm(x: Array, h: Array, c: Array, weights: Array, lengths: Array) -> tuple[Array, ...]:
+    """LSTM by MIOpen (_rnn), forward."""
+    y, h, c = rnn.lstm(x, h, c, weights, lengths, 32, 64, 1, 0.0, False)
+    return y, h, c
+
+
+@program("f32[4,16,32]", "f32[1,4,64]", "f32[1,4,64]", "f32[25088]", "s32[4]", needs=("ffi",))
+def rnn_lstm_gradient(x: Array, h: Array, c: Array, weights: Array, lengths: Array) -> Array:
+    """LSTM by MIOpen (_rnn), backward."""
+    return jax.grad(lambda w: jnp.sum(rnn.lstm(x, h, c, w, lengths, 32, 64, 1, 0.0, False)[0]))(weights)
+
+
+@program("f32[4,32,32]", "f32[4,32,32]", needs=("ffi",))
+def solver_decompositions(a: Array, b: Array) -> tuple[Array, ...]:
+    """Batched LU with pivots and Householder products (_solver, _linalg)."""
+    lu, pivots, permutation = linalg.lu(a)
+    reflectors, taus = jnp.linalg.qr(b, mode="raw")
+    return lu, pivots, permutation, linalg.householder_product(reflectors, taus)
+
+
+@program("f32[16,16]", needs=("ffi",))
+def solver_tridiagonal(a: Array) -> tuple[Array, ...]:
+    """Reduction of a symmetric matrix to three diagonals, and the symmetric product (_solver)."""
+    return *linalg.tridiagonal(a + a.T, lower=True), linalg.symmetric_product(a, jnp.zeros_like(a))
+
+
+@program("f32[32,32]", needs=("ffi",))
+def hybrid_eig(a: Array) -> tuple[Array, Array]:
+    """Eigenvalues of a general matrix, computed on the host (_hybrid)."""
+    w, v = jnp.linalg.eig(a)
+    return w, v
+
+
+@program("f32[32]", "f32[32]", "f32[32]", "f32[32,4]", "f32[32,32]", "f32[32]", needs=("ffi",))
+def tridiagonal_and_update(
+    low: Array, diagonal: Array, up: Array, b: Array, factor: Array, change: Array
+) -> tuple[Array, Array]:
+    """A tridiagonal system (_sparse) and a rank-one update of a Cholesky factor (_linalg)."""
+    return linalg.tridiagonal_solve(low, diagonal, up, b), linalg.cholesky_update(factor, change)
+
+
+def call_handlers(names: tuple[str, ...], x: Array) -> Array:
+    """Call each handler once, one after the other, with what it would not run with."""
+    for name in names:
+        x = jax.ffi.ffi_call(name, jax.ShapeDtypeStruct(x.shape, x.dtype))(x, opaque=name)
+    return x
+
+
+@program("f32[32]", corpus="small", needs=("ffi",))
+def handlers_sparse(x: Array) -> Array:
+    """The handlers of _sparse are registered."""
+    kinds = ("todense", "fromdense", "matvec", "matmat")
+    return call_handlers(tuple(f"hipsparse_{form}_{kind}_ffi" for form in ("csr", "coo") for kind in kinds), x)
+
+
+@program("f32[32]", corpus="small", needs=("ffi",))
+def handlers_rnn(x: Array) -> Array:
+    """The handlers of _rnn are registered."""
+    return call_handlers(("hipdnn_rnn_ffi", "hipdnn_rnn_bwd_ffi"), x)
+
+
+@program("f32[32]", needs=("ffi",))
+def handlers_rest(x: Array) -> Array:
+    """Handlers of _solver and _triton that only some shapes reach are registered."""
+    names = ("hipsolver_gesvd_ffi", "hipsolver_gesvdj_ffi", "hipsolver_ormqr_ffi", "triton_kernel_call_ffi")
+    return call_handlers(names, x)
+
+
+@program("f32[32]", needs=("ffi",))
+def python_callback(x: Array) -> Array:
+    """A call back into Python on the host (rocm_plugin_extension)."""
+    result: Array = jax.pure_callback(lambda value: value, jax.ShapeDtypeStruct((32,), jnp.float32), x)
+    return result

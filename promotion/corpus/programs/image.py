@@ -1,0 +1,26 @@
+"""jax.image."""
+
+from __future__ import annotations
+
+import jax
+from jax import Array
+
+from .declaration import program
+
+
+@program("f32[32,32,3]", corpus="small")
+def upsample(x: Array) -> Array:
+    """Enlarging with a linear kernel."""
+    return jax.image.resize(x, (64, 64, 3), "linear")
+
+
+@program("f32[2,32,32,3]")
+def resize(x: Array) -> Array:
+    """Enlarging with a cubic kernel."""
+    return jax.image.resize(x, (2, 64, 64, 3), "bicubic")
+
+
+@program("f32[32,32,3]", "f32[2]", "f32[2]")
+def scale_and_translate(x: Array, scale: Array, translation: Array) -> Array:
+    """Scaling and moving by amounts that are known at run time."""
+    return jax.image.scale_and_translate(x, (48, 48, 3), (0, 1), scale, translation, "lanczos3")

@@ -1,0 +1,84 @@
+"""jax.experimental.pallas: kernels that Triton compiles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+
+from .declaration import program
+
+
+def call(kernel: Any, shape: tuple[int, ...], dtype: Any, **options: Any) -> Any:  # noqa: ANN401 - jax has no types
+    """A pallas_call that goes to Triton."""
+    out = jax.ShapeDtypeStruct(shape, dtype)
+    return pl.pallas_call(kernel, out_shape=out, compiler_params=plgpu.CompilerParams(num_warps=4), **options)
+
+
+@program("f32[1024]", "f32[1024]", corpus="small", needs=("pallas",))
+def add(x: Array, y: Array) -> Array:
+    """Elementwise sum in blocks."""
+
+    def kernel(x_ref: Any, y_ref: Any, o_ref: Any) -> None:  # noqa: ANN401
+        o_ref[...] = x_ref[...] + jnp.exp(y_ref[...])
+
+    block = pl.BlockSpec((256,), lambda i: (i,))
+    return call(kernel, (1024,), jnp.float32, grid=(4,), in_specs=[block, block], out_specs=block)(x, y)
+
+
+@program("bf16[256,256]", "bf16[256,256]", needs=("pallas",), matrix_cores=("mfma", "wmma"))
+def matmul(x: Array, y: Array) -> Array:
+    """Matrix product in tiles, with a loop over the contracted dimension."""
+
+    def kernel(x_ref: Any, y_ref: Any, o_ref: Any) -> None:  # noqa: ANN401
+        def body(step: Any, total: Array) -> Array:  # noqa: ANN401
+            here = pl.ds(step * 32, 32)
+            return total + pl.dot(x_ref[:, here], y_ref[here, :])
+
+        o_ref[...] = jax.lax.fori_loop(0, 8, body, jnp.zeros((64, 64), jnp.float32))
+
+    rows = pl.BlockSpec((64, 256), lambda i, j: (i, 0))
+    columns = pl.BlockSpec((256, 64), lambda i, j: (0, j))
+    tile = pl.BlockSpec((64, 64), lambda i, j: (i, j))
+    return call(kernel, (256, 256), jnp.float32, grid=(4, 4), in_specs=[rows, columns], out_specs=tile)(x, y)
+
+
+@program("f32[64,512]", needs=("pallas",))
+def softmax(x: Array) -> Array:
+    """A row at a time: reductions inside of a kernel."""
+
+    def kernel(x_ref: Any, o_ref: Any) -> None:  # noqa: ANN401
+        row = x_ref[...]
+        weights = jnp.exp(row - jnp.max(row, axis=-1, keepdims=True))
+        o_ref[...] = weights / jnp.sum(weights, axis=-1, keepdims=True)
+
+    block = pl.BlockSpec((1, 512), lambda i: (i, 0))
+    return call(kernel, (64, 512), jnp.float32, grid=(64,), in_specs=[block], out_specs=block)(x)
+
+
+@program("f32[1024]", needs=("pallas",))
+def masked_load(x: Array) -> Array:
+    """Loads and stores under a mask, with a value for what is masked out."""
+
+    def kernel(x_ref: Any, o_ref: Any) -> None:  # noqa: ANN401
+        where = pl.program_id(0) * 128 + jnp.arange(128)
+        value = plgpu.load(x_ref.at[where], mask=where < 1000, other=0.0)
+        plgpu.store(o_ref.at[where], jnp.sqrt(jnp.abs(value)), mask=where < 1000)
+
+    return call(kernel, (1024,), jnp.float32, grid=(8,))(x)
+
+
+@program(
+    "f16[1,128,2,64]", "f16[1,128,2,64]", "f16[1,128,2,64]",
+    needs=("pallas",), matrix_cores=("mfma", "wmma"),
+)  # fmt: skip
+def flash_attention(q: Array, k: Array, v: Array) -> Array:
+    """jax's own flash attention for GPUs."""
+    from jax.experimental.pallas.ops.gpu import attention
+
+    result: Array = attention.mha(q, k, v, segment_ids=None, causal=True)
+    return result

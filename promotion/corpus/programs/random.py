@@ -1,0 +1,46 @@
+"""jax.random."""
+
+from __future__ import annotations
+
+import jax
+from jax import Array
+
+from .declaration import program
+
+
+@program("u32[]", corpus="small", needs=("ffi",))
+def uniform_normal(seed: Array) -> tuple[Array, ...]:
+    """Threefry keys, splits, uniform, normal and integer draws."""
+    keys = jax.random.split(jax.random.key(seed), 3)
+    return (
+        jax.random.uniform(keys[0], (256,)),
+        jax.random.normal(keys[1], (256,)),
+        jax.random.randint(keys[2], (64,), 0, 100),
+    )
+
+
+@program("u32[]")
+def distributions(seed: Array) -> tuple[Array, ...]:
+    """Rejection samplers, which are loops: gamma and poisson; and categorical."""
+    keys = jax.random.split(jax.random.key(seed, impl="threefry2x32"), 3)
+    logits = jax.numpy.zeros((16, 8))
+    return (
+        jax.random.gamma(keys[0], 2.0, (64,)),
+        jax.random.poisson(keys[1], 3.0, (64,)),
+        jax.random.categorical(keys[2], logits),
+    )
+
+
+@program("u32[]")
+def generators(seed: Array) -> tuple[Array, Array]:
+    """XLA's own generators: rbg and unsafe_rbg."""
+    key = jax.random.key(seed, impl="rbg")
+    other = jax.random.key(seed, impl="unsafe_rbg")
+    return jax.random.bits(key, (512,)), jax.random.normal(other, (512,))
+
+
+@program("u32[]", "f32[128]")
+def permutations(seed: Array, x: Array) -> tuple[Array, Array]:
+    """Shuffles and choices without replacement, which sort."""
+    key = jax.random.key(seed)
+    return jax.random.permutation(key, x), jax.random.choice(key, x, (16,), replace=False)

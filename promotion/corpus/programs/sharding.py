@@ -1,0 +1,99 @@
+"""Programs on 8 devices, as a mesh of 2 x 4; each collective by itself, then what the partitioner makes of models."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from .declaration import program
+
+BOTH = ("data", "model")
+
+
+@program("f32[64,128]@data|model,-", corpus="small", devices=8, needs=("collectives",))
+def all_reduce(mesh: Mesh, x: Array) -> tuple[Array, Array]:
+    """psum over all devices and pmax over one axis."""
+
+    def local(block: Array) -> tuple[Array, Array]:
+        return lax.psum(block, BOTH), lax.pmax(block, "model")
+
+    return jax.shard_map(local, mesh=mesh, in_specs=P(BOTH), out_specs=(P(), P("data")))(x)
+
+
+@program("bf16[64,128]@data|model,-", devices=8, needs=("collectives",))
+def all_gather(mesh: Mesh, x: Array) -> Array:
+    """all_gather along one axis of the mesh."""
+
+    def local(block: Array) -> Array:
+        return lax.all_gather(block, "model", tiled=True)
+
+    return jax.shard_map(local, mesh=mesh, in_specs=P(BOTH), out_specs=P(("data", "model")))(x)
+
+
+@program("f32[64,128]@-,data", devices=8, needs=("collectives",))
+def reduce_scatter(mesh: Mesh, x: Array) -> Array:
+    """psum_scatter along one axis of the mesh."""
+
+    def local(block: Array) -> Array:
+        return lax.psum_scatter(block, "model", tiled=True)
+
+    return jax.shard_map(local, mesh=mesh, in_specs=P(None, "data"), out_specs=P("model", "data"), check_vma=False)(x)
+
+
+@program("f32[64,128]@data|model,-", devices=8, needs=("collectives",))
+def all_to_all(mesh: Mesh, x: Array) -> Array:
+    """all_to_all, which moves the split from one dimension to the other."""
+
+    def local(block: Array) -> Array:
+        return lax.all_to_all(block, BOTH, split_axis=1, concat_axis=0, tiled=True)
+
+    return jax.shard_map(local, mesh=mesh, in_specs=P(BOTH), out_specs=P(None, BOTH))(x)
+
+
+@program("f32[64,128]@data|model,-", devices=8, needs=("collectives",))
+def collective_permute(mesh: Mesh, x: Array) -> Array:
+    """ppermute around a ring of all devices."""
+
+    def local(block: Array) -> Array:
+        return block + lax.ppermute(block, BOTH, [(i, (i + 1) % 8) for i in range(8)])
+
+    return jax.shard_map(local, mesh=mesh, in_specs=P(BOTH), out_specs=P(BOTH))(x)
+
+
+@program("f32[64,128]@data|model,-", devices=8, needs=("collectives",))
+def collective_broadcast(mesh: Mesh, x: Array) -> Array:
+    """pbroadcast from the first device of an axis."""
+
+    def local(block: Array) -> Array:
+        return lax.pbroadcast(block, ("model",), 0)
+
+    return jax.shard_map(local, mesh=mesh, in_specs=P(BOTH), out_specs=P(BOTH), check_vma=False)(x)
+
+
+@program(
+    "bf16[256,512]@data,-", "bf16[512,1024]@-,model", "bf16[1024,512]@model,-",
+    corpus="small", devices=8, needs=("collectives",), matrix_cores=("mfma", "wmma"),
+)  # fmt: skip
+def tensor_parallel(mesh: Mesh, x: Array, up: Array, down: Array) -> Array:
+    """A feed-forward network whose weights the partitioner splits by columns, then by rows."""
+    y = jax.nn.relu(x @ up) @ down
+    return lax.with_sharding_constraint(y, NamedSharding(mesh, P("data", None)))
+
+
+@program("f32[64,128]@data|model,-", "f32[128,32]", "f32[64,32]@data|model,-", devices=8, needs=("collectives",))
+def data_parallel(mesh: Mesh, x: Array, w: Array, y: Array) -> Array:
+    """Gradient of a loss over a batch that is split over all devices."""
+
+    def loss(weights: Array) -> Array:
+        return jnp.mean((jnp.tanh(x @ weights) - y) ** 2)
+
+    return lax.with_sharding_constraint(w - 0.1 * jax.grad(loss)(w), NamedSharding(mesh, P()))
+
+
+@program("f32[128,64]@data,model", devices=8, needs=("collectives",))
+def reshard(mesh: Mesh, x: Array) -> Array:
+    """A transposition under another layout, which the partitioner turns into collectives of its choice."""
+    return lax.with_sharding_constraint(jnp.sort(x, axis=0).T, NamedSharding(mesh, P("data", "model")))

@@ -1,0 +1,87 @@
+"""grad, vmap, scan, remat and their friends."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from .declaration import program
+
+
+def network(weights: tuple[Array, Array], x: Array) -> Array:
+    """Two dense layers."""
+    return jnp.tanh(x @ weights[0]) @ weights[1]
+
+
+@program("f32[128,256]", "f32[256,128]", "f32[64,128]", corpus="small")
+def grad(up: Array, down: Array, x: Array) -> tuple[Array, Array]:
+    """Reverse mode through two dense layers."""
+    first, second = jax.grad(lambda w: jnp.sum(network(w, x) ** 2))((up, down))
+    return first, second
+
+
+@program("f32[8,32,64]", "f32[8,64,32]")
+def vmap(x: Array, y: Array) -> Array:
+    """A batch of functions, each of which has a loop."""
+    return jax.vmap(lambda a, b: lax.fori_loop(0, 3, lambda _, v: jnp.tanh(v @ b @ a), a))(x, y)
+
+
+@program("f32[32,16,64]", "f32[64,64]", "f32[16,64]")
+def scan(xs: Array, w: Array, h: Array) -> tuple[Array, Array]:
+    """A recurrent network over time, and what it leaves at each step."""
+
+    def step(state: Array, x: Array) -> tuple[Array, Array]:
+        state = jnp.tanh(state @ w + x)
+        return state, state.sum(-1)
+
+    last, sums = lax.scan(step, h, xs)
+    return last, sums
+
+
+@program("f32[16,64]", "f32[6,64,64]")
+def remat(x: Array, weights: Array) -> Array:
+    """Gradient of a scan over layers whose activations are computed again."""
+
+    @jax.checkpoint
+    def layer(state: Array, w: Array) -> tuple[Array, None]:
+        return jax.nn.gelu(state @ w), None
+
+    return jax.grad(lambda w: jnp.sum(lax.scan(layer, x, w)[0]))(weights)
+
+
+@program("f32[16]", "f32[16]")
+def jacobians(x: Array, v: Array) -> tuple[Array, ...]:
+    """Forward mode, Jacobian, Hessian and a directional derivative."""
+
+    def function(value: Array) -> Array:
+        return jnp.sin(value) * jnp.cumsum(value**2)
+
+    return jax.jacfwd(function)(x), jax.hessian(lambda y: function(y).sum())(x), jax.jvp(function, (x,), (v,))[1]
+
+
+@program("f32[64]")
+def custom_rules(x: Array) -> Array:
+    """A function with a gradient of its own."""
+
+    @jax.custom_vjp
+    def clipped(value: Array) -> Array:
+        return jnp.clip(value, -1, 1)
+
+    clipped.defvjp(lambda value: (clipped(value), value), lambda value, g: (g * jnp.exp(-(value**2)),))
+    return jax.grad(lambda value: jnp.sum(clipped(value) ** 3))(x)
+
+
+@program(
+    "bf16[64,256]", "bf16[256,512]", "bf16[512,64]", "f32[256,512]", "f32[512,64]",
+    matrix_cores=("mfma", "wmma"),
+)  # fmt: skip
+def training_step(x: Array, up: Array, down: Array, slow_up: Array, slow_down: Array) -> tuple[Array, ...]:
+    """A step with momentum in mixed precision, arguments donated in spirit: everything comes back updated."""
+
+    def loss(weights: tuple[Array, Array]) -> Array:
+        return jnp.mean(network(weights, x).astype(jnp.float32) ** 2)
+
+    value, (d_up, d_down) = jax.value_and_grad(loss)((up, down))
+    slow_up, slow_down = 0.9 * slow_up + d_up, 0.9 * slow_down + d_down
+    return value, (up - 0.1 * slow_up).astype(up.dtype), (down - 0.1 * slow_down).astype(down.dtype), slow_up, slow_down
