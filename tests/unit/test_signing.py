@@ -1,0 +1,117 @@
+"""Signatures: who can make one, what breaks it, and that a key stays secret."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ci_build.errors import RequestError
+from promotion.signing import (
+    EVIDENCE_TYPE,
+    Signer,
+    is_sound,
+    load_signature,
+    load_signer,
+    new_key,
+    public_key,
+    signed_by,
+)
+
+DATA = b'{"outcome": "passed"}\n'
+
+
+@pytest.fixture
+def signer(tmp_path: Path) -> Signer:
+    return new_key(tmp_path / "keys" / "key")
+
+
+def test_a_key_signs_and_its_public_half_tells(signer: Signer, tmp_path: Path) -> None:
+    signature = load_signature(signer.sign(DATA, EVIDENCE_TYPE).dump(), "x.sig")
+    stranger = new_key(tmp_path / "other")
+    assert signed_by(DATA, EVIDENCE_TYPE, signature, {"lab": signer.key}) == "lab"
+    assert signed_by(DATA, EVIDENCE_TYPE, signature, {"lab": f"{signer.key} comment"}) == "lab"
+    assert signed_by(DATA, EVIDENCE_TYPE, signature, {"other": stranger.key}) is None
+    assert signed_by(DATA, EVIDENCE_TYPE, signature, {}) is None
+
+
+@given(at=st.integers(0, len(DATA) - 1), bit=st.integers(0, 7))
+def test_one_bit_of_the_document_breaks_it(at: int, bit: int) -> None:
+    signer = Signer(pem(ed25519.Ed25519PrivateKey.generate()), origin="made")
+    signature = signer.sign(DATA, EVIDENCE_TYPE)
+    changed = bytearray(DATA)
+    changed[at] ^= 1 << bit
+    assert is_sound(DATA, EVIDENCE_TYPE, signature)
+    assert not is_sound(bytes(changed), EVIDENCE_TYPE, signature)
+
+
+def test_another_kind_of_document_or_anothers_name_breaks_it(signer: Signer, tmp_path: Path) -> None:
+    signature = signer.sign(DATA, EVIDENCE_TYPE)
+    assert not is_sound(DATA, "application/json", signature)
+    claimed = dataclasses.replace(signature, key=new_key(tmp_path / "other").key)
+    assert signed_by(DATA, EVIDENCE_TYPE, claimed, {"other": claimed.key}) is None
+
+
+def pem(key: ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def test_keys_of_openssl_and_of_openssh_are_the_same(tmp_path: Path) -> None:
+    key = ed25519.Ed25519PrivateKey.generate()
+    ssh = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    assert Signer(pem(key), origin="a").key == Signer(ssh, origin="b").key
+
+
+def test_a_new_key_is_its_owners_alone(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    made = new_key(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert load_signer(path).key == made.key
+    with pytest.raises(FileExistsError):
+        new_key(path)
+    assert load_signer(path).key == made.key
+    assert [item.name for item in tmp_path.iterdir()] == ["key"]
+    path.chmod(0o640)
+    with pytest.raises(RequestError, match="can be read by others"):
+        load_signer(path)
+
+
+def test_what_is_no_key_is_refused_and_not_shown(tmp_path: Path) -> None:
+    secret = ed25519.Ed25519PrivateKey.generate()
+    locked = secret.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"password"))
+    other = pem(ec.generate_private_key(ec.SECP256R1()))
+    for text in (b"", b"hunter2", locked, other, pem(secret)[:80]):
+        with pytest.raises(RequestError) as raised:
+            Signer(text, origin="the key file")
+        assert "the key file" in str(raised.value)
+        assert "hunter2" not in str(raised.value)
+    with pytest.raises(RequestError, match="cannot be read"):
+        load_signer(tmp_path / "none")
+
+
+def test_a_damaged_signature_file_is_refused(signer: Signer) -> None:
+    body = json.loads(signer.sign(DATA, EVIDENCE_TYPE).dump())
+    for change in ({"schema": 2}, {"key": "ssh-rsa AAAA"}, {"key": 3}, {"signature": "!"}, {"more": 1}):
+        with pytest.raises(RequestError, match=r"x\.sig is no signature"):
+            load_signature(json.dumps({**body, **change}).encode(), "x.sig")
+    for text in (b"", b"[]", b"\xff"):
+        with pytest.raises(RequestError, match=r"x\.sig is no signature"):
+            load_signature(text, "x.sig")
+
+
+def test_public_keys() -> None:
+    with pytest.raises(ValueError, match="is no public key"):
+        public_key("ssh-ed25519 nonsense")
+    with pytest.raises(ValueError, match="is no public key"):
+        public_key("")
