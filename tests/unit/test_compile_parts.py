@@ -1,0 +1,431 @@
+"""The pure parts of the compile gate: shares of the work, blame, budgets, drift, tables."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build.errors import GateError, RequestError
+from ci_build.model import Evidence, Outcome, Severity, Tier
+from promotion.dirbucket import DirBucket
+from promotion.evidence import dump_evidence
+from promotion.gates.code_checks import CodeObject, Kernel
+from promotion.gates.compile_budget import Budget, load_budget
+from promotion.gates.compile_child import Fate, Journal, Limits, Result, Sitting, Watch, death
+from promotion.gates.compile_corpus import Material, Task, compiled_for
+from promotion.gates.compile_drift import compare, findings, previous
+from promotion.gates.compile_schedule import Batch, available_memory, batches, finish, finish_all, memory_limit, workers
+from promotion.gates.compile_view import Matrix, failures, results
+from promotion.layout import Released
+from promotion.ledger import FIRST, LedgerEntry
+
+GIB = 1 << 30
+
+
+# Shares of the work
+
+
+@pytest.mark.parametrize(
+    ("cores", "available", "expected"),
+    [(2, 24 * GIB, 2), (16, 4 * GIB, 4), (4, GIB // 2, 1), (1, 100 * GIB, 1)],
+)
+def test_workers_are_bound_by_cores_and_memory(cores: int, available: int, expected: int) -> None:
+    assert workers(cores, available) == expected
+
+
+def test_each_process_gets_its_share_of_the_memory() -> None:
+    assert memory_limit(2, 6 * GIB) == 3 * GIB
+    assert memory_limit(1, 500 * GIB) == 8 * GIB
+    assert memory_limit(1, GIB // 4) == GIB
+
+
+def test_available_memory_is_that_of_the_control_group_too(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable:    4000 kB\n")
+    assert available_memory(tmp_path) == 4000 << 10
+    group = tmp_path / "sys" / "fs" / "cgroup"
+    group.mkdir(parents=True)
+    (group / "memory.current").write_text("1000\n")
+    (group / "memory.max").write_text("max\n")
+    assert available_memory(tmp_path) == 4000 << 10
+    (group / "memory.max").write_text("5000\n")
+    assert available_memory(tmp_path) == 4000
+    (group / "memory.max").write_text("500\n")
+    assert available_memory(tmp_path) == 0
+
+
+def test_one_process_for_each_target_when_there_are_more_targets_than_workers() -> None:
+    programs = [f"a.p{number}" for number in range(60)]
+    dealt = batches(["gfx942", "gfx1100", "gfx1201"], programs, 2)
+    assert [batch.target for batch in dealt] == ["gfx1201", "gfx1100", "gfx942"], "those that take long go first"
+    assert all(batch.programs == tuple(programs) for batch in dealt)
+
+
+def test_more_workers_than_targets_share_the_programs() -> None:
+    programs = [f"a.p{number}" for number in range(60)]
+    dealt = batches(["gfx942", "gfx950"], programs, 8)
+    assert len(dealt) == 8
+    for target in ("gfx942", "gfx950"):
+        shares = [batch.programs for batch in dealt if batch.target == target]
+        assert sorted(name for share in shares for name in share) == sorted(programs)
+        assert {len(share) for share in shares} == {15}
+
+
+def test_few_programs_are_not_torn_apart() -> None:
+    assert len(batches(["gfx942"], [f"a.p{number}" for number in range(9)], 16)) == 1
+    assert batches(["gfx942"], (), 4) == (Batch(target="gfx942", programs=()),)
+    assert batches([], ("a.b",), 4) == ()
+
+
+# Blame and going on
+
+
+def sitting(*results: Result, problem: str = "") -> Sitting:
+    return Sitting(results=results, problem=problem, seconds=1.0, peak=7)
+
+
+def good(program: str) -> Result:
+    return Result(program=program, fate=Fate.COMPILED)
+
+
+class Sits:
+    """Processes that die of some programs."""
+
+    def __init__(self, die: Callable[[str, int], bool], *, killed: bool = False) -> None:
+        self.die, self.killed = die, killed
+        self.asked: list[tuple[str, ...]] = []
+
+    def __call__(self, batch: Batch) -> Sitting:
+        self.asked.append(batch.programs)
+        done: list[Result] = []
+        for program in batch.programs:
+            if self.die(program, len(self.asked)):
+                return sitting(*done, Result(program=program, fate=Fate.CRASHED, error="SIGSEGV", killed=self.killed))
+            done.append(good(program))
+        return sitting(*done)
+
+
+def work(*programs: str) -> Batch:
+    return Batch(target="gfx942", programs=programs)
+
+
+def test_no_program_runs_twice() -> None:
+    sits = Sits(lambda program, _: program in ("b", "d"))
+    done = finish(work("a", "b", "c", "d", "e"), sits)
+    assert [(r.program, r.fate) for r in done.results] == [
+        ("a", Fate.COMPILED), ("b", Fate.CRASHED), ("c", Fate.COMPILED), ("d", Fate.CRASHED), ("e", Fate.COMPILED),
+    ]  # fmt: skip
+    assert sits.asked == [("a", "b", "c", "d", "e"), ("c", "d", "e"), ("e",)]
+    assert (done.processes, done.seconds, done.peak) == (3, 3.0, 7)
+
+
+def test_one_that_was_killed_runs_once_more_and_last() -> None:
+    sits = Sits(lambda program, count: program == "a" and count == 1, killed=True)
+    done = finish(work("a", "b"), sits)
+    assert [r.fate for r in done.results] == [Fate.COMPILED, Fate.COMPILED]
+    assert sits.asked == [("a", "b"), ("b", "a")]
+    always = Sits(lambda program, _: program == "a", killed=True)
+    assert [r.fate for r in finish(work("a", "b"), always).results] == [Fate.CRASHED, Fate.COMPILED]
+    assert sum("a" in asked for asked in always.asked) == 2
+
+
+def test_a_compiler_that_does_nothing_is_given_up() -> None:
+    asked = []
+
+    def sit(batch: Batch) -> Sitting:
+        asked.append(batch)
+        return sitting(problem="It does not start.")
+
+    done = finish(work("a", "b"), sit)
+    assert len(asked) == 4
+    assert {r.fate for r in done.results} == {Fate.NOT_RUN}
+    assert done.problems == ("It does not start.",)
+
+
+def test_neighbours_of_the_same_kind_do_not_make_it_give_up() -> None:
+    programs = [*(f"conv.{number}" for number in range(6)), *(f"fft.{number}" for number in range(6))]
+    done = finish(work(*programs), Sits(lambda program, _: program.startswith("conv")))
+    assert [r.fate for r in done.results] == [Fate.CRASHED] * 6 + [Fate.COMPILED] * 6
+
+
+def test_batches_run_side_by_side_and_errors_of_the_gate_come_out() -> None:
+    stop = threading.Event()
+    done = list(finish_all([work("a"), work("b")], lambda batch: sitting(*map(good, batch.programs)), 2, stop))
+    assert {part.batch.programs for part in done} == {("a",), ("b",)}
+    assert stop.is_set()
+
+    def broken(batch: Batch) -> Sitting:
+        raise GateError("no such interpreter")
+
+    with pytest.raises(GateError, match="no such interpreter"):
+        list(finish_all([work("a")], broken, 1, threading.Event()))
+
+
+@pytest.mark.parametrize(
+    ("returncode", "tail", "done", "fate", "clause"),
+    [
+        (0, "", True, None, ""),
+        (0, "", False, Fate.CRASHED, "ended with exit code 0 in the middle of its work"),
+        (3, "", False, Fate.CRASHED, "ended with exit code 3"),
+        (-signal.SIGFPE, "", False, Fate.CRASHED, "died of SIGFPE"),
+        (-signal.SIGABRT, "out of memory", False, Fate.OUT_OF_MEMORY, "ran out of memory and died of SIGABRT"),
+        (-40, "", False, Fate.CRASHED, "died of signal 40"),
+    ],
+)  # fmt: skip
+def test_what_an_exit_status_means(returncode: int, tail: str, done: bool, fate: Fate | None, clause: str) -> None:
+    assert death(returncode, tail, done=done) == (fate, clause)
+
+
+def journal(folder: Path, *programs: str) -> tuple[Journal, list[tuple[str, Fate | None]]]:
+    seen: list[tuple[str, Fate | None]] = []
+    return Journal(folder, programs, lambda program, fate: seen.append((program, fate))), seen
+
+
+def say(folder: Path, *events: Any, end: str = "\n") -> None:
+    with (folder / "results.jsonl").open("a") as file:
+        file.write("\n".join(e if isinstance(e, str) else json.dumps(e) for e in events) + end)
+
+
+END = {"event": "end", "program": "a.b", "outcome": "compiled", "error": "", "seconds": 1, "code_objects": []}
+
+
+def test_a_journal_waits_for_whole_lines(tmp_path: Path) -> None:
+    told, seen = journal(tmp_path, "a.b")
+    told.read()
+    say(tmp_path, {"event": "ready"}, {"event": "start", "program": "a.b"})
+    say(tmp_path, json.dumps(END)[:30], end="")
+    told.read()
+    assert (told.ready, told.running, told.done, told.garbage) == (True, "a.b", False, "")
+    say(tmp_path, json.dumps(END)[30:], {"event": "done"})
+    told.read()
+    assert told.done
+    assert told.results["a.b"].fate is Fate.COMPILED
+    assert seen == [("a.b", None), ("a.b", Fate.COMPILED)]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        "no JSON", "[]", "{}", '{"event": "party"}', '{"event": "start", "program": "c.d"}', json.dumps(END),
+        '{"event": "start"}', '{"event": ["start"]}', "\x00\xff",
+    ],
+)  # fmt: skip
+def test_a_journal_does_not_believe_everything(tmp_path: Path, event: str) -> None:
+    told, seen = journal(tmp_path, "a.b")
+    say(tmp_path, event)
+    told.read()
+    assert told.garbage
+    assert seen == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"program": "x.y"}, {"outcome": "lovely"}, {"seconds": "long"}, {"code_objects": ["../a"]}, {"stats": [1]},
+        {"code_objects": ["no"]}, {"code_objects": ["/etc/passwd"]}, {"code_objects": 3}, {"code_objects": ["link"]},
+    ],
+)  # fmt: skip
+def test_an_end_that_is_not_true_counts_for_nothing(tmp_path: Path, change: dict[str, Any]) -> None:
+    (tmp_path / "link").symlink_to("/etc/passwd")
+    told, _ = journal(tmp_path, "a.b", "x.y")
+    say(tmp_path, {"event": "start", "program": "a.b"}, {**END, **change})
+    told.read()
+    assert told.garbage
+    assert told.running == "a.b"
+    assert not told.results
+
+
+def test_a_watch_counts_from_the_last_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("promotion.gates.compile_child.time.monotonic", lambda: clock[0])
+    told, _ = journal(tmp_path, "a.b")
+    watch = Watch(told, Limits(start_seconds=50, program_seconds=10, memory=1 << 60), threading.Event())
+    nobody = 2**22 + 1
+    clock[0] = 149
+    assert watch(nobody) == ""
+    say(tmp_path, {"event": "start", "program": "a.b"})
+    assert watch(nobody) == ""
+    clock[0] = 158
+    assert watch(nobody) == ""
+    clock[0] = 160
+    assert watch(nobody) == "did not get any further for 10 s"
+    assert watch.fate is Fate.HUNG
+
+
+# Budgets
+
+
+def code(**counts: int) -> CodeObject:
+    base = Kernel(name="k", vgprs=8, vgpr_spills=0, sgpr_spills=0, scratch_bytes=0, lds_bytes=0)
+    return CodeObject(size=1, sha256="a", kernels=(base, replace(base, name="worst", **counts)), matrix_instructions=0)
+
+
+def budget(folder: Path, text: str) -> Budget:
+    (folder / "b.toml").write_text(f"schema = 1\n{text}")
+    return load_budget(folder / "b.toml")
+
+
+ENTRY = '[[budget]]\nprogram = "a.b"\ntargets = ["gfx11*"]\nscratch_bytes = 16\nreason = "indexed array"\n'
+
+
+def test_nothing_may_spill_unless_it_is_said(tmp_path: Path) -> None:
+    held = budget(tmp_path, ENTRY)
+    assert list(held.overdrawn("a.b", "gfx1100", [code(scratch_bytes=16)])) == []
+    assert list(held.overdrawn("a.b", "gfx1100", [code(scratch_bytes=17)])) == [
+        "kernel worst has 17 bytes of scratch memory, 16 are allowed"
+    ]
+    assert len(list(held.overdrawn("a.b", "gfx942", [code(scratch_bytes=16)]))) == 1
+    assert len(list(held.overdrawn("a.c", "gfx1100", [code(scratch_bytes=1, vgpr_spills=1, sgpr_spills=1)]))) == 3
+    assert list(held.overdrawn("a.c", "gfx1100", [])) == []
+
+
+@pytest.mark.parametrize(
+    "change", [("reason", "because"), ('"indexed array"', '""'), ("16", "16\nbytes = 1"), ("schema = 1", "schema = 2")]
+)
+def test_a_budget_with_mistakes(tmp_path: Path, change: tuple[str, str]) -> None:
+    (tmp_path / "b.toml").write_text(f"schema = 1\n{ENTRY}".replace(*change))
+    with pytest.raises(GateError, match="cannot be used"):
+        load_budget(tmp_path / "b.toml")
+
+
+def test_the_budget_of_the_house_can_be_read() -> None:
+    assert len(load_budget().sha256) == 64
+
+
+# Drift
+
+
+def held(size: int, sha256: str = "a") -> list[dict[str, object]]:
+    return [{"size": size, "sha256": sha256}]
+
+
+def test_drift() -> None:
+    before = {"same": held(100), "other": held(100), "more": held(100), "gone": held(1)}
+    now = {"same": held(100), "other": held(119, "b"), "more": held(121, "b"), "new": held(5)}
+    drift = compare(before, now)
+    assert (drift.new, drift.changed, drift.grown) == (("new",), ("other", "more"), {"more": (100, 121)})
+    warning, note = findings(drift, "gfx942", "f" * 64)
+    assert (warning.severity, note.severity) == (Severity.WARNING, Severity.NOTE)
+    assert "gfx942 more: its code grew from 100 B to 121 B since set ffffffffffff" in warning.message
+    assert "the code of 2 programs changed and of 1 is new" in note.message
+    assert findings(compare(before, before), "gfx942", "f" * 64) == ()
+
+
+def compile_evidence(digest: str, size: int, target: str = "gfx942") -> Evidence:
+    check = {"name": "lax.dot", "outcome": "passed", "code": held(size)}
+    return Evidence(
+        set_digest=digest, gate="compile", target=target, tier=Tier.COMPILED, outcome=Outcome.PASSED,
+        started="2026-01-02T03:04:05Z", ended="2026-01-02T03:04:05Z", machine="", counts={}, settings={},
+        details={"checks": [check, {"name": "compiler", "outcome": "passed"}]},
+    )  # fmt: skip
+
+
+def promoted(bucket: DirBucket, *jax_versions: str) -> None:
+    """A ledger of sets for these versions of jax; set N has N bytes of code."""
+    import hashlib
+
+    released, head = Released(index="multi-arch"), FIRST
+    for number, jax in enumerate(jax_versions, start=1):
+        digest, name = f"{number}" * 64, "evidence/compile/gfx942/0.json"
+        entry = LedgerEntry(
+            number=number, previous=head, time="", set_digest=digest, rocm_version="7.2.0", jax_version=jax,
+            python_versions=(), tier="", tiers={}, policy={}, wheels=(), files={name: "", "wheels.json": ""},
+        )  # fmt: skip
+        for key, data in (
+            (released.ledger_entry(number), entry.dump()),
+            (released.set_file(digest, name), dump_evidence(compile_evidence(digest, number))),
+        ):
+            bucket.put_if_absent(key, data, sha256=hashlib.sha256(data).hexdigest())
+        head = hashlib.sha256(entry.dump()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("ledger", "expected"), [((), 0), (("0.10.2",), 1), (("0.10.2", "0.12.0"), 1), (("0.9.1", "0.12.0"), 2)]
+)
+def test_the_set_before_is_the_newest_for_this_jax_or_else_for_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ledger: tuple[str, ...], expected: int
+) -> None:
+    monkeypatch.setattr("os.fsync", lambda _: None)
+    bucket = DirBucket(tmp_path)
+    promoted(bucket, *ledger)
+    found = previous(bucket, "multi-arch", "0.10.2")
+    assert found.set_digest == str(expected or "") * 64
+    assert found.code == ({"gfx942": {"lax.dot": held(expected)}} if expected else {})
+
+
+# What is compiled
+
+
+def material() -> Material:
+    tasks = (Task(name="lax.dot"), Task(name="lax.sort", small=False), Task(name="fft.fft"))
+    return Material(child=Path("child"), digest="", tasks=tasks, specs={})
+
+
+@pytest.mark.parametrize(
+    ("corpus", "names", "expected"),
+    [
+        ("full", (), ["lax.dot", "lax.sort", "fft.fft"]),
+        ("small", (), ["lax.dot", "fft.fft"]),
+        ("small", ("lax.sort",), ["lax.sort"]),
+        ("full", ("lax",), ["lax.dot", "lax.sort"]),
+    ],
+)
+def test_choosing_programs(corpus: str, names: Sequence[str], expected: list[str]) -> None:
+    assert [task.name for task in material().choose(corpus, names)] == expected
+
+
+@pytest.mark.parametrize(("corpus", "names", "says"), [("tiny", (), "no corpus"), ("full", ("lax.dott",), "lax.dot")])
+def test_choosing_what_is_not_there(corpus: str, names: Sequence[str], says: str) -> None:
+    with pytest.raises(RequestError, match=says):
+        material().choose(corpus, names)
+
+
+def test_the_spec_says_what_is_compiled_for() -> None:
+    spec = 'rocm_compute_capability { gcn_arch_name: "gfx942:sramecc+:xnack-" }'
+    assert str(compiled_for("gfx942", spec)) == "gfx942:sramecc+:xnack-"
+    for wrong in (spec.replace("gfx942", "gfx950"), "nothing"):
+        with pytest.raises(GateError, match="description of gfx942"):
+            compiled_for("gfx942", wrong)
+
+
+# What people see
+
+
+def test_the_growing_table() -> None:
+    matrix = Matrix(("gfx942", "gfx950"), {"gfx942": ["lax.dot", "lax.sort", "fft.fft"], "gfx950": ["lax.dot"]})
+    matrix.note("gfx942", "lax.dot", Fate.COMPILED)
+    matrix.note("gfx942", "lax.sort", None)
+    matrix.note("gfx950", "lax.dot", Fate.CRASHED)
+    assert matrix.table() == (
+        ("programs", "gfx942", "gfx950"),
+        [("lax", "1/2 …", "1/1 (1 not)"), ("fft", "0/1", "0/0")],
+    )
+
+
+def test_the_table_of_results_and_the_list_below_it() -> None:
+    told = compile_evidence("a" * 64, 1)
+    checks = [
+        {"name": "lax.dot", "outcome": "passed"},
+        {"name": "lax.sort", "outcome": "failed", "fate": "crashed", "error": "The process died of SIGFPE.\nstack"},
+        {"name": "fft.fft", "outcome": "known", "why": "no hipFFT"},
+        {"name": "lax.spill", "outcome": "failed", "fate": "compiled", "findings": ["spills-over-budget: 3"]},
+        {"name": "compiler", "outcome": "passed"},
+    ]
+    other = compile_evidence("a" * 64, 1, target="gfx950")
+    evidences = [replace(told, details={"checks": checks}), other]
+    assert results(evidences) == (
+        ("programs", "gfx942", "gfx950"),
+        [("lax", "1/3 (2 failed)", "1/1"), ("fft", "0/1 (1 known)", "-"), ("all", "1/4 (2 failed, 1 known)", "1/1")],
+    )
+    assert list(failures(evidences)) == [
+        "gfx942 lax.sort: crashed: The process died of SIGFPE.",
+        "gfx942 fft.fft: known: no hipFFT",
+        "gfx942 lax.spill: compiled: spills-over-budget: 3",
+    ]
