@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ci_build import options
-from ci_build.errors import NoContainerEngineError, RequestError
-from ci_build.model import Payload
+from ci_build.errors import InputError, NoContainerEngineError, RequestError
+from ci_build.model import BuildRequest, Payload
 from ci_build.report import Reporter
 from ci_build.runner import HostRunner, render, which
 from ci_build.units import human
@@ -26,6 +28,7 @@ def make_plan(settings: options.Settings, reporter: Reporter, *tables: str) -> B
 
     Raises:
         NoContainerEngineError: a build from source was asked for and no engine is there.
+        InputError: there is no readable ROCm or manifest where it should be.
     """
     request, warnings = options.build_request(settings, *tables)
     for text in warnings:
@@ -36,7 +39,37 @@ def make_plan(settings: options.Settings, reporter: Reporter, *tables: str) -> B
 
     for finding in targets.warnings_for(request.targets or ()):
         reporter.warning(f"{finding.message} {finding.remedy}")
-    return plan.make_plan(request)
+    manifest = _rocm_manifest(settings, request, reporter)
+    digest = hashlib.sha256(manifest).hexdigest() if manifest else ""
+    return plan.make_plan(replace(request, rocm_manifest=digest), rocm_manifest=manifest)
+
+
+def _rocm_manifest(settings: options.Settings, request: BuildRequest, reporter: Reporter) -> bytes:
+    """The manifest from a file, or made from a ROCm's tree; it has to be that of the request's ROCm."""
+    given = settings.get("rocm_manifest")
+    if given.value is None:
+        return b""
+    from ci_build.rocm.tree import read_tree
+    from ci_build.wheel.manifest import dump_manifest, load_manifest
+
+    path, version = Path(str(given.value)), str(request.rocm_version)
+    if path.is_dir():
+        manifest, notes = read_tree(path, version, progress=reporter)
+        for note in notes:
+            reporter.warning(note)
+    elif path.is_file():
+        manifest = load_manifest(path.read_bytes())
+    else:
+        raise InputError(
+            f"{given.origin}: {path} is not there.",
+            hint="Make it with `ci_build rocm manifest`, or name ROCm's folder.",
+        )
+    if manifest.rocm_version != version:
+        raise RequestError(
+            f"{path} is of ROCm {manifest.rocm_version}, the set is for {version}.",
+            hint="Give the manifest of that ROCm, or another --rocm-version.",
+        )
+    return dump_manifest(manifest)
 
 
 def _refuse_source() -> None:

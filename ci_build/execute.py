@@ -20,6 +20,7 @@ from ci_build.units import human
 from ci_build.wheel.archive import WheelArchive
 from ci_build.wheel.findings import is_integrity
 from ci_build.wheel.inspect import inspect_wheel, member_infos
+from ci_build.wheel.manifest import ROCM_MANIFEST
 from ci_build.wheel.repair import Repaired, repair
 from ci_build.wheel.wheelname import WheelName
 
@@ -247,6 +248,8 @@ class _Run:
                 shutil.copyfile(step.folder / step.wheel.filename, fresh / step.wheel.filename)
                 if (step.folder / _DEBUG).is_dir():
                     shutil.copytree(step.folder / _DEBUG, fresh / _DEBUG, dirs_exist_ok=True)
+            if self.plan.rocm_manifest:
+                (fresh / ROCM_MANIFEST).write_bytes(self.plan.rocm_manifest)
             wheel_set = setfiles.write_set(fresh, wheel_set, self.resolved)
             take_place(fresh, self.out, Path(name) / "old")
         return wheel_set

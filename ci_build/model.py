@@ -130,6 +130,7 @@ class BuildRequest:
         rocm_version_extra: append `+rocm<version>` to wheel versions.
         post_release: N of `.postN`, or None.
         strip: move symbol tables into separate debug files.
+        rocm_manifest: sha256 of the manifest of the ROCm that the set carries; empty when it carries none.
     """
 
     payload: Payload
@@ -140,6 +141,7 @@ class BuildRequest:
     rocm_version_extra: bool = True
     post_release: int | None = None
     strip: bool = True
+    rocm_manifest: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -58,6 +58,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--base-docker",), {"metavar": "IMAGE", "help": "Base image of a source build."}),
     (("--builder-image", "-b"), {"metavar": "IMAGE|search", "help": "Builder image of a source build."}),
     (("--rbe",), {"is_flag": True, "default": None, "help": "Build on remote executors."}),
+    (("--rocm-manifest",), {"metavar": "FILE|DIR", "help": "What the ROCm exports: `rocm manifest` or its tree."}),
     (("--out",), {"metavar": "DIR", "help": "Folder for the wheel set."}),
     (("--cache-dir",), {"metavar": "DIR", "help": "Folder for fetched inputs and finished steps."}),
     (("--dry-run",), {"is_flag": True, "default": None, "help": "Print every command and effect; touch nothing."}),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ci_build import targets, versions
 from ci_build.model import BuildRequest
 from ci_build.payload import published
+from ci_build.wheel.manifest import ROCM_MANIFEST
 from ci_build.wheel.repair_plan import RepairPlan
 from pjrt import recipe as pjrt_recipe
 from plugin import recipe as plugin_recipe
@@ -60,6 +61,7 @@ class BuildPlan:
         version: of the pjrt and plugin wheels.
         index: name of the index that the set belongs to.
         pins: exact versions of projects that belong to the set without being in it.
+        rocm_manifest: the file whose digest the request names; empty when it names none.
     """
 
     request: BuildRequest
@@ -67,10 +69,11 @@ class BuildPlan:
     index: str
     pins: tuple[tuple[str, str], ...]
     stages: tuple[Stage, ...]
+    rocm_manifest: bytes = b""
 
 
-def make_plan(request: BuildRequest) -> BuildPlan:
-    """Lay out the work of a request with the published payload."""
+def make_plan(request: BuildRequest, *, rocm_manifest: bytes = b"") -> BuildPlan:
+    """Lay out the work of a request with the published payload, and of the manifest that its set carries."""
     version = versions.wheel_version(
         request.jax_version,
         rocm=request.rocm_version if request.rocm_version_extra else None,
@@ -82,7 +85,8 @@ def make_plan(request: BuildRequest) -> BuildPlan:
         version=version,
         index=targets.MULTI_ARCH if request.targets is None else targets.family_of(request.targets),
         pins=(("jax", published.jax_release(request.jax_version)),),
-        stages=(_resolve(request), _fetch(request), _repair(request, version), _take(request), _write()),
+        stages=(_resolve(request), _fetch(request), _repair(request, version), _take(request), _write(request)),
+        rocm_manifest=rocm_manifest,
     )
 
 
@@ -141,6 +145,7 @@ def _take(request: BuildRequest) -> Stage:
     )
 
 
-def _write() -> Stage:
-    files = "constraints.txt, pylock.toml, SHA256SUMS, and wheels.json last"
+def _write(request: BuildRequest) -> Stage:
+    manifest = f"{ROCM_MANIFEST} (sha256 {request.rocm_manifest[:12]}), " if request.rocm_manifest else ""
+    files = f"{manifest}constraints.txt, pylock.toml, SHA256SUMS, and wheels.json last"
     return Stage(name="write", steps=(Step(what=f"write {files}", effect=Effect.WRITE),))

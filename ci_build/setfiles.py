@@ -25,6 +25,7 @@ from ci_build.model import (
     load_wheel_set,
 )
 from ci_build.payload.published import Resolved, file_sha256
+from ci_build.wheel.manifest import ROCM_MANIFEST
 
 CREATED_BY = "jax-rocm-release"
 
@@ -114,7 +115,7 @@ def sha256sums(files: Iterable[tuple[str, str]]) -> str:
 
 
 def write_set(folder: Path, wheel_set: WheelSet, resolved: Mapping[str, Sequence[Resolved]] | None) -> WheelSet:
-    """Write the four files into a folder that holds wheels and debug files already; wheels.json comes last.
+    """Write the set's files into a folder that holds wheels, debug files and manifest already; wheels.json comes last.
 
     Args:
         resolved: as `pylock` takes it; None leaves the lock out.
@@ -123,7 +124,7 @@ def write_set(folder: Path, wheel_set: WheelSet, resolved: Mapping[str, Sequence
         The set with `files`, so that its digest covers every file but SHA256SUMS, which follows from it.
     """
     (folder / CONSTRAINTS).write_text(constraints(wheel_set), encoding="utf-8")
-    beside = [folder / CONSTRAINTS, *folder.glob("debug/**/*.debug")]
+    beside = [folder / CONSTRAINTS, *folder.glob(ROCM_MANIFEST), *folder.glob("debug/**/*.debug")]
     if resolved is not None:
         (folder / PYLOCK).write_text(pylock(wheel_set, resolved), encoding="utf-8")
         beside.append(folder / PYLOCK)
