@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -129,6 +129,31 @@ class Reporter:
                 self._end_step()
             finally:
                 self._live, self._task = None, None
+
+    @contextmanager
+    def live_table(self, table: Callable[[], tuple[Sequence[str], Sequence[Sequence[str]]]]) -> Iterator[None]:
+        """On a terminal, show columns and rows that `table` gives anew several times a second; elsewhere nothing."""
+        if not self.terminal:
+            yield
+            return
+        from rich.live import Live
+
+        outer = self._live
+        if outer is not None:
+            # Only one live display can own the screen.
+            self._end_step()
+            outer.stop()
+        try:
+            with Live(
+                console=outer.console if outer else self.console(),
+                get_renderable=lambda: _table(*table(), ()),
+                refresh_per_second=4,
+                transient=True,
+            ):
+                yield
+        finally:
+            if outer is not None:
+                outer.start()
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Sequence[int] = ()) -> None:
         """A table for people; the columns with the numbers in `numeric` are right-aligned."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
+import os
 import re
 import resource
 import signal
@@ -196,14 +197,14 @@ class Watch:
     def _restrain(self, pid: int) -> None:
         """Let the kernel refuse what would come too fast for a look now and then; and no core files of a gigabyte."""
         with suppress(ProcessLookupError, PermissionError, ValueError):
-            most = self._limits.memory + _RESERVED
+            most = self._limits.memory + _RESERVED + (os.cpu_count() or 1) * _RESERVED_PER_CORE
             resource.prlimit(pid, resource.RLIMIT_DATA, (most, most))
             resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
 
 
-_RESERVED = 6 << 30
-"""Bytes of private memory that a process asks for without ever touching them: stacks of its threads, arenas of its
-allocators (RLIMIT_DATA counts them)."""
+_RESERVED, _RESERVED_PER_CORE = 2 << 30, 64 << 20
+"""Bytes of private memory that a process may ask for and never touch, which RLIMIT_DATA counts: stacks of its thread
+pools and arenas of its allocators."""
 
 
 def _memory(pid: int, peak: int) -> tuple[int, int]:

@@ -78,3 +78,15 @@ def test_tables_go_to_standard_output_when_they_are_the_result(capsys: pytest.Ca
     assert err == ""
     Reporter(terminal=False).table(("name",), [("b",)])
     assert "b" in capsys.readouterr().err
+
+
+def test_a_table_grows_on_a_terminal_only(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # makes rich draw as on a terminal
+    rows = [("lax", "1/2")]
+    for terminal in (True, False):
+        reporter = Reporter(terminal=terminal)
+        with reporter.group("compile"), reporter.live_table(lambda: (("programs", "gfx942"), rows)):
+            reporter.step("gfx942 done")
+        err = capsys.readouterr().err
+        assert ("1/2" in err) is terminal
+        assert "gfx942 done" in err
