@@ -102,7 +102,7 @@ def _gpu(machine: Machine) -> Iterator[Problem]:
     devices = [device for device in (machine.kfd, *machine.render) if device is not None]
     denied = [device for device in devices if not device.usable]
     if machine.kfd is None or not machine.render:
-        what = "/dev/kfd" if machine.kfd is None else "a render node in /dev/dri"
+        what = "/dev/kfd" if machine.kfd is None else "render node in /dev/dri"
         message = f"{there} was found, but there is no {what}"
         if machine.container:
             yield error("device-missing", f"{message}: the container was started without it.", flags)

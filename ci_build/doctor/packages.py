@@ -112,8 +112,11 @@ def lacking(
 
 
 def _package(distribution: Distribution, entry: str) -> Package | None:
-    metadata = distribution.metadata
-    name = re.sub(r"[-_.]+", "-", str(metadata["Name"] or "")).lower()
+    try:
+        metadata = distribution.metadata
+        name = re.sub(r"[-_.]+", "-", str(metadata["Name"] or "")).lower()
+    except (UnicodeDecodeError, KeyError, TypeError):  # none, or a damaged one: pip does not know the package either
+        return None
     if not _OURS.fullmatch(name):
         return None
     requires = tuple(line for line in distribution.requires or () if ";" not in line)

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ci_build.doctor.diagnosis import Facts, Problem
+from ci_build.doctor.rocm import Rocm
 from ci_build.model import Severity
-from ci_build.units import human
 
 _WIDTH = 110
 
@@ -30,18 +30,19 @@ def show(facts: Facts, problems: Sequence[Problem]) -> str:
 
 
 def _row(name: str, text: str) -> str:
-    return textwrap.fill(text, _WIDTH, initial_indent=f"{name:9} ", subsequent_indent=" " * 10, break_on_hyphens=False)
+    return _wrapped(text, f"{name:9} ")
+
+
+def _wrapped(text: str, mark: str) -> str:
+    # Paths, addresses and names of packages stay whole.
+    indent = " " * len(mark)
+    return textwrap.fill(
+        text, _WIDTH, initial_indent=mark, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
+    )
 
 
 def _problem(mark: str, problem: Problem) -> Iterator[str]:
-    yield textwrap.fill(
-        problem.message,
-        _WIDTH,
-        initial_indent=mark,
-        subsequent_indent="   ",
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
+    yield _wrapped(problem.message, mark)
     # A command is never wrapped: it is there to be copied.
     yield from (f"     {command}" for command in problem.commands)
 
@@ -55,11 +56,7 @@ def _rows(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "GPU", _gpus(facts)
     if machine.kfd or machine.render:
         yield "Access", _access(facts)
-    yield (
-        "ROCm",
-        "; ".join(f"{rocm.version or f'{rocm.major}.?'} in {rocm.folder} ({rocm.layout})" for rocm in facts.trees.found)
-        or "not found",
-    )
+    yield "ROCm", "; ".join(map(_rocm, facts.trees.found)) or "not found"
     kind = " (virtual environment)" if python.virtual else " (of the operating system)" if python.managed else ""
     yield "Python", f"{python.version} {python.executable}{kind}{'' if python.pip else ', without pip'}"
     yield "Packages", ", ".join(f"{p.name} {p.version}" for p in facts.packages.installed.values()) or "no jax"
@@ -68,12 +65,17 @@ def _rows(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "Fits", _fits(facts)
 
 
+def _rocm(rocm: Rocm) -> str:
+    how = "" if rocm.layout == rocm.folder else f" ({rocm.layout.partition('=')[0]})"
+    return f"{rocm.version or f'{rocm.major}.?'} in {rocm.folder}{how}"
+
+
 def _gpus(facts: Facts) -> str:
     kinds = Counter(
         (
             gpu.name or "AMD GPU of unknown kind",
             gpu.product,
-            f"{human(gpu.memory)} each" if gpu.memory else "",
+            f"{gpu.memory / 2**30:.0f} GiB each" if gpu.memory else "",
             "" if gpu.visible else f"hidden by {facts.machine.mask or 'a mask'}",
         )
         for gpu in facts.machine.gpus

@@ -176,3 +176,18 @@ def test_release_needs_to_know_where(tmp_path: Path) -> None:
     done = run("release", cwd=tmp_path, check=False)
     assert done.returncode == 2
     assert "release --local" in done.stderr
+
+
+def test_the_doctor_proposes_the_released_set(released: Released, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "v")], check=True)
+    python = f"--python={tmp_path / 'v' / 'bin' / 'python'}"
+    with served(released.folder / "bucket") as url:
+        simple = f"{url}v2/multi-arch/simple/"
+        # Whatever is wrong with this machine, the set is what belongs on it.
+        body = json.loads(run("doctor", "--json", python, "--index", simple, cwd=released.folder, check=False).stdout)
+    wheel_set = load_wheel_set((released.folder / "dist" / "wheels.json").read_text())
+    if not body["machine"]["gpus"]:
+        assert body["sets_that_fit"] == [wheel_set.digest]
+    (problem,) = (problem for problem in body["problems"] if problem["code"] == "not-installed")
+    assert f"--extra-index-url {simple}" in problem["commands"][0]
+    assert f"jax-rocm7-plugin=={VERSION}" in problem["commands"][0]
