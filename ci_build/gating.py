@@ -5,9 +5,10 @@ Part of the command line, as `release` is.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 from ci_build import options
@@ -17,11 +18,11 @@ from ci_build.report import Reporter
 from promotion import gates
 from promotion import stage as promotion_stage
 from promotion.dirbucket import DirBucket
-from promotion.gates import Gate, coverage, inspection, install
+from promotion.gates import Gate, coverage, inspection, install, load
 from promotion.layout import StagedSet
 
-_WARNINGS = 12
-"""Warnings that are shown; all are in the evidence."""
+_USED_BY = {"targets": ("coverage",), "rocm": ("load",), "update_golden": ("load",)}
+"""Option -> the gates that it is for, besides all of them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,10 +31,14 @@ class Told:
 
     Attributes:
         targets: gfx targets or families, as words; None means those of the set.
+        rocm: root of a real ROCm tree; None makes stand-ins.
+        update_golden: accept what the wheels register as the golden lists.
         redo: run also what passed before.
     """
 
     targets: str | None = None
+    rocm: Path | None = None
+    update_golden: bool = False
     redo: bool = False
 
 
@@ -42,11 +47,24 @@ def names_of(name: str) -> tuple[str, ...]:
     return options.GATES if name == options.STRUCTURE else (name,)
 
 
-def make_gate(name: str, told: Told) -> Gate:  # noqa: ARG001
+def refuse_unused(name: str, told: Told) -> None:
+    """Raise RequestError when a gate is told what it has no use for: that would be ignored."""
+    unused = [
+        "--" + option.replace("_", "-")
+        for option, users in _USED_BY.items()
+        if getattr(told, option) and name not in (*users, options.STRUCTURE)
+    ]
+    if unused:
+        raise RequestError(f"The gate {name} has no use for {', '.join(unused)}.", hint="See `ci_build gate --help`.")
+
+
+def make_gate(name: str, told: Told) -> Gate:
     """The gate of that name."""
     match name:
         case "inspection":
             return inspection.GATE
+        case "load":
+            return load.make_gate(rocm=told.rocm, update_golden=told.update_golden)
         case "coverage":
             return coverage.GATE
         case "install":
@@ -91,11 +109,10 @@ def find_set(text: str, bucket: Path, reporter: Reporter) -> StagedSet:
 def run_gates(
     names: Sequence[str], staged: StagedSet, bucket: Path, told: Told, reporter: Reporter, runner: Runner
 ) -> tuple[Evidence, ...]:
-    """Run gates and show what they say, failures included; `raise_for_failures` is for the caller."""
+    """Run gates; one that fails raises nothing, see `promotion.gates.raise_for_failures`."""
     from ci_build.targets import expand
 
-    began = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    evidences = gates.run_gates(
+    return gates.run_gates(
         DirBucket(bucket),
         staged,
         [make_gate(name, told) for name in names],
@@ -104,29 +121,31 @@ def run_gates(
         targets=None if told.targets is None else [str(target) for target in expand(told.targets)],
         redo=told.redo,
     )
-    show(evidences, reporter, began)
-    return evidences
 
 
-def show(evidences: Sequence[Evidence], reporter: Reporter, began: str) -> None:
-    """A table of evidence for people, and the first warnings; what is older than `began` (ISO 8601) says from when."""
-    columns = ("gate", "target", "result", "passed", "known", "failed", "skipped", "warnings", "took")
-    rows = [tuple(_row(evidence, began)) for evidence in evidences]
-    reporter.table(columns, rows, numeric=(3, 4, 5, 6, 7, 8))
-    warnings = [*dict.fromkeys(_of(evidences, Severity.WARNING))]
-    for finding in warnings[:_WARNINGS]:
-        reporter.finding(finding)
-    if len(warnings) > _WARNINGS:
-        reporter.line(f"{len(warnings) - _WARNINGS} more warnings are in the evidence; --json prints it")
+def show(evidences: Sequence[Evidence], reporter: Reporter) -> None:
+    """A table of evidence for people, and a warning of each kind; errors are for the message that ends the command."""
+    columns = ("gate", "target", "result", "passed", "known", "failed", "skipped", "warnings", "took", "at")
+    reporter.table(columns, [tuple(_row(evidence)) for evidence in evidences], numeric=(3, 4, 5, 6, 7, 8))
+    kinds: dict[tuple[str, str], list[Finding]] = {}
+    for evidence in evidences:
+        for finding in _warnings(evidence):
+            kinds.setdefault((evidence.gate, finding.code), []).append(finding)
+    for (gate, _), found in kinds.items():
+        first, *more = dict.fromkeys(found)
+        if more:
+            text = f"{first.message} There are {len(more)} more of this kind."
+            first = dataclasses.replace(first, message=text)
+        reporter.finding(first, where=f"gate {gate}")
 
 
-def _row(evidence: Evidence, began: str) -> Iterator[str]:
+def _row(evidence: Evidence) -> Iterator[str]:
     yield from (evidence.gate, evidence.target, evidence.outcome.value)
     yield from (str(evidence.counts[word]) for word in ("passed", "known", "failed", "skipped"))
-    yield str(sum(1 for _ in _of([evidence], Severity.WARNING)))
-    seconds = (datetime.fromisoformat(evidence.ended) - datetime.fromisoformat(evidence.started)).seconds
-    yield f"{seconds} s" if evidence.started >= began else evidence.started
+    yield str(len(_warnings(evidence)))
+    yield f"{(datetime.fromisoformat(evidence.ended) - datetime.fromisoformat(evidence.started)).seconds} s"
+    yield evidence.ended
 
 
-def _of(evidences: Sequence[Evidence], severity: Severity) -> Iterator[Finding]:
-    return (finding for evidence in evidences for finding in evidence.findings if finding.severity is severity)
+def _warnings(evidence: Evidence) -> list[Finding]:
+    return [finding for finding in evidence.findings if finding.severity is Severity.WARNING]

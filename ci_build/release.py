@@ -58,7 +58,9 @@ def release_local(settings: options.Settings, reporter: Reporter, runner: HostRu
     with reporter.group("stage"):
         staged = stage(made.folder, bucket, reporter)
     with reporter.group("gates"):
-        raise_for_failures(gating.run_gates(options.GATES, staged, bucket, gating.Told(), reporter, runner))
+        evidences = gating.run_gates(options.GATES, staged, bucket, gating.Told(), reporter, runner)
+    gating.show(evidences, reporter)
+    raise_for_failures(evidences)
     with reporter.group("promote"):
         done = promote(staged, bucket, reporter)
     url = f"http://127.0.0.1:{options.SERVE_PORT}/{done.simple}"

@@ -10,7 +10,7 @@ import html
 import json
 import posixpath
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
@@ -34,7 +34,8 @@ class Offer:
         href: link from the project's page to the wheel, quoted.
         uploaded: UTC, ISO 8601 with Z; empty in staging.
         set_digest: the set that brought it.
-        tier: how strongly that set was tested; empty in staging.
+        tier: how strongly that set was tested, by its weakest target; empty in staging.
+        tiers: gfx target -> how strongly that set was tested for it; empty in staging.
     """
 
     project: str
@@ -49,6 +50,7 @@ class Offer:
     uploaded: str
     set_digest: str
     tier: str
+    tiers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,6 +144,7 @@ def _file_json(offer: Offer) -> Mapping[str, Any]:
         "requires-python": offer.requires_python,
         "upload-time": offer.uploaded,
         "_tier": offer.tier,
+        "_tiers": dict(offer.tiers),
         "_set": offer.set_digest,
     }
     return entry | {key: value for key, value in optional.items() if value}
@@ -161,11 +164,17 @@ def _anchor(offer: Offer) -> str:
         "data-size": str(offer.size),
         "data-upload-time": offer.uploaded,
         "data-tier": offer.tier,
+        "data-tiers": _tiers_text(offer.tiers),
         "data-set": offer.set_digest,
     }
     written = " ".join(f'{name}="{html.escape(value)}"' for name, value in attributes.items() if value)
-    note = f" tested at tier {html.escape(offer.tier)}" if offer.tier else ""
+    note = f" tested at tier: {html.escape(_tiers_text(offer.tiers))}" if offer.tiers else ""
     return f"<a {written}>{html.escape(offer.filename)}</a>{note}"
+
+
+def _tiers_text(tiers: Mapping[str, str]) -> str:
+    """Such as `gfx942 compiled, gfx1010 structure`."""
+    return ", ".join(f"{target} {tier}" for target, tier in sorted(tiers.items()))
 
 
 def _root_json(projects: Sequence[str]) -> Mapping[str, Any]:

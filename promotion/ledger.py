@@ -106,16 +106,12 @@ class Ledger:
         """What the index offers."""
         for entry, wheel in self.wheels().values():
             yield offer_of(
-                wheel,
-                href=link(released.simple, wheel.project, released.wheel(wheel.project, wheel.filename)),
-                uploaded=entry.time,
-                set_digest=entry.set_digest,
-                tier=entry.tier,
+                wheel, entry, href=link(released.simple, wheel.project, released.wheel(wheel.project, wheel.filename))
             )
 
 
-def offer_of(wheel: LedgerWheel, *, href: str, uploaded: str, set_digest: str, tier: str) -> Offer:
-    """A wheel on a page."""
+def offer_of(wheel: LedgerWheel, entry: LedgerEntry, *, href: str) -> Offer:
+    """A wheel on a page, with what the entry that brought it says of its set."""
     return Offer(
         project=wheel.project,
         filename=wheel.filename,
@@ -126,9 +122,10 @@ def offer_of(wheel: LedgerWheel, *, href: str, uploaded: str, set_digest: str, t
         requires_python=wheel.requires_python,
         requires_dist=wheel.requires_dist,
         href=href,
-        uploaded=uploaded,
-        set_digest=set_digest,
-        tier=tier,
+        uploaded=entry.time,
+        set_digest=entry.set_digest,
+        tier=entry.tier,
+        tiers=entry.tiers,
     )
 
 

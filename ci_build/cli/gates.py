@@ -11,29 +11,47 @@ from ci_build.cli.common import State, host_runner, print_json
 
 
 @click.command()
-@click.argument("name", metavar="GATE", type=click.Choice([*options.GATES, options.STRUCTURE]))
+@click.argument("name", type=click.Choice([*options.GATES, options.STRUCTURE]))
 @click.argument("wheel_set", metavar="SET")
 @click.option("--targets", metavar="GFX,…", help="Look only at these of the set's targets.")
+@click.option(
+    "--rocm",
+    metavar="DIR",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Load with the ROCm in this folder, not with stand-ins that only return errors.",
+)
+@click.option("--update-golden", is_flag=True, help="Accept what the wheels register; the change shows in review.")
 @click.option("--redo", is_flag=True, help="Run also what passed on this set before.")
 @click.option("--json", "as_json", is_flag=True, help="Print the evidence as JSON.")
 @options.bucket_option
 @click.pass_obj
 def gate(
-    state: State, /, name: str, wheel_set: str, targets: str | None, bucket: Path, *, redo: bool, as_json: bool
+    state: State,
+    /,
+    name: str,
+    wheel_set: str,
+    targets: str | None,
+    rocm: Path | None,
+    bucket: Path,
+    *,
+    update_golden: bool,
+    redo: bool,
+    as_json: bool,
 ) -> None:
     """Run a gate on a set and keep its evidence beside the staged set; `structure` means all of them.
 
-    SET is a folder with wheels.json, which is staged first, or INDEX/DIGEST as `stage` prints it. GATE is one of:
-    inspection, abi, load, coverage, compile, install, structure.
+    SET is a folder with wheels.json, which is staged first, or INDEX/DIGEST as `stage` prints it.
     """
     from ci_build import gating
     from promotion.gates import raise_for_failures
 
+    told = gating.Told(targets=targets, rocm=rocm, update_golden=update_golden, redo=redo)
+    gating.refuse_unused(name, told)
     reporter = state.reporter()
     with reporter.group(f"gate {name}"):
         staged = gating.find_set(wheel_set, bucket, reporter)
-        asked = gating.Told(targets=targets, redo=redo)
-        evidences = gating.run_gates(gating.names_of(name), staged, bucket, asked, reporter, host_runner(reporter))
+        evidences = gating.run_gates(gating.names_of(name), staged, bucket, told, reporter, host_runner(reporter))
+    gating.show(evidences, reporter)
     if as_json:
         print_json(evidences)
     raise_for_failures(evidences)

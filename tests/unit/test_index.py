@@ -27,6 +27,7 @@ OFFER = Offer(
     uploaded="2026-01-02T03:04:05Z",
     set_digest="56" * 32,
     tier="structure",
+    tiers={"gfx942": "compiled", "gfx1010": "structure"},
 )
 
 
@@ -69,9 +70,15 @@ def as_json_file(anchor: dict[str, str]) -> dict[str, Any]:
         "requires-python": anchor.get("data-requires-python"),
         "upload-time": anchor.get("data-upload-time"),
         "_tier": anchor.get("data-tier"),
+        "_tiers": _tiers(anchor["data-tiers"]) if "data-tiers" in anchor else None,
         "_set": anchor.get("data-set"),
     }
     return {key: value for key, value in said.items() if value is not None}
+
+
+def _tiers(said: str) -> dict[str, str]:
+    pairs = (words.partition(" ") for words in said.split(", "))
+    return {target: tier for target, _, tier in pairs}
 
 
 text = st.text(st.characters(codec="utf-8", exclude_categories=["C"]), min_size=1, max_size=20)
@@ -90,6 +97,7 @@ offers = st.builds(
     uploaded=st.sampled_from(["", "2026-01-02T03:04:05Z"]),
     set_digest=digests,
     tier=st.sampled_from(["", "structure"]),
+    tiers=st.dictionaries(st.sampled_from(["gfx942", "gfx90a:xnack-"]), st.sampled_from(["compiled", "structure"])),
 )
 
 
@@ -112,13 +120,14 @@ def test_a_page_holds_what_the_standards_ask_for() -> None:
     page = project_html("jax-rocm7-plugin", [OFFER])
     assert 'data-requires-python="&gt;=3.11,&lt;4"' in page
     assert f'data-core-metadata="sha256={"34" * 32}"' in page
-    assert "tested at tier structure" in page
+    assert "tested at tier: gfx1010 structure, gfx942 compiled" in page
+    assert file["_tiers"] == {"gfx942": "compiled", "gfx1010": "structure"}
 
 
 def test_in_staging_no_tier_and_no_time_is_shown() -> None:
-    staged = replace(OFFER, tier="", uploaded="")
+    staged = replace(OFFER, tier="", tiers={}, uploaded="")
     assert "tier" not in project_html("p", [staged])
-    assert not {"_tier", "upload-time"} & set(project_json("p", [staged])["files"][0])
+    assert not {"_tier", "_tiers", "upload-time"} & set(project_json("p", [staged])["files"][0])
 
 
 def test_links_are_relative_and_quoted() -> None:

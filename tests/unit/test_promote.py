@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from ci_build.errors import BucketError, PromotionBlockedError
-from ci_build.model import Outcome
+from ci_build.model import Outcome, Tier
 from promotion.bucket import sha256_of
 from promotion.dirbucket import DirBucket
 from promotion.evidence import record
@@ -28,11 +28,13 @@ from promotion.ledger import LedgerEntry, load_entry, read_ledger
 from promotion.policy import load_policy
 from promotion.promote import Promotion, check, promote
 from promotion.publish import publish
-from promotion.stage import stage
+from promotion.stage import read_staged, stage
 from tests.support import SetWheel, but, make_set, make_wheels, passing_evidence, write_set
 
 POLICY = load_policy("multi-arch")
 RELEASED = Released(index="multi-arch")
+TIER = "compiled" if "compile" in POLICY.gates else "structure"
+"""What a set comes to with the evidence that the policy asks for."""
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
@@ -96,7 +98,8 @@ def test_users_get_the_staged_bytes(bucket: DirBucket, staged: StagedSet, wheels
         file = seen[wheel.wheel.filename]
         assert file["hashes"]["sha256"] == hashlib.sha256(wheel.data).hexdigest()
         assert (file["size"], file["upload-time"]) == (len(wheel.data), "2026-01-02T03:04:05Z")
-        assert (file["_tier"], file["_set"]) == ("structure", staged.digest)
+        assert (file["_tier"], file["_set"]) == (TIER, staged.digest)
+        assert file["_tiers"] == {"gfx942": TIER, "gfx950": TIER}
         metadata = bucket.get(RELEASED.wheel(wheel.wheel.name, wheel.wheel.filename) + ".metadata")
         assert file["core-metadata"]["sha256"] == sha256_of(metadata)
 
@@ -104,7 +107,7 @@ def test_users_get_the_staged_bytes(bucket: DirBucket, staged: StagedSet, wheels
 def test_the_evidence_lies_beside_the_set(bucket: DirBucket, staged: StagedSet) -> None:
     entry = go(bucket, staged).entry
     names = [name for name in entry.files if name.startswith("evidence/")]
-    assert len(names) == 4
+    assert len(names) == len(passing_evidence(read_staged(bucket, staged)))
     for name in (*names, "wheels.json", "SHA256SUMS", "constraints.txt", "debug/library.debug"):
         assert bucket.get(RELEASED.set_file(staged.digest, name)) == bucket.get(staged.file(name))
         assert entry.files[name] == sha256_of(bucket.get(staged.file(name)))
@@ -112,12 +115,27 @@ def test_the_evidence_lies_beside_the_set(bucket: DirBucket, staged: StagedSet) 
 
 def test_the_ledger_and_status_tell_the_tier(bucket: DirBucket, staged: StagedSet) -> None:
     entry = go(bucket, staged).entry
-    assert (entry.number, entry.previous, entry.tier) == (1, "", "structure")
-    assert entry.tiers == {"gfx942": "structure", "gfx950": "structure"}
+    assert (entry.number, entry.previous, entry.tier) == (1, "", TIER)
+    assert entry.tiers == {"gfx942": TIER, "gfx950": TIER}
     assert entry.policy == {"channel": "local", "sha256": POLICY.sha256}
     status = json.loads(bucket.get(RELEASED.status))
     assert (status["entries"], status["sets"][0]["digest"]) == (1, staged.digest)
-    assert status["sets"][0]["tier"] == "structure"
+    assert (status["sets"][0]["tier"], status["sets"][0]["tiers"]) == (TIER, {"gfx942": TIER, "gfx950": TIER})
+
+
+def test_each_target_has_a_tier_of_its_own(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> None:
+    staged = stage(bucket, write_set(tmp_path / "set", wheels, make_set(wheels)))
+    policy = replace(POLICY, gates={name: rule for name, rule in POLICY.gates.items() if name != "compile"})
+    for evidence in passing_evidence(read_staged(bucket, staged)):
+        if (evidence.gate, evidence.target) == ("coverage", "gfx942"):
+            record(bucket, staged, replace(evidence, tier=Tier.DEVICE))
+        elif evidence.gate != "compile":
+            record(bucket, staged, evidence)
+    entry = promote(bucket, staged, policy, now=lambda: NOW).entry
+    assert (entry.tier, entry.tiers) == ("structure", {"gfx942": "device", "gfx950": "structure"})
+    assert [file["_tiers"] for file in offered(bucket).values()] == [dict(entry.tiers)] * len(wheels)
+    page = bucket.get(f"{RELEASED.simple}jaxlib/index.html").decode()
+    assert 'data-tiers="gfx942 device, gfx950 structure"' in page
 
 
 def test_promoting_twice_is_a_no_op(bucket: DirBucket, staged: StagedSet) -> None:
@@ -167,7 +185,7 @@ def test_without_evidence_every_reason_is_listed(bucket: DirBucket, tmp_path: Pa
 
 def test_a_failed_gate_blocks(bucket: DirBucket, staged: StagedSet, wheels: list[SetWheel]) -> None:
     failed = but(passing_evidence(make_set(wheels)), "install", outcome=Outcome.FAILED, ended="2026-02-02T00:00:00Z")
-    record(bucket, staged, failed[1])
+    record(bucket, staged, next(evidence for evidence in failed if evidence.gate == "install"))
     assert "The gate install failed" in unmet(bucket, staged)
 
 
