@@ -1,0 +1,159 @@
+"""The simulated dynamic loader: where each library would come from, in every declared layout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+import pytest
+
+from ci_build.layouts import load_layouts, runpath
+from ci_build.model import GfxTarget
+from ci_build.wheel.manifest import Library
+from promotion.gates.loader import SYSTEM, Installed, Loaded, Scenario, at_home, load, scenarios
+
+TARGETS = [GfxTarget.parse("gfx942")]
+PJRT, PLUGIN = "jax_plugins/xla_rocm7/xla_rocm_plugin.so", "jax_rocm7_plugin/_solver.so"
+RUNPATHS = {PJRT: runpath("pjrt", TARGETS), PLUGIN: runpath("plugin", TARGETS)}
+NEEDED = ("libamdhip64.so.7", "librocblas.so.5", "librocm_sysdeps_drm.so.2", "libc.so.6")
+SYSTEM_LIBRARIES = frozenset({"libc.so.6"})
+CORE, BLAS = "site-packages/_rocm_sdk_core", "site-packages/_rocm_sdk_libraries"
+
+
+def rocm(soname: str, *needed: str, folder: str = "lib", runpath: Sequence[str] = ("$ORIGIN",)) -> Library:
+    return Library(soname=soname, path=f"{folder}/{soname}", symbols={}, needed=needed, runpath=tuple(runpath))
+
+
+ROCM = (
+    rocm("libamdhip64.so.7", "libamd_comgr.so.3", "libc.so.6"),
+    rocm("libamd_comgr.so.3", "libz.so.1"),
+    rocm("librocblas.so.5", "libamdhip64.so.7"),
+    rocm("librocm_sysdeps_drm.so.2", folder="lib/rocm_sysdeps/lib"),
+)
+
+
+def machine(name: str, libraries: Sequence[Library] = ROCM) -> Scenario:
+    (found,) = [scenario for scenario in scenarios(libraries, TARGETS) if scenario.name == name]
+    return found
+
+
+def wheel_library(path: str = PJRT, needed: Sequence[str] = NEEDED, search: str | None = None) -> Installed:
+    return at_home(path, soname="", needed=tuple(needed), runpath=RUNPATHS[path] if search is None else search)
+
+
+def loaded(library: Installed, scenario: Scenario, *others: Installed, preload: Sequence[str] = ()) -> Loaded:
+    wheels = {file.path: file for file in (library, *others)}
+    return load(library, scenario, wheels, system=SYSTEM_LIBRARIES, preload=preload)
+
+
+def test_every_declared_layout_is_tried_and_each_family_on_its_own() -> None:
+    two = [*TARGETS, GfxTarget.parse("gfx1151")]
+    names = [scenario.name for scenario in scenarios(ROCM, two)]
+    assert {name.partition(" ")[0] for name in names} == set(load_layouts().layouts)
+    assert [name for name in names if name.startswith("pip-family ")] == [
+        "pip-family gfx94X_dcgpu",
+        "pip-family gfx1151",
+    ]
+
+
+@pytest.mark.parametrize("path", [PJRT, PLUGIN])
+@pytest.mark.parametrize(
+    ("layout", "hip", "blas"),
+    [
+        ("pip-multi-arch", f"{CORE}/lib", f"{BLAS}/lib"),
+        ("pip-family gfx94X_dcgpu", f"{CORE}/lib", f"{BLAS}_gfx94X_dcgpu/lib"),
+        ("tarball", "$ROCM_PATH/lib", "$ROCM_PATH/lib"),
+        ("prefix", "$ROCM_PATH/lib", "$ROCM_PATH/lib"),
+        ("opt-rocm", "/opt/rocm/lib", "/opt/rocm/lib"),
+    ],
+)
+def test_our_wheels_find_everything_in_every_layout(path: str, layout: str, hip: str, blas: str) -> None:
+    done = loaded(wheel_library(path), machine(layout), preload=NEEDED[:3])
+    assert done.missing == ()
+    assert done.found == {
+        "libamdhip64.so.7": f"{hip}/libamdhip64.so.7",
+        "librocblas.so.5": f"{blas}/librocblas.so.5",
+        "librocm_sysdeps_drm.so.2": f"{hip}/rocm_sysdeps/lib/librocm_sysdeps_drm.so.2",
+        "libamd_comgr.so.3": f"{hip}/libamd_comgr.so.3",
+        "libc.so.6": SYSTEM,
+        "libz.so.1": SYSTEM,
+    }
+
+
+@pytest.mark.parametrize("layout", ["tarball", "prefix"])
+def test_without_the_preloads_a_prefix_is_not_found(layout: str) -> None:
+    library = wheel_library()
+    done = loaded(library, machine(layout))
+    assert done.missing == tuple((library.path, soname) for soname in NEEDED[:3])
+
+
+def test_a_soname_that_rocm_has_under_another_number_is_missing_everywhere() -> None:
+    library = wheel_library(needed=("libamdhip64.so.6",))
+    for scenario in scenarios(ROCM, TARGETS):
+        assert loaded(library, scenario, preload=("libamdhip64.so.6",)).missing == ((library.path, "libamdhip64.so.6"),)
+
+
+def test_a_folder_missing_from_the_run_path_leaves_its_libraries_unfound() -> None:
+    search = ":".join(entry for entry in RUNPATHS[PJRT].split(":") if "_rocm_sdk_libraries" not in entry)
+    done = loaded(wheel_library(search=search), machine("pip-multi-arch"))
+    assert [soname for _, soname in done.missing] == ["librocblas.so.5"]
+
+
+def test_without_run_path_only_the_system_is_searched() -> None:
+    done = loaded(wheel_library(search=""), machine("opt-rocm"))
+    assert [soname for _, soname in done.missing] == list(NEEDED[:3])
+
+
+def test_a_library_of_the_wheel_is_found_beside_it_and_its_needs_follow() -> None:
+    library = wheel_library(PLUGIN, needed=("libown.so",), search="$ORIGIN/inner")
+    inner = wheel_library("jax_rocm7_plugin/inner/libown.so", needed=("libother.so",), search="${ORIGIN}/..")
+    other = wheel_library("jax_rocm7_plugin/libother.so", needed=(), search="")
+    done = loaded(library, machine("opt-rocm"), inner, other)
+    assert (done.missing, done.found) == (
+        (),
+        {
+            "libown.so": "site-packages/jax_rocm7_plugin/inner/libown.so",
+            "libother.so": "site-packages/jax_rocm7_plugin/libother.so",
+        },
+    )
+
+
+def test_what_is_loaded_satisfies_later_needs_whoever_has_them() -> None:
+    # librocblas has no run path of its own; libamdhip64 comes first, as a direct need.
+    libraries = (rocm("libamdhip64.so.7"), rocm("librocblas.so.5", "libamdhip64.so.7", runpath=()))
+    both = wheel_library(needed=("librocblas.so.5", "libamdhip64.so.7"))
+    assert loaded(both, machine("opt-rocm", libraries)).missing == ()
+    blas = wheel_library(needed=("librocblas.so.5",))
+    place = PurePosixPath("/opt/rocm/lib/librocblas.so.5")
+    assert loaded(blas, machine("opt-rocm", libraries)).missing == ((place, "libamdhip64.so.7"),)
+
+
+def test_a_manifest_of_the_packages_serves_the_other_layouts_too() -> None:
+    libraries = (
+        rocm("libamdhip64.so.7", folder="_rocm_sdk_core/lib"),
+        rocm("librocblas.so.5", folder="_rocm_sdk_libraries_gfx94X_dcgpu/lib"),
+        rocm("libunlisted.so.1", folder="_rocm_sdk_core/lib"),
+    )
+    places = {
+        scenario.name: sorted(str(path) for path in scenario.files)
+        for scenario in scenarios(libraries, TARGETS)
+        if scenario.name != "tarball"
+    }
+    unlisted = f"{CORE}/lib/libunlisted.so.1"
+    assert places == {
+        "pip-multi-arch": [f"{CORE}/lib/libamdhip64.so.7", unlisted, f"{BLAS}/lib/librocblas.so.5"],
+        "pip-family gfx94X_dcgpu": [
+            f"{CORE}/lib/libamdhip64.so.7",
+            unlisted,
+            f"{BLAS}_gfx94X_dcgpu/lib/librocblas.so.5",
+        ],
+        "prefix": [f"$ROCM_PATH/lib/{name}" for name in ("libamdhip64.so.7", "librocblas.so.5", "libunlisted.so.1")],
+        "opt-rocm": [f"/opt/rocm/lib/{name}" for name in ("libamdhip64.so.7", "librocblas.so.5", "libunlisted.so.1")],
+    }
+
+
+def test_what_the_packages_do_not_bring_is_missing_there_only() -> None:
+    libraries = (rocm("libhipsolver_fortran.so.1"),)
+    library = wheel_library(needed=("libhipsolver_fortran.so.1",))
+    assert loaded(library, machine("pip-multi-arch", libraries)).missing
+    assert not loaded(library, machine("opt-rocm", libraries)).missing
