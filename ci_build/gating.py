@@ -15,13 +15,14 @@ from ci_build import options
 from ci_build.errors import RequestError
 from ci_build.model import WHEELS_JSON, Evidence, Finding, Runner, Severity
 from ci_build.report import Reporter
+from ci_build.wheel.manifest import Manifest
 from promotion import gates
 from promotion import stage as promotion_stage
 from promotion.dirbucket import DirBucket
-from promotion.gates import Gate, coverage, inspection, install, load
+from promotion.gates import Gate, abi, coverage, inspection, install, load
 from promotion.layout import StagedSet
 
-_USED_BY = {"targets": ("coverage",), "rocm": ("load",), "update_golden": ("load",)}
+_USED_BY = {"targets": ("coverage",), "rocm": ("abi", "load"), "update_golden": ("load",)}
 """Option -> the gates that it is for, besides all of them."""
 
 
@@ -58,11 +59,13 @@ def refuse_unused(name: str, told: Told) -> None:
         raise RequestError(f"The gate {name} has no use for {', '.join(unused)}.", hint="See `ci_build gate --help`.")
 
 
-def make_gate(name: str, told: Told) -> Gate:
+def make_gate(name: str, told: Told, reporter: Reporter) -> Gate:
     """The gate of that name."""
     match name:
         case "inspection":
             return inspection.GATE
+        case "abi":
+            return abi.make_gate(_manifest(told.rocm, reporter) if told.rocm else None)
         case "load":
             return load.make_gate(rocm=told.rocm, update_golden=told.update_golden)
         case "coverage":
@@ -71,6 +74,16 @@ def make_gate(name: str, told: Told) -> Gate:
             return install.make_gate()
         case other:
             raise AssertionError(f"options.GATES names {other!r}, which nobody makes")
+
+
+def _manifest(rocm: Path, reporter: Reporter) -> Manifest:
+    """What a ROCm tree exports."""
+    from ci_build.rocm.tree import read_tree
+
+    manifest, notes = read_tree(rocm, progress=reporter)
+    for note in notes:
+        reporter.warning(note)
+    return manifest
 
 
 def parse_staged(text: str) -> StagedSet:
@@ -115,7 +128,7 @@ def run_gates(
     return gates.run_gates(
         DirBucket(bucket),
         staged,
-        [make_gate(name, told) for name in names],
+        [make_gate(name, told, reporter) for name in names],
         runner,
         reporter,
         targets=None if told.targets is None else [str(target) for target in expand(told.targets)],

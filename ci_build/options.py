@@ -24,7 +24,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _ENV_PREFIX = "CI_BUILD_"
 _DEFAULTS = Path(__file__).with_name("defaults.toml")
 
-GATES = ("inspection", "load", "coverage", "install")
+GATES = ("inspection", "abi", "load", "coverage", "install")
 """The gates that need no GPU, in the order in which they run."""
 STRUCTURE = "structure"
 """The word for all of them."""

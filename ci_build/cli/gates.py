@@ -18,11 +18,12 @@ from ci_build.cli.common import State, host_runner, print_json
     "--rocm",
     metavar="DIR",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Load with the ROCm in this folder, not with stand-ins that only return errors.",
+    help="Compare and load with the ROCm in this folder, not with the set's manifest and stand-ins.",
 )
 @click.option("--update-golden", is_flag=True, help="Accept what the wheels register; the change shows in review.")
 @click.option("--redo", is_flag=True, help="Run also what passed on this set before.")
 @click.option("--json", "as_json", is_flag=True, help="Print the evidence as JSON.")
+@click.option("--junit", metavar="FILE", type=click.Path(path_type=Path), help="Write the evidence as JUnit XML too.")
 @options.bucket_option
 @click.pass_obj
 def gate(
@@ -32,6 +33,7 @@ def gate(
     wheel_set: str,
     targets: str | None,
     rocm: Path | None,
+    junit: Path | None,
     bucket: Path,
     *,
     update_golden: bool,
@@ -44,6 +46,7 @@ def gate(
     """
     from ci_build import gating
     from promotion.gates import raise_for_failures
+    from promotion.gates.junit import junit as junit_xml
 
     told = gating.Told(targets=targets, rocm=rocm, update_golden=update_golden, redo=redo)
     gating.refuse_unused(name, told)
@@ -52,6 +55,8 @@ def gate(
         staged = gating.find_set(wheel_set, bucket, reporter)
         evidences = gating.run_gates(gating.names_of(name), staged, bucket, told, reporter, host_runner(reporter))
     gating.show(evidences, reporter)
+    if junit:
+        junit.write_bytes(junit_xml(evidences))
     if as_json:
         print_json(evidences)
     raise_for_failures(evidences)
