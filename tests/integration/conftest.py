@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -54,12 +55,14 @@ def work_cache(shared_folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def released(shared_folder: Path, work_cache: Path) -> Released:
     """The main job, run once."""
-    folder, said = shared_folder / "release", shared_folder / "release.txt"
+    folder, outcome = shared_folder / "release", shared_folder / "release.json"
     with FileLock(shared_folder / "release.lock"):
-        if not said.exists():
+        if not outcome.exists():
             folder.mkdir()
             argv = [*CI_BUILD, "release", "--local", f"--cache-dir={work_cache}"]
             done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=folder)
-            assert done.returncode == 0, done.stderr
-            said.write_text(done.stderr)
-    return Released(folder, said.read_text())
+            outcome.write_text(json.dumps({"returncode": done.returncode, "said": done.stderr}))
+    # Where it failed, every worker says why, and none tries again.
+    told = json.loads(outcome.read_text())
+    assert told["returncode"] == 0, told["said"]
+    return Released(folder, told["said"])
