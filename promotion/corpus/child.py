@@ -20,12 +20,14 @@ compiler and the linker that the wheel carries. Needs jax and the standard libra
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import re
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -49,7 +51,7 @@ def main(request: dict[str, Any]) -> int:
         begun = time.monotonic()
         try:
             programs = load_programs()
-            devices = Devices(request["spec"])
+            devices = Devices(request["target"], request["spec"])
             kind, version = devices.start()
         except Exception as error:
             tell("unusable", error=sentence(error))
@@ -68,8 +70,11 @@ def main(request: dict[str, Any]) -> int:
 
 
 def sentence(error: BaseException) -> str:
-    """What went wrong; jax appends advice on its tracebacks, and file names, which help nobody here."""
-    return f"{type(error).__name__}: {error}".split("\n--------------------\n")[0][:4000]
+    """What went wrong, without the stack and the advice that jax appends."""
+    text = f"{type(error).__name__}: {error}"
+    for marker in ("Suspected Python Code Location:", "\n--------------------\n"):
+        text = text.partition(marker)[0].rstrip()
+    return text[:4000]
 
 
 def load_programs() -> dict[str, tuple[Any, Callable[..., Any]]]:
@@ -81,18 +86,21 @@ def load_programs() -> dict[str, tuple[Any, Callable[..., Any]]]:
     package.__path__ = [str(HERE)]
     sys.modules[PACKAGE] = package
     for path in sorted((HERE / "programs").glob("[!_]*.py")):
-        importlib.import_module(f"{PACKAGE}.programs.{path.stem}")
-    registry: dict[str, tuple[Any, Callable[..., Any]]] = sys.modules[f"{PACKAGE}.programs.declaration"].__dict__[
-        "REGISTRY"
-    ]
+        part(f"programs.{path.stem}")
+    registry: dict[str, tuple[Any, Callable[..., Any]]] = part("programs.declaration").REGISTRY
     return registry
+
+
+def part(name: str) -> Any:  # noqa: ANN401 - a module
+    """A module of the corpus."""
+    return importlib.import_module(f"{PACKAGE}.{name}")
 
 
 class Devices:
     """GPUs that only the compiler knows: 1 and 8 of the kind that a spec describes."""
 
-    def __init__(self, spec: str) -> None:
-        self.spec = spec
+    def __init__(self, target: str, spec: str) -> None:
+        self.target, self.spec = target, spec
         self.meshes: dict[int, Any] = {}
 
     def start(self) -> tuple[str, str]:
@@ -109,18 +117,23 @@ class Devices:
     def mesh(self, count: int) -> Any:  # noqa: ANN401 - jax is not imported here
         """A mesh of that many devices, with the axes of declaration.MESH (all of size 1 for a single device)."""
         from jax.experimental import topologies
-        from jax.sharding import Mesh
 
         if count not in self.meshes:
             topology = topologies.get_topology_desc(platform="rocm", target_config=self.spec, topology=f"1x1x{count}")
-            axes = sys.modules[f"{PACKAGE}.programs.declaration"].__dict__["MESH"]
-            import numpy as np
-
-            devices = np.array(topology.devices[:count]).reshape(
-                tuple(axes.values()) if count > 1 else (1,) * len(axes)
-            )
-            self.meshes[count] = Mesh(devices, tuple(axes))
+            axes = part("programs.declaration").MESH
+            shape = tuple(axes.values()) if count > 1 else (1,) * len(axes)
+            self.meshes[count] = topologies.make_mesh(topology, shape, tuple(axes))
         return self.meshes[count]
+
+    def told_to_pallas(self) -> AbstractContextManager[Any]:
+        """Since jax 0.12 Pallas asks the mesh that is set which architecture it writes for, or else a real device."""
+        from jax import sharding
+
+        if not hasattr(sharding, "AbstractDevice"):
+            return nullcontext()
+        device = sharding.AbstractDevice(device_kind=self.target, num_cores=None, platform="gpu")
+        mesh = sharding.AbstractMesh((), (), (), abstract_device=device)
+        return sharding.use_abstract_mesh(mesh)  # type: ignore[no-any-return]
 
 
 def compile_one(declared: Any, function: Callable[..., Any], devices: Devices, out: Path) -> dict[str, Any]:  # noqa: ANN401
@@ -138,18 +151,16 @@ def compile_one(declared: Any, function: Callable[..., Any], devices: Devices, o
         )
         for argument in declared.arguments
     ]
-    if declared.devices > 1:
-        jitted = jax.jit(lambda *values: function(mesh, *values))
-    else:
-        jitted = jax.jit(function)
+    jitted = jax.jit(functools.partial(function, mesh) if declared.devices > 1 else function)
     begun = time.monotonic()
-    lowered = jitted.lower(*arguments)
+    with devices.told_to_pallas() if "pallas" in declared.needs else nullcontext():
+        lowered = jitted.lower(*arguments)
     lowered_at = time.monotonic()
     compiled = lowered.compile()
     compiled_at = time.monotonic()
     blob = compiled.runtime_executable().serialize()
     files = []
-    for number, code in enumerate(importlib.import_module(f"{PACKAGE}.executable").code_objects(blob)):
+    for number, code in enumerate(part("executable").code_objects(blob)):
         files.append(f"{declared.name}.{number}.hsaco")
         (out / files[-1]).write_bytes(code)
     memory = compiled.memory_analysis()

@@ -14,19 +14,19 @@ def product(x: Array, y: Array) -> Array:
     return result
 
 
-@program("f8e4m3fnuz[256,256]", "f8e4m3fnuz[256,256]", needs=("fp8",))
+@program("f8e4m3fnuz[256,256]", "f8e4m3fnuz[256,256]", needs=("fp8",), matrix_cores=("mfma", "wmma"))
 def gemm_f8e4m3fnuz(x: Array, y: Array) -> Array:
     """fp8 e4m3 in the variant of CDNA 3."""
     return product(x, y)
 
 
-@program("f8e4m3fn[256,256]", "f8e4m3fn[256,256]", corpus="small", needs=("fp8",))
+@program("f8e4m3fn[256,256]", "f8e4m3fn[256,256]", corpus="small", needs=("fp8",), matrix_cores=("mfma", "wmma"))
 def gemm_f8e4m3fn(x: Array, y: Array) -> Array:
     """fp8 e4m3 of the Open Compute Project."""
     return product(x, y)
 
 
-@program("f8e5m2[256,256]", "f8e4m3fn[256,256]", needs=("fp8",))
+@program("f8e5m2[256,256]", "f8e4m3fn[256,256]", needs=("fp8",), matrix_cores=("mfma", "wmma"))
 def gemm_f8_mixed(x: Array, y: Array) -> Array:
     """fp8 e5m2 by e4m3, as gradients by weights."""
     return product(x, y)
@@ -39,13 +39,13 @@ def fp8_conversions(x: Array) -> tuple[Array, ...]:
     return tuple(x.astype(kind).astype(jnp.float32) for kind in kinds)
 
 
-@program("s8[256,256]", "s8[256,256]")
+@program("s8[256,256]", "s8[256,256]", matrix_cores=("mfma", "wmma"))
 def gemm_s8(x: Array, y: Array) -> Array:
     """Bytes into 32-bit integers."""
     return lax.dot(x, y, preferred_element_type=jnp.int32)
 
 
-@program("s4[128,256]", "bf16[256,128]", corpus="small", needs=("int4",))
+@program("s4[128,256]", "bf16[256,128]", corpus="small", needs=("int4",), matrix_cores=("mfma", "wmma"))
 def gemm_s4_weights(w: Array, x: Array) -> Array:
     """4-bit weights by bfloat16 activations."""
     return product(w.astype(jnp.bfloat16), x)

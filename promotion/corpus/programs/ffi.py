@@ -1,4 +1,4 @@
-"""The plugin's own FFI handlers: solver, prng, rnn, sparse, hybrid, linalg, triton.
+"""The plugin's own FFI handlers: solver, prng, rnn, sparse, hybrid, linalg.
 
 jax asks MIOpen and hipSPARSE for the size of their workspaces while it lowers, which needs a device. The programs
 `handlers_…` call the same handlers without asking; XLA refuses to compile them when a handler is not registered.
@@ -44,8 +44,8 @@ def solver_decompositions(a: Array, b: Array) -> tuple[Array, ...]:
 
 @program("f32[16,16]", needs=("ffi",))
 def solver_tridiagonal(a: Array) -> tuple[Array, ...]:
-    """Reduction of a symmetric matrix to three diagonals, and the symmetric product (_solver)."""
-    return *linalg.tridiagonal(a + a.T, lower=True), linalg.symmetric_product(a, jnp.zeros_like(a))
+    """Reduction of a symmetric matrix to three diagonals (_solver)."""
+    return tuple(linalg.tridiagonal(a + a.T, lower=True))
 
 
 @program("f32[32,32]", needs=("ffi",))
@@ -85,9 +85,8 @@ def handlers_rnn(x: Array) -> Array:
 
 @program("f32[32]", needs=("ffi",))
 def handlers_rest(x: Array) -> Array:
-    """Handlers of _solver and _triton that only some shapes reach are registered."""
-    names = ("hipsolver_gesvd_ffi", "hipsolver_gesvdj_ffi", "hipsolver_ormqr_ffi", "triton_kernel_call_ffi")
-    return call_handlers(names, x)
+    """Handlers of _solver that only some shapes reach are registered."""
+    return call_handlers(tuple(f"hipsolver_{kind}_ffi" for kind in ("gesvd", "gesvdj", "ormqr", "syrk")), x)
 
 
 @program("f32[32]", needs=("ffi",))

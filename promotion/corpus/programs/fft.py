@@ -1,4 +1,4 @@
-"""jax.numpy.fft: hipFFT."""
+"""Programs of jax.numpy.fft: hipFFT."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""jax.image."""
+"""Programs of jax.image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""jax.lax: the primitives that the other modules are made of."""
+"""Programs of jax.lax: the primitives that the other modules are made of."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def dynamic_slices(x: Array) -> Array:
     return lax.fori_loop(0, 100, body, x)
 
 
-@program("f32[256,64]", "f32[64,64,32]", "s32[64]")
+@program("bf16[256,64]", "bf16[8,64,32]", "s32[8]", matrix_cores=("mfma", "wmma"))
 def ragged_dot(x: Array, experts: Array, sizes: Array) -> Array:
     """Grouped matrix product, as in a mixture of experts."""
     return lax.ragged_dot(x, experts, sizes)

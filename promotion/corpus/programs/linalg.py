@@ -1,4 +1,4 @@
-"""jax.numpy.linalg: hipSOLVER, rocSOLVER and hipBLAS through XLA's own calls and the plugin's."""
+"""Programs of jax.numpy.linalg: hipSOLVER, rocSOLVER and hipBLAS through XLA's own calls and the plugin's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""jax.nn, and the layers that models are made of."""
+"""Programs of jax.nn, and the layers that models are made of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""jax.numpy."""
+"""Programs of jax.numpy."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def indexing(x: Array, index: Array) -> tuple[Array, ...]:
     return taken, x.at[:, index].add(1.0), jnp.roll(x, 3, 1), jnp.pad(x.T, 2), jnp.flip(x[::2], 0)
 
 
-@program("f32[512,256]", "f32[256,512]", corpus="small", matrix_cores=("mfma",))
+@program("f32[128,64]", "f32[64,128]", corpus="small", matrix_cores=("mfma",))
 def matmul_f32(x: Array, y: Array) -> Array:
     """Matrix product in single precision, with a fused epilogue."""
     return jnp.maximum(x @ y, 0)
@@ -59,9 +59,14 @@ def einsum(x: Array, y: Array, bias: Array) -> Array:
 
 @program("f32[512]", "f32[512]", "f32[33]")
 def signals(x: Array, grid: Array, taps: Array) -> tuple[Array, ...]:
-    """Interpolation, histograms, convolution, polynomials."""
-    edges = jnp.sort(grid)
-    return jnp.interp(x, edges, x), jnp.histogram(x, bins=16)[0], jnp.convolve(x, taps), jnp.polyval(taps, x)
+    """Interpolation, histograms, polynomials."""
+    return jnp.interp(x, jnp.sort(grid), x), jnp.histogram(x, bins=16)[0], jnp.polyval(taps, x)
+
+
+@program("f32[512]", "f32[33]")
+def convolve(x: Array, taps: Array) -> Array:
+    """Convolution in one dimension."""
+    return jnp.convolve(x, taps)
 
 
 @program("f32[64,64]", "c64[64]")

@@ -1,4 +1,4 @@
-"""jax.ops, jax.tree and jax.dtypes."""
+"""Programs of jax.ops, jax.tree and jax.dtypes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""jax.experimental.pallas: kernels that Triton compiles."""
+"""Programs of jax.experimental.pallas: kernels that Triton compiles."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def matmul(x: Array, y: Array) -> Array:
     def kernel(x_ref: Any, y_ref: Any, o_ref: Any) -> None:  # noqa: ANN401
         def body(step: Any, total: Array) -> Array:  # noqa: ANN401
             here = pl.ds(step * 32, 32)
-            return total + pl.dot(x_ref[:, here], y_ref[here, :])
+            return total + jnp.dot(x_ref[:, here], y_ref[here, :], preferred_element_type=jnp.float32)
 
         o_ref[...] = jax.lax.fori_loop(0, 8, body, jnp.zeros((64, 64), jnp.float32))
 
-    rows = pl.BlockSpec((64, 256), lambda i, j: (i, 0))
-    columns = pl.BlockSpec((256, 64), lambda i, j: (0, j))
+    rows = pl.BlockSpec((64, 256), lambda i, _: (i, 0))
+    columns = pl.BlockSpec((256, 64), lambda _, j: (0, j))
     tile = pl.BlockSpec((64, 64), lambda i, j: (i, j))
     return call(kernel, (256, 256), jnp.float32, grid=(4, 4), in_specs=[rows, columns], out_specs=tile)(x, y)
 
@@ -77,7 +77,7 @@ def masked_load(x: Array) -> Array:
     needs=("pallas",), matrix_cores=("mfma", "wmma"),
 )  # fmt: skip
 def flash_attention(q: Array, k: Array, v: Array) -> Array:
-    """jax's own flash attention for GPUs."""
+    """Flash attention, as it comes with jax."""
     from jax.experimental.pallas.ops.gpu import attention
 
     result: Array = attention.mha(q, k, v, segment_ids=None, causal=True)

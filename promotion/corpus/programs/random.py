@@ -1,4 +1,4 @@
-"""jax.random."""
+"""Programs of jax.random."""
 
 from __future__ import annotations
 

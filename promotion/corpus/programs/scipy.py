@@ -1,4 +1,4 @@
-"""jax.scipy."""
+"""Programs of jax.scipy."""
 
 from __future__ import annotations
 

@@ -15,17 +15,18 @@ BOTH = ("data", "model")
 
 @program("f32[64,128]@data|model,-", corpus="small", devices=8, needs=("collectives",))
 def all_reduce(mesh: Mesh, x: Array) -> tuple[Array, Array]:
-    """psum over all devices and pmax over one axis."""
+    """Sum over all devices (psum) and maximum over one axis (pmax)."""
 
     def local(block: Array) -> tuple[Array, Array]:
         return lax.psum(block, BOTH), lax.pmax(block, "model")
 
-    return jax.shard_map(local, mesh=mesh, in_specs=P(BOTH), out_specs=(P(), P("data")))(x)
+    total, biggest = jax.shard_map(local, mesh=mesh, in_specs=P(BOTH), out_specs=(P(), P("data")))(x)
+    return total, biggest
 
 
 @program("bf16[64,128]@data|model,-", devices=8, needs=("collectives",))
 def all_gather(mesh: Mesh, x: Array) -> Array:
-    """all_gather along one axis of the mesh."""
+    """Everybody gets the parts of all along one axis (all_gather)."""
 
     def local(block: Array) -> Array:
         return lax.all_gather(block, "model", tiled=True)
@@ -35,7 +36,7 @@ def all_gather(mesh: Mesh, x: Array) -> Array:
 
 @program("f32[64,128]@-,data", devices=8, needs=("collectives",))
 def reduce_scatter(mesh: Mesh, x: Array) -> Array:
-    """psum_scatter along one axis of the mesh."""
+    """Sum along one axis, of which everybody keeps a part (psum_scatter)."""
 
     def local(block: Array) -> Array:
         return lax.psum_scatter(block, "model", tiled=True)
@@ -45,7 +46,7 @@ def reduce_scatter(mesh: Mesh, x: Array) -> Array:
 
 @program("f32[64,128]@data|model,-", devices=8, needs=("collectives",))
 def all_to_all(mesh: Mesh, x: Array) -> Array:
-    """all_to_all, which moves the split from one dimension to the other."""
+    """The split moves from one dimension to the other (all_to_all)."""
 
     def local(block: Array) -> Array:
         return lax.all_to_all(block, BOTH, split_axis=1, concat_axis=0, tiled=True)
@@ -55,7 +56,7 @@ def all_to_all(mesh: Mesh, x: Array) -> Array:
 
 @program("f32[64,128]@data|model,-", devices=8, needs=("collectives",))
 def collective_permute(mesh: Mesh, x: Array) -> Array:
-    """ppermute around a ring of all devices."""
+    """Each device sends to the next one in a ring (ppermute)."""
 
     def local(block: Array) -> Array:
         return block + lax.ppermute(block, BOTH, [(i, (i + 1) % 8) for i in range(8)])
@@ -65,7 +66,7 @@ def collective_permute(mesh: Mesh, x: Array) -> Array:
 
 @program("f32[64,128]@data|model,-", devices=8, needs=("collectives",))
 def collective_broadcast(mesh: Mesh, x: Array) -> Array:
-    """pbroadcast from the first device of an axis."""
+    """The first device of an axis sends to the others (pbroadcast)."""
 
     def local(block: Array) -> Array:
         return lax.pbroadcast(block, ("model",), 0)

@@ -1,4 +1,4 @@
-"""jax.experimental.sparse: hipSPARSE through the plugin."""
+"""Programs of jax.experimental.sparse: hipSPARSE through the plugin."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jax.experimental import sparse
 from .declaration import program
 
 
-@program("f32[64]", "s32[64]", "s32[33]", "f32[64]", corpus="small", needs=("ffi",))
+@program("f32[64]", "s32[64]", "s32[33]", "f32[64]", needs=("ffi",))
 def csr_matvec(data: Array, columns: Array, starts: Array, x: Array) -> Array:
     """Matrix in compressed rows times a vector."""
     result: Array = sparse.CSR((data, columns, starts), shape=(32, 64)) @ x
@@ -37,7 +37,7 @@ def bcoo_library(data: Array, indices: Array, x: Array) -> Array:
     return result
 
 
-@program("f32[32,64]", "f32[64]")
+@program("f32[32,64]", "f32[64]", corpus="small")
 def sparsify(x: Array, y: Array) -> Array:
     """Differentiation through batched coordinates, without a library."""
 

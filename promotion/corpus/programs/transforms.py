@@ -14,7 +14,7 @@ def network(weights: tuple[Array, Array], x: Array) -> Array:
     return jnp.tanh(x @ weights[0]) @ weights[1]
 
 
-@program("f32[128,256]", "f32[256,128]", "f32[64,128]", corpus="small")
+@program("bf16[128,256]", "bf16[256,128]", "bf16[64,128]", corpus="small", matrix_cores=("mfma", "wmma"))
 def grad(up: Array, down: Array, x: Array) -> tuple[Array, Array]:
     """Reverse mode through two dense layers."""
     first, second = jax.grad(lambda w: jnp.sum(network(w, x) ** 2))((up, down))
@@ -43,11 +43,10 @@ def scan(xs: Array, w: Array, h: Array) -> tuple[Array, Array]:
 def remat(x: Array, weights: Array) -> Array:
     """Gradient of a scan over layers whose activations are computed again."""
 
-    @jax.checkpoint
     def layer(state: Array, w: Array) -> tuple[Array, None]:
         return jax.nn.gelu(state @ w), None
 
-    return jax.grad(lambda w: jnp.sum(lax.scan(layer, x, w)[0]))(weights)
+    return jax.grad(lambda w: jnp.sum(lax.scan(jax.checkpoint(layer), x, w)[0]))(weights)
 
 
 @program("f32[16]", "f32[16]")
@@ -63,11 +62,7 @@ def jacobians(x: Array, v: Array) -> tuple[Array, ...]:
 @program("f32[64]")
 def custom_rules(x: Array) -> Array:
     """A function with a gradient of its own."""
-
-    @jax.custom_vjp
-    def clipped(value: Array) -> Array:
-        return jnp.clip(value, -1, 1)
-
+    clipped = jax.custom_vjp(lambda value: jnp.clip(value, -1, 1))
     clipped.defvjp(lambda value: (clipped(value), value), lambda value, g: (g * jnp.exp(-(value**2)),))
     return jax.grad(lambda value: jnp.sum(clipped(value) ** 3))(x)
 
