@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from ci_build.errors import CiBuildError
-from ci_build.model import Finding, Severity, Wheel
+from ci_build.errors import ArchiveError, CiBuildError
+from ci_build.model import Finding, Progress, Severity, Wheel
 from ci_build.wheel.archive import WheelArchive
 from ci_build.wheel.buildpaths import build_paths
 from ci_build.wheel.elf import Elf
@@ -48,7 +49,7 @@ class Member:
     @property
     def name(self) -> str:
         """What findings call it."""
-        return f"{self.wheel.filename}: {self.path}"
+        return f"{self.wheel.filename}: {self.path}".removesuffix(": ")
 
     def named(self, found: Finding) -> Finding:
         """A finding that says which library it is about."""
@@ -56,24 +57,33 @@ class Member:
 
 
 def read_members(room: Room, wheel: Wheel) -> tuple[Member, ...]:
-    """Every ELF file of a wheel; the unpacked files are gone afterwards."""
+    """Every ELF file of a wheel, or one entry for a wheel that cannot be opened; no unpacked file is left."""
     room.progress.step(f"libraries of {wheel.filename}")
     folder = room.work / "unpacked"
     folder.mkdir()
     try:
         with WheelArchive(room.wheel(wheel)) as archive:
-            paths = [member.name for member in archive.members if _is_elf(archive, member.name)]
-            for path in paths:
-                (folder / path).parent.mkdir(parents=True, exist_ok=True)
-                archive.extract(path, folder / path, progress=room.progress)
+            names = [member.name for member in archive.members]
+            damage = {name: problem for name in names if (problem := _unpack(archive, name, folder, room.progress))}
+            paths = [name for name in names if name in damage or (folder / name).exists()]
             preload = _preload(archive)
-        return tuple(_judged(wheel, folder, paths, preload))
+        return tuple(_judged(wheel, folder, paths, damage, preload))
+    except ArchiveError as problem:
+        member = Member(wheel=wheel, path="", elf=None)
+        return (replace(member, findings=(member.named(finding("archive-damaged", problem.message)),)),)
     finally:
         shutil.rmtree(folder)
 
 
-def _is_elf(archive: WheelArchive, name: str) -> bool:
-    return next(iter(archive.chunks(name)), b"").startswith(_MAGIC)
+def _unpack(archive: WheelArchive, name: str, folder: Path, progress: Progress) -> Finding | None:
+    """Unpack a member if it is an ELF file; what is wrong with it."""
+    try:
+        if next(iter(archive.chunks(name)), b"").startswith(_MAGIC):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            archive.extract(name, folder / name, progress=progress)
+    except ArchiveError as problem:
+        return finding("member-damaged", f"is damaged: {problem.message}")
+    return None
 
 
 def _preload(archive: WheelArchive) -> tuple[str, ...]:
@@ -81,17 +91,19 @@ def _preload(archive: WheelArchive) -> tuple[str, ...]:
     names = [member.name for member in archive.members if PurePosixPath(member.name).name == BUILD_INFO]
     wanted: dict[str, None] = {}
     for name in names:
-        data = json.loads(archive.read(name))
-        rocm = frozenset(data.get("rocm_sonames", ()))
-        rows = data.get("members", ())
-        wanted |= dict.fromkeys(soname for row in rows for soname in row["needed"] if soname in rocm)
+        with contextlib.suppress(ArchiveError, ValueError, LookupError, TypeError):  # somebody else's file of that name
+            data = json.loads(archive.read(name))
+            rocm = frozenset(data["rocm_sonames"])
+            wanted |= dict.fromkeys(soname for row in data["members"] for soname in row["needed"] if soname in rocm)
     return tuple(wanted)
 
 
-def _judged(wheel: Wheel, folder: Path, paths: list[str], preload: tuple[str, ...]) -> Iterator[Member]:
+def _judged(
+    wheel: Wheel, folder: Path, paths: Sequence[str], damaged: Mapping[str, Finding], preload: tuple[str, ...]
+) -> Iterator[Member]:
     elves: dict[str, Elf] = {}
-    damage: dict[str, Finding] = {}
-    for path in paths:
+    damage = dict(damaged)
+    for path in (path for path in paths if path not in damaged):
         try:
             elves[path] = Elf.read(folder / path)
         except CiBuildError as problem:
