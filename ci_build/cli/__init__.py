@@ -23,6 +23,7 @@ COMMANDS = {
     "stage": "ci_build.cli.release:stage",
     "gate": "ci_build.cli.gates:gate",
     "promote": "ci_build.cli.release:promote",
+    "bundle": "ci_build.cli.bundle:bundle",
     "index": "ci_build.cli.index:index",
     "bucket": "ci_build.cli.bucket:bucket",
     "inspect": "ci_build.cli.inspect:inspect",
