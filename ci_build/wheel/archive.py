@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 from ci_build.errors import ArchiveError
 from ci_build.model import Progress
 from ci_build.wheel.inflate import CHUNK, InflateError, inflate
+from ci_build.wheel.outfile import reserve
 from ci_build.wheel.pump import Sink, pump
 from ci_build.wheel.record import RecordEntry, parse_record
 from ci_build.wheel.verify import verify_record
@@ -177,6 +178,7 @@ class WheelArchive:
         out.unlink(missing_ok=True)
         try:
             with out.open("wb", buffering=0) as file:
+                reserve(file.fileno(), 0, total)
 
                 def write(chunk: bytes) -> None:
                     nonlocal done

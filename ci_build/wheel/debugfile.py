@@ -14,8 +14,9 @@ from isal import isal_zlib
 
 from ci_build.wheel import elf64
 from ci_build.wheel.elf64 import HEADER, SECTION, SEGMENT, Image, Section
+from ci_build.wheel.outfile import reserve
 
-_BLOCK = 4 << 20
+_BLOCK = 1 << 20
 _PT_NOTE, _PT_PHDR = 4, 6
 
 
@@ -44,6 +45,7 @@ def write_debug(image: Image, source: Path, out: Path, dropped: Collection[int])
     head[5], head[6] = HEADER.size if image.segments else 0, table
     crc = 0
     with source.open("rb") as library, out.open("wb") as file:
+        reserve(file.fileno(), 0, table + SECTION.size * len(placed))
         for block in _blocks(image, library.fileno(), placed, HEADER.pack(*head), table):
             crc = isal_zlib.crc32(block, crc)
             file.write(block)

@@ -203,6 +203,17 @@ class Image:
             yield RawSymbol._make(row)
 
 
+def end_of_segments(head: bytes) -> int | None:
+    """Where the loadable bytes of an ELF file end, from its first bytes alone; None when those do not tell."""
+    if len(head) < HEADER.size:
+        return None
+    _, _, _, _, _, start, _, _, _, size, count, *_ = HEADER.unpack_from(head)
+    if not count or size != SEGMENT.size or start + size * count > len(head):
+        return None
+    rows = SEGMENT.iter_unpack(head[start : start + size * count])
+    return max(int(offset + present) for _, _, offset, _, _, present, _, _ in rows)
+
+
 def _rows(data: bytes | mmap.mmap, offset: int, size: int, count: int, label: str) -> list[bytes]:
     if offset + size * count > len(data):
         raise ElfError(f"{label} ends inside a header table.", hint="The file is truncated or damaged.")

