@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from ci_build.model import Finding, Wheel
@@ -27,6 +28,8 @@ PJRT = re.compile(r"jax_plugins/(xla_rocm\d+)/(xla_rocm_plugin)\.so")
 _API = re.compile(r"PJRT plugin has PJRT API version (\d+\.\d+)\. The framework PJRT API version is (\d+\.\d+)")
 """What jaxlib logs when it has loaded a plugin."""
 _PLATFORM = "ROCM"
+_LISTED = {"module": "plugin", "api": "pjrt", "handlers": "pjrt"}
+"""Question -> the part whose golden list its answer is compared with."""
 _MANY = 4
 _MEND = "Build the wheel again with this file as its recipe lists it."
 _WITH_ROCM = "Build the wheel with the ROCm that it shall run with, or give the set that ROCm's manifest."
@@ -74,6 +77,8 @@ class Loading:
         with ThreadPoolExecutor(min(_MANY, os.cpu_count() or 1)) as pool:
             answers = list(pool.map(lambda look: ask(self.room.runner, self.site, self.env, look[0]), looks))
         for (look, judge), answer in zip(looks, answers, strict=True):
+            if look.question in _LISTED and (answer.findings or "error" in answer.values):
+                self.unseen.add(_LISTED[look.question])
             findings = answer.findings or tuple(judge(answer.values, answer.stderr))
             name = f"Python {self.site.version}: {look.name}"
             yield Check(name=name, findings=findings, details={"peak_kib": answer.values.get("peak_kib", 0)})
@@ -88,29 +93,40 @@ class Loading:
 
     def _looks(self) -> Iterator[tuple[Look, Judge]]:
         """What to look at, and who judges the answer."""
-        for wheel, libraries in groupby(self.libraries, key=lambda library: library.wheel):
-            group = list(libraries)
-            rocm = any(PLUGIN.fullmatch(library.path) or PJRT.fullmatch(library.path) for library in group)
-            # The libraries of others, such as jaxlib's, bind to no ROCm: all of them fit into one process.
-            for some in [[library] for library in group] if rocm else [group]:
-                about = tuple(str(self.site.folder / library.path) for library in some)
-                name = f"dlopen {some[0]}" if len(some) == 1 else f"dlopen {wheel.filename}: {len(some)} libraries"
-                yield Look(question="dlopen", about=about, name=name), self._loaded(some)
+        yield from self._openings()
         extensions = [(library, found) for library in self.libraries if (found := PLUGIN.fullmatch(library.path))]
         for library, found in extensions:
-            look = Look(question="module", about=(f"{found[1]}.{found[2]}",), name=f"import {library}")
-            yield look, self._imported(library, found[2])
+            yield _look("module", f"{found[1]}.{found[2]}", "import", library), self._imported(library, found[2])
         for package in dict.fromkeys(found[1] for _, found in extensions):
             yield Look(question="package", about=(package,), name=f"import {package}"), self._package(package)
-        plugins = [(library, found) for library in self.libraries if (found := PJRT.fullmatch(library.path))]
-        for library, found in plugins:
-            path, package = str(self.site.folder / library.path), f"jax_plugins.{found[1]}"
-            yield Look(question="package", about=(package,), name=f"import {package}"), self._package(package, library)
-            yield Look(question="api", about=(path,), name=f"C API of {library}"), self._api
-            yield Look(question="initialize", about=(path,), name=f"jax starts {library}"), self._started(library)
-            ours = (self.site.folder / library.path).with_name("build_info.json").exists()
-            yield Look(question="loader", about=("rocm",), name=f"loader of {package}"), _refused(library, ours=ours)
+        for library in self.libraries:
+            if found := PJRT.fullmatch(library.path):
+                yield from self._starts(library, f"jax_plugins.{found[1]}")
         yield Look(question="handlers", about=(_PLATFORM,), name="handlers that jax registers"), self._handlers
+
+    def _openings(self) -> Iterator[tuple[Look, Judge]]:
+        """Load each library alone; those of others, such as jaxlib's, bind to no ROCm and fit into one process."""
+        for wheel, libraries in groupby(self.libraries, key=lambda library: library.wheel):
+            group = list(libraries)
+            if any(PLUGIN.fullmatch(library.path) or PJRT.fullmatch(library.path) for library in group):
+                for library in group:
+                    yield _look("dlopen", self._path(library), "dlopen", library), self._loaded([library])
+            else:
+                about = tuple(map(self._path, group))
+                name = f"dlopen {wheel.filename}: {len(group)} libraries"
+                yield Look(question="dlopen", about=about, name=name), self._loaded(group)
+
+    def _starts(self, library: Library, package: str) -> Iterator[tuple[Look, Judge]]:
+        """What the package around XLA's plugin and the plugin itself do."""
+        path = self._path(library)
+        ours = Path(path).with_name("build_info.json").exists()
+        yield Look(question="package", about=(package,), name=f"import {package}"), self._package(package, library)
+        yield _look("api", path, "C API of", library), self._api
+        yield _look("initialize", path, "jax starts", library), self._started(library)
+        yield Look(question="loader", about=("rocm",), name=f"loader of {package}"), _refused(library, ours=ours)
+
+    def _path(self, library: Library) -> str:
+        return str(self.site.folder / library.path)
 
     def _loaded(self, libraries: Sequence[Library]) -> Judge:
         def judge(values: Answer, _stderr: str) -> Iterator[Finding]:
@@ -124,7 +140,6 @@ class Loading:
     def _imported(self, library: Library, module: str) -> Judge:
         def judge(values: Answer, _stderr: str) -> Iterator[Finding]:
             if "error" in values:
-                self.unseen.add("plugin")
                 text = f"{library} cannot be imported by Python {self.site.version}: {_short(values, self.site)}."
                 yield error("import-failed", text, "Build the module for this Python and ROCm.", member=library.path)
                 return
@@ -151,9 +166,8 @@ class Loading:
         return judge
 
     def _api(self, values: Answer, _stderr: str) -> Iterator[Finding]:
-        if "error" in values:  # the check that loads it says so
-            self.unseen.add("pjrt")
-            return
+        if "error" in values:
+            return  # the check that loads it says so
         version = ".".join(map(str, values["version"]))
         self.found["pjrt"]["api"] = {"functions": values["functions"], "version": version}
         self.found["pjrt"]["extensions"] = {f"{kind:02}": size for kind, size in values["extensions"]}
@@ -183,11 +197,14 @@ class Loading:
 
     def _handlers(self, values: Answer, _stderr: str) -> Iterator[Finding]:
         if "error" in values:
-            self.unseen.add("pjrt")
             text = f"jax cannot be imported with this set by Python {self.site.version}: {_short(values, self.site)}."
             yield error("jax-failed", text, "Look at the versions of jax and jaxlib that the set pins.")
             return
         self.found["pjrt"][f"handlers.{_PLATFORM}"] = values["handlers"]
+
+
+def _look(question: str, about: str, verb: str, library: Library) -> Look:
+    return Look(question=question, about=(about,), name=f"{verb} {library}", member=library.path)
 
 
 def _libraries(room: Room, version: str) -> Iterator[Library]:

@@ -27,11 +27,13 @@ class Look:
         question: one of its QUESTIONS.
         about: its arguments.
         name: for people.
+        member: the file inside the wheel that it looks at, where it is one.
     """
 
     question: str
     about: tuple[str, ...]
     name: str
+    member: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,4 +90,4 @@ def how_it_ended(returncode: int) -> str:
 def _none(code: str, look: Look, what: str) -> LookAnswer:
     text = f"{look.name} {what}."
     remedy = "Find out what does that to a process; a module that was built for another Python or ROCm may."
-    return LookAnswer(findings=(error(code, text, remedy),))
+    return LookAnswer(findings=(error(code, text, remedy, member=look.member),))

@@ -1,0 +1,369 @@
+"""The load gate on published wheels: as they are, broken inside the site, and with a ROCm that lacks something.
+
+The wheels are loaded with stand-ins for ROCm; processes of their own do all of it, as in the gate.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from ci_build.adopt import adopt
+from ci_build.layouts import allowed_sonames
+from ci_build.model import Finding, RocmVersion, Severity
+from ci_build.runner import HostRunner
+from ci_build.wheel.elf import Elf
+from ci_build.wheel.manifest import Manifest, from_needs
+from promotion.dirbucket import DirBucket
+from promotion.gates import Check, Room, golden, load
+from promotion.gates.loading import Loading
+from promotion.gates.looks import Look, ask
+from promotion.gates.site import FROM_NEEDS, RocmLibraries, Site, make_site, rocm_libraries
+from promotion.gates.stubs import write_stubs
+from promotion.stage import read_staged, stage
+
+pytestmark = pytest.mark.network
+
+PYTHON = "3.12"
+ROCM = {"0.10.2": "7.2.0", "0.12.0": "7.14.0"}
+PJRT = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
+PLUGIN = "jax_rocm7_plugin"
+
+
+class Silent:
+    """Progress that nobody reads."""
+
+    def step(self, text: str) -> None:
+        """Nothing."""
+
+    def advance(self, done: int, total: int) -> None:
+        """Nothing."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A published set, its site, and what the gate made of both."""
+
+    room: Room
+    site: Site
+    rocm: RocmLibraries
+    checks: tuple[Check, ...]
+    loading: Loading
+
+    def path(self, name: str) -> Path:
+        return self.site.folder / name
+
+
+@pytest.fixture(scope="session")
+def published(real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Loaded]:
+    """Give `published(version)`: adopted, staged, loaded once."""
+    known: dict[str, Loaded] = {}
+
+    def find(version: str) -> Loaded:
+        if version not in known:
+            folder = tmp_path_factory.mktemp(f"load-{version}")
+            wheels = [real_wheel("jax-rocm7-pjrt", version), real_wheel("jax-rocm7-plugin", version, PYTHON)]
+            known[version] = _load(folder, wheels, version)
+        return known[version]
+
+    return find
+
+
+def _load(folder: Path, wheels: list[Path], version: str) -> Loaded:
+    rocm = RocmVersion(text=ROCM[version])
+    adopt([str(wheel) for wheel in wheels], out=folder / "set", rocm=rocm, progress=Silent())
+    bucket = DirBucket(folder / "bucket")
+    staged = stage(bucket, folder / "set")
+    shutil.rmtree(folder / "set")
+    for name in ("work", "shared"):
+        (folder / name).mkdir()
+    wheel_set = read_staged(bucket, staged)
+    room = Room(
+        bucket=bucket,
+        staged=staged,
+        wheel_set=wheel_set,
+        targets=wheel_set.targets,
+        runner=HostRunner(os.environ),
+        progress=Silent(),
+        work=folder / "work",
+        shared=folder / "shared",
+    )
+    site = make_site(room, PYTHON)
+    libraries = rocm_libraries(room, site, None)
+    loading = Loading(room, site, libraries)
+    return Loaded(room, site, libraries, tuple(loading.checks()), loading)
+
+
+@contextmanager
+def replaced(path: Path, by: Path | bytes | None) -> Iterator[None]:
+    """Another file, or none, in the place of one, for a while."""
+    kept = path.with_name(path.name + ".kept")
+    path.rename(kept)
+    try:
+        if isinstance(by, bytes):
+            path.write_bytes(by)
+        elif by is not None:
+            os.link(by, path)
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        kept.rename(path)
+
+
+def errors(checks: tuple[Check, ...]) -> dict[str, list[Finding]]:
+    """Errors by code."""
+    found: dict[str, list[Finding]] = {}
+    for check in checks:
+        for finding in check.findings:
+            if finding.severity is Severity.ERROR:
+                found.setdefault(finding.code, []).append(finding)
+    return found
+
+
+@pytest.mark.parametrize("version", ["0.10.2", "0.12.0"])
+def test_published_wheels_load_and_register_what_they_should(published: Callable[[str], Loaded], version: str) -> None:
+    loaded = published(version)
+    assert [finding for check in loaded.checks for finding in check.findings] == []
+    assert all(check.outcome == "passed" for check in loaded.checks)
+    names = [check.name for check in loaded.checks]
+    assert sum(": dlopen " in name for name in names) == 9
+    assert sum(": import " in name and name.endswith(".so") for name in names) == 8
+    assert list(load.compare(loaded.loading, golden.ROOT, update=False)) == []
+
+
+def test_the_gate_says_that_no_rocm_was_proven(published: Callable[[str], Loaded]) -> None:
+    checks = tuple(load.make_gate().run(published("0.10.2").room))
+    assert errors(checks) == {}
+    assert [f.code for check in checks for f in check.findings] == ["rocm-unproven"]
+    assert [check.details["kind"] for check in checks if check.name.endswith(": ROCm")] == [FROM_NEEDS]
+    assert [check.name for check in checks if "golden" in check.name] == [f"Python {PYTHON}: golden lists"]
+
+
+def test_the_site_holds_the_members_of_the_wheels_unchanged(published: Callable[[str], Loaded]) -> None:
+    loaded = published("0.10.2")
+    (wheel,) = (wheel for wheel in loaded.room.wheel_set.wheels if wheel.name == "jax-rocm7-plugin")
+    with zipfile.ZipFile(loaded.room.wheel(wheel)) as archive:
+        for name in archive.namelist():
+            if not name.endswith("RECORD"):
+                assert loaded.path(name).read_bytes() == archive.read(name), name
+        record = loaded.path(f"jax_rocm7_plugin-{wheel.version}.dist-info/RECORD").read_text()
+        assert set(archive.read(f"jax_rocm7_plugin-{wheel.version}.dist-info/RECORD").decode().splitlines()) <= set(
+            record.splitlines()
+        )
+
+
+def test_the_site_has_nothing_of_this_interpreter(published: Callable[[str], Loaded]) -> None:
+    site = published("0.10.2").site
+    code = "import importlib.metadata as m; print(*sorted(d.name for d in m.distributions()))"
+    argv = [str(site.python), "-I", "-c", code]
+    told = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
+    assert {"jax", "jaxlib", "jax-rocm7-pjrt", "jax-rocm7-plugin"} <= set(told)
+    assert "pytest" not in told
+    assert site.env["LD_LIBRARY_PATH"] == ""  # removed, whatever the user has
+
+
+def test_a_site_is_made_once(published: Callable[[str], Loaded]) -> None:
+    loaded = published("0.10.2")
+    marker = loaded.path("marker")
+    marker.touch()
+    assert make_site(loaded.room, PYTHON) == loaded.site
+    assert marker.exists()
+    marker.unlink()
+
+
+def test_every_broken_piece_is_named(published: Callable[[str], Loaded], tmp_path: Path) -> None:
+    loaded = published("0.10.2")
+    entry_points = "jax_rocm7_pjrt-0.10.2.dist-info/entry_points.txt"
+    with (
+        replaced(loaded.path(f"{PLUGIN}/_sparse.so"), b"\x7fELF"),
+        replaced(loaded.path(f"{PLUGIN}/_rnn.so"), None),
+        replaced(loaded.path(f"{PLUGIN}/version.py"), None),
+        replaced(loaded.path(entry_points), None),
+    ):
+        loading = Loading(loaded.room, loaded.site, loaded.rocm)
+        found = errors(tuple(loading.checks()))
+    texts = {code: "\n".join(f.message for f in findings) for code, findings in found.items()}
+    assert texts.keys() == {"load-failed", "import-failed", "package-broken", "entry-point-missing"}
+    for code in ("load-failed", "import-failed"):
+        assert f"cp312-manylinux_2_27_x86_64.whl: {PLUGIN}/_sparse.so" in texts[code]
+        assert f"{PLUGIN}/_rnn.so" in texts[code]
+        assert {f.member for f in found[code]} == {f"{PLUGIN}/_sparse.so", f"{PLUGIN}/_rnn.so"}
+    assert f"cp312-manylinux_2_27_x86_64.whl: {PLUGIN}/version.py is missing or broken" in texts["package-broken"]
+    assert entry_points in texts["entry-point-missing"]
+    assert str(loaded.site.folder) not in "".join(texts.values())
+    assert [f.code for f in load.compare(loading, tmp_path, update=True)] == ["golden-unseen"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_truncated_library_is_told_by_the_signal(published: Callable[[str], Loaded]) -> None:
+    loaded, name = published("0.10.2"), f"{PLUGIN}/_sparse.so"
+    (library,) = (library for library in loaded.loading.libraries if library.path == name)
+    with replaced(loaded.path(name), loaded.path(name).read_bytes()[:4096]):
+        look = Look(question="dlopen", about=(str(loaded.path(name)),), name=f"dlopen {library}", member=name)
+        (finding,) = ask(loaded.room.runner, loaded.site, loaded.loading.env, look).findings
+    assert finding.message.startswith(f"dlopen {library} ended with signal SIGBUS")
+    assert finding.member == name
+
+
+def test_modules_of_another_python_are_told_by_the_signal(
+    published: Callable[[str], Loaded], real_wheel: Callable[..., Path], tmp_path: Path
+) -> None:
+    loaded, name = published("0.10.2"), f"{PLUGIN}/rocm_plugin_extension.so"
+    with zipfile.ZipFile(real_wheel("jax-rocm7-plugin", "0.10.2", "3.11")) as archive:
+        data = archive.read(name)
+    with replaced(loaded.path(name), data):
+        look = Look(question="module", about=(f"{PLUGIN}.rocm_plugin_extension",), name=f"import {name}")
+        answer = ask(loaded.room.runner, loaded.site, loaded.loading.env, look)
+    (finding,) = answer.findings
+    assert finding.code == "look-died"
+    assert finding.message.startswith(f"import {name} ended with signal SIG")
+
+
+@pytest.mark.parametrize(("plugin", "jaxlib"), [("0.12.0", "0.10.2"), ("0.10.2", "0.12.0")])
+def test_a_plugin_for_another_jaxlib_is_told_with_both_numbers(
+    published: Callable[[str], Loaded], tmp_path: Path, plugin: str, jaxlib: str
+) -> None:
+    api = {"0.10.2": "0.112", "0.12.0": "0.116"}
+    loaded, other = published(jaxlib), published(plugin)
+    # One ROCm for the libraries of both.
+    sonames = allowed_sonames(RocmVersion(text="7.2.0")) | allowed_sonames(RocmVersion(text="7.14.0"))
+    write_stubs(from_needs([*elfs(loaded), *elfs(other)], "7", sonames), tmp_path)
+    rocm = replace(loaded.rocm, env={**loaded.rocm.env, "LD_LIBRARY_PATH": f"{tmp_path}/lib"})
+    with replaced(loaded.path(PJRT), other.path(PJRT)):
+        found = errors(tuple(Loading(loaded.room, loaded.site, rocm).checks()))
+    (skew,) = found["pjrt-api-skew"]
+    assert f"{PJRT} has PJRT API {api[plugin]}, but" in skew.message
+    assert f"has {api[jaxlib]}" in skew.message
+    assert "jaxlib" in skew.remedy
+
+
+# A ROCm that lacks something
+
+
+def elfs(loaded: Loaded) -> list[Elf]:
+    return [Elf.read(loaded.path(library.path)) for library in loaded.loading.libraries]
+
+
+def needs(loaded: Loaded) -> Manifest:
+    rocm = RocmVersion(text=loaded.room.wheel_set.rocm_version)
+    return from_needs(elfs(loaded), str(rocm), allowed_sonames(rocm))
+
+
+def without(manifest: Manifest, soname: str, symbol: str, version: str | None = None) -> Manifest:
+    """A ROCm that lacks a symbol, or has it in another version only."""
+    library = manifest.libraries[soname]
+    symbols = {name: versions for name, versions in library.symbols.items() if name != symbol}
+    if version is not None:
+        symbols[symbol] = (version,)
+    return replace(manifest, libraries={**manifest.libraries, soname: replace(library, symbols=symbols)})
+
+
+def dlopen(loaded: Loaded, manifest: Manifest, member: str, folder: Path) -> str:
+    """What becomes of loading a member with the stand-ins of a manifest."""
+    write_stubs(manifest, folder)
+    env = {**loaded.loading.env, "LD_LIBRARY_PATH": f"{folder}/lib", "ROCM_PATH": str(folder)}
+    look = Look(question="dlopen", about=(str(loaded.path(member)),), name=member)
+    return str(ask(loaded.room.runner, loaded.site, env, look).values.get("error", ""))
+
+
+def test_a_missing_symbol_shows_only_with_immediate_binding(published: Callable[[str], Loaded], tmp_path: Path) -> None:
+    loaded, member = published("0.10.2"), f"{PLUGIN}/_solver.so"
+    lacking = without(needs(loaded), "libhipsolver.so.1", "hipsolverSgetrf")
+    said = dlopen(loaded, lacking, member, tmp_path)
+    assert said.endswith("undefined symbol: hipsolverSgetrf")
+    code = f"import os, sys; sys.setdlopenflags(os.RTLD_LAZY); import {PLUGIN}._solver; print('loaded')"
+    env = {key: value for key, value in os.environ.items() if key != "LD_BIND_NOW"}
+    argv = [str(loaded.site.python), "-I", "-c", code]
+    lazy = subprocess.run(
+        argv, env={**env, "LD_LIBRARY_PATH": f"{tmp_path}/lib"}, capture_output=True, text=True, check=False
+    )
+    assert lazy.stdout == "loaded\n"
+
+
+def test_a_missing_symbol_version_is_told(published: Callable[[str], Loaded], tmp_path: Path) -> None:
+    loaded = published("0.10.2")
+    manifest = needs(loaded)
+    hip = manifest.libraries["libamdhip64.so.7"]
+    old = {name: tuple("hip_4.2" if v == "hip_6.2" else v for v in versions) for name, versions in hip.symbols.items()}
+    lacking = replace(manifest, libraries={**manifest.libraries, hip.soname: replace(hip, symbols=old)})
+    assert "version `hip_6.2' not found" in dlopen(loaded, lacking, PJRT, tmp_path)
+
+
+def test_a_renamed_library_is_told(published: Callable[[str], Loaded], tmp_path: Path) -> None:
+    loaded = published("0.10.2")
+    libraries = dict(needs(loaded).libraries)
+    libraries["librocblas.so.6"] = replace(
+        libraries.pop("librocblas.so.5"), soname="librocblas.so.6", path="lib/librocblas.so.6"
+    )
+    lacking = Manifest(rocm_version="7.2.0", libraries=libraries)
+    assert dlopen(loaded, lacking, PJRT, tmp_path).startswith("librocblas.so.5: cannot open shared object file")
+
+
+# Golden lists
+
+
+def test_a_handler_that_is_gone_is_told_and_can_be_accepted(published: Callable[[str], Loaded], tmp_path: Path) -> None:
+    loading = published("0.10.2").loading
+    for part in golden.PARTS:
+        lists = {section: dict(rows) for section, rows in loading.found[part].items()}
+        if part == "plugin":
+            lists["_solver.registrations"]["hipsolver_lost_ffi"] = "execute"
+            lists["_magma.registrations"] = {"hipmagma_ffi": "execute"}
+        path = golden.golden_file(tmp_path, part, "0.10.2")
+        path.parent.mkdir(parents=True)
+        path.write_text(golden.dump(lists, part=part, jax_version="0.10.2"))
+    found = list(load.compare(loading, tmp_path, update=False))
+    assert {finding.code for finding in found} == {"golden-differs"}
+    gone, lost = (finding.message for finding in found)
+    assert gone.startswith("_magma.so, which no wheel holds, (_magma.registrations) does not register hipmagma_ffi")
+    assert f"{PLUGIN}/_solver.so (_solver.registrations) does not register hipsolver_lost_ffi" in lost
+    assert "--update-golden" in found[0].remedy
+    assert list(load.compare(loading, tmp_path, update=True)) == []
+    for part in golden.PARTS:
+        kept = golden.golden_file(golden.ROOT, part, "0.10.2")
+        assert golden.golden_file(tmp_path, part, "0.10.2").read_bytes() == kept.read_bytes()
+
+
+def test_without_a_golden_list_our_own_sets_fail(published: Callable[[str], Loaded], tmp_path: Path) -> None:
+    loading = published("0.10.2").loading
+    adopted = list(load.compare(loading, tmp_path, update=False))
+    assert [(f.code, f.severity) for f in adopted] == [("golden-missing", Severity.WARNING)] * 2
+    room = replace(loading.room, wheel_set=replace(loading.room.wheel_set, request={"payload": "published"}))
+    ours = Loading(room, loading.site, loading.rocm)
+    ours.found = loading.found
+    own = list(load.compare(ours, tmp_path, update=False))
+    assert [(f.code, f.severity) for f in own] == [("golden-missing", Severity.ERROR)] * 2
+
+
+# Processes that do not answer
+
+CHILDREN = {
+    "os.kill(os.getpid(), signal.SIGSEGV)": "ended with signal SIGSEGV",
+    "os.kill(os.getpid(), signal.SIGFPE)": "ended with signal SIGFPE",
+    "os.abort()": "ended with signal SIGABRT",
+    "os.kill(os.getpid(), signal.SIGKILL)": r"ended with signal SIGKILL \(killed, for example because memory ran out\)",
+    "sys.exit(3)": "ended with exit code 3",
+    "print('hello')": "ended with exit code 0",
+    "time.sleep(60)": "did not end: .* ran longer than 2 s and was stopped",
+}
+
+
+@pytest.mark.parametrize("what", CHILDREN)
+def test_whatever_a_process_does_is_a_finding(what: str, published: Callable[[str], Loaded], tmp_path: Path) -> None:
+    loaded = published("0.10.2")
+    child = tmp_path / "child.py"
+    child.write_text(f"import os, signal, sys, time\nsys.stderr.write('its last words')\nsys.stderr.flush()\n{what}\n")
+    look = Look(question="dlopen", about=("x",), name="dlopen wheel.whl: member.so")
+    answer = ask(loaded.room.runner, loaded.site, loaded.loading.env, look, child=child, seconds=2)
+    (finding,) = answer.findings
+    assert re.match(f"dlopen wheel.whl: member.so {CHILDREN[what]}", finding.message)
+    assert ("its last words" in finding.message) == (finding.code == "look-died")
