@@ -152,12 +152,12 @@ def compile_one(declared: Any, function: Callable[..., Any], devices: Devices, o
         for argument in declared.arguments
     ]
     jitted = jax.jit(functools.partial(function, mesh) if declared.devices > 1 else function)
-    begun = time.monotonic()
+    begun, spent = time.monotonic(), time.process_time()
     with devices.told_to_pallas() if "pallas" in declared.needs else nullcontext():
         lowered = jitted.lower(*arguments)
     lowered_at = time.monotonic()
     compiled = lowered.compile()
-    compiled_at = time.monotonic()
+    compiled_at, spent = time.monotonic(), time.process_time() - spent
     blob = compiled.runtime_executable().serialize()
     files = []
     for number, code in enumerate(part("executable").code_objects(blob)):
@@ -167,6 +167,7 @@ def compile_one(declared: Any, function: Callable[..., Any], devices: Devices, o
     stats = {
         "lower_seconds": round(lowered_at - begun, 3),
         "compile_seconds": round(compiled_at - lowered_at, 3),
+        "cpu_seconds": round(spent, 3),
         "executable_bytes": len(blob),
         "argument_bytes": memory.argument_size_in_bytes,
         "output_bytes": memory.output_size_in_bytes,
