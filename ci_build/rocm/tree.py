@@ -111,7 +111,7 @@ def library(elf: Elf, soname: str, path: str) -> Library:
     """What a manifest keeps of a library.
 
     Most of what C++ libraries export is template code of the standard library; that is not for others to rely on, and
-    is left out.
+    is left out. So are the marks that some linkers make for each version, named as the version.
 
     Args:
         path: below the root of its tree.
@@ -120,7 +120,11 @@ def library(elf: Elf, soname: str, path: str) -> Library:
     return Library(
         soname=soname,
         path=path,
-        symbols={name: own for name, own in sorted(elf.offered.items()) if not libstdcxx.is_standard(name)},
+        symbols={
+            name: versions
+            for name, versions in sorted(elf.offered.items())
+            if name not in versions and not libstdcxx.is_standard(name)
+        },
         needed=elf.needed,
         runpath=tuple(search.split(":")) if search else (),
         size=elf.size,
