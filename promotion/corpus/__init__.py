@@ -83,20 +83,18 @@ def spec(target: str) -> str:
 @cache
 def specs() -> Mapping[str, str]:
     """Each target of XLA's allow-list -> its text proto."""
-    return MappingProxyType({path.stem: path.read_text(encoding="utf-8") for path in sorted(_files("specs/*.txtpb"))})
+    return MappingProxyType(
+        {path.stem: path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("specs/*.txtpb"))}
+    )
 
 
-def digest() -> str:
+def digest(folder: Path = FOLDER) -> str:
     """SHA-256 of all that decides what the corpus says of a wheel: programs, child, specs, expectations."""
     found = hashlib.sha256()
-    for path in sorted(path for pattern in _DATA for path in _files(pattern)):
+    for path in sorted(path for pattern in _DATA for path in folder.glob(pattern)):
         content = hashlib.sha256(path.read_bytes()).hexdigest()
-        found.update(f"{path.relative_to(FOLDER).as_posix()} {content}\n".encode())
+        found.update(f"{path.relative_to(folder).as_posix()} {content}\n".encode())
     return found.hexdigest()
-
-
-def _files(pattern: str) -> Iterator[Path]:
-    return FOLDER.glob(pattern)
 
 
 @cache

@@ -122,7 +122,7 @@ def _problems(item: Mapping[str, Any], programs: Sequence[str]) -> Iterator[str]
     yield from (f"{key} is not known here" for key in sorted(item.keys() - wanted))
     if item.get("kind") not in (None, Kind.FAILS, Kind.NEEDS_DEVICE):
         yield f"kind is {item['kind']!r}, neither 'fails' nor 'needs-device'"
-    for key, names in (("programs", programs), ("targets", lists()["xla"])):
+    for key, names in (("programs", programs), ("targets", lists()["compiler-supported"])):
         yield from _bad_patterns(key, item.get(key, names), names)
     for key in ("jax", "error", "reason", "owner"):
         if key in item and not (isinstance(item[key], str) and item[key].strip()):
@@ -146,7 +146,10 @@ def _bad_patterns(key: str, patterns: object, names: Sequence[str]) -> Iterator[
 
 def _overlaps(entries: Sequence[Expectation], programs: Sequence[str]) -> Iterator[str]:
     """Pairs of entries of which it is not clear which one holds."""
-    numbered = [(number, entry, entry.covered(programs, lists()["xla"])) for number, entry in enumerate(entries, 1)]
+    numbered = [
+        (number, entry, entry.covered(programs, lists()["compiler-supported"]))
+        for number, entry in enumerate(entries, 1)
+    ]
     for (i, first, ours), (j, second, theirs) in itertools.combinations(numbered, 2):
         # Two ranges of versions that overlap do so at a version where one of them begins or ends.
         ends = [end.version.removesuffix(".*") for end in (*SpecifierSet(first.jax), *SpecifierSet(second.jax))]

@@ -1,0 +1,317 @@
+"""The corpus as its parent sees it: declarations, expectations, specs, and the code inside an executable."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build.errors import GateError, UnknownTargetError
+from ci_build.targets import lists
+from promotion import corpus
+from promotion.corpus import executable
+from promotion.corpus.expectations import COMPILES, Expectation, Kind, find, load_expectations
+from promotion.corpus.programs.declaration import Argument, DeclarationError, declare
+
+GROUPS = {
+    *("numpy", "lax", "linalg", "fft", "random", "scipy", "nn", "image", "ops", "sharding", "pallas", "sparse"),
+    *("ffi", "dtypes", "transforms"),
+}
+COLLECTIVES = {
+    *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute", "collective_broadcast"),
+}
+PROGRAMS = ("linalg.svd", "linalg.qr", "nn.attention")
+ENTRY = """
+[[expectation]]
+programs = ["linalg.*"]
+targets = ["gfx10*"]
+jax = "==0.10.*"
+kind = "fails"
+error = "GEMM is not supported"
+reason = "There is no GEMM."
+owner = "XLA"
+expires = 2027-01-31
+"""
+
+
+# Programs
+
+
+def test_the_corpus_covers_every_group_and_small_too() -> None:
+    full, small = corpus.programs(), corpus.programs("small")
+    assert len(full) >= 100
+    assert {program.group for program in full} == GROUPS
+    assert {program.group for program in small} == GROUPS
+    assert set(small) < set(full)
+    assert len({program.name for program in full}) == len(full)
+    assert all(program.summary.endswith(".") for program in full)
+
+
+def test_each_collective_has_a_program_on_eight_devices() -> None:
+    eight = {program.name.partition(".")[2] for program in corpus.programs() if program.devices == 8}
+    assert eight > COLLECTIVES
+    assert all("collectives" in program.needs for program in corpus.programs() if program.devices == 8)
+
+
+def test_each_type_and_feature_that_is_promised_is_there() -> None:
+    full = corpus.programs()
+    types = {argument.dtype for program in full for argument in program.arguments}
+    assert {"float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "bfloat16", "float16", "int4", "int8"} < types
+    assert {"float64", "complex64", "complex128", "int64"} < types
+    assert {feature for program in full for feature in program.needs} == {
+        *("f64", "fp8", "int4", "pallas", "ffi", "collectives"),
+    }
+    assert {"mfma", "wmma"} == {family for program in full for family in program.matrix_cores}
+
+
+def test_an_unknown_corpus_is_refused() -> None:
+    with pytest.raises(GateError, match=r"no corpus 'tiny'\. There are small and full\."):
+        corpus.programs("tiny")
+
+
+def test_arguments_are_read_as_xla_writes_them() -> None:
+    assert Argument.parse("bf16[8,128]") == Argument("bfloat16", (8, 128))
+    assert Argument.parse("u32[]") == Argument("uint32", ())
+    assert Argument.parse("f32[8,16]@data|model,-") == Argument("float32", (8, 16), (("data", "model"), ()))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "text"),
+    [
+        (("f31[8]",), {}, r"x\.y: 'f31\[8\]' is not an argument such as"),
+        (("f32[8",), {}, r"'f32\[8' is not an argument such as"),
+        (("f32[8,8]@data",), {"devices": 8}, "must name one of data, model or - for each dimension"),
+        (("f32[8]@rows",), {"devices": 8}, "must name one of data, model or - for each dimension"),
+        (("f32[8]@data",), {}, "one device has no mesh axes"),
+        ((), {"devices": 4}, "devices must be 1 or 8"),
+        ((), {"corpus": "tiny"}, "corpus must be 'small' or 'full'"),
+        ((), {"needs": ("magic",)}, "needs may be collectives, f64"),
+        ((), {"matrix_cores": ("tensor",)}, "matrix_cores may be 'mfma' and 'wmma'"),
+        ((), {"colour": "red"}, "unexpected keyword argument 'colour'"),
+    ],
+)
+def test_a_wrong_declaration_is_refused(arguments: tuple[str, ...], options: dict[str, Any], text: str) -> None:
+    assert declare("x.y", "It is good.", "f32[8]").arguments == (Argument("float32", (8,)),)
+    with pytest.raises(DeclarationError, match=text):
+        declare("x.y", "It is bad.", *arguments, **options)
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (
+            'SHAPE = "f32[8]"\n@program(SHAPE)\ndef f(x):\n    """It."""\n',
+            r"group\.f: its declaration must be made of lit",
+        ),
+        ('@program("f32[8]")\ndef f(x):\n    return x\n', r"group\.f: it has no docstring"),
+        ("def f(:\n", "invalid syntax"),
+    ],
+)
+def test_a_program_that_cannot_be_read_is_refused(tmp_path: Path, source: str, text: str) -> None:
+    (tmp_path / "group.py").write_text(source)
+    with pytest.raises(GateError, match=text):
+        corpus.programs(folder=tmp_path)
+
+
+# Expectations
+
+
+def load(tmp_path: Path, text: str, *, schema: str = "schema = 1\n") -> tuple[Expectation, ...]:
+    file = tmp_path / "expectations.toml"
+    file.write_text(schema + text)
+    return load_expectations(file, programs=PROGRAMS)
+
+
+def test_an_expectation_holds_for_its_programs_targets_and_versions(tmp_path: Path) -> None:
+    known = load(tmp_path, ENTRY)
+    found = find(known, "linalg.svd", "0.10.2", "gfx1030", "2027-01-31")
+    assert (found.kind, found.error, found.reason) == (Kind.FAILS, "GEMM is not supported", "There is no GEMM.")
+    assert (found.owner, found.expires, found.expired) == ("XLA", "2027-01-31", False)
+    assert find(known, "linalg.svd", "0.10.3.dev20270101+rocm7.2.0", "gfx1030", "2026-11-20") == found
+    for other in (("nn.attention", "0.10.2", "gfx1030"), ("linalg.svd", "0.12.0", "gfx1030")):
+        assert find(known, *other, "2026-11-20") is COMPILES
+    assert find(known, "linalg.svd", "0.10.2", "gfx942", "2026-11-20") is COMPILES
+
+
+def test_an_expectation_expires_the_day_after(tmp_path: Path) -> None:
+    assert find(load(tmp_path, ENTRY), "linalg.svd", "0.10.2", "gfx1030", "2027-02-01").expired
+
+
+WRONG = [
+    ("programs", 'programs = ["linalg.lu"]', r"entry 1: 'linalg\.lu' fits none of the programs"),
+    ("programs", 'programs = "linalg.svd"', "entry 1: programs is not a list of patterns"),
+    ("programs", "programs = []", "entry 1: programs is not a list of patterns"),
+    ("targets", 'targets = ["gfx906"]', "entry 1: 'gfx906' fits none of the targets"),
+    ("jax", 'jax = "0.10"', "entry 1: jax is '0.10', not versions such as"),
+    ("kind", 'kind = "ignored"', "entry 1: .*kind is 'ignored', neither 'fails' nor 'needs-device'"),
+    ("kind", 'kind = "needs-device"', "entry 1: error is not known here"),
+    ("error", 'error = ""', "entry 1: error is not a text"),
+    ("error", "", "entry 1: error is missing"),
+    ("reason", "", "entry 1: reason is missing"),
+    ("reason", "reason = 3", "entry 1: reason is not a text"),
+    ("owner", 'owner = " "', "entry 1: owner is not a text"),
+    ("expires", "", "entry 1: expires is missing"),
+    ("expires", 'expires = "soon"', "entry 1: expires is not a date"),
+    ("expires", "expires = 2027-01-31T00:00:00", "entry 1: expires is not a date"),
+    ("owner", 'owner = "XLA"\nsince = 2026', "entry 1: since is not known here"),
+]
+
+
+@pytest.mark.parametrize(("key", "line", "text"), WRONG)
+def test_a_wrong_entry_is_refused(tmp_path: Path, key: str, line: str, text: str) -> None:
+    with pytest.raises(GateError, match=rf"expectations\.toml cannot be used: {text}"):
+        load(tmp_path, re.sub(rf"^{key} = .*$", line, ENTRY, flags=re.MULTILINE))
+
+
+def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+    broken = ENTRY.replace('reason = "There is no GEMM."', "").replace("gfx10*", "gfx7*")
+    with pytest.raises(
+        GateError, match=r"schema is not 1; unknown key 'wrong'; entry 1: reason is .*'gfx7\*' fits none"
+    ):
+        load(tmp_path, broken, schema="wrong = 1\n")
+    with pytest.raises(GateError, match="cannot be read"):
+        load(tmp_path, "[[[")
+
+
+@pytest.mark.parametrize("jax", [">=0.10.2,<0.13", "==0.10.2", "<=0.10", ">=0.9"])
+def test_two_entries_for_the_same_are_refused(tmp_path: Path, jax: str) -> None:
+    other = ENTRY.replace("==0.10.*", jax).replace("linalg.*", "linalg.qr")
+    with pytest.raises(GateError, match=r"entries 1 and 2 both hold for linalg\.qr on gfx1030 with jax "):
+        load(tmp_path, ENTRY + other)
+
+
+@pytest.mark.parametrize("change", [("==0.10.*", ">=0.11"), ("linalg.*", "nn.*"), ("gfx10*", "gfx11*")])
+def test_two_entries_for_different_things_are_fine(tmp_path: Path, change: tuple[str, str]) -> None:
+    assert len(load(tmp_path, ENTRY + ENTRY.replace(*change))) == 2
+
+
+def test_the_entries_of_the_corpus_are_understood() -> None:
+    assert corpus.expectation("numpy.elementwise", "0.10.2", "gfx942", "2026-11-20") is COMPILES
+    assert corpus.expectation("sparse.csr_matvec", "0.10.2", "gfx942", "2026-11-20").kind is Kind.NEEDS_DEVICE
+    assert corpus.expectation("lax.convolution", "0.12.0", "gfx942", "2026-11-20").kind is Kind.FAILS
+    assert corpus.expectation("lax.convolution", "0.10.2", "gfx942", "2026-11-20") is COMPILES
+
+
+def test_every_group_keeps_programs_that_must_compile() -> None:
+    for jax, target in (("0.10.2", "gfx942"), ("0.10.2", "gfx1201"), ("0.12.0", "gfx942")):
+        compiling = {p.group for p in corpus.programs() if corpus.expectation(p.name, jax, target, "") == COMPILES}
+        assert compiling == GROUPS, (jax, target)
+
+
+# Specs and digest
+
+
+def fields(text: str) -> list[str]:
+    return re.findall(r"^\s*(\w+)", re.sub(r"#.*", "", text), re.MULTILINE)
+
+
+def test_each_target_of_xla_has_a_complete_spec() -> None:
+    assert set(corpus.specs()) == set(lists()["compiler-supported"])
+    complete = fields(corpus.spec("gfx942"))
+    assert len(complete) > 20
+    for target, text in corpus.specs().items():
+        assert fields(text) == complete, target
+        assert re.search(r'gcn_arch_name: "(\w+)', text)[1] == target  # type: ignore[index]
+        assert not re.search(r": (0|0\.0|\"\")$", text, re.MULTILINE), target
+        warp = re.search(r"threads_per_warp: (\d+)", text)[1]  # type: ignore[index]
+        assert warp == ("64" if target in ("gfx908", "gfx90a", "gfx942", "gfx950") else "32"), target
+
+
+def test_a_target_without_spec_is_refused() -> None:
+    with pytest.raises(UnknownTargetError, match=r"no description of gfx906\. There are gfx1030, "):
+        corpus.spec("gfx906")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["child.py", "executable.py", "expectations.toml", "programs/lax.py", "specs/gfx942.txtpb", "specs/new.txtpb"],
+)
+def test_the_digest_changes_with_every_file(tmp_path: Path, name: str) -> None:
+    folder = shutil.copytree(corpus.FOLDER, tmp_path / "corpus", ignore=shutil.ignore_patterns("__pycache__"))
+    assert corpus.digest(folder) == corpus.digest()
+    with (folder / name).open("a") as file:
+        file.write("\n")
+    assert corpus.digest(folder) != corpus.digest()
+
+
+# The code inside of an executable
+
+
+def code(payload: bytes = b"kernel", machine: int = executable.EM_AMDGPU) -> bytes:
+    """An ELF file with one section of content and one without, its section headers in the middle."""
+    headers = struct.pack("<IIQQQQ24x", 0, 1, 0, 0, 64 + 128, len(payload))
+    headers += struct.pack("<IIQQQQ24x", 0, executable.SHT_NOBITS, 0, 0, 64, 1 << 40)
+    head = struct.pack("<16sHHIQQQIHHHHHH", executable.ELF_MAGIC, 3, machine, 1, 0, 0, 64, 0, 64, 0, 0, 64, 2, 0)
+    return head + headers + payload
+
+
+def riegeli(*chunks: bytes, kind: bytes = b"r") -> bytes:
+    """A Riegeli/records file with a chunk for each argument."""
+    stream = executable.SIGNATURE[24:]
+    for data in chunks:
+        stream += bytes(8) + struct.pack("<QQQQ", len(data), 0, kind[0] | 1 << 8, len(data)) + data
+    size = executable.BLOCK - executable.BLOCK_HEADER
+    blocks = [stream[at : at + size] for at in range(0, len(stream), size)]
+    return executable.SIGNATURE[:24] + blocks[0] + b"".join(b"block header is 24 bytes" + block for block in blocks[1:])
+
+
+def plain(data: bytes) -> bytes:
+    return b"\0\x01\x07" + data
+
+
+def varint(value: int) -> bytes:
+    return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + varint(value >> 7)
+
+
+def literal(data: bytes) -> bytes:
+    """Snappy without any compression."""
+    return varint(len(data)) + b"\xf8" + (len(data) - 1).to_bytes(3, "little") + data
+
+
+def test_code_is_found_in_every_wrapping() -> None:
+    first, second = code(b"one"), code(b"twice" * 99)
+    data = b"noise" + first + code(machine=62) + b"\x7fELF" + second + b"noise"
+    packed = b"s\x01\x07" + varint(len(data)) + literal(data)
+    for wrapped in (
+        data,
+        b"header" + riegeli(plain(data)) + b"what follows" * 9,
+        riegeli(packed),
+        riegeli(plain(b""), plain(riegeli(packed))),
+        riegeli(plain(data[:50]), plain(data[50:])),
+    ):
+        assert executable.code_objects(wrapped) == [first, second]
+
+
+def test_code_longer_than_a_block_is_whole() -> None:
+    long = code(bytes(range(256)) * 1000)
+    assert executable.code_objects(riegeli(plain(long))) == [long]
+
+
+def test_an_executable_without_code_has_none() -> None:
+    assert executable.code_objects(riegeli(plain(b"calls libraries only"))) == []
+
+
+def test_snappy_copies() -> None:
+    # A literal, then copies with one, two and four bytes of distance, of which the last overlaps itself.
+    data = b"\x16" + b"\x0cabcd" + bytes([(4 - 4) << 2 | 1, 4]) + b"\x0e\x04\x00" + bytes([9 << 2 | 3, 1, 0, 0, 0])
+    assert executable.snappy(data, 22) == b"abcd" + b"abcd" + b"abcd" + b"dddddddddd"
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "text"),
+    [
+        (code()[:-1], "a code object in the serialised executable ends early"),
+        (code()[:70], "the serialised executable ends early"),
+        (riegeli(b"z\x01\x07" + b"zstd"), "compressed by method 'z'"),
+        (riegeli(b"any", kind=b"t"), "a chunk of type 't'"),
+        (riegeli(b"s\x01\x07" + varint(9) + literal(b"short")), "gave 5 bytes, not 9"),
+        (riegeli(b"s\x01\x07\x04\x04" + bytes([1, 9])), "a Snappy buffer in the serialised executable is damaged"),
+    ],
+)
+def test_a_damaged_executable_is_refused(wrapped: bytes, text: str) -> None:
+    with pytest.raises(executable.ExecutableError, match=text):
+        executable.code_objects(wrapped)
