@@ -117,7 +117,7 @@ def rocm_libraries(room: Room, site: Site, rocm: Path | None) -> RocmLibraries:
     """
     if rocm is not None:
         folders = tuple(rocm / name for name in _LIBRARY_FOLDERS if (rocm / name).is_dir())
-        if not any(folder.glob("libamdhip64.so*") for folder in folders):
+        if not any(path for folder in folders for path in folder.glob("libamdhip64.so*")):
             raise GateError(f"{rocm} holds no libamdhip64.so in lib.", hint="Give the root of a ROCm tree.")
         return _libraries(rocm, folders, TREE)
     kind = FROM_MANIFEST if ROCM_MANIFEST in room.wheel_set.files else FROM_NEEDS
