@@ -220,6 +220,7 @@ class _Run:
         bench = Bench(
             target=compiled_for(target, self.specs[target]),
             name=target,
+            jax=self.jax,
             machs=machs(),
             budget=self.budget,
             command=f"ci_build gate {GATE_NAME} {self.room.staged} --targets {{target}} --program {{program}} --redo"

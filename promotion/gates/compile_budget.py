@@ -1,4 +1,4 @@
-"""What kernels may spill, program by program (`compile_budget.toml`)."""
+"""How far compiled code may fall short of good code, program by program (`compile_budget.toml`)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from ci_build.errors import GateError
 from promotion.gates.code_checks import CodeObject, Kernel
@@ -23,23 +25,37 @@ _RESPECTS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allowance:
-    """What the kernels of one program may spill on some targets; see `compile_budget.toml`."""
+    """What the kernels of some programs may do on some targets; see `compile_budget.toml`."""
 
-    program: str
+    programs: tuple[str, ...]
     targets: tuple[str, ...]
+    jax: str
     reason: str
     vgpr_spills: int = 0
     sgpr_spills: int = 0
     scratch_bytes: int = 0
+    matrix_cores_idle: bool = False
 
     def __post_init__(self) -> None:
-        if not self.reason or not self.targets:
-            raise ValueError(f"the entry for {self.program} needs targets and a reason")
+        if not (self.reason and self.targets and self.programs):
+            raise ValueError(f"the entry for {', '.join(self.programs)} needs programs, targets and a reason")
+        try:
+            SpecifierSet(self.jax)
+        except InvalidSpecifier as problem:
+            raise ValueError(f"jax is {self.jax!r}, not versions such as '>=0.10,<0.11'") from problem
+
+    def fits(self, program: str, processor: str, jax: str) -> bool:
+        """Whether it is about a program on a target under a version of jax."""
+        return (
+            any(fnmatchcase(program, pattern) for pattern in self.programs)
+            and any(fnmatchcase(processor, pattern) for pattern in self.targets)
+            and SpecifierSet(self.jax).contains(jax, prereleases=True)
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
-    """All allowances.
+    """All allowances; where several fit, the most generous one counts in each respect.
 
     Attributes:
         sha256: of the file that they were read from.
@@ -48,24 +64,23 @@ class Budget:
     allowances: tuple[Allowance, ...]
     sha256: str
 
-    def of(self, program: str, processor: str) -> Allowance:
-        """What a program may spill on a target; the first entry that names both holds."""
-        fitting = (
-            allowance
-            for allowance in self.allowances
-            if allowance.program == program and any(fnmatchcase(processor, name) for name in allowance.targets)
-        )
-        return next(fitting, Allowance(program=program, targets=(processor,), reason="not named"))
-
-    def overdrawn(self, program: str, processor: str, code: Iterable[CodeObject]) -> Iterator[str]:
+    def overdrawn(self, program: str, processor: str, jax: str, code: Iterable[CodeObject]) -> Iterator[str]:
         """A clause for each respect in which a program spills more than it may; names the worst kernel."""
-        allowed = self.of(program, processor)
+        fitting = self._fitting(program, processor, jax)
         kernels = [kernel for held in code for kernel in held.kernels]
         for respect, words in _RESPECTS.items():
             worst: Kernel | None = max(kernels, key=lambda kernel: getattr(kernel, respect), default=None)
-            most = getattr(allowed, respect)
+            most = max((getattr(allowance, respect) for allowance in fitting), default=0)
             if worst is not None and (found := getattr(worst, respect)) > most:
                 yield f"kernel {worst.name} has {found} {words}, {most} are allowed"
+
+    def idle(self, program: str, processor: str, jax: str) -> str:
+        """Why a program may leave the matrix cores idle; empty when it may not."""
+        fitting = self._fitting(program, processor, jax)
+        return next((allowance.reason for allowance in fitting if allowance.matrix_cores_idle), "")
+
+    def _fitting(self, program: str, processor: str, jax: str) -> list[Allowance]:
+        return [allowance for allowance in self.allowances if allowance.fits(program, processor, jax)]
 
 
 def load_budget(file: Path = BUDGET_FILE) -> Budget:
@@ -75,10 +90,11 @@ def load_budget(file: Path = BUDGET_FILE) -> Budget:
         body = tomllib.loads(data.decode())
         if body.pop("schema") != _SCHEMA_VERSION:
             raise ValueError(f"schema is not {_SCHEMA_VERSION}")
-        rows = body.pop("budget")
+        rows = body.pop("budget", [])
         if body:
             raise ValueError(f"{', '.join(body)} is not known")
-        allowances = tuple(Allowance(**{**row, "targets": tuple(row["targets"])}) for row in rows)
+        lists = ("programs", "targets")
+        allowances = tuple(Allowance(**{**row, **{name: tuple(row[name]) for name in lists}}) for row in rows)
     except (KeyError, TypeError, ValueError) as problem:
         raise GateError(f"{file} cannot be used: {problem}.", hint="Its first lines say what it may hold.") from problem
     return Budget(allowances=allowances, sha256=hashlib.sha256(data).hexdigest())

@@ -21,6 +21,7 @@ _CODES = {
     Fate.NOT_RUN: ("compile-not-run", "could not be run"),
 }
 _LONGEST = 400
+_SAY_IT = "if it has to be so, say why in promotion/gates/compile_budget.toml."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,12 +46,14 @@ class Bench:
     Attributes:
         target: what the code was compiled for, with its features.
         name: the gfx target of the set that this is about.
+        jax: version of jax.
         machs: processor -> EF_AMDGPU_MACH value.
-        again: program -> the command that repeats it alone.
+        command: repeats one program, with {target} and {program} in their places.
     """
 
     target: GfxTarget
     name: str
+    jax: str
     machs: Mapping[str, int]
     budget: Budget
     command: str
@@ -129,18 +132,21 @@ def _read(result: Result, bench: Bench) -> tuple[list[CodeObject], list[Finding]
 
 def _of_code(program: str, code: Sequence[CodeObject], bench: Bench, matrix: Sequence[str]) -> Iterator[Finding]:
     where, processor = f"{bench.name} {program}", bench.target.processor
-    for clause in bench.budget.overdrawn(program, processor, code):
-        yield error(
-            "spills-over-budget",
-            f"{where}: {clause}.",
-            "Find out what changed in the compiler; if it has to be so, say it in promotion/gates/compile_budget.toml.",
-        )
+    for clause in bench.budget.overdrawn(program, processor, bench.jax, code):
+        yield error("spills-over-budget", f"{where}: {clause}.", f"Find out what changed in the compiler; {_SAY_IT}")
     family = matrix_cores(processor)
-    if family in matrix and not any(held.matrix_instructions for held in code):
-        yield error(
-            "matrix-instructions-missing",
-            f"{where}: its code has no {family.upper()} instruction, so that the matrix cores are idle.",
-            f"Repeat it and compare with the set before: {bench.again(program)}",
+    if family not in matrix:
+        return
+    used, why_idle = any(held.matrix_instructions for held in code), bench.budget.idle(program, processor, bench.jax)
+    if not used and not why_idle:
+        text = f"{where}: its code has no {family.upper()} instruction, so that the matrix cores are idle."
+        yield error("matrix-cores-idle", text, f"Repeat it alone: {bench.again(program)}; {_SAY_IT}")
+    elif used and why_idle:
+        yield Finding(
+            code="budget-unneeded",
+            severity=Severity.WARNING,
+            message=f"{where} uses the matrix cores, though it need not: {why_idle}",
+            remedy="Remove it from promotion/gates/compile_budget.toml.",
         )
 
 

@@ -230,7 +230,7 @@ def test_garbage_is_told_and_not_believed(bench: Bench, kind: str) -> None:
         ("wrong", "code-object-wrong", "code.wrong.0.hsaco: what was compiled for gfx942:sramecc+:xnack- is code for "),
         ("spilling", "spills-over-budget", "kernel fat_fusion has 7 vector registers spilled, 0 are allowed"),
         ("damaged", "code-object-damaged", "code.damaged.0.hsaco"),
-        ("plain", "matrix-instructions-missing", "its code has no MFMA instruction"),
+        ("plain", "matrix-cores-idle", "its code has no MFMA instruction"),
     ],
 )
 def test_each_defect_of_the_code_is_found(bench: Bench, name: str, code: str, text: str) -> None:

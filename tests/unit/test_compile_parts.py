@@ -272,23 +272,48 @@ def budget(folder: Path, text: str) -> Budget:
     return load_budget(folder / "b.toml")
 
 
-ENTRY = '[[budget]]\nprogram = "a.b"\ntargets = ["gfx11*"]\nscratch_bytes = 16\nreason = "indexed array"\n'
+ENTRY = """
+[[budget]]
+programs = ["a.*"]
+targets = ["gfx11*"]
+jax = ">=0.10,<0.11"
+scratch_bytes = 16
+reason = "indexed array"
+"""
 
 
 def test_nothing_may_spill_unless_it_is_said(tmp_path: Path) -> None:
     held = budget(tmp_path, ENTRY)
-    assert list(held.overdrawn("a.b", "gfx1100", [code(scratch_bytes=16)])) == []
-    assert list(held.overdrawn("a.b", "gfx1100", [code(scratch_bytes=17)])) == [
+    assert list(held.overdrawn("a.b", "gfx1100", "0.10.2", [code(scratch_bytes=16)])) == []
+    assert list(held.overdrawn("a.b", "gfx1100", "0.10.2", [code(scratch_bytes=17)])) == [
         "kernel worst has 17 bytes of scratch memory, 16 are allowed"
     ]
-    assert len(list(held.overdrawn("a.b", "gfx942", [code(scratch_bytes=16)]))) == 1
-    assert len(list(held.overdrawn("a.c", "gfx1100", [code(scratch_bytes=1, vgpr_spills=1, sgpr_spills=1)]))) == 3
-    assert list(held.overdrawn("a.c", "gfx1100", [])) == []
+    for program, target, jax in (
+        ("a.b", "gfx942", "0.10.2"),
+        ("b.b", "gfx1100", "0.10.2"),
+        ("a.b", "gfx1100", "0.12.0"),
+    ):
+        assert len(list(held.overdrawn(program, target, jax, [code(scratch_bytes=16)]))) == 1
+    everything = code(scratch_bytes=1, vgpr_spills=1, sgpr_spills=1)
+    assert len(list(held.overdrawn("b.b", "gfx1100", "0.10.2", [everything]))) == 3
+    assert list(held.overdrawn("b.b", "gfx1100", "0.10.2", [])) == []
+
+
+def test_the_most_generous_entry_counts(tmp_path: Path) -> None:
+    more = ENTRY.replace("16", "20").replace("gfx11*", "*")
+    held = budget(tmp_path, ENTRY + more + "matrix_cores_idle = true\n")
+    assert list(held.overdrawn("a.b", "gfx1100", "0.10.2", [code(scratch_bytes=20)])) == []
+    assert held.idle("a.b", "gfx942", "0.10.2") == "indexed array"
+    assert held.idle("a.b", "gfx942", "0.12.0") == ""
 
 
 @pytest.mark.parametrize(
-    "change", [("reason", "because"), ('"indexed array"', '""'), ("16", "16\nbytes = 1"), ("schema = 1", "schema = 2")]
-)
+    "change",
+    [
+        ("reason", "because"), ('"indexed array"', '""'), ("16", "16\nbytes = 1"), ("schema = 1", "schema = 2"),
+        (">=0.10", "about 0.10"), ('["a.*"]', "[]"),
+    ],
+)  # fmt: skip
 def test_a_budget_with_mistakes(tmp_path: Path, change: tuple[str, str]) -> None:
     (tmp_path / "b.toml").write_text(f"schema = 1\n{ENTRY}".replace(*change))
     with pytest.raises(GateError, match="cannot be used"):
