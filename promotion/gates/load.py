@@ -16,6 +16,7 @@ from promotion.gates.loading import PJRT, PLUGIN, Loading
 from promotion.gates.pythons import find_pythons
 from promotion.gates.site import RocmLibraries, make_site, rocm_libraries
 
+_NO_GOLDEN = "Run `ci_build gate load SET --update-golden`, and have the lists that it writes reviewed."
 _GOLDEN = "If the change is meant, run `ci_build gate load SET --update-golden` and have the new lists reviewed."
 
 
@@ -83,10 +84,10 @@ def compare(loading: Loading, root: Path, *, update: bool) -> Iterator[Finding]:
             path.write_text(text, encoding="utf-8")
         lists = golden.read(path)
         if lists is None:
-            # Other people's sets are judged as they come; for one of our own somebody has to have looked.
+            # What others built is judged as it comes; of what is built here somebody has to have looked at the list.
             text = f"There is no {name} to say what the {part} wheel for jax {jax_version} has to register."
-            severity = Severity.WARNING if room.wheel_set.request.get("adopted") else Severity.ERROR
-            yield replace(error("golden-missing", text, _GOLDEN), severity=severity)
+            severity = Severity.ERROR if room.wheel_set.request.get("payload") == "source" else Severity.WARNING
+            yield replace(error("golden-missing", text, _NO_GOLDEN), severity=severity)
             continue
         for section, text in golden.differences(lists, loading.found[part]):
             yield error("golden-differs", f"{_member(loading, part, section)} {text}, says {name}.", _GOLDEN)

@@ -333,11 +333,11 @@ def test_a_handler_that_is_gone_is_told_and_can_be_accepted(published: Callable[
         assert golden.golden_file(tmp_path, part, "0.10.2").read_bytes() == kept.read_bytes()
 
 
-def test_without_a_golden_list_our_own_sets_fail(published: Callable[[str], Loaded], tmp_path: Path) -> None:
+def test_without_a_golden_list_what_was_built_here_fails(published: Callable[[str], Loaded], tmp_path: Path) -> None:
     loading = published("0.10.2").loading
     adopted = list(load.compare(loading, tmp_path, update=False))
     assert [(f.code, f.severity) for f in adopted] == [("golden-missing", Severity.WARNING)] * 2
-    room = replace(loading.room, wheel_set=replace(loading.room.wheel_set, request={"payload": "published"}))
+    room = replace(loading.room, wheel_set=replace(loading.room.wheel_set, request={"payload": "source"}))
     ours = Loading(room, loading.site, loading.rocm)
     ours.found = loading.found
     own = list(load.compare(ours, tmp_path, update=False))

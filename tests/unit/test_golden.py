@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ci_build import options
 from ci_build.errors import GateError
 from promotion.gates import golden
 
@@ -68,3 +69,8 @@ def test_the_lists_that_we_keep_are_as_we_would_write_them(path: Path) -> None:
     lists = golden.read(path)
     assert lists is not None
     assert golden.dump(lists, part=path.parts[-3], jax_version=path.stem) == path.read_text()
+
+
+@pytest.mark.parametrize("part", golden.PARTS)
+def test_there_are_lists_for_the_jax_that_is_built_by_default(part: str) -> None:
+    assert golden.read(golden.golden_file(golden.ROOT, part, options.defaults()["build"]["jax_version"]))
