@@ -19,10 +19,19 @@ from ci_build.wheel.manifest import Manifest
 from promotion import gates
 from promotion import stage as promotion_stage
 from promotion.dirbucket import DirBucket
-from promotion.gates import Gate, abi, coverage, inspection, install, load
+from promotion.gates import Gate, abi, compile_view, coverage, inspection, install, load
+from promotion.gates import compile as compile_gate
+from promotion.gates.compile_material import material
 from promotion.layout import StagedSet
 
-_USED_BY = {"targets": ("coverage",), "rocm": ("abi", "load"), "update_golden": ("load",)}
+_USED_BY = {
+    "targets": ("coverage", "compile"),
+    "rocm": ("abi", "load", "compile"),
+    "corpus": ("compile",),
+    "programs": ("compile",),
+    "jobs": ("compile",),
+    "update_golden": ("load",),
+}
 """Option -> the gates that it is for, besides all of them."""
 
 
@@ -33,12 +42,18 @@ class Told:
     Attributes:
         targets: gfx targets or families, as words; None means those of the set.
         rocm: root of a real ROCm tree; None makes stand-ins.
+        corpus: of the compile gate: "small" or "full"; empty means small.
+        programs: names of programs or groups of the corpus to compile instead; such evidence is not kept.
+        jobs: compilers at once; None: as many as there are cores and memory for.
         update_golden: accept what the wheels register as the golden lists.
         redo: run also what passed before.
     """
 
     targets: str | None = None
     rocm: Path | None = None
+    corpus: str = ""
+    programs: tuple[str, ...] = ()
+    jobs: int | None = None
     update_golden: bool = False
     redo: bool = False
 
@@ -68,6 +83,15 @@ def make_gate(name: str, told: Told, reporter: Reporter) -> Gate:
             return abi.make_gate(_manifest(told.rocm, reporter) if told.rocm else None)
         case "load":
             return load.make_gate(rocm=told.rocm, update_golden=told.update_golden)
+        case "compile":
+            how = compile_gate.Options(
+                corpus=told.corpus or options.CORPORA[0],
+                programs=told.programs,
+                jobs=told.jobs,
+                rocm=told.rocm,
+                live=reporter.live_table,
+            )
+            return compile_gate.make_gate(material(), how)
         case "coverage":
             return coverage.GATE
         case "install":
@@ -144,6 +168,11 @@ def show(evidences: Sequence[Evidence], reporter: Reporter) -> None:
     for evidence in evidences:
         for finding in _warnings(evidence):
             kinds.setdefault((evidence.gate, finding.code), []).append(finding)
+    compiled = [evidence for evidence in evidences if evidence.gate == "compile"]
+    if compiled:
+        reporter.table(*compile_view.results(compiled))
+        for line in compile_view.failures(compiled):
+            reporter.line(line)
     for (gate, _), found in kinds.items():
         first, *more = dict.fromkeys(found)
         if more:

@@ -24,10 +24,12 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _ENV_PREFIX = "CI_BUILD_"
 _DEFAULTS = Path(__file__).with_name("defaults.toml")
 
-GATES = ("inspection", "abi", "load", "coverage", "install")
+GATES = ("inspection", "abi", "load", "coverage", "compile", "install")
 """The gates that need no GPU, in the order in which they run."""
 STRUCTURE = "structure"
 """The word for all of them."""
+CORPORA = ("small", "full")
+"""What the compile gate may be given, first what it is given when nobody says."""
 SERVE_PORT = 8000
 """Port of `ci_build index serve` unless it is told another one."""
 

@@ -16,6 +16,7 @@ from promotion import promote as promotion_promote
 from promotion import stage as promotion_stage
 from promotion.dirbucket import DirBucket
 from promotion.gates import raise_for_failures
+from promotion.index import tiers_text
 from promotion.layout import StagedSet
 from promotion.policy import load_policy
 from promotion.promote import Promotion, install_line
@@ -47,9 +48,10 @@ def release_local(settings: options.Settings, reporter: Reporter, runner: HostRu
     """
     tables = ("release_local", "build")
     bucket = Path(str(settings.get("bucket", *tables).value))
+    told = gating.Told(corpus=str(settings.get("corpus", *tables).value))
     afterwards = (
         f"stage: the set goes to {bucket}/v2-staging/<index>/<set digest>/",
-        f"gates: {', '.join(options.GATES)}, on the staged bytes; evidence goes beside them",
+        f"gates: {', '.join(options.GATES)} ({told.corpus} corpus), on the staged bytes; evidence goes beside them",
         f"promote: copied to {bucket}/v2/<index>/ if promotion/policy.toml allows; ledger, then pages",
     )
     made = build.dist_wheels(settings, reporter, runner, *tables, afterwards=afterwards)
@@ -58,7 +60,7 @@ def release_local(settings: options.Settings, reporter: Reporter, runner: HostRu
     with reporter.group("stage"):
         staged = stage(made.folder, bucket, reporter)
     with reporter.group("gates"):
-        evidences = gating.run_gates(options.GATES, staged, bucket, gating.Told(), reporter, runner)
+        evidences = gating.run_gates(options.GATES, staged, bucket, told, reporter, runner)
     gating.show(evidences, reporter)
     raise_for_failures(evidences)
     with reporter.group("promote"):
@@ -66,13 +68,15 @@ def release_local(settings: options.Settings, reporter: Reporter, runner: HostRu
     url = f"http://127.0.0.1:{options.SERVE_PORT}/{done.simple}"
     serve = ("python3", "build/ci_build", "index", "serve", "--bucket", str(bucket), "--port", str(options.SERVE_PORT))
     lines = (render(serve), install_line(done.wheel_set, url))
-    receipt = {**build.receipt(made), "index": done.simple, "ledger_entry": done.entry.number, "install": lines}
+    receipt = {
+        **build.receipt(made),
+        "index": done.simple,
+        "ledger_entry": done.entry.number,
+        "tiers": dict(done.entry.tiers),
+        "install": lines,
+    }
     if not settings.flag("json"):
         build.show_receipt(made, reporter)
-        reporter.line(f"tier: {_tiers(done)}; serve the index and install from it:")
+        reporter.line(f"tested at tier: {tiers_text(done.entry.tiers)}; serve the index and install from it:")
         reporter.line(f"  {lines[0]}\n  {lines[1]}")
     return receipt
-
-
-def _tiers(done: Promotion) -> str:
-    return ", ".join(f"{target} {tier}" for target, tier in sorted(done.entry.tiers.items()))

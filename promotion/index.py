@@ -164,15 +164,15 @@ def _anchor(offer: Offer) -> str:
         "data-size": str(offer.size),
         "data-upload-time": offer.uploaded,
         "data-tier": offer.tier,
-        "data-tiers": _tiers_text(offer.tiers),
+        "data-tiers": tiers_text(offer.tiers),
         "data-set": offer.set_digest,
     }
     written = " ".join(f'{name}="{html.escape(value)}"' for name, value in attributes.items() if value)
-    note = f" tested at tier: {html.escape(_tiers_text(offer.tiers))}" if offer.tiers else ""
+    note = f" tested at tier: {html.escape(tiers_text(offer.tiers))}" if offer.tiers else ""
     return f"<a {written}>{html.escape(offer.filename)}</a>{note}"
 
 
-def _tiers_text(tiers: Mapping[str, str]) -> str:
+def tiers_text(tiers: Mapping[str, str]) -> str:
     """Such as `gfx942 compiled, gfx1010 structure`."""
     return ", ".join(f"{target} {tier}" for target, tier in sorted(tiers.items()))
 

@@ -20,6 +20,9 @@ from ci_build.cli.common import State, host_runner, print_json
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Compare and load with the ROCm in this folder, not with the set's manifest and stand-ins.",
 )
+@click.option("--corpus", type=click.Choice(options.CORPORA), help="Programs to compile; small if not given.")
+@click.option("--program", "programs", multiple=True, metavar="NAME", help="Compile only this one, or this group.")
+@click.option("--jobs", metavar="N", type=click.IntRange(1), help="Compilers at once; else as cores and memory allow.")
 @click.option("--update-golden", is_flag=True, help="Accept what the wheels register; the change shows in review.")
 @click.option("--redo", is_flag=True, help="Run also what passed on this set before.")
 @click.option("--json", "as_json", is_flag=True, help="Print the evidence as JSON.")
@@ -33,6 +36,9 @@ def gate(
     wheel_set: str,
     targets: str | None,
     rocm: Path | None,
+    corpus: str | None,
+    programs: tuple[str, ...],
+    jobs: int | None,
     junit: Path | None,
     bucket: Path,
     *,
@@ -48,7 +54,15 @@ def gate(
     from promotion.gates import raise_for_failures
     from promotion.gates.junit import junit as junit_xml
 
-    told = gating.Told(targets=targets, rocm=rocm, update_golden=update_golden, redo=redo)
+    told = gating.Told(
+        targets=targets,
+        rocm=rocm,
+        corpus=corpus or "",
+        programs=programs,
+        jobs=jobs,
+        update_golden=update_golden,
+        redo=redo,
+    )
     gating.refuse_unused(name, told)
     reporter = state.reporter()
     with reporter.group(f"gate {name}"):

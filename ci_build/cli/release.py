@@ -14,15 +14,16 @@ from ci_build.errors import RequestError
 @click.command()
 @click.option("--local", is_flag=True, help="The whole way on this machine, into a bucket that is a folder.")
 @click.option("--bucket", metavar="DIR", help="The folder.")
+@click.option("--corpus", type=click.Choice(options.CORPORA), help="JAX programs to compile; small if not given.")
 @options.build_options
 @click.pass_obj
-def release(state: State, /, *, local: bool, bucket: str | None, **after: object) -> None:
+def release(state: State, /, *, local: bool, bucket: str | None, corpus: str | None, **after: object) -> None:
     """Build a set, stage it, gate it, promote it to `v2`, and print the line that installs it."""
     from ci_build import release as way
 
     if not local:
         raise RequestError("release needs --local.", hint="Run `ci_build release --local`.")
-    settings, reporter = state.settings({**after, "bucket": bucket}), state.reporter(after)
+    settings, reporter = state.settings({**after, "bucket": bucket, "corpus": corpus}), state.reporter(after)
     receipt = way.release_local(settings, reporter, host_runner(reporter))
     if receipt is not None and settings.flag("json"):
         print_json(receipt)

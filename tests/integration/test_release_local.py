@@ -39,7 +39,7 @@ def served(bucket: Path) -> Iterator[str]:
 
 
 def test_it_ends_with_a_receipt_and_the_install_line(released: Released) -> None:
-    assert "tier: gfx942 structure, gfx950 structure" in released.said
+    assert "tested at tier: gfx942 compiled, gfx950 compiled;" in released.said
     assert f"jax-rocm7-plugin=={VERSION}" in released.install_line
     wheel_set = load_wheel_set((released.folder / "dist" / "wheels.json").read_text())
     for wheel in wheel_set.wheels:
@@ -68,15 +68,18 @@ def test_evidence_names_the_set_and_its_tier(released: Released) -> None:
     wheel_set = load_wheel_set((released.folder / "dist" / "wheels.json").read_text())
     folder = released.folder / "bucket" / "v2" / "multi-arch" / "sets" / wheel_set.digest / "evidence"
     words = [json.loads(path.read_text()) for path in folder.rglob("*.json")]
-    assert {(word["gate"], word["target"]) for word in words} == {
-        ("inspection", "any"),
-        ("coverage", "gfx942"),
-        ("coverage", "gfx950"),
-        ("install", "any"),
+    tiers = {(word["gate"], word["target"]): word["tier"] for word in words}
+    assert tiers == {
+        ("inspection", "any"): "structure",
+        ("abi", "any"): "structure",
+        ("load", "any"): "structure",
+        ("coverage", "gfx942"): "structure",
+        ("coverage", "gfx950"): "structure",
+        ("compile", "gfx942"): "compiled",
+        ("compile", "gfx950"): "compiled",
+        ("install", "any"): "structure",
     }
-    assert {(word["set_digest"], word["tier"], word["outcome"]) for word in words} == {
-        (wheel_set.digest, "structure", "passed")
-    }
+    assert {(word["set_digest"], word["outcome"]) for word in words} == {(wheel_set.digest, "passed")}
     assert all(word["counts"]["run"] > 0 for word in words)
 
 
@@ -107,7 +110,9 @@ def test_the_index_serves_both_kinds_of_pages(released: Released) -> None:
         with urllib.request.urlopen(page) as answer:
             html = answer.read().decode()
     assert len(files) == 2
+    assert 'data-tiers="gfx942 compiled, gfx950 compiled"' in html
     for file in files:
+        assert file["_tiers"] == {"gfx942": "compiled", "gfx950": "compiled"}
         assert file["filename"] in html
         assert file["hashes"]["sha256"] in html
         assert file["requires-python"] == ">=3.11"
@@ -161,7 +166,7 @@ def test_a_changed_staged_wheel_is_refused_by_name(released: Released, tmp_path:
 
 def test_dry_run_touches_nothing(tmp_path: Path) -> None:
     done = run("release", "--local", "--dry-run", cwd=tmp_path)
-    assert "gates: inspection, coverage, install" in done.stdout
+    assert "gates: inspection, abi, load, coverage, compile, install (small corpus)" in done.stdout
     assert list(tmp_path.iterdir()) == []
 
 

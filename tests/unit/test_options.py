@@ -32,9 +32,13 @@ def test_the_nearest_word_counts_and_its_origin_is_kept() -> None:
 
 
 def test_every_default_is_an_option() -> None:
-    known = {*options.option_names(), "bucket"}
+    known = {*options.option_names(), "bucket", "corpus"}
     for table in ("build", "published", "release_local"):
         assert set(options.defaults()[table]) <= known
+
+
+def test_the_corpus_that_is_compiled_by_default_is_one() -> None:
+    assert options.defaults()["release_local"]["corpus"] == options.CORPORA[0] == "small"
 
 
 def test_defaults_make_a_valid_request() -> None:

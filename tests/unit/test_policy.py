@@ -39,8 +39,8 @@ def test_a_good_set_with_all_evidence_is_allowed(wheel_set: WheelSet) -> None:
     word = verdict(wheel_set, passing_evidence(wheel_set), POLICY)
     assert word.blocked_by == ()
     assert word.allowed
-    assert word.tiers == {"gfx942": "structure", "gfx950": "structure"}
-    assert weakest(word) == "structure"
+    assert word.tiers == {"gfx942": "compiled", "gfx950": "compiled"}
+    assert weakest(word) == "compiled"
 
 
 FAULTS: list[tuple[str, Callable[[list[Evidence]], list[Evidence]], str]] = [
@@ -153,20 +153,23 @@ def test_known_failures_do_not_count_as_passed(wheel_set: WheelSet) -> None:
 
 
 def test_what_cannot_be_compiled_for_needs_no_evidence_and_stays_at_its_tier(wheel_set: WheelSet) -> None:
-    rule = GateRule(per="xla-target", min_passed=1, may_skip=False, known_failures=False)
-    policy = replace(POLICY, gates={**POLICY.gates, "compile": rule})
     mixed = replace(wheel_set, targets=("gfx942:xnack-", "gfx1010", "gfx9-4-generic"))
-    assert rule.about(mixed) == ("gfx942:xnack-",)
-    assert "The gate compile for gfx950 has not run on this set." in verdict(wheel_set, [], policy).blocked_by
-    compiled = [
-        replace(e, gate="compile", tier=Tier.COMPILED, outcome=outcome)
-        for e in passing_evidence(wheel_set)
-        for outcome in (Outcome.PASSED if e.target == "gfx942" else Outcome.SKIPPED,)
-        if e.gate == "coverage"
-    ]
-    word = verdict(wheel_set, [*passing_evidence(wheel_set), *compiled], policy)
+    assert POLICY.gates["compile"].about(mixed) == ("gfx942:xnack-",)
+    other = replace(wheel_set, targets=("gfx942", "gfx1010"))
+    good = passing_evidence(other)
+    skipped = replace(one(good, "compile"), target="gfx1010", outcome=Outcome.SKIPPED, counts=counts(run=0, skipped=9))
+    for evidence in (good, [*good, skipped]):
+        word = verdict(other, evidence, replace(POLICY, device_members={}))
+        assert word.blocked_by == ()
+        assert word.tiers == {"gfx942": "compiled", "gfx1010": "structure"}
+        assert weakest(word) == "structure"
+
+
+def test_what_can_be_compiled_for_may_not_be_left_out(wheel_set: WheelSet) -> None:
+    skipped = but(passing_evidence(wheel_set), "compile", "gfx950", outcome=Outcome.SKIPPED)
+    word = verdict(wheel_set, skipped, POLICY)
+    assert word.blocked_by == ("The gate compile for gfx950 was skipped: it does not say why.",)
     assert word.tiers == {"gfx942": "compiled", "gfx950": "structure"}
-    assert "The gate compile for gfx950 was skipped: it does not say why." in word.blocked_by, "XLA does accept it"
 
 
 def test_an_earlier_failure_is_mended_by_a_later_pass(wheel_set: WheelSet) -> None:
@@ -246,7 +249,7 @@ def test_a_stronger_tier_is_not_met_by_a_weaker_one(wheel_set: WheelSet) -> None
     on_device = [replace(e, gate="device", tier=Tier.DEVICE) for e in good if e.target == "gfx942"]
     strict = replace(POLICY, tier=Tier.DEVICE)
     word = verdict(wheel_set, [*good, *on_device], strict)
-    assert "gfx942 was tested at tier structure; device is asked for." in word.blocked_by, "not a gate of the policy"
+    assert "gfx942 was tested at tier compiled; device is asked for." in word.blocked_by, "not a gate of the policy"
     strict = replace(
         strict,
         gates={**POLICY.gates, "device": GateRule(per="target", min_passed=1, may_skip=False, known_failures=False)},
@@ -254,10 +257,10 @@ def test_a_stronger_tier_is_not_met_by_a_weaker_one(wheel_set: WheelSet) -> None
     word = verdict(wheel_set, [*good, *on_device], strict)
     assert word.blocked_by == (
         "The gate device for gfx950 has not run on this set.",
-        "gfx950 was tested at tier structure; device is asked for.",
+        "gfx950 was tested at tier compiled; device is asked for.",
     )
-    assert word.tiers == {"gfx942": "device", "gfx950": "structure"}
-    assert weakest(word) == "structure"
+    assert word.tiers == {"gfx942": "device", "gfx950": "compiled"}
+    assert weakest(word) == "compiled"
 
 
 @settings(deadline=None)
@@ -346,7 +349,7 @@ def test_an_unknown_channel_is_refused() -> None:
 def test_every_field_of_the_policy_counts(wheel_set: WheelSet) -> None:
     """No silent option: a stricter value of each field blocks a set that was fine."""
     stricter: dict[str, Any] = {
-        "tier": Tier.COMPILED,
+        "tier": Tier.DEVICE,
         "pythons": 3,
         "wheels": (*POLICY.wheels, "jax"),
         "wheels_per_python": (*POLICY.wheels_per_python, "jax-aiter"),
