@@ -1,0 +1,166 @@
+"""The corpus' child with the published wheels: it compiles for a GPU that is not there, and tells what happens."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build.adopt import adopt
+from ci_build.model import GfxTarget, RocmVersion
+from ci_build.runner import HostRunner
+from ci_build.targets import machs
+from promotion import corpus
+from promotion.dirbucket import DirBucket
+from promotion.gates import Room
+from promotion.gates.code_checks import header_finding, read_code_object
+from promotion.gates.site import make_site, rocm_libraries
+from promotion.stage import read_staged, stage
+
+pytestmark = pytest.mark.network
+
+PYTHON = "3.12"
+FEW = ("numpy.elementwise", "lax.dot_bf16", "sharding.all_reduce", "pallas.add", "ffi.handlers_sparse", "linalg.solve")
+
+
+class Silent:
+    """Progress that nobody reads."""
+
+    def step(self, text: str) -> None:
+        """Nothing."""
+
+    def advance(self, done: int, total: int) -> None:
+        """Nothing."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a child said and left."""
+
+    folder: Path
+    returncode: int
+    events: tuple[Mapping[str, Any], ...]
+
+    def end(self, program: str) -> Mapping[str, Any]:
+        return next(e for e in self.events if e["event"] == "end" and e["program"] == program)
+
+    def digests(self) -> dict[str, str]:
+        return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in self.folder.glob("*.hsaco")}
+
+
+Child = Callable[..., Told]
+
+
+@pytest.fixture(scope="module")
+def child(real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Child:
+    """Give `child(programs, target=…, spec=…)`, run with the published 0.10.2."""
+    folder = tmp_path_factory.mktemp("corpus")
+    wheels = [real_wheel("jax-rocm7-pjrt", "0.10.2"), real_wheel("jax-rocm7-plugin", "0.10.2", PYTHON)]
+    adopt(list(map(str, wheels)), out=folder / "set", rocm=RocmVersion(text="7.2.0"), progress=Silent())
+    bucket = DirBucket(folder / "bucket")
+    staged = stage(bucket, folder / "set")
+    wheel_set = read_staged(bucket, staged)
+    for name in ("work", "shared"):
+        (folder / name).mkdir()
+    room = Room(
+        bucket=bucket,
+        staged=staged,
+        wheel_set=wheel_set,
+        targets=wheel_set.targets,
+        runner=HostRunner(os.environ),
+        progress=Silent(),
+        work=folder / "work",
+        shared=folder / "shared",
+    )
+    site = make_site(room, PYTHON)
+    env = {**site.env, **rocm_libraries(room, site, None).env}
+
+    def run(programs: Sequence[str], *, target: str = "gfx942", spec: str = "") -> Told:
+        out = tmp_path_factory.mktemp("out")
+        request = {"target": target, "spec": spec or corpus.spec(target), "programs": list(programs), "out": str(out)}
+        (out / "request.json").write_text(json.dumps(request))
+        argv = [str(site.python), "-I", str(corpus.CHILD), str(out / "request.json")]
+        done = room.runner.run(argv, env=env, check=False)
+        lines = (out / "results.jsonl").read_text().splitlines()
+        return Told(out, done.returncode, tuple(map(json.loads, lines)))
+
+    run.__dict__["python"] = site.python
+    return run
+
+
+@pytest.fixture(scope="module")
+def few(child: Child) -> Told:
+    """A few programs for gfx942."""
+    return child(FEW)
+
+
+def check_code(told: Told, program: str, target: str, compiled_for: str) -> None:
+    """The code objects of a program are for its target and use its matrix cores."""
+    codes = [told.folder / name for name in told.end(program)["code_objects"]]
+    for code in codes:
+        assert header_finding(code.read_bytes(), code.name, GfxTarget.parse(compiled_for), machs()) is None
+    read = [read_code_object(code.read_bytes(), code.name, target) for code in codes]
+    assert sum(code.matrix_instructions for code in read) > 0
+    assert any(kernel.name for code in read for kernel in code.kernels)
+
+
+def test_programs_are_compiled_one_after_the_other(few: Told) -> None:
+    assert few.returncode == 0
+    expected = [("ready", None), *((event, name) for name in FEW for event in ("start", "end")), ("done", None)]
+    assert [(event["event"], event.get("program")) for event in few.events] == expected
+    assert few.events[0]["jax"] == "0.10.2"
+    assert few.events[0]["device_kind"] == "Instinct MI300X"
+    for name in FEW:
+        assert few.end(name)["outcome"] == "compiled", few.end(name)["error"]
+
+
+def test_the_code_is_for_the_target_and_uses_its_matrix_cores(few: Told) -> None:
+    check_code(few, "lax.dot_bf16", "gfx942", "gfx942:sramecc+:xnack-")
+
+
+def test_what_a_program_calls_is_told(few: Told) -> None:
+    calls = few.end("ffi.handlers_sparse")["stats"]["calls"]
+    assert {"hipsparse_csr_matvec_ffi", "hipsparse_coo_todense_ffi"} < set(calls)
+    assert "hipsolver_getrf_ffi" in few.end("linalg.solve")["stats"]["calls"]
+
+
+@pytest.mark.heavy
+def test_the_code_is_the_same_in_another_process_and_order(child: Child, few: Told) -> None:
+    assert child(FEW[::-1]).digests() == few.digests()
+
+
+@pytest.mark.heavy
+def test_another_target_gets_other_code(child: Child) -> None:
+    check_code(child(["lax.dot_bf16"], target="gfx1201"), "lax.dot_bf16", "gfx1201", "gfx1201")
+
+
+def test_a_program_that_fails_does_not_keep_the_others_from_compiling(child: Child) -> None:
+    told = child(["image.resize", "fft.fft"])
+    expected = corpus.expectation("image.resize", "0.10.2", "gfx942", "2026-11-20")
+    assert told.returncode == 0
+    assert told.end("image.resize")["outcome"] == "failed"
+    assert expected.kind is corpus.Kind.FAILS
+    assert expected.error in told.end("image.resize")["error"]
+    assert told.end("fft.fft")["outcome"] == "compiled"
+
+
+def test_a_spec_that_is_none_is_told_before_any_program(child: Child) -> None:
+    told = child(FEW, spec="gpu_device_info { colour: 3 }")
+    assert told.returncode == 3
+    [event] = told.events
+    assert event["event"] == "unusable"
+    assert "target_config" in event["error"] or "config" in event["error"].lower()
+
+
+def test_the_child_has_the_programs_that_the_parent_reads(child: Child) -> None:
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import child; print(*sorted(child.load_programs()))"
+    argv = [child.__dict__["python"], "-I", "-c", code, str(corpus.FOLDER)]
+    told = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
+    assert told == [program.name for program in corpus.programs()]
