@@ -6,17 +6,19 @@ Usage: python -m benchmarks.repair_cases CASE WHEEL FOLDER; prints JSON with the
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ci_build.wheel.archive import WheelArchive, WheelName, verify_record
-from ci_build.wheel.deflate import scan_blocks
-from ci_build.wheel.repair_plan import RepairPlan
+from ci_build.wheel.archive import WheelArchive
 from ci_build.wheel.rewrite import WheelRewrite
-from ci_build.wheel.splice import scan_goal
+
+if TYPE_CHECKING:
+    from ci_build.wheel.repair_plan import RepairPlan
+
+# Each case imports what it alone needs, as a program of its own would.
 
 PLATFORM = "manylinux_2_28_x86_64"
 
@@ -56,6 +58,8 @@ def verified(wheel: Path, folder: Path) -> None:
 
 
 def _verify(archive: WheelArchive, library: Path) -> None:
+    from ci_build.wheel.verify import verify_record
+
     problems = verify_record(archive, extract={_library(archive): library})
     if problems:
         raise SystemExit(problems[0].message)
@@ -76,6 +80,9 @@ def runpath(wheel: Path, folder: Path) -> None:
 
 def scan(wheel: Path, _folder: Path) -> None:
     """What splicing a RUNPATH adds to a rewrite: finding the block that follows the changed bytes."""
+    from ci_build.wheel.deflate import scan_blocks
+    from ci_build.wheel.splice import scan_goal
+
     with WheelArchive(wheel) as archive:
         member = archive[_library(archive)]
         goal = scan_goal([(0x6948, 0x6948 + 6300)], member.size, member.size)
@@ -104,9 +111,6 @@ def full_unchecked(wheel: Path, folder: Path) -> None:
     _repair(wheel, plan, folder, debug_dir=folder / "debug")
 
 
-# Imports of these two are late: the other cases do not pay for pyelftools and auditwheel.
-
-
 def _repair(wheel: Path, plan: RepairPlan, folder: Path, debug_dir: Path | None = None) -> None:
     from ci_build.wheel.repair import repair
 
@@ -116,6 +120,7 @@ def _repair(wheel: Path, plan: RepairPlan, folder: Path, debug_dir: Path | None 
 def _plan(wheel: Path, *targets: str) -> RepairPlan:
     from ci_build import versions
     from ci_build.model import BuildRequest, GfxTarget, Payload, RocmVersion
+    from ci_build.wheel.wheelname import WheelName
     from pjrt.recipe import repair_plan
 
     rocm, version = RocmVersion(text="7.2.0"), WheelName.parse(wheel.name).version
@@ -146,7 +151,7 @@ def main() -> None:
     case, wheel, folder = sys.argv[1:]
     wall, cpu = time.perf_counter(), time.process_time()
     CASES[case](Path(wheel), Path(folder))
-    print(json.dumps({"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}))
+    print(f'{{"wall": {time.perf_counter() - wall}, "cpu": {time.process_time() - cpu}}}')
 
 
 if __name__ == "__main__":

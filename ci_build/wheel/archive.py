@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import email
 import hashlib
 import os
 from collections.abc import Iterator
-from email.message import Message
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from isal import isal_zlib
-from packaging.utils import canonicalize_name
 
 from ci_build.errors import ArchiveError
-from ci_build.model import Progress
 from ci_build.wheel.inflate import CHUNK, InflateError, inflate
 from ci_build.wheel.outfile import reserve
-from ci_build.wheel.pump import Sink, pump
 from ci_build.wheel.record import RecordEntry, parse_record
-from ci_build.wheel.verify import verify_record
-from ci_build.wheel.wheelname import WheelName
+from ci_build.wheel.wheelname import WheelName, canonical
 from ci_build.wheel.zipcheck import locate
 from ci_build.wheel.zipformat import STORED, Member, full_pread, read_central, read_end
 
-__all__ = ["Member", "RecordEntry", "WheelArchive", "WheelName", "verify_record"]
+if TYPE_CHECKING:  # what a mere re-tag does not need is imported where it is used
+    from email.message import Message
+
+    from ci_build.model import Progress
+    from ci_build.wheel.pump import Sink
+
+__all__ = ["Member", "RecordEntry", "WheelArchive", "WheelName"]
 
 INLINE = 1 << 20
 """Members up to this many bytes are not worth a thread."""
@@ -34,6 +34,10 @@ _AGAIN = "Download the wheel again."
 
 class WheelArchive:
     """An open wheel; a context manager. Its methods may be called from several threads.
+
+    Args:
+        path: the file.
+        name: what the file will be called, where it has another name yet.
 
     Attributes:
         path: the file.
@@ -45,9 +49,9 @@ class WheelArchive:
         ArchiveError: on opening; the message lists every problem that was found, not only the first.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, name: WheelName | None = None) -> None:
         self.path = Path(path)
-        self.name = WheelName.parse(self.path.name)
+        self.name = name or WheelName.parse(self.path.name)
         try:
             self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -68,7 +72,7 @@ class WheelArchive:
             entries = read_central(directory, end.count, problems)
         except ArchiveError as error:
             found = [error.message, *problems]
-            raise ArchiveError(f"{self.path.name}: {' '.join(found)}", hint=error.hint or _AGAIN) from error
+            raise ArchiveError(f"{self.name}: {' '.join(found)}", hint=error.hint or _AGAIN) from error
         located = locate(entries, end, self.pread, problems)
         members = tuple(member for member in located if not member.name.endswith("/"))
         self.dist_info = self._find_dist_info(entries, problems)
@@ -76,7 +80,7 @@ class WheelArchive:
             listed = "".join(f"\n  - {problem}" for problem in problems)
             count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
             raise ArchiveError(
-                f"{self.path.name} is refused for {count}:{listed}\n",
+                f"{self.name} is refused for {count}:{listed}\n",
                 hint="Get the wheel anew, or report it to whoever built it.",
             )
         return members
@@ -89,7 +93,7 @@ class WheelArchive:
             problems.append(f"there should be one .dist-info directory, not {len(found)} {found or ''}".rstrip())
             return found[0] if found else ""
         project, _, version = found[0].removesuffix(".dist-info").partition("-")
-        if canonicalize_name(project) != self.name.canonical or version != self.name.version:
+        if canonical(project) != self.name.canonical or version != self.name.version:
             problems.append(f"{found[0]} does not belong to a file of this name")
         return found[0]
 
@@ -122,7 +126,7 @@ class WheelArchive:
         try:
             return self._by_name[name]
         except KeyError:
-            raise ArchiveError(f"{self.path.name} has no member {name}.") from None
+            raise ArchiveError(f"{self.name} has no member {name}.") from None
 
     def chunks(self, name: str) -> Iterator[bytes]:
         """Uncompressed bytes of a member, at most 1 MiB at a time.
@@ -150,7 +154,7 @@ class WheelArchive:
             ArchiveError: it is damaged, or has more than `limit` bytes.
         """
         if self[name].size > limit:
-            raise ArchiveError(f"{name} in {self.path.name} has {self[name].size} bytes; at most {limit} are read.")
+            raise ArchiveError(f"{name} in {self.name} has {self[name].size} bytes; at most {limit} are read.")
         return b"".join(self.chunks(name))
 
     def digest(self, name: str, *sinks: Sink) -> str:
@@ -161,6 +165,8 @@ class WheelArchive:
                 for sink in (digest.update, *sinks):
                     sink(chunk)
         else:
+            from ci_build.wheel.pump import pump
+
             pump(self.chunks(name), digest.update, *sinks)
         return digest.hexdigest()
 
@@ -204,22 +210,27 @@ class WheelArchive:
         entries = dict(rows)
         problems += [f"{path} is there twice" for path in {p for i, (p, _) in enumerate(rows) if p in dict(rows[:i])}]
         if problems:
-            raise ArchiveError(f"RECORD of {self.path.name} is malformed: {'; '.join(problems)}.")
+            raise ArchiveError(f"RECORD of {self.name} is malformed: {'; '.join(problems)}.")
         return entries
 
     def metadata(self) -> Message:
         """METADATA (core metadata, PEP 566)."""
-        return email.message_from_string(self._info("METADATA"))
+        return self._headers("METADATA")
 
     def wheel_info(self) -> Message:
         """WHEEL (PEP 427): Wheel-Version, Generator, Root-Is-Purelib, Tag, Build."""
-        return email.message_from_string(self._info("WHEEL"))
+        return self._headers("WHEEL")
+
+    def _headers(self, name: str) -> Message:
+        import email
+
+        return email.message_from_string(self._info(name))
 
     def _info(self, name: str) -> str:
         try:
             return self.read(f"{self.dist_info}/{name}").decode()
         except UnicodeDecodeError as error:
-            raise ArchiveError(f"{self.dist_info}/{name} in {self.path.name} is not UTF-8.") from error
+            raise ArchiveError(f"{self.dist_info}/{name} in {self.name} is not UTF-8.") from error
 
     def _stored(self, member: Member) -> Iterator[bytes]:
         for at in range(member.data_offset, member.data_end, CHUNK):
@@ -232,4 +243,4 @@ class WheelArchive:
             raise self._damaged(member, str(error)) from error
 
     def _damaged(self, member: Member, what: str) -> ArchiveError:
-        return ArchiveError(f"{member.name} in {self.path.name} is damaged: {what}.", hint=_AGAIN)
+        return ArchiveError(f"{member.name} in {self.name} is damaged: {what}.", hint=_AGAIN)

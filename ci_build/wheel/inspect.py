@@ -16,7 +16,7 @@ from pathlib import Path
 from ci_build.errors import ArchiveError, CiBuildError
 from ci_build.model import Finding, GfxTarget, Progress, Severity
 from ci_build.wheel import findings_elf, findings_meta, findings_set, inspect_elf, inspect_parts
-from ci_build.wheel.archive import WheelName, verify_record
+from ci_build.wheel.archive import WheelName
 from ci_build.wheel.elf import Elf
 from ci_build.wheel.fatbin import read_targets
 from ci_build.wheel.findings import finding, ordered, worst_of
@@ -25,6 +25,7 @@ from ci_build.wheel.inspect_model import ElfFacts, Part, TargetCode, WheelReport
 from ci_build.wheel.inspect_parts import TracedArchive
 from ci_build.wheel.inspect_platform import ROCM_SONAME, judge
 from ci_build.wheel.inspect_text import render, render_findings
+from ci_build.wheel.verify import verify_record
 
 __all__ = [
     "Expectations",

@@ -21,7 +21,7 @@ from packaging.version import InvalidVersion, Version
 
 from ci_build.errors import ArchiveError, MachineError, RepairError
 from ci_build.model import Finding, MemberInfo, Progress, Severity, to_json
-from ci_build.wheel.archive import Member, RecordEntry, WheelArchive, WheelName, verify_record
+from ci_build.wheel.archive import Member, RecordEntry, WheelArchive, WheelName
 from ci_build.wheel.deflate import BlockIndex, scan_blocks
 from ci_build.wheel.elf64 import end_of_segments
 from ci_build.wheel.manylinux import verdict
@@ -30,6 +30,7 @@ from ci_build.wheel.repair_member import MemberEdit, edit_members
 from ci_build.wheel.repair_plan import Repaired, RepairPlan, SizePart
 from ci_build.wheel.rewrite import WheelRewrite
 from ci_build.wheel.splice import WINDOW
+from ci_build.wheel.verify import verify_record
 from ci_build.wheel.zipformat import DEFLATED
 
 __all__ = ["RepairPlan", "Repaired", "SizePart", "repair"]

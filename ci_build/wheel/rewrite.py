@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ci_build.errors import ArchiveError
-from ci_build.wheel.archive import WheelArchive
-from ci_build.wheel.deflate import BlockIndex
-from ci_build.wheel.memberwriter import Content, Entry, Late, MemberWriter, file_sums
+from ci_build.wheel.archive import WheelArchive, WheelName
+from ci_build.wheel.memberwriter import Entry, Late, MemberWriter
 from ci_build.wheel.outfile import OutFile
 from ci_build.wheel.record import SIGNATURES, RecordEntry
-from ci_build.wheel.splice import Range
 from ci_build.wheel.zipformat import DateTime
+
+if TYPE_CHECKING:  # a mere re-tag needs neither threads nor libz
+    from ci_build.wheel.deflate import BlockIndex
+    from ci_build.wheel.filemember import Content
+    from ci_build.wheel.splice import Range
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +34,8 @@ class WrittenWheel:
     @functools.cached_property
     def sha256(self) -> str:
         """SHA-256 of the file in hexadecimal; read when first asked for, as it costs more than the copy itself."""
-        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return file_sums(fd).sha256
-        finally:
-            os.close(fd)
+        with self.path.open("rb", buffering=0) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class WheelRewrite:
@@ -82,6 +83,8 @@ class WheelRewrite:
             mode: as for `set`.
             blocks: the old member's blocks, if somebody scanned them already.
         """
+        from ci_build.wheel.filemember import Content
+
         ranges = None if changed is None else tuple(changed)
         self._set(name, Content(path=content, changed=ranges, blocks=blocks), mode)
 
@@ -121,19 +124,18 @@ class WheelRewrite:
             ArchiveError: the result would not be a strict wheel of that file name, a content file does not fit its
                 `changed` ranges, or the source is damaged. Nothing is left at `out` then.
         """
-        with tempfile.TemporaryDirectory(prefix=".rewrite-", dir=out.parent) as folder:
-            draft = Path(folder) / out.name
-            fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            try:
-                writer = MemberWriter(self._source, OutFile(fd), self._date_time)
+        draft = out.with_name(f".{out.name}.{os.getpid()}")
+        try:
+            with draft.open("w+b", buffering=0) as file:
+                writer = MemberWriter(self._source, OutFile(file.fileno()), self._date_time)
                 for name, entry in self._ordered():
                     writer.add(name, entry)
                 writer.finish(f"{self._dist_info}/RECORD")
-            finally:
-                os.close(fd)
-            with WheelArchive(draft) as result:
+            with WheelArchive(draft, name=WheelName.parse(out.name)) as result:
                 size = result.size
             draft.replace(out)
+        finally:
+            draft.unlink(missing_ok=True)
         return WrittenWheel(path=out, size=size, record=writer.record)
 
     def _set(self, name: str, new: bytes | Content | Late, mode: int | None) -> None:

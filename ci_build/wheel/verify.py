@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ci_build.errors import ArchiveError
 from ci_build.model import Finding, Progress, Severity
+from ci_build.wheel.archive import WheelArchive
 from ci_build.wheel.record import SIGNATURES, RecordEntry, parse_record
-
-if TYPE_CHECKING:  # archive.py offers verify_record as its own
-    from ci_build.wheel.archive import WheelArchive
 
 
 def verify_record(

@@ -21,11 +21,12 @@ from packaging.version import Version
 from ci_build import versions
 from ci_build.errors import ArchiveError, CiBuildError, ElfError, FatbinError, RepairError
 from ci_build.model import GfxTarget, RocmVersion
-from ci_build.wheel.archive import WheelArchive, verify_record
+from ci_build.wheel.archive import WheelArchive
 from ci_build.wheel.elf import Elf
 from ci_build.wheel.fatbin import read_targets
 from ci_build.wheel.manylinux import verdict
 from ci_build.wheel.repair import Repaired, RepairPlan, repair
+from ci_build.wheel.verify import verify_record
 from tests.tiny_wheel import record_line
 
 pytestmark = pytest.mark.network

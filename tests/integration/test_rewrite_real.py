@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 from isal import isal_zlib
 
-from ci_build.wheel.archive import Member, WheelArchive, verify_record
+from ci_build.wheel.archive import Member, WheelArchive
 from ci_build.wheel.deflate import scan_blocks
 from ci_build.wheel.outfile import OutFile
 from ci_build.wheel.rewrite import WheelRewrite
+from ci_build.wheel.verify import verify_record
 from ci_build.wheel.zipwrite import central_directory, local_header
 from tests.tiny_wheel import INFO, METADATA, NAME, contents
 
@@ -96,7 +97,8 @@ def test_verifying_and_rewriting_stays_under_100_mib(pjrt: Path, tmp_path: Path)
     code = f"""
 import re
 from pathlib import Path
-from ci_build.wheel.archive import WheelArchive, verify_record
+from ci_build.wheel.archive import WheelArchive
+from ci_build.wheel.verify import verify_record
 from ci_build.wheel.rewrite import WheelRewrite
 with WheelArchive(Path({str(pjrt)!r})) as source:
     assert verify_record(source, extract={{{MEMBER!r}: Path({str(tmp_path / "x.so")!r})}}) == ()

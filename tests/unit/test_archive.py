@@ -10,10 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from ci_build.errors import ArchiveError
 from ci_build.wheel import zipcheck, zipformat
 from ci_build.wheel.archive import WheelArchive, WheelName
+from ci_build.wheel.wheelname import canonical
 from tests.tiny_wheel import INFO, METADATA, NAME, RawMember, contents, make_wheel, raw_members, raw_wheel, raw_zip
 
 SOME = b"some bytes " * 5000
@@ -62,6 +66,26 @@ def test_the_name_is_taken_apart_and_put_together() -> None:
 def test_a_name_that_is_no_wheel_name_is_refused(text: str) -> None:
     with pytest.raises(ArchiveError, match="not the name of a wheel"):
         WheelName.parse(text)
+
+
+@given(st.from_regex(r"[a-z_.]{0,4}-1[.\d]{0,2}(-[\dx.+]{0,3})?(-[pa1_.]{0,4}){3}\.whl", fullmatch=True))
+def test_names_are_judged_as_packaging_judges_them(filename: str) -> None:
+    try:
+        parse_wheel_filename(filename)
+        valid = True
+    except InvalidWheelFilename:
+        valid = False
+    try:
+        assert str(WheelName.parse(filename)) == filename
+        accepted = True
+    except ArchiveError:
+        accepted = False
+    assert accepted == valid
+
+
+@given(st.text("aZ09-_.", min_size=1))
+def test_canonical_names_are_those_of_packaging(project: str) -> None:
+    assert canonical(project) == canonicalize_name(project)
 
 
 def test_extract_writes_and_hashes(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from ci_build.errors import ArchiveError
-from ci_build.wheel.archive import RecordEntry, WheelArchive, verify_record
+from ci_build.wheel.archive import RecordEntry, WheelArchive
 from ci_build.wheel.record import format_record, parse_record
+from ci_build.wheel.verify import verify_record
 from tests.tiny_wheel import INFO, RawMember, contents, make_wheel, raw_wheel, record_line
 
 RECORD = f"{INFO}/RECORD"

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from ci_build.errors import ArchiveError, CiBuildError, ElfError, MachineError, RepairError
-from ci_build.wheel.archive import WheelArchive, verify_record
+from ci_build.wheel.archive import WheelArchive
 from ci_build.wheel.elf import Elf
 from ci_build.wheel.repair import Repaired, RepairPlan, repair
 from ci_build.wheel.repair_member import merge
+from ci_build.wheel.verify import verify_record
 from tests.tiny_elf import TinySymbol, tiny_elf
 from tests.tiny_wheel import contents, make_wheel
 

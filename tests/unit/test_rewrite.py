@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from ci_build.errors import ArchiveError
-from ci_build.wheel import memberwriter, zipformat, zipwrite
-from ci_build.wheel.archive import WheelArchive, verify_record
+from ci_build.wheel import filemember, memberwriter, zipformat, zipwrite
+from ci_build.wheel.archive import WheelArchive
 from ci_build.wheel.deflate import scan_blocks
 from ci_build.wheel.rewrite import WheelRewrite
+from ci_build.wheel.verify import verify_record
 from tests.tiny_wheel import INFO, NAME, WHEEL, contents, make_wheel, record_line
 
 TEXT = b"".join(b"line %d of a member\n" % n for n in range(100_000))
@@ -185,7 +186,7 @@ def test_without_ranges_or_libz_or_old_deflate_data_everything_is_compressed(
     with zipfile.ZipFile(wheel, "w", method) as archive:
         for name, data in contents({"tiny/big.so": TEXT}).items():
             archive.writestr(name, data)
-    monkeypatch.setattr(memberwriter, "scan_blocks", lambda *args, **options: None)
+    monkeypatch.setattr(filemember, "scan_blocks", lambda *args, **options: None)
     content = tmp_path / "content"
     content.write_bytes(TEXT.upper())
     with WheelArchive(wheel) as source:
