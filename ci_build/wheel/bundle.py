@@ -158,25 +158,24 @@ def alignment_of(entries: Sequence[Entry]) -> int:
     return common & -common
 
 
-def start(entries: Sequence[Entry]) -> bytearray:
-    """A bundle of the size that placed entries need: the table filled in, the code still zero."""
-    plain = bytearray(max((e.offset + e.size for e in entries), default=0))
+def write_table(entries: Sequence[Entry], plain: bytearray | memoryview) -> None:
+    """Write the beginning of a bundle: the table of entries that have their places."""
     rows = b"".join(_ENTRY.pack(e.offset, e.size, len(e.id)) + e.id.encode() for e in entries)
     table = PLAIN_MAGIC + len(entries).to_bytes(8, "little") + rows
     plain[: len(table)] = table
-    return plain
 
 
 def build(parts: Sequence[tuple[str, bytes]], *, alignment: int = PAGE) -> bytes:
     """Make an uncompressed bundle of (entry ID, code) pairs."""
     entries = layout([Entry(id=name, offset=0, size=len(code)) for name, code in parts], alignment=alignment)
-    plain = start(entries)
+    plain = bytearray(max((e.offset + e.size for e in entries), default=0))
+    write_table(entries, plain)
     for entry, (_, code) in zip(entries, parts, strict=True):
         plain[entry.offset : entry.offset + entry.size] = code
     return bytes(plain)
 
 
-def pack(plain: bytes | bytearray, *, version: int = 3, method: int = ZSTD, level: int = LEVEL) -> bytes:
+def pack(plain: bytes | bytearray | memoryview, *, version: int = 3, method: int = ZSTD, level: int = LEVEL) -> bytes:
     """Compress a bundle; the same input gives the same bytes."""
     if method == ZSTD:
         # Targets resemble each other at distances of megabytes: matching across them needs a window of that size.

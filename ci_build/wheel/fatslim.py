@@ -22,7 +22,7 @@ from ci_build.wheel.bundle import (
     layout,
     pack,
     select,
-    start,
+    write_table,
 )
 from ci_build.wheel.fatstream import BundleAt, Reader, each, find_bundles
 
@@ -153,10 +153,16 @@ def _plan(
 def _rebuild(reader: Reader, cut: _Cut, *, verify: bool) -> bytes | None:
     """The new bundle as it goes into the file; None when it only had to be verified."""
     places = dict(zip(cut.kept, cut.placed, strict=True)) if cut.dropped else {}
-    plain = start(cut.placed) if cut.dropped else bytearray()
-    for entry, code in reader.objects(cut.bundle, lambda e: e.size if e in places else 0, verify=verify):
-        begin = places[entry].offset
-        plain[begin : begin + entry.size] = code
+    plain = reader.zeros(cut.size if cut.dropped else 0)
+    if cut.dropped:
+        write_table(cut.placed, plain)
+
+    def room(entry: Entry) -> memoryview:
+        place = places.get(entry)
+        return plain[place.offset : place.offset + place.size] if place else plain[:0]
+
+    for _ in reader.fill(cut.bundle, room, verify=verify):
+        pass
     if not cut.dropped:
         return None
     packed = cut.bundle.packed

@@ -145,6 +145,7 @@ class Reader:
     file: int
     zstd: zstandard.ZstdDecompressor = field(default_factory=zstandard.ZstdDecompressor)
     buffer: bytearray = field(default_factory=lambda: bytearray(_CHUNK))
+    place: bytearray = field(default_factory=bytearray)
 
     def chunks(self, bundle: BundleAt) -> Iterator[memoryview]:
         """The uncompressed bundle piece by piece; a piece is valid until the next one.
@@ -205,9 +206,29 @@ class Reader:
         Raises:
             FatbinError: damaged; with `verify` also when the checksum differs, after the last entry.
         """
+        rooms: dict[Entry, bytearray] = {}
+
+        def room(entry: Entry) -> memoryview:
+            rooms[entry] = bytearray(min(wanted(entry), entry.size))
+            return memoryview(rooms[entry])
+
+        for entry in self.fill(bundle, room, verify=verify):
+            yield entry, bytes(rooms.pop(entry))
+
+    def fill(self, bundle: BundleAt, room: Callable[[Entry], memoryview], *, verify: bool) -> Iterator[Entry]:
+        """Decode a whole bundle once, straight into the places where entries shall lie.
+
+        Args:
+            bundle: which one.
+            room: asked once for each entry: where its first bytes go; empty for none of it.
+            verify: as for `objects`.
+
+        Yields:
+            Entries in order of offset, as soon as their room is full.
+        """
         md5 = hashlib.md5(usedforsecurity=False)
-        pending: list[Entry] | None = None
-        position, part, head = 0, bytearray(), b""
+        pending: list[tuple[Entry, memoryview]] | None = None
+        position, head = 0, b""
         for raw in self.chunks(bundle):
             chunk: memoryview | bytes = raw
             if verify and bundle.packed:
@@ -216,19 +237,18 @@ class Reader:
                 head += chunk
                 if len(head) < min(HEAD_LIMIT, bundle.content_size):
                     continue
-                entries = self._parse(bundle, head)
-                pending = sorted((e for e in entries if e.size and wanted(e)), key=lambda e: e.offset, reverse=True)
+                entries = sorted(self._parse(bundle, head), key=lambda e: e.offset, reverse=True)
+                pending = [(entry, place) for entry in entries if entry.size and (place := room(entry))]
                 chunk = head
             start, position = position, position + len(chunk)
-            while pending and pending[-1].offset < position:
-                entry = pending[-1]
-                stop = entry.offset + min(wanted(entry), entry.size)
-                part += chunk[max(entry.offset, start) - start : min(stop, position) - start]
-                if stop > position:
+            while pending and pending[-1][0].offset < position:
+                entry, place = pending[-1]
+                begin, stop = max(entry.offset, start), min(entry.offset + len(place), position)
+                place[begin - entry.offset : stop - entry.offset] = chunk[begin - start : stop - start]
+                if entry.offset + len(place) > position:
                     break
                 pending.pop()
-                yield entry, bytes(part)
-                part.clear()
+                yield entry
         if pending is None:
             raise bundle.error("It is empty.")
         if verify and bundle.packed and digest_value(md5.digest()) != bundle.packed.digest:
@@ -236,6 +256,15 @@ class Reader:
                 bundle.error("Its content does not match the MD5 in its header.").message,
                 hint=_AGAIN,
             )
+
+    def zeros(self, size: int) -> memoryview:
+        """A place for a new bundle, which is valid until the next one."""
+        if len(self.place) < size:
+            self.place = bytearray(size)
+        view = memoryview(self.place)[:size]
+        for begin in range(0, size, _CHUNK):
+            view[begin : begin + _CHUNK] = _ZEROS[: size - begin]
+        return view
 
     @staticmethod
     def _parse(bundle: BundleAt, head: bytes) -> tuple[Entry, ...]:
