@@ -200,9 +200,12 @@ class Uv:
         """See `Installer`."""
         return self._staged(requirements, index, f"--python={python}")
 
-    def install_files(self, python: Path, requirements: Path, folders: Iterable[Path]) -> Command:
-        """Install hash-locked requirements from wheels in some folders, without dependencies and without a cache."""
-        alone = ("--no-config", "--no-cache", "--no-index", *(f"--find-links={folder}" for folder in folders))
+    def install_files(self, python: Path, requirements: Path, folders: Iterable[Path], cache: Path) -> Command:
+        """Install hash-locked requirements from wheels in some folders, without dependencies.
+
+        What is unpacked stays in the cache folder, from where environments of other Pythons get it by hard links.
+        """
+        alone = ("--no-config", f"--cache-dir={cache}", "--no-index", *(f"--find-links={folder}" for folder in folders))
         argv = (self._program, "pip", "install", f"--python={python}", *alone, "--no-deps", "--require-hashes")
         return Command(argv=(*argv, f"--requirement={requirements}"), env={**_CLEAN, **_NO_UV_SETTINGS})
 

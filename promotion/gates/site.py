@@ -159,7 +159,8 @@ def _fill(room: Room, site: Site, root: Path) -> None:
     wheels = wheels_for(room.wheel_set, site.version)
     folders = {room.wheel(wheel).parent for wheel in wheels}
     own = [f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}" for wheel in wheels]
-    _do(room, uv.install_files(site.python, _write(root / "staged.txt", own), sorted(folders)))
+    staged = _write(root / "staged.txt", own)
+    _do(room, uv.install_files(site.python, staged, sorted(folders), room.shared / "uv-cache"))
     rest = root / "rest.txt"
     if room.bucket.head(room.staged.file(PYLOCK)) is not None:
         names = {wheel.name for wheel in room.wheel_set.wheels}
