@@ -21,6 +21,7 @@ from ci_build.model import BuildRequest, GfxTarget, Payload, RocmVersion
 from ci_build.wheel.elf import Elf
 from pjrt import recipe as pjrt
 from plugin import recipe as plugin
+from promotion import corpus
 from tests import fake_site
 
 pytestmark = pytest.mark.network
@@ -429,3 +430,18 @@ def test_a_program_compiles_for_mi300_without_a_gpu(site: Site, stubs: Path, maj
     assert done.returncode == 0, done.stderr
     assert "hip_lu_pivots_to_permutation" in done.stdout
     assert "hipsolver_getrf_ffi" in done.stdout
+
+
+def test_programs_are_compiled_ahead_of_time_without_a_gpu(site: Site, stubs: Path) -> None:
+    """The compile gate's child, which jax must leave on the CPU."""
+    site.install()
+    out = site.folder / "out"
+    request = {"target": "gfx942", "spec": corpus.spec("gfx942"), "programs": ["linalg.solve"], "out": str(out)}
+    (site.folder / "request.json").write_text(json.dumps(request))
+    child = f"runpy.run_path({str(corpus.CHILD)!r}, run_name='__main__')"
+    code = f"import runpy; sys.argv[1:] = [{str(site.folder / 'request.json')!r}]; {child}"
+    site.run(code, ROCM_PATH=str(stubs), LD_LIBRARY_PATH=str(stubs / "lib"))
+    events = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+    assert [event["event"] for event in events] == ["ready", "start", "end", "done"], events
+    assert events[2]["outcome"] == "compiled", events[2]["error"]
+    assert "hipsolver_getrf_ffi" in events[2]["stats"]["calls"]
