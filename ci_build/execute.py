@@ -198,11 +198,15 @@ class _Run:
         origin = {"filename": item.filename, "size": source.stat().st_size, "sha256": item.sha256}
         libraries = {name: version for name, version in self.tools.items() if name != "ci_build"}
         info = {**step.recipe.build_info, "inputs": [origin], "tools": libraries}
-        recipe = replace(step.recipe, build_info=info)
+        # MD5 of all the old code takes longer than the rest together, so it is done once for an input, not per build.
+        checked = self.inputs.was_checked(item, self.tools["ci_build"])
+        recipe = replace(step.recipe, build_info=info, verify_bundles=not checked)
         with self.steps.scratch() as name:
             folder = Path(name) / "step"
             folder.mkdir()
             done = repair(source, recipe, folder, debug_dir=folder / _DEBUG, progress=self.progress)
+            if not checked:
+                self.inputs.check_done(item, self.tools["ci_build"])
             wheel = describe(done.path, sha256=done.sha256, source=source, source_sha256=item.sha256)
             wheel = replace(wheel, members=done.members)
             _refuse_other_targets(self.plan.request, done)

@@ -19,6 +19,8 @@ from ci_build.model import BuildRequest, Completed, InputFile
 from ci_build.versions import package_name
 
 _PROGRESS = "Progress "
+_CHECKED = "device-code-checked"
+"""File beside an input: digest of the program that found all its code good."""
 
 _NOT_FOR_US = dict.fromkeys(
     ("PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_REQUIRE_HASHES", "PIP_VERBOSE"), ""
@@ -196,6 +198,21 @@ class InputStore:
                     )
                 self.path(item).parent.mkdir(exist_ok=True)
                 came.rename(self.path(item))
+
+    def was_checked(self, item: Resolved, by: str) -> bool:
+        """Whether `check_done` was said of these bytes by the same program; `has` makes sure that they are the same."""
+        try:
+            return (self.path(item).parent / _CHECKED).read_text(encoding="utf-8") == by
+        except OSError:
+            return False
+
+    def check_done(self, item: Resolved, by: str) -> None:
+        """Remember that every checksum inside the input's device code was right.
+
+        Args:
+            by: digest of the program that checked; a changed one checks again.
+        """
+        (self.path(item).parent / _CHECKED).write_text(by, encoding="utf-8")
 
     def input_file(self, item: Resolved) -> InputFile:
         """The record of a fetched input."""
