@@ -101,14 +101,14 @@ def strip(wheel: Path, folder: Path) -> None:
 
 
 def full(wheel: Path, folder: Path) -> None:
-    """The real `repair` with the recipe's own plan: gfx942 and gfx950, stripped, RUNPATH, metadata."""
-    _repair(wheel, _plan(wheel, "gfx942", "gfx950"), folder, debug_dir=folder / "debug")
-
-
-def full_unchecked(wheel: Path, folder: Path) -> None:
-    """`full` without the MD5 of the old bundles: what that check costs."""
+    """The real `repair` with the recipe's own plan, of an input whose code was checked by an earlier build."""
     plan = dataclasses.replace(_plan(wheel, "gfx942", "gfx950"), verify_bundles=False)
     _repair(wheel, plan, folder, debug_dir=folder / "debug")
+
+
+def full_first(wheel: Path, folder: Path) -> None:
+    """The same of an input that nobody has checked: the MD5 of every old bundle is compared."""
+    _repair(wheel, _plan(wheel, "gfx942", "gfx950"), folder, debug_dir=folder / "debug")
 
 
 def _repair(wheel: Path, plan: RepairPlan, folder: Path, debug_dir: Path | None = None) -> None:
@@ -142,7 +142,7 @@ CASES: dict[str, Callable[[Path, Path], None]] = {
     "tag-only": tag_only,
     "strip": strip,
     "full": full,
-    "full-unchecked": full_unchecked,
+    "full-first": full_first,
 }
 
 
