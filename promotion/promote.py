@@ -86,16 +86,20 @@ def check(bucket: Bucket, staged: StagedSet, policy: Policy) -> Verdict:
 
 
 def install_line(wheel_set: WheelSet, index_url: str) -> str:
-    """The command that installs a set: what nothing else in it requires, and its pins.
+    """The command that installs a set.
 
     Args:
         wheel_set: the set.
         index_url: where its index is served.
     """
+    return shlex.join(("pip", "install", "--extra-index-url", index_url, *install_words(wheel_set)))
+
+
+def install_words(wheel_set: WheelSet) -> tuple[str, ...]:
+    """The requirements that a user names to install a set: what nothing else in it requires, and its pins."""
     required = {project_of(text) for wheel in wheel_set.wheels for text in wheel.requires_dist}
     tops = {wheel.name: wheel.version for wheel in wheel_set.wheels if wheel.name not in required}
-    words = (f"{name}=={version}" for name, version in (tops | dict(wheel_set.pins)).items())
-    return shlex.join(("pip", "install", "--extra-index-url", index_url, *words))
+    return tuple(f"{name}=={version}" for name, version in (tops | dict(wheel_set.pins)).items())
 
 
 def _step(progress: Progress | None, text: str) -> None:

@@ -24,11 +24,16 @@ PLUGIN_LIBRARIES = tuple(f"jax_rocm7_plugin/{name}.so" for name in ("_linalg", "
 
 
 LOADER = """
+import os
 import sys
+
+TEXT = "jax-rocm7-pjrt {version} cannot use ROCm: no AMD GPU was found. Load the driver."
 
 
 def initialize():
-    sys.stderr.write("jax-rocm7-pjrt {version} cannot use ROCm: no AMD GPU was found. Load the driver.\\n")
+    if os.environ.get("JAX_PLATFORMS") == "rocm":
+        raise RuntimeError(TEXT)
+    sys.stderr.write(TEXT + " JAX goes on without it; JAX_PLATFORMS=cpu silences this message.\\n")
 """
 """Says what the real one says where there is no GPU."""
 JAX = """

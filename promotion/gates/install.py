@@ -1,178 +1,149 @@
-"""The install gate: pip and uv install the staged set into clean environments, by hash, and Python imports it."""
+"""The install gate: pip and uv install the staged set as users do, and refuse what does not fit; Python imports it."""
 
 from __future__ import annotations
 
-import json
-import re
+import contextlib
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 from uv import find_uv_bin
 
-from ci_build.errors import GateError, ProcessError
-from ci_build.model import PYLOCK, Completed, Runner, Tier
-from promotion.dirbucket import DirBucket
-from promotion.gates import Check, Gate, Room, error
-from promotion.gates.installers import Command, Installer, Pip, Uv
+from ci_build.model import PYLOCK, Runner, Tier
+from promotion.gates import Check, Gate, Room
+from promotion.gates.install_pair import check_pair
+from promotion.gates.install_serving import StagedIndex, open_index
+from promotion.gates.install_trial import LOADER_SENTENCE, Source, Trial
+from promotion.gates.installers import LOOPBACK, Installer, Pip, Uv
 from promotion.gates.pip_config import parse_config, uv_options
 from promotion.gates.pythons import find_pythons
-from promotion.gates.requirements import locked, modules, wheels_for
-from promotion.serve import IndexServer, Served
+from promotion.gates.requirements import wheels_for
 
-LOADER_SENTENCE = re.compile(r"jax-rocm\d+-pjrt \S+ cannot use ROCm: .+")
-"""What the loader in `pjrt/payload` says where it cannot work."""
+__all__ = ["LOADER_SENTENCE", "installers", "make_gate"]
 
-_PROBE = Path(__file__).with_name("probe.py")
-_SECONDS = 900.0
-_AGAIN = "Read the output, mend it, and run the gate again."
+_AT_ONCE = 2
+"""Trials at a time: half of one is waiting for the disk."""
 
 
-def installers(runner: Runner) -> tuple[Installer, ...]:
-    """pip, and uv with the user's pip configuration."""
+def installers(runner: Runner, cache: Path | None = None) -> tuple[Installer, ...]:
+    """pip, and uv with the user's pip configuration.
+
+    Args:
+        cache: a folder of the caller's, see `Uv`.
+    """
     config = runner.run((sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list")).stdout
-    return Pip(), Uv(find_uv_bin(), uv_options(parse_config(config)))
+    options, direct = uv_options(parse_config(config)), _reached_directly(runner)
+    pip = Pip(no_index=options.no_index, direct=direct)
+    return pip, Uv(find_uv_bin(), options, cache=cache, direct=direct)
+
+
+def _reached_directly(runner: Runner) -> str:
+    """Hosts for which no proxy is asked: this machine, and those of the user's NO_PROXY."""
+    code = "import urllib.request; print(urllib.request.getproxies_environment().get('no', ''))"
+    hosts = runner.run((sys.executable, "-I", "-c", code)).stdout.strip()
+    return f"{LOOPBACK},{hosts}" if hosts else LOOPBACK
 
 
 def make_gate(
-    pythons: Mapping[str, Path] | None = None, *, with_: Callable[[Runner], Sequence[Installer]] = installers
+    pythons: Mapping[str, Path] | None = None,
+    *,
+    with_: Callable[[Runner, Path], Sequence[Installer]] = installers,
 ) -> Gate:
     """The gate.
 
     Args:
         pythons: interpreters by version; None looks for those of the set. Of a version that has none, the wheels are
             only unpacked, which the evidence counts as skipped.
-        with_: gives the installers to use.
+        with_: gives the installers to use, for a folder in which they may keep what comes from the staged index.
     """
 
     def run(room: Room) -> Iterator[Check]:
         versions = room.wheel_set.python_versions
         found = find_pythons(versions, room.runner, find_uv_bin()) if pythons is None else pythons
-        programs = with_(room.runner)
-        for version in versions:
-            for installer in programs:
-                room.progress.step(f"install with {installer.name} for Python {version}")
-                with tempfile.TemporaryDirectory(dir=room.work) as folder:
-                    yield _Installation(room, installer, version, Path(folder)).check(found.get(version))
+        with _Trials(room, found) as trials:
+            for number, installer in enumerate(with_(room.runner, room.work / "cache")):
+                # The bytes are the same, so that one environment for each Python is enough to see what jax says.
+                trials.add(installer, insists=number == 0)
+            yield from trials.checks()
 
     return Gate(name="install", tier=Tier.STRUCTURE, per_target=False, run=run)
 
 
-class InstallationError(GateError):
-    """A step of an installation failed; `code` names the kind of finding."""
+class _Trials:
+    """All trials of one run, a few at a time; nothing goes on after the block."""
 
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
+    def __init__(self, room: Room, pythons: Mapping[str, Path]) -> None:
+        self._room, self._pythons = room, pythons
+        key = room.staged.file(PYLOCK)
+        self._lock = None if room.bucket.head(key) is None else room.bucket.get(key).decode()
+        self._stopped = threading.Event()
+        self._open = contextlib.ExitStack()
+        self._pending: list[tuple[str, Future[tuple[Check, ...]]]] = []
 
+    def __enter__(self) -> Self:
+        self._pool = ThreadPoolExecutor(_AT_ONCE)
+        return self
 
-class _Installation:
-    """One installer, one Python version, one fresh environment."""
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._pool.shutdown(cancel_futures=True)
+        self._open.close()
 
-    def __init__(self, room: Room, installer: Installer, version: str, folder: Path) -> None:
-        self.room, self.installer, self.version, self.folder = room, installer, version, folder
-        self.wheels = wheels_for(room.wheel_set, version)
-        self.served: list[Served] = []
-        self.details: dict[str, Any] = {}
+    def add(self, installer: Installer, *, insists: bool) -> None:
+        """Try an installer with each Python of the set, and with a pair that does not fit."""
+        shared = self._open.enter_context(open_index(self._room)) if installer.caches else None
+        for version in self._room.wheel_set.python_versions:
+            what = f"install with {installer.name} for Python {version}"
+            self._pending.append((what, self._pool.submit(self._install, installer, version, shared, insists)))
+        what = f"resolve a wrong pair with {installer.name}"
+        self._pending.append((what, self._pool.submit(self._pair, installer, shared)))
 
-    def check(self, python: Path | None) -> Check:
-        """Install, look and import; without an interpreter only unpack and look."""
-        name, started = f"{self.installer.name} for Python {self.version}", time.monotonic()
-        skipped, findings = "", []
-        try:
-            if python is None:
-                skipped = f"no Python {self.version} on this machine: unpacked, but not imported"
-                self._unpack()
-            else:
-                self._install(python)
-        except InstallationError as problem:
-            skipped = ""
-            findings.append(error(problem.code, f"{name}: {problem.message}", _AGAIN))
-        self.details["seconds"] = round(time.monotonic() - started, 1)
-        return Check(name=name, findings=tuple(findings), skipped=skipped, details=self.details)
+    def checks(self) -> Iterator[Check]:
+        """The checks, in the order in which the trials were added."""
+        for what, future in self._pending:
+            self._room.progress.step(what)
+            yield from future.result()
 
-    def _install(self, python: Path) -> None:
-        own = self.folder / "environment"
-        interpreter = own / "bin" / "python"
-        self._do("environment-failed", self.installer.create(python, own))
-        self._staged(lambda index: self.installer.install_staged(interpreter, self._requirements(), index))
-        rest, locked = self._rest()
-        self._do("dependencies-failed", self.installer.install_rest(interpreter, rest, locked=locked))
-        self._do("install-inconsistent", self.installer.check(interpreter))
-        answer, stderr = self._probe(interpreter, None)
-        if "rocm" not in answer["platforms"]:
-            told = LOADER_SENTENCE.search(stderr)
-            if told is None:
-                raise InstallationError("loader-silent", "jax.devices() has no rocm device, and nobody says why.")
-            self.details["loader"] = told[0]
-        self.details |= {"platforms": answer["platforms"], "installed": answer["installed"]}
+    def _install(
+        self, installer: Installer, version: str, shared: StagedIndex | None, insists: bool
+    ) -> tuple[Check, ...]:
+        with self._index(shared) as index, tempfile.TemporaryDirectory(dir=self._room.work) as folder:
+            wheels = [wheel.filename for wheel in wheels_for(self._room.wheel_set, version)]
+            source = Source(
+                index=index.url,
+                wheel_set=self._room.wheel_set,
+                lock=self._lock,
+                came=lambda: index.require(wheels),
+            )
+            trial = Trial(
+                source,
+                self._room.runner,
+                installer,
+                version,
+                Path(folder),
+                insists=insists,
+                wanted=lambda: not self._stopped.is_set(),
+            )
+            return tuple(trial.checks(self._pythons.get(version)))
 
-    def _unpack(self) -> None:
-        target = self.folder / "unpacked"
-        self._staged(lambda index: self.installer.unpack(self.version, target, self._requirements(), index))
-        self._probe(Path(sys.executable), target)
+    def _pair(self, installer: Installer, shared: StagedIndex | None) -> tuple[Check, ...]:
+        version = next((v for v in self._room.wheel_set.python_versions if v in self._pythons), "")
+        if not version:
+            return (Check(name=f"wrong pair with {installer.name}", skipped="no Python of the set on this machine"),)
+        with self._index(shared) as index, tempfile.TemporaryDirectory(dir=self._room.work) as folder:
+            room = self._room
+            python = self._pythons[version]
+            return (check_pair(room.wheel_set, index.url, room.runner, installer, version, python, Path(folder)),)
 
-    def _do(self, code: str, command: Command) -> Completed:
-        try:
-            return self.room.runner.run(command.argv, env=command.env, cwd=str(self.folder), timeout=_SECONDS)
-        except ProcessError as problem:
-            raise InstallationError(code, problem.message) from problem
-
-    def _staged(self, command: Callable[[str], Command]) -> None:
-        """Install from the staged set's own index, and make sure that every wheel came from there."""
-        bucket = self.room.bucket
-        if not isinstance(bucket, DirBucket):
-            raise GateError("The install gate can serve a bucket only when it is a folder.")
-        with IndexServer(bucket.root, on_request=self.served.append) as server:
-            self._do("install-failed", command(server.url + self.room.staged.simple))
-        for wheel in self.wheels:
-            key = self.room.staged.file(wheel.filename)
-            if sum(answer.sent for answer in self.served if answer.path == key) < wheel.size:
-                raise InstallationError("install-elsewhere", f"{wheel.filename} did not come from the staged index.")
-
-    def _requirements(self) -> Path:
-        """The set's projects with the hashes of all their wheels, as a user's lock would have them."""
-        lines: dict[str, str] = {}
-        for wheel in self.room.wheel_set.wheels:
-            line = lines.get(wheel.name, f"{wheel.name}=={wheel.version}")
-            lines[wheel.name] = f"{line} --hash=sha256:{wheel.sha256}"
-        return self._write("staged.txt", lines.values())
-
-    def _rest(self) -> tuple[Path, bool]:
-        """What else has to be installed, and whether it is locked: by the set's pylock.toml if it has one."""
-        key = self.room.staged.file(PYLOCK)
-        wheel_set = self.room.wheel_set
-        if self.room.bucket.head(key) is None:
-            pins = {wheel.name: wheel.version for wheel in self.wheels} | dict(wheel_set.pins)
-            return self._write("rest.txt", (f"{name}=={pinned}" for name, pinned in pins.items())), False
-        own = {wheel.name for wheel in wheel_set.wheels}
-        lines = locked(self.room.bucket.get(key).decode(), self.version, own)
-        return self._write("rest.txt", lines), True
-
-    def _write(self, name: str, lines: Iterable[str]) -> Path:
-        path = self.folder / name
-        path.write_text("".join(f"{line}\n" for line in lines))
-        return path
-
-    def _probe(self, python: Path, target: Path | None) -> tuple[dict[str, Any], str]:
-        """Ask a Python what is installed, and let it import unless the wheels are only unpacked."""
-        wanted = {
-            wheel.name: {"version": wheel.version, "files": {member.path: member.sha256 for member in wheel.members}}
-            for wheel in self.wheels
-        }
-        pins = {name: {"version": pinned, "files": {}} for name, pinned in self.room.wheel_set.pins.items()}
-        question = {
-            "paths": None if target is None else [str(target)],
-            "distributions": wanted | ({} if target else pins),
-            "imports": [] if target else modules(self.room.wheel_set),
-            "devices": target is None,
-        }
-        argv = (str(python), "-I", str(_PROBE), json.dumps(question))
-        done = self._do("probe-failed", Command(argv=argv, env={"JAX_PLATFORMS": "", "JAX_PLATFORM_NAME": ""}))
-        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        if answer["problems"]:
-            raise InstallationError("install-untrue", "; ".join(answer["problems"]))
-        return answer, done.stderr
+    @contextlib.contextmanager
+    def _index(self, shared: StagedIndex | None) -> Iterator[StagedIndex]:
+        """The index that all trials of an installer share, or else one for this trial, which tells what it took."""
+        if shared is not None:
+            yield shared
+        else:
+            with open_index(self._room) as index:
+                yield index

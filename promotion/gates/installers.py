@@ -85,13 +85,15 @@ class Pip:
     """The pip beside this program, which works on other environments; they need none of their own.
 
     Args:
+        no_index: the user's configuration has pip ask no index.
         direct: hosts that are reached without a proxy, with commas.
     """
 
     name = "pip"
     caches = False
 
-    def __init__(self, *, direct: str = LOOPBACK) -> None:
+    def __init__(self, *, no_index: bool = False, direct: str = LOOPBACK) -> None:
+        self._no_index = no_index
         self._direct = _no_proxy(direct)
         self._alone = {**_CLEAN, **self._direct, "PIP_CONFIG_FILE": os.devnull}
 
@@ -120,9 +122,11 @@ class Pip:
         return Command(argv=(sys.executable, *_PIP, *words), env=self._alone)
 
     def resolve(self, python: Path, requirements: Path, index: str) -> Command:
-        """See `Installer`."""
-        words = (*_DRY, "--report=-", f"--extra-index-url={index}", f"--requirement={requirements}")
-        return Command(argv=(*_pip(python), *words), env={**_CLEAN, **self._direct})
+        """See `Installer`; who asks no index has to ask this one."""
+        which = "--index-url" if self._no_index else "--extra-index-url"
+        words = (*_DRY, "--report=-", f"{which}={index}", f"--requirement={requirements}")
+        asks = {"PIP_NO_INDEX": "0"} if self._no_index else {}
+        return Command(argv=(*_pip(python), *words), env={**_CLEAN, **asks, **self._direct})
 
     def resolve_alone(self, python: Path, requirements: Path, index: str, folder: Path) -> Command:
         """See `Installer`."""
@@ -212,7 +216,8 @@ class Uv:
     def install_rest(self, python: Path, requirements: Path, *, locked: bool) -> Command:
         """See `Installer`."""
         lock = ("--require-hashes", "--no-deps") if locked else ()
-        words = (f"--python={python}", "--only-binary=:all:", *lock, *self._options.arguments)
+        offline = ("--no-index",) if self._options.no_index else ()
+        words = (f"--python={python}", "--only-binary=:all:", *lock, *offline, *self._options.arguments)
         argv = (self._program, "pip", "install", *words, f"--requirement={requirements}")
         return Command(argv=argv, env={**_CLEAN, **self._options.environment})
 
@@ -228,9 +233,11 @@ class Uv:
 
     def resolve(self, python: Path, requirements: Path, index: str) -> Command:
         """See `Installer`; the index comes first, as with a user's `--index`."""
-        indexes = " ".join((index, *self._options.environment.get("UV_INDEX", "").split()))
         argv = (*self._compile(python), *self._kept(), *self._options.arguments, str(requirements))
-        return Command(argv=argv, env={**_CLEAN, **self._options.environment, "UV_INDEX": indexes, **self._direct})
+        asked = {"UV_INDEX": " ".join((index, *self._options.environment.get("UV_INDEX", "").split()))}
+        if self._options.no_index:
+            asked = {"UV_INDEX": "", "UV_DEFAULT_INDEX": index}
+        return Command(argv=argv, env={**_CLEAN, **self._options.environment, **asked, **self._direct})
 
     def resolve_alone(self, python: Path, requirements: Path, index: str, folder: Path) -> Command:
         """See `Installer`."""

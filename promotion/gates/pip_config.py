@@ -12,10 +12,15 @@ _PRECEDENCE = ("global", "install", ":env:")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UvOptions:
-    """What makes `uv pip install` ask the same indexes as pip would."""
+    """What makes `uv pip install` ask the same indexes as pip would.
+
+    Attributes:
+        no_index: pip asks no index at all, only folders.
+    """
 
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
+    no_index: bool = False
 
 
 def parse_config(text: str) -> Mapping[str, str]:
@@ -48,6 +53,7 @@ def uv_options(config: Mapping[str, str]) -> UvOptions:
     }
     arguments = [f"--allow-insecure-host={host}" for host in config.get("trusted-host", "").split()]
     return UvOptions(
-        arguments=("--index-strategy=unsafe-best-match", *(["--no-index"] if no_index else []), *arguments),
+        arguments=("--index-strategy=unsafe-best-match", *arguments),
         environment={name: value for name, value in environment.items() if value},
+        no_index=no_index,
     )

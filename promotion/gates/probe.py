@@ -6,6 +6,9 @@ Needs the standard library only. Reads a question (JSON) from its first argument
 - `distributions`: name -> {"version": ..., "files": {path: sha256}}.
 - `imports`: modules to import, in order; `devices`: ask jax for its devices afterwards.
 
+In the answer, `problems` are sentences on what is wrong, `platforms` those of jax's devices, `refusal` is what jax said
+instead of naming devices, and `gpu` whether a driver for AMD GPUs is there.
+
 The answer is the last line, since imports may print too.
 """
 
@@ -21,6 +24,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+DRIVERS = ("/sys/class/kfd/kfd/topology/nodes", "/dev/dxg")
+"""Where a driver for AMD GPUs shows itself: amdgpu, and WSL's."""
 
 
 def sha256_of(path: Path) -> str:
@@ -87,15 +93,18 @@ def main(question: dict[str, Any]) -> dict[str, Any]:
     problems = list(wrong_distributions(installed, question["distributions"]))
     problems += failed_imports(question["imports"])
     platforms: list[str] = []
+    refusal = ""
     if question["devices"] and not problems:
         try:
             devices = importlib.import_module("jax").devices()
             platforms = sorted({str(device.client.platform) for device in devices})
         except Exception as error:
-            problems.append(f"jax.devices() failed: {type(error).__name__}: {error}")
+            refusal = f"{type(error).__name__}: {error}"
     return {
         "problems": problems,
         "platforms": platforms,
+        "refusal": refusal,
+        "gpu": any(Path(place).exists() for place in DRIVERS),
         "installed": {name: items[0].version for name, items in sorted(installed.items())},
     }
 

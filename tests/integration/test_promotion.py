@@ -17,7 +17,7 @@ from ci_build.model import Evidence, Outcome, Runner
 from ci_build.runner import HostRunner
 from promotion.dirbucket import DirBucket
 from promotion.gates import coverage, inspection, install, run_gates
-from promotion.gates.installers import Installer, Pip, Uv
+from promotion.gates.installers import Installer, Uv
 from promotion.gates.pip_config import parse_config, uv_options
 from promotion.layout import StagedSet
 from promotion.policy import Policy, load_policy
@@ -31,6 +31,7 @@ from tests.support import (
     make_wheels,
     ordinary_index,
     pjrt,
+    plugin,
     set_wheel,
     write_set,
 )
@@ -79,12 +80,12 @@ def staged_in(
     return stage(bucket, write_set(folder / "set", wheels, wheel_set))
 
 
-def only_uv(runner: Runner) -> tuple[Installer, ...]:
-    return install.installers(runner)[1:]
+def only_uv(runner: Runner, cache: Path) -> tuple[Installer, ...]:
+    return install.installers(runner, cache)[1:]
 
 
-def only_pip(runner: Runner) -> tuple[Installer, ...]:
-    return (Pip(),)
+def only_pip(runner: Runner, cache: Path) -> tuple[Installer, ...]:
+    return install.installers(runner, cache)[:1]
 
 
 def installed(
@@ -111,11 +112,17 @@ def test_the_whole_way(bucket: DirBucket, tmp_path: Path, runner: HostRunner) ->
     evidences = run_gates(bucket, staged, gates, runner, steps)
     assert [e.findings for e in evidences] == [()] * 4
     (gate,) = [evidence for evidence in evidences if evidence.gate == "install"]
-    assert gate.counts == {"collected": 2, "run": 2, "passed": 2, "failed": 0, "known": 0, "skipped": 0}
-    for check in gate.details["checks"]:
-        assert check["installed"]["jax-rocm7-pjrt"] == wheels[0].wheel.version
-        assert check["installed"]["small-dependency"] == "1.0"
-        assert check["loader"].startswith("jax-rocm7-pjrt 0.10.2+rocm7.2.0 cannot use ROCm: no AMD GPU was found")
+    assert gate.counts == {"collected": 8, "run": 8, "passed": 8, "failed": 0, "known": 0, "skipped": 0}
+    checks = {check["name"]: check for check in gate.details["checks"]}
+    for program in ("pip", "uv"):
+        where = f"{program} for Python {OWN}"
+        assert checks[where]["installed"]["jax-rocm7-pjrt"] == wheels[0].wheel.version
+        assert checks[where]["installed"]["small-dependency"] == "1.0"
+        chosen = ["jax", "jax-rocm7-pjrt", "jax-rocm7-plugin", "jaxlib", "small-dependency"]
+        assert checks[f"resolution by {where}"]["chosen"] == chosen
+        loader = checks[f"loader after {where}"]["loader"]
+        assert loader == "jax-rocm7-pjrt 0.10.2+rocm7.2.0 cannot use ROCm: no AMD GPU was found. Load the driver."
+        assert checks[f"wrong pair with {program}"]["jaxlib"] == "0.11.0"
     done = promote(bucket, staged, policy, progress=steps)
     assert done.entry.tier == "structure"
     assert any("install with uv" in step for step in steps.steps)
@@ -142,7 +149,7 @@ def test_a_python_that_is_not_here_is_unpacked_and_counted_as_skipped(
     pythons = {OWN: Path(sys.executable)}
     evidence = installed(bucket, staged, runner, with_=install.installers, pythons=pythons)
     assert evidence.findings == ()
-    assert evidence.counts == {"collected": 4, "run": 2, "passed": 2, "failed": 0, "known": 0, "skipped": 2}
+    assert evidence.counts == {"collected": 10, "run": 8, "passed": 8, "failed": 0, "known": 0, "skipped": 2}
     skipped = [check for check in evidence.details["checks"] if check["outcome"] == "skipped"]
     assert {check["name"] for check in skipped} == {f"pip for Python {ABSENT}", f"uv for Python {ABSENT}"}
     assert all("unpacked, but not imported" in check["why"] for check in skipped)
@@ -154,7 +161,7 @@ def test_a_wheel_with_the_wrong_tag_cannot_be_unpacked(bucket: DirBucket, tmp_pa
     wheels = make_wheels(tmp_path / "w", pythons=(ABSENT,))
     staged = staged_in(bucket, tmp_path, wheels, (ABSENT, "3.98"))
     evidence = installed(bucket, staged, runner, with_=install.installers)
-    assert evidence.counts == {"collected": 4, "run": 2, "passed": 0, "failed": 2, "known": 0, "skipped": 2}
+    assert evidence.counts == {"collected": 6, "run": 2, "passed": 0, "failed": 2, "known": 0, "skipped": 4}
     assert "for Python 3.98" in told(evidence)
 
 
@@ -181,8 +188,72 @@ def with_pjrt(tmp_path: Path, made: Any) -> list[SetWheel]:
 def test_a_loader_that_says_nothing(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
     wheels = with_pjrt(tmp_path, pjrt(loader="def initialize():\n    pass\n"))
     message = told(installed(bucket, staged_in(bucket, tmp_path, wheels), runner))
-    assert "loader-silent: uv for Python" in message
+    assert "loader-silent: loader after uv for Python" in message
     assert "nobody says why" in message
+
+
+ONE_LINE = "import sys\n\ndef initialize():\n    sys.stderr.write({!r})\n"
+RIGHT = "jax-rocm7-pjrt 0.10.2+rocm7.2.0 cannot use ROCm: no AMD GPU was found. "
+GOES_ON = "JAX goes on without it; JAX_PLATFORMS=cpu silences this message.\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (RIGHT + "\n", "instead of one warning that ends in"),
+        (RIGHT + GOES_ON + RIGHT + GOES_ON, "instead of one warning that ends in"),
+        ("Traceback\n" + RIGHT + GOES_ON, "instead of one warning that ends in"),
+        (RIGHT.replace("7-pjrt 0.10.2+rocm7.2.0", "7-pjrt 0.1") + GOES_ON, "the warning begins otherwise"),
+        (RIGHT.replace("no AMD GPU", "no luck") + GOES_ON, "the warning begins otherwise"),
+        (RIGHT + GOES_ON, "with JAX_PLATFORMS=rocm jax does not say the same, but: platforms cpu"),
+    ],
+)
+def test_a_loader_that_says_something_else(
+    bucket: DirBucket, tmp_path: Path, runner: HostRunner, said: str, reason: str
+) -> None:
+    wheels = with_pjrt(tmp_path, pjrt(loader=ONE_LINE.format(said)))
+    message = told(installed(bucket, staged_in(bucket, tmp_path, wheels), runner))
+    assert message.startswith("loader-form: loader after uv for Python")
+    assert reason in message
+
+
+def test_of_a_loader_as_published_it_is_a_warning(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+    (first, *others) = with_pjrt(tmp_path, pjrt(loader="def initialize():\n    pass\n"))
+    first = replace(first, wheel=replace(first.wheel, source_sha256=first.wheel.sha256))
+    evidence = installed(bucket, staged_in(bucket, tmp_path, [first, *others]), runner)
+    assert evidence.outcome is Outcome.PASSED
+    assert [(finding.code, str(finding.severity)) for finding in evidence.findings] == [("loader-silent", "warning")]
+
+
+@pytest.mark.parametrize("with_", [only_pip, only_uv])
+@pytest.mark.parametrize("as_published", [False, True])
+def test_a_pair_that_metadata_does_not_forbid(
+    bucket: DirBucket, tmp_path: Path, runner: HostRunner, with_: Any, as_published: bool
+) -> None:
+    made = pjrt()
+    made.replace("Requires-Dist", "jaxlib>=0.10.2")
+    first, *others = with_pjrt(tmp_path, made)
+    if as_published:
+        first = replace(first, wheel=replace(first.wheel, source_sha256=first.wheel.sha256))
+    evidence = installed(bucket, staged_in(bucket, tmp_path, [first, *others]), runner, with_=with_)
+    assert evidence.outcome is (Outcome.PASSED if as_published else Outcome.FAILED)
+    (finding,) = evidence.findings
+    assert finding.code == "pair-accepted"
+    assert f"{first.wheel.filename} can be installed with jaxlib 0.11.0" in finding.message
+
+
+@pytest.mark.parametrize("with_", [only_pip, only_uv])
+def test_other_files_under_the_sets_names_in_the_users_index(
+    bucket: DirBucket, tmp_path: Path, runner: HostRunner, with_: Any
+) -> None:
+    wheels = make_wheels(tmp_path / "w", pythons=(OWN,))
+    other = plugin(python=OWN)
+    other.files["jax_rocm7_plugin/extra.py"] = b""
+    path = other.write(tmp_path / "ordinary")
+    path.rename(path.with_name(path.name.replace("-cp", "-1-cp", 1)))  # a build number makes it the better one
+    message = told(installed(bucket, staged_in(bucket, tmp_path, wheels), runner, with_=with_))
+    assert message.startswith("resolution-elsewhere: resolution by")
+    assert "it chose jax-rocm7-plugin with sha256" in message
 
 
 def test_a_package_that_cannot_be_imported(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
@@ -248,7 +319,7 @@ def test_wheels_that_came_from_elsewhere_do_not_count(bucket: DirBucket, tmp_pat
     wheels = make_wheels(tmp_path / "w", pythons=(OWN,))
     staged = staged_in(bucket, tmp_path, wheels)
     folder = bucket.path(staged.file("wheels.json")).parent
-    evidence = installed(bucket, staged, runner, with_=lambda _: (Cheat(folder),))
+    evidence = installed(bucket, staged, runner, with_=lambda *_: (Cheat(folder),))
     assert "install-elsewhere" in told(evidence)
 
 

@@ -57,7 +57,7 @@ def test_pip_configuration_becomes_uvs_and_no_url_is_in_argv() -> None:
 def test_proxy_client_certificate_and_no_index() -> None:
     options = uv_options(parse_config("global.proxy='http://p:1'\nglobal.client-cert='/c'\n:env:.no-index='1'\n"))
     assert options.environment == {"ALL_PROXY": "http://p:1", "SSL_CLIENT_CERT": "/c"}
-    assert "--no-index" in options.arguments
+    assert options.no_index
 
 
 def test_without_configuration_uv_is_left_alone() -> None:
@@ -66,8 +66,13 @@ def test_without_configuration_uv_is_left_alone() -> None:
 
 # Commands
 
+INSTALLERS = [
+    Pip(direct="127.0.0.1,own.example"),
+    Uv("/usr/bin/uv", uv_options({"index-url": "https://own.example"}), direct="127.0.0.1,own.example"),
+]
 
-@pytest.mark.parametrize("installer", [Pip(), Uv("/usr/bin/uv", uv_options({"index-url": "https://own.example"}))])
+
+@pytest.mark.parametrize("installer", INSTALLERS)
 def test_staged_wheels_come_by_hash_from_one_index_alone(installer: Installer) -> None:
     for command in (
         installer.install_staged(Path("/env/bin/python"), Path("/r.txt"), INDEX),
@@ -77,19 +82,49 @@ def test_staged_wheels_come_by_hash_from_one_index_alone(installer: Installer) -
         assert indexes == [f"--{'index-url' if installer.name == 'pip' else 'default-index'}={INDEX}"]
         for word in ("--require-hashes", "--no-deps", "--only-binary=:all:"):
             assert word in command.argv
-        assert command.env["NO_PROXY"] == "127.0.0.1"
+        assert command.env["NO_PROXY"] == "127.0.0.1,own.example"
         assert command.env.get("PIP_CONFIG_FILE") == (os.devnull if installer.name == "pip" else None)
         assert not any("own.example" in word for word in command.argv)
 
 
 @pytest.mark.parametrize("lock", [False, True])
-@pytest.mark.parametrize("installer", [Pip(), Uv("/usr/bin/uv", uv_options({"index-url": "https://own.example"}))])
+@pytest.mark.parametrize("installer", INSTALLERS)
 def test_the_rest_comes_from_the_users_index(installer: Installer, lock: bool) -> None:
     command = installer.install_rest(Path("/env/bin/python"), Path("/r.txt"), locked=lock)
     assert ("--require-hashes" in command.argv) is ("--no-deps" in command.argv) is lock
     assert "--isolated" not in command.argv
     assert "PIP_CONFIG_FILE" not in command.env
     assert (command.env.get("UV_DEFAULT_INDEX") == "https://own.example") is (installer.name == "uv")
+
+
+@pytest.mark.parametrize("no_index", [False, True])
+def test_a_resolution_asks_the_users_indexes_and_the_staged_one(no_index: bool) -> None:
+    python, wanted = Path("/env/bin/python"), Path("/r.txt")
+    pip = Pip(no_index=no_index).resolve(python, wanted, INDEX)
+    assert f"--{'index-url' if no_index else 'extra-index-url'}={INDEX}" in pip.argv
+    assert pip.env.get("PIP_NO_INDEX") == ("0" if no_index else None)
+    config = {"extra-index-url": "https://one.example https://two.example", "no-index": "yes" if no_index else "no"}
+    uv = Uv("uv", uv_options(config)).resolve(python, wanted, INDEX)
+    assert "--no-index" not in uv.argv
+    if no_index:
+        assert (uv.env["UV_DEFAULT_INDEX"], uv.env["UV_INDEX"]) == (INDEX, "")
+    else:
+        assert uv.env["UV_INDEX"] == f"{INDEX} https://one.example https://two.example"
+
+
+def test_what_pip_chose_is_read_from_its_report() -> None:
+    item = {"metadata": {"name": "Jax_Lib"}, "download_info": {"archive_info": {"hashes": {"sha256": "12"}}}}
+    assert Pip().chosen(json.dumps({"install": [item]})) == {"jax-lib": {"12"}}
+    for text in ("", "{}", json.dumps({"install": [{"metadata": {}}]})):
+        with pytest.raises(ValueError):  # noqa: PT011 - json's own, or ours
+            Pip().chosen(text)
+
+
+def test_what_uv_chose_is_read_from_its_lock() -> None:
+    uv = Uv("uv", uv_options({}))
+    assert uv.chosen(LOCK)["jaxlib"] == {"1" * 64}
+    with pytest.raises(ValueError, match="lock"):
+        uv.chosen('lock-version = "9.0"')
 
 
 # What is installed

@@ -1,0 +1,85 @@
+"""A wrong pair: the set's wheels with the jaxlib of the next minor must be refused by the resolver, by metadata alone.
+
+Such a pair loads, registers, and then fails at every compilation, so nothing but the metadata can forbid it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from packaging.version import Version
+
+from ci_build.model import Completed, Finding, Runner, Severity, Wheel, WheelSet
+from promotion.gates import Check, error
+from promotion.gates.installers import Installer
+from promotion.gates.requirements import wheels_for
+
+_JAXLIB = "jaxlib"
+_SECONDS = 300.0
+_REFUSED = re.compile(r"conflicting dependencies|ResolutionImpossible|depends? on jaxlib")
+"""What pip and uv say when requirements contradict each other, and not when a file or an index is missing."""
+
+
+def check_pair(
+    wheel_set: WheelSet, index: str, runner: Runner, installer: Installer, version: str, python: Path, folder: Path
+) -> Check:
+    """Ask a resolver for each of the set's wheels together with the jaxlib of the next minor.
+
+    That jaxlib is made up, of metadata alone, so that the answer does not depend on what an index has. That the right
+    jaxlib is accepted is what every installation shows.
+
+    Args:
+        index: URL of the set's own index.
+        version: of `python`.
+        folder: an empty folder.
+    """
+    started, jaxlib = time.monotonic(), _next_minor(wheel_set)
+    write_jaxlib(folder, jaxlib)
+    findings: list[Finding] = []
+    for wheel in wheels_for(wheel_set, version):
+        if wheel.name != _JAXLIB:
+            requirements = folder / f"{wheel.name}.txt"
+            requirements.write_text(f"{wheel.name}=={wheel.version}\n{_JAXLIB}=={jaxlib}\n")
+            command = installer.resolve_alone(python, requirements, index, folder)
+            done = runner.run(command.argv, env=command.env, cwd=str(folder), check=False, timeout=_SECONDS)
+            findings += _judged(wheel, jaxlib, done)
+    details = {"jaxlib": jaxlib, "seconds": round(time.monotonic() - started, 1)}
+    return Check(name=f"wrong pair with {installer.name}", findings=tuple(findings), details=details)
+
+
+def _judged(wheel: Wheel, jaxlib: str, done: Completed) -> Iterator[Finding]:
+    if done.returncode == 0:
+        text = f"{wheel.filename} can be installed with jaxlib {jaxlib}, with which it fails at every compilation."
+        found = error("pair-accepted", text, "Let its Requires-Dist name the jaxlib versions that it works with.")
+        yield replace(found, severity=Severity.WARNING) if wheel.as_published else found
+    elif not _REFUSED.search(done.stdout + done.stderr):
+        said = (done.stdout + done.stderr).strip()
+        text = f"{wheel.filename} with jaxlib {jaxlib} is refused, but for another reason: {said}"
+        yield error("pair-untried", text, "Read the output, mend it, and run the gate again.")
+
+
+def _next_minor(wheel_set: WheelSet) -> str:
+    """The jaxlib that comes a minor after the set's own."""
+    own = [wheel.version for wheel in wheel_set.wheels if wheel.name == _JAXLIB]
+    major, minor = Version(own[0] if own else wheel_set.jax_version).release[:2]
+    return f"{major}.{minor + 1}.0"
+
+
+def write_jaxlib(folder: Path, version: str) -> Path:
+    """Write a jaxlib of metadata alone."""
+    info = f"{_JAXLIB}-{version}.dist-info"
+    files = {
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {_JAXLIB}\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: jax-rocm-release\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    path = folder / f"{_JAXLIB}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+        archive.writestr(f"{info}/RECORD", "".join(f"{name},,\n" for name in (*files, f"{info}/RECORD")))
+    return path
