@@ -198,6 +198,7 @@ def _set_up(lock: str) -> None:
     try:
         if _satisfies(lock):
             return  # Somebody else did it while this process waited.
+        lock = _as_much_as_before(lock)
         # Adding packages harms no program that runs from `.venv`; making it anew does.
         if not _only_adds(lock):
             descriptors.append(_locked(fcntl.LOCK_EX, patience=PATIENCE))
@@ -211,6 +212,14 @@ def _set_up(lock: str) -> None:
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def _as_much_as_before(lock: str) -> str:
+    # A developer whose `.venv` is made anew by `ci_build` shall not lose the tools of `test`.
+    had = _stamp().get("locks", {})
+    return next(
+        (wider for wider, covered in COVERS.items() if wider in had and lock in covered and wider != lock), lock
+    )
 
 
 def _only_adds(lock: str) -> bool:

@@ -24,6 +24,8 @@ CHECKS = {
     "import contracts": ("lint-imports", "--no-logo", "--no-cache"),
     "mypy --strict": ("mypy",),
 }
+CLOSELY = {"-s", "--capture=no", "--pdb", "--trace", "--collect-only", "--co"}
+"""Options of pytest that make sense in one process only."""
 USAGE = "python3 build/test [--fast | --unit] [--offline] [--heavy] [--jobs N] [pytest arguments]"
 
 
@@ -123,8 +125,9 @@ def main(argv: Sequence[str]) -> int:
     steps = [] if options.unit else run_checks()
 
     chosen = [] if any("::" in word or word.endswith((".py", "/")) for word in rest) else [ROOT / "tests"]
-    # A few tests that somebody names are for looking at closely: in this process, where a debugger works.
-    jobs = options.jobs if options.jobs is not None else len(os.sched_getaffinity(0)) if chosen else 0
+    jobs = len(os.sched_getaffinity(0)) if options.jobs is None else options.jobs
+    if options.jobs is None and (not chosen or not CLOSELY.isdisjoint(rest)):
+        jobs = 0  # Somebody looks closely at a few tests: in this process, where output shows and a debugger works.
     if chosen and left_out:
         chosen = [ROOT / "tests" / "unit"]
     settings = [f"--rootdir={ROOT}", f"--config-file={ROOT / 'pyproject.toml'}"]

@@ -7,7 +7,10 @@ doctor` comes here without making `.venv`. Files of the machine and of the exami
     machine        system, driver, devices, GPUs
     rocm           which ROCm is where
     packages       jax packages, their pins, their libraries
-    sets           what an index offers for this machine
-    diagnosis      all those facts -> problems, each with its remedy; pure
+    sets           which wheel sets an index offers
+    choice         which of them, or which published wheels, belong on this machine
+    diagnosis      facts about the machine -> problems, each with its remedy; pure, as are the next two
+    diagnosis_packages   the same for ROCm, Python and packages
+    remedies       the commands that mend things
     screen         facts and problems -> what a person reads
 """

@@ -30,7 +30,7 @@ def examine(here: Surroundings, index: str = "") -> Facts:
     core = installed.get("rocm-sdk-core")
     trees = rocm.look(here, core.version if core else "")
     offers, index_error = _offers(index)
-    major = trees.found[0].major if trees.found else 0
+    major = choice.wanted_major(installed.values(), (tree.major for tree in trees.found))
     fitting = choice.fitting(offers, here.python.minor, looked.names, major, here.finders)
     return Facts(
         environ=here.environ,

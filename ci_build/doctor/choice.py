@@ -66,6 +66,15 @@ def fitting(
     return tuple(sorted(fits, key=lambda offer: bool(major) and offer.major != major))
 
 
+def wanted_major(installed: Iterable[Package], found: Iterable[int]) -> int:
+    """The ROCm major to stay with: of the packages that are there, else of the ROCm that is there; 0 when neither says.
+
+    Nobody makes wheels any more for a ROCm older than that of the published ones.
+    """
+    majors = {package.major for package in installed if package.major >= ROCM_MAJOR}
+    return next(iter(majors)) if len(majors) == 1 else next((m for m in found if m >= ROCM_MAJOR), 0)
+
+
 def choose(offers: Sequence[Offer], installed: Mapping[str, Package], names: Sequence[str], major: int) -> Choice:
     """Choose among fitting sets, else published wheels: those for the jax that is there, else the usual ones."""
     if offers:

@@ -35,7 +35,8 @@ def of_rocm(facts: Facts) -> Iterator[Problem]:
     majors = {rocm.major for rocm in trees.found if rocm.major}
     if majors and not majors & needs:
         have = ", ".join(f"{rocm.version or rocm.major} in {rocm.folder}" for rocm in trees.found)
-        yield error("rocm-major", f"The packages need ROCm {max(needs)}, and there is ROCm {have}.", install)
+        remedy = _other_packages(facts) if facts.choice.major in majors else (install,)
+        yield error("rocm-major", f"The packages need ROCm {max(needs)}, and there is ROCm {have}.", *remedy)
     first = trees.found[0]
     others = [rocm for rocm in trees.found[1:] if rocm.version and rocm.version != first.version]
     if first.layout == "LD_LIBRARY_PATH" and others:
@@ -49,6 +50,12 @@ def of_rocm(facts: Facts) -> Iterator[Problem]:
         names = sorted({name for names in facts.packages.lacking.values() for name in names})
         files = ", ".join(sorted({Path(file).name for file in facts.packages.lacking}))
         yield error("library-missing", f"{', '.join(names)}, needed by {files}, is nowhere.", install)
+
+
+def _other_packages(facts: Facts) -> tuple[str, str]:
+    chosen, python = facts.choice, facts.python
+    wrong = [p.name for p in facts.packages.installed.values() if p.major and p.major != chosen.major]
+    return remedies.uninstall(python, *wrong), remedies.install(python, chosen.packages, chosen.index)
 
 
 def of_python(facts: Facts) -> Iterator[Problem]:
@@ -78,9 +85,8 @@ def of_packages(facts: Facts, finders: Finders) -> Iterator[Problem]:
     yield from _too_much(facts, install)
     missing = _missing(facts)
     if missing:
-        yield error(
-            "not-installed", f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed.", install
-        )
+        names = ", ".join(missing[:-1]) + " and " * (len(missing) > 1) + missing[-1]
+        yield error("not-installed", f"{names} {'is' if len(missing) == 1 else 'are'} not installed.", install)
     misfits = [*_misfits(packages.installed, finders)]
     if misfits:
         yield error("misfit", " ".join(misfits), install)
@@ -115,13 +121,11 @@ def _no_set(facts: Facts) -> Problem:
 def _too_much(facts: Facts, install: str) -> Iterator[Problem]:
     packages, python = facts.packages, facts.python
     majors = sorted({package.major for package in packages.installed.values() if package.major})
-    wrong = [p.name for p in packages.installed.values() if p.major and p.major != facts.choice.major]
     if len(majors) > 1:
         yield error(
             "several-majors",
             f"Packages for ROCm {' and '.join(map(str, majors))} are side by side; one process can use one of them.",
-            remedies.uninstall(python, *wrong),
-            install,
+            *_other_packages(facts),
         )
     for package in packages.shadowed:
         kept = packages.installed[package.name]
@@ -147,12 +151,10 @@ def _too_much(facts: Facts, install: str) -> Iterator[Problem]:
 
 
 def _missing(facts: Facts) -> list[str]:
-    installed, majors = (
-        facts.packages.installed,
-        sorted({p.major for p in facts.packages.installed.values() if p.major}),
-    )
-    major = majors[0] if len(majors) == 1 else facts.choice.major
-    wanted = ("jax", "jaxlib", f"jax-rocm{major}-pjrt", f"jax-rocm{major}-plugin")
+    installed = facts.packages.installed
+    series = {package.name.rpartition("-")[0] for package in installed.values() if package.part}
+    names = series if len(series) == 1 else {f"jax-rocm{facts.choice.major}"}
+    wanted = ("jax", "jaxlib", *(f"{name}-{part}" for name in names for part in ("pjrt", "plugin")))
     return [name for name in wanted if name not in installed]
 
 

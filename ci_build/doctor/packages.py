@@ -48,9 +48,9 @@ class Package:
 
     @property
     def major(self) -> int:
-        """The ROCm major in the name of a pjrt or plugin; 0 for any other."""
+        """The ROCm major that a pjrt or plugin is for; 0 for any other. Packages for ROCm 6 are called rocm60."""
         found = _NATIVE.fullmatch(self.name)
-        return int(found[1]) if found else 0
+        return (6 if found[1] == "60" else int(found[1])) if found else 0
 
     @property
     def part(self) -> str:

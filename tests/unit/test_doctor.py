@@ -103,6 +103,17 @@ def _other_major(m: FakeMachine) -> None:
     m.rocm("opt/rocm", "6.4.1-83", "libamdhip64.so.6")
 
 
+def _old_packages(m: FakeMachine) -> None:
+    m.uninstall("jax-rocm7-pjrt", "jax-rocm7-plugin")
+    m.native("pjrt", 60)
+    m.native("plugin", 60)
+
+
+def _newer_rocm(m: FakeMachine) -> None:
+    m.remove("opt/rocm")
+    m.rocm("opt/rocm", "10.1.0", "libamdhip64.so.10")
+
+
 def _second_major(m: FakeMachine) -> None:
     m.native("pjrt", 8)
     m.native("plugin", 8)
@@ -198,6 +209,13 @@ CASES = {
         "rocm-path", lambda m: m.environ.update(ROCM_PATH="/nowhere"), "ROCM_PATH=/nowhere holds", ("unset ROCM_PATH",)
     ),
     "another ROCm": Case("rocm-major", _other_major, "need ROCm 7, and there is ROCm 6.4.1 in", (ROCM_WHEELS,)),
+    "a newer ROCm": Case("rocm-major", _newer_rocm, "need ROCm 7, and there is ROCm 10.1.0 in", (ROCM_WHEELS,)),
+    "packages for ROCm 6": Case(
+        "rocm-major",
+        _old_packages,
+        "need ROCm 6, and there is ROCm 7.2.0 in",
+        (f"{PIP} uninstall -y jax-rocm60-pjrt jax-rocm60-plugin", INSTALL),
+    ),
     "an older ROCm first": Case(
         "rocm-mixed", _rocm_before, "ROCm 7.0.1 before 7.2.0", ("unset LD_LIBRARY_PATH",), Severity.WARNING
     ),
@@ -219,7 +237,12 @@ CASES = {
         "without GIL",
         ("uv venv --seed --python 3.12 ~/jax-rocm", INSTALL.replace(PYTHON, "~/jax-rocm/bin/python")),
     ),
-    "nothing installed": Case("not-installed", _nothing_installed, "jax-rocm7-plugin are not installed", (INSTALL,)),
+    "nothing installed": Case(
+        "not-installed",
+        _nothing_installed,
+        "jax, jaxlib, jax-rocm7-pjrt and jax-rocm7-plugin are not installed",
+        (INSTALL,),
+    ),
     "no plugin": Case(
         "not-installed", lambda m: m.uninstall("jax-rocm7-plugin"), "jax-rocm7-plugin is not installed", (INSTALL,)
     ),
@@ -306,6 +329,9 @@ def test_one_cause_has_one_message(machine: FakeMachine) -> None:
     machine.native("plugin")
     machine.remove("opt/rocm")
     assert only(machine.problems()).code == "rocm-missing", "that libraries are missing goes without saying"
+    machine.rocm("opt/rocm", "7.2.0")
+    _old_packages(machine)
+    assert only(machine.problems()).code == "rocm-major"
 
 
 @pytest.mark.parametrize(
@@ -460,6 +486,8 @@ def test_among_fitting_sets_the_one_for_the_rocm_at_hand_is_preferred(machine: F
     where = write_index(tmp_path / "i", (eight, {"gfx942": "compiled"}), (wheel_set(), {"gfx942": "compiled"}))
     assert [offer.rocm for offer in machine.facts(where).fitting] == ["7.2.0", "8.0.0"]
     machine.remove("opt/rocm")
+    assert [offer.rocm for offer in machine.facts(where).fitting] == ["7.2.0", "8.0.0"], "as for the packages at hand"
+    machine.uninstall("jax-rocm7-pjrt", "jax-rocm7-plugin")
     assert [offer.rocm for offer in machine.facts(where).fitting] == ["8.0.0", "7.2.0"], "else the newest"
 
 

@@ -144,6 +144,20 @@ def test_more_is_added_to_a_sound_venv_and_an_unfinished_addition_starts_anew(
     assert made == ["installing", "created", "installing"]
 
 
+def test_a_venv_made_anew_holds_the_developers_tools_again(ready: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed: list[str] = []
+    monkeypatch.setattr(_venv, "_create", lambda descriptors: (ready / ".venv" / "stamp.json").unlink())
+    monkeypatch.setattr(_venv, "_install", lambda lock, descriptors, line: installed.append(lock))
+    (ready / "build" / "requirements.lock").write_text("one==2 --hash=sha256:00\n")
+    _venv._set_up("requirements.lock")
+    _venv._write_stamp({name: _venv._digest(name) for name in _venv.COVERS["requirements-dev.lock"]})
+    (ready / "build" / "requirements.lock").write_text("one==3 --hash=sha256:00\n")
+    _venv._set_up("requirements.lock")
+    assert installed == ["requirements.lock", "requirements-dev.lock"]
+    assert _venv._satisfies("requirements.lock")
+    assert _venv._satisfies("requirements-dev.lock")
+
+
 def test_a_python_without_ensurepip_is_explained(ready: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(_venv.SetupError, match="apt install python3-venv"):
