@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from ci_build.errors import GateError, RequestError
 from ci_build.model import Evidence, Outcome, Severity, Tier
+from promotion import corpus
 from promotion.dirbucket import DirBucket
 from promotion.evidence import dump_evidence
 from promotion.gates.code_checks import CodeObject, Kernel
@@ -320,8 +322,15 @@ def test_a_budget_with_mistakes(tmp_path: Path, change: tuple[str, str]) -> None
         load_budget(tmp_path / "b.toml")
 
 
-def test_the_budget_of_the_house_can_be_read() -> None:
-    assert len(load_budget().sha256) == 64
+def test_every_entry_of_the_house_is_about_something() -> None:
+    programs = [program.name for program in corpus.programs()]
+    for allowance in load_budget().allowances:
+        for pattern in allowance.programs:
+            assert any(fnmatchcase(program, pattern) for program in programs), pattern
+        for pattern in allowance.targets:
+            assert any(fnmatchcase(target, pattern) for target in corpus.specs()), pattern
+        assert allowance.jax, "which versions of jax it was seen with"
+        assert allowance.matrix_cores_idle or allowance.vgpr_spills or allowance.sgpr_spills or allowance.scratch_bytes
 
 
 # Drift
