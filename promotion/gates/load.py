@@ -9,7 +9,7 @@ from pathlib import Path
 from packaging.version import Version
 from uv import find_uv_bin
 
-from ci_build.errors import GateError
+from ci_build.errors import CiBuildError
 from ci_build.model import Finding, Severity, Tier
 from promotion.gates import Check, Gate, Room, error, golden
 from promotion.gates.loading import PJRT, PLUGIN, Loading
@@ -40,13 +40,13 @@ def make_gate(*, rocm: Path | None = None, update_golden: bool = False, root: Pa
             try:
                 site = make_site(room, version)
                 libraries = rocm_libraries(room, site, rocm)
-            except GateError as problem:
+                loading = Loading(room, site, libraries)
+            except CiBuildError as problem:
                 finding = error("site-failed", problem.message, problem.hint or "Run the gate again.")
                 yield Check(name=f"Python {version}", findings=(finding,))
                 continue
             room.progress.step(f"load with {libraries.kind} in Python {version}")
             yield _proof(version, libraries, first=version == next(iter(present)))
-            loading = Loading(room, site, libraries)
             yield from loading.checks()
             yield Check(name=f"Python {version}: golden lists", findings=tuple(compare(loading, root, update=update)))
             update = False

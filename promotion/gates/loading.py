@@ -65,7 +65,8 @@ class Loading:
 
     def __init__(self, room: Room, site: Site, libraries: RocmLibraries) -> None:
         self.room, self.site, self.rocm = room, site, libraries
-        self.env = {**site.env, **libraries.env}
+        # Where there are GPUs and a real ROCm, they are hidden: what is to be seen is the end without one.
+        self.env = {**site.env, **libraries.env, "HIP_VISIBLE_DEVICES": "-1"}
         self.libraries = tuple(_libraries(room, site.version))
         self.found: dict[str, dict[str, dict[str, str | int]]] = {part: {} for part in golden.PARTS}
         self.unseen: set[str] = set()

@@ -196,6 +196,8 @@ def test_a_damaged_manifest_is_named(tmp_path: Path, index: Path) -> None:
     room = room_with(tmp_path, index, b"{", hashlib.sha256(b"{").hexdigest())
     with pytest.raises(InputError, match="The ROCm manifest cannot be read"):
         rocm_libraries(room, site_in(tmp_path), None)
+    (check,) = load.make_gate().run(room)
+    assert [finding.code for finding in check.findings] == ["site-failed"]
 
 
 def test_a_real_tree_goes_before_everything_else(tmp_path: Path, index: Path) -> None:
