@@ -90,13 +90,13 @@ class Watch:
 
 def _processes() -> Iterator[tuple[int, tuple[int, str, int]]]:
     """Number -> parent, time of its start, resident bytes (proc(5), /proc/PID/stat: fields 4, 22 and 24)."""
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
             try:
-                fields = Path("/proc", name, "stat").read_text().rpartition(") ")[2].split()
+                fields = (folder / "stat").read_text().rpartition(") ")[2].split()
             except OSError:
                 continue
-            yield int(name), (int(fields[1]), fields[19], int(fields[21]) * _PAGE)
+            yield int(folder.name), (int(fields[1]), fields[19], int(fields[21]) * _PAGE)
 
 
 def _started(pid: int) -> str:

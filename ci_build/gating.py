@@ -28,7 +28,7 @@ _USED_BY = {
     "targets": ("coverage", "compile"),
     "rocm": ("abi", "load", "compile"),
     "corpus": ("compile",),
-    "programs": ("compile",),
+    "program": ("compile",),
     "jobs": ("compile",),
     "update_golden": ("load",),
 }
@@ -43,7 +43,7 @@ class Told:
         targets: gfx targets or families, as words; None means those of the set.
         rocm: root of a real ROCm tree; None makes stand-ins.
         corpus: of the compile gate: "small" or "full"; empty means small.
-        programs: names of programs or groups of the corpus to compile instead; such evidence is not kept.
+        program: names of programs or groups of the corpus to compile instead; such evidence is not kept.
         jobs: compilers at once; None: as many as there are cores and memory for.
         update_golden: accept what the wheels register as the golden lists.
         redo: run also what passed before.
@@ -52,7 +52,7 @@ class Told:
     targets: str | None = None
     rocm: Path | None = None
     corpus: str = ""
-    programs: tuple[str, ...] = ()
+    program: tuple[str, ...] = ()
     jobs: int | None = None
     update_golden: bool = False
     redo: bool = False
@@ -86,7 +86,7 @@ def make_gate(name: str, told: Told, reporter: Reporter) -> Gate:
         case "compile":
             how = compile_gate.Options(
                 corpus=told.corpus or options.CORPORA[0],
-                programs=told.programs,
+                programs=told.program,
                 jobs=told.jobs,
                 rocm=told.rocm,
                 live=reporter.live_table,

@@ -21,7 +21,7 @@ from ci_build.cli.common import State, host_runner, print_json
     help="Compare and load with the ROCm in this folder, not with the set's manifest and stand-ins.",
 )
 @click.option("--corpus", type=click.Choice(options.CORPORA), help="Programs to compile; small if not given.")
-@click.option("--program", "programs", multiple=True, metavar="NAME", help="Compile only this one, or this group.")
+@click.option("--program", multiple=True, metavar="NAME", help="Compile only this one, or this group.")
 @click.option("--jobs", metavar="N", type=click.IntRange(1), help="Compilers at once; else as cores and memory allow.")
 @click.option("--update-golden", is_flag=True, help="Accept what the wheels register; the change shows in review.")
 @click.option("--redo", is_flag=True, help="Run also what passed on this set before.")
@@ -37,7 +37,7 @@ def gate(
     targets: str | None,
     rocm: Path | None,
     corpus: str | None,
-    programs: tuple[str, ...],
+    program: tuple[str, ...],
     jobs: int | None,
     junit: Path | None,
     bucket: Path,
@@ -58,7 +58,7 @@ def gate(
         targets=targets,
         rocm=rocm,
         corpus=corpus or "",
-        programs=programs,
+        program=program,
         jobs=jobs,
         update_golden=update_golden,
         redo=redo,
