@@ -12,16 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from ci_build import layouts
-from ci_build.errors import GateError
 from ci_build.model import GfxTarget, RocmVersion, Tier, WheelSet
-from ci_build.wheel.manifest import ROCM_MANIFEST, Library, Manifest, dump_manifest, load_manifest
+from ci_build.wheel.manifest import ROCM_MANIFEST, Library, Manifest, dump_manifest
 from ci_build.wheel.manylinux import platform_libraries
-from promotion.bucket import sha256_of
 from promotion.gates import Check, Gate, Room
 from promotion.gates.abi_layouts import layout_checks
 from promotion.gates.abi_members import PLATFORM, Member, read_members
 from promotion.gates.abi_symbols import Offer, needs_unmet, symbols_unmet
 from promotion.gates.requirements import wheels_for
+from promotion.gates.rocm_manifest import set_manifest
 
 _NONE = (
     f"The set has no {ROCM_MANIFEST}, so nobody knows what its ROCm exports: make one from that ROCm with "
@@ -47,22 +46,6 @@ def make_gate(manifest: Manifest | None = None) -> Gate:
     table = Path(layouts.__file__).with_suffix(".toml").read_bytes()
     settings = {"manifest": told, "layouts": hashlib.sha256(table).hexdigest(), "platform": PLATFORM}
     return Gate(name="abi", tier=Tier.STRUCTURE, per_target=False, run=run, settings=settings)
-
-
-def set_manifest(room: Room) -> Manifest | None:
-    """The manifest that a staged set carries.
-
-    Raises:
-        GateError: it is not the one that wheels.json names.
-        InputError: it cannot be read.
-    """
-    wanted = room.wheel_set.files.get(ROCM_MANIFEST)
-    if wanted is None:
-        return None
-    data = room.bucket.get(room.staged.file(ROCM_MANIFEST))
-    if (found := sha256_of(data)) != wanted:
-        raise GateError(f"The staged {ROCM_MANIFEST} has sha256 {found}, not {wanted}.", hint="Stage the set again.")
-    return load_manifest(data)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

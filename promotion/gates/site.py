@@ -14,13 +14,13 @@ from ci_build.errors import ElfError, GateError, ProcessError
 from ci_build.layouts import allowed_sonames
 from ci_build.model import PYLOCK, RocmVersion
 from ci_build.wheel.elf import Elf
-from ci_build.wheel.manifest import ROCM_MANIFEST, Manifest, from_needs, load_manifest
-from promotion.bucket import sha256_of
+from ci_build.wheel.manifest import Manifest, from_needs
 from promotion.gates import Room
 from promotion.gates.installers import Command, Uv
 from promotion.gates.pip_config import parse_config, uv_options
 from promotion.gates.pythons import find_pythons
 from promotion.gates.requirements import locked, wheels_for
+from promotion.gates.rocm_manifest import set_manifest
 from promotion.gates.stubs import write_stubs
 
 TREE, FROM_MANIFEST, FROM_NEEDS = "tree", "stubs from the manifest", "stubs from the wheel's own needs"
@@ -120,22 +120,15 @@ def rocm_libraries(room: Room, site: Site, rocm: Path | None) -> RocmLibraries:
         if not any(path for folder in folders for path in folder.glob("libamdhip64.so*")):
             raise GateError(f"{rocm} holds no libamdhip64.so in lib.", hint="Give the root of a ROCm tree.")
         return _libraries(rocm, folders, TREE)
-    kind = FROM_MANIFEST if ROCM_MANIFEST in room.wheel_set.files else FROM_NEEDS
-    manifest = _manifest(room) if kind == FROM_MANIFEST else _needs(room, site)
-    folder = room.shared / ("rocm" if kind == FROM_MANIFEST else f"rocm-for-{site.version}")
-    return _libraries(folder, write_stubs(manifest, folder), FROM_NEEDS if manifest.weak else kind)
+    carried = set_manifest(room)
+    manifest = carried or _needs(room, site)
+    folder = room.shared / ("rocm" if carried else f"rocm-for-{site.version}")
+    return _libraries(folder, write_stubs(manifest, folder), FROM_NEEDS if manifest.weak else FROM_MANIFEST)
 
 
 def _libraries(folder: Path, folders: Iterable[Path], kind: str) -> RocmLibraries:
     env = {"ROCM_PATH": str(folder), "LD_LIBRARY_PATH": ":".join(map(str, folders)), "LD_BIND_NOW": "1"}
     return RocmLibraries(folder=folder, weak=kind == FROM_NEEDS, kind=kind, env=env)
-
-
-def _manifest(room: Room) -> Manifest:
-    data = room.bucket.get(room.staged.file(ROCM_MANIFEST))
-    if (found := sha256_of(data)) != (wanted := room.wheel_set.files[ROCM_MANIFEST]):
-        raise GateError(f"The staged {ROCM_MANIFEST} has sha256 {found}, not {wanted}.", hint="Stage the set again.")
-    return load_manifest(data)
 
 
 def _needs(room: Room, site: Site) -> Manifest:
