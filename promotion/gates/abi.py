@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from ci_build import layouts
-from ci_build.model import GfxTarget, RocmVersion, Tier, WheelSet
+from ci_build.model import Finding, GfxTarget, RocmVersion, Severity, Tier, WheelSet
 from ci_build.wheel.manifest import ROCM_MANIFEST, Library, Manifest, dump_manifest
 from ci_build.wheel.manylinux import platform_libraries
 from promotion.gates import Check, Gate, Room
@@ -22,13 +22,11 @@ from promotion.gates.abi_symbols import Offer, needs_unmet, symbols_unmet
 from promotion.gates.requirements import wheels_for
 from promotion.gates.rocm_manifest import set_manifest
 
-_NONE = (
-    f"The set has no {ROCM_MANIFEST}, so nobody knows what its ROCm exports: make one from that ROCm with "
-    "`ci_build rocm manifest PATH` and build the set with --rocm-manifest, or give this gate --rocm PATH."
-)
-_WEAK = (
-    "The manifest was made from what wheels need, which proves nothing about a ROCm: make one with "
-    "`ci_build rocm manifest PATH`."
+_NONE = f"The set has no {ROCM_MANIFEST}, so nobody knows what its ROCm exports; symbols were not compared."
+_WEAK = "The manifest was made from what wheels need, which proves nothing about a ROCm; symbols were not compared."
+_MAKE_ONE = (
+    "Make one from that ROCm with `ci_build rocm manifest PATH` and build the set with --rocm-manifest, or give this "
+    "gate --rocm PATH."
 )
 
 
@@ -114,7 +112,8 @@ def _rocm_checks(wheel_set: WheelSet, members: Sequence[Member], rocm: _Rocm) ->
                 findings += symbols_unmet(member.elf, offers, system, rocm.name)
             yield Check(name=f"{member.name}: {rocm.name}", findings=tuple(map(member.named, findings)))
     if rocm.unproved:
-        yield Check(name=f"symbols of {rocm.name}", skipped=rocm.unproved)
+        told = Finding(code="rocm-unknown", severity=Severity.WARNING, message=rocm.unproved, remedy=_MAKE_ONE)
+        yield Check(name=f"symbols of {rocm.name}", skipped=f"{rocm.unproved} {_MAKE_ONE}", findings=(told,))
 
 
 def _together(wheel_set: WheelSet, members: Sequence[Member], version: str) -> list[Member]:

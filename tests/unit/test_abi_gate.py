@@ -178,6 +178,7 @@ def test_without_a_manifest_symbols_are_skipped_with_a_remedy_and_all_else_runs(
     evidence = judge(tmp_path, made, None, carried=carried)
     assert evidence.counts["skipped"] == 1
     assert "`ci_build rocm manifest PATH`" in checks(evidence)["symbols of ROCm 7.2.0"]["why"]
+    assert "symbols were not compared" in warnings(evidence)["rocm-unknown"]
     assert set(errors(evidence)) == {"needed-unresolved"}
     assert "libnuma.so.1" in errors(evidence)["needed-unresolved"]
     assert sum(name.startswith("layout ") for name in checks(evidence)) == 6
