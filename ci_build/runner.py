@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -46,11 +47,12 @@ class ProcessResult:
 
 @dataclass
 class _Stream:
-    """One pipe of a child: decodes incrementally, hands whole lines on, keeps the text."""
+    """One pipe of a child: decodes incrementally, hands whole lines on, keeps the text or at least its end."""
 
     pipe: IO[bytes]
     sink: LineSink | None
-    text: list[str] = field(default_factory=list)
+    keep: int | None
+    text: deque[str] = field(default_factory=deque)
     pending: str = ""
 
     def __post_init__(self) -> None:
@@ -59,6 +61,10 @@ class _Stream:
     def feed(self, data: bytes) -> None:
         chunk = self._decoder.decode(data, final=not data)
         self.text.append(chunk)
+        if self.keep is not None:
+            while len(self.text) > 1 and sum(map(len, self.text)) - len(self.text[0]) >= self.keep:
+                self.text.popleft()
+            self.pending = self.pending[-self.keep :]
         *lines, self.pending = (self.pending + chunk).split("\n")
         if not data and self.pending:
             lines.append(self.pending)
@@ -115,6 +121,7 @@ class HostRunner:
         timeout: float | None = None,
         on_line: LineSink | None = None,
         watch: Watch | None = None,
+        keep: int | None = None,
     ) -> ProcessResult:
         """Run one command to its end; when this call is interrupted, its whole process group ends.
 
@@ -127,6 +134,7 @@ class HostRunner:
             on_line: receives each line of its standard output instead of the runner's sink.
             watch: looks at the running command several times a second, given its process id; a clause that it returns
                 says why the command has to be stopped, and ProcessError is raised.
+            keep: of what it prints, keep about so many characters of each stream, the last ones; None keeps all.
         """
         if self._echo is not None:
             self._echo(render(argv, env))
@@ -158,7 +166,7 @@ class HostRunner:
             return min(waits, default=None)
 
         try:
-            out, err = _drain(process, on_line or self._sink, self._sink, patience)
+            out, err = _drain(process, on_line or self._sink, self._sink, patience, keep)
             returncode = _wait(process, patience)
         except _UnwantedError as error:
             _stop(process)
@@ -180,11 +188,12 @@ def _drain(
     out_sink: LineSink | None,
     err_sink: LineSink | None,
     patience: Callable[[], float | None],
+    keep: int | None,
 ) -> tuple[str, str]:
     """Read both pipes to their end."""
     assert process.stdout is not None
     assert process.stderr is not None
-    streams = (_Stream(process.stdout, out_sink), _Stream(process.stderr, err_sink))
+    streams = (_Stream(process.stdout, out_sink, keep), _Stream(process.stderr, err_sink, keep))
     with selectors.DefaultSelector() as selector:
         for stream in streams:
             selector.register(stream.pipe, selectors.EVENT_READ, stream)

@@ -86,6 +86,9 @@ def misbehave(name: str, file: TextIO) -> None:
         while True:
             held.append(bytearray(b"x" * (16 << 20)))
             time.sleep(0.01)
+    elif name == "flood":
+        while True:
+            os.write(1, b"x" * 65536)
     elif name == "leap":
         bytearray(1 << 44)
     elif name == "exit0":

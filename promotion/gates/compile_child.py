@@ -243,7 +243,8 @@ def sit(
     begun = time.monotonic()
     returncode, tail = 0, ""
     try:
-        ended = runner.run((*argv, str(file)), env=env, cwd=str(folder), check=False, watch=watch)
+        command = (*argv, str(file))
+        ended = runner.run(command, env=env, cwd=str(folder), check=False, watch=watch, keep=_TAIL_CHARACTERS)
         returncode, tail = ended.returncode, _tail(ended.stderr or ended.stdout)
     except ProcessError as problem:
         if not watch.reason:

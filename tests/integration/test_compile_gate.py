@@ -138,6 +138,7 @@ DEATHS = {
     "half": ("compile-crashed", "The process ended with exit code 1."),
     "hang": ("compile-hung", "hung: The process did not get any further for 2 s."),
     "deaf": ("compile-hung", "hung: The process did not get any further for 2 s."),
+    "flood": ("compile-hung", "hung: The process did not get any further for 2 s."),
     "kill": ("compile-out-of-memory", "The process died of SIGKILL, as when the machine runs out of memory."),
     "bad_alloc": ("compile-out-of-memory", "The process ran out of memory and died of SIGABRT."),
     "memory": ("compile-out-of-memory", "The process took more than 419.4 MB of memory."),

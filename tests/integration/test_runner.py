@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,20 @@ def test_a_watch_stops_the_command_also_after_it_closed_its_pipes(silent: str) -
 def test_a_content_watch_changes_nothing() -> None:
     done = runner().run([PYTHON, "-c", "import time; print('a'); time.sleep(0.3); print('b')"], watch=lambda _: "")
     assert (done.returncode, done.stdout) == (0, "a\nb\n")
+
+
+@pytest.mark.parametrize("newline", ["", "\\n"])
+def test_of_a_flood_only_the_end_is_kept(newline: str) -> None:
+    script = f"import sys; [sys.stdout.write('x' * 9999 + '{newline}') for _ in range(2000)]; print('the end')"
+    tracemalloc.start()
+    try:
+        done = runner().run([PYTHON, "-c", script], keep=1000)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert done.stdout.endswith("the end\n")
+    assert 1000 <= len(done.stdout) < 1000 + 2 * 65536
+    assert peak < 4 << 20, "20 MB went through"
 
 
 def test_interrupt_stops_the_child() -> None:
