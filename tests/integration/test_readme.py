@@ -1,4 +1,4 @@
-"""Every command of the README runs, in order, as a reader would type them in an empty folder."""
+"""Every command of each README runs, in order, as a reader would type them in an empty folder."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from ci_build import gating, options
+from ci_build.report import Reporter
 from tests.integration.conftest import Released
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,8 +25,11 @@ ELSEWHERE = {
 """Commands that another test, or the run itself, stands for."""
 
 
-def commands() -> list[str]:
-    text = (ROOT / "README.md").read_text()
+READMES = ("README.md", "promotion/gates/README.md")
+
+
+def commands(readme: str = READMES[0]) -> list[str]:
+    text = (ROOT / readme).read_text()
     lines = [line for block in FENCE.findall(text) for line in block.splitlines()]
     return [line.split("#")[0].strip() for line in lines if line.strip()]
 
@@ -34,14 +39,15 @@ def test_the_readme_has_the_two_commands_first() -> None:
 
 
 @pytest.mark.network
+@pytest.mark.parametrize("readme", READMES)
 def test_every_command_runs(
-    tmp_path: Path, released: Released, work_cache: Path, monkeypatch: pytest.MonkeyPatch
+    readme: str, tmp_path: Path, released: Released, work_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # In a folder where the first command has run already, which makes it quick and is what readers do as well.
     released.copy(tmp_path)
     monkeypatch.setenv("CI_BUILD_CACHE_DIR", str(work_cache))
     monkeypatch.chdir(tmp_path)
-    for command in commands():
+    for command in commands(readme):
         if command in ELSEWHERE:
             continue
         words = shlex.split(command)
@@ -66,10 +72,18 @@ def _serve(argv: list[str]) -> None:
         assert time.monotonic() - began < 5
 
 
-def test_files_that_the_readme_names_exist() -> None:
-    text = (ROOT / "README.md").read_text()
-    table = text[text.index("## To change X") :]
+@pytest.mark.parametrize(("readme", "title"), [(READMES[0], "## To change X"), (READMES[1], "## Where what is")])
+def test_files_that_the_readme_names_exist(readme: str, title: str) -> None:
+    text = (ROOT / readme).read_text()
+    table = text[text.index(title) :]
     named = [name for name in re.findall(r"`([\w./]+)`", table) if "/" in name]
     assert len(named) > 10
     for name in named:
         assert (ROOT / name).exists(), name
+
+
+def test_the_gates_of_the_readme_are_those_that_there_are() -> None:
+    text = (ROOT / "promotion" / "gates" / "README.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (the set|each target) \|", text, re.MULTILINE)
+    made = [gating.make_gate(name, gating.Told(), Reporter(terminal=False)) for name in options.GATES]
+    assert rows == [(gate.name, "each target" if gate.per_target else "the set") for gate in made]
