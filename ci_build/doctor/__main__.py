@@ -60,7 +60,7 @@ def _offers(index: str) -> tuple[tuple[sets.Offer, ...], str]:
 
 def diagnose(facts: Facts, here: Surroundings) -> tuple[Problem, ...]:
     """All problems, in the order in which they are mended."""
-    found = [*of_machine(facts), *of_rocm(facts), *of_python(facts), *of_packages(facts, here.finders)]
+    found = [*of_machine(facts), *of_python(facts), *of_rocm(facts), *of_packages(facts, here.finders)]
     return tuple(sorted(found, key=lambda problem: problem.severity is not Severity.ERROR))
 
 

@@ -11,12 +11,14 @@ from ci_build.doctor import remedies
 from ci_build.doctor.choice import BEST_PYTHON, SUPPORTED, accepted
 from ci_build.doctor.diagnosis import Facts, Problem, error, warning
 from ci_build.doctor.packages import Package
-from ci_build.doctor.surroundings import Finders
+from ci_build.doctor.surroundings import Finders, Python
 
 
 def of_rocm(facts: Facts) -> Iterator[Problem]:
     """Where ROCm is, and whether it is the one that the packages need."""
     trees, python = facts.trees, facts.python
+    if not _supported(python):
+        _, python = remedies.another_python(BEST_PYTHON)
     needs = {package.major for package in facts.packages.native("pjrt")} or {facts.choice.major}
     install = remedies.install_rocm(python, max(needs), facts.machine.names)
     if trees.prefix_empty:
@@ -61,7 +63,7 @@ def _other_packages(facts: Facts) -> tuple[str, str]:
 def of_python(facts: Facts) -> Iterator[Problem]:
     """Whether there are wheels for this Python."""
     python = facts.python
-    if python.minor in SUPPORTED and python.implementation == "CPython" and not python.free_threaded:
+    if _supported(python):
         return
     what = f"{python.implementation} {python.version}{' without GIL' if python.free_threaded else ''}"
     make, made = remedies.another_python(BEST_PYTHON)
@@ -74,6 +76,10 @@ def of_python(facts: Facts) -> Iterator[Problem]:
     )
 
 
+def _supported(python: Python) -> bool:
+    return python.minor in SUPPORTED and python.implementation == "CPython" and not python.free_threaded
+
+
 def of_packages(facts: Facts, finders: Finders) -> Iterator[Problem]:
     """Whether the jax packages are there, whole, and fit each other and the GPU."""
     if facts.index_error:
@@ -83,12 +89,13 @@ def of_packages(facts: Facts, finders: Finders) -> Iterator[Problem]:
     packages, python = facts.packages, facts.python
     install = remedies.install(python, facts.choice.packages, facts.choice.index)
     yield from _too_much(facts, install)
-    missing = _missing(facts)
+    # For a Python without wheels the way to the right packages is told already.
+    missing = _missing(facts) if _supported(python) else []
     if missing:
         names = ", ".join(missing[:-1]) + " and " * (len(missing) > 1) + missing[-1]
         yield error("not-installed", f"{names} {'is' if len(missing) == 1 else 'are'} not installed.", install)
     misfits = [*_misfits(packages.installed, finders)]
-    if misfits:
+    if misfits and _supported(python):
         yield error("misfit", " ".join(misfits), install)
     damaged = [package for package in packages.installed.values() if package.damaged]
     for package in damaged:

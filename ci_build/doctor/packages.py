@@ -105,7 +105,8 @@ def lacking(
     found = {}
     for package in packages.values():
         for file, needed in package.needs.items():
-            missing = here.finders.rocm.missing(needed, layouts)
+            others = [name for name in needed if not Path(file).with_name(name).exists()]
+            missing = here.finders.rocm.missing(others, layouts)
             if missing:
                 found[file] = tuple(missing)
     return found

@@ -400,6 +400,21 @@ def test_rocm_as_wheels_is_found_and_has_its_version(machine: FakeMachine) -> No
     assert "libhipblas.so.3" in str(facts.packages.lacking)
 
 
+def test_nothing_is_installed_into_a_python_that_no_wheel_is_for(machine: FakeMachine) -> None:
+    machine.python.update(version="3.10.13")
+    machine.remove("opt/rocm")
+    _nothing_installed(machine)
+    found = {problem.code: problem.commands for problem in machine.problems()}
+    assert list(found) == ["python", "rocm-missing"], "first the environment is made"
+    assert found["rocm-missing"] == (ROCM_WHEELS.replace(PYTHON, "~/jax-rocm/bin/python"),)
+
+
+def test_a_library_beside_the_one_that_needs_it_is_there(machine: FakeMachine) -> None:
+    machine.remove("opt/rocm/lib/libMIOpen.so.1")
+    (machine.site / "jax_rocm7_plugin/libMIOpen.so.1").touch()
+    assert machine.problems() == ()
+
+
 def test_a_python_of_the_system_gets_an_environment_first(machine: FakeMachine) -> None:
     machine.python.update(virtual=False, managed=True)
     machine.uninstall("jax-rocm7-plugin")
