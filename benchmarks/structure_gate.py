@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -39,12 +40,14 @@ class Run:
 
     Attributes:
         wall: seconds.
+        cpu: seconds, user and system, of all its processes.
         peak_mib: most resident memory of all its processes at one moment.
         processes: most processes at one moment.
         seconds: gate -> seconds that its evidence says it took.
     """
 
     wall: float
+    cpu: float
     peak_mib: float
     processes: int
     seconds: Mapping[str, int]
@@ -103,6 +106,11 @@ def _started(pid: int) -> str:
     return dict(_processes())[pid][1]
 
 
+def _cpu() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
 def run(words: Sequence[str], log: Path) -> tuple[Run, list[dict[str, Any]]]:
     """Run `ci_build` and watch it; gives its cost and the evidence that it prints.
 
@@ -111,7 +119,7 @@ def run(words: Sequence[str], log: Path) -> tuple[Run, list[dict[str, Any]]]:
     """
     argv = [sys.executable, "-m", "ci_build.cli", *words]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    began = time.perf_counter()
+    began, before = time.perf_counter(), _cpu()
     with log.open("wb") as errors, subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors, env=environment) as it:
         with Watch(it.pid) as watch:
             out, _ = it.communicate()
@@ -123,7 +131,9 @@ def run(words: Sequence[str], log: Path) -> tuple[Run, list[dict[str, Any]]]:
         word["gate"]: (datetime.fromisoformat(word["ended"]) - datetime.fromisoformat(word["started"])).seconds
         for word in evidence
     }
-    return Run(wall=wall, peak_mib=watch.peak / (1 << 20), processes=watch.most, seconds=seconds), evidence
+    return Run(
+        wall=wall, cpu=_cpu() - before, peak_mib=watch.peak / (1 << 20), processes=watch.most, seconds=seconds
+    ), evidence
 
 
 def goals(first: Run, again: Run) -> list[Goal]:
@@ -172,7 +182,7 @@ def main() -> int:
     targets = sorted({word["target"] for word in evidence} - {"any"})
     print(f"{len(os.sched_getaffinity(0))} cores, Python {sys.version.split()[0]}, {', '.join(targets)}\n")
     print("".join(f"{gate:12}{seconds:6} s\n" for gate, seconds in first.seconds.items()))
-    print(f"{first.processes} processes at most; {first.peak_mib:.0f} MiB")
+    print(f"{first.cpu:.0f} s of processor time; {first.processes} processes at most\n")
     print("\n".join(map(goal_line, reached)))
     if given.json:
         body = {"first": asdict(first), "again": asdict(again), "goals": [{**asdict(g), "met": g.met} for g in reached]}

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from ci_build import options
 from ci_build.model import load_wheel_set
 from tests.integration.conftest import CI_BUILD, Released
 
@@ -127,6 +128,18 @@ def test_a_second_run_changes_nothing(released: Released, work_cache: Path, tmp_
     assert "was promoted before, nothing changed" in done.stderr
     after = {path: path.stat().st_mtime_ns for path in bucket.rglob("*") if path.is_file() and path.name != ".lock"}
     assert after == before
+
+
+def test_the_whole_structure_gate_answers_from_its_evidence(released: Released, tmp_path: Path) -> None:
+    bucket = released.folder / "bucket"
+    before = {path: path.stat().st_mtime_ns for path in bucket.rglob("*") if path.is_file()}
+    done = run("gate", "structure", str(released.folder / "dist"), f"--bucket={bucket}", "--json", cwd=tmp_path)
+    steps = [line.split()[1:4] for line in done.stderr.splitlines() if line.startswith("  gate ")]
+    assert steps == [[name, "passed", "before"] for name in options.GATES]
+    said = json.loads(done.stdout)
+    stored = [json.loads(path.read_text()) for path in (bucket / "v2-staging").rglob("evidence/*/*/*.json")]
+    assert all({"schema": 2, **word} in stored for word in said)
+    assert {path: path.stat().st_mtime_ns for path in bucket.rglob("*") if path.is_file()} == before
 
 
 def test_the_same_steps_one_by_one(released: Released, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from benchmarks.structure_gate import Run, Watch, goals
 
 
 def cost(wall: float, peak_mib: float = 100.0) -> Run:
-    return Run(wall=wall, peak_mib=peak_mib, processes=3, seconds={"abi": 1})
+    return Run(wall=wall, cpu=1.0, peak_mib=peak_mib, processes=3, seconds={"abi": 1})
 
 
 def test_each_goal_is_judged_by_its_figure() -> None:
