@@ -31,5 +31,5 @@ def serve(bucket: Path, port: int, host: str) -> None:
 index = LazyGroup(
     name="index",
     help="Work with the package index of a bucket.",
-    lazy={"serve": "ci_build.cli.index:serve"},
+    lazy={"serve": "ci_build.cli.index:serve", "check": "ci_build.cli.index_check:check"},
 )
