@@ -87,9 +87,6 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "runpath-excessive": _warning(
             "RUNPATH is very long", "Keep one entry for each install layout; each one costs look-ups at every load."
         ),
-        "build-path-in-strings": _warning(
-            "paths of the build machine in strings", "Compile with -ffile-prefix-map and relative paths; they tell."
-        ),
         "rpath-used": _warning("RPATH instead of RUNPATH", "Link with --enable-new-dtags; RPATH overrides the user."),
         "hip-needed-missing": _warning(
             "HIP runtime not in NEEDED",

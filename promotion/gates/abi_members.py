@@ -159,4 +159,9 @@ def _left_by_the_build(elf: Elf, file: Path) -> Iterator[Finding]:
     known = set(path.split(":")) if path else set()
     strings = [text for text in build_paths(file, elf.sections.values()) if not any(text in entry for entry in known)]
     if strings:
-        yield finding("build-path-in-strings", f"holds paths of the machine that built it: {some(strings)}.")
+        yield Finding(
+            code="build-path-in-strings",
+            severity=Severity.WARNING,
+            message=f"holds paths of the machine that built it: {some(strings)}.",
+            remedy="Compile with -ffile-prefix-map, and give tools relative paths.",
+        )
