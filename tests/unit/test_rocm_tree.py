@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -112,6 +114,18 @@ def test_what_is_no_library_for_this_processor_is_passed_over(tmp_path: Path) ->
     (root / "lib/libfolder.so").mkdir()
     tiny_elf(root / "lib/libkernels.so", machine=224)
     assert paths(read(root)[0]) == ["lib/libamdhip64.so.7"]
+
+
+def test_a_library_of_several_gigabytes_is_not_read_whole(tmp_path: Path) -> None:
+    root = rocm(tmp_path)
+    os.truncate(root / "lib/libamdhip64.so.7", 6 << 30)  # sparse: whoever reads it all needs seconds and memory
+    tracemalloc.start()
+    manifest, _ = read(root)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert manifest.libraries["libamdhip64.so.7"].size == 6 << 30
+    assert "hipFree" in manifest.libraries["libamdhip64.so.7"].symbols
+    assert peak < 10 << 20
 
 
 def test_a_library_without_soname_is_known_by_its_file_name(tmp_path: Path) -> None:
