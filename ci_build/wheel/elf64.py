@@ -16,6 +16,7 @@ from typing import NamedTuple
 from ci_build.errors import ElfError
 
 PT_LOAD, PT_DYNAMIC = 1, 2
+PF_X = 1
 SHT_NULL, SHT_PROGBITS, SHT_SYMTAB, SHT_STRTAB, SHT_RELA, SHT_NOTE, SHT_NOBITS, SHT_DYNSYM = 0, 1, 2, 3, 4, 7, 8, 11
 SHF_ALLOC, SHF_INFO_LINK = 0x2, 0x40
 SHN_LORESERVE, SHN_XINDEX = 0xFF00, 0xFFFF
@@ -203,15 +204,15 @@ class Image:
             yield RawSymbol._make(row)
 
 
-def end_of_segments(head: bytes) -> int | None:
-    """Where the loadable bytes of an ELF file end, from its first bytes alone; None when those do not tell."""
+def first_segments(head: bytes) -> tuple[Segment, ...]:
+    """The segments of an ELF file from its first bytes alone; none when those do not tell."""
     if len(head) < HEADER.size:
-        return None
+        return ()
     _, _, _, _, _, start, _, _, _, size, count, *_ = HEADER.unpack_from(head)
-    if not count or size != SEGMENT.size or start + size * count > len(head):
-        return None
+    if size != SEGMENT.size or start + size * count > len(head):
+        return ()
     rows = SEGMENT.iter_unpack(head[start : start + size * count])
-    return max(int(offset + present) for _, _, offset, _, _, present, _, _ in rows)
+    return tuple(Segment(r[0], r[1], r[2], r[3], r[5], r[6]) for r in rows)
 
 
 def _rows(data: bytes | mmap.mmap, offset: int, size: int, count: int, label: str) -> list[bytes]:

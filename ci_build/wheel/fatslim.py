@@ -94,7 +94,7 @@ def slim(
         FatbinError: a damaged bundle, a wanted target without code, or a new bundle larger than its place.
     """
     bundles = find_bundles(path, name=name)
-    cuts = _plan(path, bundles, wanted, covers or {})
+    cuts = _plan(path, bundles, wanted, covers or {}, threads=threads)
     sizes = {bundle.index: bundle.size for bundle in bundles}
     changed = []
     for bundle, content in _contents(path, cuts, threads=threads, verify=verify):
@@ -126,7 +126,12 @@ def _contents(path: Path, cuts: Sequence[_Cut], *, threads: int, verify: bool) -
 
 
 def _plan(
-    path: Path, bundles: Sequence[BundleAt], wanted: Sequence[GfxTarget], covers: Mapping[str, Sequence[str]]
+    path: Path,
+    bundles: Sequence[BundleAt],
+    wanted: Sequence[GfxTarget],
+    covers: Mapping[str, Sequence[str]],
+    *,
+    threads: int,
 ) -> list[_Cut]:
     """Decide for every bundle what stays, and name all targets that are missing anywhere."""
 
@@ -135,7 +140,7 @@ def _plan(
         return entries, select(entries, wanted, covers)
 
     cuts, missing = [], []
-    for bundle, (entries, chosen) in zip(bundles, each(path, bundles, choose, threads=1), strict=True):
+    for bundle, (entries, chosen) in zip(bundles, each(path, bundles, choose, threads=threads), strict=True):
         if chosen.missing:
             names = ", ".join(map(str, chosen.missing))
             missing.append(f"bundle {bundle.index} at byte {bundle.offset:#x} has no code for {names}")

@@ -22,8 +22,8 @@ from packaging.version import InvalidVersion, Version
 from ci_build.errors import ArchiveError, MachineError, RepairError
 from ci_build.model import Finding, MemberInfo, Progress, Severity, to_json
 from ci_build.wheel.archive import Member, RecordEntry, WheelArchive, WheelName
-from ci_build.wheel.deflate import BlockIndex, scan_blocks
-from ci_build.wheel.elf64 import end_of_segments
+from ci_build.wheel.deflate import BlockIndex, scan_blocks, scan_end
+from ci_build.wheel.elf64 import PF_X, PT_LOAD, first_segments
 from ci_build.wheel.manylinux import verdict
 from ci_build.wheel.metadata import LICENSE_FILE, render_entry_points, rewrite_metadata, rewrite_wheel
 from ci_build.wheel.repair_member import MemberEdit, edit_members
@@ -87,8 +87,9 @@ def repair(
         _say(progress, f"Writing {name}")
         final = out_dir / str(name)
         written = rewrite.write(scratch / final.name)
-        members, sha256 = _infos(edits, written.record), written.sha256
         findings = judging.result()
+        pool.submit(shutil.rmtree, scratch / "tree")  # it takes as long as the digest, and nobody needs it any more
+        members, sha256 = _infos(edits, written.record), written.sha256
         debug_files = _publish_debug(edits, debug_dir, final.stem)
         written.path.replace(final)
         return Repaired(
@@ -198,12 +199,18 @@ def _unpack(
 
 
 def _scan(archive: WheelArchive, member: Member) -> BlockIndex | None:
-    """The blocks that edits of the loadable bytes ask for; symbols behind them are kept whole or dropped whole."""
+    """The blocks that edits ask for: all but those of the host's code, which nothing here changes."""
     if member.method != DEFLATED:
         return None
-    end = end_of_segments(next(archive.chunks(member.name)))
-    goal = None if end is None else end + 2 * WINDOW
-    return scan_blocks(archive.pread, member.data_offset, member.compressed_size, until=goal)
+    stream = archive.pread, member.data_offset, member.compressed_size
+    code = [s for s in first_segments(next(archive.chunks(member.name))) if s.type == PT_LOAD and s.flags & PF_X]
+    if not code:
+        return scan_blocks(*stream)
+    begin, end = code[-1].offset, code[-1].offset + code[-1].file_size
+    if rest := scan_end(*stream, total=member.size, goal=end):
+        start = scan_blocks(*stream, until=begin + WINDOW)
+        return start and start.joined(rest)
+    return scan_blocks(*stream)
 
 
 def _stays(name: str, plan: RepairPlan) -> bool:
