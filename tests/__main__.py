@@ -42,8 +42,8 @@ class Done:
 class Summary:
     """A pytest plugin: the table of all steps goes above pytest's closing line, which stays the last one."""
 
-    def __init__(self, steps: Sequence[Done], left_out: Sequence[str]) -> None:
-        self.steps, self.left_out = steps, left_out
+    def __init__(self, steps: Sequence[Done], left_out: Sequence[str], jobs: int) -> None:
+        self.steps, self.left_out, self.jobs = steps, left_out, jobs
         self.seconds: dict[str, float] = defaultdict(float)
         self.failed: set[str] = set()
         self.shown = False
@@ -78,6 +78,8 @@ class Summary:
         for step in [*self.steps, *tests]:
             table.add_row(step.name, "passed" if step.ok else "[bold red]FAILED", f"{step.seconds:.1f} s")
         Console().print(table)
+        if self.jobs > 1:
+            print(f"the tests ran {self.jobs} at a time; their times are added up", flush=True)
         for what in self.left_out:
             print(f"left out: {what}", flush=True)
 
@@ -133,7 +135,7 @@ def main(argv: Sequence[str]) -> int:
     settings = [f"--rootdir={ROOT}", f"--config-file={ROOT / 'pyproject.toml'}"]
     # The tests of a file stay together, since they share what they made.
     settings += [f"--numprocesses={jobs}", "--dist=loadfile", "--no-loadscope-reorder"]
-    summary = Summary(steps, left_out)
+    summary = Summary(steps, left_out, jobs)
     status = pytest.main([*settings, *map(str, chosen), *rest], plugins=[summary])
     summary.show()
     strict = os.environ.get("CI", "").lower() in ("1", "true")
