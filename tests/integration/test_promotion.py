@@ -124,7 +124,7 @@ def test_the_whole_way(bucket: DirBucket, tmp_path: Path, runner: HostRunner) ->
         assert loader == "jax-rocm7-pjrt 0.10.2+rocm7.2.0 cannot use ROCm: no AMD GPU was found. Load the driver."
         assert checks[f"wrong pair with {program}"]["jaxlib"] == "0.11.0"
     done = promote(bucket, staged, policy, progress=steps)
-    assert done.promoted.tier == "structure"
+    assert done.entry.tier == "structure"
     assert any("install with uv" in step for step in steps.steps)
     again = run_gates(bucket, staged, gates, HostRunner({}), steps)
     assert again == evidences, "what passed is not run again"
