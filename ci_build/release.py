@@ -72,11 +72,11 @@ def release_local(settings: options.Settings, reporter: Reporter, runner: HostRu
         **build.receipt(made),
         "index": done.simple,
         "ledger_entry": done.entry.number,
-        "tiers": dict(done.entry.tiers),
+        "tiers": dict(done.promoted.tiers),
         "install": lines,
     }
     if not settings.flag("json"):
         build.show_receipt(made, reporter)
-        reporter.line(f"tested at tier: {tiers_text(done.entry.tiers)}; serve the index and install from it:")
+        reporter.line(f"tested at tier: {tiers_text(done.promoted.tiers)}; serve the index and install from it:")
         reporter.line(f"  {lines[0]}\n  {lines[1]}")
     return receipt

@@ -56,6 +56,9 @@ class Bucket(Protocol):
     def get(self, key: str) -> bytes:
         """The whole of a small object; AbsentError when there is none."""
 
+    def read(self, key: str) -> tuple[bytes, ObjectInfo] | None:
+        """The whole of a small object and what the bucket knows of exactly these bytes, or None."""
+
     def open(self, key: str) -> BinaryIO:
         """A seekable stream of an object's bytes, for reading parts of it; AbsentError when there is none."""
 
@@ -115,6 +118,11 @@ def check_key(key: str) -> str:
     if _KEY.fullmatch(key) is None:
         raise BucketError(f"{key!r} cannot be a key in a bucket.", hint="Keys are relative paths of plain names.")
     return key
+
+
+def info_of(key: str, data: bytes, etag: str) -> ObjectInfo:
+    """What is known of bytes that were just read."""
+    return ObjectInfo(key=key, size=len(data), sha256=sha256_of(data), etag=etag)
 
 
 def sha256_of(data: Data) -> str:

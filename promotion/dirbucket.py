@@ -14,7 +14,7 @@ from typing import BinaryIO
 from filelock import FileLock, Timeout
 
 from ci_build.errors import BucketError, BusyError
-from promotion.bucket import AbsentError, ConflictError, Data, ObjectInfo, check_key, sha256_of
+from promotion.bucket import AbsentError, ConflictError, Data, ObjectInfo, check_key, info_of, sha256_of
 
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV})
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
@@ -55,6 +55,14 @@ class DirBucket:
         """The whole of a small object."""
         with self.open(key) as file:
             return file.read()
+
+    def read(self, key: str) -> tuple[bytes, ObjectInfo] | None:
+        """The whole of a small object, and what is known of it; see `Bucket.read`."""
+        try:
+            data = self.get(key)
+        except AbsentError:
+            return None
+        return data, info_of(key, data, sha256_of(data))
 
     def open(self, key: str) -> BinaryIO:
         """A seekable stream of an object's bytes."""

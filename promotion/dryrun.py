@@ -37,6 +37,13 @@ class DryRunBucket:
         with self.open(key) as file:
             return file.read()
 
+    def read(self, key: str) -> tuple[bytes, ObjectInfo] | None:
+        """The whole of a small object, and what is known of it; see `Bucket.read`."""
+        if key in self._written or key in self._removed:
+            info = self.head(key)
+            return None if info is None else (self.get(key), info)
+        return self._under.read(key)
+
     def open(self, key: str) -> BinaryIO:
         """A seekable stream of an object's bytes."""
         held = self._written[key][1] if check_key(key) in self._written else key

@@ -15,10 +15,10 @@ from typing import Any
 from urllib.parse import quote
 
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from promotion.layout import METADATA_SUFFIX, project_pages, root_pages
+from promotion.layout import METADATA_SUFFIX, PROVENANCE_SUFFIX, project_pages, root_pages
 
 API_VERSION = "1.1"
 """Of the simple API: PEP 700 is in it."""
@@ -36,6 +36,9 @@ class Offer:
         set_digest: the set that brought it.
         tier: how strongly that set was tested, by its weakest target; empty in staging.
         tiers: gfx target -> how strongly that set was tested for it; empty in staging.
+        sets: numbers of the ledger entries whose sets have this wheel, ascending; empty in staging.
+        yanked: why nobody should install it any more (PEP 592); empty when it is not yanked.
+        provenance: sha256 of the attestations beside the wheel (PEP 740); empty when there are none.
     """
 
     project: str
@@ -51,6 +54,9 @@ class Offer:
     set_digest: str
     tier: str
     tiers: Mapping[str, str] = field(default_factory=dict)
+    sets: tuple[int, ...] = ()
+    yanked: str = ""
+    provenance: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,16 +115,26 @@ def pages(simple: str, offers: Iterable[Offer], *, only: Collection[str] | None 
     for project in dependencies_first(needs):
         if only is not None and project not in only:
             continue
-        group = sorted(by_project[project], key=lambda offer: (Version(offer.version), offer.filename))
-        yield from _both(project_pages(simple, project), project_html(project, group), project_json(project, group))
-    projects = sorted(by_project)
-    yield from _both(root_pages(simple), _root_html(projects), _root_json(projects))
+        yield from project_pair(simple, project, by_project[project])
+    yield from root_pair(simple, by_project)
 
 
-def _both(keys: Iterator[str], as_html: str, as_json: Mapping[str, Any]) -> Iterator[Page]:
+def project_pair(simple: str, project: str, offers: Iterable[Offer]) -> tuple[Page, Page]:
+    """A project's pages, HTML and JSON, with its files in the order of versions."""
+    group = sorted(offers, key=lambda offer: (Version(offer.version), offer.filename))
+    return _both(project_pages(simple, project), project_html(project, group), project_json(project, group))
+
+
+def root_pair(simple: str, projects: Iterable[str]) -> tuple[Page, Page]:
+    """The list of projects, HTML and JSON."""
+    names = sorted(projects)
+    return _both(root_pages(simple), _root_html(names), _root_json(names))
+
+
+def _both(keys: Iterator[str], as_html: str, as_json: Mapping[str, Any]) -> tuple[Page, Page]:
     html_key, json_key = keys
-    yield Page(key=html_key, data=as_html.encode())
-    yield Page(key=json_key, data=(json.dumps(as_json, indent=1, ensure_ascii=False) + "\n").encode())
+    text = json.dumps(as_json, indent=1, ensure_ascii=False) + "\n"
+    return Page(key=html_key, data=as_html.encode()), Page(key=json_key, data=text.encode())
 
 
 def project_json(project: str, offers: Sequence[Offer]) -> Mapping[str, Any]:
@@ -146,8 +162,42 @@ def _file_json(offer: Offer) -> Mapping[str, Any]:
         "_tier": offer.tier,
         "_tiers": dict(offer.tiers),
         "_set": offer.set_digest,
+        "_sets": list(offer.sets),
+        "yanked": offer.yanked,
+        "provenance": f"{offer.href}{PROVENANCE_SUFFIX}" if offer.provenance else "",
+        "_provenance_sha256": offer.provenance,
     }
     return entry | {key: value for key, value in optional.items() if value}
+
+
+def offers_of(page: bytes) -> tuple[Offer, ...]:
+    """What a project's JSON page offers; `requires_dist`, which no page has, is empty.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: it is not one of our pages.
+    """
+    body = json.loads(page)
+    return tuple(
+        Offer(
+            project=body["name"],
+            filename=file["filename"],
+            version=str(parse_wheel_filename(file["filename"])[1]),
+            size=file["size"],
+            sha256=file["hashes"]["sha256"],
+            metadata_sha256=file["core-metadata"]["sha256"],
+            requires_python=file.get("requires-python", ""),
+            requires_dist=(),
+            href=file["url"],
+            uploaded=file.get("upload-time", ""),
+            set_digest=file.get("_set", ""),
+            tier=file.get("_tier", ""),
+            tiers=file.get("_tiers", {}),
+            sets=tuple(file.get("_sets", ())),
+            yanked=file.get("yanked", ""),
+            provenance=file.get("_provenance_sha256", ""),
+        )
+        for file in body["files"]
+    )
 
 
 def project_html(project: str, offers: Sequence[Offer]) -> str:
@@ -166,6 +216,8 @@ def _anchor(offer: Offer) -> str:
         "data-tier": offer.tier,
         "data-tiers": tiers_text(offer.tiers),
         "data-set": offer.set_digest,
+        "data-yanked": offer.yanked,
+        "data-provenance": f"{offer.href}{PROVENANCE_SUFFIX}" if offer.provenance else "",
     }
     written = " ".join(f'{name}="{html.escape(value)}"' for name, value in attributes.items() if value)
     note = f" tested at tier: {html.escape(tiers_text(offer.tiers))}" if offer.tiers else ""

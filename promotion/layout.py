@@ -10,7 +10,8 @@
     - `sets/<digest>/`: the set's files and its evidence
     - `ledger/00000001.json`: what was promoted, in order
     - `simple/`: index.html and index.json, and a folder with both for each project
-    - `status.json`: for people and monitors
+    - `status.json`: for monitors, and how far the pages are written
+    - `index.html`: for people
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from dataclasses import dataclass
 from ci_build.errors import BucketError
 from ci_build.model import Channel
 
-METADATA_SUFFIX = ".metadata"
+METADATA_SUFFIX, PROVENANCE_SUFFIX = ".metadata", ".provenance"
+TOMBSTONE_SUFFIX = ".swept"
+"""Beside where a wheel was whose name is used up."""
 EVIDENCE_FOLDER = "evidence"
 PAGES = ("index.html", "index.json")
 
@@ -110,6 +113,11 @@ class Released:
     def wheel(self, project: str, filename: str) -> str:
         """A wheel; every set that has this file shares it."""
         return f"{self.root}packages/{project}/{filename}"
+
+    @property
+    def people(self) -> str:
+        """The page for people."""
+        return f"{self.root}index.html"
 
     def set_file(self, digest: str, name: str) -> str:
         """A file of a promoted set other than its wheels: wheels.json, evidence, ..."""

@@ -1,25 +1,38 @@
-"""The ledger of an index: numbered entries, each created once and naming the one before it by its sha256."""
+"""The ledger of an index: numbered entries, each created once and naming the one before it by its sha256.
+
+Each entry carries the state that it leads to (`promotion.history`), so that whoever knows the last one knows what the
+index offers. `status.json` says from which entry the pages were written; what came after is found by number.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
 
-from ci_build.errors import BucketError
+from ci_build.errors import BucketError, BusyError
 from ci_build.model import to_json
-from promotion.bucket import Bucket, sha256_of
+from promotion.bucket import AbsentError, Bucket, ConflictError, sha256_of
+from promotion.history import NOTHING, Kind, State
 from promotion.index import Offer, link
 from promotion.layout import Released
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 FIRST = ""
 """What the first entry has as the digest of the one before it."""
+_MAX_RACES = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LedgerWheel:
-    """One wheel of a promoted set: all that an index page needs to know."""
+    """One wheel of a promoted set: all that an index page needs to know.
+
+    Attributes:
+        as_published: its bytes are somebody else's release, which may come again in another set.
+        provenance: sha256 of the attestations beside it (PEP 740), or empty.
+    """
 
     project: str
     filename: str
@@ -29,54 +42,76 @@ class LedgerWheel:
     metadata_sha256: str
     requires_python: str
     requires_dist: tuple[str, ...]
+    as_published: bool = False
+    provenance: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LedgerEntry:
-    """One promotion.
+class PromotedSet:
+    """A set as it was when it was promoted.
 
     Attributes:
-        number: from 1, without gaps.
-        previous: sha256 of the bytes of entry `number - 1`, or FIRST.
-        time: UTC, ISO 8601 with Z.
         tier: the weakest of `tiers`: what may be said of the set as a whole.
         tiers: gfx target -> how strongly it was tested.
-        policy: what was asked, and the sha256 of the policy.
+        policy: what was asked, the sha256 of the policy, and bypasses that were used.
         files: the set's files other than wheels, evidence included -> sha256.
     """
 
-    number: int
-    previous: str
-    time: str
     set_digest: str
     rocm_version: str
     jax_version: str
     python_versions: tuple[str, ...]
     tier: str
     tiers: Mapping[str, str]
-    policy: Mapping[str, str]
+    policy: Mapping[str, Any]
     wheels: tuple[LedgerWheel, ...]
     files: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LedgerEntry:
+    """One change of what an index offers.
+
+    Attributes:
+        number: from 1, without gaps; a promoted set goes by the number of its entry.
+        previous: sha256 of the bytes of entry `number - 1`, or FIRST.
+        time: UTC, ISO 8601 with Z.
+        sets: what it is about; a promotion is about itself.
+        to: for a rollback, the entry whose offer is restored.
+        promoted: for a promotion, the set.
+        removed: for a sweep, the keys whose objects go.
+    """
+
+    number: int
+    previous: str
+    time: str
+    kind: Kind
+    state: State
+    actor: str = ""
+    reason: str = ""
+    sets: tuple[int, ...] = ()
+    to: int = 0
+    promoted: PromotedSet | None = None
+    removed: tuple[str, ...] = ()
 
     def dump(self) -> bytes:
         """The entry as it is stored."""
         return (json.dumps({"schema": SCHEMA_VERSION, **to_json(self)}, indent=1, ensure_ascii=False) + "\n").encode()
 
 
-def load_entry(data: bytes, key: str) -> LedgerEntry:
-    """Read a stored entry; BucketError when it is not one of this schema, field by field."""
-    try:
-        body = json.loads(data)
-        schema = body.pop("schema")
-        if schema != SCHEMA_VERSION:
-            raise BucketError(f"{key} has schema {schema!r}, this program reads {SCHEMA_VERSION}.")
-        body["wheels"] = tuple(
-            LedgerWheel(**{**wheel, "requires_dist": tuple(wheel["requires_dist"])}) for wheel in body["wheels"]
-        )
-        body["python_versions"] = tuple(body["python_versions"])
-        return LedgerEntry(**body)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BucketError(f"{key} cannot be read: {error!r}.", hint="The ledger was changed by hand.") from error
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Head:
+    """The end of a ledger.
+
+    Attributes:
+        number: of the last entry; 0 when there is none.
+        sha256: of its bytes, or FIRST.
+        state: what the index offers.
+    """
+
+    number: int = 0
+    sha256: str = FIRST
+    state: State = NOTHING
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,27 +126,171 @@ class Ledger:
     head: str
 
     def entry_of(self, set_digest: str) -> LedgerEntry | None:
-        """The entry that promoted a set."""
-        return next((entry for entry in self.entries if entry.set_digest == set_digest), None)
-
-    def wheels(self) -> Mapping[str, tuple[LedgerEntry, LedgerWheel]]:
-        """File name -> the wheel and the entry that brought it first; sets may share wheels, such as jaxlib."""
-        first: dict[str, tuple[LedgerEntry, LedgerWheel]] = {}
-        for entry in self.entries:
-            for wheel in entry.wheels:
-                first.setdefault(wheel.filename, (entry, wheel))
-        return first
-
-    def offers(self, released: Released) -> Iterator[Offer]:
-        """What the index offers."""
-        for entry, wheel in self.wheels().values():
-            yield offer_of(
-                wheel, entry, href=link(released.simple, wheel.project, released.wheel(wheel.project, wheel.filename))
-            )
+        """The entry that promoted a set last."""
+        return next((e for e in self.entries[::-1] if e.promoted and e.promoted.set_digest == set_digest), None)
 
 
-def offer_of(wheel: LedgerWheel, entry: LedgerEntry, *, href: str) -> Offer:
+class Entries:
+    """Reads entries by number, each once.
+
+    Args:
+        bucket: where the index is.
+        released: the index.
+    """
+
+    def __init__(self, bucket: Bucket, released: Released) -> None:
+        self._bucket, self._released = bucket, released
+        self._known: dict[int, tuple[LedgerEntry, str]] = {}
+
+    def find(self, number: int) -> tuple[LedgerEntry, str] | None:
+        """An entry and the sha256 of its bytes, or None when there is none of that number."""
+        if number not in self._known:
+            key = self._released.ledger_entry(number)
+            try:
+                data = self._bucket.get(key)
+            except AbsentError:
+                return None
+            entry = load_entry(data, key)
+            if entry.number != number:
+                raise BucketError(f"{key} is entry {entry.number}: it was put there by hand.", hint=_RESTORE)
+            self._known[number] = entry, sha256_of(data)
+        return self._known[number]
+
+    def set(self, number: int) -> PromotedSet:
+        """The set that an entry promoted; BucketError when it is not there."""
+        found = self.find(number)
+        if found is None or found[0].promoted is None:
+            raise BucketError(f"{self._released.ledger_entry(number)} promotes no set.", hint=_RESTORE)
+        return found[0].promoted
+
+
+_RESTORE = "Restore the ledger from a backup; nothing was changed."
+
+
+def load_entry(data: bytes, key: str) -> LedgerEntry:
+    """Read a stored entry; BucketError when it is not one of this schema, field by field."""
+    try:
+        body = json.loads(data)
+        schema = body.pop("schema")
+        if schema != SCHEMA_VERSION:
+            raise BucketError(f"{key} has schema {schema!r}, this program reads {SCHEMA_VERSION}.")
+        body["kind"], body["state"] = Kind(body["kind"]), _state(body["state"])
+        body["promoted"] = _promoted(body["promoted"]) if body["promoted"] is not None else None
+        for name in ("sets", "removed"):
+            body[name] = tuple(body[name])
+        return LedgerEntry(**body)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BucketError(f"{key} cannot be read: {error!r}.", hint="The ledger was changed by hand.") from error
+
+
+def _state(body: Mapping[str, Any]) -> State:
+    values: dict[str, Any] = {
+        name: {int(number): reason for number, reason in value.items()} if isinstance(value, dict) else tuple(value)
+        for name, value in body.items()
+    }
+    return State(**values)
+
+
+def _promoted(body: Mapping[str, Any]) -> PromotedSet:
+    wheels = tuple(LedgerWheel(**{**wheel, "requires_dist": tuple(wheel["requires_dist"])}) for wheel in body["wheels"])
+    return PromotedSet(**{**body, "python_versions": tuple(body["python_versions"]), "wheels": wheels})
+
+
+def find_head(bucket: Bucket, released: Released, entries: Entries, *, from_: Head | None = None) -> Head:
+    """The end of a ledger, read from an entry that is known, or else from a listing.
+
+    Raises:
+        BucketError: the ledger has a gap, lost its end, or its entries do not follow each other.
+    """
+    head = from_ or _listed_head(bucket, released, entries)
+    while (found := entries.find(head.number + 1)) is not None:
+        entry, digest = found
+        if entry.previous != head.sha256:
+            key = released.ledger_entry(entry.number)
+            raise BucketError(f"{key} does not follow the entry before it: one of the two was changed.", hint=_RESTORE)
+        head = Head(number=entry.number, sha256=digest, state=entry.state)
+    return head
+
+
+def known_head(released: Released, entries: Entries, number: int, sha256: str) -> Head:
+    """The head that somebody noted down; BucketError when the ledger has no such entry any more."""
+    found = entries.find(number)
+    if found is None or found[1] != sha256:
+        what = "is not there" if found is None else "was changed"
+        raise BucketError(f"{released.ledger_entry(number)}, of which {released.status} speaks, {what}.", hint=_RESTORE)
+    return Head(number=number, sha256=sha256, state=found[0].state)
+
+
+def _listed_head(bucket: Bucket, released: Released, entries: Entries) -> Head:
+    number = len(_keys(bucket, released))
+    found = entries.find(number) if number else None
+    return Head(number=number, sha256=found[1], state=found[0].state) if found else Head()
+
+
+def _keys(bucket: Bucket, released: Released) -> list[str]:
+    """The keys of all entries; BucketError for a gap or a foreign file."""
+    keys = list(bucket.list(released.ledger))
+    expected = [released.ledger_entry(number) for number in range(1, len(keys) + 1)]
+    if keys != expected:
+        strange = sorted(set(keys) ^ set(expected))
+        raise BucketError(
+            f"The ledger of {released.index} has a gap or a foreign file: {', '.join(strange)}.", hint=_RESTORE
+        )
+    return keys
+
+
+def read_ledger(bucket: Bucket, released: Released) -> Ledger:
+    """Read all entries and check the chain.
+
+    Raises:
+        BucketError: a gap, a foreign file, or an entry that was changed after the next one was written.
+    """
+    entries = Entries(bucket, released)
+    count = len(_keys(bucket, released))
+    head = find_head(bucket, released, entries, from_=Head())
+    found = [item for number in range(1, count + 1) if (item := entries.find(number)) is not None]
+    return Ledger(entries=tuple(entry for entry, _ in found), head=head.sha256)
+
+
+def append(
+    bucket: Bucket,
+    released: Released,
+    read: Callable[[], tuple[Head, Entries]],
+    draft: Callable[[Head, Entries], LedgerEntry | None],
+    now: Callable[[], datetime],
+) -> tuple[LedgerEntry, bool] | None:
+    """Put an entry at the end of the ledger; whoever loses a race reads what came and drafts anew.
+
+    Args:
+        bucket: where the index is.
+        released: the index.
+        read: finds the end of the ledger.
+        draft: the entry, but for its time; None when there is nothing to do after all.
+        now: the time.
+
+    Returns:
+        The entry, and whether it is ours: somebody else may have written the very same.
+    """
+    import dataclasses
+
+    for _ in range(_MAX_RACES):
+        head, entries = read()
+        entry = draft(head, entries)
+        if entry is None:
+            return None
+        time = now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        entry = dataclasses.replace(entry, number=head.number + 1, previous=head.sha256, time=time)
+        data = entry.dump()
+        try:
+            return entry, bucket.put_if_absent(released.ledger_entry(entry.number), data, sha256=sha256_of(data))
+        except ConflictError:
+            continue
+    raise BusyError(f"{_MAX_RACES} others came first.", hint="Run it again.")
+
+
+def offer_of(released: Released, wheel: LedgerWheel, entry: LedgerEntry) -> Offer:
     """A wheel on a page, with what the entry that brought it says of its set."""
+    assert entry.promoted is not None
     return Offer(
         project=wheel.project,
         filename=wheel.filename,
@@ -121,37 +300,11 @@ def offer_of(wheel: LedgerWheel, entry: LedgerEntry, *, href: str) -> Offer:
         metadata_sha256=wheel.metadata_sha256,
         requires_python=wheel.requires_python,
         requires_dist=wheel.requires_dist,
-        href=href,
+        href=link(released.simple, wheel.project, released.wheel(wheel.project, wheel.filename)),
         uploaded=entry.time,
-        set_digest=entry.set_digest,
-        tier=entry.tier,
-        tiers=entry.tiers,
+        set_digest=entry.promoted.set_digest,
+        tier=entry.promoted.tier,
+        tiers=entry.promoted.tiers,
+        sets=(entry.number,),
+        provenance=wheel.provenance,
     )
-
-
-def read_ledger(bucket: Bucket, released: Released) -> Ledger:
-    """Read all entries and check the chain.
-
-    Raises:
-        BucketError: a gap, a foreign file, or an entry that was changed after the next one was written.
-    """
-    keys = list(bucket.list(released.ledger))
-    expected = [released.ledger_entry(number) for number in range(1, len(keys) + 1)]
-    if keys != expected:
-        strange = sorted(set(keys) ^ set(expected))
-        raise BucketError(
-            f"The ledger of {released.index} has a gap or a foreign file: {', '.join(strange)}.",
-            hint="Restore the ledger from a backup; nothing was changed.",
-        )
-    entries, head = [], FIRST
-    for number, key in enumerate(keys, start=1):
-        data = bucket.get(key)
-        entry = load_entry(data, key)
-        if (entry.number, entry.previous) != (number, head):
-            raise BucketError(
-                f"{key} does not follow the entry before it: one of the two was changed.",
-                hint="Restore the ledger from a backup; nothing was changed.",
-            )
-        entries.append(entry)
-        head = sha256_of(data)
-    return Ledger(entries=tuple(entries), head=head)

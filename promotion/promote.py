@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from ci_build.errors import BucketError, BusyError, PromotionBlockedError
+from ci_build.errors import BucketError, PromotionBlockedError
 from ci_build.model import SHA256SUMS, WHEELS_JSON, Progress, Verdict, Wheel, WheelSet
-from promotion.bucket import Bucket, ConflictError, sha256_of
+from promotion.bucket import Bucket, sha256_of
 from promotion.evidence import read_all
+from promotion.history import Change, Kind, after
 from promotion.index import metadata_name, project_of
-from promotion.layout import Released, StagedSet
-from promotion.ledger import Ledger, LedgerEntry, LedgerWheel, read_ledger
+from promotion.layout import TOMBSTONE_SUFFIX, Released, StagedSet
+from promotion.ledger import Entries, Head, LedgerEntry, LedgerWheel, PromotedSet, append
 from promotion.policy import Policy, verdict, weakest
-from promotion.publish import publish
+from promotion.publish import publish, read_head
 from promotion.sidecar import core_metadata, disagreements
 from promotion.stage import parse_sums, raise_if_any, read_staged, stored_problems
 
-_MAX_RACES = 100
+_NEW_NAME = "a name is never used twice: build with --wheel-post-release."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,16 +45,31 @@ class Promotion:
     simple: str
     pages: tuple[str, ...]
 
+    @property
+    def promoted(self) -> PromotedSet:
+        """What the ledger says of the set."""
+        assert self.entry.promoted is not None
+        return self.entry.promoted
+
 
 def promote(
     bucket: Bucket,
     staged: StagedSet,
     policy: Policy,
     *,
+    actor: str = "",
     progress: Progress | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Promotion:
     """Carry a staged set to its released index.
+
+    Args:
+        bucket: where it is staged.
+        staged: the set.
+        policy: what it needs.
+        actor: who promotes it, for the ledger.
+        progress: told about each step.
+        now: the time.
 
     Raises:
         PromotionBlockedError: the policy is not met, the staged bytes are not those of the set, or the index offers
@@ -61,13 +77,14 @@ def promote(
     """
     released = Released(index=staged.index)
     wheel_set = read_staged(bucket, staged)
-    entry, new = read_ledger(bucket, released).entry_of(staged.digest), False
+    head, entries = read_head(bucket, released)
+    entry, new = _offered(bucket, staged, released, head.state.offered, entries), False
     if entry is None:
         _step(progress, "check evidence and stored bytes")
-        draft = _draft(bucket, staged, wheel_set, policy)
-        _step(progress, f"copy {len(draft.wheels)} wheels to {released.root}")
-        _copy(bucket, staged, released, draft)
-        entry, new = _append(bucket, released, draft, now)
+        promoted = _promoted(bucket, staged, wheel_set, policy)
+        _step(progress, f"copy {len(promoted.wheels)} wheels to {released.root}")
+        _copy(bucket, staged, released, promoted)
+        entry, new = _append(bucket, released, head, promoted, actor, now)
     _step(progress, f"write the pages of {released.simple}")
     written = publish(bucket, released)
     return Promotion(wheel_set=wheel_set, entry=entry, new=new, simple=released.simple, pages=written)
@@ -80,7 +97,7 @@ def check(bucket: Bucket, staged: StagedSet, policy: Policy) -> Verdict:
     reasons = (
         *word.blocked_by,
         *_staged_problems(bucket, staged, wheel_set),
-        *_conflicts(wheel_set, read_ledger(bucket, Released(index=staged.index))),
+        *_conflicts(bucket, Released(index=staged.index), wheel_set),
     )
     return dataclasses.replace(word, blocked_by=reasons)
 
@@ -107,21 +124,31 @@ def _step(progress: Progress | None, text: str) -> None:
         progress.step(text)
 
 
-def _draft(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, policy: Policy) -> LedgerEntry:
-    """The set's entry, but for its number, time and predecessor; raises when anything blocks the set."""
+def _offered(
+    bucket: Bucket, staged: StagedSet, released: Released, numbers: Iterable[int], entries: Entries
+) -> LedgerEntry | None:
+    """The entry among these that promoted the set."""
+    if bucket.head(released.set_file(staged.digest, WHEELS_JSON)) is None:
+        return None
+    for number in sorted(numbers, reverse=True):
+        found = entries.find(number)
+        if found and found[0].promoted and found[0].promoted.set_digest == staged.digest:
+            return found[0]
+    return None
+
+
+def _promoted(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, policy: Policy) -> PromotedSet:
+    """What the ledger will say of the set; raises when anything blocks it."""
     word = check(bucket, staged, policy)
     if not word.allowed:
         raise PromotionBlockedError(
             "\n  ".join((f"Set {staged.digest[:12]} is not promoted to {staged.index}:", *word.blocked_by)),
             hint="\nMend what each line names, then run the gates again.",
         )
-    evidence = (key.removeprefix(staged.root) for key in read_all(bucket, staged))
+    evidence = (key.removeprefix(staged.root) for key in bucket.list(staged.evidence))
     names = dict.fromkeys((*_set_files(bucket, staged, wheel_set), SHA256SUMS, WHEELS_JSON, *evidence))
     digests = {name: info.sha256 for name in names if (info := bucket.head(staged.file(name)))}
-    return LedgerEntry(
-        number=0,
-        previous="",
-        time="",
+    return PromotedSet(
         set_digest=staged.digest,
         rocm_version=wheel_set.rocm_version,
         jax_version=wheel_set.jax_version,
@@ -144,6 +171,7 @@ def _ledger_wheel(bucket: Bucket, staged: StagedSet, wheel: Wheel) -> LedgerWhee
         metadata_sha256=sha256_of(_metadata(bucket, staged, wheel)),
         requires_python=wheel.requires_python,
         requires_dist=wheel.requires_dist,
+        as_published=wheel.as_published,
     )
 
 
@@ -173,49 +201,73 @@ def _staged_problems(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet) -> 
             yield from stored_problems(bucket, staged.file, {metadata_name(wheel.filename): sha256_of(metadata)})
 
 
-def _conflicts(wheel_set: WheelSet, ledger: Ledger) -> Iterator[str]:
-    """Sentences on names that the index already uses for other bytes."""
-    offered = ledger.wheels()
+def _conflicts(bucket: Bucket, released: Released, wheel_set: WheelSet) -> Iterator[str]:
+    """Sentences on names that the index already uses for other bytes, or used once."""
     for wheel in wheel_set.wheels:
-        entry, other = offered.get(wheel.filename, (None, None))
-        if entry is not None and other is not None and other.sha256 != wheel.sha256:
-            earlier = f"was released on {entry.time} with other bytes, in set {entry.set_digest[:12]}"
-            yield f"{wheel.filename} {earlier}; a name is never used twice: build with --wheel-post-release."
+        key = released.wheel(wheel.name, wheel.filename)
+        stored = bucket.head(key)
+        if stored is not None and stored.sha256 != wheel.sha256:
+            yield f"{wheel.filename} is released already with other bytes, sha256 {stored.sha256}; {_NEW_NAME}"
+        elif stored is None and bucket.head(key + TOMBSTONE_SUFFIX) is not None:
+            yield f"{wheel.filename} was released, retired and removed; {_NEW_NAME}"
 
 
-def _copy(bucket: Bucket, staged: StagedSet, released: Released, entry: LedgerEntry) -> None:
-    """Copy what the entry names, by digest, and look at what arrived."""
-    for wheel in entry.wheels:
-        target = released.wheel(wheel.project, wheel.filename)
-        source = staged.file(wheel.filename)
-        bucket.copy(source, target, sha256=wheel.sha256)
-        bucket.copy(metadata_name(source), metadata_name(target), sha256=wheel.metadata_sha256)
-    for name, sha256 in entry.files.items():
-        bucket.copy(staged.file(name), released.set_file(entry.set_digest, name), sha256=sha256)
-    arrived = {released.wheel(wheel.project, wheel.filename): wheel.sha256 for wheel in entry.wheels}
-    arrived |= {metadata_name(released.wheel(w.project, w.filename)): w.metadata_sha256 for w in entry.wheels}
-    arrived |= {released.set_file(entry.set_digest, name): sha256 for name, sha256 in entry.files.items()}
+def _copy(bucket: Bucket, staged: StagedSet, released: Released, promoted: PromotedSet) -> None:
+    """Copy what the set names, by digest, and look at what arrived."""
+    copies: dict[str, tuple[str, str]] = {}
+    for wheel in promoted.wheels:
+        source, target = staged.file(wheel.filename), released.wheel(wheel.project, wheel.filename)
+        copies[target] = source, wheel.sha256
+        copies[metadata_name(target)] = metadata_name(source), wheel.metadata_sha256
+    for name, sha256 in promoted.files.items():
+        copies[released.set_file(promoted.set_digest, name)] = staged.file(name), sha256
+    for target, (source, sha256) in copies.items():
+        bucket.copy(source, target, sha256=sha256)
+    arrived = {target: sha256 for target, (_, sha256) in copies.items()}
     raise_if_any(stored_problems(bucket, str, arrived), BucketError)
 
 
 def _append(
-    bucket: Bucket, released: Released, draft: LedgerEntry, now: Callable[[], datetime]
+    bucket: Bucket,
+    released: Released,
+    seen: Head,
+    promoted: PromotedSet,
+    actor: str,
+    now: Callable[[], datetime],
 ) -> tuple[LedgerEntry, bool]:
-    """Put the entry at the end of the ledger; whoever loses a race tries the next number."""
-    for _ in range(_MAX_RACES):
-        ledger = read_ledger(bucket, released)
-        mine = ledger.entry_of(draft.set_digest)
-        if mine is not None:
-            return mine, False
-        entry = dataclasses.replace(
-            draft,
-            number=len(ledger.entries) + 1,
-            previous=ledger.head,
-            time=now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    """Put the set's entry at the end of the ledger, unless somebody else does; what came since `seen` is looked at."""
+    other: list[LedgerEntry] = []
+
+    def draft(head: Head, entries: Entries) -> LedgerEntry | None:
+        for number in range(seen.number + 1, head.number + 1):
+            found = entries.find(number)
+            assert found is not None
+            entry = found[0]
+            if entry.promoted and entry.promoted.set_digest == promoted.set_digest and number in head.state.offered:
+                other.append(entry)
+                return None
+            _refuse_swept(released, promoted, entry)
+        number = head.number + 1
+        change = Change(kind=Kind.PROMOTE, number=number, sets=(number,))
+        return LedgerEntry(
+            number=number,
+            previous="",
+            time="",
+            kind=Kind.PROMOTE,
+            state=after(head.state, change),
+            actor=actor,
+            sets=change.sets,
+            promoted=promoted,
         )
-        data = entry.dump()
-        try:
-            return entry, bucket.put_if_absent(released.ledger_entry(entry.number), data, sha256=sha256_of(data))
-        except ConflictError:
-            continue
-    raise BusyError(f"{_MAX_RACES} other promotions came first.", hint="Run it again.")
+
+    appended = append(bucket, released, lambda: read_head(bucket, released), draft, now)
+    return appended or (other[-1], False)
+
+
+def _refuse_swept(released: Released, promoted: PromotedSet, entry: LedgerEntry) -> None:
+    """Raise when an entry that came meanwhile took away what was just copied."""
+    mine = {released.wheel(wheel.project, wheel.filename) for wheel in promoted.wheels}
+    if gone := sorted(mine.intersection(entry.removed)):
+        raise PromotionBlockedError(
+            f"{', '.join(gone)} was removed by retention meanwhile; {_NEW_NAME}", hint="Build and stage the set anew."
+        )

@@ -25,7 +25,7 @@ from promotion.gates.install import installers
 from promotion.gates.install_trial import Source, Trial
 from promotion.gates.pythons import find_pythons
 from promotion.layout import Released
-from promotion.ledger import LedgerEntry, load_entry
+from promotion.ledger import LedgerEntry, PromotedSet, load_entry
 
 _SECONDS = 60.0
 _SIMPLE = "simple/"
@@ -44,7 +44,7 @@ class PublishedSet:
 
     url: str
     wheel_set: WheelSet
-    entry: LedgerEntry
+    entry: PromotedSet
     lock: str | None
 
 
@@ -75,7 +75,7 @@ def read_published(url: str, digest: str | None = None) -> PublishedSet:
     try:
         wheel_set = load_wheel_set(beside(index.set_file(found, WHEELS_JSON)))
         entries = _entries(index, int(status.get("entries", 0)), beside)
-        entry = next((entry for entry in entries if entry.set_digest == found), None)
+        entry = next((e.promoted for e in entries if e.promoted and e.promoted.set_digest == found), None)
         lock = beside(index.set_file(found, PYLOCK)) if PYLOCK in wheel_set.files else None
     except (WheelSetError, BucketError) as problem:
         raise GateError(f"{url} cannot be trusted: {problem.message}", hint=_REMEDY) from problem

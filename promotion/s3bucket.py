@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ci_build.errors import BucketError
-from promotion.bucket import AbsentError, ConflictError, Data, ObjectInfo, check_key, sha256_of, size_of
+from promotion.bucket import AbsentError, ConflictError, Data, ObjectInfo, check_key, info_of, sha256_of, size_of
 from promotion.s3client import RefusalError, call, raised
 from promotion.s3upload import Upload, upload_parts
 
@@ -81,6 +81,16 @@ class S3Bucket:
         answer = self._call("get_object", key)
         with raised(key):
             return bytes(answer["Body"].read())
+
+    def read(self, key: str) -> tuple[bytes, ObjectInfo] | None:
+        """The whole of a small object, and what is known of it; one request."""
+        try:
+            answer = self._call("get_object", key)
+        except AbsentError:
+            return None
+        with raised(key):
+            data = bytes(answer["Body"].read())
+        return data, info_of(key, data, answer["ETag"])
 
     def open(self, key: str) -> BinaryIO:
         """A seekable stream of an object's bytes, which reads the ranges that are asked for."""

@@ -38,6 +38,8 @@ class BucketContract:
         assert info is not None
         assert (info.key, info.size, info.sha256) == ("a/b.txt", 7, sha256_of(b"content"))
         assert bucket.get("a/b.txt") == b"content"
+        assert bucket.read("a/b.txt") == (b"content", info)
+        assert bucket.read("a/none") is None
         with bucket.open("a/b.txt") as file:
             file.seek(3)
             assert file.read() == b"tent"

@@ -15,11 +15,15 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from hypothesis import HealthCheck, settings
 from packaging.utils import parse_wheel_filename
 from platformdirs import user_cache_path
 
 from tests.left_out import HEAVY, OFFLINE, STRICT, LeftOut
 
+# A busy machine is no finding.
+settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("steady")
 pytest.register_assert_rewrite("tests.bucket_contract")
 
 TESTS = Path(__file__).parent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,10 +11,12 @@ from ci_build.model import Finding, Severity
 from ci_build.units import human
 from promotion.bucket import Bucket
 from promotion.evidence import latest, load_evidence
-from promotion.layout import Released
-from promotion.ledger import Ledger, LedgerEntry, read_ledger
+from promotion.layout import EVIDENCE_FOLDER, Released
+from promotion.ledger import PromotedSet
+from promotion.publish import read_head
 
 GATE_NAME = "compile"
+_EVIDENCE = re.compile(rf"{EVIDENCE_FOLDER}/{GATE_NAME}/.+\.json")
 GROWTH = 0.2
 """Code that grew by more than this share is worth a look."""
 
@@ -56,20 +59,26 @@ def previous(bucket: Bucket, index: str, jax_version: str) -> Previous:
         BucketError: a ledger or evidence that cannot be read.
     """
     released = Released(index=index)
-    entry = _entry(read_ledger(bucket, released), jax_version)
-    if entry is None:
+    promoted = _newest(bucket, released, jax_version)
+    if promoted is None:
         return Previous()
-    names = [name for name in entry.files if name.startswith(f"evidence/{GATE_NAME}/")]
-    keys = [released.set_file(entry.set_digest, name) for name in names]
+    names = [name for name in promoted.files if _EVIDENCE.fullmatch(name)]
+    keys = [released.set_file(promoted.set_digest, name) for name in names]
     last = latest(load_evidence(bucket.get(key), key) for key in keys)
     code = {target: code_of_checks(evidence.details.get("checks", ())) for (_, target), evidence in last.items()}
-    return Previous(set_digest=entry.set_digest, code=code)
+    return Previous(set_digest=promoted.set_digest, code=code)
 
 
-def _entry(ledger: Ledger, jax_version: str) -> LedgerEntry | None:
-    entries = ledger.entries[::-1]
-    same = (entry for entry in entries if entry.jax_version == jax_version)
-    return next(same, next(iter(entries), None))
+def _newest(bucket: Bucket, released: Released, jax_version: str) -> PromotedSet | None:
+    """The newest visible set for a jax, or else the newest of all."""
+    head, entries = read_head(bucket, released)
+    newest: PromotedSet | None = None
+    for number in sorted(head.state.visible, reverse=True):
+        promoted = entries.set(number)
+        if promoted.jax_version == jax_version:
+            return promoted
+        newest = newest or promoted
+    return newest
 
 
 def code_of_checks(checks: Iterable[Mapping[str, Any]]) -> Code:

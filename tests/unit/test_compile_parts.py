@@ -25,8 +25,9 @@ from promotion.gates.compile_corpus import Material, Task, compiled_for
 from promotion.gates.compile_drift import compare, findings, previous
 from promotion.gates.compile_schedule import Batch, available_memory, batches, finish, finish_all, memory_limit, workers
 from promotion.gates.compile_view import Matrix, failures, results
+from promotion.history import NOTHING, Change, Kind, after
 from promotion.layout import Released
-from promotion.ledger import FIRST, LedgerEntry
+from promotion.ledger import FIRST, LedgerEntry, PromotedSet
 
 GIB = 1 << 30
 
@@ -365,12 +366,18 @@ def promoted(bucket: DirBucket, *jax_versions: str) -> None:
     """A ledger of sets for these versions of jax; set N has N bytes of code."""
     import hashlib
 
-    released, head = Released(index="multi-arch"), FIRST
+    released, head, state = Released(index="multi-arch"), FIRST, NOTHING
     for number, jax in enumerate(jax_versions, start=1):
         digest, name = f"{number}" * 64, "evidence/compile/gfx942/0.json"
+        promoted_set = PromotedSet(
+            set_digest=digest, rocm_version="7.2.0", jax_version=jax, python_versions=(), tier="", tiers={}, policy={},
+            wheels=(), files={name: "", "wheels.json": ""},
+        )  # fmt: skip
+        change = Change(kind=Kind.PROMOTE, number=number, sets=(number,))
+        state = after(state, change)
         entry = LedgerEntry(
-            number=number, previous=head, time="", set_digest=digest, rocm_version="7.2.0", jax_version=jax,
-            python_versions=(), tier="", tiers={}, policy={}, wheels=(), files={name: "", "wheels.json": ""},
+            number=number, previous=head, time="", kind=Kind.PROMOTE, state=state, sets=(number,),
+            promoted=promoted_set,
         )  # fmt: skip
         for key, data in (
             (released.ledger_entry(number), entry.dump()),
