@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from uv import find_uv_bin
@@ -15,6 +15,7 @@ from uv import find_uv_bin
 from ci_build.errors import PromotionBlockedError
 from ci_build.model import Evidence, Outcome, Runner
 from ci_build.runner import HostRunner
+from promotion.bucket import Bucket
 from promotion.dirbucket import DirBucket
 from promotion.gates import coverage, inspection, install, run_gates
 from promotion.gates.installers import Installer, Uv
@@ -124,7 +125,7 @@ def test_the_whole_way(bucket: DirBucket, tmp_path: Path, runner: HostRunner) ->
         assert loader == "jax-rocm7-pjrt 0.10.2+rocm7.2.0 cannot use ROCm: no AMD GPU was found. Load the driver."
         assert checks[f"wrong pair with {program}"]["jaxlib"] == "0.11.0"
     done = promote(bucket, staged, policy, progress=steps)
-    assert done.entry.tier == "structure"
+    assert done.promoted.tier == "structure"
     assert any("install with uv" in step for step in steps.steps)
     again = run_gates(bucket, staged, gates, HostRunner({}), steps)
     assert again == evidences, "what passed is not run again"
@@ -321,6 +322,28 @@ def test_wheels_that_came_from_elsewhere_do_not_count(bucket: DirBucket, tmp_pat
     folder = bucket.path(staged.file("wheels.json")).parent
     evidence = installed(bucket, staged, runner, with_=lambda *_: (Cheat(folder),))
     assert "install-elsewhere" in told(evidence)
+
+
+class Elsewhere:
+    """A bucket that is no folder: what is in it has to be fetched."""
+
+    def __init__(self, bucket: DirBucket) -> None:
+        self._bucket = bucket
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bucket, name)
+
+    def fetch(self, key: str, folder: Path) -> Path:
+        path = folder / key.rpartition("/")[2]
+        path.write_bytes(self._bucket.get(key))
+        return path
+
+
+def test_a_bucket_that_is_no_folder(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+    staged = staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=(OWN,)))
+    gate = install.make_gate({OWN: Path(sys.executable)}, with_=only_uv)
+    (evidence,) = run_gates(cast("Bucket", Elsewhere(bucket)), staged, [gate], runner, Steps())
+    assert (evidence.findings, evidence.counts["run"]) == ((), 4)
 
 
 def test_nothing_is_left_behind(
