@@ -57,8 +57,9 @@ def _judged(wheel: Wheel, jaxlib: str, done: Completed) -> Iterator[Finding]:
         text = f"{wheel.filename} can be installed with jaxlib {jaxlib}, with which it fails at every compilation."
         found = error("pair-accepted", text, "Let its Requires-Dist name the jaxlib versions that it works with.")
         yield replace(found, severity=Severity.WARNING) if wheel.as_published else found
-    elif not _REFUSED.search(done.stdout + done.stderr):
-        said = (done.stdout + done.stderr).strip()
+        return
+    said = " ".join((done.stdout + done.stderr).split())  # uv breaks its lines anywhere
+    if not _REFUSED.search(said):
         text = f"{wheel.filename} with jaxlib {jaxlib} is refused, but for another reason: {said}"
         yield error("pair-untried", text, "Read the output, mend it, and run the gate again.")
 

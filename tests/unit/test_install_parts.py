@@ -14,7 +14,7 @@ from packaging.utils import parse_wheel_filename
 
 from ci_build.errors import GateError, ProcessError
 from ci_build.model import Completed
-from promotion.gates import probe
+from promotion.gates import install_pair, probe
 from promotion.gates.installers import Installer, Pip, Uv
 from promotion.gates.pip_config import parse_config, uv_options
 from promotion.gates.pythons import find_pythons
@@ -283,3 +283,27 @@ def test_wrong_installations(site: Path) -> None:
 def test_imports_that_fail_are_told() -> None:
     answer = probe.main({"paths": None, "distributions": {}, "imports": ["json", "no_such_module"], "devices": False})
     assert answer["problems"] == ["import no_such_module failed: ModuleNotFoundError: No module named 'no_such_module'"]
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a process left behind."""
+
+    returncode: int
+    stderr: str
+    stdout: str = ""
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "× No solution found\n  ╰─▶ Because all versions of jax-rocm7-plugin depend\n      on jaxlib>=0.10.2,<0.10.3 and",
+        "ERROR: ResolutionImpossible: for help visit",
+        "ERROR: Cannot install x because these package versions have conflicting dependencies.",
+    ],
+)
+def test_a_refusal_is_known_by_its_reason_wherever_lines_break(said: str, tmp_path: Path) -> None:
+    (wheel, *_) = [made.wheel for made in make_wheels(tmp_path) if made.wheel.name == "jax-rocm7-plugin"]
+    for text, codes in ((said, []), ("error: no such file", ["pair-untried"])):
+        done = Said(returncode=1, stderr=text)
+        assert [finding.code for finding in install_pair._judged(wheel, "0.11.0", done)] == codes
