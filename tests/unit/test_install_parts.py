@@ -297,7 +297,7 @@ class Said:
 @pytest.mark.parametrize(
     "said",
     [
-        "× No solution found\n  ╰─▶ Because all versions of jax-rocm7-plugin depend\n      on jaxlib>=0.10.2,<0.10.3 and",
+        "× No solution found\n  ╰─▶ Because all versions of jax-rocm7-plugin depend\n      on jaxlib>=0.10.2 and",
         "ERROR: ResolutionImpossible: for help visit",
         "ERROR: Cannot install x because these package versions have conflicting dependencies.",
     ],
