@@ -147,15 +147,19 @@ class Reader:
     buffer: bytearray = field(default_factory=lambda: bytearray(_CHUNK))
     place: bytearray = field(default_factory=bytearray)
 
-    def chunks(self, bundle: BundleAt) -> Iterator[memoryview]:
+    def chunks(self, bundle: BundleAt, *, stored: int | None = None) -> Iterator[memoryview]:
         """The uncompressed bundle piece by piece; a piece is valid until the next one.
+
+        Args:
+            bundle: which one.
+            stored: read no more than this of a compressed bundle, for those who want its beginning only.
 
         Raises:
             FatbinError: it cannot be decompressed, or has another size than its header says.
         """
         done = 0
         try:
-            for chunk in self._raw(bundle):
+            for chunk in self._raw(bundle, bundle.size if stored is None else stored):
                 done += len(chunk)
                 if done > bundle.content_size:
                     break
@@ -165,7 +169,7 @@ class Reader:
         if done != bundle.content_size:
             raise bundle.error(f"It has not the {bundle.content_size} uncompressed bytes that its header says.")
 
-    def _raw(self, bundle: BundleAt) -> Iterator[memoryview]:
+    def _raw(self, bundle: BundleAt, limit: int) -> Iterator[memoryview]:
         view = memoryview(self.buffer)
         if bundle.packed is None:
             for start in range(0, bundle.size, _CHUNK):
@@ -173,7 +177,7 @@ class Reader:
                 yield memoryview(os.pread(self.file, count, bundle.offset + start))
             return
         header = bundle.packed.header_size
-        stored = os.pread(self.file, bundle.size - header, bundle.offset + header)
+        stored = os.pread(self.file, min(bundle.size - header, limit), bundle.offset + header)
         if bundle.packed.method == ZSTD:
             with self.zstd.stream_reader(stored, read_size=len(stored) or 1) as stream:
                 while count := stream.readinto(view):
@@ -187,7 +191,7 @@ class Reader:
     def entries(self, bundle: BundleAt) -> tuple[Entry, ...]:
         """The entry table; only the beginning is decoded."""
         head = b""
-        for chunk in self.chunks(bundle):
+        for chunk in self.chunks(bundle, stored=4 * HEAD_LIMIT):  # compressed data of any size stands for more
             head += chunk
             if len(head) >= HEAD_LIMIT:
                 break
