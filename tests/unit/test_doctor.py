@@ -15,7 +15,13 @@ from ci_build.doctor import screen, surroundings
 from ci_build.doctor.__main__ import as_json
 from ci_build.doctor.diagnosis import Problem
 from ci_build.model import Severity
+from promotion.dirbucket import DirBucket
+from promotion.evidence import record
+from promotion.policy import load_policy
+from promotion.promote import promote
+from promotion.stage import stage
 from tests.fake_machine import HIP, MI200, MI300, PYTHON, RX5700, FakeMachine, write_index
+from tests.support import VERSION, make_set, make_wheels, passing_evidence, write_set
 from tests.unit.sets import wheel_set
 
 PIP = f"{PYTHON} -m pip"
@@ -470,6 +476,22 @@ def test_the_set_of_an_index_that_fits_is_proposed_with_its_exact_versions(machi
     assert f"set {wheel_set().digest[:12]}: jax 0.10.2, ROCm 7.2.0; gfx942 compiled from {simple}" in screen.show(
         facts, ()
     ).replace("\n          ", " ")
+
+
+def test_a_bucket_with_really_promoted_sets_is_read(machine: FakeMachine, tmp_path: Path) -> None:
+    wheels = make_wheels(tmp_path / "wheels")
+    made = make_set(wheels)
+    bucket = DirBucket(tmp_path / "bucket")
+    staged = stage(bucket, write_set(tmp_path / "set", wheels, made))
+    for evidence in passing_evidence(made):
+        record(bucket, staged, evidence)
+    promote(bucket, staged, load_policy("multi-arch"))
+    (offer,) = machine.facts(str(tmp_path / "bucket")).fitting
+    assert (offer.digest, offer.jax, offer.rocm) == (made.digest, "0.10.2", "7.2.0")
+    assert offer.tiers.keys() == {"gfx942", "gfx950"}
+    assert offer.packages == {
+        "jax": "0.10.2", "jaxlib": "0.10.2", "jax-rocm7-pjrt": VERSION, "jax-rocm7-plugin": VERSION
+    }  # fmt: skip
 
 
 def test_an_index_is_found_by_bucket_folder_and_address_alike(machine: FakeMachine, index: str) -> None:
