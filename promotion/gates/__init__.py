@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
 import platform
 import tempfile
@@ -13,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ci_build import wheel as wheel_package
 from ci_build.errors import CiBuildError, GateError, RequestError
 from ci_build.model import Evidence, Finding, Outcome, Progress, Runner, Severity, Tier, Wheel, WheelSet
 from promotion.bucket import Bucket, sha256_of
@@ -120,9 +123,9 @@ def run_gates(
 ) -> tuple[Evidence, ...]:
     """Run gates on a staged set and put their evidence beside it.
 
-    A gate whose last word on this very set, with these very settings, was that it passed is not run again; one that
-    works target by target runs for the targets of which that is not so. A gate that fails, or that cannot run, does
-    not keep the others from running.
+    A gate whose last word on this very set, with these very settings, was that it passed is not run again unless the
+    gates were changed since; one that works target by target runs for the targets of which that is not so. A gate
+    that fails, or that cannot run, does not keep the others from running.
 
     Args:
         bucket: where the set is staged.
@@ -182,9 +185,23 @@ def _wanted(wheel_set: WheelSet, targets: Sequence[str] | None) -> tuple[str, ..
     return wheel_set.targets if targets is None else tuple(t for t in wheel_set.targets if t in targets)
 
 
+@functools.cache
+def code_digest() -> str:
+    """SHA-256 of the programs that gates are made of: what a gate said before it was changed is no answer."""
+    sums = hashlib.sha256()
+    for folder in (Path(__file__).parent, Path(wheel_package.__file__).parent):
+        for path in sorted(folder.glob("*.py")):
+            sums.update(f"{path.name} {sha256_of(path)}\n".encode())
+    return sums.hexdigest()
+
+
+def _settings(gate: Gate) -> dict[str, str]:
+    return {**gate.settings, "code": code_digest()}
+
+
 def _holds(old: Evidence, gate: Gate) -> bool:
     """Whether evidence answers for a gate as it is asked now."""
-    return old.outcome is Outcome.PASSED and old.settings == dict(gate.settings)
+    return old.outcome is Outcome.PASSED and old.settings == _settings(gate)
 
 
 def raise_for_failures(evidences: Iterable[Evidence]) -> None:
@@ -248,7 +265,7 @@ def _judge(
         started=started,
         ended=_now(),
         machine=f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}",
-        settings=gate.settings,
+        settings=_settings(gate),
         counts={
             "collected": len(checks),
             "run": len(checks) - count["skipped"],

@@ -13,9 +13,10 @@ import pytest
 
 from ci_build.errors import GateError, RequestError
 from ci_build.model import Completed, Evidence, Finding, Outcome, Severity, Tier
+from promotion import gates
 from promotion.dirbucket import DirBucket
 from promotion.evidence import read_all
-from promotion.gates import Check, Gate, Room, coverage, error, inspection, raise_for_failures, run_gates
+from promotion.gates import Check, Gate, Room, code_digest, coverage, error, inspection, raise_for_failures, run_gates
 from promotion.layout import StagedSet
 from promotion.stage import stage
 from tests.made_wheel import GLIBC, fat_binary, library
@@ -385,9 +386,24 @@ def test_a_gate_that_is_told_something_else_is_run_again(bucket: DirBucket, stag
     run(bucket, staged, made_gate([GOOD], settings={"corpus": "small"}))
     must_not_run = made_gate([], fail=AssertionError("ran again"), settings={"corpus": "small"})
     (evidence,) = run(bucket, staged, must_not_run)
-    assert evidence.settings == {"corpus": "small"}
+    assert evidence.settings == {"corpus": "small", "code": code_digest()}
     with pytest.raises(AssertionError, match="ran again"):
         run(bucket, staged, replace(must_not_run, settings={"corpus": "full"}))
+
+
+def test_what_a_gate_said_before_it_was_changed_is_no_answer(
+    bucket: DirBucket, staged: StagedSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(bucket, staged, made_gate([GOOD]))
+    monkeypatch.setattr(gates, "code_digest", lambda: "another")
+    with pytest.raises(AssertionError, match="ran again"):
+        run(bucket, staged, made_gate([], fail=AssertionError("ran again")))
+
+
+def test_a_partial_run_is_shown_and_not_kept(bucket: DirBucket, staged: StagedSet) -> None:
+    (evidence,) = run(bucket, staged, replace(made_gate([GOOD]), partial=True))
+    assert evidence.outcome is Outcome.PASSED
+    assert read_all(bucket, staged) == {}
 
 
 def test_a_subset_of_the_targets_gives_evidence_for_it_alone(bucket: DirBucket, staged: StagedSet) -> None:
