@@ -75,7 +75,7 @@ class Change:
         number: of the entry itself.
         sets: the sets that it is about; a promotion is about itself, a rollback about none.
         reason: for people.
-        earlier: for a rollback, the state to go back to.
+        earlier, to: for a rollback, the state to go back to and the entry that led to it.
     """
 
     kind: Kind
@@ -83,6 +83,7 @@ class Change:
     sets: tuple[int, ...] = ()
     reason: str = ""
     earlier: State | None = None
+    to: int = 0
 
 
 def after(state: State, change: Change) -> State:

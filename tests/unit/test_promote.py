@@ -7,35 +7,26 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from ci_build.errors import BucketError, PromotionBlockedError
 from ci_build.model import Outcome, Tier
 from promotion.bucket import sha256_of
 from promotion.dirbucket import DirBucket
 from promotion.evidence import record
-from promotion.layout import Released, StagedSet
+from promotion.layout import StagedSet
 from promotion.ledger import LedgerEntry, load_entry, read_ledger
-from promotion.policy import load_policy
 from promotion.promote import Promotion, check, promote
 from promotion.publish import publish
 from promotion.stage import read_staged, stage
+from tests.promoting import NOW, POLICY, RELEASED, TIER, DyingBucket, go, objects, offered, staged_in, unsatisfied
 from tests.support import SetWheel, but, make_set, make_wheels, passing_evidence, write_set
-
-POLICY = load_policy("multi-arch")
-RELEASED = Released(index="multi-arch")
-TIER = "compiled"
-"""What a set comes to with the evidence that the policy asks for."""
-NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 @pytest.fixture(autouse=True)
@@ -54,15 +45,6 @@ def next_wheels(tmp_path_factory: pytest.TempPathFactory) -> list[SetWheel]:
     return make_wheels(tmp_path_factory.mktemp("wheels"), version="0.10.2+rocm7.3.0")
 
 
-def staged_in(bucket: DirBucket, folder: Path, wheels: list[SetWheel], **changes: Any) -> StagedSet:
-    """A staged set with all the evidence that it needs."""
-    wheel_set = make_set(wheels, **changes)
-    staged = stage(bucket, write_set(folder / wheel_set.digest, wheels, wheel_set))
-    for evidence in passing_evidence(wheel_set):
-        record(bucket, staged, evidence)
-    return staged
-
-
 @pytest.fixture
 def bucket(tmp_path: Path) -> DirBucket:
     return DirBucket(tmp_path / "bucket")
@@ -71,20 +53,6 @@ def bucket(tmp_path: Path) -> DirBucket:
 @pytest.fixture
 def staged(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> StagedSet:
     return staged_in(bucket, tmp_path, wheels)
-
-
-def go(bucket: DirBucket, staged: StagedSet) -> Promotion:
-    return promote(bucket, staged, POLICY, now=lambda: NOW)
-
-
-def objects(bucket: DirBucket, prefix: str = "v2/") -> dict[str, bytes]:
-    return {key: bucket.get(key) for key in bucket.list(prefix)}
-
-
-def offered(bucket: DirBucket) -> dict[str, dict[str, Any]]:
-    """What a user of the index sees: file name -> entry of the JSON page."""
-    keys = [key for key in bucket.list(RELEASED.simple) if key.count("/") == 4 and key.endswith(".json")]
-    return {file["filename"]: file for key in keys for file in json.loads(bucket.get(key))["files"]}
 
 
 def test_users_get_the_staged_bytes(bucket: DirBucket, staged: StagedSet, wheels: list[SetWheel]) -> None:
@@ -277,45 +245,6 @@ def test_an_entry_comes_back_as_it_was(bucket: DirBucket, staged: StagedSet) -> 
 
 
 # Crashes and races
-
-
-class DyingBucket(DirBucket):
-    """Dies at one of its writes: before it, or after it."""
-
-    def __init__(self, root: Path, *, at: int, after: bool) -> None:
-        super().__init__(root)
-        self._writes, self._at, self._after = count(), at, after
-
-    def _dying(self, write: Callable[[], Any]) -> Any:
-        mine = next(self._writes) == self._at
-        if mine and not self._after:
-            raise KeyboardInterrupt
-        result = write()
-        if mine:
-            raise KeyboardInterrupt
-        return result
-
-    def put_if_absent(self, key: str, data: bytes | Path, *, sha256: str) -> bool:
-        return bool(self._dying(lambda: DirBucket.put_if_absent(self, key, data, sha256=sha256)))
-
-    def put_if_match(self, key: str, data: bytes, *, etag: str | None) -> Any:
-        return self._dying(lambda: DirBucket.put_if_match(self, key, data, etag=etag))
-
-    def copy(self, source: str, target: str, *, sha256: str) -> bool:
-        return bool(self._dying(lambda: DirBucket.copy(self, source, target, sha256=sha256)))
-
-
-def unsatisfied(seen: dict[str, dict[str, Any]], wheels: list[SetWheel]) -> Iterator[str]:
-    """Requirements of offered wheels on projects of the set that no offered wheel meets."""
-    known = {wheel.wheel.filename: wheel.wheel for wheel in wheels}
-    visible = [known[name] for name in seen]
-    projects = {wheel.name for wheel in known.values()}
-    for wheel in visible:
-        for requirement in map(Requirement, wheel.requires_dist):
-            name = canonicalize_name(requirement.name)
-            met = any(w.name == name and requirement.specifier.contains(w.version) for w in visible)
-            if name in projects and not met:
-                yield f"{wheel.filename}: {requirement}"
 
 
 @pytest.mark.parametrize("after", [False, True])

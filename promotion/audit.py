@@ -1,0 +1,120 @@
+"""`verify`: everything about an index that can be computed again is, and what differs is told; nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from ci_build.errors import BucketError, RequestError
+from ci_build.model import Progress
+from promotion.bucket import Bucket, sha256_of
+from promotion.history import NOTHING, Change, Kind, State, after
+from promotion.index import project_pair, root_pair
+from promotion.layout import METADATA_SUFFIX, PROVENANCE_SUFFIX, TOMBSTONE_SUFFIX, Released
+from promotion.ledger import LedgerEntry, PromotedSet, read_ledger
+from promotion.publish import read_snapshot
+from promotion.shelf import all_steps
+from promotion.status import SHOWN, Snapshot, people_page, row
+
+
+def verify(bucket: Bucket, released: Released, progress: Progress | None = None) -> Iterator[str]:
+    """Sentences on what is wrong with an index: chain, states, bytes of every set, pages, foreign objects.
+
+    The ledger comes first; what it says is what the rest is held against, so that a broken one ends the search.
+    """
+    try:
+        ledger = read_ledger(bucket, released)
+    except BucketError as error:
+        yield error.message
+        return
+    entries, head = ledger.entries, ledger.head
+    yield from _states(released, entries)
+    if not entries:
+        return
+    state = entries[-1].state
+    promoted = {entry.number: entry.promoted for entry in entries if entry.promoted is not None}
+    expected: dict[str, str] = {}
+    for number in state.held:
+        expected |= stored_files(released, promoted[number])
+    for done, (key, sha256) in enumerate(sorted(expected.items()), start=1):
+        if progress is not None:
+            progress.advance(done, len(expected))
+        yield from _object(bucket, key, sha256)
+    snapshot = read_snapshot(bucket, released)
+    if (snapshot.number, snapshot.ledger_sha256) != (len(entries), head):
+        yield f"{released.status} was written from entry {snapshot.number} of {len(entries)}: publish the index."
+    pages = _pages(released, snapshot, entries, state)
+    for key, sha256 in pages.items():
+        yield from _object(bucket, key, sha256)
+    graves = {
+        key + TOMBSTONE_SUFFIX
+        for entry in entries
+        if entry.kind is Kind.SWEEP
+        for key in entry.removed
+        if key.endswith(".whl")
+    }
+    left = {key for entry in entries if entry.kind is Kind.SWEEP for key in entry.removed} - expected.keys()
+    own = {*expected, *pages, *graves, released.status}
+    for key in bucket.list(released.root):
+        if key.startswith(released.ledger) or key in own:
+            continue
+        if key in left:
+            yield f"{key} was to be removed by retention and is still there: run `ci_build retention --apply`."
+        else:
+            yield f"{key} belongs to no set of this index: somebody put it there, or a promotion was interrupted."
+    yield from (
+        f"{key} is not there, so that a used name could come again."
+        for key in sorted(graves)
+        if bucket.head(key) is None
+    )
+
+
+def stored_files(released: Released, promoted: PromotedSet) -> Mapping[str, str]:
+    """Key -> sha256 of everything that belongs to a set."""
+    files = {released.set_file(promoted.set_digest, name): sha256 for name, sha256 in promoted.files.items()}
+    for wheel in promoted.wheels:
+        key = released.wheel(wheel.project, wheel.filename)
+        files |= {key: wheel.sha256, key + METADATA_SUFFIX: wheel.metadata_sha256}
+        files |= {key + PROVENANCE_SUFFIX: wheel.provenance} if wheel.provenance else {}
+    return files
+
+
+def _object(bucket: Bucket, key: str, sha256: str) -> Iterator[str]:
+    info = bucket.head(key)
+    if info is None:
+        yield f"{key} is not there."
+    elif info.sha256 != sha256:
+        yield f"{key} has sha256 {info.sha256}; {sha256} was expected."
+
+
+def _states(released: Released, entries: Sequence[LedgerEntry]) -> Iterator[str]:
+    """Each entry's state, computed again from the one before it."""
+    state, states = NOTHING, {0: NOTHING}
+    for entry in entries:
+        change = Change(
+            kind=entry.kind,
+            number=entry.number,
+            sets=entry.sets,
+            reason=entry.reason,
+            earlier=states.get(entry.to) if entry.kind is Kind.ROLLBACK else None,
+            to=entry.to,
+        )
+        try:
+            state = after(state, change)
+        except (RequestError, AssertionError) as error:
+            yield f"{released.ledger_entry(entry.number)} makes no sense: {error}"
+        if entry.state != state:
+            yield f"{released.ledger_entry(entry.number)} claims another state than its entries lead to."
+            state = entry.state
+        states[entry.number] = state
+
+
+def _pages(released: Released, snapshot: Snapshot, entries: Sequence[LedgerEntry], state: State) -> Mapping[str, str]:
+    """Key -> sha256 of every page as the ledger alone makes it."""
+    by_number = {entry.number: entry for entry in entries}
+    steps = [*all_steps(released, state, snapshot.pages, by_number.__getitem__)]
+    pages = [page for step in steps for page in project_pair(released.simple, step.project, step.shelf.values())]
+    pages += root_pair(released.simple, [step.project for step in steps])
+    found = {page.key: sha256_of(page.data) for page in pages}
+    rows = [row(by_number[number], state) for number in sorted(state.visible, reverse=True)[:SHOWN]]
+    found[released.people] = sha256_of(people_page(released, rows, entries[-1]))
+    return found
