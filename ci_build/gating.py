@@ -18,7 +18,7 @@ from ci_build.report import Reporter
 from ci_build.wheel.manifest import Manifest
 from promotion import gates
 from promotion import stage as promotion_stage
-from promotion.dirbucket import DirBucket
+from promotion.bucket import Bucket
 from promotion.gates import Gate, abi, compile_view, coverage, inspection, install, load
 from promotion.gates import compile as compile_gate
 from promotion.gates.compile_material import material
@@ -118,13 +118,7 @@ def parse_staged(text: str) -> StagedSet:
     return StagedSet(index=index, digest=digest)
 
 
-def require(bucket: Path) -> None:
-    """Raise RequestError when the bucket's folder is not there."""
-    if not bucket.is_dir():
-        raise RequestError(f"{bucket} is not a bucket's folder.", hint="Stage a set first, or give its --bucket.")
-
-
-def find_set(text: str, bucket: Path, reporter: Reporter) -> StagedSet:
+def find_set(text: str, bucket: Bucket, reporter: Reporter) -> StagedSet:
     """The staged set that a word means: INDEX/DIGEST, or a folder with wheels.json, which is staged unless it is.
 
     Raises:
@@ -132,25 +126,22 @@ def find_set(text: str, bucket: Path, reporter: Reporter) -> StagedSet:
     """
     folder = Path(text)
     if (folder / WHEELS_JSON).is_file():
-        return promotion_stage.find_staged(DirBucket(bucket), folder) or promotion_stage.stage(
-            DirBucket(bucket), folder, progress=reporter
-        )
+        return promotion_stage.find_staged(bucket, folder) or promotion_stage.stage(bucket, folder, progress=reporter)
     if folder.is_dir():
         raise RequestError(
             f"{folder} has no {WHEELS_JSON}.", hint="Make a set with `ci_build dist_wheels` or `ci_build adopt`."
         )
-    require(bucket)
     return parse_staged(text)
 
 
 def run_gates(
-    names: Sequence[str], staged: StagedSet, bucket: Path, told: Told, reporter: Reporter, runner: Runner
+    names: Sequence[str], staged: StagedSet, bucket: Bucket, told: Told, reporter: Reporter, runner: Runner
 ) -> tuple[Evidence, ...]:
     """Run gates; one that fails raises nothing, see `promotion.gates.raise_for_failures`."""
     from ci_build.targets import expand
 
     return gates.run_gates(
-        DirBucket(bucket),
+        bucket,
         staged,
         [make_gate(name, told, reporter) for name in names],
         runner,

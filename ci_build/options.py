@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import platform
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
@@ -114,14 +115,16 @@ def defaults() -> Mapping[str, Mapping[str, Any]]:
 
 bucket_option = click.option(
     "--bucket",
-    metavar="DIR",
+    metavar="DIR|URL",
     envvar=_ENV_PREFIX + "BUCKET",
     default=defaults()["release_local"]["bucket"],
     show_default=True,
-    type=click.Path(path_type=Path),
-    help="The bucket's folder.",
+    help="The bucket: a folder, or s3://NAME/PREFIX?endpoint_url=….",
 )
 """For commands that work on a bucket and make no wheels."""
+
+dry_run_option = click.option("--dry-run", is_flag=True, help="List every write to the bucket, and do none.")
+"""For commands that write to a bucket and make no wheels."""
 
 
 def refuse_misplaced(before: Mapping[str, Any], command: str) -> None:
@@ -320,3 +323,10 @@ def cache_dir(settings: Settings) -> Path:
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("jax-rocm-release"))
+
+
+def actor() -> str:
+    """Who runs this, for records: a CI service's run, else the user and the machine."""
+    run = os.environ.get("GITHUB_RUN_ID") or os.environ.get("CI_JOB_ID") or os.environ.get("BUILD_ID")
+    user = os.environ.get("GITHUB_ACTOR") or os.environ.get("USER") or os.environ.get("LOGNAME") or "unknown"
+    return f"{user}, run {run}" if run else f"{user}@{platform.node()}"

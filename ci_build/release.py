@@ -14,6 +14,7 @@ from ci_build.report import Reporter
 from ci_build.runner import HostRunner, render
 from promotion import promote as promotion_promote
 from promotion import stage as promotion_stage
+from promotion.bucket import Bucket
 from promotion.dirbucket import DirBucket
 from promotion.gates import raise_for_failures
 from promotion.index import tiers_text
@@ -22,19 +23,20 @@ from promotion.policy import load_policy
 from promotion.promote import Promotion, install_line
 
 
-def stage(folder: Path, bucket: Path, reporter: Reporter) -> StagedSet:
+def stage(folder: Path, bucket: Bucket, reporter: Reporter) -> StagedSet:
     """Put the set in a folder under its digest."""
-    return promotion_stage.stage(DirBucket(bucket), folder, progress=reporter)
+    return promotion_stage.stage(bucket, folder, progress=reporter)
 
 
-def promote(staged: StagedSet, bucket: Path, reporter: Reporter) -> Promotion:
+def promote(staged: StagedSet, bucket: Bucket, reporter: Reporter) -> Promotion:
     """Promote a staged set.
 
     Raises:
         PromotionBlockedError: the policy does not let it through.
     """
-    gating.require(bucket)
-    done = promotion_promote.promote(DirBucket(bucket), staged, load_policy(staged.index), progress=reporter)
+    done = promotion_promote.promote(
+        bucket, staged, load_policy(staged.index), actor=options.actor(), progress=reporter
+    )
     word = "promoted" if done.new else "was promoted before, nothing changed"
     reporter.line(f"  {staged.index}/{staged.digest[:12]} {word}: ledger entry {done.entry.number}")
     return done
@@ -47,12 +49,13 @@ def release_local(settings: options.Settings, reporter: Reporter, runner: HostRu
         The receipt as JSON values.
     """
     tables = ("release_local", "build")
-    bucket = Path(str(settings.get("bucket", *tables).value))
+    where = Path(str(settings.get("bucket", *tables).value))
+    bucket = DirBucket(where)
     told = gating.Told(corpus=str(settings.get("corpus", *tables).value))
     afterwards = (
-        f"stage: the set goes to {bucket}/v2-staging/<index>/<set digest>/",
+        f"stage: the set goes to {where}/v2-staging/<index>/<set digest>/",
         f"gates: {', '.join(options.GATES)} ({told.corpus} corpus), on the staged bytes; evidence goes beside them",
-        f"promote: copied to {bucket}/v2/<index>/ if promotion/policy.toml allows; ledger, then pages",
+        f"promote: copied to {where}/v2/<index>/ if promotion/policy.toml allows; ledger, then pages",
     )
     made = build.dist_wheels(settings, reporter, runner, *tables, afterwards=afterwards)
     if made is None:
@@ -66,7 +69,7 @@ def release_local(settings: options.Settings, reporter: Reporter, runner: HostRu
     with reporter.group("promote"):
         done = promote(staged, bucket, reporter)
     url = f"http://127.0.0.1:{options.SERVE_PORT}/{done.simple}"
-    serve = ("python3", "build/ci_build", "index", "serve", "--bucket", str(bucket), "--port", str(options.SERVE_PORT))
+    serve = ("python3", "build/ci_build", "index", "serve", "--bucket", str(where), "--port", str(options.SERVE_PORT))
     lines = (render(serve), install_line(done.wheel_set, url))
     receipt = {
         **build.receipt(made),

@@ -7,11 +7,13 @@ wheel back, and the sweep itself loses the race for its number to any entry befo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 
-from ci_build.errors import BucketError
+from ci_build.errors import BucketError, RequestError
 from promotion.bucket import Bucket, sha256_of
 from promotion.history import Change, Kind, State
 from promotion.layout import METADATA_SUFFIX, PROVENANCE_SUFFIX, TOMBSTONE_SUFFIX, Released
@@ -89,6 +91,14 @@ def apply(bucket: Bucket, released: Released, rule: Rule, *, actor: str, now: Cl
     _remove(bucket, removing)
     publish(bucket, released)
     return wanted
+
+
+def digests_in(path: Path) -> frozenset[str]:
+    """Every sha256 that a lock, or a set's wheels.json, names."""
+    try:
+        return frozenset(re.findall(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])", path.read_text()))
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"{path} cannot be read: {error}.", hint="Give a pylock.toml or a wheels.json.") from error
 
 
 def _plan(released: Released, state: State, entries: Entries, last: int, rule: Rule, now: datetime) -> Plan:

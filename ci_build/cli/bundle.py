@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ci_build import options
-from ci_build.cli.common import State, host_runner
+from ci_build.cli.common import State, host_runner, open_bucket
 
 
 @click.command()
@@ -15,16 +15,16 @@ from ci_build.cli.common import State, host_runner
 @click.option("--out", metavar="FILE", type=click.Path(path_type=Path), help="The archive; SET's name by default.")
 @options.bucket_option
 @click.pass_obj
-def bundle(state: State, wheel_set: str, out: Path | None, bucket: Path) -> None:
+def bundle(state: State, wheel_set: str, out: Path | None, bucket: str) -> None:
     """Make one archive of a staged or released set and all it needs, for machines without a network.
 
     SET is INDEX/DIGEST as `stage` prints it, or the set's folder, which is staged first.
     """
     from ci_build import gating
-    from promotion.buckets import open_bucket
     from promotion.bundle import bundle as make
 
     reporter = state.reporter()
-    staged = gating.find_set(wheel_set, bucket, reporter)
+    opened = open_bucket(bucket, reporter, existing=not Path(wheel_set).is_dir())
+    staged = gating.find_set(wheel_set, opened, reporter)
     out = out or Path(f"{staged.index}-{staged.digest[:12]}.tar")
-    click.echo(make(open_bucket(str(bucket)), staged, out, host_runner(reporter), reporter))
+    click.echo(make(opened, staged, out, host_runner(reporter), reporter))

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ci_build import options
+from ci_build.errors import RequestError
 
 if TYPE_CHECKING:
     from ci_build.report import Reporter
     from ci_build.runner import HostRunner
+    from promotion.bucket import Bucket
 
 
 class LazyGroup(click.Group):
@@ -76,3 +78,19 @@ def print_json(value: object) -> None:
     from ci_build.model import to_json
 
     click.echo(json.dumps(to_json(value), indent=2, ensure_ascii=False))
+
+
+def open_bucket(text: str, reporter: Reporter, *, dry_run: bool = False, existing: bool = True) -> Bucket:
+    """The bucket that a person named; in a dry run one that tells each write and does none.
+
+    Raises:
+        RequestError: it is a folder that is not there, and should be.
+    """
+    from promotion.buckets import open_bucket as opened
+    from promotion.dirbucket import DirBucket
+    from promotion.dryrun import DryRunBucket
+
+    bucket = opened(text)
+    if existing and isinstance(bucket, DirBucket) and not bucket.root.is_dir():
+        raise RequestError(f"{text} is not a bucket's folder.", hint="Stage a set first, or give its --bucket.")
+    return DryRunBucket(bucket, lambda line: reporter.line(f"  would {line}")) if dry_run else bucket

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ci_build import options
-from ci_build.cli.common import State, host_runner, print_json
+from ci_build.cli.common import State, host_runner, open_bucket, print_json
 
 
 @click.command()
@@ -40,7 +40,7 @@ def gate(
     program: tuple[str, ...],
     jobs: int | None,
     junit: Path | None,
-    bucket: Path,
+    bucket: str,
     *,
     update_golden: bool,
     redo: bool,
@@ -66,8 +66,9 @@ def gate(
     gating.refuse_unused(name, told)
     reporter = state.reporter()
     with reporter.group(f"gate {name}"):
-        staged = gating.find_set(wheel_set, bucket, reporter)
-        evidences = gating.run_gates(gating.names_of(name), staged, bucket, told, reporter, host_runner(reporter))
+        opened = open_bucket(bucket, reporter, existing=not Path(wheel_set).is_dir())
+        staged = gating.find_set(wheel_set, opened, reporter)
+        evidences = gating.run_gates(gating.names_of(name), staged, opened, told, reporter, host_runner(reporter))
     gating.show(evidences, reporter)
     if junit:
         junit.write_bytes(junit_xml(evidences))

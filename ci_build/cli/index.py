@@ -17,13 +17,13 @@ from ci_build.errors import RequestError
     "--port", default=options.SERVE_PORT, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one."
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-def serve(bucket: Path, port: int, host: str) -> None:
+def serve(bucket: str, port: int, host: str) -> None:
     """Serve a bucket over HTTP until interrupted."""
     from promotion.serve import IndexServer
 
-    if not bucket.is_dir():
+    if not Path(bucket).is_dir():
         raise RequestError(f"{bucket} is not a folder.", hint="Make a release first, or give its --bucket.")
-    with IndexServer(bucket, host=host, port=port) as server:
+    with IndexServer(Path(bucket), host=host, port=port) as server:
         click.echo(f"serving {bucket} at {server.url}")
         server.wait()
 

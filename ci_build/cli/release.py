@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ci_build import options
-from ci_build.cli.common import State, host_runner, print_json
+from ci_build.cli.common import State, host_runner, open_bucket, print_json
 from ci_build.errors import RequestError
 
 
@@ -32,20 +32,23 @@ def release(state: State, /, *, local: bool, bucket: str | None, corpus: str | N
 @click.command()
 @click.argument("wheel_set", metavar="SET", type=click.Path(path_type=Path))
 @options.bucket_option
+@options.dry_run_option
 @click.pass_obj
-def stage(state: State, wheel_set: Path, bucket: Path) -> None:
+def stage(state: State, wheel_set: Path, bucket: str, *, dry_run: bool) -> None:
     """Put the wheel set in folder SET under its digest in `v2-staging`; never overwrites."""
     from ci_build import release as way
 
-    staged = way.stage(wheel_set, bucket, state.reporter())
+    reporter = state.reporter()
+    staged = way.stage(wheel_set, open_bucket(bucket, reporter, dry_run=dry_run, existing=False), reporter)
     click.echo(f"{staged.index}/{staged.digest}")
 
 
 @click.command()
 @click.argument("staged", metavar="SET")
 @options.bucket_option
+@options.dry_run_option
 @click.pass_obj
-def promote(state: State, staged: str, bucket: Path) -> None:
+def promote(state: State, staged: str, bucket: str, *, dry_run: bool) -> None:
     """Promote a set to `v2`, if the policy finds its evidence enough.
 
     SET is INDEX/DIGEST as `stage` prints it, or the set's folder.
@@ -54,4 +57,5 @@ def promote(state: State, staged: str, bucket: Path) -> None:
     from ci_build import release as way
 
     reporter = state.reporter()
-    way.promote(gating.find_set(staged, bucket, reporter), bucket, reporter)
+    opened = open_bucket(bucket, reporter, dry_run=dry_run, existing=not Path(staged).is_dir())
+    way.promote(gating.find_set(staged, opened, reporter), opened, reporter)

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from ci_build import gating, options
+from ci_build.cli.common import open_bucket
 from ci_build.errors import BucketError, RequestError
 from ci_build.gating import Told
 from ci_build.model import Finding, Outcome, Severity, Tier
 from ci_build.report import Reporter
+from promotion.dirbucket import DirBucket
 from promotion.gates.compile_material import material
 from promotion.policy import load_policy
 from tests.support import make_set, make_wheels, passing_evidence, write_set
@@ -80,7 +82,7 @@ def test_every_word_that_gates_are_told_is_covered_here() -> None:
 def test_a_folder_is_staged_once_and_a_name_must_be_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=("3.12",))
     wheel_set = make_set(wheels, python_versions=("3.12",))
-    folder, bucket = write_set(tmp_path / "set", wheels, wheel_set), tmp_path / "bucket"
+    folder, bucket = write_set(tmp_path / "set", wheels, wheel_set), DirBucket(tmp_path / "bucket")
     staged = gating.find_set(str(folder), bucket, REPORTER)
     assert staged.digest == wheel_set.digest
     assert "stage set" in capsys.readouterr().err
@@ -95,10 +97,10 @@ def test_a_folder_is_staged_once_and_a_name_must_be_one(tmp_path: Path, capsys: 
 def test_a_set_that_was_staged_in_part_is_staged_again(tmp_path: Path) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=("3.12",))
     folder = write_set(tmp_path / "set", wheels, make_set(wheels, python_versions=("3.12",)))
-    staged = gating.find_set(str(folder), tmp_path / "bucket", REPORTER)
+    staged = gating.find_set(str(folder), DirBucket(tmp_path / "bucket"), REPORTER)
     page = tmp_path / "bucket" / staged.simple / "index.json"
     page.unlink()
-    gating.find_set(str(folder), tmp_path / "bucket", REPORTER)
+    gating.find_set(str(folder), DirBucket(tmp_path / "bucket"), REPORTER)
     assert page.is_file()
 
 
@@ -117,9 +119,9 @@ def test_what_is_no_set_is_refused(
     (tmp_path / "empty").mkdir()
     (tmp_path / "bucket").mkdir()
     with pytest.raises(error, match=message):
-        gating.find_set(word, tmp_path / "bucket", REPORTER)
+        gating.find_set(word, DirBucket(tmp_path / "bucket"), REPORTER)
     with pytest.raises(RequestError, match="not a bucket's folder"):
-        gating.find_set("multi-arch/" + "0" * 64, tmp_path / "nowhere", REPORTER)
+        open_bucket(str(tmp_path / "nowhere"), REPORTER)
 
 
 # What is shown

@@ -1,0 +1,97 @@
+"""The commands that undo and keep, as a person types them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from ci_build import cli
+from ci_build.errors import BucketError, RequestError
+from promotion.dirbucket import DirBucket
+from tests.promoting import POLICY, RELEASED, go, objects, offered, staged_in
+from tests.support import make_wheels
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirBucket:
+    """An index with two sets."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    monkeypatch.setenv("USER", "somebody")
+    made = DirBucket(tmp_path / "bucket")
+    for minor in (2, 3):
+        wheels = make_wheels(tmp_path / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
+        go(made, staged_in(made, tmp_path / "sets", wheels, python_versions=("3.12",)))
+    return made
+
+
+def run(bucket: DirBucket, *words: str) -> int:
+    return cli.run([*words, "--bucket", str(bucket.root)])
+
+
+def test_there_and_back(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
+    assert POLICY.channel == "local"
+    before = offered(bucket)
+    assert run(bucket, "rollback", "multi-arch", "--reason", "wrong numbers") == 0
+    assert "no longer offered: the sets of entries 2" in capsys.readouterr().err
+    assert len(offered(bucket)) < len(before)
+    assert run(bucket, "rollback", "multi-arch", "--to", "2", "--reason", "they were right") == 0
+    assert offered(bucket) == before
+    assert run(bucket, "history", "multi-arch", "--json") == 0
+    entries = json.loads(capsys.readouterr().out)
+    assert [(e["kind"], e["reason"], e["actor"].partition("@")[0]) for e in entries[:2]] == [
+        ("rollback", "they were right", "somebody"),
+        ("rollback", "wrong numbers", "somebody"),
+    ]
+    assert run(bucket, "verify", "multi-arch") == 0
+
+
+@pytest.mark.parametrize(("kind", "back"), [("yank", "unyank"), ("quarantine", "free"), ("pin", "unpin")])
+def test_marks(bucket: DirBucket, kind: str, back: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = offered(bucket)
+    assert run(bucket, kind, "multi-arch/2", "--reason", "because") == 0
+    assert (offered(bucket) == before) == (kind == "pin")
+    assert run(bucket, kind, "multi-arch/2", "--reason", "because") == 0
+    assert "nothing to do" in capsys.readouterr().err
+    assert run(bucket, back, "multi-arch/2") == 0
+    assert offered(bucket) == before
+    assert run(bucket, back, "multi-arch/2") == RequestError.exit_code
+    assert run(bucket, "verify", "multi-arch") == 0
+
+
+def test_a_dry_run_lists_the_writes_and_does_none(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
+    before = objects(bucket)
+    assert run(bucket, "rollback", "multi-arch", "--reason", "to see", "--dry-run") == 0
+    said = capsys.readouterr().err
+    assert f"would create {RELEASED.ledger_entry(3)}" in said
+    assert f"would replace {RELEASED.status}" in said
+    assert objects(bucket) == before
+
+
+def test_retention_is_told_first_and_done_when_asked(
+    bucket: DirBucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("retention", "multi-arch", "--days", "1", "--keep-newest", "1")
+    before = objects(bucket)
+    assert run(bucket, *words) == 0
+    assert "the set of entry 1 leaves the pages" in (said := capsys.readouterr().err)
+    assert "nothing was changed; --apply does it" in said
+    assert objects(bucket) == before
+    digest = json.loads(bucket.get(RELEASED.status))["sets"][1]["digest"]
+    wheels_json = bucket.path(RELEASED.set_file(digest, "wheels.json"))
+    assert run(bucket, *words, "--keep-lock", str(wheels_json)) == 0
+    assert "the set of entry 1 stays: a lock names" in capsys.readouterr().err
+    assert run(bucket, *words, "--apply") == 0
+    assert len(offered(bucket)) < 5
+    assert run(bucket, "verify", "multi-arch") == 0
+
+
+def test_what_is_wrong_is_told(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
+    bucket.path(RELEASED.people).write_bytes(b"defaced")
+    assert run(bucket, "verify", "multi-arch") == BucketError.exit_code
+    assert "multi-arch/index.html has sha256" in capsys.readouterr().err
+    assert run(bucket, "yank", "two", "--reason", "x") == 2
+    assert run(bucket, "yank", "multi-arch/2") == 2
+    assert run(bucket, "yank", "multi-arch/7", "--reason", "x") == RequestError.exit_code
