@@ -101,13 +101,14 @@ def strip(wheel: Path, folder: Path) -> None:
 
 
 def full(wheel: Path, folder: Path) -> None:
-    """The real `repair` with the recipe's own plan, of an input whose code was checked by an earlier build."""
-    plan = dataclasses.replace(_plan(wheel, "gfx942", "gfx950"), verify_bundles=False)
-    _repair(wheel, plan, folder, debug_dir=folder / "debug")
+    """The real `repair` with the recipe's own plan, doing what the stock chain does: symbols are thrown away, and
+    the code inside the library is believed, as after an earlier build that checked it.
+    """
+    _repair(wheel, dataclasses.replace(_plan(wheel, "gfx942", "gfx950"), verify_bundles=False), folder)
 
 
 def full_first(wheel: Path, folder: Path) -> None:
-    """The same of an input that nobody has checked: the MD5 of every old bundle is compared."""
+    """What the first build of an input does: it keeps the symbols and compares the MD5 of every old bundle."""
     _repair(wheel, _plan(wheel, "gfx942", "gfx950"), folder, debug_dir=folder / "debug")
 
 
