@@ -16,6 +16,7 @@ from ci_build.errors import RequestError, WheelSetError
 SCHEMA_VERSION = 1
 """Version of the `wheels.json` format."""
 WHEELS_JSON, CONSTRAINTS, PYLOCK, SHA256SUMS = "wheels.json", "constraints.txt", "pylock.toml", "SHA256SUMS"
+SBOM = "sbom.cdx.json"
 """The files beside the wheels of a set."""
 
 
@@ -259,6 +260,7 @@ class Evidence:
         target: a gfx target, or "any" for gates that do not depend on one.
         started, ended: UTC, ISO 8601 with seconds.
         settings: what the gate was told, and digests of its own data.
+        logs: files with what its processes printed, by their names beside it -> sha256.
         counts: collected (= run + skipped), run (= passed + failed + known), passed, failed, known, skipped.
         findings: errors and warnings.
     """
@@ -275,15 +277,25 @@ class Evidence:
     counts: Mapping[str, int]
     findings: tuple[Finding, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
+    logs: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """What the policy makes of the evidence; promotion needs `blocked_by` to be empty."""
+    """What the policy makes of the evidence; promotion needs `blocked_by` to be empty.
+
+    Attributes:
+        blocked_by: a sentence for each reason.
+        tiers: gfx target -> how strongly it was tested, whatever was passed over.
+        bypassed: a sentence for each reason that a bypass passed over, with who answers for it.
+        warnings: what a person should know all the same.
+    """
 
     set_digest: str
     blocked_by: tuple[str, ...]
     tiers: Mapping[str, str]
+    bypassed: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def allowed(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import copy
 import os
 import re
 import selectors
@@ -15,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import IO
+from typing import IO, Self
 
 from ci_build.errors import ProcessError
 
@@ -111,6 +112,12 @@ class HostRunner:
         self._echo = echo
         self._sink = sink
 
+    def also(self, listener: LineSink) -> Self:
+        """A runner like this that tells a listener too every command line, and every line that commands print."""
+        other = copy.copy(self)
+        other._echo, other._sink = _both(self._echo, listener), _both(self._sink, listener)
+        return other
+
     def run(
         self,
         argv: Sequence[str],
@@ -181,6 +188,15 @@ class HostRunner:
 
 class _UnwantedError(Exception):
     """A command has to be stopped; says why."""
+
+
+def _both(first: LineSink | None, second: LineSink) -> LineSink:
+    def sink(line: str) -> None:
+        if first is not None:
+            first(line)
+        second(line)
+
+    return sink
 
 
 def _drain(

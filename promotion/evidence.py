@@ -1,20 +1,43 @@
-"""Evidence on disk: one file for each run of a gate, beside the staged set, created once."""
+"""Evidence on disk: one file for each run of a gate, beside the staged set, created once, with who signed it.
+
+What the gate's processes printed lies beside it, named after its digest; the signature comes before the evidence, so
+that evidence which was to be signed is never seen without.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
 
-from ci_build.errors import BucketError
+from ci_build.errors import BucketError, RequestError
 from ci_build.model import Evidence, Finding, Outcome, Severity, Tier, to_json
 from promotion.bucket import Bucket, sha256_of
 from promotion.layout import StagedSet
+from promotion.signing import EVIDENCE_TYPE, SUFFIX, Signer, is_sound, load_signature
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 ANY = "any"
 """The target of a gate that does not depend on one."""
+TIME = "%Y-%m-%dT%H:%M:%SZ"
+"""How evidence writes a time; in this form the order of texts is that of times."""
 
 _BAD_FIRST = (Outcome.ERROR, Outcome.FAILED, Outcome.SKIPPED, Outcome.PASSED)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Testimony:
+    """Evidence, and who stands for it.
+
+    Attributes:
+        key: public key that signed it; empty when nobody did, or when the signature is not of it.
+        flaw: what is wrong with the signature that lies beside it; empty when nothing is.
+    """
+
+    evidence: Evidence
+    key: str = ""
+    flaw: str = ""
 
 
 def dump_evidence(evidence: Evidence) -> bytes:
@@ -37,12 +60,28 @@ def load_evidence(data: bytes, key: str) -> Evidence:
         body["findings"] = tuple(
             Finding(**{**finding, "severity": Severity(finding["severity"])}) for finding in body["findings"]
         )
+        for name in ("set_digest", "gate", "target", "started", "ended"):
+            if not isinstance(body[name], str):
+                raise TypeError(f"{name} is no text")
+        for name in ("counts", "settings", "logs", "details"):
+            if not isinstance(body[name], dict):
+                raise TypeError(f"{name} is no table")
         return Evidence(**body)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BucketError(f"{key} cannot be read: {error!r}.", hint="Run the gate again.") from error
 
 
-def record(bucket: Bucket, staged: StagedSet, evidence: Evidence) -> str:
+def time_of(text: str) -> datetime | None:
+    """A time as evidence writes it; None when it is not one."""
+    try:
+        time = datetime.strptime(text, TIME).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    # strptime is generous about missing zeros.
+    return time if time.strftime(TIME) == text else None
+
+
+def record(bucket: Bucket, staged: StagedSet, evidence: Evidence, *, signer: Signer | None = None) -> str:
     """Put evidence beside the set that it names; returns its key, which holds a digest of its content."""
     if evidence.set_digest != staged.digest:
         raise BucketError(
@@ -52,13 +91,41 @@ def record(bucket: Bucket, staged: StagedSet, evidence: Evidence) -> str:
     data = dump_evidence(evidence)
     digest = sha256_of(data)
     key = staged.evidence_file(evidence.gate, evidence.target, digest[:16])
+    if signer is not None:
+        signature = signer.sign(data, EVIDENCE_TYPE).dump()
+        bucket.put_if_absent(key + SUFFIX, signature, sha256=sha256_of(signature))
     bucket.put_if_absent(key, data, sha256=digest)
     return key
 
 
-def read_all(bucket: Bucket, staged: StagedSet) -> Mapping[str, Evidence]:
+def record_log(bucket: Bucket, staged: StagedSet, gate: str, text: str) -> Mapping[str, str]:
+    """Put what a gate's processes printed beside the set, once; returns `Evidence.logs`."""
+    data = text.encode(errors="replace")
+    digest = sha256_of(data)
+    key = staged.evidence_log(gate, digest[:16])
+    bucket.put_if_absent(key, data, sha256=digest)
+    return {key.removeprefix(staged.evidence): digest}
+
+
+def read_all(bucket: Bucket, staged: StagedSet) -> Mapping[str, Testimony]:
     """All evidence beside a staged set, by key."""
-    return {key: load_evidence(bucket.get(key), key) for key in bucket.list(staged.evidence)}
+    keys = tuple(bucket.list(staged.evidence))
+    signed = {key for key in keys if key.endswith(SUFFIX)}
+    return {key: _read(bucket, key, signed=key + SUFFIX in signed) for key in keys if key.endswith(".json")}
+
+
+def _read(bucket: Bucket, key: str, *, signed: bool) -> Testimony:
+    data = bucket.get(key)
+    evidence = load_evidence(data, key)
+    if not signed:
+        return Testimony(evidence=evidence)
+    try:
+        signature = load_signature(bucket.get(key + SUFFIX), key + SUFFIX)
+    except RequestError as error:
+        return Testimony(evidence=evidence, flaw=error.message)
+    if not is_sound(data, EVIDENCE_TYPE, signature):
+        return Testimony(evidence=evidence, flaw=f"{key + SUFFIX} is not the signature of {key}.")
+    return Testimony(evidence=evidence, key=signature.key)
 
 
 def latest(evidences: Iterable[Evidence]) -> Mapping[tuple[str, str], Evidence]:

@@ -76,6 +76,10 @@ class StagedSet:
         """One gate's word on one target; features of a target, as in gfx90a:xnack-, become gfx90a~xnack-."""
         return f"{self.evidence}{gate}/{target.replace(':', '~')}/{identity}.json"
 
+    def evidence_log(self, gate: str, identity: str) -> str:
+        """What a gate's processes printed."""
+        return f"{self.evidence}{gate}/{identity}.log"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Released:

@@ -15,15 +15,18 @@ from datetime import UTC, datetime
 from ci_build.errors import BucketError, PromotionBlockedError
 from ci_build.model import SHA256SUMS, WHEELS_JSON, Progress, Verdict, Wheel, WheelSet
 from promotion.bucket import Bucket, sha256_of
-from promotion.evidence import read_all
+from promotion.evidence import Testimony, read_all
 from promotion.history import Change, Kind, after
 from promotion.index import metadata_name, project_of
 from promotion.layout import TOMBSTONE_SUFFIX, Released, StagedSet
 from promotion.ledger import Entries, Head, LedgerEntry, LedgerWheel, PromotedSet, append
-from promotion.policy import Policy, verdict, weakest
+from promotion.offered import seen_before
+from promotion.policy import Policy
 from promotion.publish import publish, read_head
+from promotion.set_rules import about_variants
 from promotion.sidecar import core_metadata, disagreements
 from promotion.stage import parse_sums, raise_if_any, read_staged, stored_problems
+from promotion.verdict import verdict, weakest
 
 _NEW_NAME = "a name is never used twice: build with --wheel-post-release."
 
@@ -37,6 +40,7 @@ class Promotion:
         new: whether it was promoted now; a set that was promoted before is left as it is.
         simple: key of the index's folder, for pip's `--extra-index-url`.
         pages: keys of the pages that were written now.
+        warnings: what the policy warned of; empty for a set that was promoted before.
     """
 
     wheel_set: WheelSet
@@ -44,6 +48,7 @@ class Promotion:
     new: bool
     simple: str
     pages: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
 
     @property
     def promoted(self) -> PromotedSet:
@@ -79,25 +84,35 @@ def promote(
     wheel_set = read_staged(bucket, staged)
     head, entries = read_head(bucket, released)
     entry, new = _offered(bucket, staged, released, head.state.offered, entries), False
+    warnings: tuple[str, ...] = ()
     if entry is None:
         _step(progress, "check evidence and stored bytes")
-        promoted = _promoted(bucket, staged, wheel_set, policy)
+        word = check(bucket, staged, policy, now=now)
+        warnings, promoted = word.warnings, _promoted(bucket, staged, wheel_set, policy, word)
         _step(progress, f"copy {len(promoted.wheels)} wheels to {released.root}")
         _copy(bucket, staged, released, promoted)
-        entry, new = _append(bucket, released, head, promoted, actor, now)
+        entry, new = _append(bucket, released, head, wheel_set, promoted, actor, now)
     _step(progress, f"write the pages of {released.simple}")
     written = publish(bucket, released)
-    return Promotion(wheel_set=wheel_set, entry=entry, new=new, simple=released.simple, pages=written)
+    return Promotion(
+        wheel_set=wheel_set, entry=entry, new=new, simple=released.simple, pages=written, warnings=warnings
+    )
 
 
-def check(bucket: Bucket, staged: StagedSet, policy: Policy) -> Verdict:
+def check(
+    bucket: Bucket, staged: StagedSet, policy: Policy, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+) -> Verdict:
     """What the policy makes of the evidence, and the bucket of the bytes; changes nothing."""
+    released = Released(index=staged.index)
     wheel_set = read_staged(bucket, staged)
-    word = verdict(wheel_set, read_all(bucket, staged).values(), policy)
+    said = tuple(read_all(bucket, staged).values())
+    seen = seen_before(bucket, released, {wheel.name for wheel in wheel_set.wheels}, staged.digest)
+    word = verdict(wheel_set, said, policy, now=now(), baseline=seen.last, offered=seen.versions)
     reasons = (
         *word.blocked_by,
+        *_log_problems(bucket, staged, said),
         *_staged_problems(bucket, staged, wheel_set),
-        *_conflicts(bucket, Released(index=staged.index), wheel_set),
+        *_conflicts(bucket, released, wheel_set),
     )
     return dataclasses.replace(word, blocked_by=reasons)
 
@@ -137,9 +152,8 @@ def _offered(
     return None
 
 
-def _promoted(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, policy: Policy) -> PromotedSet:
+def _promoted(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, policy: Policy, word: Verdict) -> PromotedSet:
     """What the ledger will say of the set; raises when anything blocks it."""
-    word = check(bucket, staged, policy)
     if not word.allowed:
         raise PromotionBlockedError(
             "\n  ".join((f"Set {staged.digest[:12]} is not promoted to {staged.index}:", *word.blocked_by)),
@@ -155,7 +169,11 @@ def _promoted(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, policy: Po
         python_versions=wheel_set.python_versions,
         tier=weakest(word),
         tiers=word.tiers,
-        policy={"channel": policy.channel, "sha256": policy.sha256},
+        policy={
+            "channel": policy.channel,
+            "sha256": policy.sha256,
+            **({"bypasses": list(word.bypassed)} if word.bypassed else {}),
+        },
         wheels=tuple(_ledger_wheel(bucket, staged, wheel) for wheel in wheel_set.wheels),
         files=digests,
     )
@@ -187,6 +205,12 @@ def _set_files(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet) -> Mappin
     wheels = {wheel.filename for wheel in wheel_set.wheels}
     sums = parse_sums(bucket.get(staged.file(SHA256SUMS)))
     return {name: sha256 for name, sha256 in sums.items() if name not in wheels}
+
+
+def _log_problems(bucket: Bucket, staged: StagedSet, said: Iterable[Testimony]) -> Iterator[str]:
+    """Sentences on logs that are not those that evidence speaks of."""
+    for logs in {tuple(sorted(testimony.evidence.logs.items())) for testimony in said}:
+        yield from stored_problems(bucket, lambda name: staged.evidence + name, dict(logs))
 
 
 def _staged_problems(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet) -> Iterator[str]:
@@ -231,6 +255,7 @@ def _append(
     bucket: Bucket,
     released: Released,
     seen: Head,
+    wheel_set: WheelSet,
     promoted: PromotedSet,
     actor: str,
     now: Callable[[], datetime],
@@ -247,6 +272,7 @@ def _append(
                 other.append(entry)
                 return None
             _refuse_swept(released, promoted, entry)
+            _refuse_variant(wheel_set, entry)
         number = head.number + 1
         change = Change(kind=Kind.PROMOTE, number=number, sets=(number,))
         return LedgerEntry(
@@ -271,3 +297,10 @@ def _refuse_swept(released: Released, promoted: PromotedSet, entry: LedgerEntry)
         raise PromotionBlockedError(
             f"{', '.join(gone)} was removed by retention meanwhile; {_NEW_NAME}", hint="Build and stage the set anew."
         )
+
+
+def _refuse_variant(wheel_set: WheelSet, entry: LedgerEntry) -> None:
+    """Raise when a set that came meanwhile cannot be in one index with this one."""
+    wheels = entry.promoted.wheels if entry.promoted else ()
+    if problems := [*about_variants(wheel_set, {wheel.project: (wheel.version,) for wheel in wheels})]:
+        raise PromotionBlockedError(" ".join(problems))

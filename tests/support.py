@@ -11,8 +11,8 @@ from typing import Any
 
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from ci_build.model import Evidence, MemberInfo, Outcome, Tier, Wheel, WheelSet, dump_wheel_set
-from promotion.policy import load_policy
+from ci_build.model import Evidence, MemberInfo, Outcome, Wheel, WheelSet, dump_wheel_set
+from promotion.policy import Policy, load_policy
 from tests.made_wheel import GLIBC, MadeWheel, clean_pjrt, clean_plugin, fat_binary, library
 from tests.tiny_elf import TinySymbol
 
@@ -210,24 +210,25 @@ def write_set(folder: Path, wheels: Sequence[SetWheel], wheel_set: WheelSet) -> 
     return folder
 
 
-def passing_evidence(wheel_set: WheelSet) -> list[Evidence]:
-    """Evidence that just satisfies the policy of the local channel."""
+def passing_evidence(wheel_set: WheelSet, policy: Policy | None = None) -> list[Evidence]:
+    """Evidence that just satisfies a policy, if somebody signs it: that of the local channel when none is given."""
+    policy = policy or load_policy("multi-arch")
     return [
         Evidence(
             set_digest=wheel_set.digest,
             gate=gate,
             target=target,
-            tier=Tier.COMPILED if gate == "compile" else Tier.STRUCTURE,
+            tier=rule.tier,
             outcome=Outcome.PASSED,
             started="2026-01-02T03:04:05Z",
             ended="2026-01-02T03:04:06Z",
             machine="tests",
-            settings={},
+            settings={"policy": str(policy.edition)},
             counts={"collected": run, "run": run, "passed": run, "failed": 0, "known": 0, "skipped": 0},
         )
-        for gate, rule in load_policy("multi-arch").gates.items()
+        for gate, rule in policy.gates.items()
         for run in (rule.least(wheel_set),)
-        for target in rule.about(wheel_set)
+        for target in rule.about(wheel_set, policy)
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import os
@@ -18,9 +19,13 @@ from typing import Any
 from ci_build import wheel as wheel_package
 from ci_build.errors import CiBuildError, GateError, RequestError
 from ci_build.model import Evidence, Finding, Outcome, Progress, Runner, Severity, Tier, Wheel, WheelSet
+from ci_build.runner import HostRunner
 from promotion.bucket import Bucket, sha256_of
-from promotion.evidence import ANY, latest, read_all, record
+from promotion.evidence import ANY, TIME, latest, read_all, record, record_log
+from promotion.gates.transcript import Transcript
 from promotion.layout import StagedSet
+from promotion.policy import EDITION, edition
+from promotion.signing import Signer
 from promotion.stage import read_staged
 
 
@@ -120,6 +125,7 @@ def run_gates(
     *,
     targets: Sequence[str] | None = None,
     redo: bool = False,
+    signer: Signer | None = None,
 ) -> tuple[Evidence, ...]:
     """Run gates on a staged set and put their evidence beside it.
 
@@ -135,6 +141,7 @@ def run_gates(
         progress: told about each step.
         targets: those of the set to look at; None means all.
         redo: run also those that passed.
+        signer: signs the evidence; what passed under another key is run again.
 
     Returns:
         The evidence of these gates, new and old, in order of gates and targets.
@@ -144,7 +151,7 @@ def run_gates(
     """
     wheel_set = read_staged(bucket, staged)
     wanted = _wanted(wheel_set, targets)
-    last = {} if redo else latest(read_all(bucket, staged).values())
+    last = {} if redo else _known(bucket, staged, signer)
     evidences: list[Evidence] = []
     with tempfile.TemporaryDirectory(prefix="gates-") as top:
         shared = Path(top, "shared")
@@ -159,21 +166,35 @@ def run_gates(
             if pending:
                 progress.step(f"gate {gate.name}")
                 with tempfile.TemporaryDirectory(prefix=f"{gate.name}-", dir=top) as work:
+                    transcript = Transcript()
                     room = Room(
                         bucket=bucket,
                         staged=staged,
                         wheel_set=wheel_set,
                         targets=pending if gate.per_target else wanted,
-                        runner=runner,
+                        runner=runner.also(transcript) if isinstance(runner, HostRunner) else runner,
                         progress=progress,
                         work=Path(work),
                         shared=shared,
                     )
-                    answers |= {evidence.target: evidence for evidence in _evidence(gate, room)}
-                for target in () if gate.partial else pending:
-                    record(bucket, staged, answers[target])
+                    new = _evidence(gate, room)
+                if transcript.text and not gate.partial:
+                    logs = record_log(bucket, staged, gate.name, transcript.text)
+                    new = [dataclasses.replace(evidence, logs=logs) for evidence in new]
+                for evidence in () if gate.partial else new:
+                    record(bucket, staged, evidence, signer=signer)
+                answers |= {evidence.target: evidence for evidence in new}
             evidences += (answers[target] for target in about)
     return tuple(evidences)
+
+
+def _known(bucket: Bucket, staged: StagedSet, signer: Signer | None) -> Mapping[tuple[str, str], Evidence]:
+    """What gates last said, as far as the signer would say it again."""
+    return latest(
+        said.evidence
+        for said in read_all(bucket, staged).values()
+        if signer is None or said.key == signer.key or said.evidence.outcome is not Outcome.PASSED
+    )
 
 
 def _wanted(wheel_set: WheelSet, targets: Sequence[str] | None) -> tuple[str, ...]:
@@ -196,7 +217,7 @@ def code_digest() -> str:
 
 
 def _settings(gate: Gate) -> dict[str, str]:
-    return {**gate.settings, "code": code_digest()}
+    return {**gate.settings, "code": code_digest(), EDITION: edition()}
 
 
 def _holds(old: Evidence, gate: Gate) -> bool:
@@ -284,4 +305,4 @@ def _told(check: Check) -> Mapping[str, Any]:
 
 
 def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.now(UTC).strftime(TIME)

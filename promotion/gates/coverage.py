@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ci_build.errors import ElfError, FatbinError
@@ -15,7 +15,8 @@ from ci_build.wheel.findings import finding
 from promotion.bucket import sha256_of
 from promotion.gates import Check, Gate, Room, error
 from promotion.gates.kernel_rules import RULES_FILE, Rule, load_rules, missing, rules_for
-from promotion.policy import POLICY_FILE, lacking, load_policy, superfluous
+from promotion.policy import device_members_digest, load_policy
+from promotion.set_rules import lacking, superfluous
 
 _MAGIC = b"\x7fELF"
 _SHOWN = 3
@@ -70,7 +71,7 @@ GATE = Gate(
     tier=Tier.STRUCTURE,
     per_target=True,
     run=run,
-    settings={file.name: sha256_of(file) for file in (RULES_FILE, POLICY_FILE)},
+    settings={RULES_FILE.name: sha256_of(RULES_FILE), "device_members": device_members_digest()},
 )
 
 
@@ -100,14 +101,15 @@ def _libraries(room: Room, wheel: Wheel, owed: Collection[str]) -> Iterator[_Lib
 def _read(file: Path, wheel: str, path: str, promised: tuple[str, ...], *, owed: bool) -> _Library:
     """Look into an unpacked library; its kernels are read only where some are registered."""
     report = read_targets(file, verify=True, machs=machs(), name=path)
-    damage = [item for item in report.findings if item.severity is Severity.ERROR]
+    errors = (item for item in report.findings if item.severity is Severity.ERROR)
+    damage = [replace(item, message=f"{wheel}: {item.message}") for item in errors]
     host: tuple[Registered, ...] = ()
     held: Mapping[int, Mapping[str, Collection[str]]] = {}
     try:
         host = registered(file)
         held = kernels(file, name=path) if host and not damage else {}
     except (ElfError, FatbinError) as error:
-        damage.append(finding("code-object-wrong", str(error), member=path))
+        damage.append(finding("code-object-wrong", f"{wheel}: {path}: {error}", member=path))
     return _Library(
         wheel=wheel,
         path=path,

@@ -15,7 +15,7 @@ from packaging.version import Version
 from ci_build.errors import RequestError
 from ci_build.model import GfxTarget, RocmVersion, WheelSet
 from ci_build.wheel.fatbin import Registered
-from promotion.policy import lacking
+from promotion.set_rules import lacking
 
 RULES_FILE = Path(__file__).with_suffix(".toml")
 _SCHEMA_VERSION = 1

@@ -10,9 +10,20 @@ import pytest
 
 from ci_build.errors import BucketError
 from ci_build.model import Evidence, Finding, Outcome, Severity, Tier
+from promotion.bucket import sha256_of
 from promotion.dirbucket import DirBucket
-from promotion.evidence import dump_evidence, latest, load_evidence, read_all, record
+from promotion.evidence import (
+    Testimony,
+    dump_evidence,
+    latest,
+    load_evidence,
+    read_all,
+    record,
+    record_log,
+    time_of,
+)
 from promotion.layout import StagedSet
+from promotion.signing import Signer, new_key
 
 STAGED = StagedSet(index="multi-arch", digest="ab" * 32)
 EVIDENCE = Evidence(
@@ -38,8 +49,8 @@ def test_it_comes_back_as_it_was(tmp_path: Path) -> None:
     assert key.startswith(f"{STAGED.root}evidence/coverage/gfx90a~xnack-/")
     other = record(bucket, STAGED, replace(EVIDENCE, outcome=Outcome.PASSED))
     assert read_all(bucket, STAGED) == {
-        key: EVIDENCE,
-        other: replace(EVIDENCE, outcome=Outcome.PASSED),
+        key: Testimony(evidence=EVIDENCE),
+        other: Testimony(evidence=replace(EVIDENCE, outcome=Outcome.PASSED)),
     }
 
 
@@ -56,7 +67,10 @@ def test_evidence_of_another_set_is_refused(tmp_path: Path) -> None:
         lambda b: b.update(surprise=1),
         lambda b: b.update(outcome="excellent"),
         lambda b: b.update(tier="rumour"),
-        lambda b: b.update(schema=1),
+        lambda b: b.update(schema=2),
+        lambda b: b.update(logs=[]),
+        lambda b: b.update(details=None),
+        lambda b: b.update(ended=7),
         lambda b: b.pop("schema"),
         lambda b: b.update(findings=[{"code": "x"}]),
         lambda b: b.update(findings=7),
@@ -80,3 +94,69 @@ def test_the_last_word_counts() -> None:
     passed = replace(EVIDENCE, outcome=Outcome.PASSED, ended="2026-01-02T03:04:07Z")
     assert latest([passed, EVIDENCE])["coverage", EVIDENCE.target] == passed
     assert latest([EVIDENCE, replace(passed, ended=EVIDENCE.ended)])["coverage", EVIDENCE.target] == EVIDENCE
+
+
+# Signatures
+
+
+@pytest.fixture
+def signer(tmp_path: Path) -> Signer:
+    return new_key(tmp_path / "key")
+
+
+class Ordered(DirBucket):
+    """Notes the order of writes."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.order: list[str] = []
+
+    def put_if_absent(self, key: str, data: bytes | Path, *, sha256: str) -> bool:
+        self.order.append(key)
+        return super().put_if_absent(key, data, sha256=sha256)
+
+
+def test_signed_evidence_names_its_key_and_the_signature_comes_first(tmp_path: Path, signer: Signer) -> None:
+    bucket = Ordered(tmp_path / "bucket")
+    key = record(bucket, STAGED, EVIDENCE, signer=signer)
+    assert bucket.order == [f"{key}.sig", key]
+    assert record(bucket, STAGED, EVIDENCE, signer=signer) == key
+    assert read_all(bucket, STAGED) == {key: Testimony(evidence=EVIDENCE, key=signer.key)}
+
+
+def test_a_signature_of_other_evidence_is_a_flaw(tmp_path: Path, signer: Signer) -> None:
+    bucket = DirBucket(tmp_path / "bucket")
+    one = record(bucket, STAGED, EVIDENCE, signer=signer)
+    two = record(bucket, STAGED, replace(EVIDENCE, outcome=Outcome.PASSED), signer=signer)
+    (tmp_path / "bucket" / f"{two}.sig").write_bytes(bucket.get(f"{one}.sig"))
+    said = read_all(bucket, STAGED)
+    assert said[one].key == signer.key
+    assert (said[two].key, said[two].flaw) == ("", f"{two}.sig is not the signature of {two}.")
+
+
+def test_a_signature_that_cannot_be_read_is_a_flaw(tmp_path: Path, signer: Signer) -> None:
+    bucket = DirBucket(tmp_path / "bucket")
+    key = record(bucket, STAGED, EVIDENCE, signer=signer)
+    (tmp_path / "bucket" / f"{key}.sig").write_bytes(b"{}")
+    (said,) = read_all(bucket, STAGED).values()
+    assert (said.evidence, said.key) == (EVIDENCE, "")
+    assert "is no signature" in said.flaw
+
+
+def test_a_log_is_kept_once_beside_the_evidence_and_is_none(tmp_path: Path) -> None:
+    bucket = DirBucket(tmp_path)
+    logs = record_log(bucket, STAGED, "load", "a line\n")
+    assert record_log(bucket, STAGED, "load", "a line\n") == logs
+    ((name, sha256),) = logs.items()
+    assert name.startswith("load/")
+    assert sha256_of(bucket.get(STAGED.evidence + name)) == sha256
+    assert read_all(bucket, STAGED) == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "yesterday", "2026-1-2T03:04:05Z", "2026-01-02T03:04:05+00:00", "2026-01-02T03:04:05", "2026-13-02T03:04:05Z"],
+)
+def test_only_one_way_to_write_a_time_is_one(text: str) -> None:
+    assert time_of(text) is None
+    assert time_of("2026-01-02T03:04:05Z") is not None

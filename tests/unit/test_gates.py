@@ -18,6 +18,7 @@ from promotion.dirbucket import DirBucket
 from promotion.evidence import read_all
 from promotion.gates import Check, Gate, Room, code_digest, coverage, error, inspection, raise_for_failures, run_gates
 from promotion.layout import StagedSet
+from promotion.policy import EDITION, edition
 from promotion.stage import stage
 from tests.made_wheel import GLIBC, fat_binary, library
 from tests.support import (
@@ -99,7 +100,8 @@ def test_a_good_set_passes(bucket: DirBucket, tmp_path: Path) -> None:
         assert evidence.counts == {"collected": 5, "run": 5, "passed": 5, "failed": 0, "known": 0, "skipped": 0}
     assert {e.set_digest for e in (inspected, *covered)} == {staged.digest}
     assert {e.tier for e in (inspected, *covered)} == {Tier.STRUCTURE}
-    stored = sorted(read_all(bucket, staged).values(), key=lambda evidence: (evidence.gate, evidence.target))
+    evidences = [said.evidence for said in read_all(bucket, staged).values()]
+    stored = sorted(evidences, key=lambda evidence: (evidence.gate, evidence.target))
     assert stored == [*covered, inspected]
 
 
@@ -386,7 +388,7 @@ def test_a_gate_that_is_told_something_else_is_run_again(bucket: DirBucket, stag
     run(bucket, staged, made_gate([GOOD], settings={"corpus": "small"}))
     must_not_run = made_gate([], fail=AssertionError("ran again"), settings={"corpus": "small"})
     (evidence,) = run(bucket, staged, must_not_run)
-    assert evidence.settings == {"corpus": "small", "code": code_digest()}
+    assert evidence.settings == {"corpus": "small", "code": code_digest(), EDITION: edition()}
     with pytest.raises(AssertionError, match="ran again"):
         run(bucket, staged, replace(must_not_run, settings={"corpus": "full"}))
 

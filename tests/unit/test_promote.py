@@ -93,12 +93,11 @@ def test_the_ledger_and_status_tell_the_tier(bucket: DirBucket, staged: StagedSe
 
 def test_each_target_has_a_tier_of_its_own(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> None:
     staged = stage(bucket, write_set(tmp_path / "set", wheels, make_set(wheels)))
-    policy = replace(POLICY, gates={name: rule for name, rule in POLICY.gates.items() if name != "compile"})
-    for evidence in passing_evidence(read_staged(bucket, staged)):
-        if (evidence.gate, evidence.target) == ("coverage", "gfx942"):
-            record(bucket, staged, replace(evidence, tier=Tier.DEVICE))
-        elif evidence.gate != "compile":
-            record(bucket, staged, evidence)
+    rules = {name: rule for name, rule in POLICY.gates.items() if name != "compile"}
+    device = replace(rules["coverage"], tier=Tier.DEVICE, per="tier")
+    policy = replace(POLICY, gates={**rules, "device": device}, tiers={"gfx942": Tier.DEVICE})
+    for evidence in passing_evidence(read_staged(bucket, staged), policy):
+        record(bucket, staged, evidence)
     entry = promote(bucket, staged, policy, now=lambda: NOW).promoted
     assert (entry.tier, entry.tiers) == ("structure", {"gfx942": "device", "gfx950": "structure"})
     assert [file["_tiers"] for file in offered(bucket).values()] == [dict(entry.tiers)] * len(wheels)
