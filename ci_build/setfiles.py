@@ -1,4 +1,4 @@
-"""The files beside the wheels of a set: wheels.json, constraints.txt, pylock.toml (PEP 751), SHA256SUMS."""
+"""The files beside the wheels of a set: wheels.json, constraints.txt, pylock.toml (PEP 751), SBOM, SHA256SUMS."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ci_build.errors import WheelSetError
 from ci_build.model import (
     CONSTRAINTS,
     PYLOCK,
+    SBOM,
     SHA256SUMS,
     WHEELS_JSON,
     Wheel,
@@ -126,8 +127,11 @@ def write_set(folder: Path, wheel_set: WheelSet, resolved: Mapping[str, Sequence
     (folder / CONSTRAINTS).write_text(constraints(wheel_set), encoding="utf-8")
     beside = [folder / CONSTRAINTS, *folder.glob(ROCM_MANIFEST), *folder.glob("debug/**/*.debug")]
     if resolved is not None:
+        from ci_build.sbom import sbom
+
         (folder / PYLOCK).write_text(pylock(wheel_set, resolved), encoding="utf-8")
-        beside.append(folder / PYLOCK)
+        (folder / SBOM).write_text(sbom(wheel_set, resolved), encoding="utf-8")
+        beside += [folder / PYLOCK, folder / SBOM]
     wheel_set = replace(wheel_set, files={str(path.relative_to(folder)): file_sha256(path) for path in beside})
     sums = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels} | dict(wheel_set.files)
     (folder / SHA256SUMS).write_text(sha256sums(sums.items()), encoding="utf-8")
@@ -153,7 +157,7 @@ def foreign_files(folder: Path) -> tuple[str, ...]:
     found = {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
     if WHEELS_JSON not in found:
         return tuple(sorted(found))
-    own = {WHEELS_JSON, SHA256SUMS, CONSTRAINTS, PYLOCK}
+    own = {WHEELS_JSON, SHA256SUMS, CONSTRAINTS, PYLOCK, SBOM}
     with suppress(OSError, UnicodeDecodeError):
         lines = (folder / SHA256SUMS).read_text(encoding="utf-8").splitlines()
         own |= {line.partition("  ")[2] for line in lines}

@@ -72,7 +72,7 @@ def test_a_written_set_is_read_back_and_each_change_is_named(tmp_path: Path) -> 
     (tmp_path / "debug").mkdir()
     (tmp_path / "debug" / "x.so.debug").write_bytes(b"symbols")
     made = setfiles.write_set(tmp_path, made, {"3.11": (JAX,)})
-    assert set(made.files) == {"constraints.txt", "pylock.toml", "debug/x.so.debug"}
+    assert set(made.files) == {"constraints.txt", "pylock.toml", "sbom.cdx.json", "debug/x.so.debug"}
     assert setfiles.read_set(tmp_path) == made
     assert setfiles.check_files(tmp_path, made) == ()
     (tmp_path / "debug" / "x.so.debug").write_bytes(b"other")
