@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from promotion.layout import StagedSet, root_pages
 from promotion.sidecar import core_metadata, disagreements
 
 _LAST = (SHA256SUMS, WHEELS_JSON)
+_AT_ONCE = 4
+"""Files that are stored at the same time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,12 +50,11 @@ def stage(bucket: Bucket, set_dir: Path, *, progress: Progress | None = None) ->
     if progress is not None:
         progress.step(f"stage set {wheel_set.digest[:12]} for {wheel_set.index}")
     files, metadata = _files_of(set_dir, wheel_set)
-    total, done = sum(file.size for file in files), 0
-    for file in files:
-        bucket.put_if_absent(staged.file(file.name), file.data, sha256=file.sha256)
-        done += file.size
-        if progress is not None:
-            progress.advance(done, total)
+    last = [file for file in files if file.name in _LAST]
+    sent = _Sent(sum(file.size for file in files), progress)
+    _put_all(bucket, staged, [file for file in files if file not in last], sent)
+    for file in last:
+        _put(bucket, staged, file, sent)
     raise_if_any(stored_problems(bucket, staged.file, {file.name: file.sha256 for file in files}), BucketError)
     for page in pages(staged.simple, staged_offers(staged, wheel_set, metadata)):
         replace(bucket, page.key, page.data)
@@ -63,6 +66,37 @@ def find_staged(bucket: Bucket, set_dir: Path) -> StagedSet | None:
     wheel_set = _read_folder(set_dir)
     staged = StagedSet(index=wheel_set.index, digest=wheel_set.digest)
     return staged if all(bucket.head(page) for page in root_pages(staged.simple)) else None
+
+
+class _Sent:
+    """Adds up what several threads store."""
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self._total, self._progress = total, progress
+        self._done = 0
+        self._lock = threading.Lock()
+
+    def add(self, size: int) -> None:
+        with self._lock:
+            self._done += size
+            if self._progress is not None:
+                self._progress.advance(self._done, self._total)
+
+
+def _put(bucket: Bucket, staged: StagedSet, file: SetFile, sent: _Sent) -> None:
+    bucket.put_if_absent(staged.file(file.name), file.data, sha256=file.sha256)
+    sent.add(file.size)
+
+
+def _put_all(bucket: Bucket, staged: StagedSet, files: Sequence[SetFile], sent: _Sent) -> None:
+    """Store files, several at once; after a failure none is begun any more."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        waiting = [pool.submit(_put, bucket, staged, file, sent) for file in files]
+        try:
+            for done in as_completed(waiting):
+                done.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 def read_staged(bucket: Bucket, staged: StagedSet) -> WheelSet:
