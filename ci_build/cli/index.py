@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ci_build import options
-from ci_build.cli.common import LazyGroup
+from ci_build.cli.common import LazyGroup, State, open_bucket
 from ci_build.errors import RequestError
 
 
@@ -28,8 +28,29 @@ def serve(bucket: str, port: int, host: str) -> None:
         server.wait()
 
 
+@click.command("publish")
+@click.argument("index")
+@click.option("--everything", is_flag=True, help="Make every page again from the ledger alone.")
+@options.bucket_option
+@options.dry_run_option
+@click.pass_obj
+def publish(state: State, /, index: str, bucket: str, *, everything: bool, dry_run: bool) -> None:
+    """Bring the pages of INDEX up to its ledger; pages that are right are left alone."""
+    from promotion.layout import Released
+    from promotion.publish import publish as write
+
+    reporter = state.reporter()
+    opened = open_bucket(bucket, reporter, dry_run=dry_run)
+    written = write(opened, Released(index=index), everything=everything)
+    reporter.line(f"{len(written)} pages written" if written else "nothing to do")
+
+
 index = LazyGroup(
     name="index",
     help="Work with the package index of a bucket.",
-    lazy={"serve": "ci_build.cli.index:serve", "check": "ci_build.cli.index_check:check"},
+    lazy={
+        "serve": "ci_build.cli.index:serve",
+        "publish": "ci_build.cli.index:publish",
+        "check": "ci_build.cli.index_check:check",
+    },
 )

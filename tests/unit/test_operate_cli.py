@@ -92,6 +92,10 @@ def test_what_is_wrong_is_told(bucket: DirBucket, capsys: pytest.CaptureFixture[
     bucket.path(RELEASED.people).write_bytes(b"defaced")
     assert run(bucket, "verify", "multi-arch") == BucketError.exit_code
     assert "multi-arch/index.html has sha256" in capsys.readouterr().err
+    assert run(bucket, "index", "publish", "multi-arch") == 0
+    assert "nothing to do" in capsys.readouterr().err
+    assert run(bucket, "index", "publish", "multi-arch", "--everything") == 0
+    assert run(bucket, "verify", "multi-arch") == 0
     assert run(bucket, "yank", "two", "--reason", "x") == 2
     assert run(bucket, "yank", "multi-arch/2") == 2
     assert run(bucket, "yank", "multi-arch/7", "--reason", "x") == RequestError.exit_code
