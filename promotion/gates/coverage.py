@@ -109,7 +109,8 @@ def _read(file: Path, wheel: str, path: str, promised: tuple[str, ...], *, owed:
         host = registered(file)
         held = kernels(file, name=path) if host and not damage else {}
     except (ElfError, FatbinError) as error:
-        damage.append(finding("code-object-wrong", f"{wheel}: {path}: {error}", member=path))
+        text = f"{wheel}: {error}".replace(file.name, path)  # some of them know only the unpacked file
+        damage.append(finding("code-object-wrong", text, member=path))
     return _Library(
         wheel=wheel,
         path=path,

@@ -30,7 +30,7 @@ def run(room: Room) -> Iterator[Check]:
         reports.append(report)
         findings = (*_counted(report, wheel), *_untrue_members(report, wheel))
         yield Check(name=wheel.filename, findings=findings, details=_summary(report))
-    yield Check(name="set", findings=check_set(reports))
+    yield Check(name="set", findings=tuple(_placed(finding, "") for finding in check_set(reports)))
     yield Check(name="index", findings=tuple(_index_findings(room)))
 
 
@@ -53,7 +53,13 @@ def _inspect(room: Room, path: Path) -> WheelReport:
 def _counted(report: WheelReport, wheel: Wheel) -> Iterator[Finding]:
     """The findings, each naming the wheel."""
     for finding in as_published(report.findings) if wheel.as_published else report.findings:
-        yield dataclasses.replace(finding, message=f"{report.filename}: {finding.message}")
+        yield _placed(finding, report.filename)
+
+
+def _placed(finding: Finding, filename: str) -> Finding:
+    """The finding with wheel and file in its sentence, which is all that some people get to see."""
+    member = "" if finding.member in finding.message else finding.member
+    return dataclasses.replace(finding, message=": ".join(filter(None, (filename, member, finding.message))))
 
 
 def _summary(report: WheelReport) -> dict[str, object]:

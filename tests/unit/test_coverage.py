@@ -198,4 +198,5 @@ def test_a_code_object_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "w").mkdir()
     evidence = judge(tmp_path, set_wheel(made, tmp_path / "w", {PJRT_LIBRARY: TARGETS}))["gfx942"]
     assert evidence.outcome is Outcome.FAILED
-    assert any(text.startswith("code-object-wrong: ") and "bundle 0: gfx942" in text for text in told(evidence))
+    place = f"jax_rocm7_pjrt-0.10.2+rocm7.2.0-py3-none-manylinux_2_28_x86_64.whl: {PJRT_LIBRARY}: bundle 0: gfx942"
+    assert any(text.startswith(f"code-object-wrong: {place}") for text in told(evidence)), told(evidence)

@@ -33,6 +33,7 @@ from tests.support import (
     set_wheel,
     write_set,
 )
+from tests.tiny_elf import TinySymbol
 
 PYTHON = ("3.12",)
 
@@ -246,7 +247,17 @@ def test_wheels_that_do_not_fit_each_other(bucket: DirBucket, tmp_path: Path) ->
     wheels = make_wheels(tmp_path / "w", pythons=PYTHON)
     other = promising(pjrt("0.10.2+rocm7.9.9"), tmp_path / "w", [PJRT_LIBRARY])
     evidence = inspected(bucket, staged_in(bucket, tmp_path, [other, *wheels[1:]]))
-    assert any("set-pin-unmet" in text for text in messages(evidence))
+    assert any("set-pin-unmet: jax_rocm7_plugin-" in text for text in messages(evidence))
+
+
+def test_a_finding_says_in_its_sentence_which_file_it_is_about(bucket: DirBucket, tmp_path: Path) -> None:
+    made = plugin()
+    member = PLUGIN_LIBRARIES[0]
+    made.files[member] = library(GLIBC, TinySymbol("PyInit_another", defined=True), fatbins=[fat_binary(TARGETS)])
+    wheels = [w for w in make_wheels(tmp_path / "w", pythons=PYTHON) if w.wheel.name != "jax-rocm7-plugin"]
+    broken = promising(made, tmp_path / "w2", PLUGIN_LIBRARIES)
+    found = messages(inspected(bucket, staged_in(bucket, tmp_path, [broken, *wheels])))
+    assert any(f"init-name-wrong: {broken.wheel.filename}: {member}: " in text for text in found), found
 
 
 def replaced(bucket: DirBucket, key: str, data: bytes) -> None:

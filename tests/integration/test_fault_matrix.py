@@ -1,0 +1,98 @@
+"""The fault matrix: the published wheels broken in many ways, each caught by the gate that has to, by name."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from ci_build.model import Evidence, Outcome, Severity
+from promotion.gates import Gate, abi, coverage, inspection, install, load
+from promotion.gates import compile as compile_gate
+from promotion.gates.compile_material import material
+from tests.broken_set import PYTHON, Bench, Case
+from tests.fault_matrix import FAULTS, PROGRAM, Catch, Fault
+
+pytestmark = [pytest.mark.network, pytest.mark.heavy]
+
+ROOT = Path(__file__).resolve().parents[2]
+WHOLE = ("load", "compile", "install")
+"""Gates that need all wheels of a set."""
+
+
+@pytest.fixture(scope="session")
+def made(shared_folder: Path, work_cache: Path) -> Path:
+    """The set that is to be broken, of the published wheels for one Python."""
+    folder = shared_folder / "matrix-set"
+    with FileLock(shared_folder / "matrix.lock"):
+        if not folder.exists():
+            argv = [sys.executable, "-m", "ci_build.cli", "dist_wheels", "--payload=published"]
+            argv += [f"--python-versions={PYTHON}", "--targets=gfx942,gfx950"]
+            argv += [f"--out={folder}", f"--cache-dir={work_cache}"]
+            done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT)
+            assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory, made: Path, real_wheel: Callable[..., Path]) -> Bench:
+    return Bench(tmp_path_factory.mktemp("bench"), made, real_wheel)
+
+
+@pytest.fixture(autouse=True)
+def cpu_seconds(record_property: Callable[[str, object], None]) -> Iterator[None]:
+    """Note the processor time of each row."""
+    before = sum(os.times()[:4])
+    yield
+    record_property("cpu_seconds", round(sum(os.times()[:4]) - before, 1))
+
+
+def gate(name: str) -> Gate:
+    """A gate with the least that shows a fault: one program, one installer."""
+    match name:
+        case "inspection":
+            return inspection.GATE
+        case "abi":
+            return abi.make_gate()
+        case "load":
+            return load.make_gate()
+        case "coverage":
+            return coverage.GATE
+        case "compile":
+            return compile_gate.make_gate(material(), compile_gate.Options(programs=(PROGRAM,), jobs=1))
+        case _:
+            return install.make_gate(with_=lambda runner, cache: install.installers(runner, cache)[1:])
+
+
+def errors(evidence: Evidence) -> list[str]:
+    return [f"{f.code}: {f.message}" for f in evidence.findings if f.severity is Severity.ERROR]
+
+
+ROWS = [(fault, catch) for fault in FAULTS for catch in fault.catches]
+
+
+@pytest.mark.parametrize(("fault", "catch"), ROWS, ids=[f"{fault.name} - {catch.gate}" for fault, catch in ROWS])
+def test_each_fault_is_caught(bench: Bench, fault: Fault, catch: Catch) -> None:
+    (evidence,) = bench.judge(fault.inject(bench), [gate(catch.gate)], whole=catch.gate in WHOLE)
+    severity = Severity.WARNING if catch.warns else Severity.ERROR
+    found = [f for f in evidence.findings if f.code.startswith(catch.code) and f.severity is severity]
+    assert found, f"{catch.gate} says only: {errors(evidence)}"
+    wheel = bench.wheel(fault.wheel).filename if fault.wheel else ""
+    named = [f for f in found if wheel in f.message and catch.names in f.message]
+    assert named, f"no message names {wheel} and {catch.names}: {errors(evidence)}"
+    assert all(catch.remedy in f.remedy for f in named), [f.remedy for f in named]
+    assert (evidence.outcome in (Outcome.FAILED, Outcome.ERROR)) is not catch.warns
+
+
+def test_the_unbroken_set_passes_every_gate(bench: Bench) -> None:
+    """Taken apart and put together by the same bench."""
+    gates = [gate(name) for name in ("inspection", "abi", "load", "coverage", "compile", "install")]
+    whole = Case(wheels={"jaxlib": bench.path("jaxlib")}, manifest=bench.manifest)
+    for evidence in bench.judge(whole, gates, whole=True):
+        assert errors(evidence) == [], evidence.gate
+        assert evidence.outcome is Outcome.PASSED, evidence.gate
