@@ -146,9 +146,7 @@ def _refuse(state: State, change: Change) -> None:
     if not change.sets:
         raise RequestError(f"There is no set to {change.kind}.")
     known = {*state.held}
-    if change.kind in _MARKS:
-        known = {*getattr(state, _MARKS[change.kind])}
-    elif change.kind is Kind.RETIRE:
+    if change.kind is Kind.RETIRE:
         known = {*state.held} - {*state.pinned} - {*state.retired}
     elif change.kind is Kind.SWEEP:
         known = {*state.retired} - {*state.pinned}

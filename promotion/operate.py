@@ -48,14 +48,17 @@ def rollback(
 ) -> Done:
     """Let an index offer again what it did after entry `to`; None is the state before the last entry that changed it.
 
-    Sets that are retired, swept or in quarantine do not come back, and yanked ones come back yanked.
+    Sets that are retired, swept or in quarantine do not come back, and yanked ones come back yanked. Where the last
+    change was a rollback, None means that one: whoever runs it again, because the first run died, undoes nothing.
 
     Raises:
         RequestError: there is no such entry.
     """
 
-    def draft(head: Head, entries: Entries) -> Change:
+    def draft(head: Head, entries: Entries) -> Change | None:
         number = _before_last_change(head, entries) if to is None else to
+        if number is None:
+            return None
         if number > head.number or number < 0:
             raise RequestError(
                 f"The ledger of {released.index} has {head.number} entries, so that there is none numbered {number}.",
@@ -180,12 +183,12 @@ def _do(
     )
 
 
-def _before_last_change(head: Head, entries: Entries) -> int:
-    """The entry before the last one that changed what users see."""
+def _before_last_change(head: Head, entries: Entries) -> int | None:
+    """The entry before the last one that changed what users see; None when that one is a rollback."""
     for number in range(head.number, 0, -1):
         found, before = entries.find(number), entries.find(number - 1)
         if found and found[0].state.visible != (before[0].state.visible if before else ()):
-            return number - 1
+            return None if found[0].kind is Kind.ROLLBACK else number - 1
     raise RequestError("There is nothing to go back to.", hint="Nothing was ever promoted to this index.")
 
 

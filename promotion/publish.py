@@ -6,16 +6,15 @@ work.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ci_build.errors import BucketError, BusyError
-from promotion.bucket import AbsentError, Bucket, ConflictError, sha256_of
-from promotion.history import NOTHING, State
+from promotion.bucket import Bucket, ConflictError, sha256_of
 from promotion.index import Page, offers_of, project_pair, root_pair
 from promotion.layout import Released, project_pages
 from promotion.ledger import Entries, Head, LedgerEntry, find_head, known_head, read_ledger
-from promotion.shelf import Shelf, Step, all_steps, steps, stocked
+from promotion.shelf import Seen, changed, steps, stocked
 from promotion.status import SHOWN, Snapshot, Written, dump_status, load_status, marks, people_page, row
 
 _MAX_RACES = 100
@@ -89,9 +88,17 @@ class _Writer:
     ) -> None:
         self._bucket, self._released, self._entries = bucket, released, entries
         self._snapshot, self._head = snapshot, head
-        # Without a snapshot nobody knows what the pages show.
-        self._everything = everything or snapshot.number == 0
-        self._careful = careful or self._everything
+        # Without a snapshot nobody knows what the pages show. Where several entries came, somebody may have died
+        # between them.
+        everything = everything or snapshot.number == 0
+        self._careful = careful or everything or head.number > snapshot.number + 1
+        if everything:
+            numbers = range(1, head.number + 1)
+            self._sets = self._possible = frozenset(n for n in numbers if self._entry(n).promoted is not None)
+        else:
+            states = [self._entry(number).state for number in range(snapshot.number, head.number + 1)]
+            self._sets = changed(states)
+            self._possible = frozenset(number for state in states for number in state.visible)
         self._etags: dict[str, str | None] = {}
         self._shown: dict[str, bytes] = {}
         self._written: list[str] = []
@@ -102,17 +109,16 @@ class _Writer:
         Raises:
             ConflictError: somebody else is further: the ledger or a page changed since it was read.
         """
-        before = self._state_before()
         planned = [
-            (step, project_pair(self._released.simple, step.project, step.shelf.values()))
-            for step in self._steps(before)
+            (step.project, project_pair(self._released.simple, step.project, step.shelf.values()))
+            for step in steps(self._released, self._sets, self._head.state, self._seen, self._entry)
         ]
-        projects = {*self._snapshot.pages, *(step.project for step, _ in planned)}
+        projects = {*self._snapshot.pages, *(project for project, _ in planned)}
         root = root_pair(self._released.simple, projects) if self._lists(projects) else ()
-        for page in (*(page for _, pair in planned for page in pair), *root):
-            self._note_etag(page.key)
+        for page in root:
+            self._look(page.key)
         if self._careful or not self._snapshot.people:
-            self._note_etag(self._released.people)
+            self._look(self._released.people)
         else:
             self._etags[self._released.people] = self._snapshot.people
         # Whoever writes pages has appended before: with no new entry now, none of the pages above is newer than ours,
@@ -120,9 +126,9 @@ class _Writer:
         if self._bucket.head(self._released.ledger_entry(self._head.number + 1)) is not None:
             raise ConflictError("The ledger grew meanwhile.")
         pages = dict(self._snapshot.pages)
-        for step, (as_html, as_json) in planned:
+        for project, (as_html, as_json) in planned:
             etags = self._put(as_html), self._put(as_json)
-            pages[step.project] = Written(sha256=sha256_of(as_json.data), etags=etags)
+            pages[project] = Written(sha256=sha256_of(as_json.data), etags=etags)
         for page in root:
             self._put(page)
         self._finish(pages)
@@ -130,7 +136,7 @@ class _Writer:
 
     def _lists(self, projects: set[str]) -> bool:
         """Whether the list of projects has to be looked at."""
-        return self._everything or self._careful or projects != self._snapshot.pages.keys()
+        return self._careful or projects != self._snapshot.pages.keys()
 
     def _finish(self, pages: Mapping[str, Written]) -> None:
         last = self._entry(self._head.number)
@@ -144,67 +150,51 @@ class _Writer:
             people=self._put(people),
             rows=rows,
         )
-        self._etags[self._released.status] = self._snapshot.etag
+        if self._careful:
+            self._look(self._released.status)
+        if self._etags.setdefault(self._released.status, self._snapshot.etag) != self._snapshot.etag:
+            raise ConflictError("Somebody else has written all pages meanwhile.")
         status = dump_status(self._released, snapshot, last, self._head.state)
         self._put(Page(key=self._released.status, data=status))
 
-    def _state_before(self) -> State:
-        if self._snapshot.number == 0:
-            return NOTHING
-        return self._entry(self._snapshot.number).state
-
-    def _steps(self, before: State) -> Sequence[Step]:
-        if self._everything:
-            return [*all_steps(self._released, self._head.state, self._snapshot.pages, self._entry)]
-        return steps(
-            self._released, before, self._head.state, lambda project: self._shelf(project, before), self._entry
-        )
-
-    def _shelf(self, project: str, before: State) -> Shelf:
-        """What a project's pages show: read from its JSON page if that is the one that was written last."""
+    def _seen(self, project: str) -> Seen:
+        """What a project's pages show: known from its JSON page alone if that is the one that was written last."""
+        html_key, json_key = project_pages(self._released.simple, project)
         known = self._snapshot.pages.get(project)
-        if known is None:
-            return {}
-        _, as_json = project_pages(self._released.simple, project)
-        try:
-            data = self._bucket.get(as_json)
-        except AbsentError:
-            data = b""
-        if sha256_of(data) == known.sha256:
-            shelf = {offer.filename: offer for offer in offers_of(data)}
-            self._shown |= {p.key: p.data for p in project_pair(self._released.simple, project, shelf.values())}
-            return shelf
-        self._careful = True
-        return stocked(self._released, project, before.visible, self._entry)
+        as_html = self._look(html_key) if self._careful or known is None else b""
+        as_json = self._look(json_key)
+        if known is not None and sha256_of(as_json) == known.sha256:
+            shelf = {offer.filename: offer for offer in offers_of(as_json)}
+            shown = project_pair(self._released.simple, project, shelf.values())[0].data
+            if not self._careful:
+                self._etags[html_key], self._shown[html_key] = known.etags[0], shown
+            if not self._careful or as_html == shown:
+                return Seen(shelf=shelf, both=shelf.keys(), sure=True)
+        elif known is not None and not self._careful:
+            raise ConflictError(f"{json_key} is not as it was written.")
+        possible = stocked(self._released, project, self._possible, self._entry)
+        in_html = {name for name in possible if name.encode() in as_html}
+        in_json = {name for name in possible if name.encode() in as_json}
+        shelf = {name: offer for name, offer in possible.items() if name in in_html | in_json}
+        return Seen(shelf=shelf, both=in_html & in_json, sure=False)
 
-    def _note_etag(self, key: str) -> None:
-        """Know what a page has to be when we replace it: as noted down, or by asking."""
-        if key in self._etags:
-            return
-        if not self._careful:
-            noted = {
-                page: etag
-                for project, written in self._snapshot.pages.items()
-                for page, etag in zip(project_pages(self._released.simple, project), written.etags, strict=True)
-            }
-            if key in noted:
-                self._etags[key] = noted[key]
-                return
-        info = self._bucket.head(key)
-        self._etags[key] = info.etag if info else None
+    def _look(self, key: str) -> bytes:
+        """Read a page, and know from now on what it has to be when we replace it."""
+        found = self._bucket.read(key)
+        if found is None:
+            self._etags[key] = None
+            return b""
+        data, info = found
+        self._etags[key], self._shown[key] = info.etag, data
+        return data
 
     def _put(self, page: Page) -> str:
         """Write a page unless it is there already; returns its etag."""
         etag = self._etags[page.key]
-        if self._careful:
-            stored = self._bucket.head(page.key)
-            if stored is not None and (stored.sha256, stored.etag) == (sha256_of(page.data), etag):
-                return stored.etag
-        elif etag is not None and self._shown.get(page.key) == page.data:
+        if etag is not None and self._shown.get(page.key) == page.data:
             return etag
         info = self._bucket.put_if_match(page.key, page.data, etag=etag)
-        self._etags[page.key] = info.etag
-        self._shown[page.key] = page.data
+        self._etags[page.key], self._shown[page.key] = info.etag, page.data
         self._written.append(page.key)
         return info.etag
 

@@ -6,8 +6,9 @@ a page offers at any instant, the pages of everything that it pins offer it too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from promotion.history import State
 from promotion.index import Offer, dependencies_first, project_of
@@ -18,6 +19,21 @@ Shelf = Mapping[str, Offer]
 """What a project offers: file name -> wheel."""
 EntryOf = Callable[[int], LedgerEntry]
 """The entry that promoted a set."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seen:
+    """What a project's pages show.
+
+    Attributes:
+        shelf: each wheel that its HTML page or its JSON page shows.
+        both: names of those that both show.
+        sure: whether it is what was written last, so that what changed since tells the rest.
+    """
+
+    shelf: Shelf
+    both: Collection[str]
+    sure: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,33 +104,46 @@ def marked(shelf: Shelf, state: State) -> Shelf:
     }
 
 
+def changed(states: Sequence[State]) -> frozenset[int]:
+    """Sets that come, go, or are marked otherwise anywhere on the way through some states."""
+    found: set[int] = set()
+    for before, now in pairwise(states):
+        seen, visible = {*before.visible}, {*now.visible}
+        found |= seen ^ visible
+        found |= {number for number in seen | visible if before.yanked.get(number) != now.yanked.get(number)}
+    return frozenset(found)
+
+
 def steps(
-    released: Released, before: State, now: State, shelf_of: Callable[[str], Shelf], entry_of: EntryOf
+    released: Released, sets: Iterable[int], now: State, seen_of: Callable[[str], Seen], entry_of: EntryOf
 ) -> Sequence[Step]:
-    """What to write to get from one state to another.
+    """What to write so that pages show a state, whatever somebody who died on the way to another one wrote of it.
 
     Args:
         released: the index.
-        before: what the pages show.
-        now: what they shall show.
-        shelf_of: what a project's pages show.
+        sets: those about which the pages may be wrong.
+        now: what the pages shall show.
+        seen_of: what a project's pages show.
         entry_of: reads an entry.
     """
-    came = [number for number in now.visible if number not in before.visible]
-    went = [number for number in before.visible if number not in now.visible]
-    both = {*before.visible, *now.visible}
-    remarked = [n for n in both if before.yanked.get(n) != now.yanked.get(n)]
-    gaining, losing = projects_of(came, entry_of), projects_of(went, entry_of)
-    touched = {**projects_of(remarked, entry_of), **gaining}
-    shelves = {project: shelf_of(project) for project in {**touched, **losing}}
-    written: list[Step] = []
-    for project in dependencies_first(touched):
-        shelves[project] = added(released, shelves[project], project, came, entry_of)
-        written.append(Step(project=project, shelf=marked(shelves[project], now)))
-    for project in reversed(dependencies_first(losing)):
-        shelves[project] = without(released, shelves[project], went, entry_of)
-        written.append(Step(project=project, shelf=marked(shelves[project], now)))
-    return written
+    sets = frozenset(sets)
+    visible = frozenset(now.visible)
+    order = dependencies_first(projects_of(sorted(sets), entry_of))
+    seen = {project: seen_of(project) for project in order}
+    wanted: dict[str, Shelf] = {}
+    for project in order:
+        if seen[project].sure:
+            more = added(released, seen[project].shelf, project, sets & visible, entry_of)
+            wanted[project] = marked(without(released, more, sets - visible, entry_of), now)
+        else:
+            wanted[project] = marked(stocked(released, project, visible, entry_of), now)
+    fewer = {project: seen[project].shelf.keys() - wanted[project].keys() for project in order}
+    additions = [p for p in order if wanted[p].keys() - seen[p].both or not fewer[p]]
+    removals = [p for p in reversed(order) if fewer[p]]
+    return (
+        *(Step(project=project, shelf={**seen[project].shelf, **wanted[project]}) for project in additions),
+        *(Step(project=project, shelf=wanted[project]) for project in removals),
+    )
 
 
 def all_steps(released: Released, now: State, known: Iterable[str], entry_of: EntryOf) -> Iterator[Step]:

@@ -12,6 +12,7 @@ from ci_build.errors import BucketError, BusyError
 from promotion.bucket import ConflictError, sha256_of
 from promotion.dirbucket import DirBucket
 from tests.bucket_contract import SharedBucketContract, put
+from tests.memory_bucket import MemoryBucket
 
 
 @pytest.fixture
@@ -30,6 +31,14 @@ class TestDirBucket(SharedBucketContract):
     def nothing_left(self, bucket: DirBucket) -> object:
         yield
         assert leftovers(bucket) == []
+
+
+class TestMemoryBucket(SharedBucketContract):
+    """What stands in for a bucket where thousands of runs are made is one."""
+
+    @pytest.fixture
+    def bucket(self) -> MemoryBucket:
+        return MemoryBucket()
 
 
 def test_the_same_bytes_again_do_not_touch_the_file(bucket: DirBucket) -> None:

@@ -22,7 +22,7 @@ from promotion.operate import Done, history, mark, rollback
 from promotion.promote import promote
 from promotion.publish import publish
 from promotion.retention import Rule, apply, plan
-from promotion.shelf import Shelf, added, all_steps, marked, steps, stocked
+from promotion.shelf import Seen, Shelf, added, all_steps, changed, marked, steps, stocked
 from tests.promoting import NOW, POLICY, RELEASED, offered, staged_in, unsatisfied
 from tests.support import SetWheel, make_wheels
 
@@ -154,13 +154,19 @@ def test_what_makes_no_sense_is_refused(index: Index) -> None:
     for kind in (Kind.YANK, Kind.QUARANTINE, Kind.PIN):
         with pytest.raises(RequestError, match="needs a reason"):
             index.mark(kind, "1", reason=" ")
-    for kind in (Kind.UNYANK, Kind.FREE, Kind.UNPIN):
-        with pytest.raises(RequestError, match="cannot be the subject"):
-            index.mark(kind, "1")
     for text in ("9", "f" * 64, "zz", ""):
         with pytest.raises(RequestError, match="holds no set"):
             index.mark(Kind.YANK, text)
     assert len(read_ledger(index.bucket, RELEASED).entries) == 3
+
+
+def test_what_holds_already_is_no_change(index: Index) -> None:
+    for kind in (Kind.UNYANK, Kind.FREE, Kind.UNPIN):
+        assert index.mark(kind, "1", reason="").entry is None
+    index.rollback()
+    assert index.rollback().entry is None, "whoever runs it again does not undo it"
+    assert index.seen() == index.names(0, 1)
+    assert len(read_ledger(index.bucket, RELEASED).entries) == 4
 
 
 def test_history_is_newest_first(index: Index) -> None:
@@ -306,10 +312,28 @@ def shelves(state: State) -> dict[str, Shelf]:
     }
 
 
-@given(before=STATES, now=STATES)
-def test_steps_lead_to_what_the_ledger_says_and_never_offer_what_cannot_be_installed(before: State, now: State) -> None:
+def sure(shelf: Shelf) -> Seen:
+    return Seen(shelf=shelf, both=shelf.keys(), sure=True)
+
+
+def unsure(shelf: Shelf) -> Seen:
+    return replace(sure(shelf), sure=False)
+
+
+@given(before=STATES, between=STATES, now=STATES, data=st.data())
+def test_steps_lead_to_what_the_ledger_says_and_never_offer_what_cannot_be_installed(
+    before: State, between: State, now: State, data: st.DataObject
+) -> None:
+    """Also when somebody began to write another state and died."""
     shown = shelves(before)
-    for step in steps(RELEASED, before, now, dict(shown).__getitem__, ENTRIES.__getitem__):
+    sets = changed((before, between))
+    begun = steps(RELEASED, sets, between, lambda project: sure(shown[project]), ENTRIES.__getitem__)
+    done = data.draw(st.integers(0, len(begun)))
+    for step in begun[:done]:
+        shown[step.project] = step.shelf
+    sets = changed((before, between, now)) if done else changed((before, now))
+    seen = {project: (unsure if done else sure)(shelf) for project, shelf in shown.items()}
+    for step in steps(RELEASED, sets, now, seen.__getitem__, ENTRIES.__getitem__):
         shown[step.project] = step.shelf
         for project, needed in NEEDS.items():
             there = {offer.version for offer in shown[needed].values()}

@@ -315,6 +315,10 @@ class OvertakenBucket(DirBucket):
         self._overtake()
         return super().head(key)
 
+    def read(self, key: str) -> Any:
+        self._overtake()
+        return super().read(key)
+
     def put_if_match(self, key: str, data: bytes, *, etag: str | None) -> Any:
         self._overtake()
         self._inside = True  # it looks at the object while it holds the lock

@@ -1,0 +1,200 @@
+"""A bucket in memory that does what every bucket does, and is copied in no time; and one whose writes meet faults."""
+
+from __future__ import annotations
+
+import enum
+import io
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from ci_build.errors import BucketError
+from promotion.bucket import AbsentError, Bucket, ConflictError, Data, ObjectInfo, check_key, sha256_of, size_of
+
+T = TypeVar("T")
+Write = Callable[[str], None]
+
+
+class MemoryBucket:
+    """Objects in a dictionary; each access is atomic.
+
+    Args:
+        after_write: told the key of each object that was created, replaced or removed.
+    """
+
+    def __init__(self, after_write: Write = lambda _: None) -> None:
+        self._objects: dict[str, tuple[bytes, ObjectInfo]] = {}
+        self._lock = threading.RLock()
+        self.after_write = after_write
+
+    def copied(self, after_write: Write = lambda _: None) -> MemoryBucket:
+        """Another bucket with the same objects."""
+        other = MemoryBucket(after_write)
+        with self._lock:
+            other._objects = dict(self._objects)
+        return other
+
+    def everything(self) -> dict[str, bytes]:
+        """All objects."""
+        with self._lock:
+            return {key: data for key, (data, _) in self._objects.items()}
+
+    def damage(self, key: str, data: bytes | None) -> None:
+        """Let an object have other bytes, or none, whatever the rules are."""
+        with self._lock:
+            if data is None:
+                del self._objects[key]
+            else:
+                self._store(key, data)
+
+    def head(self, key: str) -> ObjectInfo | None:
+        found = self.read(key)
+        return found[1] if found else None
+
+    def get(self, key: str) -> bytes:
+        found = self.read(key)
+        if found is None:
+            raise AbsentError(f"{key} is not in the bucket.")
+        return found[0]
+
+    def read(self, key: str) -> tuple[bytes, ObjectInfo] | None:
+        with self._lock:
+            return self._objects.get(check_key(key))
+
+    def open(self, key: str) -> BinaryIO:
+        return io.BytesIO(self.get(key))
+
+    def fetch(self, key: str, folder: Path) -> Path:
+        path = folder / key.rpartition("/")[2]
+        path.write_bytes(self.get(key))
+        return path
+
+    def put_if_absent(self, key: str, data: Data, *, sha256: str) -> bool:
+        size_of(data)
+        held = data if isinstance(data, bytes) else data.read_bytes()
+        if (found := sha256_of(held)) != sha256:
+            raise BucketError(f"The bytes for {key} hash to {found}, not to {sha256}.")
+        return self._create(key, held, sha256)
+
+    def put_if_match(self, key: str, data: bytes, *, etag: str | None) -> ObjectInfo:
+        with self._lock:
+            stored = self.head(key)
+            if (stored.etag if stored else None) != etag:
+                raise ConflictError(f"{key} was changed by somebody else meanwhile.", hint="Run it again.")
+            info = self._store(key, data)
+            self.after_write(key)
+            return info
+
+    def copy(self, source: str, target: str, *, sha256: str) -> bool:
+        with self._lock:
+            found = self.read(source)
+            if found is None or found[1].sha256 != sha256:
+                what = "is absent" if found is None else f"has sha256 {found[1].sha256}"
+                raise BucketError(f"{source} {what}, {sha256} was expected.")
+            return self._create(target, found[0], sha256)
+
+    def list(self, prefix: str) -> Iterator[str]:
+        with self._lock:
+            yield from sorted(key for key in self._objects if key.startswith(prefix))
+
+    def delete(self, key: str, *, sha256: str) -> bool:
+        with self._lock:
+            stored = self.head(key)
+            if stored is None:
+                return False
+            if stored.sha256 != sha256:
+                raise ConflictError(f"{key} has sha256 {stored.sha256}; {sha256} was to be removed.")
+            del self._objects[key]
+            self.after_write(key)
+            return True
+
+    def _create(self, key: str, data: bytes, sha256: str) -> bool:
+        with self._lock:
+            stored = self.head(key)
+            if stored is None:
+                self._store(key, data)
+                self.after_write(key)
+                return True
+            if stored.sha256 != sha256:
+                raise ConflictError(f"{key} is stored with sha256 {stored.sha256} and shall not become {sha256}.")
+            return False
+
+    def _store(self, key: str, data: bytes) -> ObjectInfo:
+        digest = sha256_of(data)
+        info = ObjectInfo(key=check_key(key), size=len(data), sha256=digest, etag=digest)
+        self._objects[key] = data, info
+        return info
+
+
+class Fault(enum.Enum):
+    """What befalls one write."""
+
+    REFUSED = "the store fails and nothing is written"
+    REPLY_LOST = "it is written, and the writer is told that it was not"
+    KILLED = "it is written, and the writer dies"
+    TWICE = "its reply is lost on the way and the client sends it again"
+    LATE = "somebody else does the same work before it arrives"
+
+
+class KilledError(BaseException):
+    """Not an Exception: nothing that the dying would do is done."""
+
+
+class FaultyBucket:
+    """Another bucket, of whose writes one meets a fault.
+
+    Args:
+        under: the bucket.
+        fault: what happens.
+        at: to which write, from 0.
+        other: for LATE, what somebody else does.
+    """
+
+    def __init__(self, under: Bucket, fault: Fault, at: int, other: Callable[[], object] = lambda: None) -> None:
+        self._under, self._fault, self._at, self._other = under, fault, at, other
+        self.writes = 0
+
+    def _write(self, write: Callable[[], T]) -> T:
+        mine, self.writes = self.writes == self._at, self.writes + 1
+        if not mine:
+            return write()
+        if self._fault is Fault.REFUSED:
+            raise BucketError("The store refuses: 503.", hint="Run it again.")
+        if self._fault is Fault.LATE:
+            self._other()
+            return write()
+        write()
+        if self._fault is Fault.TWICE:
+            return write()
+        raise KilledError if self._fault is Fault.KILLED else BucketError("The reply is lost.", hint="Run it again.")
+
+    def head(self, key: str) -> ObjectInfo | None:
+        return self._under.head(key)
+
+    def get(self, key: str) -> bytes:
+        return self._under.get(key)
+
+    def read(self, key: str) -> tuple[bytes, ObjectInfo] | None:
+        return self._under.read(key)
+
+    def open(self, key: str) -> BinaryIO:
+        return self._under.open(key)
+
+    def fetch(self, key: str, folder: Path) -> Path:
+        return self._under.fetch(key, folder)
+
+    def list(self, prefix: str) -> Iterator[str]:
+        return self._under.list(prefix)
+
+    def put_if_absent(self, key: str, data: Data, *, sha256: str) -> bool:
+        return self._write(lambda: self._under.put_if_absent(key, data, sha256=sha256))
+
+    def put_if_match(self, key: str, data: bytes, *, etag: str | None) -> ObjectInfo:
+        return self._write(lambda: self._under.put_if_match(key, data, etag=etag))
+
+    def copy(self, source: str, target: str, *, sha256: str) -> bool:
+        return self._write(lambda: self._under.copy(source, target, sha256=sha256))
+
+    def delete(self, key: str, *, sha256: str) -> bool:
+        return self._write(lambda: self._under.delete(key, sha256=sha256))
