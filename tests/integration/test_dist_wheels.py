@@ -62,7 +62,7 @@ def test_the_set_is_whole_and_every_file_is_what_the_lists_say(made: Path) -> No
     assert check.returncode == 0
     assert {path.name for path in made.iterdir()} == {
         *(wheel.filename for wheel in wheel_set.wheels),
-        *("wheels.json", "constraints.txt", "pylock.toml", "SHA256SUMS", "debug"),
+        *("wheels.json", "constraints.txt", "pylock.toml", "sbom.cdx.json", "SHA256SUMS", "debug"),
     }
 
 
