@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -23,6 +24,7 @@ from promotion.gates import Gate, abi, compile_view, coverage, inspection, insta
 from promotion.gates import compile as compile_gate
 from promotion.gates.compile_material import material
 from promotion.layout import StagedSet
+from promotion.signing import Signer, load_signer, new_key
 
 _USED_BY = {
     "targets": ("coverage", "compile"),
@@ -134,8 +136,29 @@ def find_set(text: str, bucket: Bucket, reporter: Reporter) -> StagedSet:
     return parse_staged(text)
 
 
+def find_signer(key: options.SigningKey, reporter: Reporter) -> Signer:
+    """What signs evidence; the user's own key is made the first time.
+
+    Raises:
+        RequestError: the key cannot be used.
+    """
+    if key.file is None:
+        return Signer(key.text.encode(), origin=key.origin)
+    if key.own and not key.file.exists():
+        with suppress(FileExistsError):
+            new_key(key.file)
+            reporter.line(f"  made a key of your own, which signs evidence: {key.file}")
+    return load_signer(key.file)
+
+
 def run_gates(
-    names: Sequence[str], staged: StagedSet, bucket: Bucket, told: Told, reporter: Reporter, runner: Runner
+    names: Sequence[str],
+    staged: StagedSet,
+    bucket: Bucket,
+    told: Told,
+    reporter: Reporter,
+    runner: Runner,
+    signer: Signer,
 ) -> tuple[Evidence, ...]:
     """Run gates; one that fails raises nothing, see `promotion.gates.raise_for_failures`."""
     from ci_build.targets import expand
@@ -148,6 +171,7 @@ def run_gates(
         reporter,
         targets=None if told.targets is None else [str(target) for target in expand(told.targets)],
         redo=told.redo,
+        signer=signer,
     )
 
 

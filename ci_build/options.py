@@ -12,7 +12,7 @@ import platform
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -125,6 +125,27 @@ bucket_option = click.option(
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="List every write to the bucket, and do none.")
 """For commands that write to a bucket and make no wheels."""
+
+CHANNELS = ("local", "nightly", "release")
+"""What promotion/policy.toml has a table for."""
+channel_option = click.option(
+    "--channel",
+    type=click.Choice(CHANNELS),
+    envvar=_ENV_PREFIX + "CHANNEL",
+    default=CHANNELS[0],
+    show_default=True,
+    help="What the policy asks for.",
+)
+"""For commands that ask the policy."""
+
+_SIGNING_KEY = _ENV_PREFIX + "SIGNING_KEY"
+signing_key_option = click.option(
+    "--signing-key",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help=f"Key that signs evidence; else the text of one in {_SIGNING_KEY}, else a key of your own, made at need.",
+)
+"""For commands that make evidence. The variable holds the key, not its file: a CI service keeps it as a secret."""
 
 
 def refuse_misplaced(before: Mapping[str, Any], command: str) -> None:
@@ -291,8 +312,36 @@ def this_python_and_one_more(supported: list[str], current: str) -> tuple[str, .
 
 
 def environment() -> dict[str, str]:
-    """What commands that we start inherit."""
-    return dict(os.environ)
+    """What commands that we start inherit: everything but the key that vouches for them."""
+    return {name: value for name, value in os.environ.items() if name != _SIGNING_KEY}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SigningKey:
+    """Where the key is that signs evidence.
+
+    Attributes:
+        file: the file; None when the environment holds the key.
+        text: the key, never shown; empty when a file holds it.
+        origin: for errors.
+        own: it is the user's own, which is made when it is needed.
+    """
+
+    file: Path | None
+    text: str = field(default="", repr=False)
+    origin: str = ""
+    own: bool = False
+
+
+def signing_key(file: Path | None) -> SigningKey:
+    """The key that was given, else that of the environment, else the user's own."""
+    if file is not None:
+        return SigningKey(file=file, origin="--signing-key")
+    if text := os.environ.get(_SIGNING_KEY, ""):
+        return SigningKey(file=None, text=text, origin=_SIGNING_KEY)
+    import platformdirs
+
+    return SigningKey(file=Path(platformdirs.user_config_dir("jax-rocm-release"), "signing-key"), own=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ci_build import build, gating, options
+from ci_build.model import Verdict
 from ci_build.report import Reporter
 from ci_build.runner import HostRunner, render
 from promotion import promote as promotion_promote
@@ -19,7 +20,7 @@ from promotion.dirbucket import DirBucket
 from promotion.gates import raise_for_failures
 from promotion.index import tiers_text
 from promotion.layout import StagedSet
-from promotion.policy import load_policy
+from promotion.policy import LOCAL, load_policy
 from promotion.promote import Promotion, install_line
 
 
@@ -28,21 +29,37 @@ def stage(folder: Path, bucket: Bucket, reporter: Reporter) -> StagedSet:
     return promotion_stage.stage(bucket, folder, progress=reporter)
 
 
-def promote(staged: StagedSet, bucket: Bucket, reporter: Reporter) -> Promotion:
-    """Promote a staged set.
+def promote(staged: StagedSet, bucket: Bucket, channel: str, reporter: Reporter) -> Promotion:
+    """Promote a staged set, and say what the policy warned of and what it was told to pass over.
 
     Raises:
         PromotionBlockedError: the policy does not let it through.
     """
-    done = promotion_promote.promote(
-        bucket, staged, load_policy(staged.index), actor=options.actor(), progress=reporter
-    )
+    policy = load_policy(staged.index, channel=channel)
+    done = promotion_promote.promote(bucket, staged, policy, actor=options.actor(), progress=reporter)
+    for text in done.warnings:
+        reporter.warning(text)
+    for text in done.bypasses:
+        reporter.warning(f"Bypass {text}")
     word = "promoted" if done.new else "was promoted before, nothing changed"
     reporter.line(f"  {staged.index}/{staged.digest[:12]} {word}: ledger entry {done.entry.number}")
     return done
 
 
-def release_local(settings: options.Settings, reporter: Reporter, runner: HostRunner) -> Mapping[str, Any] | None:
+def judge(staged: StagedSet, bucket: Bucket, channel: str, reporter: Reporter) -> Verdict:
+    """What the policy makes of a staged set, told to a person; changes nothing."""
+    word = promotion_promote.check(bucket, staged, load_policy(staged.index, channel=channel))
+    for text in word.warnings:
+        reporter.warning(text)
+    for text in word.bypassed:
+        reporter.warning(f"Bypass {text}")
+    reporter.line(f"  {staged.index}/{staged.digest[:12]}, tested at tier: {tiers_text(word.tiers)}")
+    return word
+
+
+def release_local(
+    settings: options.Settings, reporter: Reporter, runner: HostRunner, key: options.SigningKey
+) -> Mapping[str, Any] | None:
     """Make, stage, gate and promote a set with the embedded defaults; with `--dry-run` print what would happen.
 
     Returns:
@@ -63,11 +80,12 @@ def release_local(settings: options.Settings, reporter: Reporter, runner: HostRu
     with reporter.group("stage"):
         staged = stage(made.folder, bucket, reporter)
     with reporter.group("gates"):
-        evidences = gating.run_gates(options.GATES, staged, bucket, told, reporter, runner)
+        signer = gating.find_signer(key, reporter)
+        evidences = gating.run_gates(options.GATES, staged, bucket, told, reporter, runner, signer)
     gating.show(evidences, reporter)
     raise_for_failures(evidences)
     with reporter.group("promote"):
-        done = promote(staged, bucket, reporter)
+        done = promote(staged, bucket, LOCAL, reporter)
     url = f"http://127.0.0.1:{options.SERVE_PORT}/{done.simple}"
     serve = ("python3", "build/ci_build", "index", "serve", "--bucket", str(where), "--port", str(options.SERVE_PORT))
     lines = (render(serve), install_line(done.wheel_set, url))
@@ -76,6 +94,7 @@ def release_local(settings: options.Settings, reporter: Reporter, runner: HostRu
         "index": done.simple,
         "ledger_entry": done.entry.number,
         "tiers": dict(done.promoted.tiers),
+        "bypasses": done.bypasses,
         "install": lines,
     }
     if not settings.flag("json"):

@@ -27,7 +27,7 @@ _BAD_FIRST = (Outcome.ERROR, Outcome.FAILED, Outcome.SKIPPED, Outcome.PASSED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Testimony:
+class Statement:
     """Evidence, and who stands for it.
 
     Attributes:
@@ -107,25 +107,25 @@ def record_log(bucket: Bucket, staged: StagedSet, gate: str, text: str) -> Mappi
     return {key.removeprefix(staged.evidence): digest}
 
 
-def read_all(bucket: Bucket, staged: StagedSet) -> Mapping[str, Testimony]:
+def read_all(bucket: Bucket, staged: StagedSet) -> Mapping[str, Statement]:
     """All evidence beside a staged set, by key."""
     keys = tuple(bucket.list(staged.evidence))
     signed = {key for key in keys if key.endswith(SUFFIX)}
     return {key: _read(bucket, key, signed=key + SUFFIX in signed) for key in keys if key.endswith(".json")}
 
 
-def _read(bucket: Bucket, key: str, *, signed: bool) -> Testimony:
+def _read(bucket: Bucket, key: str, *, signed: bool) -> Statement:
     data = bucket.get(key)
     evidence = load_evidence(data, key)
     if not signed:
-        return Testimony(evidence=evidence)
+        return Statement(evidence=evidence)
     try:
         signature = load_signature(bucket.get(key + SUFFIX), key + SUFFIX)
     except RequestError as error:
-        return Testimony(evidence=evidence, flaw=error.message)
+        return Statement(evidence=evidence, flaw=error.message)
     if not is_sound(data, EVIDENCE_TYPE, signature):
-        return Testimony(evidence=evidence, flaw=f"{key + SUFFIX} is not the signature of {key}.")
-    return Testimony(evidence=evidence, key=signature.key)
+        return Statement(evidence=evidence, flaw=f"{key + SUFFIX} is not the signature of {key}.")
+    return Statement(evidence=evidence, key=signature.key)
 
 
 def latest(evidences: Iterable[Evidence]) -> Mapping[tuple[str, str], Evidence]:

@@ -20,13 +20,13 @@ from promotion.signing import public_key
 POLICY_FILE = Path(__file__).with_name("policy.toml")
 LOCAL = "local"
 """The channel of `release --local`."""
-CHANNELS = (LOCAL, "nightly", "release")
 BYPASSES = "bypass_tests_for_releases"
 EDITION = "policy"
 """The setting of evidence that names the edition of the policy under which the gate ran."""
 
 _TIERS = tuple(Tier)
 _SCHEMA_VERSION = 2
+_MOST_DAYS = 36_500
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -212,7 +212,7 @@ def _parsed(values: dict[str, Any]) -> dict[str, Any]:
         "tiers": {target: Tier(tier) for target, tier in values.pop("tiers").items()},
         "pythons": _number(values.pop("pythons"), least=1),
         "device_members": {name: _strings(paths) for name, paths in values.pop("device_members").items()},
-        "max_age_days": None if age == "any" else _number(age, least=1),
+        "max_age_days": None if age == "any" else _number(age, least=1, most=_MOST_DAYS),
         "keys": None if keys == "any" else {name: public_key(text) for name, text in keys.items()},
         "unsigned": unsigned,
         "sizes": {project: _number(size, least=1) for project, size in values.pop("sizes").items()},
@@ -230,9 +230,9 @@ def _gate(rule: Mapping[str, Any]) -> GateRule:
     )
 
 
-def _number(value: Any, *, least: int) -> int:  # noqa: ANN401 - whatever TOML holds
-    if type(value) is not int or value < least:
-        raise ValueError(f"{value!r} is not a whole number from {least}")
+def _number(value: Any, *, least: int, most: int = 1_000_000) -> int:  # noqa: ANN401 - whatever TOML holds
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{value!r} is not a whole number from {least} to {most}")
     return value
 
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from ci_build.errors import BucketError, PromotionBlockedError
 from ci_build.model import SHA256SUMS, WHEELS_JSON, Progress, Verdict, Wheel, WheelSet
 from promotion.bucket import Bucket, sha256_of
-from promotion.evidence import Testimony, read_all
+from promotion.evidence import Statement, read_all
 from promotion.history import Change, Kind, after
 from promotion.index import metadata_name, project_of
 from promotion.layout import TOMBSTONE_SUFFIX, Released, StagedSet
@@ -55,6 +55,11 @@ class Promotion:
         """What the ledger says of the set."""
         assert self.entry.promoted is not None
         return self.entry.promoted
+
+    @property
+    def bypasses(self) -> tuple[str, ...]:
+        """What the policy was told to pass over when the set was promoted, and by whom."""
+        return tuple(self.promoted.policy.get("bypasses", ()))
 
 
 def promote(
@@ -117,6 +122,15 @@ def check(
     return dataclasses.replace(word, blocked_by=reasons)
 
 
+def raise_if_blocked(staged: StagedSet, word: Verdict) -> None:
+    """Raise PromotionBlockedError that lists every reason, if there is one."""
+    if not word.allowed:
+        raise PromotionBlockedError(
+            "\n  ".join((f"Set {staged.digest[:12]} is not promoted to {staged.index}:", *word.blocked_by)),
+            hint="\nMend what each line names, then run the gates again.",
+        )
+
+
 def install_line(wheel_set: WheelSet, index_url: str) -> str:
     """The command that installs a set.
 
@@ -154,11 +168,7 @@ def _offered(
 
 def _promoted(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, policy: Policy, word: Verdict) -> PromotedSet:
     """What the ledger will say of the set; raises when anything blocks it."""
-    if not word.allowed:
-        raise PromotionBlockedError(
-            "\n  ".join((f"Set {staged.digest[:12]} is not promoted to {staged.index}:", *word.blocked_by)),
-            hint="\nMend what each line names, then run the gates again.",
-        )
+    raise_if_blocked(staged, word)
     evidence = (key.removeprefix(staged.root) for key in bucket.list(staged.evidence))
     names = dict.fromkeys((*_set_files(bucket, staged, wheel_set), SHA256SUMS, WHEELS_JSON, *evidence))
     digests = {name: info.sha256 for name in names if (info := bucket.head(staged.file(name)))}
@@ -207,9 +217,9 @@ def _set_files(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet) -> Mappin
     return {name: sha256 for name, sha256 in sums.items() if name not in wheels}
 
 
-def _log_problems(bucket: Bucket, staged: StagedSet, said: Iterable[Testimony]) -> Iterator[str]:
+def _log_problems(bucket: Bucket, staged: StagedSet, said: Iterable[Statement]) -> Iterator[str]:
     """Sentences on logs that are not those that evidence speaks of."""
-    for logs in {tuple(sorted(testimony.evidence.logs.items())) for testimony in said}:
+    for logs in {tuple(sorted(statement.evidence.logs.items())) for statement in said}:
         yield from stored_problems(bucket, lambda name: staged.evidence + name, dict(logs))
 
 

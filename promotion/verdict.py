@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from ci_build.model import Evidence, Outcome, Severity, Tier, Verdict, WheelSet
 from promotion.bypass import Bypass
-from promotion.evidence import ANY, Testimony, latest, time_of
+from promotion.evidence import ANY, Statement, latest, time_of
 from promotion.ledger import PromotedSet
 from promotion.policy import EDITION, GateRule, Policy, at_least
 from promotion.set_rules import about_device_members, about_growth, about_sizes, about_the_set, about_variants
@@ -38,7 +38,7 @@ class _Reason:
 
 def verdict(
     wheel_set: WheelSet,
-    said: Iterable[Testimony],
+    said: Iterable[Statement],
     policy: Policy,
     *,
     now: datetime,
@@ -66,7 +66,7 @@ def verdict(
         *(_Reason(text=text) for text in about_sizes(wheel_set, policy)),
         *(_Reason(text=text) for text in grown if policy.growth_blocks),
         *_about_gates(wheel_set, said, own, policy, now),
-        *_about_other_gates(own.values(), policy),
+        *_about_what_nobody_asked(wheel_set, said, policy),
     ]
     tiers = {target: _tier_of(target, wheel_set, own.values(), policy, now) for target in wheel_set.targets}
     blocked, passed_over = _pass_over(reasons, [entry for entry in _entries(wheel_set, policy) if not entry.state(now)])
@@ -128,28 +128,28 @@ def _excuse(target: str, passed_over: Iterable[tuple[_Reason, Bypass]], policy: 
     return None
 
 
-def _counts(testimony: Testimony, policy: Policy) -> bool:
+def _counts(statement: Statement, policy: Policy) -> bool:
     """Whether the policy listens to whoever says this."""
-    if testimony.evidence.outcome is not Outcome.PASSED:
+    if statement.evidence.outcome is not Outcome.PASSED:
         return True
-    if testimony.flaw:
+    if statement.flaw:
         return False
-    named = bool(testimony.key) and (policy.keys is None or testimony.key in policy.keys.values())
+    named = bool(statement.key) and (policy.keys is None or statement.key in policy.keys.values())
     return named or policy.unsigned
 
 
-def _counted(wheel_set: WheelSet, said: Iterable[Testimony], policy: Policy) -> Mapping[tuple[str, str], Evidence]:
+def _counted(wheel_set: WheelSet, said: Iterable[Statement], policy: Policy) -> Mapping[tuple[str, str], Evidence]:
     """The last word of each gate on each target of this very set."""
     return latest(
-        testimony.evidence
-        for testimony in said
-        if testimony.evidence.set_digest == wheel_set.digest and _counts(testimony, policy)
+        statement.evidence
+        for statement in said
+        if statement.evidence.set_digest == wheel_set.digest and _counts(statement, policy)
     )
 
 
-def _about_strangers(wheel_set: WheelSet, said: Iterable[Testimony]) -> Iterator[str]:
+def _about_strangers(wheel_set: WheelSet, said: Iterable[Statement]) -> Iterator[str]:
     """Evidence that cannot be put in its place: of another set, or of no time."""
-    evidences = [testimony.evidence for testimony in said]
+    evidences = [statement.evidence for statement in said]
     for digest in sorted({evidence.set_digest for evidence in evidences} - {wheel_set.digest}):
         yield f"There is evidence of another set, {digest}, beside this one."
     for evidence in evidences:
@@ -167,7 +167,7 @@ def _where(gate: str, target: str) -> str:
 
 def _about_gates(
     wheel_set: WheelSet,
-    said: Collection[Testimony],
+    said: Collection[Statement],
     own: Mapping[tuple[str, str], Evidence],
     policy: Policy,
     now: datetime,
@@ -182,14 +182,14 @@ def _about_gates(
             yield from (_Reason(text=f"{where} {problem}", gate=gate, target=target) for problem in problems)
 
 
-def _unheard(wheel_set: WheelSet, said: Iterable[Testimony], gate: str, target: str) -> str:
+def _unheard(wheel_set: WheelSet, said: Iterable[Statement], gate: str, target: str) -> str:
     """Why what lies there does not count, as a clause; empty when nothing does."""
     reasons = {
-        testimony.flaw.rstrip(".")
-        or (f"it is signed with {testimony.key}, which the policy does not name" if testimony.key else "it is unsigned")
-        for testimony in said
-        if (testimony.evidence.gate, testimony.evidence.target) == (gate, target)
-        and testimony.evidence.set_digest == wheel_set.digest
+        statement.flaw.rstrip(".")
+        or (f"it is signed with {statement.key}, which the policy does not name" if statement.key else "it is unsigned")
+        for statement in said
+        if (statement.evidence.gate, statement.evidence.target) == (gate, target)
+        and statement.evidence.set_digest == wheel_set.digest
     }
     return f", as far as the policy believes it: {'; '.join(sorted(reasons))}" if reasons else ""
 
@@ -246,11 +246,12 @@ def _known_checks(evidence: Evidence) -> list[str]:
     return [str(check.get("name")) for check in tables if check.get("outcome") == "known"]
 
 
-def _about_other_gates(evidences: Iterable[Evidence], policy: Policy) -> Iterator[_Reason]:
-    """A gate that the policy does not ask for blocks all the same when it failed or could not run."""
-    for evidence in evidences:
-        gate, target = evidence.gate, evidence.target
-        if gate not in policy.gates and evidence.outcome in (Outcome.FAILED, Outcome.ERROR):
+def _about_what_nobody_asked(wheel_set: WheelSet, said: Iterable[Statement], policy: Policy) -> Iterator[_Reason]:
+    """A gate that failed or could not run blocks all the same until it passes; being skipped is nothing then."""
+    asked = {(gate, target) for gate, rule in policy.gates.items() for target in rule.about(wheel_set, policy)}
+    ran = [statement for statement in said if statement.evidence.outcome is not Outcome.SKIPPED]
+    for (gate, target), evidence in _counted(wheel_set, ran, policy).items():
+        if (gate, target) not in asked and evidence.outcome is not Outcome.PASSED:
             text = f"The gate {gate} for {target} did not pass: {_first_finding(evidence)}"
             yield _Reason(text=text, gate=gate, target=target)
 

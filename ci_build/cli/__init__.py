@@ -23,6 +23,8 @@ COMMANDS = {
     "stage": "ci_build.cli.release:stage",
     "gate": "ci_build.cli.gates:gate",
     "promote": "ci_build.cli.release:promote",
+    "policy": "ci_build.cli.policy:policy",
+    "keys": "ci_build.cli.keys:keys",
     "bundle": "ci_build.cli.bundle:bundle",
     "rollback": "ci_build.cli.operate:rollback",
     "yank": "ci_build.cli.operate:yank",

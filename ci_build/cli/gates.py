@@ -28,6 +28,7 @@ from ci_build.cli.common import State, host_runner, open_bucket, print_json
 @click.option("--json", "as_json", is_flag=True, help="Print the evidence as JSON.")
 @click.option("--junit", metavar="FILE", type=click.Path(path_type=Path), help="Write the evidence as JUnit XML too.")
 @options.bucket_option
+@options.signing_key_option
 @click.pass_obj
 def gate(
     state: State,
@@ -41,6 +42,7 @@ def gate(
     jobs: int | None,
     junit: Path | None,
     bucket: str,
+    signing_key: Path | None,
     *,
     update_golden: bool,
     redo: bool,
@@ -67,8 +69,10 @@ def gate(
     reporter = state.reporter()
     with reporter.group(f"gate {name}"):
         opened = open_bucket(bucket, reporter, existing=not Path(wheel_set).is_dir())
+        signer = gating.find_signer(options.signing_key(signing_key), reporter)
         staged = gating.find_set(wheel_set, opened, reporter)
-        evidences = gating.run_gates(gating.names_of(name), staged, opened, told, reporter, host_runner(reporter))
+        names, runner = gating.names_of(name), host_runner(reporter)
+        evidences = gating.run_gates(names, staged, opened, told, reporter, runner, signer)
     gating.show(evidences, reporter)
     if junit:
         junit.write_bytes(junit_xml(evidences))

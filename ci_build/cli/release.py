@@ -15,16 +15,26 @@ from ci_build.errors import RequestError
 @click.option("--local", is_flag=True, help="The whole way on this machine, into a bucket that is a folder.")
 @click.option("--bucket", metavar="DIR", help="The folder.")
 @click.option("--corpus", type=click.Choice(options.CORPORA), help="JAX programs to compile; small if not given.")
+@options.signing_key_option
 @options.build_options
 @click.pass_obj
-def release(state: State, /, *, local: bool, bucket: str | None, corpus: str | None, **after: object) -> None:
+def release(
+    state: State,
+    /,
+    *,
+    local: bool,
+    bucket: str | None,
+    corpus: str | None,
+    signing_key: Path | None,
+    **after: object,
+) -> None:
     """Build a set, stage it, gate it, promote it to `v2`, and print the line that installs it."""
     from ci_build import release as way
 
     if not local:
         raise RequestError("release needs --local.", hint="Run `ci_build release --local`.")
     settings, reporter = state.settings({**after, "bucket": bucket, "corpus": corpus}), state.reporter(after)
-    receipt = way.release_local(settings, reporter, host_runner(reporter))
+    receipt = way.release_local(settings, reporter, host_runner(reporter), options.signing_key(signing_key))
     if receipt is not None and settings.flag("json"):
         print_json(receipt)
 
@@ -45,10 +55,11 @@ def stage(state: State, wheel_set: Path, bucket: str, *, dry_run: bool) -> None:
 
 @click.command()
 @click.argument("staged", metavar="SET")
+@options.channel_option
 @options.bucket_option
 @options.dry_run_option
 @click.pass_obj
-def promote(state: State, staged: str, bucket: str, *, dry_run: bool) -> None:
+def promote(state: State, staged: str, channel: str, bucket: str, *, dry_run: bool) -> None:
     """Promote a set to `v2`, if the policy finds its evidence enough.
 
     SET is INDEX/DIGEST as `stage` prints it, or the set's folder.
@@ -58,4 +69,4 @@ def promote(state: State, staged: str, bucket: str, *, dry_run: bool) -> None:
 
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, dry_run=dry_run, existing=not Path(staged).is_dir())
-    way.promote(gating.find_set(staged, opened, reporter), opened, reporter)
+    way.promote(gating.find_set(staged, opened, reporter), opened, channel, reporter)

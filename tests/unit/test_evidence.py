@@ -13,7 +13,7 @@ from ci_build.model import Evidence, Finding, Outcome, Severity, Tier
 from promotion.bucket import sha256_of
 from promotion.dirbucket import DirBucket
 from promotion.evidence import (
-    Testimony,
+    Statement,
     dump_evidence,
     latest,
     load_evidence,
@@ -49,8 +49,8 @@ def test_it_comes_back_as_it_was(tmp_path: Path) -> None:
     assert key.startswith(f"{STAGED.root}evidence/coverage/gfx90a~xnack-/")
     other = record(bucket, STAGED, replace(EVIDENCE, outcome=Outcome.PASSED))
     assert read_all(bucket, STAGED) == {
-        key: Testimony(evidence=EVIDENCE),
-        other: Testimony(evidence=replace(EVIDENCE, outcome=Outcome.PASSED)),
+        key: Statement(evidence=EVIDENCE),
+        other: Statement(evidence=replace(EVIDENCE, outcome=Outcome.PASSED)),
     }
 
 
@@ -121,7 +121,7 @@ def test_signed_evidence_names_its_key_and_the_signature_comes_first(tmp_path: P
     key = record(bucket, STAGED, EVIDENCE, signer=signer)
     assert bucket.order == [f"{key}.sig", key]
     assert record(bucket, STAGED, EVIDENCE, signer=signer) == key
-    assert read_all(bucket, STAGED) == {key: Testimony(evidence=EVIDENCE, key=signer.key)}
+    assert read_all(bucket, STAGED) == {key: Statement(evidence=EVIDENCE, key=signer.key)}
 
 
 def test_a_signature_of_other_evidence_is_a_flaw(tmp_path: Path, signer: Signer) -> None:
