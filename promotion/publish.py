@@ -122,8 +122,8 @@ class _Writer:
         else:
             self._etags[self._released.people] = self._snapshot.people
         # Whoever writes pages has appended before: with no new entry now, none of the pages above is newer than ours,
-        # and from here on a compare-and-swap on each of them tells.
-        if self._bucket.head(self._released.ledger_entry(self._head.number + 1)) is not None:
+        # and from here on a compare-and-swap on each of them tells. What the snapshot knew of each needs no such care.
+        if root and self._bucket.head(self._released.ledger_entry(self._head.number + 1)) is not None:
             raise ConflictError("The ledger grew meanwhile.")
         pages = dict(self._snapshot.pages)
         for project, (as_html, as_json) in planned:
