@@ -153,14 +153,28 @@ def newer_glibc(file: Path) -> Patches:
 
 
 def bitcode(file: Path) -> Patches:
-    """The device libraries that XLA links into each kernel, damaged in their middle."""
+    """The device libraries that XLA links into kernels, the largest LLVM module in it, with damage every 4 kB."""
     with elf64.open_image(file) as image:
         section = image.section(".rodata")
         assert section is not None
-        places = _all(image.contents(section), b"BC\xc0\xde")
-        aligned = [section.offset + place for place in places if (section.offset + place) % 32 == 0]
-    assert len(aligned) >= 2
-    return [(place + 0x1000, b"\xff" * 64) for place in aligned]
+        data = image.contents(section)
+    sizes = {place: size for place in _all(data, b"BC\xc0\xde") if (size := _module_size(data, place))}
+    largest = max(sizes, key=sizes.__getitem__)
+    assert sizes[largest] > 100_000
+    return [(section.offset + largest + at, b"\xff" * 64) for at in range(0x1000, sizes[largest], 0x1000)]
+
+
+def _module_size(data: bytes, place: int) -> int:
+    """Bytes of the module block of LLVM bitcode, which comes after the identification block; 0 for anything else.
+
+    Source: LLVM Bitcode File Format: abbreviation ID 1, block 13 and block 8, lengths in words.
+    """
+    first = place + 4
+    (head, words) = struct.unpack_from("<II", data, first)
+    if (head & 3, head >> 2 & 0xFF) != (1, 13):
+        return 0
+    head, size = struct.unpack_from("<II", data, first + 8 + 4 * words)
+    return 4 * int(size) if (head & 3, head >> 2 & 0xFF) == (1, 8) else 0
 
 
 def _all(data: bytes, old: bytes) -> list[int]:
@@ -225,6 +239,15 @@ def cut_code(held: dict[str, bytes]) -> None:
     """The second half of gfx942's code is zeros."""
     code = held["gfx942"]
     held["gfx942"] = code[: len(code) // 2] + bytes(len(code) - len(code) // 2)
+
+
+def other_instructions(held: dict[str, bytes]) -> None:
+    """One bit in the machine code of gfx942's kernels."""
+    code = bytearray(held["gfx942"])
+    text = elf64.Image.parse(bytes(code), "code").section(".text")
+    assert text is not None
+    code[text.offset + text.size // 2] ^= 1
+    held["gfx942"] = bytes(code)
 
 
 def other_kernel(held: dict[str, bytes]) -> None:
@@ -310,6 +333,17 @@ def unlisted(rows: list[list[str]]) -> None:
     rows[:] = [row for row in rows if not row[0].endswith("_rnn.so")]
 
 
+def damaged_archive(bench: Bench) -> Case:
+    """One bit of a compressed member."""
+    out = bench.fresh() / bench.path("plugin").name
+    data = bytearray(bench.path("plugin").read_bytes())
+    with zipfile.ZipFile(bench.path("plugin")) as archive:
+        item = archive.getinfo(f"{PACKAGE}/_triton.so")
+    data[item.header_offset + item.compress_size // 2] ^= 1
+    out.write_bytes(data)
+    return bench.case(plugin=out)
+
+
 # Sets
 
 
@@ -325,7 +359,8 @@ def older_jaxlib(bench: Bench) -> Case:
         kind: bench.real_wheel(project, "0.12.0", "3.12")
         for kind, project in (("pjrt", "jax-rocm7-pjrt"), ("plugin", "jax-rocm7-plugin"))
     }
-    return Case(wheels=wheels | {"jaxlib": bench.path("jaxlib")}, fields={"pins": {"jax": "0.10.2"}})
+    fields = {"pins": {"jax": "0.10.2"}, "rocm_version": "7.14.0"}
+    return Case(wheels=wheels | {"jaxlib": bench.path("jaxlib")}, fields=fields)
 
 
 def altered_after_staging(bench: Bench) -> Case:

@@ -69,7 +69,9 @@ def _coverage(code: str, names: str, remedy: str) -> Catch:
     return Catch(gate="coverage", code=code, names=names, remedy=remedy)
 
 
-_PRNG, _RNN, _SPARSE, _SOLVER = (f"{PACKAGE}/_{name}.so" for name in ("prng", "rnn", "sparse", "solver"))
+_HYBRID, _PRNG, _RNN, _SPARSE, _SOLVER, _TRITON = (
+    f"{PACKAGE}/_{name}.so" for name in ("hybrid", "prng", "rnn", "sparse", "solver", "triton")
+)
 _METADATA = "{info}/METADATA"
 
 FAULTS = (
@@ -78,13 +80,16 @@ FAULTS = (
         name="a symbol is gone from ROCm",
         how=f"`hipGetErrorString` left out of {HIP} in the manifest",
         inject=make.rocm(HIP, make.without_symbol("hipGetErrorString")),
-        catches=(_abi("symbol-missing", _SPARSE.replace("sparse", "hybrid"), "Build it against ROCm"),),
+        catches=(
+            _abi("symbol-missing", _HYBRID, "Build it against ROCm"),
+            _load("load-failed", _HYBRID, "Build the wheel with the ROCm that it shall run with"),
+        ),
     ),
     Fault(
         name="a symbol version is gone from ROCm",
         how=f"`hip_6.0` of {HIP} is called `hip_9.9` in the manifest",
         inject=make.rocm(HIP, make.without_version("hip_6.0")),
-        catches=(_abi("symbol-version-missing", f"{PACKAGE}/_triton.so", "Build it against ROCm"),),
+        catches=(_abi("symbol-version-missing", _TRITON, "Build it against ROCm"),),
     ),
     Fault(
         name="a library of ROCm has a new soname",
@@ -232,7 +237,7 @@ FAULTS = (
     ),
     Fault(
         name="damaged device bitcode",
-        how="64 bytes overwritten in each device library inside XLA's plugin",
+        how="64 bytes of every 4 kB of the device libraries inside XLA's plugin overwritten",
         inject=make.xla(make.bitcode),
         catches=(Catch(gate="compile", code="compile-", names=f"gfx942 {PROGRAM}", remedy=f"--program {PROGRAM}"),),
         wheel="",
@@ -255,6 +260,19 @@ FAULTS = (
         wheel="pjrt",
     ),
     Fault(
+        name="entry point that leads nowhere",
+        how="pjrt's entry point names jax_plugins.xla_rocm9",
+        inject=make.text("pjrt", "{info}/entry_points.txt", "jax_plugins.xla_rocm7", "jax_plugins.xla_rocm9"),
+        catches=(_inspection("entry-point-broken", "jax_plugins.xla_rocm9", "Point it at a module"),),
+        wheel="pjrt",
+    ),
+    Fault(
+        name="version.py of another version",
+        how="0.10.1 in the plugin's version.py",
+        inject=make.text("plugin", f"{PACKAGE}/version.py", "0.10.2", "0.10.1"),
+        catches=(_inspection("version-stale", f"{PACKAGE}/version.py", "Rewrite _release_version"),),
+    ),
+    Fault(
         name="wrong pin",
         how="the plugin requires pjrt ==0.10.1",
         inject=make.text(
@@ -264,12 +282,13 @@ FAULTS = (
     ),
     Fault(
         name="no requirement on jaxlib",
-        how="left out of the plugin's METADATA",
-        inject=make.text("plugin", _METADATA, "Requires-Dist: jaxlib>=0.10.2,<0.10.3\n", ""),
+        how="left out of pjrt's METADATA",
+        inject=make.text("pjrt", _METADATA, "Requires-Dist: jaxlib>=0.10.2,<0.10.3\n", ""),
         catches=(
             _inspection("jaxlib-unpinned", "jaxlib", "Add the range of jaxlib", warns=True),
             Catch(gate="install", code="pair-accepted", names="jaxlib 0.11.0", remedy="Let its Requires-Dist name"),
         ),
+        wheel="pjrt",
     ),
     Fault(
         name="missing Requires-Python",
@@ -308,12 +327,47 @@ FAULTS = (
         catches=(_inspection("record-missing-entry", _RNN, "Get the wheel anew"),),
     ),
     Fault(
+        name="damaged archive",
+        how="one bit of the compressed `_triton.so` flipped",
+        inject=make.damaged_archive,
+        catches=(_inspection("member-damaged", _TRITON, "Get the wheel anew"),),
+    ),
+    Fault(
         name="wheel altered after staging",
         how="one bit of the staged plugin flipped",
         inject=make.altered_after_staging,
         catches=(_inspection("gate-error", "sha256", "Stage the set again"),),
     ),
 )
+
+BEYOND = (
+    Fault(
+        name="damaged machine code with a right checksum",
+        how="one bit in gfx942's instructions in `_prng.so` flipped, packed again",
+        inject=make.library("_prng.so", make.device_code(make.other_instructions)),
+        catches=(),
+    ),
+)
+"""What no gate here can see: only a GPU shows it."""
+
+TROUBLE = (
+    (
+        "a convolution aborts where there is no device",
+        "compile: a known failure that names SIGABRT; the programs after it are compiled",
+        "test_compile_real.py::test_known_trouble_of_0_12_0_is_known",
+    ),
+    (
+        "kernels that only some targets have",
+        "coverage: passes by the entries of `kernel_rules.toml`; `kernel-missing` without them",
+        "test_adopt_real.py::test_0_12_needs_its_rules_and_nothing_else",
+    ),
+    (
+        "unversioned symbols of std::filesystem",
+        "abi: `unversioned-symbol-too-new`, a warning on wheels that others built",
+        "test_abi_gate_real.py::test_the_trouble_of_0_12_0_is_told",
+    ),
+)
+"""What is wrong with the published wheels of 0.12.0, what the gates say, and the integration test that shows it."""
 
 
 def table() -> str:
@@ -325,6 +379,16 @@ def table() -> str:
             for catch in fault.catches
         )
         lines.append(f"| {fault.name} | {fault.how} | {found} |")
+    lines += ["", "No gate sees this; only a GPU does:", "", "| fault | how it is made |", "|---|---|"]
+    lines += [f"| {fault.name} | {fault.how} |" for fault in BEYOND]
+    lines += [
+        "",
+        "The published wheels of 0.12.0 bring trouble of their own:",
+        "",
+        "| trouble | gate: finding |",
+        "|---|---|",
+    ]
+    lines += [f"| {trouble} | {said} |" for trouble, said, _ in TROUBLE]
     return "\n".join(lines)
 
 
