@@ -233,8 +233,8 @@ def nightly(tmp_path: Path, bucket: DirBucket, wheels: list[SetWheel], monkeypat
             record(bucket, staged, evidence, signer=signer)
     path = channel_file(tmp_path, load_signer(tmp_path / "ci").key)
     monkeypatch.setattr(way, "load_policy", functools.partial(load_policy, file=path))
-    for name in ("promote", "check"):
-        monkeypatch.setattr(promotion, name, functools.partial(getattr(promotion, name), now=lambda: NOW))
+    for module, name in ((promotion, "promote"), (way, "check")):
+        monkeypatch.setattr(module, name, functools.partial(getattr(module, name), now=lambda: NOW))
     return staged
 
 
