@@ -86,6 +86,7 @@ class Policy:
         sha256: of the file that it was read from.
         edition: evidence of another one does not count.
         max_age_days: of evidence; None is without limit.
+        stale_days: after so many days without a new set the index is stale; None is never.
         keys: name -> public key whose evidence counts; None counts every key.
         unsigned: evidence counts also without a signature, or with one of a key that is not named.
         sizes: project -> most megabytes (10^6 bytes) of one of its wheels.
@@ -107,6 +108,7 @@ class Policy:
     pins: tuple[str, ...]
     device_members: Mapping[str, tuple[str, ...]]
     max_age_days: int | None
+    stale_days: int | None
     keys: Mapping[str, str] | None
     unsigned: bool
     sizes: Mapping[str, int]
@@ -200,8 +202,7 @@ def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def _parsed(values: dict[str, Any]) -> dict[str, Any]:
     """The fields of a Policy out of TOML values; each is taken, so that what is left is unknown."""
-    age, keys = values.pop("max_age_days"), values.pop("keys")
-    alarm = values.pop("growth")
+    keys, alarm = values.pop("keys"), values.pop("growth")
     if set(alarm) != {"percent", "verdict"} or alarm["verdict"] not in ("warn", "block"):
         raise ValueError(f"growth is {alarm!r}")
     unsigned = values.pop("unsigned")
@@ -212,7 +213,7 @@ def _parsed(values: dict[str, Any]) -> dict[str, Any]:
         "tiers": {target: Tier(tier) for target, tier in values.pop("tiers").items()},
         "pythons": _number(values.pop("pythons"), least=1),
         "device_members": {name: _strings(paths) for name, paths in values.pop("device_members").items()},
-        "max_age_days": None if age == "any" else _number(age, least=1, most=_MOST_DAYS),
+        **{name: _days(values.pop(name)) for name in ("max_age_days", "stale_days")},
         "keys": None if keys == "any" else {name: public_key(text) for name, text in keys.items()},
         "unsigned": unsigned,
         "sizes": {project: _number(size, least=1) for project, size in values.pop("sizes").items()},
@@ -228,6 +229,10 @@ def _gate(rule: Mapping[str, Any]) -> GateRule:
     return GateRule(
         **{**rule, "tier": Tier(rule["tier"]), "known_failures": _strings(known) if isinstance(known, list) else known}
     )
+
+
+def _days(value: Any) -> int | None:  # noqa: ANN401 - whatever TOML holds
+    return None if value == "any" else _number(value, least=1, most=_MOST_DAYS)
 
 
 def _number(value: Any, *, least: int, most: int = 1_000_000) -> int:  # noqa: ANN401 - whatever TOML holds

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from promotion.history import State
-from promotion.index import Offer, dependencies_first, project_of
+from promotion.index import Offer, dependencies_first, link, project_of
 from promotion.layout import Released
-from promotion.ledger import LedgerEntry, offer_of
+from promotion.ledger import LedgerEntry, LedgerWheel
 
 Shelf = Mapping[str, Offer]
 """What a project offers: file name -> wheel."""
@@ -42,6 +42,28 @@ class Step:
 
     project: str
     shelf: Shelf
+
+
+def offer_of(released: Released, wheel: LedgerWheel, entry: LedgerEntry) -> Offer:
+    """A wheel on a page, with what the entry that brought it says of its set."""
+    assert entry.promoted is not None
+    return Offer(
+        project=wheel.project,
+        filename=wheel.filename,
+        version=wheel.version,
+        size=wheel.size,
+        sha256=wheel.sha256,
+        metadata_sha256=wheel.metadata_sha256,
+        requires_python=wheel.requires_python,
+        requires_dist=wheel.requires_dist,
+        href=link(released.simple, wheel.project, released.wheel(wheel.project, wheel.filename)),
+        uploaded=entry.time,
+        set_digest=entry.promoted.set_digest,
+        tier=entry.promoted.tier,
+        tiers=entry.promoted.tiers,
+        sets=(entry.number,),
+        provenance=wheel.provenance,
+    )
 
 
 def projects_of(numbers: Iterable[int], entry_of: EntryOf) -> Mapping[str, list[str]]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
+from promotion.evidence import TIME, time_of
 from promotion.history import State
 from promotion.index import tiers_text
 from promotion.layout import Released
@@ -89,6 +91,13 @@ def install_words(entry: LedgerEntry) -> str:
     return " ".join(f"{project}=={version}" for project, version in words.items())
 
 
+def stale_after(rows: Sequence[Mapping[str, Any]]) -> str:
+    """When an index is stale unless a new set comes, UTC; empty when the policy of the last set has no limit."""
+    days = rows[0]["policy"].get("stale_days") if rows else None
+    last = time_of(rows[0]["promoted"]) if rows else None
+    return (last + timedelta(days=days)).strftime(TIME) if last and days else ""
+
+
 def dump_status(released: Released, snapshot: Snapshot, last: LedgerEntry, state: State) -> bytes:
     """The text of status.json."""
     body = {
@@ -100,6 +109,7 @@ def dump_status(released: Released, snapshot: Snapshot, last: LedgerEntry, state
         "visible": len(state.visible),
         "last_set": snapshot.rows[0]["digest"] if snapshot.rows else "",
         "last_promoted": snapshot.rows[0]["promoted"] if snapshot.rows else "",
+        "stale_after": stale_after(snapshot.rows),
         "quarantined": {str(number): reason for number, reason in sorted(state.quarantined.items())},
         "sets": list(snapshot.rows),
         "pages": {
@@ -139,17 +149,27 @@ _STYLE = (
 )
 
 
-def people_page(released: Released, rows: Iterable[Mapping[str, Any]], last: LedgerEntry) -> bytes:
+_HERE = (
+    'for (const place of document.querySelectorAll(".here"))'
+    ' place.textContent = new URL("simple/", location.href).href;'
+)
+"""An index does not know where it is served; without this the reader puts the address in."""
+
+
+def people_page(released: Released, rows: Sequence[Mapping[str, Any]], last: LedgerEntry) -> bytes:
     """The page for people: sets, targets with tier and date, evidence, install lines, bypasses."""
     index = html.escape(released.index)
     sections = "".join(_section(item) for item in rows) or "<p>Nothing is offered.</p>"
     what = html.escape(f"{last.kind.value} {last.reason}".strip())
+    stale = stale_after(rows)
+    until = f" Stale after <time>{stale}</time>, unless a new set comes." if stale else ""
     text = (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width">\n<title>JAX for ROCm: {index}</title>\n'
         f"<style>{_STYLE}</style>\n</head>\n<body>\n<h1>JAX for ROCm: {index}</h1>\n"
-        f"<p>Last change: entry {last.number}, {what}, <time>{html.escape(last.time)}</time>. "
-        f'<a href="simple/">packages</a> <a href="status.json">status</a></p>\n{sections}</body>\n</html>\n'
+        f"<p>Last change: entry {last.number}, {what}, <time>{html.escape(last.time)}</time>.{until} "
+        f'<a href="simple/">packages</a> <a href="status.json">status</a></p>\n{sections}'
+        f"<script>{_HERE}</script>\n</body>\n</html>\n"
     )
     return text.encode()
 
@@ -166,10 +186,10 @@ def _section(item: Mapping[str, Any]) -> str:
     )
     yanked = f'<p class="bad">Yanked: {html.escape(item["yanked"])}</p>\n' if item["yanked"] else ""
     title = html.escape(f"jax {item['jax']}, ROCm {item['rocm']}, Python {', '.join(item['pythons'])}")
-    line = html.escape(f"pip install --extra-index-url <this page>simple/ {item['install']}")
+    here = '<span class="here">&lt;this page&gt;simple/</span>'
     return (
         f'<h2 id="{digest}">{title}</h2>\n{yanked}{bypasses}'
-        f"<p><code>{line}</code></p>\n<table>\n"
+        f"<p><code>pip install --extra-index-url {here} {html.escape(item['install'])}</code></p>\n<table>\n"
         f"<tr><th>set</th><td><code>{digest}</code>, entry {item['entry']}</td></tr>\n"
         f"<tr><th>promoted</th><td><time>{html.escape(item['promoted'])}</time></td></tr>\n"
         f"<tr><th>tested</th><td>{tiers}</td></tr>\n<tr><th>evidence</th><td>{evidence}</td></tr>\n</table>\n"
