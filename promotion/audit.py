@@ -29,6 +29,7 @@ def verify(bucket: Bucket, released: Released, progress: Progress | None = None)
     entries, head = ledger.entries, ledger.head
     yield from _states(released, entries)
     if not entries:
+        yield from _without_ledger(bucket, released)
         return
     state = entries[-1].state
     promoted = {entry.number: entry.promoted for entry in entries if entry.promoted is not None}
@@ -66,6 +67,14 @@ def verify(bucket: Bucket, released: Released, progress: Progress | None = None)
         for key in sorted(graves)
         if bucket.head(key) is None
     )
+
+
+def _without_ledger(bucket: Bucket, released: Released) -> Iterator[str]:
+    """What to say of an index whose ledger is empty; RequestError when there is no such index at all."""
+    count = sum(1 for _ in bucket.list(released.root))
+    if not count:
+        raise RequestError(f"The bucket has no index {released.index}.", hint="Nothing was ever promoted to it.")
+    yield f"{released.ledger} is empty, but {count} objects lie beside it: it was lost, or a first promotion died."
 
 
 def stored_files(released: Released, promoted: PromotedSet) -> Mapping[str, str]:

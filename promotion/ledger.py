@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,7 +16,6 @@ from ci_build.errors import BucketError, BusyError
 from ci_build.model import to_json
 from promotion.bucket import AbsentError, Bucket, ConflictError, sha256_of
 from promotion.history import NOTHING, Kind, State
-from promotion.index import Offer, link
 from promotion.layout import Released
 
 SCHEMA_VERSION = 2
@@ -53,7 +52,7 @@ class PromotedSet:
     Attributes:
         tier: the weakest of `tiers`: what may be said of the set as a whole.
         tiers: gfx target -> how strongly it was tested.
-        policy: what was asked, the sha256 of the policy, and bypasses that were used.
+        policy: what was asked, the sha256 of the policy, when the index is stale, and bypasses that were used.
         files: the set's files other than wheels, evidence included -> sha256.
     """
 
@@ -270,41 +269,21 @@ def append(
 
     Returns:
         The entry, and whether it is ours: somebody else may have written the very same.
-    """
-    import dataclasses
 
+    Raises:
+        BucketError: the ledger has a hole.
+    """
     for _ in range(_MAX_RACES):
         head, entries = read()
         entry = draft(head, entries)
         if entry is None:
             return None
         time = now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        entry = dataclasses.replace(entry, number=head.number + 1, previous=head.sha256, time=time)
+        entry = replace(entry, number=head.number + 1, previous=head.sha256, time=time)
         data = entry.dump()
+        _keys(bucket, released)
         try:
             return entry, bucket.put_if_absent(released.ledger_entry(entry.number), data, sha256=sha256_of(data))
         except ConflictError:
             continue
     raise BusyError(f"{_MAX_RACES} others came first.", hint="Run it again.")
-
-
-def offer_of(released: Released, wheel: LedgerWheel, entry: LedgerEntry) -> Offer:
-    """A wheel on a page, with what the entry that brought it says of its set."""
-    assert entry.promoted is not None
-    return Offer(
-        project=wheel.project,
-        filename=wheel.filename,
-        version=wheel.version,
-        size=wheel.size,
-        sha256=wheel.sha256,
-        metadata_sha256=wheel.metadata_sha256,
-        requires_python=wheel.requires_python,
-        requires_dist=wheel.requires_dist,
-        href=link(released.simple, wheel.project, released.wheel(wheel.project, wheel.filename)),
-        uploaded=entry.time,
-        set_digest=entry.promoted.set_digest,
-        tier=entry.promoted.tier,
-        tiers=entry.promoted.tiers,
-        sets=(entry.number,),
-        provenance=wheel.provenance,
-    )

@@ -5,7 +5,7 @@ Nothing is removed by any of them, so each can be undone in turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -34,12 +34,14 @@ class Done:
     Attributes:
         entry: the new entry, or None when the index is already as asked.
         appeared, vanished: sets, by number, that users see now and did not, and the other way round.
+        withheld: sets that a rollback does not bring back: they are in quarantine, retired or removed.
         pages: keys of the pages that were written.
     """
 
     entry: LedgerEntry | None
     appeared: tuple[int, ...] = ()
     vanished: tuple[int, ...] = ()
+    withheld: tuple[int, ...] = ()
     pages: tuple[str, ...] = ()
 
 
@@ -54,6 +56,7 @@ def rollback(
     Raises:
         RequestError: there is no such entry.
     """
+    wanted: set[int] = set()
 
     def draft(head: Head, entries: Entries) -> Change | None:
         number = _before_last_change(head, entries) if to is None else to
@@ -66,9 +69,11 @@ def rollback(
             )
         found = entries.find(number)
         earlier = found[0].state if found else State()
+        wanted.clear()
+        wanted.update(earlier.visible)
         return Change(kind=Kind.ROLLBACK, number=head.number + 1, earlier=earlier, to=number)
 
-    return _do(bucket, released, draft, reason=reason, actor=actor, now=now)
+    return _do(bucket, released, draft, reason=reason, actor=actor, now=now, wanted=wanted)
 
 
 def mark(
@@ -171,15 +176,18 @@ def _do(
     reason: str,
     actor: str,
     now: Clock,
+    wanted: Collection[int] = (),
 ) -> Done:
     entry, before = change_ledger(bucket, released, draft, reason=reason, actor=actor, now=now)
     # Also when nothing changes: somebody may have died before the pages were written.
     pages = publish(bucket, released)
-    if entry is None:
-        return Done(entry=None, pages=pages)
-    seen, visible = {*before.visible}, {*entry.state.visible}
+    seen, visible = {*before.visible}, {*(entry.state if entry else before).visible}
     return Done(
-        entry=entry, appeared=tuple(sorted(visible - seen)), vanished=tuple(sorted(seen - visible)), pages=pages
+        entry=entry,
+        appeared=tuple(sorted(visible - seen)),
+        vanished=tuple(sorted(seen - visible)),
+        withheld=tuple(sorted({*wanted} - visible)),
+        pages=pages,
     )
 
 
@@ -195,6 +203,8 @@ def _before_last_change(head: Head, entries: Entries) -> int | None:
 def history(bucket: Bucket, released: Released) -> Iterator[LedgerEntry]:
     """All entries, newest first; those that are asked for are read."""
     head, entries = read_head(bucket, released)
+    if head.number == 0:
+        raise RequestError(f"The bucket has no index {released.index}.", hint="Nothing was ever promoted to it.")
     for number in range(head.number, 0, -1):
         found = entries.find(number)
         if found is not None:

@@ -15,7 +15,7 @@ from ci_build.errors import BucketError, PromotionBlockedError
 from ci_build.model import SHA256SUMS, WHEELS_JSON, Progress, Verdict, Wheel, WheelSet
 from promotion.bucket import Bucket, sha256_of
 from promotion.check import NEW_NAME, attested_wheels, check, metadata_of, raise_if_blocked, set_files
-from promotion.history import Change, Kind, after
+from promotion.history import Change, Kind, State, after
 from promotion.index import metadata_name, project_of
 from promotion.layout import Released, StagedSet
 from promotion.ledger import Entries, Head, LedgerEntry, LedgerWheel, PromotedSet, append
@@ -84,6 +84,7 @@ def promote(
     released = Released(index=staged.index)
     wheel_set = read_staged(bucket, staged)
     head, entries = read_head(bucket, released)
+    _refuse_marked(staged, head.state, entries)
     entry, new = _offered(bucket, staged, released, head.state.offered, entries), False
     warnings: tuple[str, ...] = ()
     if entry is None:
@@ -92,7 +93,7 @@ def promote(
         warnings, promoted = word.warnings, _promoted(bucket, staged, wheel_set, policy, word)
         _step(progress, f"copy {len(promoted.wheels)} wheels to {released.root}")
         _copy(bucket, staged, released, promoted)
-        entry, new = _append(bucket, released, head, wheel_set, promoted, actor, now)
+        entry, new = _append(bucket, staged, head, wheel_set, promoted, actor, now)
     _step(progress, f"write the pages of {released.simple}")
     written = publish(bucket, released)
     return Promotion(
@@ -152,6 +153,7 @@ def _promoted(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, policy: Po
         policy={
             "channel": policy.channel,
             "sha256": policy.sha256,
+            **({"stale_days": policy.stale_days} if policy.stale_days is not None else {}),
             **({"bypasses": list(word.bypassed)} if word.bypassed else {}),
         },
         wheels=tuple(
@@ -202,7 +204,7 @@ def _copy(bucket: Bucket, staged: StagedSet, released: Released, promoted: Promo
 
 def _append(
     bucket: Bucket,
-    released: Released,
+    staged: StagedSet,
     seen: Head,
     wheel_set: WheelSet,
     promoted: PromotedSet,
@@ -210,9 +212,11 @@ def _append(
     now: Callable[[], datetime],
 ) -> tuple[LedgerEntry, bool]:
     """Put the set's entry at the end of the ledger, unless somebody else does; what came since `seen` is looked at."""
+    released = Released(index=staged.index)
     other: list[LedgerEntry] = []
 
     def draft(head: Head, entries: Entries) -> LedgerEntry | None:
+        _refuse_marked(staged, head.state, entries)
         for number in range(seen.number + 1, head.number + 1):
             found = entries.find(number)
             assert found is not None
@@ -237,6 +241,18 @@ def _append(
 
     appended = append(bucket, released, lambda: read_head(bucket, released), draft, now)
     return appended or (other[-1], False)
+
+
+def _refuse_marked(staged: StagedSet, state: State, entries: Entries) -> None:
+    """Raise when the set is in quarantine, or was yanked and taken back: a new entry would know nothing of that."""
+    for marks, word, back in ((state.quarantined, "is in quarantine", "free"), (state.yanked, "was yanked", "unyank")):
+        for number in sorted({*marks} & {*state.held}):
+            gone = marks is state.quarantined or number not in state.offered
+            if gone and entries.set(number).set_digest == staged.digest:
+                raise PromotionBlockedError(
+                    f"The set of ledger entry {number}, {staged.digest[:12]}, {word}: {marks[number]}.",
+                    hint=f"If it shall be offered all the same, run `ci_build {back} {staged.index}/{number}` first.",
+                )
 
 
 def _refuse_swept(released: Released, promoted: PromotedSet, entry: LedgerEntry) -> None:

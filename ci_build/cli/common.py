@@ -93,4 +93,7 @@ def open_bucket(text: str, reporter: Reporter, *, dry_run: bool = False, existin
     bucket = opened(text)
     if existing and isinstance(bucket, DirBucket) and not bucket.root.is_dir():
         raise RequestError(f"{text} is not a bucket's folder.", hint="Stage a set first, or give its --bucket.")
-    return DryRunBucket(bucket, lambda line: reporter.line(f"  would {line}")) if dry_run else bucket
+    if not dry_run:
+        return bucket
+    click.get_current_context().call_on_close(lambda: reporter.line("dry run: nothing was changed"))
+    return DryRunBucket(bucket, lambda line: reporter.line(f"  would {line}"))

@@ -79,12 +79,16 @@ def _mark(state: State, kind: Kind, sets: tuple[str, ...], reason: str, bucket: 
 
 
 def _say(done: Done, line: Callable[[str], None]) -> None:
-    if done.entry is None:
-        line("nothing to do: the index is as you want it")
-        return
-    for word, numbers in (("now offered", done.appeared), ("no longer offered", done.vanished)):
+    for word, numbers in (
+        ("now offered", done.appeared),
+        ("no longer offered", done.vanished),
+        ("not brought back, since in quarantine, retired or removed", done.withheld),
+    ):
         if numbers:
             line(f"  {word}: the sets of entries {', '.join(map(str, numbers))}")
+    if done.entry is None:
+        line("nothing to do" if done.withheld else "nothing to do: the index is as you want it")
+        return
     line(f"ledger entry {done.entry.number}: {done.entry.kind}; {len(done.pages)} pages written")
 
 
@@ -154,7 +158,7 @@ def history(state: State, /, index: str, bucket: str, *, as_json: bool) -> None:
         return
     from ci_build.report import print_table
 
-    visible = {*entries[0].state.visible} if entries else set[int]()
+    visible = {*entries[0].state.visible}
     rows = [
         (
             str(entry.number),
@@ -186,6 +190,6 @@ def verify(state: State, /, index: str, bucket: str) -> None:
     if problems:
         raise BucketError(
             "\n  ".join((f"{index} is not as its ledger says:", *problems)),
-            hint="\nRestore what each line names from a backup; `ci_build index publish` makes pages again.",
+            hint="\nRestore what each line names from a backup; `index publish --everything` makes pages again.",
         )
     reporter.line(f"{index} is as its ledger says")

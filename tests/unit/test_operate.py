@@ -12,18 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci_build.errors import PromotionBlockedError, RequestError
+from ci_build.errors import BucketError, PromotionBlockedError, RequestError
 from promotion.audit import verify
 from promotion.bucket import sha256_of
 from promotion.dirbucket import DirBucket
 from promotion.history import NOTHING, Change, Kind, State, after
+from promotion.layout import Released
 from promotion.ledger import LedgerEntry, LedgerWheel, PromotedSet, read_ledger
 from promotion.operate import Done, history, mark, rollback
 from promotion.promote import promote
 from promotion.publish import publish
 from promotion.retention import Rule, apply, plan
 from promotion.shelf import Seen, Shelf, added, all_steps, changed, marked, steps, stocked
-from tests.promoting import NOW, POLICY, RELEASED, offered, staged_in, unsatisfied
+from tests.promoting import NOW, POLICY, RELEASED, objects, offered, staged_in, unsatisfied
 from tests.support import SetWheel, make_wheels
 
 ME = "tester"
@@ -150,6 +151,46 @@ def test_quarantine_outlasts_a_rollback(index: Index) -> None:
     assert index.sound()
 
 
+def test_a_set_in_quarantine_is_not_promoted_again(index: Index) -> None:
+    index.mark(Kind.QUARANTINE, "3")
+    for _ in range(2):
+        with pytest.raises(PromotionBlockedError, match=f"ledger entry 3, .* is in quarantine: {WHY}"):
+            index.promote(4)
+        index.rollback(to=2)
+    index.mark(Kind.FREE, "3", reason="")
+    index.promote(4)
+    assert index.seen() == index.names(0, 1, 2)
+
+
+def test_quarantine_that_comes_during_a_promotion_counts(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    index.rollback(to=2)
+    copy = DirBucket.copy
+
+    def quarantine_meanwhile(self: DirBucket, source: str, target: str, *, sha256: str) -> bool:
+        index.mark(Kind.QUARANTINE, "3")
+        return copy(self, source, target, sha256=sha256)
+
+    monkeypatch.setattr(DirBucket, "copy", quarantine_meanwhile)
+    with pytest.raises(PromotionBlockedError, match="is in quarantine"):
+        index.promote(4)
+    assert index.seen() == index.names(0, 1)
+
+
+def test_a_yanked_set_that_was_taken_back_is_not_promoted_as_if_nothing_were(index: Index) -> None:
+    index.mark(Kind.YANK, "3")
+    index.promote(4)
+    index.rollback(to=2)
+    with pytest.raises(PromotionBlockedError, match=r"was yanked: .*unyank multi-arch/3"):
+        index.promote(4)
+
+
+def test_a_rollback_says_what_does_not_come_back(index: Index) -> None:
+    index.mark(Kind.QUARANTINE, "2")
+    done = index.rollback(to=3)
+    assert (done.entry, done.withheld) == (None, (2,))
+    assert index.rollback(to=1).withheld == ()
+
+
 def test_what_makes_no_sense_is_refused(index: Index) -> None:
     for kind in (Kind.YANK, Kind.QUARANTINE, Kind.PIN):
         with pytest.raises(RequestError, match="needs a reason"):
@@ -261,6 +302,25 @@ def test_a_ledger_that_was_rewritten_is_told(index: Index) -> None:
     forged = replace(last, state=replace(last.state, offered=(3,)))
     assert any("claims another state" in line for line in damaged(index, RELEASED.ledger_entry(3), forged.dump()))
     assert damaged(index, RELEASED.ledger_entry(2), None)[0].startswith("The ledger of multi-arch has a gap")
+
+
+def test_a_ledger_that_was_lost_is_told(index: Index) -> None:
+    for number in (1, 2, 3):
+        index.bucket.path(RELEASED.ledger_entry(number)).unlink()
+    (said,) = verify(index.bucket, RELEASED)
+    assert "ledger/ is empty, but" in said
+    for ask in (verify, history):
+        with pytest.raises(RequestError, match="has no index other"):
+            list(ask(index.bucket, Released(index="other")))
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_nothing_is_written_after_a_hole(index: Index, number: int) -> None:
+    index.bucket.path(RELEASED.ledger_entry(number)).unlink()
+    before = objects(index.bucket)
+    with pytest.raises(BucketError, match=f"gap or a foreign file: .*{number}.json"):
+        index.mark(Kind.PIN, "3")
+    assert objects(index.bucket) == before
 
 
 # Laws: what is written step by step is what the ledger alone says, and every instant is consistent

@@ -67,6 +67,7 @@ def test_a_dry_run_lists_the_writes_and_does_none(bucket: DirBucket, capsys: pyt
     said = capsys.readouterr().err
     assert f"would create {RELEASED.ledger_entry(3)}" in said
     assert f"would replace {RELEASED.status}" in said
+    assert said.endswith("dry run: nothing was changed\n")
     assert objects(bucket) == before
 
 
@@ -86,6 +87,19 @@ def test_retention_is_told_first_and_done_when_asked(
     assert run(bucket, *words, "--apply") == 0
     assert len(offered(bucket)) < 5
     assert run(bucket, "verify", "multi-arch") == 0
+
+
+def test_what_a_rollback_leaves_out_is_told(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(bucket, "quarantine", "multi-arch/2", "--reason", "leaks") == 0
+    assert run(bucket, "rollback", "multi-arch", "--to", "2", "--reason", "back") == 0
+    said = capsys.readouterr().err
+    assert "not brought back, since in quarantine, retired or removed: the sets of entries 2\nnothing to do\n" in said
+
+
+def test_an_index_that_is_not_there(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("verify", "history"):
+        assert run(bucket, command, "gfx94X-dcgpu") == RequestError.exit_code
+        assert "The bucket has no index gfx94X-dcgpu." in capsys.readouterr().err
 
 
 def test_what_is_wrong_is_told(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
