@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from ci_build.errors import BucketError, RequestError
 from ci_build.model import Progress
@@ -16,10 +18,21 @@ from promotion.shelf import all_steps
 from promotion.status import SHOWN, Snapshot, people_page, row
 
 
-def verify(bucket: Bucket, released: Released, progress: Progress | None = None) -> Iterator[str]:
+def verify(
+    bucket: Bucket, released: Released, progress: Progress | None = None, *, read: bool = False
+) -> Iterator[str]:
     """Sentences on what is wrong with an index: chain, states, bytes of every set, pages, foreign objects.
 
     The ledger comes first; what it says is what the rest is held against, so that a broken one ends the search.
+
+    Args:
+        bucket: where the index is.
+        released: the index.
+        progress: told about each object.
+        read: fetch all bytes and hash them here, also where the store keeps a checksum that it vouches for.
+
+    Raises:
+        RequestError: there is no such index.
     """
     try:
         ledger = read_ledger(bucket, released)
@@ -39,13 +52,13 @@ def verify(bucket: Bucket, released: Released, progress: Progress | None = None)
     for done, (key, sha256) in enumerate(sorted(expected.items()), start=1):
         if progress is not None:
             progress.advance(done, len(expected))
-        yield from _object(bucket, key, sha256)
+        yield from _object(bucket, key, sha256, read=read)
     snapshot = read_snapshot(bucket, released)
     if (snapshot.number, snapshot.ledger_sha256) != (len(entries), head):
         yield f"{released.status} was written from entry {snapshot.number} of {len(entries)}: publish the index."
     pages = _pages(released, snapshot, entries, state)
     for key, sha256 in pages.items():
-        yield from _object(bucket, key, sha256)
+        yield from _object(bucket, key, sha256, read=read)
     graves = {
         key + TOMBSTONE_SUFFIX
         for entry in entries
@@ -87,12 +100,21 @@ def stored_files(released: Released, promoted: PromotedSet) -> Mapping[str, str]
     return files
 
 
-def _object(bucket: Bucket, key: str, sha256: str) -> Iterator[str]:
+def _object(bucket: Bucket, key: str, sha256: str, *, read: bool) -> Iterator[str]:
     info = bucket.head(key)
     if info is None:
         yield f"{key} is not there."
     elif info.sha256 != sha256:
         yield f"{key} has sha256 {info.sha256}; {sha256} was expected."
+    elif read:
+        with tempfile.TemporaryDirectory(prefix="verify-") as folder:
+            try:
+                found = sha256_of(bucket.fetch(key, Path(folder)))
+            except BucketError as error:
+                yield error.message
+            else:
+                if found != sha256:
+                    yield f"{key} has bytes of sha256 {found}, though the store says {sha256}."
 
 
 def _states(released: Released, entries: Sequence[LedgerEntry]) -> Iterator[str]:

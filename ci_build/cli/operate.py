@@ -177,16 +177,17 @@ def history(state: State, /, index: str, bucket: str, *, as_json: bool) -> None:
 
 @click.command()
 @click.argument("index")
+@click.option("--read", is_flag=True, help="Fetch and hash all bytes, also where the store vouches for a checksum.")
 @options.bucket_option
 @click.pass_obj
-def verify(state: State, /, index: str, bucket: str) -> None:
+def verify(state: State, /, index: str, bucket: str, *, read: bool) -> None:
     """Compute everything about INDEX again: chain, bytes of every set, pages; tell what differs."""
     from promotion.audit import verify as problems_of
     from promotion.layout import Released
 
     reporter = state.reporter()
     reporter.step(f"verify {index}")
-    problems = [*problems_of(open_bucket(bucket, reporter), Released(index=index), reporter)]
+    problems = [*problems_of(open_bucket(bucket, reporter), Released(index=index), reporter, read=read)]
     if problems:
         raise BucketError(
             "\n  ".join((f"{index} is not as its ledger says:", *problems)),

@@ -297,6 +297,23 @@ def test_bit_rot_and_foreign_writes_are_told(index: Index) -> None:
         assert any(said in line for line in damaged(index, what, data)), said
 
 
+def test_bytes_that_the_store_still_vouches_for_are_found_by_reading(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert list(verify(index.bucket, RELEASED, read=True)) == []
+    (wheel,) = (w.wheel for w in index.wheels[0] if w.wheel.name == "jax-rocm7-pjrt")
+    key = RELEASED.wheel(wheel.name, wheel.filename)
+    noted = index.bucket.head(key)
+    path = index.bucket.path(key)
+    path.unlink()
+    path.write_bytes(b"rotten")
+    head = DirBucket.head
+    monkeypatch.setattr(DirBucket, "head", lambda self, name: noted if name == key else head(self, name))
+    assert index.sound()
+    (said,) = verify(index.bucket, RELEASED, read=True)
+    assert said.startswith(key)
+
+
 def test_a_ledger_that_was_rewritten_is_told(index: Index) -> None:
     last = read_ledger(index.bucket, RELEASED).entries[-1]
     forged = replace(last, state=replace(last.state, offered=(3,)))

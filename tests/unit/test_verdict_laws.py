@@ -36,6 +36,7 @@ POLICY = Policy(
     pins=("jax",),
     device_members={},
     max_age_days=1,
+    stale_days=None,
     keys={"ci": MINE},
     unsigned=False,
     sizes={},
