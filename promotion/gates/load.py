@@ -52,7 +52,9 @@ def make_gate(*, rocm: RocmTree | None = None, update_golden: bool = False, root
             yield Check(name=f"Python {version}: golden lists", findings=tuple(compare(loading, root, update=update)))
             update = False
 
-    settings = {"golden": golden.digest(root), "rocm": rocm.sha256 if rocm else ""} | ({"update": "yes"} if update_golden else {})
+    settings = {"golden": golden.digest(root), "rocm": rocm.sha256 if rocm else ""} | (
+        {"update": "yes"} if update_golden else {}
+    )
     return Gate(name="load", tier=Tier.STRUCTURE, per_target=False, run=run, settings=settings)
 
 
