@@ -15,8 +15,10 @@ from ci_build.model import Evidence, Outcome, Severity
 from promotion.gates import Gate, abi, coverage, inspection, install, load
 from promotion.gates import compile as compile_gate
 from promotion.gates.compile_material import material
-from tests.broken_set import PYTHON, Bench, Case
-from tests.fault_matrix import BEYOND, FAULTS, PROGRAM, Catch, Fault
+from tests.faults.bench import PYTHON, Bench, Case
+from tests.faults.device_code import BEYOND
+from tests.faults.matrix import FAULTS
+from tests.faults.model import PROGRAM, Catch, Fault
 
 pytestmark = pytest.mark.network
 
@@ -96,7 +98,7 @@ def test_each_fault_is_caught(bench: Bench, pythons: Mapping[str, Path], fault: 
         needs_python(pythons)
     (evidence,) = bench.judge(fault.inject(bench), [gate(catch.gate)], whole=catch.gate in WHOLE)
     severity = Severity.WARNING if catch.warns else Severity.ERROR
-    found = [f for f in evidence.findings if f.code.startswith(catch.code) and f.severity is severity]
+    found = [f for f in evidence.findings if f.code == catch.code and f.severity is severity]
     assert found, f"{catch.gate} says only: {errors(evidence)}"
     wheel = bench.wheel(fault.wheel).filename if fault.wheel else ""
     named = [f for f in found if wheel in f.message and catch.names in f.message]

@@ -6,12 +6,13 @@ import re
 from pathlib import Path
 
 from ci_build.options import GATES
-from tests.fault_matrix import BEGIN, BEYOND, END, FAULTS, README, TROUBLE, table, with_table
+from tests.faults.device_code import BEYOND
+from tests.faults.matrix import BEGIN, END, FAULTS, README, TROUBLE, table, with_table
 
 
 def test_the_readme_has_the_matrix_as_it_is() -> None:
     text = README.read_text()
-    assert text == with_table(text), "write it anew with `python -m tests.fault_matrix`"
+    assert text == with_table(text), "write it anew with `python -m tests.faults`"
     assert text.count(BEGIN) == text.count(END) == 1
 
 
@@ -26,7 +27,7 @@ def test_each_row_tells_what_is_broken_and_what_is_found() -> None:
     for row, fault in zip(rows, FAULTS, strict=True):
         assert row.startswith(f"| {fault.name} | {fault.how} | ")
         for catch in fault.catches:
-            assert f"{catch.gate}: `{catch.code.rstrip('-')}" in row
+            assert f"{catch.gate}: `{catch.code}`" in row
         assert re.fullmatch(r"\|(?:[^|]+\|){3}", row)
 
 

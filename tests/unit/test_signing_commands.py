@@ -233,8 +233,8 @@ def nightly(tmp_path: Path, bucket: DirBucket, wheels: list[SetWheel], monkeypat
             record(bucket, staged, evidence, signer=signer)
     path = channel_file(tmp_path, load_signer(tmp_path / "ci").key)
     monkeypatch.setattr(way, "load_policy", functools.partial(load_policy, file=path))
-    for name in ("promote", "check"):
-        monkeypatch.setattr(promotion, name, functools.partial(getattr(promotion, name), now=lambda: NOW))
+    for module, name in ((promotion, "promote"), (way, "check")):
+        monkeypatch.setattr(module, name, functools.partial(getattr(module, name), now=lambda: NOW))
     return staged
 
 
@@ -322,3 +322,26 @@ def test_variants_of_one_rocm_do_not_meet_in_an_index(
         assert "The index offers jax-rocm7-plugin 0.10.2+rocm7.2.0, another variant" in capsys.readouterr().err
     assert run(bucket, "quarantine", str(staged), "--reason", "make room") == 0
     assert run(bucket, "promote", str(variant)) == 0
+
+
+@pytest.mark.parametrize("word", ["warn", "block"])
+def test_growth_is_told_or_blocks_as_the_policy_says(
+    bucket: DirBucket,
+    tmp_path: Path,
+    wheels: list[SetWheel],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    word: str,
+) -> None:
+    path = tmp_path / "policy.toml"
+    text = POLICY_FILE.read_text().replace('percent = 25, verdict = "warn"', f'percent = 0, verdict = "{word}"', 1)
+    path.write_text(text + "\n[[bypass_tests_for_releases]]\n")
+    monkeypatch.setattr(way, "load_policy", functools.partial(load_policy, file=path))
+    assert run(bucket, "promote", str(staged_in(bucket, tmp_path, wheels, python_versions=("3.12",)))) == 0
+    assert "Bypass 1 of the policy does not count: it has no channel" in " ".join(capsys.readouterr().err.split())
+    longer = make_wheels(tmp_path / "longer", version="0.10.2.post100000+rocm7.3.0", pythons=("3.12",))
+    staged = staged_in(bucket, tmp_path, longer, python_versions=("3.12",))
+    assert run(bucket, "promote", str(staged)) == (0 if word == "warn" else PromotionBlockedError.exit_code)
+    said = capsys.readouterr().err
+    assert "jax-rocm7-plugin grew from " in said
+    assert ("is not promoted" in said) == (word == "block")
