@@ -106,15 +106,11 @@ def make_gate(name: str, told: Told, reporter: Reporter, tree: RocmTree | None =
             raise AssertionError(f"options.GATES names {other!r}, which nobody makes")
 
 
-def read_rocm(rocm: Path, set_version: str, reporter: Reporter) -> RocmTree:
-    """A ROCm tree.
-
-    Args:
-        set_version: of the ROCm that the set was built with; taken for the tree's where it tells none.
-    """
+def read_rocm(rocm: Path, reporter: Reporter) -> RocmTree:
+    """A ROCm tree; one that does not say its version will do."""
     from ci_build.rocm.tree import read_tree
 
-    manifest, notes = read_tree(rocm, otherwise=set_version, progress=reporter)
+    manifest, notes = read_tree(rocm, unknown="of unknown version", progress=reporter)
     for note in notes:
         reporter.warning(note)
     return RocmTree(folder=rocm.absolute(), manifest=manifest)
@@ -171,8 +167,7 @@ def run_gates(
     """Run gates; one that fails raises nothing, see `promotion.gates.raise_for_failures`."""
     from ci_build.targets import expand
 
-    wheel_set = promotion_stage.read_staged(bucket, staged)
-    tree = read_rocm(told.rocm, wheel_set.rocm_version, reporter) if told.rocm else None
+    tree = read_rocm(told.rocm, reporter) if told.rocm else None
     return gates.run_gates(
         bucket,
         staged,

@@ -67,14 +67,14 @@ class _Reading:
 
 
 def read_tree(
-    root: Path, rocm_version: str = "", *, otherwise: str = "", progress: Progress
+    root: Path, rocm_version: str = "", *, unknown: str = "", progress: Progress
 ) -> tuple[Manifest, tuple[str, ...]]:
     """Make the manifest of a ROCm.
 
     Args:
         root: a prefix such as /opt/rocm, or a folder with `_rocm_sdk_*` packages.
         rocm_version: needed where the tree does not tell it.
-        otherwise: version to take where nobody tells one, which people get to know.
+        unknown: what to call a version that nobody tells; empty refuses such a tree.
 
     Returns:
         The manifest, and what people should know about the tree.
@@ -87,7 +87,7 @@ def read_tree(
     if not root.is_dir():
         raise InputError(f"{root} is not a folder.", hint="Name the folder that ROCm is installed in.")
     prefixes = (root, *sorted(path for path in root.glob(PACKAGES) if path.is_dir()))
-    version = _version(prefixes, rocm_version, required=not otherwise)
+    version = _version(prefixes, rocm_version, required=not unknown)
     reading = _Reading(root=root)
     for folder in _folders(prefixes, LIBRARY_FOLDERS):
         progress.step(f"read the libraries in {folder}")
@@ -107,9 +107,8 @@ def read_tree(
             hint="Name the folder that ROCm is installed in, such as /opt/rocm.",
         )
     libraries = dict(sorted(reading.libraries.items()))
-    assumed = f"{root} does not say which ROCm it is (there is no {VERSION_FILE}); it was taken for {otherwise}."
-    notes = (*([] if version else [assumed]), *reading.unlinked)
-    return Manifest(rocm_version=version or otherwise, libraries=libraries), notes
+    nameless = [] if version else [f"{root} does not say which ROCm it is: there is no {VERSION_FILE}."]
+    return Manifest(rocm_version=version or unknown, libraries=libraries), (*nameless, *reading.unlinked)
 
 
 def library(elf: Elf, soname: str, path: str) -> Library:
