@@ -62,7 +62,7 @@ class Workshop:
     rocm: str
 
 
-def installed(room: Room, rocm: Path | None) -> Workshop:
+def installed(room: Room, rocm: RocmTree | None) -> Workshop:
     """The staged wheels, installed for the first Python of the set that this machine has.
 
     Raises:
@@ -100,7 +100,7 @@ class Options:
     before: Previous | None = None
     limits: Limits | None = None
     live: Live = no_live
-    workshop: Callable[[Room, Path | None], Workshop] = installed
+    workshop: Callable[[Room, RocmTree | None], Workshop] = installed
 
 
 def make_gate(material: Material, options: Options, budget: Budget | None = None) -> Gate:
@@ -161,7 +161,7 @@ class _Run:
         runner = self.room.runner
         if not isinstance(runner, HostRunner):
             raise GateError("The compile gate can watch only processes of this machine.")
-        workshop = self.options.workshop(self.room, self.options.rocm.folder if self.options.rocm else None)
+        workshop = self.options.workshop(self.room, self.options.rocm)
         before = Previous() if self.options.programs else self.options.before
         if before is None:
             before = previous(self.room.bucket, self.room.staged.index, self.jax)

@@ -40,7 +40,7 @@ def make_gate(*, rocm: RocmTree | None = None, update_golden: bool = False, root
                 continue
             try:
                 site = make_site(room, version)
-                libraries = rocm_libraries(room, site, rocm.folder if rocm else None)
+                libraries = rocm_libraries(room, site, rocm)
                 loading = Loading(room, site, libraries)
             except CiBuildError as problem:
                 finding = error("site-failed", problem.message, problem.hint or "Run the gate again.")

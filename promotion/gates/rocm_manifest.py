@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from ci_build.errors import GateError
 from ci_build.wheel.manifest import ROCM_MANIFEST, Manifest, dump_manifest, load_manifest
@@ -24,6 +24,12 @@ class RocmTree:
 
     folder: Path
     manifest: Manifest
+
+    @property
+    def library_folders(self) -> tuple[Path, ...]:
+        """Where its libraries lie, the main folder first."""
+        places = {PurePosixPath(library.path).parent for library in self.manifest.libraries.values()}
+        return tuple(self.folder / place for place in sorted(places, key=lambda place: (len(place.parts), place)))
 
     @cached_property
     def sha256(self) -> str:
