@@ -171,26 +171,35 @@ def run_gates(
             if pending:
                 progress.step(f"gate {gate.name}")
                 with tempfile.TemporaryDirectory(prefix=f"{gate.name}-", dir=top) as work:
-                    transcript = Transcript()
                     room = Room(
                         bucket=bucket,
                         staged=staged,
                         wheel_set=wheel_set,
                         targets=pending if gate.per_target else wanted,
-                        runner=runner.also(transcript) if isinstance(runner, HostRunner) else runner,
+                        runner=runner,
                         progress=progress,
                         work=Path(work),
                         shared=shared,
                     )
-                    new = _evidence(gate, room)
-                if transcript.text and not gate.partial:
-                    logs = record_log(bucket, staged, gate.name, transcript.text)
-                    new = [dataclasses.replace(evidence, logs=logs) for evidence in new]
-                for evidence in () if gate.partial else new:
-                    record(bucket, staged, evidence, signer=signer)
-                answers |= {evidence.target: evidence for evidence in new}
+                    answers |= {evidence.target: evidence for evidence in _run(gate, room, signer)}
             evidences += (answers[target] for target in about)
     return tuple(evidences)
+
+
+def _run(gate: Gate, room: Room, signer: Signer | None) -> list[Evidence]:
+    """Run a gate and keep its evidence, with what its processes printed, unless it looked at a part only."""
+    transcript = Transcript()
+    if isinstance(room.runner, HostRunner):
+        room = dataclasses.replace(room, runner=room.runner.also(transcript))
+    evidences = _evidence(gate, room)
+    if gate.partial:
+        return evidences
+    if transcript.text:
+        logs = record_log(room.bucket, room.staged, gate.name, transcript.text)
+        evidences = [dataclasses.replace(evidence, logs=logs) for evidence in evidences]
+    for evidence in evidences:
+        record(room.bucket, room.staged, evidence, signer=signer)
+    return evidences
 
 
 def _known(bucket: Bucket, staged: StagedSet, signer: Signer | None) -> Mapping[tuple[str, str], Evidence]:
