@@ -85,6 +85,7 @@ def compare(loading: Loading, root: Path, *, update: bool) -> Iterator[Finding]:
             path.parent.mkdir(parents=True, exist_ok=True)
             text = golden.dump(loading.found[part], part=part, jax_version=jax_version)
             path.write_text(text, encoding="utf-8")
+            room.progress.step(f"wrote {name}, to be reviewed")
         lists = golden.read(path)
         if lists is None:
             # What others built is judged as it comes; of what is built here somebody has to have looked at the list.
