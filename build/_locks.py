@@ -14,7 +14,7 @@ HEADER = "--custom-compile-command=python3 build/update_locks"
 
 
 def update(options: Sequence[str]) -> None:
-    """Write requirements.lock, then requirements-dev.lock with the same versions and more.
+    """Write requirements.lock, then the locks of developers and of `attest` with the same versions and more.
 
     What is pinned stays, unless an option such as `--upgrade` says otherwise.
 
@@ -23,7 +23,8 @@ def update(options: Sequence[str]) -> None:
     """
     _venv.enter("requirements.lock")
     _compile("requirements", [*options])
-    _compile("requirements-dev", [*options, "--constraints=requirements.lock"])
+    for name in ("requirements-dev", "requirements-attest"):
+        _compile(name, [*options, "--constraints=requirements.lock"])
 
 
 def _compile(name: str, options: list[str]) -> None:

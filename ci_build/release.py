@@ -16,6 +16,7 @@ from ci_build.runner import HostRunner, render
 from promotion import promote as promotion_promote
 from promotion import stage as promotion_stage
 from promotion.bucket import Bucket
+from promotion.check import check
 from promotion.dirbucket import DirBucket
 from promotion.gates import raise_for_failures
 from promotion.index import tiers_text
@@ -48,7 +49,7 @@ def promote(staged: StagedSet, bucket: Bucket, channel: str, reporter: Reporter)
 
 def judge(staged: StagedSet, bucket: Bucket, channel: str, reporter: Reporter) -> Verdict:
     """What the policy makes of a staged set, told to a person; changes nothing."""
-    word = promotion_promote.check(bucket, staged, load_policy(staged.index, channel=channel))
+    word = check(bucket, staged, load_policy(staged.index, channel=channel))
     for text in word.warnings:
         reporter.warning(text)
     for text in word.bypassed:

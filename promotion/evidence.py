@@ -82,19 +82,18 @@ def time_of(text: str) -> datetime | None:
 
 
 def record(bucket: Bucket, staged: StagedSet, evidence: Evidence, *, signer: Signer | None = None) -> str:
-    """Put evidence beside the set that it names; returns its key, which holds a digest of its content."""
+    """Put evidence beside the set that it names; returns its key, which holds a digest of it and of its signature."""
     if evidence.set_digest != staged.digest:
         raise BucketError(
             f"Evidence of the gate {evidence.gate} names set {evidence.set_digest}, not {staged.digest}.",
             hint="Run the gate on the staged set.",
         )
     data = dump_evidence(evidence)
-    digest = sha256_of(data)
-    key = staged.evidence_file(evidence.gate, evidence.target, digest[:16])
-    if signer is not None:
-        signature = signer.sign(data, EVIDENCE_TYPE).dump()
+    signature = signer.sign(data, EVIDENCE_TYPE).dump() if signer else b""
+    key = staged.evidence_file(evidence.gate, evidence.target, sha256_of(data + signature)[:16])
+    if signature:
         bucket.put_if_absent(key + SUFFIX, signature, sha256=sha256_of(signature))
-    bucket.put_if_absent(key, data, sha256=digest)
+    bucket.put_if_absent(key, data, sha256=sha256_of(data))
     return key
 
 

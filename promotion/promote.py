@@ -6,29 +6,25 @@ the pages first those that others depend on. Each step does nothing when it was 
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from ci_build.errors import BucketError, PromotionBlockedError
 from ci_build.model import SHA256SUMS, WHEELS_JSON, Progress, Verdict, Wheel, WheelSet
 from promotion.bucket import Bucket, sha256_of
-from promotion.evidence import Statement, read_all
+from promotion.check import NEW_NAME, attested_wheels, check, metadata_of, raise_if_blocked, set_files
 from promotion.history import Change, Kind, after
 from promotion.index import metadata_name, project_of
-from promotion.layout import TOMBSTONE_SUFFIX, Released, StagedSet
+from promotion.layout import Released, StagedSet
 from promotion.ledger import Entries, Head, LedgerEntry, LedgerWheel, PromotedSet, append
-from promotion.offered import seen_before
 from promotion.policy import Policy
+from promotion.provenance import provenance_name
 from promotion.publish import publish, read_head
 from promotion.set_rules import about_variants
-from promotion.sidecar import core_metadata, disagreements
-from promotion.stage import parse_sums, raise_if_any, read_staged, stored_problems
-from promotion.verdict import verdict, weakest
-
-_NEW_NAME = "a name is never used twice: build with --wheel-post-release."
+from promotion.stage import raise_if_any, read_staged, stored_problems
+from promotion.verdict import weakest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,33 +100,6 @@ def promote(
     )
 
 
-def check(
-    bucket: Bucket, staged: StagedSet, policy: Policy, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
-) -> Verdict:
-    """What the policy makes of the evidence, and the bucket of the bytes; changes nothing."""
-    released = Released(index=staged.index)
-    wheel_set = read_staged(bucket, staged)
-    said = tuple(read_all(bucket, staged).values())
-    seen = seen_before(bucket, released, {wheel.name for wheel in wheel_set.wheels}, staged.digest)
-    word = verdict(wheel_set, said, policy, now=now(), baseline=seen.last, offered=seen.versions)
-    reasons = (
-        *word.blocked_by,
-        *_log_problems(bucket, staged, said),
-        *_staged_problems(bucket, staged, wheel_set),
-        *_conflicts(bucket, released, wheel_set),
-    )
-    return dataclasses.replace(word, blocked_by=reasons)
-
-
-def raise_if_blocked(staged: StagedSet, word: Verdict) -> None:
-    """Raise PromotionBlockedError that lists every reason, if there is one."""
-    if not word.allowed:
-        raise PromotionBlockedError(
-            "\n  ".join((f"Set {staged.digest[:12]} is not promoted to {staged.index}:", *word.blocked_by)),
-            hint="\nMend what each line names, then run the gates again.",
-        )
-
-
 def install_line(wheel_set: WheelSet, index_url: str) -> str:
     """The command that installs a set.
 
@@ -169,8 +138,9 @@ def _offered(
 def _promoted(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, policy: Policy, word: Verdict) -> PromotedSet:
     """What the ledger will say of the set; raises when anything blocks it."""
     raise_if_blocked(staged, word)
+    attested = attested_wheels(bucket, staged)
     evidence = (key.removeprefix(staged.root) for key in bucket.list(staged.evidence))
-    names = dict.fromkeys((*_set_files(bucket, staged, wheel_set), SHA256SUMS, WHEELS_JSON, *evidence))
+    names = dict.fromkeys((*set_files(bucket, staged, wheel_set), SHA256SUMS, WHEELS_JSON, *evidence))
     digests = {name: info.sha256 for name in names if (info := bucket.head(staged.file(name)))}
     return PromotedSet(
         set_digest=staged.digest,
@@ -184,66 +154,33 @@ def _promoted(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, policy: Po
             "sha256": policy.sha256,
             **({"bypasses": list(word.bypassed)} if word.bypassed else {}),
         },
-        wheels=tuple(_ledger_wheel(bucket, staged, wheel) for wheel in wheel_set.wheels),
+        wheels=tuple(
+            _ledger_wheel(bucket, staged, wheel, attested=wheel.filename in attested) for wheel in wheel_set.wheels
+        ),
         files=digests,
     )
 
 
-def _ledger_wheel(bucket: Bucket, staged: StagedSet, wheel: Wheel) -> LedgerWheel:
+def _ledger_wheel(bucket: Bucket, staged: StagedSet, wheel: Wheel, *, attested: bool) -> LedgerWheel:
     return LedgerWheel(
         project=wheel.name,
         filename=wheel.filename,
         version=wheel.version,
         size=wheel.size,
         sha256=wheel.sha256,
-        metadata_sha256=sha256_of(_metadata(bucket, staged, wheel)),
+        metadata_sha256=sha256_of(metadata_of(bucket, staged, wheel)),
         requires_python=wheel.requires_python,
         requires_dist=wheel.requires_dist,
         as_published=wheel.as_published,
+        provenance=_provenance_sha256(bucket, staged, wheel) if attested else "",
     )
 
 
-def _metadata(bucket: Bucket, staged: StagedSet, wheel: Wheel) -> bytes:
-    with bucket.open(staged.file(wheel.filename)) as file:
-        return core_metadata(file, wheel.filename)
-
-
-def _set_files(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet) -> Mapping[str, str]:
-    """The set's files other than wheels, as its SHA256SUMS lists them: name -> sha256."""
-    if bucket.head(staged.file(SHA256SUMS)) is None:
-        return {}
-    wheels = {wheel.filename for wheel in wheel_set.wheels}
-    sums = parse_sums(bucket.get(staged.file(SHA256SUMS)))
-    return {name: sha256 for name, sha256 in sums.items() if name not in wheels}
-
-
-def _log_problems(bucket: Bucket, staged: StagedSet, said: Iterable[Statement]) -> Iterator[str]:
-    """Sentences on logs that are not those that evidence speaks of."""
-    for logs in {tuple(sorted(statement.evidence.logs.items())) for statement in said}:
-        yield from stored_problems(bucket, lambda name: staged.evidence + name, dict(logs))
-
-
-def _staged_problems(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet) -> Iterator[str]:
-    """Sentences on staged files that are not what the set says."""
-    yield from stored_problems(bucket, staged.file, _set_files(bucket, staged, wheel_set))
-    for wheel in wheel_set.wheels:
-        broken = tuple(stored_problems(bucket, staged.file, {wheel.filename: wheel.sha256}))
-        yield from broken
-        if not broken:
-            metadata = _metadata(bucket, staged, wheel)
-            yield from disagreements(metadata, wheel)
-            yield from stored_problems(bucket, staged.file, {metadata_name(wheel.filename): sha256_of(metadata)})
-
-
-def _conflicts(bucket: Bucket, released: Released, wheel_set: WheelSet) -> Iterator[str]:
-    """Sentences on names that the index already uses for other bytes, or used once."""
-    for wheel in wheel_set.wheels:
-        key = released.wheel(wheel.name, wheel.filename)
-        stored = bucket.head(key)
-        if stored is not None and stored.sha256 != wheel.sha256:
-            yield f"{wheel.filename} is released already with other bytes, sha256 {stored.sha256}; {_NEW_NAME}"
-        elif stored is None and bucket.head(key + TOMBSTONE_SUFFIX) is not None:
-            yield f"{wheel.filename} was released, retired and removed; {_NEW_NAME}"
+def _provenance_sha256(bucket: Bucket, staged: StagedSet, wheel: Wheel) -> str:
+    """The digest of the attestations that will lie beside a wheel: the first that came there stay."""
+    key = Released(index=staged.index).wheel(wheel.name, wheel.filename)
+    found = bucket.head(provenance_name(key)) or bucket.head(staged.file(provenance_name(wheel.filename)))
+    return found.sha256 if found else ""
 
 
 def _copy(bucket: Bucket, staged: StagedSet, released: Released, promoted: PromotedSet) -> None:
@@ -253,6 +190,8 @@ def _copy(bucket: Bucket, staged: StagedSet, released: Released, promoted: Promo
         source, target = staged.file(wheel.filename), released.wheel(wheel.project, wheel.filename)
         copies[target] = source, wheel.sha256
         copies[metadata_name(target)] = metadata_name(source), wheel.metadata_sha256
+        if wheel.provenance and bucket.head(provenance_name(target)) is None:
+            copies[provenance_name(target)] = provenance_name(source), wheel.provenance
     for name, sha256 in promoted.files.items():
         copies[released.set_file(promoted.set_digest, name)] = staged.file(name), sha256
     for target, (source, sha256) in copies.items():
@@ -305,7 +244,7 @@ def _refuse_swept(released: Released, promoted: PromotedSet, entry: LedgerEntry)
     mine = {released.wheel(wheel.project, wheel.filename) for wheel in promoted.wheels}
     if gone := sorted(mine.intersection(entry.removed)):
         raise PromotionBlockedError(
-            f"{', '.join(gone)} was removed by retention meanwhile; {_NEW_NAME}", hint="Build and stage the set anew."
+            f"{', '.join(gone)} was removed by retention meanwhile; {NEW_NAME}", hint="Build and stage the set anew."
         )
 
 

@@ -22,6 +22,7 @@ COMMANDS = {
     "adopt": "ci_build.cli.adopt:adopt",
     "stage": "ci_build.cli.release:stage",
     "gate": "ci_build.cli.gates:gate",
+    "attest": "ci_build.cli.attest:attest",
     "promote": "ci_build.cli.release:promote",
     "policy": "ci_build.cli.policy:policy",
     "keys": "ci_build.cli.keys:keys",

@@ -26,7 +26,7 @@ def check(state: State, wheel_set: str, channel: str, bucket: str, *, as_json: b
     """
     from ci_build import gating
     from ci_build import release as way
-    from promotion.promote import raise_if_blocked
+    from promotion.check import raise_if_blocked
 
     reporter = state.reporter()
     staged = gating.parse_staged(wheel_set)

@@ -366,7 +366,7 @@ def test_update_locks_keeps_what_is_pinned(tree: Tree) -> None:
     if "Failed to fetch" in done.stderr:
         pytest.skip(f"package index not reachable for uv: {done.stderr.splitlines()[-1]}")
     assert done.returncode == 0, done.stderr
-    for name in ("requirements.lock", "requirements-dev.lock"):
+    for name in ("requirements.lock", "requirements-dev.lock", "requirements-attest.lock"):
         # An index may have got more files of a version since; the versions are what stays.
         new, old = (
             re.findall(r"^(?:\S+==.*|#.*)", (root / "build" / name).read_text(), re.MULTILINE)

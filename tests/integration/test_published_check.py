@@ -166,7 +166,7 @@ def test_an_index_that_contradicts_itself(
 def test_a_ledger_that_names_other_bytes(published: Published, users: dict[str, str]) -> None:
     key, wheel = INDEX.ledger_entry(2), published.wheels[0].wheel
     body = json.loads(published.bucket.get(key))
-    body["wheels"][0]["sha256"] = "0" * 64
+    body["promoted"]["wheels"][0]["sha256"] = "0" * 64
     published.replace(key, json.dumps(body).encode())
     read = check_published(read_published(published.url), HostRunner(users), Steps())
     assert told([next(read)]) == [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shlex
 import shutil
@@ -16,6 +17,7 @@ import pytest
 
 from ci_build import options
 from ci_build.model import load_wheel_set
+from promotion.evidence import SCHEMA_VERSION
 from tests.integration.conftest import CI_BUILD, Released
 
 pytestmark = pytest.mark.network
@@ -82,6 +84,11 @@ def test_evidence_names_the_set_and_its_tier(released: Released) -> None:
     }
     assert {(word["set_digest"], word["outcome"]) for word in words} == {(wheel_set.digest, "passed")}
     assert all(word["counts"]["run"] > 0 for word in words)
+    signed = {path.name for path in folder.rglob("*.sig")}
+    assert signed == {f"{path.name}.sig" for path in folder.rglob("*.json")}
+    logs = {name: sha256 for word in words for name, sha256 in word["logs"].items()}
+    assert {name.partition("/")[0] for name in logs} == {"load", "compile", "install"}
+    assert {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in logs} == logs
 
 
 def test_the_printed_line_installs_what_was_tested(released: Released, tmp_path: Path) -> None:
@@ -138,7 +145,7 @@ def test_the_whole_structure_gate_answers_from_its_evidence(released: Released, 
     assert steps == [[name, "passed", "before"] for name in options.GATES]
     said = json.loads(done.stdout)
     stored = [json.loads(path.read_text()) for path in (bucket / "v2-staging").rglob("evidence/*/*/*.json")]
-    assert all({"schema": 2, **word} in stored for word in said)
+    assert all({"schema": SCHEMA_VERSION, **word} in stored for word in said)
     assert {path: path.stat().st_mtime_ns for path in bucket.rglob("*") if path.is_file()} == before
 
 

@@ -123,7 +123,10 @@ def test_every_module_has_its_place_in_each_import_contract(contract: str, elsew
     assert sorted(modules - placed - elsewhere) == []
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock"])
+LOCKS = ["requirements", "requirements-dev", "requirements-attest"]
+
+
+@pytest.mark.parametrize("name", [f"{name}.lock" for name in LOCKS])
 def test_locks_are_hashed_and_name_no_host(name: str) -> None:
     text = (ROOT / "build" / name).read_text()
     assert not re.search(r"://|file:|index|find-links|@", text)
@@ -132,16 +135,15 @@ def test_locks_are_hashed_and_name_no_host(name: str) -> None:
     assert [entry for entry in entries if "==" not in entry or "--hash=sha256:" not in entry] == []
 
 
-def test_the_developers_lock_holds_the_other_with_the_same_versions() -> None:
-    small, large = (
-        set(re.findall(r"^(\S+==\S+)", (ROOT / "build" / name).read_text(), re.MULTILINE))
-        for name in ("requirements.lock", "requirements-dev.lock")
+def test_the_larger_locks_hold_the_smallest_with_the_same_versions() -> None:
+    small, *larger = (
+        set(re.findall(r"^(\S+==\S+)", (ROOT / "build" / f"{name}.lock").read_text(), re.MULTILINE)) for name in LOCKS
     )
-    assert small < large
+    assert [small < large for large in larger] == [True, True]
 
 
 def test_every_requirement_is_locked() -> None:
-    for name in ("requirements", "requirements-dev"):
+    for name in LOCKS:
         wanted = re.findall(r"^([a-z][\w-]*)", (ROOT / "build" / f"{name}.in").read_text(), re.MULTILINE)
         locked = re.findall(r"^([\w-]+)==", (ROOT / "build" / f"{name}.lock").read_text(), re.MULTILINE)
         assert sorted(set(wanted) - set(locked)) == []

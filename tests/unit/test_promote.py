@@ -18,11 +18,12 @@ import pytest
 from ci_build.errors import BucketError, PromotionBlockedError
 from ci_build.model import Outcome, Tier
 from promotion.bucket import sha256_of
+from promotion.check import check
 from promotion.dirbucket import DirBucket
 from promotion.evidence import record
 from promotion.layout import StagedSet
 from promotion.ledger import LedgerEntry, load_entry, read_ledger
-from promotion.promote import Promotion, check, promote
+from promotion.promote import Promotion, promote
 from promotion.publish import publish
 from promotion.stage import read_staged, stage
 from tests.promoting import NOW, POLICY, RELEASED, TIER, DyingBucket, go, objects, offered, staged_in, unsatisfied

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import csv
 import io
-import struct
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from ci_build.model import GfxTarget
-from ci_build.targets import machs
-from ci_build.wheel import bundle, elf64
 from ci_build.wheel.fatslim import slim
-from ci_build.wheel.fatstream import find_bundles
 from ci_build.wheel.manifest import Library
+from ci_build.wheel.rewrite import WheelRewrite
 from promotion.dirbucket import DirBucket
 from promotion.layout import StagedSet
-from tests.broken_set import XLA, Bench, Case, Patches
+from tests.faults.bench import XLA, Bench, Case
+from tests.faults.patches import Patches
 
 HIP, SPARSE = "libamdhip64.so.7", "libhipsparse.so.4"
 PACKAGE = "jax_rocm7_plugin"
-_RELACOUNT = 0x6FFFFFF9
-_E_FLAGS = 48
 
 Inject = Callable[[Bench], Case]
 
@@ -31,14 +27,13 @@ Inject = Callable[[Bench], Case]
 # The ROCm
 
 
-def rocm(soname: str, change: Callable[[Library], Library | None]) -> Inject:
-    """The set's ROCm has another library, or none, under a soname."""
+def rocm(soname: str, change: Callable[[Library], Library]) -> Inject:
+    """The set's ROCm has another library in the place of one."""
 
     def inject(bench: Bench) -> Case:
         libraries = dict(bench.manifest.libraries)
         changed = change(libraries.pop(soname))
-        if changed is not None:
-            libraries[changed.soname] = changed
+        libraries[changed.soname] = changed
         return Case(manifest=replace(bench.manifest, libraries=libraries))
 
     return inject
@@ -96,140 +91,7 @@ def half(data: bytes) -> bytes:
     return data[: len(data) // 2]
 
 
-def runpath(file: Path) -> Patches:
-    """The RUNPATH names the folder of a build."""
-    with elf64.open_image(file) as image:
-        place, old = _runpath(image)
-    new = b"/home/builder/xla/bazel-out/lib:" + old
-    return [(place, new[: len(old)])]
-
-
-def leaked_needed(name: str) -> Callable[[Path], Patches]:
-    """One more NEEDED: its name goes behind the RUNPATH, its entry into the place of an optional one."""
-
-    def find(file: Path) -> Patches:
-        with elf64.open_image(file) as image:
-            place, old = _runpath(image)
-            data = b"\0" + name.encode() + b"\0"
-            assert not any(image.read(place + len(old), len(data))), "there is no room behind the RUNPATH"
-            table = image.dynamic()
-            tags = {entry.tag: entry for entry in table}
-            at = place + len(old) + 1 - image.offset_of(tags[elf64.DT_STRTAB].value)
-            entry = tags[_RELACOUNT]
-        return [(place + len(old), data), (entry.offset, elf64.DYNAMIC.pack(elf64.DT_NEEDED, at))]
-
-    return find
-
-
-def no_symbols(file: Path) -> Patches:
-    """The dynamic symbol table emptied."""
-    with elf64.open_image(file) as image:
-        section = image.section(".dynsym")
-        assert section is not None
-        return [(section.offset, bytes(section.size))]
-
-
-def word(old: bytes, new: bytes, section: str = "") -> Callable[[Path], Patches]:
-    """A word of the same length in the place of each one that is there."""
-    assert len(old) == len(new)
-
-    def find(file: Path) -> Patches:
-        with elf64.open_image(file) as image:
-            part = image.section(section) if section else None
-            start, data = (part.offset, image.contents(part)) if part else (0, bytes(image.data))
-        places = [start + at for at in range(len(data)) if data.startswith(old, at)] if part else _all(data, old)
-        assert places, f"{file.name} has no {old!r}"
-        return [(place, new) for place in places]
-
-    return find
-
-
-def newer_glibc(file: Path) -> Patches:
-    """A symbol version of a newer glibc, with its hash."""
-    old, new = b"GLIBC_2.17", b"GLIBC_2.38"
-    names = word(old + b"\0", new + b"\0", ".dynstr")(file)
-    hashes = word(struct.pack("<I", _hash(old)), struct.pack("<I", _hash(new)), ".gnu.version_r")(file)
-    return [*names, *hashes]
-
-
-def bitcode(file: Path) -> Patches:
-    """The device libraries that XLA links into each kernel, damaged in their middle."""
-    with elf64.open_image(file) as image:
-        section = image.section(".rodata")
-        assert section is not None
-        places = _all(image.contents(section), b"BC\xc0\xde")
-        aligned = [section.offset + place for place in places if (section.offset + place) % 32 == 0]
-    assert len(aligned) >= 2
-    return [(place + 0x1000, b"\xff" * 64) for place in aligned]
-
-
-def _all(data: bytes, old: bytes) -> list[int]:
-    found, at = [], data.find(old)
-    while at >= 0:
-        found.append(at)
-        at = data.find(old, at + 1)
-    return found
-
-
-def _hash(name: bytes) -> int:
-    """The hash function of the gABI."""
-    value = 0
-    for byte in name:
-        value = (value << 4) + byte
-        value = (value ^ (value & 0xF0000000) >> 24) & 0x0FFFFFFF
-    return value
-
-
-def _runpath(image: elf64.Image) -> tuple[int, bytes]:
-    tags = {entry.tag: entry.value for entry in image.dynamic()}
-    place = image.offset_of(tags[elf64.DT_STRTAB]) + tags[elf64.DT_RUNPATH]
-    return place, image.read(place, 4096).partition(b"\0")[0]
-
-
 # Device code
-
-
-def device_code(change: Callable[[dict[str, bytes]], None]) -> Callable[[Path], Patches]:
-    """The first bundle with other code objects (target -> code), packed with a right checksum."""
-
-    def find(file: Path) -> Patches:
-        first = find_bundles(file)[0]
-        plain = bundle.unpack(file.read_bytes()[first.offset : first.offset + first.size])
-        entries = bundle.parse_entries(plain, len(plain))
-        code = {entry.id: plain[entry.offset : entry.offset + entry.size] for entry in entries}
-        held = {entry.name: code[entry.id] for entry in entries if not entry.is_host}
-        change(held)
-        parts = [(e.id, code[e.id] if e.is_host else held[e.name]) for e in entries if e.is_host or e.name in held]
-        packed = bundle.pack(bundle.build(parts))
-        assert len(packed) <= first.capacity
-        return [(first.offset, packed + bytes(max(0, first.size - len(packed))))]
-
-    return find
-
-
-def flipped(file: Path) -> Patches:
-    """One byte in the middle of the first bundle."""
-    first = find_bundles(file)[0]
-    place = first.offset + first.size // 2
-    return [(place, bytes([file.read_bytes()[place] ^ 0x40]))]
-
-
-def other_processor(held: dict[str, bytes]) -> None:
-    """gfx950's code says in e_flags that it is gfx942's."""
-    code = bytearray(held["gfx950"])
-    code[_E_FLAGS] = machs()["gfx942"]
-    held["gfx950"] = bytes(code)
-
-
-def cut_code(held: dict[str, bytes]) -> None:
-    """The second half of gfx942's code is zeros."""
-    code = held["gfx942"]
-    held["gfx942"] = code[: len(code) // 2] + bytes(len(code) - len(code) // 2)
-
-
-def other_kernel(held: dict[str, bytes]) -> None:
-    """The kernels of gfx942 have another name."""
-    held["gfx942"] = held["gfx942"].replace(b"hreeFry2x32", b"hreeFrx2x32")
 
 
 def only_gfx950(bench: Bench) -> Case:
@@ -269,10 +131,10 @@ def of_another_python(bench: Bench) -> Case:
     """The extension modules of Python 3.11 in the wheel for 3.12."""
     folder = bench.fresh()
 
-    def edit(wheel: object) -> None:
+    def edit(wheel: WheelRewrite) -> None:
         with zipfile.ZipFile(bench.real_wheel("jax-rocm7-plugin", "0.10.2", "3.11")) as archive:
             for name in (name for name in archive.namelist() if name.endswith(".so")):
-                wheel.set_file(name, Path(archive.extract(name, folder)))  # type: ignore[attr-defined]
+                wheel.set_file(name, Path(archive.extract(name, folder)))
 
     return bench.case(plugin=bench.rewritten("plugin", edit))
 
@@ -310,6 +172,17 @@ def unlisted(rows: list[list[str]]) -> None:
     rows[:] = [row for row in rows if not row[0].endswith("_rnn.so")]
 
 
+def damaged_archive(bench: Bench) -> Case:
+    """One bit of a compressed member."""
+    out = bench.fresh() / bench.path("plugin").name
+    data = bytearray(bench.path("plugin").read_bytes())
+    with zipfile.ZipFile(bench.path("plugin")) as archive:
+        item = archive.getinfo(f"{PACKAGE}/_triton.so")
+    data[item.header_offset + item.compress_size // 2] ^= 1
+    out.write_bytes(data)
+    return bench.case(plugin=out)
+
+
 # Sets
 
 
@@ -325,7 +198,8 @@ def older_jaxlib(bench: Bench) -> Case:
         kind: bench.real_wheel(project, "0.12.0", "3.12")
         for kind, project in (("pjrt", "jax-rocm7-pjrt"), ("plugin", "jax-rocm7-plugin"))
     }
-    return Case(wheels=wheels | {"jaxlib": bench.path("jaxlib")}, fields={"pins": {"jax": "0.10.2"}})
+    fields = {"pins": {"jax": "0.10.2"}, "rocm_version": "7.14.0"}
+    return Case(wheels=wheels | {"jaxlib": bench.path("jaxlib")}, fields=fields)
 
 
 def altered_after_staging(bench: Bench) -> Case:

@@ -32,12 +32,11 @@ from promotion.dirbucket import DirBucket
 from promotion.gates import Gate, run_gates
 from promotion.layout import StagedSet
 from promotion.stage import stage
+from tests.faults.patches import Patches
 
 PYTHON = "3.12"
 PROJECTS = {"pjrt": "jax-rocm7-pjrt", "plugin": "jax-rocm7-plugin", "jaxlib": "jaxlib"}
 XLA = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
-Patches = Sequence[tuple[int, bytes]]
-"""Bytes to write at offsets of a file."""
 
 
 @dataclass(frozen=True, kw_only=True)

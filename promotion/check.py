@@ -1,0 +1,102 @@
+"""Whether a staged set may be promoted: the policy's word, and whether what is stored is what it speaks of."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+
+from ci_build.errors import PromotionBlockedError
+from ci_build.model import SHA256SUMS, Verdict, Wheel, WheelSet
+from promotion.bucket import Bucket, sha256_of
+from promotion.evidence import Statement, read_all
+from promotion.index import metadata_name
+from promotion.layout import PROVENANCE_SUFFIX, TOMBSTONE_SUFFIX, Released, StagedSet
+from promotion.offered import seen_before
+from promotion.policy import Policy
+from promotion.provenance import provenance_name, provenance_problems
+from promotion.sidecar import core_metadata, disagreements
+from promotion.stage import parse_sums, read_staged, stored_problems
+from promotion.verdict import verdict
+
+NEW_NAME = "a name is never used twice: build with --wheel-post-release."
+
+
+def check(
+    bucket: Bucket, staged: StagedSet, policy: Policy, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+) -> Verdict:
+    """What the policy makes of the evidence, and the bucket of the bytes; changes nothing."""
+    released = Released(index=staged.index)
+    wheel_set = read_staged(bucket, staged)
+    said = tuple(read_all(bucket, staged).values())
+    seen = seen_before(bucket, released, {wheel.name for wheel in wheel_set.wheels}, staged.digest)
+    word = verdict(wheel_set, said, policy, now=now(), baseline=seen.last, offered=seen.versions)
+    reasons = (
+        *word.blocked_by,
+        *_log_problems(bucket, staged, said),
+        *_staged_problems(bucket, staged, wheel_set),
+        *_conflicts(bucket, released, wheel_set),
+    )
+    return dataclasses.replace(word, blocked_by=reasons)
+
+
+def raise_if_blocked(staged: StagedSet, word: Verdict) -> None:
+    """Raise PromotionBlockedError that lists every reason, if there is one."""
+    if not word.allowed:
+        raise PromotionBlockedError(
+            "\n  ".join((f"Set {staged.digest[:12]} is not promoted to {staged.index}:", *word.blocked_by)),
+            hint="\nMend what each line names, then run the gates again.",
+        )
+
+
+def attested_wheels(bucket: Bucket, staged: StagedSet) -> frozenset[str]:
+    """File names of the staged wheels that have attestations."""
+    names = (key.removeprefix(staged.root) for key in bucket.list(staged.root))
+    return frozenset(name.removesuffix(PROVENANCE_SUFFIX) for name in names if name.endswith(PROVENANCE_SUFFIX))
+
+
+def metadata_of(bucket: Bucket, staged: StagedSet, wheel: Wheel) -> bytes:
+    """The core metadata inside a staged wheel."""
+    with bucket.open(staged.file(wheel.filename)) as file:
+        return core_metadata(file, wheel.filename)
+
+
+def set_files(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet) -> Mapping[str, str]:
+    """The set's files other than wheels, as its SHA256SUMS lists them: name -> sha256."""
+    if bucket.head(staged.file(SHA256SUMS)) is None:
+        return {}
+    wheels = {wheel.filename for wheel in wheel_set.wheels}
+    sums = parse_sums(bucket.get(staged.file(SHA256SUMS)))
+    return {name: sha256 for name, sha256 in sums.items() if name not in wheels}
+
+
+def _log_problems(bucket: Bucket, staged: StagedSet, said: Iterable[Statement]) -> Iterator[str]:
+    """Sentences on logs that are not those that evidence speaks of."""
+    for logs in {tuple(sorted(statement.evidence.logs.items())) for statement in said}:
+        yield from stored_problems(bucket, lambda name: staged.evidence + name, dict(logs))
+
+
+def _staged_problems(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet) -> Iterator[str]:
+    """Sentences on staged files that are not what the set says."""
+    yield from stored_problems(bucket, staged.file, set_files(bucket, staged, wheel_set))
+    attested = attested_wheels(bucket, staged)
+    for wheel in wheel_set.wheels:
+        broken = tuple(stored_problems(bucket, staged.file, {wheel.filename: wheel.sha256}))
+        yield from broken
+        if not broken:
+            metadata = metadata_of(bucket, staged, wheel)
+            yield from disagreements(metadata, wheel)
+            yield from stored_problems(bucket, staged.file, {metadata_name(wheel.filename): sha256_of(metadata)})
+            if wheel.filename in attested:
+                yield from provenance_problems(bucket.get(staged.file(provenance_name(wheel.filename))), wheel)
+
+
+def _conflicts(bucket: Bucket, released: Released, wheel_set: WheelSet) -> Iterator[str]:
+    """Sentences on names that the index already uses for other bytes, or used once."""
+    for wheel in wheel_set.wheels:
+        key = released.wheel(wheel.name, wheel.filename)
+        stored = bucket.head(key)
+        if stored is not None and stored.sha256 != wheel.sha256:
+            yield f"{wheel.filename} is released already with other bytes, sha256 {stored.sha256}; {NEW_NAME}"
+        elif stored is None and bucket.head(key + TOMBSTONE_SUFFIX) is not None:
+            yield f"{wheel.filename} was released, retired and removed; {NEW_NAME}"

@@ -1,0 +1,176 @@
+"""Damage to libraries: functions that look into a file and say which of its bytes to overwrite, and with what."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ci_build.targets import machs
+from ci_build.wheel import bundle, elf64
+from ci_build.wheel.fatstream import find_bundles
+
+Patches = Sequence[tuple[int, bytes]]
+"""Bytes to write at offsets of a file."""
+
+_RELACOUNT = 0x6FFFFFF9
+_E_FLAGS = 48
+
+
+def runpath(file: Path) -> Patches:
+    """The RUNPATH names the folder of a build."""
+    with elf64.open_image(file) as image:
+        place, old = _runpath(image)
+    new = b"/home/builder/xla/bazel-out/lib:" + old
+    return [(place, new[: len(old)])]
+
+
+def leaked_needed(name: str) -> Callable[[Path], Patches]:
+    """One more NEEDED: its name goes behind the RUNPATH, its entry into the place of an optional one."""
+
+    def find(file: Path) -> Patches:
+        with elf64.open_image(file) as image:
+            place, old = _runpath(image)
+            data = b"\0" + name.encode() + b"\0"
+            assert not any(image.read(place + len(old), len(data))), "there is no room behind the RUNPATH"
+            table = image.dynamic()
+            tags = {entry.tag: entry for entry in table}
+            at = place + len(old) + 1 - image.offset_of(tags[elf64.DT_STRTAB].value)
+            entry = tags[_RELACOUNT]
+        return [(place + len(old), data), (entry.offset, elf64.DYNAMIC.pack(elf64.DT_NEEDED, at))]
+
+    return find
+
+
+def no_symbols(file: Path) -> Patches:
+    """The dynamic symbol table emptied."""
+    with elf64.open_image(file) as image:
+        section = image.section(".dynsym")
+        assert section is not None
+        return [(section.offset, bytes(section.size))]
+
+
+def word(old: bytes, new: bytes, section: str) -> Callable[[Path], Patches]:
+    """A word of the same length in the place of each one that the section has."""
+    assert len(old) == len(new)
+
+    def find(file: Path) -> Patches:
+        with elf64.open_image(file) as image:
+            part = image.section(section)
+            assert part is not None
+            places = [part.offset + at for at in _all(image.contents(part), old)]
+        assert places, f"{file.name} has no {old!r}"
+        return [(place, new) for place in places]
+
+    return find
+
+
+def newer_glibc(file: Path) -> Patches:
+    """A symbol version of a newer glibc, with its hash."""
+    old, new = b"GLIBC_2.17", b"GLIBC_2.38"
+    names = word(old + b"\0", new + b"\0", ".dynstr")(file)
+    hashes = word(struct.pack("<I", _hash(old)), struct.pack("<I", _hash(new)), ".gnu.version_r")(file)
+    return [*names, *hashes]
+
+
+def bitcode(file: Path) -> Patches:
+    """The device libraries that XLA links into kernels, the largest LLVM module in it, with damage every 4 kB."""
+    with elf64.open_image(file) as image:
+        section = image.section(".rodata")
+        assert section is not None
+        data = image.contents(section)
+    sizes = {place: size for place in _all(data, b"BC\xc0\xde") if (size := _module_size(data, place))}
+    largest = max(sizes, key=sizes.__getitem__)
+    assert sizes[largest] > 100_000
+    return [(section.offset + largest + at, b"\xff" * 64) for at in range(0x1000, sizes[largest], 0x1000)]
+
+
+def _module_size(data: bytes, place: int) -> int:
+    """Bytes of the module block of LLVM bitcode, which comes after the identification block; 0 for anything else.
+
+    Source: LLVM Bitcode File Format: abbreviation ID 1, block 13 and block 8, lengths in words.
+    """
+    first = place + 4
+    (head, words) = struct.unpack_from("<II", data, first)
+    if (head & 3, head >> 2 & 0xFF) != (1, 13):
+        return 0
+    head, size = struct.unpack_from("<II", data, first + 8 + 4 * words)
+    return 4 * int(size) if (head & 3, head >> 2 & 0xFF) == (1, 8) else 0
+
+
+def _all(data: bytes, old: bytes) -> list[int]:
+    found, at = [], data.find(old)
+    while at >= 0:
+        found.append(at)
+        at = data.find(old, at + 1)
+    return found
+
+
+def _hash(name: bytes) -> int:
+    """The hash function of the gABI."""
+    value = 0
+    for byte in name:
+        value = (value << 4) + byte
+        value = (value ^ (value & 0xF0000000) >> 24) & 0x0FFFFFFF
+    return value
+
+
+def _runpath(image: elf64.Image) -> tuple[int, bytes]:
+    tags = {entry.tag: entry.value for entry in image.dynamic()}
+    place = image.offset_of(tags[elf64.DT_STRTAB]) + tags[elf64.DT_RUNPATH]
+    return place, image.read(place, 4096).partition(b"\0")[0]
+
+
+# Device code
+
+
+def device_code(change: Callable[[dict[str, bytes]], None]) -> Callable[[Path], Patches]:
+    """The first bundle with other code objects (target -> code), packed with a right checksum."""
+
+    def find(file: Path) -> Patches:
+        first = find_bundles(file)[0]
+        plain = bundle.unpack(file.read_bytes()[first.offset : first.offset + first.size])
+        entries = bundle.parse_entries(plain, len(plain))
+        code = {entry.id: plain[entry.offset : entry.offset + entry.size] for entry in entries}
+        held = {entry.name: code[entry.id] for entry in entries if not entry.is_host}
+        change(held)
+        parts = [(e.id, code[e.id] if e.is_host else held[e.name]) for e in entries if e.is_host or e.name in held]
+        packed = bundle.pack(bundle.build(parts))
+        assert len(packed) <= first.capacity
+        return [(first.offset, packed + bytes(max(0, first.size - len(packed))))]
+
+    return find
+
+
+def flipped(file: Path) -> Patches:
+    """One byte in the middle of the first bundle."""
+    first = find_bundles(file)[0]
+    place = first.offset + first.size // 2
+    return [(place, bytes([file.read_bytes()[place] ^ 0x40]))]
+
+
+def other_processor(held: dict[str, bytes]) -> None:
+    """gfx950's code says in e_flags that it is gfx942's."""
+    code = bytearray(held["gfx950"])
+    code[_E_FLAGS] = machs()["gfx942"]
+    held["gfx950"] = bytes(code)
+
+
+def cut_code(held: dict[str, bytes]) -> None:
+    """The second half of gfx942's code is zeros."""
+    code = held["gfx942"]
+    held["gfx942"] = code[: len(code) // 2] + bytes(len(code) - len(code) // 2)
+
+
+def other_instructions(held: dict[str, bytes]) -> None:
+    """One bit in the machine code of gfx942's kernels."""
+    code = bytearray(held["gfx942"])
+    text = elf64.Image.parse(bytes(code), "code").section(".text")
+    assert text is not None
+    code[text.offset + text.size // 2] ^= 1
+    held["gfx942"] = bytes(code)
+
+
+def other_kernel(held: dict[str, bytes]) -> None:
+    """The kernels of gfx942 have another name."""
+    held["gfx942"] = held["gfx942"].replace(b"hreeFry2x32", b"hreeFrx2x32")
