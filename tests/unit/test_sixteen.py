@@ -341,7 +341,7 @@ def test_15_everything_is_recorded_and_can_be_undone_and_rehearsed(desk: Desk) -
     one = offered(desk.bucket)
     told: list[str] = []
     before = desk.bucket.everything()
-    go(DryRunBucket(desk.bucket, told.append), second)  # type: ignore[arg-type]
+    go(DryRunBucket(desk.bucket, told.append), second)
     assert any(line.startswith("copy ") for line in told)
     assert desk.bucket.everything() == before, "a rehearsal"
     promote(desk.bucket, second, POLICY, actor="me", now=lambda: NOW + DAY)
