@@ -130,7 +130,9 @@ def watch(bucket: Bucket, otherwise: Traffic) -> Iterator[Traffic]:
     def sending(request: Any, event_name: str, **_: object) -> None:  # noqa: ANN401 - of botocore
         with lock:
             traffic.requests += 1
-            traffic.copies += event_name.endswith(("CopyObject", "UploadPartCopy"))
+            # Once for each process it is found out whether the store heeds conditions on copies.
+            copied = event_name.endswith(("CopyObject", "UploadPartCopy")) and "/_probes/" not in request.url
+            traffic.copies += copied
             traffic.sent += int(request.headers.get("Content-Length", 0))
 
     def received(response_dict: Any, **_: object) -> None:  # noqa: ANN401 - of botocore

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -133,11 +133,13 @@ def _problems(given: Sequence[_Given]) -> Iterator[str]:
     yield from _more_than_one(ours, "versions", lambda item: item.wheel.version)
     libraries = [item for item in given if item.kind == _JAXLIB]
     yield from _more_than_one(libraries, "versions of jaxlib", lambda item: item.wheel.version)
-    slots = Counter((item.wheel.name, python) for item in given for python in item.pythons or ("every Python",))
-    for (name, python), count in sorted(slots.items()):
-        if count > 1:
-            names = ", ".join(item.path.name for item in given if item.wheel.name == name)
-            yield f"There are {count} wheels of {name} for {python}: {names}."
+    slots: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for item in given:
+        for python in item.pythons or ("every Python",):
+            slots[item.wheel.name, python].append(str(item.path))
+    for (name, python), paths in sorted(slots.items()):
+        if len(paths) > 1:
+            yield f"There are {len(paths)} wheels of {name} for {python}: {', '.join(paths)}."
     for item in given:
         if item.kind != "pjrt" and not item.pythons:
             yield f"{item.path.name} is for none of the Pythons {', '.join(_supported())}."

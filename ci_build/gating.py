@@ -16,13 +16,13 @@ from ci_build import options
 from ci_build.errors import RequestError
 from ci_build.model import WHEELS_JSON, Evidence, Finding, Runner, Severity
 from ci_build.report import Reporter
-from ci_build.wheel.manifest import Manifest
 from promotion import gates
 from promotion import stage as promotion_stage
 from promotion.bucket import Bucket
 from promotion.gates import Gate, abi, compile_view, coverage, inspection, install, load
 from promotion.gates import compile as compile_gate
 from promotion.gates.compile_material import material
+from promotion.gates.rocm_manifest import RocmTree
 from promotion.layout import StagedSet
 from promotion.signing import Signer, load_signer, new_key
 
@@ -76,21 +76,25 @@ def refuse_unused(name: str, told: Told) -> None:
         raise RequestError(f"The gate {name} has no use for {', '.join(unused)}.", hint="See `ci_build gate --help`.")
 
 
-def make_gate(name: str, told: Told, reporter: Reporter) -> Gate:
-    """The gate of that name."""
+def make_gate(name: str, told: Told, reporter: Reporter, tree: RocmTree | None = None) -> Gate:
+    """The gate of that name.
+
+    Args:
+        tree: what `told.rocm` names.
+    """
     match name:
         case "inspection":
             return inspection.GATE
         case "abi":
-            return abi.make_gate(_manifest(told.rocm, reporter) if told.rocm else None)
+            return abi.make_gate(tree.manifest if tree else None)
         case "load":
-            return load.make_gate(rocm=told.rocm, update_golden=told.update_golden)
+            return load.make_gate(rocm=tree, update_golden=told.update_golden)
         case "compile":
             how = compile_gate.Options(
                 corpus=told.corpus or options.CORPORA[0],
                 programs=told.program,
                 jobs=told.jobs,
-                rocm=told.rocm,
+                rocm=tree,
                 live=reporter.live_table,
             )
             return compile_gate.make_gate(material(), how)
@@ -102,14 +106,14 @@ def make_gate(name: str, told: Told, reporter: Reporter) -> Gate:
             raise AssertionError(f"options.GATES names {other!r}, which nobody makes")
 
 
-def _manifest(rocm: Path, reporter: Reporter) -> Manifest:
-    """What a ROCm tree exports."""
+def read_rocm(rocm: Path, reporter: Reporter) -> RocmTree:
+    """A ROCm tree; one that does not say its version will do."""
     from ci_build.rocm.tree import read_tree
 
-    manifest, notes = read_tree(rocm, progress=reporter)
+    manifest, notes = read_tree(rocm, unknown="of unknown version", progress=reporter)
     for note in notes:
         reporter.warning(note)
-    return manifest
+    return RocmTree(folder=rocm.absolute(), manifest=manifest)
 
 
 def parse_staged(text: str) -> StagedSet:
@@ -163,10 +167,11 @@ def run_gates(
     """Run gates; one that fails raises nothing, see `promotion.gates.raise_for_failures`."""
     from ci_build.targets import expand
 
+    tree = read_rocm(told.rocm, reporter) if told.rocm else None
     return gates.run_gates(
         bucket,
         staged,
-        [make_gate(name, told, reporter) for name in names],
+        [make_gate(name, told, reporter, tree) for name in names],
         runner,
         reporter,
         targets=None if told.targets is None else [str(target) for target in expand(told.targets)],

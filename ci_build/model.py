@@ -396,7 +396,9 @@ def load_wheel_set(text: str | bytes) -> WheelSet:
         body = json.loads(text)
         schema, digest = body.pop("schema"), body.pop("digest")
         if schema != SCHEMA_VERSION:
-            raise WheelSetError(f"wheels.json has schema {schema!r}, this program reads {SCHEMA_VERSION}.")
+            raise WheelSetError(
+                f"wheels.json has schema {schema!r}, this program reads {SCHEMA_VERSION}.", hint="Build the set again."
+            )
         wheels = tuple(load_wheel(wheel) for wheel in body.pop("wheels"))
         inputs = tuple(InputFile(**item) for item in body.pop("inputs"))
         for key in ("targets", "python_versions"):

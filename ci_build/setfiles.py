@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -154,7 +155,8 @@ def read_set(folder: Path) -> WheelSet:
 
 def foreign_files(folder: Path) -> tuple[str, ...]:
     """Files in a folder that no wheel set put there: all of them where there is no wheels.json; sorted."""
-    found = {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
+    # Unlike Path.rglob, this does not mind what others remove meanwhile.
+    found = {str(Path(top, name).relative_to(folder)) for top, _, names in os.walk(folder) for name in names}
     if WHEELS_JSON not in found:
         return tuple(sorted(found))
     own = {WHEELS_JSON, SHA256SUMS, CONSTRAINTS, PYLOCK, SBOM}

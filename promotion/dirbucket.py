@@ -123,7 +123,7 @@ class DirBucket:
         """Remove an object that has this digest; see `Bucket.delete`."""
         if self.head(key) is None:
             return False
-        with self._locked(), _disk(key):
+        with _disk(key), self._locked():
             stored = self.head(key)
             if stored is None:
                 return False

@@ -133,7 +133,8 @@ def root_pair(simple: str, projects: Iterable[str]) -> tuple[Page, Page]:
 
 def _both(keys: Iterator[str], as_html: str, as_json: Mapping[str, Any]) -> tuple[Page, Page]:
     html_key, json_key = keys
-    text = json.dumps(as_json, indent=1, ensure_ascii=False) + "\n"
+    # Without indents, which Python's fast encoder does not know.
+    text = json.dumps(as_json, ensure_ascii=False) + "\n"
     return Page(key=html_key, data=as_html.encode()), Page(key=json_key, data=text.encode())
 
 

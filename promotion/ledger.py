@@ -155,12 +155,19 @@ class Entries:
             self._known[number] = entry, sha256_of(data)
         return self._known[number]
 
+    def at(self, number: int) -> LedgerEntry:
+        """An entry that has to be there, since one after it is; BucketError when it is not."""
+        found = self.find(number)
+        if found is None:
+            raise BucketError(f"{self._released.ledger_entry(number)} is not there: a hole.", hint=_RESTORE)
+        return found[0]
+
     def set(self, number: int) -> PromotedSet:
         """The set that an entry promoted; BucketError when it is not there."""
-        found = self.find(number)
-        if found is None or found[0].promoted is None:
+        promoted = self.at(number).promoted
+        if promoted is None:
             raise BucketError(f"{self._released.ledger_entry(number)} promotes no set.", hint=_RESTORE)
-        return found[0].promoted
+        return promoted
 
 
 _RESTORE = "Restore the ledger from a backup; nothing was changed."
@@ -172,7 +179,10 @@ def load_entry(data: bytes, key: str) -> LedgerEntry:
         body = json.loads(data)
         schema = body.pop("schema")
         if schema != SCHEMA_VERSION:
-            raise BucketError(f"{key} has schema {schema!r}, this program reads {SCHEMA_VERSION}.")
+            raise BucketError(
+                f"{key} has schema {schema!r}, this program reads {SCHEMA_VERSION}.",
+                hint="Another version of this program wrote it: use that one.",
+            )
         body["kind"], body["state"] = Kind(body["kind"]), _state(body["state"])
         body["promoted"] = _promoted(body["promoted"]) if body["promoted"] is not None else None
         for name in ("sets", "removed"):

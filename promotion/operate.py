@@ -67,8 +67,7 @@ def rollback(
                 f"The ledger of {released.index} has {head.number} entries, so that there is none numbered {number}.",
                 hint=f"`ci_build history {released.index}` lists them.",
             )
-        found = entries.find(number)
-        earlier = found[0].state if found else State()
+        earlier = entries.at(number).state if number else State()
         wanted.clear()
         wanted.update(earlier.visible)
         return Change(kind=Kind.ROLLBACK, number=head.number + 1, earlier=earlier, to=number)
@@ -194,9 +193,9 @@ def _do(
 def _before_last_change(head: Head, entries: Entries) -> int | None:
     """The entry before the last one that changed what users see; None when that one is a rollback."""
     for number in range(head.number, 0, -1):
-        found, before = entries.find(number), entries.find(number - 1)
-        if found and found[0].state.visible != (before[0].state.visible if before else ()):
-            return None if found[0].kind is Kind.ROLLBACK else number - 1
+        entry, before = entries.at(number), entries.at(number - 1).state if number > 1 else State()
+        if entry.state.visible != before.visible:
+            return None if entry.kind is Kind.ROLLBACK else number - 1
     raise RequestError("There is nothing to go back to.", hint="Nothing was ever promoted to this index.")
 
 
@@ -206,6 +205,4 @@ def history(bucket: Bucket, released: Released) -> Iterator[LedgerEntry]:
     if head.number == 0:
         raise RequestError(f"The bucket has no index {released.index}.", hint="Nothing was ever promoted to it.")
     for number in range(head.number, 0, -1):
-        found = entries.find(number)
-        if found is not None:
-            yield found[0]
+        yield entries.at(number)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from ci_build.errors import BucketError, BusyError
+from ci_build.errors import BusyError
 from promotion.bucket import Bucket, ConflictError, sha256_of
 from promotion.index import Page, offers_of, project_pair, root_pair
 from promotion.layout import Released, project_pages
-from promotion.ledger import Entries, Head, LedgerEntry, find_head, known_head, read_ledger
+from promotion.ledger import Entries, Head, find_head, known_head, read_ledger
 from promotion.shelf import Seen, changed, steps, stocked
 from promotion.status import SHOWN, Snapshot, Written, dump_status, load_status, marks, people_page, row
 
@@ -94,9 +94,9 @@ class _Writer:
         self._careful = careful or everything or head.number > snapshot.number + 1
         if everything:
             numbers = range(1, head.number + 1)
-            self._sets = self._possible = frozenset(n for n in numbers if self._entry(n).promoted is not None)
+            self._sets = self._possible = frozenset(n for n in numbers if self._entries.at(n).promoted is not None)
         else:
-            states = [self._entry(number).state for number in range(snapshot.number, head.number + 1)]
+            states = [self._entries.at(number).state for number in range(snapshot.number, head.number + 1)]
             self._sets = changed(states)
             self._possible = frozenset(number for state in states for number in state.visible)
         self._etags: dict[str, str | None] = {}
@@ -111,7 +111,7 @@ class _Writer:
         """
         planned = [
             (step.project, project_pair(self._released.simple, step.project, step.shelf.values()))
-            for step in steps(self._released, self._sets, self._head.state, self._seen, self._entry)
+            for step in steps(self._released, self._sets, self._head.state, self._seen, self._entries.at)
         ]
         projects = {*self._snapshot.pages, *(project for project, _ in planned)}
         root = root_pair(self._released.simple, projects) if self._lists(projects) else ()
@@ -127,6 +127,8 @@ class _Writer:
             raise ConflictError("The ledger grew meanwhile.")
         pages = dict(self._snapshot.pages)
         for project, (as_html, as_json) in planned:
+            if not self._careful and self._shown.get(as_json.key) == as_json.data:
+                continue  # the HTML page says the same
             etags = self._put(as_html), self._put(as_json)
             pages[project] = Written(sha256=sha256_of(as_json.data), etags=etags)
         for page in root:
@@ -139,7 +141,7 @@ class _Writer:
         return self._careful or projects != self._snapshot.pages.keys()
 
     def _finish(self, pages: Mapping[str, Written]) -> None:
-        last = self._entry(self._head.number)
+        last = self._entries.at(self._head.number)
         rows = [*self._rows()]
         people = Page(key=self._released.people, data=people_page(self._released, rows, last))
         snapshot = replace(
@@ -165,14 +167,13 @@ class _Writer:
         as_json = self._look(json_key)
         if known is not None and sha256_of(as_json) == known.sha256:
             shelf = {offer.filename: offer for offer in offers_of(as_json)}
-            shown = project_pair(self._released.simple, project, shelf.values())[0].data
             if not self._careful:
-                self._etags[html_key], self._shown[html_key] = known.etags[0], shown
-            if not self._careful or as_html == shown:
+                self._etags[html_key] = known.etags[0]
+            if not self._careful or as_html == project_pair(self._released.simple, project, shelf.values())[0].data:
                 return Seen(shelf=shelf, both=shelf.keys(), sure=True)
         elif known is not None and not self._careful:
             raise ConflictError(f"{json_key} is not as it was written.")
-        possible = stocked(self._released, project, self._possible, self._entry)
+        possible = stocked(self._released, project, self._possible, self._entries.at)
         in_html = {name for name in possible if name.encode() in as_html}
         in_json = {name for name in possible if name.encode() in as_json}
         shelf = {name: offer for name, offer in possible.items() if name in in_html | in_json}
@@ -204,10 +205,4 @@ class _Writer:
         state = self._head.state
         for number in sorted(state.visible, reverse=True)[:SHOWN]:
             known = told.get(number)
-            yield {**known, **marks(number, state)} if known else row(self._entry(number), state)
-
-    def _entry(self, number: int) -> LedgerEntry:
-        found = self._entries.find(number)
-        if found is None:
-            raise BucketError(f"{self._released.ledger_entry(number)} is not there.", hint="Run `ci_build verify`.")
-        return found[0]
+            yield {**known, **marks(number, state)} if known else row(self._entries.at(number), state)

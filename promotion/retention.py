@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from ci_build.errors import BucketError, RequestError
+from ci_build.errors import RequestError
 from promotion.bucket import Bucket, sha256_of
 from promotion.history import Change, Kind, State
 from promotion.layout import METADATA_SUFFIX, PROVENANCE_SUFFIX, TOMBSTONE_SUFFIX, Released
@@ -158,23 +158,19 @@ def _bytes_of(
 
 def _retired_since(state: State, entries: Entries, last: int) -> Mapping[int, datetime]:
     """When each retired set left the pages."""
-    missing, since = {*state.retired}, {}
+    missing, since = {*state.retired}, dict[int, datetime]()
     for number in range(last, 0, -1):
         if not missing:
             break
-        found = entries.find(number)
-        if found and found[0].kind is Kind.RETIRE:
-            for name in missing.intersection(found[0].sets):
-                since[name] = _time(entries, number)
-            missing -= {*found[0].sets}
+        entry = entries.at(number)
+        if entry.kind is Kind.RETIRE:
+            since |= dict.fromkeys(missing.intersection(entry.sets), _time(entries, number))
+            missing -= {*entry.sets}
     return since
 
 
 def _time(entries: Entries, number: int) -> datetime:
-    found = entries.find(number)
-    if found is None:
-        raise BucketError(f"Ledger entry {number} is not there.", hint="Run `ci_build verify`.")
-    return datetime.fromisoformat(found[0].time.replace("Z", "+00:00"))
+    return datetime.fromisoformat(entries.at(number).time.replace("Z", "+00:00"))
 
 
 def _wheels(keys: Iterable[str]) -> Iterator[str]:
@@ -212,5 +208,5 @@ def _finish_sweeps(bucket: Bucket, released: Released) -> None:
 
 
 def _sweeps(head: Head, entries: Entries) -> Sequence[LedgerEntry]:
-    found = [entries.find(number) for number in range(1, head.number + 1)] if head.state.swept else []
-    return [item[0] for item in found if item and item[0].kind is Kind.SWEEP]
+    found = [entries.at(number) for number in range(1, head.number + 1)] if head.state.swept else []
+    return [entry for entry in found if entry.kind is Kind.SWEEP]

@@ -223,6 +223,8 @@ def parse_sums(data: bytes) -> Mapping[str, str]:
     for line in lines:
         sha256, _, name = line.partition("  ")
         if not (name and sha256):
-            raise WheelSetError(f"{SHA256SUMS} has a line that is not understood: {line!r}.")
+            raise WheelSetError(
+                f"{SHA256SUMS} has a line that is not understood: {line!r}.", hint="Build the set again."
+            )
         sums[check_key(name)] = sha256
     return sums

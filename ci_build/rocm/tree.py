@@ -66,12 +66,15 @@ class _Reading:
         return frozenset(needed - self.libraries.keys())
 
 
-def read_tree(root: Path, rocm_version: str = "", *, progress: Progress) -> tuple[Manifest, tuple[str, ...]]:
+def read_tree(
+    root: Path, rocm_version: str = "", *, unknown: str = "", progress: Progress
+) -> tuple[Manifest, tuple[str, ...]]:
     """Make the manifest of a ROCm.
 
     Args:
         root: a prefix such as /opt/rocm, or a folder with `_rocm_sdk_*` packages.
         rocm_version: needed where the tree does not tell it.
+        unknown: what to call a version that nobody tells; empty refuses such a tree.
 
     Returns:
         The manifest, and what people should know about the tree.
@@ -84,7 +87,7 @@ def read_tree(root: Path, rocm_version: str = "", *, progress: Progress) -> tupl
     if not root.is_dir():
         raise InputError(f"{root} is not a folder.", hint="Name the folder that ROCm is installed in.")
     prefixes = (root, *sorted(path for path in root.glob(PACKAGES) if path.is_dir()))
-    version = _version(prefixes, rocm_version)
+    version = _version(prefixes, rocm_version, required=not unknown)
     reading = _Reading(root=root)
     for folder in _folders(prefixes, LIBRARY_FOLDERS):
         progress.step(f"read the libraries in {folder}")
@@ -104,7 +107,8 @@ def read_tree(root: Path, rocm_version: str = "", *, progress: Progress) -> tupl
             hint="Name the folder that ROCm is installed in, such as /opt/rocm.",
         )
     libraries = dict(sorted(reading.libraries.items()))
-    return Manifest(rocm_version=version, libraries=libraries), tuple(reading.unlinked)
+    nameless = [] if version else [f"{root} does not say which ROCm it is: there is no {VERSION_FILE}."]
+    return Manifest(rocm_version=version or unknown, libraries=libraries), (*nameless, *reading.unlinked)
 
 
 def library(elf: Elf, soname: str, path: str) -> Library:
@@ -152,11 +156,11 @@ def _folders(prefixes: tuple[Path, ...], patterns: tuple[str, ...]) -> Iterator[
                     yield folder
 
 
-def _version(prefixes: tuple[Path, ...], given: str) -> str:
-    """The version of the tree: 7.2.0 of 7.2.0-43, where the rest numbers the packages."""
+def _version(prefixes: tuple[Path, ...], given: str, *, required: bool) -> str:
+    """The version of the tree: 7.2.0 of 7.2.0-43, where the rest numbers the packages; empty where nobody tells."""
     files = [path for prefix in prefixes if (path := prefix / VERSION_FILE).is_file()]
     told = {path.read_text(encoding="utf-8", errors="replace").strip().partition("-")[0] for path in files} - {""}
-    if not told and not given:
+    if required and not (told or given):
         raise RequestError(
             f"{prefixes[0]} does not say which ROCm it is: there is no {VERSION_FILE}.",
             hint="Give --rocm-version X.Y.Z.",
@@ -166,4 +170,4 @@ def _version(prefixes: tuple[Path, ...], given: str) -> str:
             f"{files[0]} says ROCm {', '.join(sorted(told))}{f', not {given}' if given else ''}.",
             hint="Name the tree of one ROCm, and its own version or none.",
         )
-    return given or told.pop()
+    return given or next(iter(told), "")

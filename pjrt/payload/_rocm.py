@@ -45,6 +45,15 @@ class Layout:
         return f"{self.name} ({', '.join(map(str, self.folders())) or self.absent})"
 
 
+def packages(families: Iterable[str] | None = None) -> tuple[str, ...]:
+    """Name the packages of the rocm-sdk wheels for some GPU families; those of this wheel by default."""
+    if families is None:
+        from . import build_info
+
+        families = build_info.FAMILIES
+    return ("_rocm_sdk_core", "_rocm_sdk_libraries", *(f"_rocm_sdk_libraries_{name}" for name in families))
+
+
 def layouts(
     environ: Mapping[str, str] = os.environ, path: Sequence[str] | None = None, families: Iterable[str] | None = None
 ) -> tuple[Layout, ...]:
@@ -55,13 +64,8 @@ def layouts(
         path: folders with Python packages; `sys.path` by default.
         families: GPU families whose rocm-sdk wheels count, such as gfx94X_dcgpu; those of this wheel by default.
     """
-    if families is None:
-        from . import build_info
-
-        families = build_info.FAMILIES
-    packages = ("_rocm_sdk_core", "_rocm_sdk_libraries", *(f"_rocm_sdk_libraries_{name}" for name in families))
     sites = [Path(entry) for entry in (sys.path if path is None else path) if entry]
-    wheels = [site / package for site in sites for package in packages]
+    wheels = [site / package for site in sites for package in packages(families)]
     prefix = environ.get("ROCM_PATH", "")
     user = [Path(entry) for entry in environ.get("LD_LIBRARY_PATH", "").split(":") if entry]
     named = Layout(name=f"ROCM_PATH={prefix}", prefixes=(Path(prefix),))

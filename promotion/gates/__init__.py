@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import hashlib
 import os
 import platform
 import tempfile
@@ -16,17 +14,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ci_build import wheel as wheel_package
 from ci_build.errors import CiBuildError, GateError, RequestError
 from ci_build.model import Evidence, Finding, Outcome, Progress, Runner, Severity, Tier, Wheel, WheelSet
 from ci_build.runner import HostRunner
 from promotion.bucket import Bucket, sha256_of
 from promotion.evidence import ANY, TIME, latest, read_all, record, record_log
+from promotion.gates.source import code_digest
 from promotion.gates.transcript import Transcript
 from promotion.layout import StagedSet
 from promotion.policy import EDITION, edition
 from promotion.signing import Signer
 from promotion.stage import read_staged
+
+_TOLD_OF_ALL = frozenset({"name", "outcome", "why", "findings"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +38,7 @@ class Check:
         skipped: why it was not looked at; empty when it was.
         known: why it was expected to fail and did; empty otherwise.
         target: gfx target that it is about, or ANY.
-        details: JSON values worth keeping.
+        details: JSON values worth keeping, under names that evidence has no other use for.
     """
 
     name: str
@@ -47,6 +47,11 @@ class Check:
     known: str = ""
     target: str = ANY
     details: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse details that would hide what the evidence says of every check."""
+        if taken := _TOLD_OF_ALL & self.details.keys():
+            raise ValueError(f"details of a check are called {', '.join(sorted(taken))}")
 
     @property
     def failed(self) -> bool:
@@ -213,16 +218,6 @@ def _wanted(wheel_set: WheelSet, targets: Sequence[str] | None) -> tuple[str, ..
             f"The set is not for {', '.join(strange)}.", hint=f"It is for {', '.join(wheel_set.targets)}."
         )
     return wheel_set.targets if targets is None else tuple(t for t in wheel_set.targets if t in targets)
-
-
-@functools.cache
-def code_digest() -> str:
-    """SHA-256 of the programs that gates are made of: what a gate said before it was changed is no answer."""
-    sums = hashlib.sha256()
-    for folder in (Path(__file__).parent, Path(wheel_package.__file__).parent):
-        for path in sorted(folder.glob("*.py")):
-            sums.update(f"{path.name} {sha256_of(path)}\n".encode())
-    return sums.hexdigest()
 
 
 def _settings(gate: Gate) -> dict[str, str]:

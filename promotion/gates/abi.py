@@ -6,21 +6,20 @@ a ROCm, and its loading is simulated for every way in which ROCm may be installe
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from ci_build import layouts
 from ci_build.model import Finding, GfxTarget, RocmVersion, Severity, Tier, WheelSet
-from ci_build.wheel.manifest import ROCM_MANIFEST, Library, Manifest, dump_manifest
+from ci_build.wheel.manifest import ROCM_MANIFEST, Library, Manifest
 from ci_build.wheel.manylinux import platform_libraries
 from promotion.gates import Check, Gate, Room
 from promotion.gates.abi_layouts import layout_checks
 from promotion.gates.abi_members import PLATFORM, Member, read_members
 from promotion.gates.abi_symbols import Offer, needs_unmet, symbols_unmet
 from promotion.gates.requirements import wheels_for
-from promotion.gates.rocm_manifest import set_manifest
+from promotion.gates.rocm_manifest import manifest_digest, set_manifest
 
 _NONE = f"The set has no {ROCM_MANIFEST}, so nobody knows what its ROCm exports; symbols were not compared."
 _WEAK = "The manifest was made from what wheels need, which proves nothing about a ROCm; symbols were not compared."
@@ -40,9 +39,8 @@ def make_gate(manifest: Manifest | None = None) -> Gate:
     def run(room: Room) -> Iterator[Check]:
         return _run(room, manifest or set_manifest(room))
 
-    told = hashlib.sha256(dump_manifest(manifest)).hexdigest() if manifest is not None else "the set's own"
-    table = Path(layouts.__file__).with_suffix(".toml").read_bytes()
-    settings = {"manifest": told, "layouts": hashlib.sha256(table).hexdigest(), "platform": PLATFORM}
+    told = manifest_digest(manifest) if manifest is not None else "the set's own"
+    settings = {"manifest": told, "platform": PLATFORM}
     return Gate(name="abi", tier=Tier.STRUCTURE, per_target=False, run=run, settings=settings)
 
 

@@ -40,6 +40,7 @@ from promotion.gates.compile_schedule import (
 )
 from promotion.gates.compile_view import Live, Matrix, no_live
 from promotion.gates.pythons import find_pythons
+from promotion.gates.rocm_manifest import RocmTree
 from promotion.gates.site import make_site, rocm_libraries
 
 COMPILER = "compiler"
@@ -61,7 +62,7 @@ class Workshop:
     rocm: str
 
 
-def installed(room: Room, rocm: Path | None) -> Workshop:
+def installed(room: Room, rocm: RocmTree | None) -> Workshop:
     """The staged wheels, installed for the first Python of the set that this machine has.
 
     Raises:
@@ -85,7 +86,7 @@ class Options:
         corpus: "small" or "full".
         programs: names of programs or groups to compile instead; such evidence is not kept.
         jobs: processes at once; None: as many as there are cores and memory for.
-        rocm: root of a real ROCm; None: stand-ins.
+        rocm: a real one; None: stand-ins.
         before: what to compare the code with; None: the set of the index that was promoted last.
         limits: what each process may take; None: time-outs of minutes, and its share of the memory.
         live: shows the table of targets x programs while it grows.
@@ -95,11 +96,11 @@ class Options:
     corpus: str = "full"
     programs: tuple[str, ...] = ()
     jobs: int | None = None
-    rocm: Path | None = None
+    rocm: RocmTree | None = None
     before: Previous | None = None
     limits: Limits | None = None
     live: Live = no_live
-    workshop: Callable[[Room, Path | None], Workshop] = installed
+    workshop: Callable[[Room, RocmTree | None], Workshop] = installed
 
 
 def make_gate(material: Material, options: Options, budget: Budget | None = None) -> Gate:
@@ -124,7 +125,7 @@ def make_gate(material: Material, options: Options, budget: Budget | None = None
             "programs": ",".join(options.programs),
             "corpus_sha256": material.digest,
             "budget_sha256": held.sha256,
-            "rocm": "a tree" if options.rocm else "",
+            "rocm": options.rocm.sha256 if options.rocm else "",
             "expired": ", ".join(material.expired),
         },
         partial=bool(options.programs),
@@ -224,7 +225,7 @@ class _Run:
             machs=machs(),
             budget=self.budget,
             command=f"ci_build gate {GATE_NAME} {self.room.staged} --targets {{target}} --program {{program}} --redo"
-            + (f" --rocm {self.options.rocm}" if self.options.rocm else ""),
+            + (f" --rocm {self.options.rocm.folder}" if self.options.rocm else ""),
         )
         results = {result.program: result for part in parts for result in part.results}
         for task in self.tasks:

@@ -21,6 +21,18 @@ from ci_build.runner import HostRunner
 from ci_build.units import human
 
 _TAIL_CHARACTERS = 3000
+_KEPT_CHARACTERS = 1 << 16
+"""What is read of a dying process: the reason stands above its stack trace."""
+_REASON = re.compile(
+    r"^F\d{4} \S+ +\d+ \S+\] (?P<xla>.+)$"
+    r"|^E\d{4} \S+ +\d+ \S+\] (?P<triton>LLVM Fatal Error .+)$"
+    r"|^(?P<llvm>LLVM ERROR: .+)$"
+    r"|^  what\(\):  (?P<exception>.+)$"
+    r"|^.+: (?P<libc>Assertion `.+' failed\.)$",
+    re.MULTILINE,
+)
+"""How those who end a process on purpose say why."""
+_REASON_CHARACTERS = 400
 _MEMORY = re.compile(r"bad_alloc|MemoryError|out of memory|cannot allocate memory", re.IGNORECASE)
 """How C++, Python, LLVM and the C library say that an allocation failed."""
 _REFUSED = re.compile(r"MemoryError\b|.*std::bad_alloc")
@@ -241,18 +253,19 @@ def sit(
     journal = Journal(folder, request["programs"], on_event)
     watch = Watch(journal, limits, stop)
     begun = time.monotonic()
-    returncode, tail = 0, ""
+    returncode, said = 0, ""
     try:
         command = (*argv, str(file))
-        ended = runner.run(command, env=env, cwd=str(folder), check=False, watch=watch, keep=_TAIL_CHARACTERS)
-        returncode, tail = ended.returncode, _tail(ended.stderr or ended.stdout)
+        ended = runner.run(command, env=env, cwd=str(folder), check=False, watch=watch, keep=_KEPT_CHARACTERS)
+        returncode, said = ended.returncode, ended.stderr or ended.stdout
     except ProcessError as problem:
         if not watch.reason:
             raise
-        tail = "" if watch.fate else problem.message
+        said = "" if watch.fate else problem.message
     since = journal.changed
     journal.read()
-    fate, clause = (watch.fate, watch.reason) if watch.reason else death(returncode, tail, done=journal.done)
+    fate, clause = (watch.fate, watch.reason) if watch.reason else death(returncode, said, done=journal.done)
+    tail = _tail(said)
     if journal.running and clause:
         journal.blame(
             Result(
@@ -283,11 +296,11 @@ def _problem(journal: Journal, clause: str, tail: str) -> str:
     return ""
 
 
-def death(returncode: int, tail: str, *, done: bool) -> tuple[Fate | None, str]:
+def death(returncode: int, said: str, *, done: bool) -> tuple[Fate | None, str]:
     """What an exit status means.
 
     Args:
-        tail: what the process printed last.
+        said: what the process printed last; when it says why it ends, the clause does too.
         done: it said that it had done everything.
 
     Returns:
@@ -296,11 +309,12 @@ def death(returncode: int, tail: str, *, done: bool) -> tuple[Fate | None, str]:
     if returncode == 0:
         return (None, "") if done else (Fate.CRASHED, "ended with exit code 0 in the middle of its work")
     how = f"died of {signal_name(-returncode)}" if returncode < 0 else f"ended with exit code {returncode}"
-    if _MEMORY.search(tail):
+    if _MEMORY.search(_tail(said)):
         return Fate.OUT_OF_MEMORY, f"ran out of memory and {how}"
     if returncode == -signal.SIGKILL:
         return Fate.OUT_OF_MEMORY, f"{how}, as when the machine runs out of memory"
-    return Fate.CRASHED, how
+    reasons = [match[match.lastgroup or 0].strip()[:_REASON_CHARACTERS] for match in _REASON.finditer(said)]
+    return Fate.CRASHED, ": ".join((how, *(reason.removesuffix(".") for reason in reasons[-1:])))
 
 
 def signal_name(number: int) -> str:

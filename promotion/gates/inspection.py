@@ -63,8 +63,8 @@ def _placed(finding: Finding, filename: str) -> Finding:
 
 
 def _summary(report: WheelReport) -> dict[str, object]:
-    counts = {str(level): sum(f.severity is level for f in report.findings) for level in Severity}
-    return {"sha256": report.sha256, "findings": counts, "codes": sorted({f.code for f in report.findings})}
+    notes = sorted({f.code for f in report.findings if f.severity is Severity.NOTE})
+    return {"sha256": report.sha256, "notes": notes}
 
 
 def _untrue_members(report: WheelReport, wheel: Wheel) -> Iterator[Finding]:

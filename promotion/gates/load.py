@@ -14,17 +14,18 @@ from ci_build.model import Finding, Severity, Tier
 from promotion.gates import Check, Gate, Room, error, golden
 from promotion.gates.loading import PJRT, PLUGIN, Loading
 from promotion.gates.pythons import find_pythons
+from promotion.gates.rocm_manifest import RocmTree
 from promotion.gates.site import RocmLibraries, make_site, rocm_libraries
 
 _NO_GOLDEN = "Run `ci_build gate load SET --update-golden`, and have the lists that it writes reviewed."
 _GOLDEN = "If the change is meant, run `ci_build gate load SET --update-golden` and have the new lists reviewed."
 
 
-def make_gate(*, rocm: Path | None = None, update_golden: bool = False, root: Path = golden.ROOT) -> Gate:
+def make_gate(*, rocm: RocmTree | None = None, update_golden: bool = False, root: Path = golden.ROOT) -> Gate:
     """The gate.
 
     Args:
-        rocm: root of a real ROCm tree; None makes stand-ins that only return errors.
+        rocm: a real one; None makes stand-ins that only return errors.
         update_golden: write what was found as the golden lists, then compare with them.
         root: where the golden lists are.
     """
@@ -51,7 +52,9 @@ def make_gate(*, rocm: Path | None = None, update_golden: bool = False, root: Pa
             yield Check(name=f"Python {version}: golden lists", findings=tuple(compare(loading, root, update=update)))
             update = False
 
-    settings = {"golden": golden.digest(root), "rocm": str(rocm or "")} | ({"update": "yes"} if update_golden else {})
+    settings = {"golden": golden.digest(root), "rocm": rocm.sha256 if rocm else ""} | (
+        {"update": "yes"} if update_golden else {}
+    )
     return Gate(name="load", tier=Tier.STRUCTURE, per_target=False, run=run, settings=settings)
 
 
@@ -82,6 +85,7 @@ def compare(loading: Loading, root: Path, *, update: bool) -> Iterator[Finding]:
             path.parent.mkdir(parents=True, exist_ok=True)
             text = golden.dump(loading.found[part], part=part, jax_version=jax_version)
             path.write_text(text, encoding="utf-8")
+            room.progress.step(f"wrote {name}, to be reviewed")
         lists = golden.read(path)
         if lists is None:
             # What others built is judged as it comes; of what is built here somebody has to have looked at the list.

@@ -32,6 +32,7 @@ _LISTED = {"module": "plugin", "api": "pjrt", "handlers": "pjrt"}
 """Question -> the part whose golden list its answer is compared with."""
 _MANY = 4
 _MEND = "Build the wheel again with this file as its recipe lists it."
+_READ = "Read what Python says: another version of jaxlib, or what this file itself does, keeps it from being imported."
 _WITH_ROCM = "Build the wheel with the ROCm that it shall run with, or give the set that ROCm's manifest."
 _WITH_NEEDS = "Compare what it needs with ROCm's libraries: `ci_build inspect` shows both."
 
@@ -157,8 +158,9 @@ class Loading:
             if "error" in values:
                 missing = re.search(r"No module named '([\w.]+)'", values["error"])
                 member = f"{missing[1].replace('.', '/')}.py" if missing else f"{path}/__init__.py"
-                text = f"{wheel.wheel.filename}: {member} is missing or broken: {_short(values, self.site)}."
-                yield error("package-broken", text, _MEND, member=member)
+                what, remedy = ("is missing", _MEND) if missing else ("cannot be imported", _READ)
+                text = f"{wheel.wheel.filename}: {member} {what}: {_short(values, self.site)}."
+                yield error("package-broken", text, remedy, member=member)
             elif plugin is not None and not values["entry_points"]:
                 member = f"{_dist_info(plugin.wheel)}/entry_points.txt"
                 text = f"{wheel.wheel.filename}: {member} does not announce {package}, so jax never finds it."

@@ -20,13 +20,12 @@ from promotion.gates.installers import Command, Uv
 from promotion.gates.pip_config import parse_config, uv_options
 from promotion.gates.pythons import find_pythons
 from promotion.gates.requirements import locked, wheels_for
-from promotion.gates.rocm_manifest import set_manifest
+from promotion.gates.rocm_manifest import RocmTree, set_manifest
 from promotion.gates.stubs import write_stubs
 
 TREE, FROM_MANIFEST, FROM_NEEDS = "tree", "stubs from the manifest", "stubs from the wheel's own needs"
 
 _SECONDS = 900.0
-_LIBRARY_FOLDERS = ("lib", "lib64", "lib/rocm_sysdeps/lib")
 _FOREIGN = (
     *("LD_LIBRARY_PATH", "LD_PRELOAD", "LD_BIND_NOW", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV"),
     *("ROCM_PATH", "ROCM_HOME", "HIP_PATH", "HIP_DEVICE_LIB_PATH", "HIP_PLATFORM", "HIP_VISIBLE_DEVICES"),
@@ -106,20 +105,19 @@ def make_site(room: Room, version: str) -> Site:
     return site
 
 
-def rocm_libraries(room: Room, site: Site, rocm: Path | None) -> RocmLibraries:
+def rocm_libraries(room: Room, site: Site, rocm: RocmTree | None) -> RocmLibraries:
     """The ROCm to load a site's wheels with: a real tree, else stand-ins that only return errors.
 
     Args:
-        rocm: root of a real tree; None takes the set's manifest, or without one what the wheels themselves need.
+        rocm: a real one; None takes the set's manifest, or without one what the wheels themselves need.
 
     Raises:
-        GateError: the tree holds no libraries, or the manifest is damaged.
+        GateError: the tree is without HIP, or the manifest is damaged.
     """
     if rocm is not None:
-        folders = tuple(rocm / name for name in _LIBRARY_FOLDERS if (rocm / name).is_dir())
-        if not any(path for folder in folders for path in folder.glob("libamdhip64.so*")):
-            raise GateError(f"{rocm} holds no libamdhip64.so in lib.", hint="Give the root of a ROCm tree.")
-        return _libraries(rocm, folders, TREE)
+        if not any(soname.startswith("libamdhip64.so") for soname in rocm.manifest.libraries):
+            raise GateError(f"{rocm.folder} holds no libamdhip64.so.", hint="Give the root of a ROCm tree.")
+        return _libraries(rocm.folder, rocm.library_folders, TREE)
     carried = set_manifest(room)
     manifest = carried or _needs(room, site)
     folder = room.shared / ("rocm" if carried else f"rocm-for-{site.version}")

@@ -164,7 +164,7 @@ class Bench:
     # Sets
 
     def judge(self, case: Case, gates: Sequence[Gate], *, whole: bool) -> tuple[Evidence, ...]:
-        """Stage a set and let gates look at it, for gfx942.
+        """Stage a set and let gates look at it, for gfx942; its broken wheels are gone afterwards.
 
         Args:
             whole: with pjrt and plugin whatever is broken; else with the broken wheels, or the plugin alone.
@@ -178,7 +178,8 @@ class Bench:
                 case.tamper(bucket, staged)
             return run_gates(bucket, staged, gates, HostRunner(dict(os.environ)), Silent(), targets=["gfx942"])
         finally:
-            shutil.rmtree(top)
+            for folder in (top, *(path.parent for path in case.wheels.values() if path.is_relative_to(self.folder))):
+                shutil.rmtree(folder)
 
     def _write(self, case: Case, folder: Path, *, whole: bool) -> Path:
         folder.mkdir()

@@ -197,7 +197,7 @@ def test_every_broken_piece_is_named(published: Callable[[str], Loaded], tmp_pat
         assert f"cp312-manylinux_2_27_x86_64.whl: {PLUGIN}/_sparse.so" in texts[code]
         assert f"{PLUGIN}/_rnn.so" in texts[code]
         assert {f.member for f in found[code]} == {f"{PLUGIN}/_sparse.so", f"{PLUGIN}/_rnn.so"}
-    assert f"cp312-manylinux_2_27_x86_64.whl: {PLUGIN}/version.py is missing or broken" in texts["package-broken"]
+    assert f"cp312-manylinux_2_27_x86_64.whl: {PLUGIN}/version.py is missing: " in texts["package-broken"]
     assert entry_points in texts["entry-point-missing"]
     assert str(loaded.site.folder) not in "".join(texts.values())
     assert [f.code for f in load.compare(loading, tmp_path, update=True)] == ["golden-unseen"]

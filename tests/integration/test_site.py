@@ -17,6 +17,7 @@ from ci_build.runner import HostRunner
 from ci_build.wheel.manifest import ROCM_MANIFEST, Library, Manifest, dump_manifest
 from promotion.dirbucket import DirBucket
 from promotion.gates import Room, load
+from promotion.gates.rocm_manifest import RocmTree
 from promotion.gates.site import FROM_MANIFEST, FROM_NEEDS, TREE, Site, make_site, rocm_libraries
 from promotion.stage import read_staged, stage
 from tests.support import PJRT_LIBRARY, TARGETS, SetWheel, make_set, make_wheels, ordinary_index, pjrt, plain, set_wheel
@@ -200,18 +201,27 @@ def test_a_damaged_manifest_is_named(tmp_path: Path, index: Path) -> None:
     assert [finding.code for finding in check.findings] == ["site-failed"]
 
 
+def tree_of(folder: Path, *paths: str) -> RocmTree:
+    rows = {Path(path).name: Library(soname=Path(path).name, path=path, symbols={}) for path in paths}
+    return RocmTree(folder=folder, manifest=Manifest(rocm_version="7.2.0", libraries=rows))
+
+
 def test_a_real_tree_goes_before_everything_else(tmp_path: Path, index: Path) -> None:
     room = room_with(tmp_path, index, dump_manifest(MANIFEST), "0" * 64)
-    tree = tmp_path / "tree"
-    (tree / "lib/rocm_sysdeps/lib").mkdir(parents=True)
-    (tree / "lib/libamdhip64.so.7").touch()
-    rocm = rocm_libraries(room, site_in(tmp_path), tree)
-    assert (rocm.kind, rocm.weak, rocm.folder) == (TREE, False, tree)
-    assert rocm.env["LD_LIBRARY_PATH"] == f"{tree}/lib:{tree}/lib/rocm_sysdeps/lib"
+    real = tree_of(
+        tmp_path,
+        "lib/x86_64-linux-gnu/librccl.so.1",
+        "lib/rocm_sysdeps/lib/librocm_sysdeps_numa.so.1",
+        "lib/libamdhip64.so.7",
+        "lib/librocblas.so.5",
+    )
+    rocm = rocm_libraries(room, site_in(tmp_path), real)
+    assert (rocm.kind, rocm.weak, rocm.folder) == (TREE, False, tmp_path)
+    lib = tmp_path / "lib"
+    assert rocm.env["LD_LIBRARY_PATH"] == f"{lib}:{lib}/x86_64-linux-gnu:{lib}/rocm_sysdeps/lib"
 
 
 def test_a_folder_without_hip_is_no_tree(tmp_path: Path, index: Path) -> None:
     room = room_with(tmp_path, index, dump_manifest(MANIFEST), "0" * 64)
-    (tmp_path / "tree/lib").mkdir(parents=True)
-    with pytest.raises(GateError, match=r"holds no libamdhip64\.so in lib"):
-        rocm_libraries(room, site_in(tmp_path), tmp_path / "tree")
+    with pytest.raises(GateError, match=r"holds no libamdhip64\.so"):
+        rocm_libraries(room, site_in(tmp_path), tree_of(tmp_path, "lib/librocblas.so.5"))

@@ -74,6 +74,13 @@ def test_the_same_wheels_give_the_same_digest(tmp_path: Path) -> None:
     assert adopted(words, tmp_path / "c", RocmVersion(text="7.3.0")).digest != first.digest
 
 
+def test_of_two_wheels_for_the_same_place_both_files_are_named_and_no_other(tmp_path: Path) -> None:
+    words = written(tmp_path / "a", pjrt(), plugin(), plugin(python="3.11")) + written(tmp_path / "b", plugin())
+    told = refused(words, tmp_path / "set")
+    assert f"There are 2 wheels of jax-rocm7-plugin for 3.12: {words[1]}, {words[3]}." in told
+    assert words[2] not in told
+
+
 def test_a_set_without_jaxlib_pins_it(tmp_path: Path) -> None:
     made = adopted(written(tmp_path / "w", pjrt("0.10.2.post3"), plugin("0.10.2.post3")), tmp_path / "set")
     assert made.jax_version == "0.10.2.post3"

@@ -172,7 +172,7 @@ def test_batches_run_side_by_side_and_errors_of_the_gate_come_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("returncode", "tail", "done", "fate", "clause"),
+    ("returncode", "said", "done", "fate", "clause"),
     [
         (0, "", True, None, ""),
         (0, "", False, Fate.CRASHED, "ended with exit code 0 in the middle of its work"),
@@ -180,10 +180,20 @@ def test_batches_run_side_by_side_and_errors_of_the_gate_come_out() -> None:
         (-signal.SIGFPE, "", False, Fate.CRASHED, "died of SIGFPE"),
         (-signal.SIGABRT, "out of memory", False, Fate.OUT_OF_MEMORY, "ran out of memory and died of SIGABRT"),
         (-40, "", False, Fate.CRASHED, "died of signal 40"),
+        (-signal.SIGABRT, "F1120 17:03:42.5 2 hlo.h:55] Check failed: a == b \n" + "    @ 0x7f\n" * 900, False,
+         Fate.CRASHED, "died of SIGABRT: Check failed: a == b"),
+        (1, "E1120 17:04:24.6 2 x.cc:4] goes on\nE1120 17:04:24.6 2 x.cc:4] LLVM Fatal Error in Triton: no.\n", False,
+         Fate.CRASHED, "ended with exit code 1: LLVM Fatal Error in Triton: no"),
+        (-signal.SIGABRT, "first\nLLVM ERROR: Cannot select: 0x1\nlast\n", False,
+         Fate.CRASHED, "died of SIGABRT: LLVM ERROR: Cannot select: 0x1"),
+        (-signal.SIGABRT, "terminate called after\n  what():  too long\n", False,
+         Fate.CRASHED, "died of SIGABRT: too long"),
+        (-signal.SIGABRT, "python: a.cpp:7: int f(): Assertion `x > 0' failed.\n", False,
+         Fate.CRASHED, "died of SIGABRT: Assertion `x > 0' failed"),
     ],
 )  # fmt: skip
-def test_what_an_exit_status_means(returncode: int, tail: str, done: bool, fate: Fate | None, clause: str) -> None:
-    assert death(returncode, tail, done=done) == (fate, clause)
+def test_what_an_exit_status_means(returncode: int, said: str, done: bool, fate: Fate | None, clause: str) -> None:
+    assert death(returncode, said, done=done) == (fate, clause)
 
 
 def journal(folder: Path, *programs: str) -> tuple[Journal, list[tuple[str, Fate | None]]]:

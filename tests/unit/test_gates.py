@@ -16,7 +16,8 @@ from ci_build.model import Completed, Evidence, Finding, Outcome, Severity, Tier
 from promotion import gates
 from promotion.dirbucket import DirBucket
 from promotion.evidence import read_all
-from promotion.gates import Check, Gate, Room, code_digest, coverage, error, inspection, raise_for_failures, run_gates
+from promotion.gates import Check, Gate, Room, coverage, error, inspection, raise_for_failures, run_gates
+from promotion.gates.source import code_digest, sources
 from promotion.layout import StagedSet
 from promotion.policy import EDITION, edition
 from promotion.stage import stage
@@ -209,6 +210,8 @@ def test_an_error_in_a_wheel(bucket: DirBucket, tmp_path: Path) -> None:
     evidence = inspected(bucket, staged_in(bucket, tmp_path, [broken, *wheels]))
     assert evidence.outcome is Outcome.FAILED
     assert any("jax_rocm7_plugin" in text and "_prng.so" in text for text in messages(evidence))
+    (told,) = (check["findings"] for check in evidence.details["checks"] if check["outcome"] == "failed")
+    assert told == messages(evidence)
 
 
 @pytest.mark.parametrize("as_published", [False, True])
@@ -411,6 +414,18 @@ def test_what_a_gate_said_before_it_was_changed_is_no_answer(
     monkeypatch.setattr(gates, "code_digest", lambda: "another")
     with pytest.raises(AssertionError, match="ran again"):
         run(bucket, staged, made_gate([], fail=AssertionError("ran again")))
+
+
+def test_programs_and_their_tables_are_what_a_gate_is_made_of() -> None:
+    names = [path.name for path in sources()]
+    assert {"coverage.py", "elf.py", "libstdcxx.txt", "targets.toml", "layouts.toml"} <= set(names)
+    assert all(path.is_file() for path in sources())
+
+
+@pytest.mark.parametrize("name", ["findings", "outcome"])
+def test_details_hide_nothing_that_the_evidence_says_of_every_check(name: str) -> None:
+    with pytest.raises(ValueError, match=f"are called {name}"):
+        Check(name="set", details={name: 1})
 
 
 def test_a_partial_run_is_shown_and_not_kept(bucket: DirBucket, staged: StagedSet) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from promotion.dirbucket import DirBucket
 from promotion.gates.compile_material import material
 from promotion.policy import load_policy
 from tests.support import make_set, make_wheels, passing_evidence, write_set
+from tests.tiny_elf import TinySymbol, tiny_elf
 
 REPORTER = Reporter(terminal=False)
 
@@ -42,14 +44,43 @@ def test_every_gate_is_made_under_its_name(name: str) -> None:
     assert gate.per_target == (load_policy("multi-arch").gates[name].per != "set")
 
 
-def test_a_gate_that_is_told_something_else_has_other_settings(tmp_path: Path) -> None:
+def test_a_gate_that_is_told_something_else_has_other_settings() -> None:
     usual = {name: gating.make_gate(name, Told(), REPORTER) for name in options.GATES}
     full = gating.make_gate("compile", Told(corpus="full"), REPORTER)
     one = gating.make_gate("compile", Told(program=("fft",)), REPORTER)
-    real = gating.make_gate("load", Told(rocm=tmp_path), REPORTER)
-    for other in (full, one, real):
+    for other in (full, one):
         assert other.settings != usual[other.name].settings
     assert [gate.partial for gate in (full, one)] == [False, True]
+
+
+@pytest.mark.parametrize("name", ["abi", "load", "compile"])
+def test_what_was_seen_with_a_rocm_is_no_answer_for_another_one_or_for_what_is_there_later(
+    tmp_path: Path, name: str
+) -> None:
+    def settings(folder: str) -> Mapping[str, str]:
+        return gating.make_gate(name, Told(), REPORTER, gating.read_rocm(tmp_path / folder, REPORTER)).settings
+
+    for folder in ("one", "same", "other"):
+        (tmp_path / folder / "lib").mkdir(parents=True)
+        free = TinySymbol("hipMalloc" if folder == "other" else "hipFree", defined=True)
+        tiny_elf(tmp_path / folder / "lib/libamdhip64.so.7", soname="libamdhip64.so.7", symbols=[free])
+    before = settings("one")
+    assert before == settings("same")
+    assert before not in (settings("other"), gating.make_gate(name, Told(), REPORTER).settings)
+    (tmp_path / "same/.info").mkdir()
+    (tmp_path / "same/.info/version").write_text("7.2.1")
+    assert before != settings("same")
+
+
+def test_a_rocm_that_does_not_say_its_version_will_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rocm/lib").mkdir(parents=True)
+    tiny_elf(tmp_path / "rocm/lib/libamdhip64.so.7", soname="libamdhip64.so.7")
+    monkeypatch.chdir(tmp_path)
+    tree = gating.read_rocm(Path("rocm"), REPORTER)
+    assert tree.folder == tmp_path / "rocm", "the compilers work elsewhere"
+    assert "does not say which ROCm it is" in capsys.readouterr().err
 
 
 VALUES = {

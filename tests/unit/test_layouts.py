@@ -221,6 +221,6 @@ def test_the_loader_in_the_wheel_searches_every_folder_of_the_layouts(
             inside = folder
             if layout.root == "site-packages":
                 package_name, _, inside = folder.partition("/")
-                assert package_name in loader.PACKAGES
+                assert package_name in loader.packages()
             assert inside in loader.LIBRARY_FOLDERS
         assert layout.root in ("site-packages", "ROCM_PATH", str(loader.OPT_ROCM))

@@ -91,7 +91,7 @@ def test_the_set_lists_it_and_its_digest_follows(tmp_path: Path) -> None:
         folder.mkdir()
         if manifest is not None:
             (folder / ROCM_MANIFEST).write_bytes(dump_manifest(manifest))
-        made = setfiles.write_set(folder, wheel_set(wheels=()), {})
+        made = setfiles.write_set(folder, wheel_set(wheels=()), None)
         assert (ROCM_MANIFEST in made.files) == (manifest is not None)
         assert load_wheel_set((folder / "wheels.json").read_text()) == made
         assert setfiles.check_files(folder, made) == setfiles.foreign_files(folder) == ()

@@ -151,12 +151,17 @@ def test_every_damaged_library_is_named(tmp_path: Path) -> None:
 def test_the_version_has_to_be_known_and_one(tmp_path: Path) -> None:
     root = rocm(tmp_path / "a")
     assert read(root, "7.2.0")[0].rocm_version == "7.2.0"
+    known, notes = read_tree(root, unknown="of unknown version", progress=Silent())
+    assert (known.rocm_version, notes) == ("7.2.0", ())
     with pytest.raises(RequestError, match=r"says ROCm 7\.2\.0, not 7\.1\.0"):
         read(root, "7.1.0")
     (root / ".info/version").unlink()
     with pytest.raises(RequestError, match=r"--rocm-version"):
         read(root)
     assert read(root, "7.1.0")[0].rocm_version == "7.1.0"
+    nameless, (note,) = read_tree(root, unknown="of unknown version", progress=Silent())
+    assert nameless.rocm_version == "of unknown version"
+    assert "does not say which ROCm it is" in note
     rocm(tmp_path / "b/_rocm_sdk_core")
     rocm(tmp_path / "b/_rocm_sdk_libraries", "7.1.1")
     with pytest.raises(RequestError, match=r"7\.1\.1, 7\.2\.0"):
