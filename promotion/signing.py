@@ -10,7 +10,6 @@ import base64
 import binascii
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -125,21 +124,6 @@ def public_key(text: str) -> str:
     except (ValueError, UnsupportedAlgorithm) as error:
         raise ValueError(f"{text[:80]!r} is no public key: {error}") from error
     return " ".join(words[:2])
-
-
-def signed_by(data: bytes, kind: str, signature: Signature, trusted: Mapping[str, str]) -> str | None:
-    """The name of the trusted key that signed these bytes as a document of this media type, if one did.
-
-    Args:
-        data: the document.
-        kind: its media type.
-        signature: what lies beside it.
-        trusted: name -> public key.
-    """
-    for name, key in trusted.items():
-        if public_key(key) == signature.key and is_sound(data, kind, signature):
-            return name
-    return None
 
 
 def is_sound(data: bytes, kind: str, signature: Signature) -> bool:
