@@ -47,6 +47,16 @@ def promote(staged: StagedSet, bucket: Bucket, channel: str, reporter: Reporter)
     return done
 
 
+def receipt_of(done: Promotion) -> Mapping[str, Any]:
+    """What a promotion did, as JSON values."""
+    return {
+        "index": done.simple,
+        "ledger_entry": done.entry.number,
+        "tiers": dict(done.promoted.tiers),
+        "bypasses": done.bypasses,
+    }
+
+
 def judge(staged: StagedSet, bucket: Bucket, channel: str, reporter: Reporter) -> Verdict:
     """What the policy makes of a staged set, told to a person; changes nothing."""
     word = check(bucket, staged, load_policy(staged.index, channel=channel))
@@ -92,10 +102,7 @@ def release_local(
     lines = (render(serve), install_line(done.wheel_set, url))
     receipt = {
         **build.receipt(made),
-        "index": done.simple,
-        "ledger_entry": done.entry.number,
-        "tiers": dict(done.promoted.tiers),
-        "bypasses": done.bypasses,
+        **receipt_of(done),
         "install": lines,
     }
     if not settings.flag("json"):

@@ -89,6 +89,19 @@ def test_retention_is_told_first_and_done_when_asked(
     assert run(bucket, "verify", "multi-arch") == 0
 
 
+def test_the_receipt_of_a_promotion(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
+    digest = json.loads(bucket.get(RELEASED.status))["last_set"]
+    assert run(bucket, "promote", f"multi-arch/{digest}", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "index": RELEASED.simple,
+        "ledger_entry": 2,
+        "tiers": {"gfx942": "compiled", "gfx950": "compiled"},
+        "bypasses": [],
+        "new": False,
+        "warnings": [],
+    }
+
+
 def test_what_a_rollback_leaves_out_is_told(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(bucket, "quarantine", "multi-arch/2", "--reason", "leaks") == 0
     assert run(bucket, "rollback", "multi-arch", "--to", "2", "--reason", "back") == 0
