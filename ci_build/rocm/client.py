@@ -93,6 +93,12 @@ def canonical(url: str) -> str:
     return urlunsplit(parts._replace(path=parts.path.replace("+", "%2B") or "/", fragment=""))
 
 
+def without_user(url: str) -> str:
+    """The URL without user and password."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
 class Client:
     """Connections to servers.
 
@@ -145,7 +151,7 @@ class Client:
             wanted = {"Accept-Encoding": "identity", "User-Agent": "jax-rocm-release", **headers}
             if parts.username is not None and parts.hostname == origin.hostname:
                 wanted |= make_headers(basic_auth=f"{unquote(parts.username)}:{unquote(parts.password or '')}")
-            bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+            bare = without_user(url)
             timeout = urllib3.Timeout(connect=self.patience.connect, read=self.patience.read)
             try:
                 response = self._pool(bare).request(
