@@ -26,6 +26,7 @@ class Behaviour:
         pause: seconds before each 64 kB of a body.
         longer: Content-Length says so many bytes more than there are (or fewer).
         answers: statuses to answer with before it does what it should.
+        answers_later: the same, after it has ended a connection for the first time.
         moved: path -> where it redirects to.
         etag: it tells an ETag; with `restless` another one at each request.
         plain_plus: a `+` in the URL is a blank, as with some object stores.
@@ -38,6 +39,7 @@ class Behaviour:
     pause: float = 0
     longer: int = 0
     answers: list[int] = field(default_factory=list)
+    answers_later: list[int] = field(default_factory=list)
     moved: dict[str, str] = field(default_factory=dict)
     etag: bool = True
     restless: bool = False
@@ -94,6 +96,7 @@ class _Handler(BaseHTTPRequestHandler):
         limit = len(body)
         if told.drop_after and told.drops > 0 and limit > told.drop_after:
             told.drops -= 1
+            told.answers += told.answers_later
             limit, self.close_connection = told.drop_after, True
         for at in range(0, limit, 65536):
             time.sleep(told.pause)

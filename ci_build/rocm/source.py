@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from ci_build.errors import InputError, RequestError
 from ci_build.model import GfxTarget, Progress
 from ci_build.rocm.client import Client, canonical, without_user
-from ci_build.rocm.extract import format_of
+from ci_build.rocm.extract import Contents, format_of
 from ci_build.rocm.facts import RocmFacts, problems, read_facts, selection
 from ci_build.rocm.listing import MULTIARCH, parse_name
 from ci_build.rocm.lock import RocmLock, differences, load_lock, make_lock, write_lock
@@ -66,11 +66,13 @@ class Rocm:
 
     Attributes:
         root: the prefix; nobody may write there.
+        contents: what was unpacked; None for a folder.
         trust: why its bytes are believed to be the right ones, for people.
         notes: what people should know about it.
     """
 
     root: Path
+    contents: Contents | None
     facts: RocmFacts
     lock: RocmLock
     trust: str
@@ -156,7 +158,7 @@ def obtain(asked: Asked, gfx: GfxNames, store: RocmStore, client: Client, *, pro
         notes = (*notes, *worse)
     if asked.lock is not None and not asked.locked:
         write_lock(asked.lock, lock)
-    return Rocm(root=root, facts=facts, lock=lock, trust=trust, notes=notes)
+    return Rocm(root=root, contents=contents, facts=facts, lock=lock, trust=trust, notes=notes)
 
 
 def _recorded(source: str) -> str:

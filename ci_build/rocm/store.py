@@ -3,6 +3,7 @@
     parts/<sha256 of the URL>/     what has arrived so far of a tarball, a prefix of it
     tarballs/<sha256>/<name>       tarballs that arrived whole
     trees/<sha256>-<selection>/    tree.json, contents.json, and the tree itself in rocm/
+    origins/<sha256 of the URL>    what a server said of a file that came whole, and its sha256
 
 A folder of `trees` gets its name when it is complete. Whoever uses or makes one holds a shared lock on the folder, so
 that nobody else takes it for garbage; locks end with their process.
@@ -114,17 +115,23 @@ class RocmStore:
         Raises:
             InputError: it cannot be had, or has another sha256; ArchiveError: it cannot be unpacked.
         """
+        origin = self.root / "origins" / hashlib.sha256(url.encode()).hexdigest()
+        unpinned = not sha256
+        if unpinned:
+            sha256 = _unchanged(origin, RemoteFile(client, url))
         if sha256 and (tree := self.find(sha256, selection)):
             return tree
         if sha256 and (kept := self.root / "tarballs" / sha256 / name).is_file():
             os.utime(kept.parent)
             return self.from_file(kept, selection, sha256=sha256)
-        part = self.root / "parts" / hashlib.sha256(url.encode()).hexdigest()
+        part = self.root / "parts" / origin.name
         part.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(part.with_suffix(".lock")):
             part.mkdir(exist_ok=True)
             if sha256 and (tree := self.find(sha256, selection)):  # another run had the lock, and has finished
                 return tree
+            if unpinned:
+                sha256 = ""
             try:
                 return self._fetch(client, url, name, selection, part, sha256)
             except ChangedError:
@@ -153,6 +160,9 @@ class RocmStore:
             final.mkdir(parents=True, exist_ok=True)
             data.replace(final / name)
         shutil.rmtree(part, ignore_errors=True)
+        origin = self.root / "origins" / part.name
+        origin.parent.mkdir(exist_ok=True)
+        origin.write_text(json.dumps({"sha256": tree.sha256, **asdict(remote.version)}), encoding="utf-8")
         return tree
 
     def _arriving(self, remote: RemoteFile, hashed: Hash, part: Path, begun: int) -> Iterator[bytes]:
@@ -275,6 +285,17 @@ def _load(entry: Path) -> StoredTree | None:
         return StoredTree(root=entry / "rocm", sha256=marker["sha256"], size=marker["size"], contents=contents)
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _unchanged(origin: Path, remote: RemoteFile) -> str:
+    """The sha256 of what came from there before, if the server says that it is still the same; else empty."""
+    try:
+        before = json.loads(origin.read_text(encoding="utf-8"))
+        sha256, version = str(before.pop("sha256")), Version(**before)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return ""
+    # Without a validator nothing says that equal sizes are equal files.
+    return sha256 if (version.etag or version.modified) and remote.probe() == version else ""
 
 
 def _known(part: Path) -> Version | None:
