@@ -173,7 +173,7 @@ def _expected(asked: Asked, pinned: RocmLock | None, client: Client) -> tuple[st
         raise RequestError(f"--therock-sha256 {asked.sha256!r} is no sha256.", hint="Give 64 hexadecimal digits.")
     if given:
         return given, "its sha256 is the one that was given"
-    if pinned is not None and pinned.sha256:
+    if pinned is not None and pinned.sha256 and (asked.locked or is_url(asked.source)):
         return pinned.sha256, f"its sha256 is the one in {asked.lock}"
     if is_url(asked.source):
         if (beside := client.text(canonical(asked.source) + ".sha256", limit=1 << 16)) is not None and (
@@ -202,7 +202,7 @@ def _stored(asked: Asked, store: RocmStore, client: Client, sha256: str, source:
 
 
 def _compare(asked: Asked, pinned: RocmLock | None, found: RocmLock) -> None:
-    """What is locked has to be there: always with --locked; the tarball's bytes in any case."""
+    """With --locked everything has to be as it was; the bytes behind a URL were compared in any case."""
     if pinned is None or not asked.locked:
         return
     if wrong := differences(pinned, found):

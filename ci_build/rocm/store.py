@@ -38,6 +38,10 @@ _FORMAT = 1
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
+class WrongDigestError(InputError):
+    """A tarball that is another one than the one that was asked for."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredTree:
     """A complete tree.
@@ -98,9 +102,12 @@ class RocmStore:
         Args:
             sha256: what it has to be, where that is known.
         """
-        if sha256 and (tree := self.find(sha256, selection)):
-            return tree
         hashed, size = hashlib.sha256(), path.stat().st_size
+        if any(_size(entry) == size for entry in self.root.glob("trees/[!.]*")):
+            with path.open("rb", buffering=0) as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+            if sha256 in ("", found) and (tree := self.find(found, selection)):
+                return tree
         self._progress.step(f"unpack {path.name}")
         feed = Feed(self._told(_read(path, hashed), size))
         return self._unpack(feed, path.name, hashed, selection, expected=sha256, where=str(path))
@@ -113,7 +120,7 @@ class RocmStore:
             sha256: what it has to be, where that is known.
 
         Raises:
-            InputError: it cannot be had, or has another sha256; ArchiveError: it cannot be unpacked.
+            InputError: it cannot be had, or has another sha256 (WrongDigestError); ArchiveError: it cannot be unpacked.
         """
         origin = self.root / "origins" / hashlib.sha256(url.encode()).hexdigest()
         unpinned = not sha256
@@ -152,7 +159,7 @@ class RocmStore:
         feed = Feed(self._arriving(remote, hashed, part, begun), remote.halt)
         try:
             tree = self._unpack(feed, name, hashed, selection, expected=expected, where=without_credentials(url))
-        except ArchiveError:
+        except (ArchiveError, WrongDigestError):
             data.unlink(missing_ok=True)
             raise
         if self._keep:
@@ -199,7 +206,7 @@ class RocmStore:
             with feed:
                 contents = extract(feed, format_of(name), work / "rocm", wanted=selection.wanted)
             if expected and hashed.hexdigest() != expected:
-                raise ArchiveError(
+                raise WrongDigestError(
                     f"{where} has sha256 {hashed.hexdigest()}, not {expected}.",
                     hint="If it was replaced on purpose, give the new sha256 or remove it from rocm.lock.",
                 )
@@ -285,6 +292,14 @@ def _load(entry: Path) -> StoredTree | None:
         return StoredTree(root=entry / "rocm", sha256=marker["sha256"], size=marker["size"], contents=contents)
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _size(entry: Path) -> int:
+    """Of the tarball that a tree was unpacked from; -1 where there is no tree."""
+    try:
+        return int(json.loads((entry / "tree.json").read_text(encoding="utf-8"))["size"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return -1
 
 
 def _unchanged(origin: Path, remote: RemoteFile) -> str:

@@ -18,7 +18,7 @@ from ci_build.errors import ArchiveError, InputError
 from ci_build.report import Reporter
 from ci_build.rocm.client import Client, Patience
 from ci_build.rocm.facts import selection
-from ci_build.rocm.store import RocmStore, StoredTree
+from ci_build.rocm.store import RocmStore, StoredTree, WrongDigestError
 from ci_build.rocm.treefiles import differences, in_use
 from tests.file_server import Behaviour, serving
 from tests.made_rocm import NAME, make_rocm, tarball
@@ -161,7 +161,7 @@ def test_without_a_tarball_cache_only_the_tree_is_on_disk(tmp_path: Path, data: 
 
 
 def test_another_sha256_is_refused_and_leaves_nothing(tmp_path: Path, data: bytes) -> None:
-    with serving(Behaviour(files={PATH: data})) as told, pytest.raises(ArchiveError, match="has sha256"):
+    with serving(Behaviour(files={PATH: data})) as told, pytest.raises(WrongDigestError, match="has sha256"):
         from_url(told, tmp_path, sha256="0" * 64)
     assert names(tmp_path / "trees") == []
     assert not list(tmp_path.rglob("data"))
@@ -220,7 +220,7 @@ def test_local_tarballs_are_unpacked_and_hashed(tmp_path: Path, data: bytes) -> 
     tree = store(tmp_path / "store").from_file(file, selection(full=False))
     assert tree.sha256 == hashlib.sha256(data).hexdigest()
     assert differences(tree.root, tree.contents) == ()
-    with pytest.raises(ArchiveError, match="has sha256"):
+    with pytest.raises(WrongDigestError, match="has sha256"):
         store(tmp_path / "store").from_file(file, selection(full=False), sha256="1" * 64)
 
 
