@@ -6,29 +6,20 @@ Decompression and writing run side by side.
 
 from __future__ import annotations
 
-import io
 import json
-import lzma
 import os
-import queue
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
 
-import zstandard
-from isal import igzip, isal_zlib
+from isal import isal_zlib
 
 from ci_build.errors import ArchiveError, RequestError
+from ci_build.rocm.decompress import Stream, decompressed
 from ci_build.rocm.tar import Blocks, Entry, Kind, entries, padding
 
 FORMATS = {".tar.gz": "gz", ".tgz": "gz", ".tar.xz": "xz", ".txz": "xz", ".tar.zst": "zst", ".tzst": "zst"}
 """Endings of the archives that can be read."""
-_PIECE = 1 << 20
-_PIECES = 8
-_SIP = 4096
 _LONGEST_END = 1 << 20
 """Bytes after the end mark: tar fills up records of 10 kB, others of more."""
 _READ_ONLY = 0o555
@@ -37,16 +28,6 @@ _LONGEST_NAME = 255
 _DEEPEST = 64
 
 Wanted = Callable[[str], bool]
-
-
-class Stream(Protocol):
-    """Bytes that are read once."""
-
-    def read(self, count: int = -1, /) -> bytes | None:
-        """At most so many; none at the end."""
-
-    def close(self) -> None:
-        """May be called while another thread reads, and ends that."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +86,7 @@ def extract(
     Raises:
         ArchiveError: damaged, unsafe, ambiguous or too large. What was written until then is of no use.
     """
-    with _decompressed(stream, compression) as pieces, _Tree(into, limits or Limits()) as tree:
+    with decompressed(stream, compression) as pieces, _Tree(into, limits or Limits()) as tree:
         blocks = Blocks(pieces)
         for entry in entries(blocks):
             tree.add(entry, blocks, wanted)
@@ -115,106 +96,6 @@ def extract(
                 raise ArchiveError("The archive holds something behind its end.", hint="Do not use it.")
         tree.finish()
         return tree.contents
-
-
-@contextmanager
-def _decompressed(stream: Stream, compression: str) -> Iterator[Iterator[memoryview]]:
-    """Pieces of the plain stream, made by a thread; each is good until the next one is asked for."""
-    free: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
-    full: queue.SimpleQueue[tuple[bytearray, int] | BaseException] = queue.SimpleQueue()
-    stopped = threading.Event()
-    for _ in range(_PIECES):
-        free.put(bytearray(_PIECE))
-
-    def work() -> None:
-        try:
-            with _plain(stream, compression) as plain:
-                while not stopped.is_set():
-                    buffer = free.get()
-                    count = plain.readinto(buffer)
-                    full.put((buffer, count))
-                    if not count:
-                        return
-        except BaseException as error:
-            full.put(error)
-
-    def pieces() -> Iterator[memoryview]:
-        while True:
-            got = full.get()
-            if isinstance(got, BaseException):
-                raise _as_archive_error(got, compression) from got
-            buffer, count = got
-            if not count:
-                return
-            yield memoryview(buffer)[:count]
-            free.put(buffer)
-
-    thread = threading.Thread(target=work, name="decompress", daemon=True)
-    thread.start()
-    try:
-        yield pieces()
-    except BaseException:
-        stream.close()  # wakes the thread where it waits for bytes
-        raise
-    finally:
-        stopped.set()
-        free.put(bytearray(_PIECE))
-        thread.join()
-
-
-def _plain(stream: Stream, compression: str) -> io.BufferedIOBase:
-    reader: Any
-    source: Any = stream
-    match compression:
-        case "gz":
-            reader = igzip.IGzipFile(None, "rb", fileobj=source)  # type: ignore[no-untyped-call]
-        case "xz":
-            reader = lzma.LZMAFile(source)  # noqa: SIM115 - closed by the caller
-        case _:
-            reader = _Zstandard(source)
-    return cast("io.BufferedIOBase", reader)
-
-
-class _Zstandard(io.RawIOBase):
-    """One or more frames; unlike the library's own reader it knows when the last one is cut off."""
-
-    def __init__(self, source: Stream) -> None:
-        self._source = source
-        self._frame: zstandard.ZstdDecompressionObj | None = None
-        self._input = self._output = memoryview(b"")
-
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def readinto(self, buffer: Any, /) -> int:  # noqa: ANN401 - any buffer
-        """The next plain bytes; 0 at the end."""
-        while not self._output:
-            if not self._input:
-                self._input = memoryview(self._source.read(_PIECE) or b"")
-                if not self._input:
-                    if self._frame is not None:
-                        raise EOFError("it ends too early")
-                    return 0
-            if self._frame is None:
-                self._frame = zstandard.ZstdDecompressor().decompressobj()
-            # A few bytes may stand for very many.
-            some, self._input = self._input[:_SIP], self._input[_SIP:]
-            self._output = memoryview(self._frame.decompress(some))
-            if self._frame.eof:
-                self._input = memoryview(self._frame.unused_data + bytes(self._input))
-                self._frame = None
-        count = min(len(buffer), len(self._output))
-        buffer[:count] = self._output[:count]
-        self._output = self._output[count:]
-        return count
-
-
-def _as_archive_error(error: BaseException, compression: str) -> BaseException:
-    damage: tuple[Any, ...] = (EOFError, lzma.LZMAError, zstandard.ZstdError, isal_zlib.error, igzip.BadGzipFile)
-    if isinstance(error, damage):
-        return ArchiveError(f"The archive is damaged: as {compression} it fails: {error}.", hint="Fetch it again.")
-    return error
 
 
 class _Tree:
