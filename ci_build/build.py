@@ -19,6 +19,7 @@ from ci_build.units import human
 if TYPE_CHECKING:
     from ci_build.execute import Made
     from ci_build.plan import BuildPlan
+    from ci_build.rocm.source import Asked
 
 _ENGINES = ("docker", "podman")
 
@@ -30,18 +31,35 @@ def make_plan(settings: options.Settings, reporter: Reporter, *tables: str) -> B
         NoContainerEngineError: a build from source was asked for and no engine is there.
         InputError: there is no readable ROCm or manifest where it should be.
     """
+    from ci_build import plan, targets, therock
+
+    asked = therock.find_source(settings, reporter, *tables)
+    if asked is not None and settings.get("payload", *tables).value == Payload.SOURCE:
+        therock.suggest(settings, asked)
     request, warnings = options.build_request(settings, *tables)
     for text in warnings:
         reporter.warning(text)
+    rocm = b"" if asked is None else _rocm(settings, therock.for_request(asked, request), reporter, *tables)
     if request.payload is Payload.SOURCE:
         _refuse_source()
-    from ci_build import plan, targets
-
     for finding in targets.warnings_for(request.targets or ()):
         reporter.warning(f"{finding.message} {finding.remedy}")
-    manifest = _rocm_manifest(settings, request, reporter)
+    manifest = rocm or _rocm_manifest(settings, request, reporter)
     digest = hashlib.sha256(manifest).hexdigest() if manifest else ""
     return plan.make_plan(replace(request, rocm_manifest=digest), rocm_manifest=manifest)
+
+
+def _rocm(settings: options.Settings, asked: Asked, reporter: Reporter, *tables: str) -> bytes:
+    """The manifest of a ROCm that is fetched, verified and locked; in a dry run only its name is looked at."""
+    from ci_build import therock
+    from ci_build.rocm.source import check_name
+    from ci_build.wheel.manifest import dump_manifest
+
+    check_name(asked, therock.gfx_names())
+    if settings.flag("dry_run"):
+        reporter.line(f"would fetch what is missing of {asked.source}, verify it and lock it in {asked.lock}")
+        return b""
+    return dump_manifest(therock.obtain_rocm(settings, reporter, asked, *tables).facts.manifest)
 
 
 def _rocm_manifest(settings: options.Settings, request: BuildRequest, reporter: Reporter) -> bytes:

@@ -53,7 +53,7 @@ class InputError(CiBuildError):
 
 
 class ArchiveError(CiBuildError):
-    """A wheel archive that is damaged, ambiguous or unsafe to unpack."""
+    """A wheel or a tarball that is damaged, ambiguous or unsafe to unpack."""
 
     exit_code = 7
 

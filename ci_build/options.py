@@ -53,7 +53,16 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--no-rocm-version-extra",), {"is_flag": True, "default": None, "help": "Leave +rocm… out of versions."}),
     (("--no-strip",), {"is_flag": True, "default": None, "help": "Keep symbol tables inside the libraries."}),
     (("--compiler",), {"type": click.Choice(["clang", "gcc"]), "help": "Host compiler of a source build."}),
-    (("--therock-path",), {"metavar": "URL|FILE|DIR", "help": "ROCm of a source build: tarball or folder."}),
+    (("--therock-path",), {"metavar": "URL|FILE|DIR", "help": "The ROCm: a tarball or a folder."}),
+    (("--therock",), {"metavar": "nightly|latest|X.Y.Z", "help": "The ROCm: the newest such build of a listing."}),
+    (("--family",), {"metavar": "NAME,…", "help": "Families that it has to hold, such as gfx94X-dcgpu."}),
+    (("--therock-listing",), {"metavar": "URL", "help": "The page that lists the builds."}),
+    (("--therock-sha256",), {"metavar": "HEX", "help": "What the tarball's sha256 has to be."}),
+    (("--rocm-lock",), {"metavar": "FILE", "help": "Where the ROCm is written down exactly."}),
+    (("--locked",), {"is_flag": True, "default": None, "help": "Refuse any ROCm but the one in the lock."}),
+    (("--rocm-full",), {"is_flag": True, "default": None, "help": "Unpack also what no build needs."}),
+    (("--no-tarball-cache",), {"is_flag": True, "default": None, "help": "Keep no copy of the tarball."}),
+    (("--cache-limit",), {"metavar": "SIZE", "help": "Size that the ROCms in the cache may have, such as 60GB."}),
     (("--rocm-build-job",), {"metavar": "NAME", "help": "ROCm of a source build: an internal build job."}),
     (("--rocm-build-num",), {"metavar": "N", "help": "Number of that job's build."}),
     (("--xla-source-dir",), {"metavar": "DIR", "help": "XLA checkout for a source build."}),
@@ -70,7 +79,6 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
 )  # fmt: skip
 
 REFUSED_WITH_PUBLISHED = (
-    "therock_path",
     "rocm_build_job",
     "rocm_build_num",
     "xla_source_dir",
@@ -173,6 +181,7 @@ class Settings:
         self, after: Mapping[str, Any], before: Mapping[str, Any], environ: Mapping[str, str] | None = None
     ) -> None:
         self._given: dict[str, Setting] = {}
+        self._suggested: dict[str, Setting] = {}
         environ = os.environ if environ is None else environ
         for name in sorted({*after, *before, *option_names()}):
             flag = "--" + name.replace("_", "-")
@@ -184,10 +193,15 @@ class Settings:
             elif environ.get(variable):
                 self._given[name] = Setting(value=environ[variable], origin=variable)
 
+    def suggest(self, name: str, value: Any, *, origin: str) -> None:  # noqa: ANN401 - any option's value
+        """A value that counts where nobody gave one, before the defaults do."""
+        self._suggested[name] = Setting(value=value, origin=origin)
+
     def get(self, name: str, *tables: str) -> Setting:
-        """One option: as given, else from the first of the named tables of defaults.toml that has it, else None."""
-        if name in self._given:
-            return self._given[name]
+        """One option: as given, else suggested, else of the first of the named tables of defaults.toml that has it."""
+        for known in (self._given, self._suggested):
+            if name in known:
+                return known[name]
         for table in tables:
             if name in defaults().get(table, {}):
                 return Setting(value=defaults()[table][name], origin=f"defaults.toml [{table}]")
@@ -251,8 +265,12 @@ def _source_problems(settings: Settings) -> list[str]:
     problems = []
     if settings.given("rocm_build_num") and not settings.given("rocm_build_job"):
         problems.append("--rocm-build-num needs --rocm-build-job.")
-    if settings.given("therock_path") and (settings.given("rocm_build_job") or settings.given("rocm_build_num")):
-        problems.append("--therock-path excludes --rocm-build-job and --rocm-build-num.")
+    job = settings.given("rocm_build_job") or settings.given("rocm_build_num")
+    problems += [
+        f"--{name.replace('_', '-')} excludes --rocm-build-job and --rocm-build-num."
+        for name in ("therock_path", "therock")
+        if job and settings.given(name)
+    ]
     return problems
 
 
@@ -372,6 +390,17 @@ def cache_dir(settings: Settings) -> Path:
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("jax-rocm-release"))
+
+
+def proxy_of(url: str) -> str | None:
+    """The proxy that the environment names for a URL: http_proxy, https_proxy, all_proxy, no_proxy."""
+    from urllib.parse import urlsplit
+    from urllib.request import getproxies_environment, proxy_bypass
+
+    parts, proxies = urlsplit(url), getproxies_environment()
+    if proxy_bypass(parts.hostname or ""):
+        return None
+    return proxies.get(parts.scheme) or proxies.get("all")
 
 
 def actor() -> str:

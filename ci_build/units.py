@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
+from ci_build.errors import RequestError
+
+_POWERS = {"b": 0, "kb": 1, "mb": 2, "gb": 3, "tb": 4}
+
 
 def human(size: float) -> str:
     """A size in bytes as people write it: 154.4 MB (powers of 1000, as package indexes show them)."""
@@ -10,3 +16,15 @@ def human(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.2f} GB"
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size as people write it: 60GB, 500 MB, 1000 (powers of 1000).
+
+    Raises:
+        RequestError: it is no size.
+    """
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?B)?\s*", text, re.IGNORECASE)
+    if found is None:
+        raise RequestError(f"{text!r} is not a size.", hint="Write it like 60GB.")
+    return int(float(found[1]) * 1000 ** _POWERS[(found[2] or "B").lower()])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ci_build.cli.common import LazyGroup, State
+from ci_build.cli.common import LazyGroup, State, print_json
 
 
 @click.command("manifest")
@@ -37,8 +37,80 @@ def manifest(state: State, tree: Path, out: Path | None, rocm_version: str | Non
     )
 
 
+@click.command("list")
+@click.option("--family", metavar="NAME", help="Only this family, such as gfx94X-dcgpu.")
+@click.option("--therock-listing", metavar="URL", help="The page that lists the builds.")
+@click.option("--limit", metavar="N", default=20, show_default=True, help="At most so many; 0 shows all.")
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@click.pass_obj
+def list_builds(state: State, family: str | None, therock_listing: str | None, limit: int, *, as_json: bool) -> None:
+    """List the builds that `--therock` chooses from, newest first."""
+    from ci_build import therock
+    from ci_build.report import print_table
+
+    connections = therock.client()
+    try:
+        builds = therock.listing(state.settings({"therock_listing": therock_listing}), connections, "build")
+    finally:
+        connections.close()
+    shown = [build for build in builds if family in (None, build.family)]
+    shown = shown[: limit or None]
+    if as_json:
+        print_json(shown)
+    else:
+        rows = [(build.version, build.family, build.url) for build in shown]
+        print_table(("version", "family", "URL"), rows)
+
+
+_LOCK = click.argument("lock", metavar="[LOCK]", default="rocm.lock", type=click.Path(path_type=Path))
+
+
+@click.command("show")
+@_LOCK
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+def show(lock: Path, *, as_json: bool) -> None:
+    """Show which ROCm is locked."""
+    from ci_build.errors import RequestError
+    from ci_build.rocm.lock import load_lock
+    from ci_build.units import human
+
+    known = load_lock(lock)
+    if known is None:
+        raise RequestError(f"There is no {lock}.", hint="A build with --therock-path makes it.")
+    if as_json:
+        print_json(known)
+        return
+    families = f" for {', '.join(known.families)}" if known.families else ""
+    click.echo(f"ROCm {known.version}{families}, {known.compiler}")
+    click.echo(f"from {known.source}")
+    if known.sha256:
+        click.echo(f"sha256 {known.sha256}, {human(known.size)}")
+    click.echo(f"kernels for {', '.join(known.targets) or 'no target'}")
+    click.echo(f"{len(known.device_libraries)} device libraries, {len(known.libraries)} shared libraries:")
+    for soname, version in known.libraries.items():
+        click.echo(f"  {soname} {version}".rstrip())
+
+
+@click.command("verify")
+@_LOCK
+@click.option("--cache-dir", metavar="DIR", help="The cache, if it is not the default one.")
+@click.pass_obj
+def verify(state: State, lock: Path, cache_dir: str | None) -> None:
+    """Compare the ROCm of a lock, every file of it, with what was locked; it is fetched if it is not there."""
+    from ci_build import therock
+
+    reporter = state.reporter()
+    rocm = therock.verify(state.settings({"cache_dir": cache_dir}), reporter, lock, "build")
+    reporter.line(f"{rocm.root} is what {lock} says")
+
+
 rocm = LazyGroup(
     name="rocm",
-    help="Work with ROCm as it is installed.",
-    lazy={"manifest": "ci_build.cli.rocm:manifest"},
+    help="Find, check and list ROCm as builds use it.",
+    lazy={
+        "list": "ci_build.cli.rocm:list_builds",
+        "show": "ci_build.cli.rocm:show",
+        "verify": "ci_build.cli.rocm:verify",
+        "manifest": "ci_build.cli.rocm:manifest",
+    },
 )

@@ -6,6 +6,7 @@ site-packages with the `_rocm_sdk_*` packages of the rocm-sdk wheels.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -165,9 +166,15 @@ def _version(prefixes: tuple[Path, ...], given: str, *, required: bool) -> str:
             f"{prefixes[0]} does not say which ROCm it is: there is no {VERSION_FILE}.",
             hint="Give --rocm-version X.Y.Z.",
         )
-    if len(told) > 1 or (given and told and told != {given}):
+    # A nightly 7.10.0a20251120 writes no more than 7.10.0 there.
+    if len(told) > 1 or (given and told and not told <= {given, _release(given)}):
         raise RequestError(
             f"{files[0]} says ROCm {', '.join(sorted(told))}{f', not {given}' if given else ''}.",
             hint="Name the tree of one ROCm, and its own version or none.",
         )
     return given or next(iter(told), "")
+
+
+def _release(version: str) -> str:
+    """Its numbers alone: 7.10.0 of 7.10.0a20251120."""
+    return re.split(r"[^0-9.]", version, maxsplit=1)[0].rstrip(".")

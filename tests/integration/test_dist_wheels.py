@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from ci_build.model import load_wheel_set
+from tests.made_rocm import make_rocm
 
 pytestmark = pytest.mark.network
 ROOT = Path(__file__).resolve().parents[2]
@@ -207,7 +208,8 @@ def test_dry_run_touches_nothing(tmp_path: Path) -> None:
 
 def test_the_seeds_command_without_a_container_engine_says_how_to_go_on(tmp_path: Path) -> None:
     argv = [*CI_BUILD, "--compiler=clang", "--python-versions=3.12", "--rocm-version=7.10.0a20251120"]
-    argv += ["--therock-path=/opt/rocm", "dist_wheels"]
+    rocm = make_rocm(tmp_path / "rocm", told="7.10.0")
+    argv += [f"--therock-path={rocm}", "--targets=gfx942", f"--cache-dir={tmp_path / 'cache'}", "dist_wheels"]
     env = {**os.environ, "PATH": str(tmp_path)}
     done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env, cwd=tmp_path)
     assert done.returncode == 5

@@ -1,0 +1,194 @@
+"""Our download and extraction of a ROCm tarball beside the stock tools, from a server on loopback; ratios of one run.
+
+    python -m benchmarks.fetch [--size GB] [--repeat N] [--only CASE ...] [--json FILE] [--check] [--work FOLDER]
+
+The tarball is made up like one of TheRock's: as many files as it has, of the sizes that they have there, with slices
+of real programs in them. Every case runs in a process of its own, in a fresh folder; trees are removed at the end, for
+removing one slows the next case down. Of several runs the fastest counts. Ours always checks the sha256, curl never.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.measure import Cost, measure, note, settle
+from benchmarks.repair import Goal, goal_line
+
+ROOT = Path(__file__).resolve().parents[1]
+NAME = "therock-dist-linux-gfx94X-dcgpu-7.10.0a20251120.tar.gz"
+
+
+STOCK = "curl -sSf '{url}' | tar xz -C '{folder}/tree'"
+STOCK_PART = f"{STOCK} --wildcards " + " ".join(
+    f"--exclude './{path}'" for path in ("lib/rocblas/*", "lib/hipblaslt/*", "share/*", "lib/llvm/lib/*.a")
+)
+ARIA2 = "aria2c -q -x4 -s4 -d '{folder}' -o a.tar.gz '{url}' && tar -I pigz -xf '{folder}/a.tar.gz' -C '{folder}/tree'"
+CASES = {
+    "curl": ("curl | tar xz", ("bash", "-o", "pipefail", "-c", STOCK)),
+    "curl-part": ("curl | tar xz, without what no build needs", ("bash", "-o", "pipefail", "-c", STOCK_PART)),
+    "aria2": ("aria2c -x4, then tar -I pigz", ("bash", "-c", ARIA2)),
+    "full": ("ours: everything, sha256 checked", ("full", "drop")),
+    "full-keep": ("ours: the same, tarball kept", ("full", "keep")),
+    "build": ("ours: what a build needs, sha256 checked", ("build", "drop")),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """What a case took.
+
+    Attributes:
+        copy: most bytes of the tarball on disk at any time.
+    """
+
+    key: str
+    what: str
+    cost: Cost
+    copy: int
+
+
+def make_tarball(path: Path, gigabytes: float) -> str:
+    """Write the tarball and return its sha256; in a process of its own, for this one has to stay small."""
+    argv = [sys.executable, "-m", "benchmarks.fetch_tarball", str(path), str(gigabytes)]
+    note(subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip())
+    with path.open("rb") as data:
+        return hashlib.file_digest(data, "sha256").hexdigest()
+
+
+@contextmanager
+def server(file: Path) -> Iterator[str]:
+    """Serve a file from another process; gives its URL."""
+    argv = [sys.executable, "-m", "benchmarks.fetch_cases", "serve", str(file)]
+    with subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+        process.communicate()
+
+
+def run(key: str, url: str, folder: Path, sha256: str, environment: Mapping[str, str]) -> Result:
+    """Run one case once."""
+    what, words = CASES[key]
+    (folder / "tree").mkdir(parents=True)
+    if words[0] == "bash":
+        argv = [word.format(url=url, folder=folder) for word in words]
+    else:
+        argv = [sys.executable, "-m", "benchmarks.fetch_cases", "fetch", url, str(folder), *words, sha256]
+    os.sync()
+    with _watched(folder) as most:
+        cost, _ = measure(argv, folder=ROOT, log=folder / "output.log", environment=environment)
+    return Result(key=key, what=what, cost=cost, copy=most[0])
+
+
+@contextmanager
+def _watched(folder: Path) -> Iterator[list[int]]:
+    """Look several times a second how much of a tarball lies there; the largest number is kept."""
+    most, stop = [0], threading.Event()
+
+    def look() -> None:
+        while not stop.wait(0.1):
+            sizes = [0]
+            for pattern in ("*.tar.gz", "store/parts/*/data", "store/tarballs/*/*"):
+                sizes += [path.stat().st_size for path in folder.glob(pattern) if path.exists()]
+            most[0] = max(most[0], sum(sizes))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield most
+    finally:
+        stop.set()
+        thread.join()
+
+
+def goals(results: Mapping[str, Result]) -> list[Goal]:
+    """Every goal whose cases were run."""
+    found = []
+
+    def faster(what: str, slow: str, fast: str, limit: float | None) -> None:
+        if {slow, fast} <= results.keys():
+            value = results[slow].cost.wall / results[fast].cost.wall
+            found.append(Goal(what=what, value=value, unit="x", limit=limit, at_least=True))
+
+    faster("everything: faster than curl | tar xz", "curl", "full", 2)
+    faster("everything: faster than aria2c + pigz", "aria2", "full", 1)
+    faster("what a build needs: faster than curl | tar xz", "curl", "build", 2.2)
+    faster("  than curl | tar xz of the same files", "curl-part", "build", None)
+    faster("  with the tarball kept, than curl | tar xz", "curl", "full-keep", None)
+    if {"curl", "full"} <= results.keys():
+        ratio = results["curl"].cost.cpu / results["full"].cost.cpu
+        found.append(
+            Goal(what="everything: CPU time of curl | tar xz", value=ratio, unit="x", limit=2.4, at_least=True)
+        )
+    for key in ("full", "build", "full-keep"):
+        if key in results:
+            peak = results[key].cost.peak_mib * 2**20 / 1e6
+            found.append(Goal(what=f"{key}: peak memory", value=peak, unit=" MB", limit=150, at_least=False))
+    for key in ("full", "build"):
+        if key in results:
+            copy = results[key].copy / 1e6
+            found.append(Goal(what=f"{key}: tarball on disk", value=copy, unit=" MB", limit=0, at_least=False))
+    return found
+
+
+def table(results: Sequence[Result], reached: Sequence[Goal]) -> str:
+    """Both tables as text."""
+    lines = [f"{'case':46} {'wall s':>8} {'cpu s':>8} {'peak MiB':>9} {'copy MB':>8}"]
+    for result in results:
+        cost = result.cost
+        numbers = f"{cost.wall:8.2f} {cost.cpu:8.2f} {cost.peak_mib:9.0f} {result.copy / 1e6:8.0f}"
+        lines.append(f"{result.what:46} {numbers}")
+    return "\n".join((*lines, "", *map(goal_line, reached)))
+
+
+def main() -> int:
+    """Run the cases; returns 1 for `--check` and a missed goal."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", type=float, default=3.0, metavar="GB", help="bytes in the tarball's files")
+    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="runs of each case; the fastest counts")
+    parser.add_argument("--only", nargs="+", choices=CASES, help="run only these cases")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to a file as well")
+    parser.add_argument("--check", action="store_true", help="exit with 1 when a goal is missed")
+    parser.add_argument("--work", type=Path, help="folder for the runs; a temporary one by default")
+    options = parser.parse_args()
+    chosen = [key for key in CASES if key in (options.only or CASES)]
+    if "aria2" in chosen and not (shutil.which("aria2c") and shutil.which("pigz")):
+        note("aria2c or pigz is not installed: left out")
+        chosen.remove("aria2")
+    results: dict[str, Result] = {}
+    base = Path(tempfile.mkdtemp(prefix="fetch-benchmark-", dir=options.work))
+    try:
+        tarball = base / NAME
+        sha256 = make_tarball(tarball, options.size)
+        with server(tarball) as url:
+            for number in range(options.repeat):
+                for key in chosen:
+                    note(f"{CASES[key][0]} …")
+                    settle(tarball)
+                    made = run(key, url, base / f"{key}-{number}", sha256, dict(os.environ))
+                    if key not in results or made.cost.wall < results[key].cost.wall:
+                        results[key] = made
+    finally:
+        subprocess.run(["chmod", "-R", "u+w", base], check=False)
+        shutil.rmtree(base, ignore_errors=True)
+    reached = goals(results)
+    print(table(list(results.values()), reached))
+    if options.json:
+        body = {"results": [asdict(r) for r in results.values()], "goals": [asdict(goal) for goal in reached]}
+        options.json.write_text(json.dumps(body, indent=1))
+    return int(options.check and not all(goal.met for goal in reached))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""`ci_build cache`: what is kept, and what may go."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from ci_build import options
+from ci_build.cli.common import LazyGroup, State, print_json
+
+_CACHE_DIR = click.option("--cache-dir", metavar="DIR", help="The cache, if it is not the default one.")
+
+
+@click.command("ls")
+@_CACHE_DIR
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@click.pass_obj
+def ls(state: State, cache_dir: str | None, *, as_json: bool) -> None:
+    """List what the cache holds, used last first."""
+    from ci_build.cache import entries
+    from ci_build.report import print_table
+    from ci_build.units import human
+
+    found = entries(options.cache_dir(state.settings({"cache_dir": cache_dir})))
+    if as_json:
+        print_json([{"name": e.name, "path": str(e.path), "size": e.size, "used": e.used} for e in found])
+        return
+    rows = [
+        (entry.name, human(entry.size), time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))) for entry in found
+    ]
+    print_table(("entry", "size", "used last"), rows, numeric=(1,))
+    click.echo(f"{len(found)} entries, {human(sum(entry.size for entry in found))}")
+
+
+@click.command("gc")
+@_CACHE_DIR
+@click.option("--limit", metavar="SIZE", default="0", show_default=True, help="Keep so much, what was used last.")
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.pass_obj
+def gc(state: State, cache_dir: str | None, limit: str, *, dry_run: bool) -> None:
+    """Remove what was not used for the longest time; what is in use, or was within the hour, stays."""
+    from ci_build.cache import collect
+    from ci_build.units import human, parse_size
+
+    root = options.cache_dir(state.settings({"cache_dir": cache_dir}))
+    removed = collect(root, limit=parse_size(limit), dry_run=dry_run)
+    for entry in removed:
+        click.echo(f"{'would remove' if dry_run else 'removed'} {entry.name} ({human(entry.size)})")
+    click.echo(f"{len(removed)} entries, {human(sum(entry.size for entry in removed))}")
+
+
+cache = LazyGroup(
+    name="cache",
+    help="What is kept of fetched inputs, ROCm trees and finished steps.",
+    lazy={"ls": "ci_build.cli.cache:ls", "gc": "ci_build.cli.cache:gc"},
+)

@@ -1,0 +1,159 @@
+"""What a ROCm tree is, read off its files: version, compiler, device libraries, kernels for which targets.
+
+`parts.toml` says where things lie. Nothing of the tree is run.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import hashlib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ci_build.errors import InputError
+from ci_build.model import GfxTarget, Progress
+from ci_build.rocm.extract import Contents
+from ci_build.rocm.store import Selection
+from ci_build.rocm.tree import read_tree
+from ci_build.wheel.manifest import Manifest
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RocmFacts:
+    """What a tree is.
+
+    Attributes:
+        version: as its name or the request tells it in full, such as 7.10.0a20251120.
+        compiler: such as `clang 20.0.0git`.
+        device_libraries: path -> sha256.
+        kernels: library, such as rocBLAS -> processors that it has kernels for.
+        manifest: what its shared libraries export.
+    """
+
+    version: str
+    compiler: str
+    device_libraries: Mapping[str, str]
+    kernels: Mapping[str, tuple[str, ...]]
+    manifest: Manifest
+
+
+@functools.cache
+def parts() -> Mapping[str, Any]:
+    """The table `parts.toml`."""
+    return tomllib.loads(Path(__file__).with_name("parts.toml").read_text(encoding="utf-8"))
+
+
+def selection(*, full: bool) -> Selection:
+    """What is taken out of a tarball: what a build needs, or everything."""
+    if full:
+        return Selection(name="full", wanted=lambda _: True)
+    patterns: Sequence[str] = parts()["selection"]["left_out"]
+    left_out = re.compile("|".join(fnmatch.translate(pattern) for pattern in patterns))
+    # Another choice is another tree.
+    digest = hashlib.sha256("\n".join(patterns).encode()).hexdigest()[:8]
+    return Selection(name=f"build.{digest}", wanted=lambda path: left_out.match(path) is None)
+
+
+def read_facts(
+    root: Path, contents: Contents | None, version: str, *, processors: Sequence[str], progress: Progress
+) -> tuple[RocmFacts, tuple[str, ...]]:
+    """Look at a tree.
+
+    Args:
+        contents: everything that its tarball holds; None for a folder, which is looked through instead.
+        version: in full, where it is known; the tree itself may tell less of it.
+        processors: those that may be found in it.
+
+    Returns:
+        The facts, and what people should know about the tree.
+
+    Raises:
+        InputError: it has no compiler or no libraries; RequestError: it is another version.
+    """
+    manifest, notes = read_tree(root, version, progress=progress)
+    names = tuple(contents) if contents is not None else tuple(_kernel_files(root))
+    facts = RocmFacts(
+        version=manifest.rocm_version,
+        compiler=_compiler(root),
+        device_libraries=_device_libraries(root),
+        kernels={library: _processors(library, names, processors) for library in parts()["kernels"]},
+        manifest=manifest,
+    )
+    return facts, notes
+
+
+def problems(
+    facts: RocmFacts, targets: Iterable[GfxTarget], covers: Mapping[str, tuple[str, ...]]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What a build for these targets lacks, and what it only does worse without; a sentence each.
+
+    Args:
+        covers: generic target -> the processors that run its code.
+    """
+    files = {Path(path).name for path in facts.device_libraries}
+    common = parts()["device_libraries"]["common"]
+    lacking, worse = [f"It has no device library {name}." for name in common if name not in files], list[str]()
+    for processor in dict.fromkeys(target.processor for target in targets):
+        if (name := f"oclc_isa_version_{processor.removeprefix('gfx')}.bc") not in files:
+            lacking.append(f"It has no device library for {processor} ({name}).")
+        served = covers.get(processor, (processor,))
+        for library, row in parts()["kernels"].items():
+            if set(served) & set(facts.kernels[library]):
+                continue
+            needed = row.get("always") or set(served) & set(row["targets"])
+            (lacking if needed else worse).append(f"Its {library} has no kernels for {processor}.")
+    return tuple(lacking), tuple(worse)
+
+
+def _compiler(root: Path) -> str:
+    table = parts()["compiler"]
+    if not any((root / program).exists() for program in table["programs"]):
+        raise InputError(
+            f"{root} has no compiler: {' and '.join(table['programs'])} are missing.",
+            hint="Give a whole ROCm, with its developer files.",
+        )
+    for header in table["headers"]:
+        if (root / header).is_file():
+            text = (root / header).read_text(encoding="utf-8", errors="replace")
+            if found := re.search(r'^#define LLVM_VERSION_STRING "([^"]+)"', text, re.MULTILINE):
+                return f"clang {found[1]}"
+    numbers = [path.name for glob in table["resources"] for path in root.glob(glob) if path.name[:1].isdecimal()]
+    if not numbers:
+        raise InputError(f"{root} does not tell the version of its compiler.", hint="Give a whole ROCm.")
+    return f"clang {max(numbers, key=lambda name: [int(part) for part in re.findall(r'[0-9]+', name)])}"
+
+
+def _device_libraries(root: Path) -> dict[str, str]:
+    """Those of the first folder that has some: the others lead to the same."""
+    for glob in parts()["device_libraries"]["folders"]:
+        for folder in sorted(root.glob(glob)):
+            if found := sorted(folder.glob("*.bc")):
+                digests = (hashlib.sha256(path.read_bytes()).hexdigest() for path in found)
+                return {path.relative_to(root).as_posix(): digest for path, digest in zip(found, digests, strict=True)}
+    return {}
+
+
+def _kernel_files(root: Path) -> Iterable[str]:
+    for row in parts()["kernels"].values():
+        for folder in (*row["folders"], row["packs"].partition("/")[0]):
+            for path in (root / folder).rglob("*"):
+                yield path.relative_to(root).as_posix()
+
+
+def _processors(library: str, names: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
+    row = parts()["kernels"][library]
+    pack = re.compile(re.escape(row["packs"]).replace(r"\{target\}", "(gfx[0-9a-f]+)"))
+    folders = tuple(folder + "/" for folder in row["folders"])
+    words: set[str] = set()
+    for name in names:
+        if match := pack.fullmatch(name):
+            words.add(match[1])
+        elif name.startswith(folders):
+            words.update(re.findall(r"gfx[0-9a-f]+", name))
+    # A number of compute units may follow: gfx942130 is gfx942. No processor's name begins another one's.
+    return tuple(processor for processor in known if any(word.startswith(processor) for word in words))

@@ -1,0 +1,117 @@
+"""Names of TheRock's tarballs, and pages that list them."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from urllib.parse import quote, unquote, urljoin
+
+from packaging.version import InvalidVersion, Version
+
+from ci_build.errors import InputError, RequestError
+from ci_build.rocm.client import Client
+
+MULTIARCH = "multiarch"
+"""In the place of a family: all of them."""
+NIGHTLY, LATEST = "nightly", "latest"
+"""The newest of all builds, and the newest that is no pre-release."""
+
+_NAME = re.compile(
+    r"therock-dist-linux-(?P<family>[A-Za-z0-9-]+?)-(?P<version>[0-9]+\.[0-9][^/\\-]*)\.tar\.(?:gz|xz|zst)"
+)
+_LISTED = re.compile(r"therock-dist-linux-[A-Za-z0-9_.+%-]+?\.tar\.(?:gz|xz|zst)(?![A-Za-z0-9_.+%-])")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Build:
+    """One tarball of a listing.
+
+    Attributes:
+        name: its file name.
+        family: such as gfx94X-dcgpu, or `multiarch`.
+    """
+
+    name: str
+    family: str
+    version: str
+    url: str
+
+
+def parse_name(name: str) -> tuple[str, str] | None:
+    """Family and version that a tarball's name tells; None where it is no such name."""
+    found = _NAME.fullmatch(unquote(name))
+    if found is None or _version(found["version"]) is None:
+        return None
+    return found["family"], found["version"]
+
+
+def read_listing(text: str, url: str) -> tuple[Build, ...]:
+    """The tarballs that a page names, newest first, be it HTML, JSON inside a script, or an object store's XML."""
+    builds = {}
+    for match in _LISTED.findall(html.unescape(text)):
+        name = unquote(match)
+        if told := parse_name(name):
+            builds[name] = Build(name=name, family=told[0], version=told[1], url=urljoin(url, quote(name)))
+    return tuple(sorted(builds.values(), key=lambda b: (Version(b.version), b.family, b.name), reverse=True))
+
+
+def list_builds(client: Client, url: str) -> tuple[Build, ...]:
+    """What a listing page offers.
+
+    Raises:
+        InputError: there is no such page, or it names no tarball.
+    """
+    url = url if url.endswith(("/", ".html", ".xml")) or "?" in url else url + "/"
+    text = client.text(url)
+    builds = read_listing(text or "", url)
+    if not builds:
+        raise InputError(
+            f"{url} {'is not there' if text is None else 'names no tarball of TheRock'}.",
+            hint="Give the page that lists them with --therock-listing.",
+        )
+    return builds
+
+
+def choose(builds: Sequence[Build], wish: str, families: Sequence[str]) -> Build:
+    """The newest complete build: one that all families have.
+
+    Args:
+        wish: nightly, latest, or a version.
+
+    Returns:
+        The tarball of the only family, or of several the one that holds all.
+
+    Raises:
+        RequestError: no build is complete.
+    """
+    versions = sorted({build.version for build in builds}, key=Version, reverse=True)
+    match wish:
+        case "nightly":
+            wanted = [version for version in versions if Version(version).is_prerelease]
+        case "latest":
+            wanted = [version for version in versions if not Version(version).is_prerelease]
+        case _:
+            wanted = [version for version in versions if version == wish]
+    for version in wanted:
+        there = {build.family: build for build in builds if build.version == version}
+        if len(families) == 1 and families[0] in there:
+            return there[families[0]]
+        if len(families) > 1 and MULTIARCH in there:
+            return there[MULTIARCH]
+    raise RequestError(
+        f"No build {wish} has {' and '.join(families)} in one tarball.",
+        hint=f"Newest are {_newest(builds)}; see `ci_build rocm list`.",
+    )
+
+
+def _newest(builds: Iterable[Build]) -> str:
+    return ", ".join(f"{build.family} {build.version}" for build in list(builds)[:4])
+
+
+def _version(text: str) -> Version | None:
+    try:
+        return Version(text)
+    except InvalidVersion:
+        return None

@@ -1,0 +1,125 @@
+"""`rocm.lock`: which ROCm it was, exactly, as TOML for people to read and for `--locked` to insist on."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import tomli_w
+
+from ci_build.errors import InputError
+from ci_build.rocm.facts import RocmFacts
+
+SCHEMA = 1
+ROCM_LOCK = "rocm.lock"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RocmLock:
+    """A ROCm, pinned.
+
+    Attributes:
+        source: URL without credentials, or the absolute path of a tarball or a folder.
+        sha256, size: of the tarball; empty and 0 for a folder.
+        families: as its name tells; empty where it has no such name.
+        targets: processors that rocBLAS has kernels for.
+        compiler: such as `clang 20.0.0git`.
+        libraries: soname -> version of the file behind it, such as 7.2.53211, or empty where it tells none.
+        device_libraries: path -> sha256.
+    """
+
+    source: str
+    sha256: str
+    size: int
+    version: str
+    families: tuple[str, ...]
+    targets: tuple[str, ...]
+    compiler: str
+    libraries: Mapping[str, str]
+    device_libraries: Mapping[str, str]
+
+
+def make_lock(facts: RocmFacts, root: Path, *, source: str, sha256: str, size: int, family: str) -> RocmLock:
+    """The lock of a ROCm that was looked at."""
+    return RocmLock(
+        source=source,
+        sha256=sha256,
+        size=size,
+        version=facts.version,
+        families=(family,) if family else (),
+        targets=facts.kernels["rocBLAS"],
+        compiler=facts.compiler,
+        libraries={
+            soname: _library_version(root / library.path) for soname, library in facts.manifest.libraries.items()
+        },
+        device_libraries=dict(facts.device_libraries),
+    )
+
+
+def _library_version(path: Path) -> str:
+    """7.2.53211 of libamdhip64.so.7.2.53211, which libamdhip64.so.7 leads to."""
+    return path.resolve().name.partition(".so.")[2]
+
+
+def differences(locked: RocmLock, found: RocmLock) -> tuple[str, ...]:
+    """What is not as it was locked; a line for each."""
+    lines = []
+    for field in dataclasses.fields(RocmLock):
+        before, now = getattr(locked, field.name), getattr(found, field.name)
+        if isinstance(before, Mapping):
+            lines += [
+                f"{key}: {now.get(key, 'missing')}, locked is {before.get(key, 'nothing')}"
+                for key in sorted({*before, *now})
+                if before.get(key) != now.get(key)
+            ]
+        elif before != now:
+            lines.append(f"{field.name}: {_words(now)}, locked is {_words(before)}")
+    return tuple(lines)
+
+
+def _words(value: object) -> str:
+    return (", ".join(value) if isinstance(value, tuple) else str(value)) or "nothing"
+
+
+def dump_lock(lock: RocmLock) -> str:
+    """As TOML."""
+    body = {key: list(value) if isinstance(value, tuple) else value for key, value in dataclasses.asdict(lock).items()}
+    return "# Written by ci_build; commit it to build against this ROCm and no other (--locked).\n" + tomli_w.dumps(
+        {"schema": SCHEMA, **body}
+    )
+
+
+def load_lock(path: Path) -> RocmLock | None:
+    """Read a lock; None where there is none.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    try:
+        body = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {error}.", hint="Remove it to have it written anew.") from error
+    try:
+        if body.pop("schema") != SCHEMA:
+            raise InputError(f"{path} is of another program's version.", hint="Remove it to have it written anew.")
+        lock = RocmLock(**{**body, "families": tuple(body["families"]), "targets": tuple(body["targets"])})
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} is not a lock: {error!r}.", hint="Remove it to have it written anew.") from error
+    return lock
+
+
+def write_lock(path: Path, lock: RocmLock) -> None:
+    """Write it, unless it says the same already."""
+    text = dump_lock(lock)
+    if path.is_file() and path.read_text(encoding="utf-8") == text:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(path)

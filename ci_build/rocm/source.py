@@ -1,0 +1,213 @@
+"""Where a ROCm comes from -> a tree that was looked at, is what was asked for, and is locked.
+
+A source is a URL, a tarball or a folder. What its name tells is compared before a byte is fetched, what its files
+tell before anything is built.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from ci_build.errors import InputError, RequestError
+from ci_build.model import GfxTarget, Progress
+from ci_build.rocm.client import Client, canonical, without_user
+from ci_build.rocm.extract import Contents, format_of
+from ci_build.rocm.facts import RocmFacts, problems, read_facts, selection
+from ci_build.rocm.listing import MULTIARCH, parse_name
+from ci_build.rocm.lock import RocmLock, differences, load_lock, make_lock, write_lock
+from ci_build.rocm.store import RocmStore, StoredTree
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GfxNames:
+    """What the gfx table says, as far as a ROCm is compared with it.
+
+    Attributes:
+        processors: concrete ones, all that there are.
+        families: family -> its members.
+        covers: generic target -> the processors that run its code.
+    """
+
+    processors: Sequence[str]
+    families: Mapping[str, Sequence[str]]
+    covers: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """What somebody asked for.
+
+    Attributes:
+        source: URL, tarball or folder.
+        version: the ROCm that it has to be; empty takes what is there.
+        targets: what is going to be built; empty where nothing is.
+        sha256: of the tarball, where somebody gave it.
+        full: take everything out of the tarball, not only what a build needs.
+        lock: the file; None locks nothing.
+        locked: refuse what is not as the lock says.
+    """
+
+    source: str
+    version: str = ""
+    targets: tuple[GfxTarget, ...] = ()
+    sha256: str = ""
+    full: bool = False
+    lock: Path | None = None
+    locked: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rocm:
+    """A ROCm that is what was asked for.
+
+    Attributes:
+        root: the prefix; nobody may write there.
+        contents: what was unpacked; None for a folder.
+        trust: why its bytes are believed to be the right ones, for people.
+        notes: what people should know about it.
+    """
+
+    root: Path
+    contents: Contents | None
+    facts: RocmFacts
+    lock: RocmLock
+    trust: str
+    notes: tuple[str, ...]
+
+
+def is_url(source: str) -> bool:
+    """Whether a source is to be fetched."""
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", source) is not None
+
+
+def file_name(source: str) -> str:
+    """The last part of a source's URL or path, decoded."""
+    return unquote(urlsplit(source).path.rpartition("/")[2]) if is_url(source) else Path(source).name
+
+
+def check_name(asked: Asked, gfx: GfxNames) -> str:
+    """Compare what the source's name tells with what was asked for; nothing is fetched for it.
+
+    Returns:
+        The version in full: as the name tells it, else as it was asked for; empty where nobody says.
+
+    Raises:
+        RequestError: every difference at once.
+    """
+    told = parse_name(file_name(asked.source))
+    if told is None:
+        return asked.version
+    family, version = told
+    wrong = []
+    if asked.version and asked.version != version:
+        wrong.append(f"{file_name(asked.source)} is ROCm {version}, and --rocm-version says {asked.version}.")
+    if family != MULTIARCH and family in gfx.families:
+        members = set(gfx.families[family])
+        outside = [str(t) for t in asked.targets if not members & set(gfx.covers.get(t.processor, (t.processor,)))]
+        if outside:
+            wrong.append(f"{file_name(asked.source)} is for {family}, and --targets asks for {', '.join(outside)}.")
+    if wrong:
+        raise RequestError(" ".join(wrong), hint="Name the tarball of that version and family, or change the options.")
+    return version
+
+
+def obtain(asked: Asked, gfx: GfxNames, store: RocmStore, client: Client, *, progress: Progress) -> Rocm:
+    """Fetch, unpack, look, compare, lock.
+
+    Raises:
+        RequestError: it is not what was asked for, or not what is locked.
+        InputError: it cannot be had, or lacks what a build for the targets needs.
+    """
+    version = check_name(asked, gfx)
+    known = load_lock(asked.lock) if asked.lock else None
+    if asked.locked and known is None:
+        raise RequestError(f"--locked, and there is no {asked.lock}.", hint="Make it once without --locked.")
+    source = _recorded(asked.source)
+    if asked.locked and known is not None and known.source != source:
+        raise RequestError(
+            f"{asked.lock} is of {known.source}, and {source} was asked for.",
+            hint="Ask for what is locked, or make a new lock without --locked.",
+        )
+    pinned = known if known is not None and known.source == source else None
+    sha256, trust = _expected(asked, pinned, client)
+    stored = _stored(asked, store, client, sha256, source)
+    root = Path(source) if stored is None else stored.root
+    contents = None if stored is None else stored.contents
+    facts, notes = read_facts(root, contents, version, processors=gfx.processors, progress=progress)
+    told = parse_name(file_name(asked.source))
+    lock = make_lock(
+        facts,
+        root,
+        source=source,
+        sha256=stored.sha256 if stored else "",
+        size=stored.size if stored else 0,
+        family=told[0] if told else "",
+    )
+    _compare(asked, pinned, lock)
+    if asked.targets:
+        lacking, worse = problems(facts, asked.targets, gfx.covers)
+        if lacking:
+            raise InputError(
+                f"{source} cannot build what was asked for. {' '.join(lacking)}",
+                hint="Name a ROCm for these targets, or other --targets.",
+            )
+        notes = (*notes, *worse)
+    if asked.lock is not None and not asked.locked:
+        write_lock(asked.lock, lock)
+    return Rocm(root=root, contents=contents, facts=facts, lock=lock, trust=trust, notes=notes)
+
+
+def _recorded(source: str) -> str:
+    """The source as a lock names it."""
+    return without_user(canonical(source)) if is_url(source) else str(Path(source).absolute())
+
+
+def _expected(asked: Asked, pinned: RocmLock | None, client: Client) -> tuple[str, str]:
+    """The sha256 that the tarball has to have, if anybody says, and who says so."""
+    given = asked.sha256.lower()
+    if given and re.fullmatch(r"[0-9a-f]{64}", given) is None:
+        raise RequestError(f"--therock-sha256 {asked.sha256!r} is no sha256.", hint="Give 64 hexadecimal digits.")
+    if given:
+        return given, "its sha256 is the one that was given"
+    if pinned is not None and pinned.sha256 and (asked.locked or is_url(asked.source)):
+        return pinned.sha256, f"its sha256 is the one in {asked.lock}"
+    if is_url(asked.source):
+        if (beside := client.text(canonical(asked.source) + ".sha256", limit=1 << 16)) is not None and (
+            found := re.match(r"\s*([0-9a-fA-F]{64})(?:\s|$)", beside)
+        ):
+            return found[1].lower(), "its sha256 is the one that its server names beside it"
+        return "", "nobody says what its sha256 has to be: this first one is taken, and locked"
+    return "", "it is a file of this machine"
+
+
+def _stored(asked: Asked, store: RocmStore, client: Client, sha256: str, source: str) -> StoredTree | None:
+    """The unpacked tarball; None for a folder, which is used where it is."""
+    chosen, name = selection(full=asked.full), file_name(asked.source)
+    if is_url(asked.source):
+        format_of(name)
+        return store.from_url(client, canonical(asked.source), name, chosen, sha256=sha256)
+    path = Path(source)
+    if path.is_file():
+        format_of(name)
+        return store.from_file(path, chosen, sha256=sha256)
+    if not path.is_dir():
+        raise InputError(f"{path} is not there.", hint="Give a URL, a tarball, or the folder of a ROCm.")
+    if asked.sha256:
+        raise RequestError("--therock-sha256 is of a tarball, and a folder was given.", hint="Leave it out.")
+    return None
+
+
+def _compare(asked: Asked, pinned: RocmLock | None, found: RocmLock) -> None:
+    """With --locked everything has to be as it was; the bytes behind a URL were compared in any case."""
+    if pinned is None or not asked.locked:
+        return
+    if wrong := differences(pinned, found):
+        more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+        raise RequestError(
+            f"{found.source} is not what {asked.lock} says: {'; '.join(wrong[:5])}{more}.",
+            hint="Restore that ROCm, or make a new lock without --locked.",
+        )

@@ -1,0 +1,180 @@
+"""Options -> the ROCm that a set is made with: found, fetched, looked at, compared, locked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ci_build import cache, options
+from ci_build.errors import InputError, RequestError
+from ci_build.model import BuildRequest, Payload
+from ci_build.report import Reporter
+from ci_build.units import parse_size
+
+if TYPE_CHECKING:
+    from ci_build.rocm.client import Client
+    from ci_build.rocm.listing import Build
+    from ci_build.rocm.source import Asked, GfxNames, Rocm
+
+_NEED_A_SOURCE = ("therock_sha256", "rocm_full", "no_tarball_cache")
+_NEED_A_LISTING = ("family", "therock_listing")
+
+
+def client() -> Client:
+    """Connections as the environment wants them."""
+    from ci_build.rocm.client import Client
+
+    return Client(proxy=options.proxy_of)
+
+
+def listing(settings: options.Settings, connections: Client, *tables: str) -> tuple[Build, ...]:
+    """What the nightly listing offers, newest first."""
+    from ci_build.rocm.listing import list_builds
+
+    return list_builds(connections, str(settings.get("therock_listing", *tables).value))
+
+
+def find_source(settings: options.Settings, reporter: Reporter, *tables: str) -> Asked | None:
+    """Which ROCm was asked for; a listing is read where one has to choose, and nothing else is fetched.
+
+    Raises:
+        RequestError: options that contradict each other, or have no use.
+    """
+    path, wish = settings.get("therock_path").value, settings.get("therock").value
+    _refuse_contradictions(settings)
+    lock = Path(str(settings.get("rocm_lock", *tables).value))
+    locked = settings.flag("locked")
+    if wish:
+        path = _chosen(settings, reporter, str(wish), *tables)
+    elif locked and not path:
+        path = _locked_source(lock)
+    if not path:
+        return None
+    from ci_build.rocm.source import Asked
+
+    return Asked(
+        source=str(path),
+        sha256=str(settings.get("therock_sha256").value or ""),
+        full=settings.flag("rocm_full"),
+        lock=lock,
+        locked=locked,
+    )
+
+
+def suggest(settings: options.Settings, asked: Asked) -> None:
+    """Let a tarball's name stand in for `--rocm-version` and `--targets` of a build from source."""
+    from ci_build.rocm.listing import parse_name
+    from ci_build.rocm.source import file_name
+
+    if told := parse_name(file_name(asked.source)):
+        family, version = told
+        settings.suggest("rocm_version", version, origin=f"the name {file_name(asked.source)}")
+        if family in gfx_names().families:
+            settings.suggest("targets", family, origin=f"the name {file_name(asked.source)}")
+
+
+def for_request(asked: Asked, request: BuildRequest) -> Asked:
+    """The same with the version that it has to be, and the targets that it has to serve where something is built."""
+    targets = request.targets or () if request.payload is Payload.SOURCE else ()
+    return replace(asked, version=str(request.rocm_version), targets=targets)
+
+
+def verify(settings: options.Settings, reporter: Reporter, lock: Path, *tables: str) -> Rocm:
+    """Fetch what is locked if it is not there, and compare all of it, every file, with the lock.
+
+    Raises:
+        InputError: the tree was changed; RequestError: it is not what is locked.
+    """
+    from ci_build.rocm.lock import load_lock
+    from ci_build.rocm.source import Asked
+    from ci_build.rocm.treefiles import differences
+
+    if (known := load_lock(lock)) is None:
+        raise RequestError(f"There is no {lock}.", hint="A build with --therock-path makes it.")
+    asked = Asked(source=known.source, version=known.version, lock=lock, locked=True)
+    rocm = obtain_rocm(settings, reporter, asked, *tables)
+    if rocm.contents is not None and (changed := differences(rocm.root, rocm.contents)):
+        more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
+        raise InputError(
+            f"{rocm.root} was changed since it was unpacked: {'; '.join(changed[:5])}{more}.",
+            hint=f"Remove {rocm.root.parent}; the next run makes it anew.",
+        )
+    return rocm
+
+
+def obtain_rocm(settings: options.Settings, reporter: Reporter, asked: Asked, *tables: str) -> Rocm:
+    """The tree, fetched if it has to be; what people should know about it is told."""
+    from ci_build.rocm.source import obtain
+    from ci_build.rocm.store import RocmStore
+
+    root = options.cache_dir(settings)
+    keep = not settings.flag("no_tarball_cache")
+    with reporter.group(f"ROCm: {asked.source.rpartition('/')[2] or asked.source}"):
+        store = RocmStore(root / "rocm", progress=reporter, keep_tarballs=keep)
+        connections = client()
+        try:
+            rocm = obtain(asked, gfx_names(), store, connections, progress=reporter)
+        finally:
+            connections.close()
+    for note in rocm.notes:
+        reporter.warning(note)
+    reporter.line(f"ROCm {rocm.facts.version}, {rocm.facts.compiler}, in {rocm.root}; {rocm.trust}")
+    removed = cache.collect(root, limit=parse_size(str(settings.get("cache_limit", *tables).value)), kinds=cache.ROCM)
+    for entry in removed:
+        reporter.line(f"removed {entry.name} from the cache, which was over its limit")
+    return rocm
+
+
+def gfx_names() -> GfxNames:
+    """What the gfx table says, as far as a ROCm is compared with it."""
+    from ci_build import targets
+    from ci_build.rocm.source import GfxNames
+
+    table = targets.load_table()
+    processors = [name for name, row in table.targets.items() if row.covers == (name,)]
+    return GfxNames(processors=processors, families=table.families, covers=targets.covers())
+
+
+def _refuse_contradictions(settings: options.Settings) -> None:
+    problems = []
+    if settings.given("therock_path") and settings.given("therock"):
+        problems.append("--therock-path and --therock both name a ROCm.")
+    if settings.given("therock") and not settings.given("family"):
+        problems.append("--therock needs --family.")
+    source = settings.given("therock_path") or settings.given("therock")
+    if source and settings.given("rocm_manifest"):
+        problems.append("--rocm-manifest has no use beside a whole ROCm, whose manifest is made.")
+    needs = [(name, "--therock-path or --therock") for name in _NEED_A_SOURCE if not source]
+    needs += [(name, "--therock") for name in _NEED_A_LISTING if not settings.given("therock")]
+    if not source and not settings.flag("locked"):
+        needs.append(("rocm_lock", "--therock-path, --therock or --locked"))
+    problems += [
+        f"--{name.replace('_', '-')} has no use without {what}." for name, what in needs if settings.given(name)
+    ]
+    if problems:
+        raise RequestError(" ".join(problems), hint="See `ci_build dist_wheels --help`.")
+
+
+def _chosen(settings: options.Settings, reporter: Reporter, wish: str, *tables: str) -> str:
+    from ci_build.rocm.listing import MULTIARCH, choose
+
+    known = gfx_names().families
+    families = [word.strip() for word in str(settings.get("family").value).split(",") if word.strip()]
+    if unknown := [family for family in families if family not in (*known, MULTIARCH)]:
+        raise RequestError(f"--family: {', '.join(unknown)} is no family.", hint="See `ci_build targets`.")
+    connections = client()
+    try:
+        build = choose(listing(settings, connections, *tables), wish, families)
+    finally:
+        connections.close()
+    reporter.line(f"--therock={wish}: {build.name}")
+    return build.url
+
+
+def _locked_source(lock: Path) -> str:
+    from ci_build.rocm.lock import load_lock
+
+    if (known := load_lock(lock)) is None:
+        raise RequestError(f"--locked, and there is no {lock}.", hint="Make it once without --locked.")
+    return known.source

@@ -1,0 +1,137 @@
+"""A real HTTP server of one file that behaves as badly as it is told."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import unquote
+
+
+@dataclass
+class Behaviour:
+    """What a server serves, and how.
+
+    Attributes:
+        files: decoded path -> content.
+        ranges: it gives ranges.
+        drop_after: it ends a connection after so many bytes of a body, as long as `drops` lasts.
+        pause: seconds before each 64 kB of a body.
+        longer: Content-Length says so many bytes more than there are (or fewer).
+        answers: statuses to answer with before it does what it should.
+        answers_later: the same, after it has ended a connection for the first time.
+        moved: path -> where it redirects to.
+        etag: it tells an ETag; with `restless` another one at each request.
+        plain_plus: a `+` in the URL is a blank, as with some object stores.
+    """
+
+    files: dict[str, bytes]
+    ranges: bool = True
+    drop_after: int = 0
+    drops: int = 1_000_000
+    pause: float = 0
+    longer: int = 0
+    answers: list[int] = field(default_factory=list)
+    answers_later: list[int] = field(default_factory=list)
+    moved: dict[str, str] = field(default_factory=dict)
+    etag: bool = True
+    restless: bool = False
+    plain_plus: bool = False
+    wrong_range: bool = False
+    seen: list[tuple[str, str]] = field(default_factory=list)
+    authorizations: list[str] = field(default_factory=list)
+    sent: int = 0
+    url: str = ""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    behaviour: Behaviour
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the parent's name
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        told = self.behaviour
+        raw = self.path.partition("?")[0]
+        path = unquote(raw.replace("+", " ") if told.plain_plus else raw)
+        told.seen.append((self.path, self.headers.get("Range", "")))
+        told.authorizations.append(self.headers.get("Authorization", ""))
+        if told.answers:
+            self._empty(told.answers.pop(0))
+        elif path in told.moved:
+            self._empty(302, Location=told.moved[path])
+        elif path not in told.files:
+            self._empty(404)
+        else:
+            self._serve(told.files[path])
+
+    def _serve(self, data: bytes) -> None:
+        told = self.behaviour
+        found = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")) if told.ranges else None
+        first, last = 0, len(data) - 1
+        if found:
+            first, last = int(found[1]), min(int(found[2] or last), last)
+            if first > last:
+                self._empty(416, **{"Content-Range": f"bytes */{len(data)}"})
+                return
+            if told.wrong_range:
+                first, last = first + 1, last + 1
+        self.send_response(206 if found else 200)
+        if found:
+            self.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
+        if told.etag:
+            mark = str(len(told.seen)) if told.restless else hashlib.sha256(data).hexdigest()[:8]
+            self.send_header("ETag", f'"{mark}"')
+        body = data[first : last + 1]
+        self.send_header("Content-Length", str(len(body) + told.longer))
+        self.end_headers()
+        limit = len(body)
+        if told.drop_after and told.drops > 0 and limit > told.drop_after:
+            told.drops -= 1
+            told.answers += told.answers_later
+            limit, self.close_connection = told.drop_after, True
+        for at in range(0, limit, 65536):
+            time.sleep(told.pause)
+            piece = body[at : min(at + 65536, limit)]
+            self.wfile.write(piece)
+            told.sent += len(piece)
+        if told.longer:
+            self.close_connection = True
+
+    def _empty(self, status: int, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": "0", **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that goes away is none."""
+
+
+@contextmanager
+def serving(behaviour: Behaviour, context: ssl.SSLContext | None = None) -> Iterator[Behaviour]:
+    """Serve on loopback until the end of the block; `url` of the behaviour says where."""
+    handler = type("Handler", (_Handler,), {"behaviour": behaviour})
+    with _Server(("127.0.0.1", 0), handler) as server:
+        if context is not None:
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        behaviour.url = f"http://127.0.0.1:{server.server_address[1]}"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield behaviour
+        finally:
+            server.shutdown()
+            thread.join()

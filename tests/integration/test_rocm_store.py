@@ -1,0 +1,246 @@
+"""Trees and tarballs on disk: a kill at any moment and going on gives the same tree, and half of one is never used."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ci_build import cache
+from ci_build.errors import ArchiveError, InputError
+from ci_build.report import Reporter
+from ci_build.rocm.client import Client, Patience
+from ci_build.rocm.facts import selection
+from ci_build.rocm.store import RocmStore, StoredTree, WrongDigestError
+from ci_build.rocm.treefiles import differences, in_use
+from tests.file_server import Behaviour, serving
+from tests.made_rocm import NAME, make_rocm, tarball
+
+PATH = f"/tarball/{NAME}"
+CHILD = """
+import sys
+from pathlib import Path
+from ci_build.report import Reporter
+from ci_build.rocm import fetch
+from ci_build.rocm.client import Client
+from ci_build.rocm.facts import selection
+from ci_build.rocm.store import RocmStore
+fetch.PIECE = 128 << 10
+store = RocmStore(Path(sys.argv[1]), progress=Reporter(terminal=False))
+tree = store.from_url(Client(connections=2), sys.argv[2], sys.argv[3], selection(full=True))
+print(tree.sha256)
+"""
+"""A process of its own, to be killed."""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return tarball(make_rocm(tmp_path_factory.mktemp("rocm")), extra=random.Random(7).randbytes(4_000_000))
+
+
+def store(root: Path, *, keep: bool = True) -> RocmStore:
+    return RocmStore(root, progress=Reporter(terminal=False), keep_tarballs=keep)
+
+
+def from_url(told: Behaviour, root: Path, *, sha256: str = "", full: bool = True, keep: bool = True) -> StoredTree:
+    client = Client(patience=Patience(read=2, tries=3, first_wait=0.01))
+    return store(root, keep=keep).from_url(client, told.url + PATH, NAME, selection(full=full), sha256=sha256)
+
+
+def picture(root: Path) -> dict[str, tuple[int, bytes]]:
+    """Every path with its mode and content."""
+    return {
+        str(path.relative_to(root)): (
+            path.lstat().st_mode,
+            str(path.readlink()).encode() if path.is_symlink() else path.read_bytes() if path.is_file() else b"",
+        )
+        for path in root.rglob("*")
+    }
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))
+
+
+def kill_at(size: int, root: Path, url: str) -> bool:
+    """Run the child and kill it as soon as so many bytes have come; False if it was faster."""
+    argv = [sys.executable, "-c", CHILD, str(root), url, NAME]
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+        while child.poll() is None and arrived(root) < size:
+            time.sleep(0.002)
+        child.send_signal(signal.SIGKILL)
+        return child.wait() == -signal.SIGKILL
+
+
+def arrived(root: Path) -> int:
+    """Bytes of the tarball on disk; -1 before there is anything."""
+    return max((path.stat().st_size for path in root.glob("parts/*/data")), default=-1)
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_killed_at_any_point_and_resumed_it_is_the_same_tree(tmp_path: Path, data: bytes, *, ranges: bool) -> None:
+    with serving(Behaviour(files={PATH: data})) as told:
+        expected = picture(from_url(told, tmp_path / "whole").root)
+    root = tmp_path / "killed"
+    with serving(Behaviour(files={PATH: data}, pause=0.02, ranges=ranges)) as told:
+        for size in (0, 1, 300_000, 1_000_000, 2_000_000, 3_500_000):
+            assert kill_at(size, root, told.url + PATH)
+            # What is there is a prefix of the file, and no tree has a name before it is complete.
+            (part,) = root.glob("parts/*/data")
+            begun = part.stat().st_size
+            assert part.read_bytes() == data[:begun]
+            assert not list(root.glob("trees/[!.]*"))
+        assert begun >= 3_500_000
+        told.pause, told.sent = 0, 0
+        tree = from_url(told, root)
+        if ranges:
+            assert told.sent <= len(data) - begun + 2
+    assert picture(tree.root) == expected
+    assert tree.sha256 == hashlib.sha256(data).hexdigest()
+    assert names(root / "parts") == []
+    assert names(root / "tarballs") == [tree.sha256]
+
+
+def test_what_killed_runs_left_is_removed_and_what_lives_is_not(tmp_path: Path, data: bytes) -> None:
+    trees = tmp_path / "trees"
+    (trees / ".new-dead/rocm/a").mkdir(parents=True)
+    (trees / ".new-dead/rocm/a").chmod(0o555)
+    os.utime(trees / ".new-dead", (1, 1))
+    (trees / ".new-fresh").mkdir()
+    with serving(Behaviour(files={PATH: data})) as told:
+        tree = from_url(told, tmp_path)
+    assert names(trees) == sorted([".new-fresh", tree.root.parent.name])
+
+
+def test_a_tree_is_made_once_and_shared(tmp_path: Path, data: bytes) -> None:
+    sha256 = hashlib.sha256(data).hexdigest()
+    with serving(Behaviour(files={PATH: data})) as told:
+        first = from_url(told, tmp_path, sha256=sha256)
+        told.seen.clear()
+        assert from_url(told, tmp_path, sha256=sha256) == first
+        assert told.seen == []
+        # Another selection comes from the tarball that was kept.
+        other = from_url(told, tmp_path, sha256=sha256, full=False)
+        assert told.seen == []
+    assert other.root != first.root
+    assert (first.root / "share/doc/rocm/README").exists()
+    assert not (other.root / "share/doc/rocm/README").exists()
+    assert (other.root / "lib/llvm/amdgcn/bitcode/ocml.bc").exists()
+    assert in_use(first.root.parent)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_what_nobody_pins_is_fetched_again_only_when_the_server_has_another(
+    tmp_path: Path, data: bytes, *, keep: bool
+) -> None:
+    with serving(Behaviour(files={PATH: data})) as told:
+        first = from_url(told, tmp_path, keep=keep)
+        told.sent = 0
+        assert from_url(told, tmp_path, keep=keep) == first
+        assert told.sent <= 1
+        told.files = {PATH: tarball(make_rocm(tmp_path / "other"), extra=b"new")}
+        assert from_url(told, tmp_path, keep=keep).sha256 != first.sha256
+        told.etag, told.sent = False, 0
+        from_url(told, tmp_path, keep=keep)
+        assert told.sent >= len(told.files[PATH])
+
+
+def test_without_a_tarball_cache_only_the_tree_is_on_disk(tmp_path: Path, data: bytes) -> None:
+    with serving(Behaviour(files={PATH: data})) as told:
+        tree = from_url(told, tmp_path, keep=False)
+    assert names(tmp_path) == ["origins", "parts", "trees"]
+    assert names(tmp_path / "parts") == []
+    assert tree.size == len(data)
+
+
+def test_another_sha256_is_refused_and_leaves_nothing(tmp_path: Path, data: bytes) -> None:
+    with serving(Behaviour(files={PATH: data})) as told, pytest.raises(WrongDigestError, match="has sha256"):
+        from_url(told, tmp_path, sha256="0" * 64)
+    assert names(tmp_path / "trees") == []
+    assert not list(tmp_path.rglob("data"))
+
+
+def test_a_wrong_body_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    page = b"<html>" + b"not here" * 9999
+    with serving(Behaviour(files={PATH: page})) as told, pytest.raises(ArchiveError, match="is damaged"):
+        from_url(told, tmp_path)
+    assert names(tmp_path / "trees") == []
+    assert not list(tmp_path.rglob("data"))
+
+
+def test_a_file_that_changed_since_the_kill_is_fetched_anew(tmp_path: Path, data: bytes) -> None:
+    with serving(Behaviour(files={PATH: data}, pause=0.05)) as told:
+        assert kill_at(1_000_000, tmp_path, told.url + PATH)
+        told.pause, told.files = 0, {PATH: data + b"x" * 10}
+        with pytest.raises(ArchiveError):
+            from_url(told, tmp_path)
+        told.files = {PATH: tarball(make_rocm(tmp_path / "other"), extra=b"new")}
+        assert (from_url(told, tmp_path).root / "include/extra.h").read_bytes() == b"new"
+
+
+def test_a_network_that_fails_leaves_what_came(tmp_path: Path, data: bytes) -> None:
+    broken = Behaviour(files={PATH: data}, ranges=False, drop_after=1_000_000, drops=1, answers_later=[500] * 9)
+    with serving(broken) as told, pytest.raises(InputError, match="tries failed"):
+        from_url(told, tmp_path)
+    (part,) = tmp_path.glob("parts/*/data")
+    assert 0 < part.stat().st_size <= 1_000_000
+    assert part.read_bytes() == data[: part.stat().st_size]
+    assert names(tmp_path / "trees") == []
+
+
+@pytest.mark.parametrize("harm", ["content", "marker", "missing"])
+def test_a_tree_that_a_crash_harmed_is_made_anew(tmp_path: Path, data: bytes, harm: str) -> None:
+    sha256 = hashlib.sha256(data).hexdigest()
+    with serving(Behaviour(files={PATH: data})) as told:
+        tree = from_url(told, tmp_path, sha256=sha256)
+        entry, file = tree.root.parent, tree.root / "include/extra.h"
+        (entry / "boot").write_text("another start of this machine")
+        file.parent.chmod(0o755)
+        if harm == "content":
+            file.chmod(0o644)
+            file.write_bytes(bytes(4_000_000))
+        elif harm == "missing":
+            file.unlink()
+        else:
+            (entry / "tree.json").write_text("{")
+        again = from_url(told, tmp_path, sha256=sha256)
+    assert differences(again.root, again.contents) == ()
+
+
+def test_local_tarballs_are_unpacked_and_hashed(tmp_path: Path, data: bytes) -> None:
+    file = tmp_path / NAME
+    file.write_bytes(data)
+    tree = store(tmp_path / "store").from_file(file, selection(full=False))
+    assert tree.sha256 == hashlib.sha256(data).hexdigest()
+    assert differences(tree.root, tree.contents) == ()
+    with pytest.raises(WrongDigestError, match="has sha256"):
+        store(tmp_path / "store").from_file(file, selection(full=False), sha256="1" * 64)
+
+
+def test_the_cache_is_listed_and_trimmed_but_not_what_is_in_use(tmp_path: Path, data: bytes) -> None:
+    root = tmp_path / "rocm"
+    with serving(Behaviour(files={PATH: data})) as told:
+        held = store(root)
+        tree = held.from_url(Client(), told.url + PATH, NAME, selection(full=True))
+    (tmp_path / "inputs/abc").mkdir(parents=True)
+    (tmp_path / "inputs/abc/wheel").write_bytes(b"x" * 50_000)
+    os.utime(tmp_path / "inputs/abc", (1, 1))
+    listed = cache.entries(tmp_path)
+    assert [entry.kind for entry in listed][-1] == "inputs"
+    assert {entry.kind for entry in listed} == {"rocm/trees", "rocm/tarballs", "inputs"}
+    assert cache.collect(tmp_path, limit=10**12) == ()
+    assert [entry.kind for entry in cache.collect(tmp_path, limit=0, dry_run=True)] == ["inputs"]
+    gone = cache.collect(tmp_path, limit=0, young=-1)
+    assert {entry.kind for entry in gone} == {"rocm/tarballs", "inputs"}
+    assert tree.root.is_dir()
+    for fd in held._held:
+        os.close(fd)
+    assert [entry.kind for entry in cache.collect(tmp_path, limit=0, young=-1)] == ["rocm/trees"]
+    assert not tree.root.exists()

@@ -1,0 +1,148 @@
+"""`--therock-path`, `--therock`, `--locked` and `ci_build rocm …` as a person uses them, against a real server."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.file_server import Behaviour, serving
+from tests.integration.conftest import CI_BUILD
+from tests.made_rocm import NAME, VERSION, make_rocm, tarball
+
+PATH = f"/tarball/{NAME}"
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Iterator[Behaviour]:
+    data = tarball(make_rocm(tmp_path / "made"))
+    newer = NAME.replace("20251120", "20251121").replace("gfx94X-dcgpu", "gfx110X-all")
+    page = f'<a href="{NAME}">{NAME}</a> <a href="{newer}">{newer}</a>'.encode()
+    with serving(Behaviour(files={PATH: data, "/tarball/": page})) as server:
+        yield server
+
+
+def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    work = tmp_path / "work"
+    work.mkdir(exist_ok=True)
+    argv = [*CI_BUILD, *words]
+    if words[0] not in ("rocm", "cache") and not any(word.startswith("--cache-dir") for word in words):
+        argv.append(f"--cache-dir={tmp_path / 'cache'}")
+    return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=work)
+
+
+def seeds_command(tmp_path: Path, told: Behaviour, *more: str) -> subprocess.CompletedProcess[str]:
+    words = ["--compiler=clang", "--python-versions=3.12", f"--rocm-version={VERSION}"]
+    return run(tmp_path, *words, f"--therock-path={told.url}{PATH}", *more, "dist_wheels")
+
+
+def test_the_seeds_command_verifies_and_locks_its_rocm_before_anything_else(tmp_path: Path, told: Behaviour) -> None:
+    done = seeds_command(tmp_path, told)
+    assert done.returncode in (2, 5), done.stderr
+    assert f"ROCm {VERSION}, clang 20.0.0git" in done.stderr
+    assert "nobody says what its sha256 has to be: this first one is taken, and locked" in done.stderr
+    lock = tmp_path / "work/rocm.lock"
+    assert hashlib.sha256(told.files[PATH]).hexdigest() in lock.read_text()
+    told.seen.clear()
+    again = seeds_command(tmp_path, told, "--locked")
+    assert "is the one in rocm.lock" in again.stderr
+    assert told.seen == []
+    # The source itself may come from the lock.
+    assert "is the one in rocm.lock" in run(tmp_path, "--locked", "dist_wheels").stderr
+
+    shown = run(tmp_path, "rocm", "show")
+    assert f"ROCm {VERSION} for gfx94X-dcgpu, clang 20.0.0git" in shown.stdout
+    assert "libamdhip64.so.7 7.2.53211" in shown.stdout
+    assert json.loads(run(tmp_path, "rocm", "show", "--json").stdout)["targets"] == ["gfx942"]
+    verified = run(tmp_path, "rocm", "verify", f"--cache-dir={tmp_path / 'cache'}")
+    assert verified.returncode == 0, verified.stderr
+    (header,) = (tmp_path / "cache/rocm/trees").glob("*/rocm/include/hip/hip_runtime.h")
+    header.chmod(0o644)
+    header.write_text("#pragma twice\n")
+    changed = run(tmp_path, "rocm", "verify", f"--cache-dir={tmp_path / 'cache'}")
+    assert changed.returncode == 6
+    assert "include/hip/hip_runtime.h: its mode is 644" in changed.stderr
+
+    told.files[PATH] = tarball(tmp_path / "made", extra=b"replaced behind our back")
+    listed = run(tmp_path, "cache", "ls", f"--cache-dir={tmp_path / 'cache'}").stdout
+    assert "rocm/trees/" in listed
+    assert "rocm/tarballs/" in listed
+    elsewhere = run(tmp_path, f"--therock-path={told.url}{PATH}", "--cache-dir=other", "dist_wheels")
+    assert elsewhere.returncode == 6
+    assert "If it was replaced on purpose" in elsewhere.stderr
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "words"),
+    [
+        (["--targets=gfx950"], 2, "is for gfx94X-dcgpu, and --targets asks for gfx950"),
+        (["--therock-sha256=" + "0" * 64], 6, "has sha256"),
+        (["--locked"], 2, "--locked, and there is no rocm.lock"),
+        (["--therock=nightly"], 2, "--therock-path and --therock both name a ROCm. --therock needs --family."),
+        (["--rocm-manifest=x"], 2, "--rocm-manifest has no use beside a whole ROCm"),
+        (["--family=gfx94X-dcgpu"], 2, "--family has no use without --therock"),
+        (["--cache-limit=much"], 2, "'much' is not a size"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_built(
+    tmp_path: Path, told: Behaviour, more: list[str], status: int, words: str
+) -> None:
+    done = seeds_command(tmp_path, told, *more)
+    assert (done.returncode, words in done.stderr) == (status, True), done.stderr
+    assert "not implemented" not in done.stderr
+
+
+def test_another_version_is_refused_without_a_request(tmp_path: Path, told: Behaviour) -> None:
+    argv = ["--rocm-version=7.10.0a20251119", f"--therock-path={told.url}{PATH}", "dist_wheels"]
+    done = run(tmp_path, *argv)
+    assert done.returncode == 2
+    assert "is ROCm 7.10.0a20251120, and --rocm-version says 7.10.0a20251119" in done.stderr
+    assert told.seen == []
+
+
+@pytest.mark.parametrize("name", ["therock_sha256", "rocm_full", "no_tarball_cache", "rocm_lock", "therock_listing"])
+def test_an_option_without_a_rocm_is_not_ignored(tmp_path: Path, name: str) -> None:
+    word = "--" + name.replace("_", "-")
+    value = [] if name in ("rocm_full", "no_tarball_cache") else ["x"]
+    done = run(tmp_path, word, *value, "--payload=published", "--dry-run", "dist_wheels")
+    assert done.returncode == 2
+    assert f"{word} has no use without" in done.stderr
+
+
+def test_the_newest_build_of_a_listing(tmp_path: Path, told: Behaviour) -> None:
+    listing = f"--therock-listing={told.url}/tarball/"
+    listed = run(tmp_path, "rocm", "list", listing)
+    assert listed.returncode == 0, listed.stderr
+    assert listed.stdout.index("gfx110X-all") < listed.stdout.index("gfx94X-dcgpu")
+    only = json.loads(run(tmp_path, "rocm", "list", listing, "--family=gfx94X-dcgpu", "--json").stdout)
+    assert [(build["version"], build["url"]) for build in only] == [(VERSION, told.url + PATH)]
+    done = run(tmp_path, "--therock=nightly", "--family=gfx94X-dcgpu", listing, "--rocm-full", "dist_wheels")
+    assert f"--therock=nightly: {NAME}" in done.stderr
+    assert f"ROCm {VERSION}, clang" in done.stderr
+    assert list((tmp_path / "cache/rocm/trees").glob("*-full/rocm/share/doc/rocm/README"))
+    none = run(tmp_path, "--therock=latest", "--family=gfx94X-dcgpu", listing, "dist_wheels")
+    assert none.returncode == 2
+    assert "No build latest has gfx94X-dcgpu" in none.stderr
+
+
+def test_a_published_set_carries_the_manifest_of_the_rocm(tmp_path: Path) -> None:
+    root = make_rocm(tmp_path / "rocm", told="7.2.0")
+    words = ["--payload=published", "--targets=gfx950", f"--therock-path={root}"]
+    planned = run(tmp_path, *words, "--dry-run", "dist_wheels")
+    assert planned.returncode == 0, planned.stderr
+    assert f"would fetch what is missing of {root}, verify it and lock it in rocm.lock" in planned.stderr
+    assert not (tmp_path / "work/rocm.lock").exists()
+
+
+def test_a_sidecar_is_believed(tmp_path: Path, told: Behaviour) -> None:
+    digest = hashlib.sha256(told.files[PATH]).hexdigest()
+    told.files[f"{PATH}.sha256"] = f"{digest}  {NAME}\n".encode()
+    assert "the one that its server names beside it" in seeds_command(tmp_path, told, "--no-tarball-cache").stderr
+    assert not (tmp_path / "cache/rocm/tarballs").exists()
+    told.files[f"{PATH}.sha256"] = f"{'1' * 64} *{NAME}\n".encode()
+    (tmp_path / "work/rocm.lock").unlink()
+    assert seeds_command(tmp_path, told).returncode == 6
