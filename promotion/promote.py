@@ -88,6 +88,7 @@ def promote(
     entry, new = _offered(bucket, staged, released, head.state.offered, entries), False
     warnings: tuple[str, ...] = ()
     if entry is None:
+        _refuse_channel(released, policy, head.state, entries)
         _step(progress, "check evidence and stored bytes")
         word = check(bucket, staged, policy, now=now)
         warnings, promoted = word.warnings, _promoted(bucket, staged, wheel_set, policy, word)
@@ -241,6 +242,16 @@ def _append(
 
     appended = append(bucket, released, lambda: read_head(bucket, released), draft, now)
     return appended or (other[-1], False)
+
+
+def _refuse_channel(released: Released, policy: Policy, state: State, entries: Entries) -> None:
+    """Raise when what users see came through another channel: the weakest one would else be the way into all."""
+    channel = entries.set(max(state.visible)).policy.get("channel") if state.visible else None
+    if channel not in (None, policy.channel):
+        raise PromotionBlockedError(
+            f"The index {released.index} is of channel {channel}, not {policy.channel}.",
+            hint=f"Give --channel {channel}, or another bucket.",
+        )
 
 
 def _refuse_marked(staged: StagedSet, state: State, entries: Entries) -> None:

@@ -151,6 +151,18 @@ def test_quarantine_outlasts_a_rollback(index: Index) -> None:
     assert index.sound()
 
 
+def test_an_index_takes_sets_of_its_own_channel_only(index: Index) -> None:
+    other = replace(POLICY, channel="nightly")
+    wheels = make_wheels(index.folder / "w", version="0.10.2+rocm7.5.0", pythons=("3.12",))
+    staged = staged_in(index.bucket, index.folder / "sets", wheels, python_versions=("3.12",))
+    before = objects(index.bucket)
+    with pytest.raises(PromotionBlockedError, match="is of channel local, not nightly"):
+        promote(index.bucket, staged, other)
+    assert objects(index.bucket) == before
+    index.rollback(to=0)
+    assert promote(index.bucket, staged, other).new
+
+
 def test_a_set_in_quarantine_is_not_promoted_again(index: Index) -> None:
     index.mark(Kind.QUARANTINE, "3")
     for _ in range(2):
