@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 
 import pytest
+import urllib3  # noqa: F401 - it tries IPv6 when it is imported, which no test may
 
 from ci_build import build, options, setfiles
 from ci_build.errors import CiBuildError, InputError, RequestError
@@ -13,6 +14,7 @@ from ci_build.model import load_wheel_set
 from ci_build.plan import BuildPlan
 from ci_build.report import Reporter
 from ci_build.wheel.manifest import ROCM_MANIFEST, Library, Manifest, dump_manifest
+from tests.made_rocm import make_rocm
 from tests.tiny_elf import TinySymbol, tiny_elf
 from tests.unit.sets import wheel_set
 
@@ -48,6 +50,21 @@ def test_a_tree_is_read(tmp_path: Path) -> None:
     made = plan(rocm_manifest=str(tree(tmp_path / "rocm", "7.2.0-43")))
     assert b'"hipFree"' in made.rocm_manifest
     assert made.request.rocm_manifest == hashlib.sha256(made.rocm_manifest).hexdigest()
+
+
+def test_a_whole_rocm_is_verified_and_locked_and_gives_its_manifest(tmp_path: Path) -> None:
+    root, lock = make_rocm(tmp_path / "rocm", told="7.2.0"), tmp_path / "rocm.lock"
+    more = {"cache_dir": str(tmp_path / "cache"), "rocm_lock": str(lock), "targets": "gfx950"}
+    made = plan(therock_path=str(root), **more)
+    assert b'"hipFree"' in made.rocm_manifest
+    assert made.request.rocm_manifest == hashlib.sha256(made.rocm_manifest).hexdigest()
+    before = lock.read_text()
+    (root / "lib/llvm/amdgcn/bitcode/ocml.bc").write_text("other")
+    with pytest.raises(RequestError, match="locked is"):
+        plan(therock_path=str(root), locked=True, **more)
+    assert lock.read_text() == before
+    with pytest.raises(RequestError, match=r"says ROCm 7\.2\.0, not 7\.1\.0"):
+        plan(therock_path=str(root), **{**more, "rocm_version": "7.1.0"})
 
 
 def test_without_it_there_is_none() -> None:
