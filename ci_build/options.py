@@ -7,6 +7,7 @@ remembers where it came from.
 from __future__ import annotations
 
 import functools
+import getpass
 import os
 import platform
 import sys
@@ -406,5 +407,13 @@ def proxy_of(url: str) -> str | None:
 def actor() -> str:
     """Who runs this, for records: a CI service's run, else the user and the machine."""
     run = os.environ.get("GITHUB_RUN_ID") or os.environ.get("CI_JOB_ID") or os.environ.get("BUILD_ID")
-    user = os.environ.get("GITHUB_ACTOR") or os.environ.get("USER") or os.environ.get("LOGNAME") or "unknown"
+    user = os.environ.get("GITHUB_ACTOR") or _user()
     return f"{user}, run {run}" if run else f"{user}@{platform.node()}"
+
+
+def _user() -> str:
+    """Who owns this process; a user without a name goes by number."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"

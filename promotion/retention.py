@@ -60,8 +60,10 @@ class Plan:
 
 
 def plan(bucket: Bucket, released: Released, rule: Rule, *, now: Clock = utc_now) -> Plan:
-    """What retention would do now; changes nothing."""
+    """What retention would do now; changes nothing. RequestError when there is no such index."""
     head, entries = read_head(bucket, released)
+    if head.number == 0:
+        raise RequestError(f"The bucket has no index {released.index}.", hint="Nothing was ever promoted to it.")
     return _plan(released, head.state, entries, head.number, rule, now())
 
 
