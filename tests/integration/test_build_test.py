@@ -31,7 +31,13 @@ def project(tmp_path: Path) -> Path:
         (tmp_path / recipe / "recipe.py").write_text(DOCSTRING)
     (tmp_path / "build").mkdir()
     shutil.copy(ROOT / "build" / "_venv.py", tmp_path / "build")
-    for name in ("pyproject.toml", "tests/conftest.py", "tests/left_out.py", "tests/__main__.py"):
+    for name in (
+        "pyproject.toml",
+        "tests/conftest.py",
+        "tests/left_out.py",
+        "tests/signing_key.py",
+        "tests/__main__.py",
+    ):
         shutil.copy(ROOT / name, tmp_path / name)
     write_test(tmp_path, "unit", "assert True")
     return tmp_path
