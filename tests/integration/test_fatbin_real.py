@@ -36,12 +36,12 @@ PLUGINS = [
 MEMBERS = {"_linalg.so", "_prng.so", "_solver.so"}
 
 SLIM = """
-import json, resource, sys, time
+import json, sys, time
 from pathlib import Path
 from ci_build.model import GfxTarget, to_json
 from ci_build.wheel.fatbin import slim
 report = slim(Path(sys.argv[1]), [GfxTarget.parse(name) for name in sys.argv[2:]])
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+peak = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) >> 10
 print(json.dumps({"peak": peak, **to_json(report)}))
 """
 
