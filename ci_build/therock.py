@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ci_build.rocm.listing import Build
     from ci_build.rocm.source import Asked, GfxNames, Rocm
 
-_NEED_A_SOURCE = ("therock_sha256", "rocm_full", "no_tarball_cache")
+_NEED_A_SOURCE = ("therock_sha256", "rocm_full", "no_tarball_cache", "cache_limit")
 _NEED_A_LISTING = ("family", "therock_listing")
 
 

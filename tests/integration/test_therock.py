@@ -104,7 +104,10 @@ def test_another_version_is_refused_without_a_request(tmp_path: Path, told: Beha
     assert told.seen == []
 
 
-@pytest.mark.parametrize("name", ["therock_sha256", "rocm_full", "no_tarball_cache", "rocm_lock", "therock_listing"])
+NEED_A_ROCM = ("therock_sha256", "rocm_full", "no_tarball_cache", "rocm_lock", "therock_listing", "cache_limit")
+
+
+@pytest.mark.parametrize("name", NEED_A_ROCM)
 def test_an_option_without_a_rocm_is_not_ignored(tmp_path: Path, name: str) -> None:
     word = "--" + name.replace("_", "-")
     value = [] if name in ("rocm_full", "no_tarball_cache") else ["x"]
