@@ -245,7 +245,7 @@ class _Run:
         details: dict[str, Any] = {
             "rocm": workshop.rocm,
             "processes": sum(part.processes for part in parts),
-            "seconds": round(sum(part.seconds for part in parts), 1),
+            "seconds": round(sum(part.seconds for part in parts), 3),
             "peak_bytes": max((part.peak for part in parts), default=0),
         }
         if before.set_digest:
