@@ -11,10 +11,11 @@ import shlex
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import IO, Self
 
@@ -184,6 +185,25 @@ class HostRunner:
         if check and returncode != 0:
             raise ProcessError(_failure(argv, returncode, out, err), hint="Run it by hand to see more.")
         return ProcessResult(returncode=returncode, stdout=out, stderr=err, seconds=time.monotonic() - started)
+
+
+def failure(argv: Sequence[str], done: ProcessResult) -> str:
+    """What went wrong with a command, with its last words: for those who judge its exit status themselves."""
+    return _failure(argv, done.returncode, done.stdout, done.stderr)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """While it cleans up, this program does not hear Ctrl-C or SIGTERM: a second one would leave half of it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {sign: signal.signal(sign, signal.SIG_IGN) for sign in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for sign, handler in before.items():
+            signal.signal(sign, handler)
 
 
 class _UnwantedError(Exception):

@@ -1,0 +1,162 @@
+"""Argument lists of containers, what engines say of themselves, and whose container is left: all without an engine."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ci_build.container import ContainerSpec, Engine, Mount, container_argv, make_spec, mount_option
+from ci_build.engine import read_info
+from ci_build.errors import RequestError
+from ci_build.leftovers import is_left, owner
+
+SPEC = ContainerSpec(
+    engine="/usr/bin/docker",
+    image="base@sha256:" + "1" * 64,
+    mounts=(Mount(Path("/src/rocm"), "/opt/rocm"), Mount(Path("/src/out"), "/out", writable=True)),
+    workdir="/jax",
+    env={"HOME": "/tmp/home", "GONE": "x", "EMPTY": ""},
+    network="none",
+    user="12:34",
+    memory="8g",
+    shm_size="1g",
+    devices=("/dev/kfd",),
+    groups=("video",),
+)
+OTHERS: dict[str, Any] = {
+    "engine": "podman",
+    "image": "other",
+    "mounts": (Mount(Path("/a"), "/b"),),
+    "workdir": "/xla",
+    "env": {"A": "b"},
+    "network": "host",
+    "user": "5:6",
+    "userns": "keep-id",
+    "memory": "9g",
+    "shm_size": "2g",
+    "pids": 99,
+    "devices": ("/dev/dri",),
+    "groups": ("render",),
+    "capabilities": ("SYS_PTRACE",),
+    "security": ("label=disable",),
+    "read_only": False,
+    "temporary": ("/run",),
+}
+
+
+def values(argv: tuple[str, ...], option: str) -> list[str]:
+    """What follows each occurrence of an option."""
+    return [after for word, after in itertools.pairwise(argv) if word == option]
+
+
+def test_a_container_gets_the_least_and_its_command_stays_a_list() -> None:
+    argv = container_argv(SPEC, ["sh", "-c", "a b; c"], {"GONE": "", "MORE": "$x y"}, more=("--cidfile", "/f"))
+    assert argv[:6] == ("/usr/bin/docker", "run", "--rm", "--init", "--pull", "never")
+    assert argv[-5:] == ("--entrypoint", "sh", SPEC.image, "-c", "a b; c")
+    assert values(argv, "--cap-drop") == ["ALL"]
+    assert values(argv, "--cap-add") == []
+    assert "no-new-privileges" in values(argv, "--security-opt")
+    assert "--read-only" in argv
+    assert "--privileged" not in argv
+    assert values(argv, "--user") == ["12:34"]
+    assert values(argv, "--network") == ["none"]
+    assert values(argv, "--memory") == values(argv, "--memory-swap") == ["8g"]
+    assert values(argv, "--shm-size") == ["1g"]
+    assert values(argv, "--env") == ["HOME=/tmp/home", "MORE=$x y"]
+    assert values(argv, "--mount") == [
+        "type=bind,source=/src/rocm,target=/opt/rocm,readonly",
+        "type=bind,source=/src/out,target=/out",
+    ]
+    assert values(argv, "--workdir") == ["/jax"]
+    assert values(container_argv(SPEC, ["true"], cwd="/xla"), "--workdir") == ["/xla"]
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(ContainerSpec)])
+def test_every_word_of_a_specification_has_an_effect(name: str) -> None:
+    assert container_argv(replace(SPEC, **{name: OTHERS[name]}), ["true"]) != container_argv(SPEC, ["true"])
+
+
+_NAMES = st.text(st.characters(blacklist_categories=["Cc", "Cs"]), min_size=1, max_size=12)
+
+
+@given(source=_NAMES, target=_NAMES, writable=st.booleans())
+def test_any_path_survives_in_a_mount(source: str, target: str, writable: bool) -> None:
+    option = mount_option(Mount(Path("/" + source), "/" + target, writable))
+    (row,) = csv.reader([option])
+    expected = ["type=bind", f"source={Path('/' + source)}", f"target=/{target}"]
+    assert row == [*expected, *([] if writable else ["readonly"])]
+
+
+@pytest.mark.parametrize(
+    "mount", [Mount(Path("a"), "/b"), Mount(Path("/a"), "b"), Mount(Path("/a\nb"), "/b"), Mount(Path("/a"), "/b\0")]
+)
+def test_a_mount_that_no_engine_could_make_is_refused(mount: Mount) -> None:
+    with pytest.raises(RequestError, match="cannot be mounted"):
+        container_argv(replace(SPEC, mounts=(mount,)), ["true"])
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected", "user", "userns"),
+    [
+        (
+            {"ServerVersion": "28.1", "SecurityOptions": ["name=seccomp,profile=builtin"], "ClientInfo": {}},
+            Engine(program="x", version="28.1"),
+            "7:8",
+            "",
+        ),
+        (
+            {
+                "ServerVersion": "28.1",
+                "SecurityOptions": ["name=rootless", "name=selinux"],
+                "ClientInfo": {"Version": "27.0"},
+            },
+            Engine(program="x", version="28.1", client="27.0", rootless=True, selinux=True),
+            "0:0",
+            "",
+        ),
+        (
+            {"host": {"security": {"rootless": True, "selinuxEnabled": False}}, "version": {"Version": "5.2"}},
+            Engine(program="x", podman=True, version="5.2", client="5.2", rootless=True),
+            "7:8",
+            "keep-id",
+        ),
+        (
+            {"host": {"security": {"rootless": False, "selinuxEnabled": True}}, "version": {"Version": "5.2"}},
+            Engine(program="x", podman=True, version="5.2", client="5.2", selinux=True),
+            "7:8",
+            "",
+        ),
+        ({"ServerErrors": ["no"], "ClientInfo": {"Version": "28"}}, Engine(program="x", client="28"), "7:8", ""),
+    ],
+)
+def test_engines_are_known_by_what_they_say(facts: dict[str, object], expected: Engine, user: str, userns: str) -> None:
+    found = read_info("x", facts)
+    assert found == expected
+    assert (found.user(7, 8), found.userns) == (user, userns)
+
+
+def test_the_callers_outputs_stay_the_callers() -> None:
+    podman = make_spec(Engine(program="podman", podman=True, rootless=True, selinux=True), "image")
+    assert podman.userns == "keep-id"
+    assert values(container_argv(podman, ["true"]), "--userns") == ["keep-id"]
+    assert "label=disable" in values(container_argv(podman, ["true"]), "--security-opt")
+    docker = make_spec(Engine(program="docker", rootless=True), "image")
+    assert values(container_argv(docker, ["true"]), "--user") == ["0:0"]
+    assert {"HOME=/tmp/home", "USER=builder"} <= set(values(container_argv(docker, ["true"]), "--env"))
+
+
+def test_only_containers_of_processes_that_are_gone_are_left() -> None:
+    here = owner()
+    place, pid, start = here.rsplit("/", 2)
+    assert not is_left(here, place, lambda _: start)
+    assert is_left(here, place, lambda _: "")
+    assert is_left(here, place, lambda _: start + "1")
+    for foreign in ("", "nonsense", f"{place}x/{pid}/{start}", f"elsewhere/{pid}/{start}", f"{place}/x/{start}"):
+        assert not is_left(foreign, place, lambda _: "")
