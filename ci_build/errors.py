@@ -124,6 +124,12 @@ class MachineError(CiBuildError):
     exit_code = 18
 
 
+class KernelError(CiBuildError):
+    """A kernel module that is not what `modules.toml` says, or that could not be built."""
+
+    exit_code = 19
+
+
 class SickMachineError(CiBuildError):
     """The doctor found something on this machine that keeps jax from using its GPU."""
 

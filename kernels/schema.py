@@ -1,0 +1,219 @@
+"""The schema of `modules.toml`: types, names, and what each kind of module has to have; every problem is told."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+import tomllib
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+from typing import Any, TypeVar
+
+from ci_build import targets as table
+from ci_build.errors import KernelError
+from kernels.modules import EVERY, Catalog, Kind, Module, Objects, Source
+
+SCHEMA = 1
+TOOLCHAINS = ("pypi", "rocm", "container")
+_T = TypeVar("_T")
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_HAS: Mapping[Kind, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    Kind.CO_LAUNCHER: (("source", "host", "ffi", "objects"), ("units", "generators", "flags", "compiled")),
+    Kind.PORTABLE: (("host", "ffi", "units"), ("source", "objects", "generators", "compiled", "headers")),
+    Kind.DEVICE_LIB: (("source", "generators", "flags", "headers"), ("objects", "units", "ffi", "host")),
+    Kind.FFI_SHIM: (("source", "host", "ffi", "needs", "abi"), ("objects", "units", "generators")),
+}
+"""Kind -> fields that it needs, fields that it may not have."""
+
+
+def parse_catalog(text: str, origin: str) -> Catalog:
+    """Read and check the text of `modules.toml`.
+
+    Raises:
+        KernelError: all problems, each with its place.
+    """
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise KernelError(f"{origin} is not TOML: {error}.", hint="Mend it.") from error
+    problems: list[str] = []
+    if data.get("schema") != SCHEMA:
+        problems.append(f"schema is {data.get('schema')!r}, not {SCHEMA}")
+    if unknown := sorted(set(data) - {"schema", "sources", "modules"}):
+        problems.append(f"{', '.join(unknown)} is unknown")
+    sources = _read_all(Source, data.get("sources", {}), "sources", problems)
+    modules = _read_all(Module, data.get("modules", {}), "modules", problems)
+    catalog = Catalog(sources=sources, modules=modules)
+    for module in modules.values():
+        problems += [f"modules.{module.name}: {problem}" for problem in _problems(module, catalog)]
+    problems += _doubles(catalog)
+    if problems:
+        raise KernelError("\n  ".join((f"{origin} breaks its schema:", *problems)), hint="\nMend these.")
+    return catalog
+
+
+def _read_all(kind: type[_T], rows: object, where: str, problems: list[str]) -> dict[str, _T]:
+    if not isinstance(rows, dict) or not rows:
+        problems.append(f"{where} is not a table with entries")
+        return {}
+    found = {}
+    for name, row in rows.items():
+        if not _NAME.fullmatch(name):
+            problems.append(f"{where}.{name}: a name has small letters, digits and _")
+        value = _record(kind, {**row, "name": name} if isinstance(row, dict) else row, f"{where}.{name}", problems)
+        if value is not None:
+            found[name] = value
+    return found
+
+
+def _record(kind: type[_T], row: object, where: str, problems: list[str]) -> _T | None:
+    """A dataclass from a table; None, with problems told, where that does not work."""
+    if not isinstance(row, dict):
+        problems.append(f"{where} is not a table")
+        return None
+    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]  # always a dataclass
+    hints, before = typing.get_type_hints(kind), len(problems)
+    problems += [f"{where}.{name} is unknown" for name in sorted(set(row) - set(fields))]
+    values = {}
+    for name, field in fields.items():
+        if name in row:
+            values[name] = _value(hints[name], row[name], f"{where}.{name}", problems)
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            problems.append(f"{where}.{name} is missing")
+    return kind(**values) if len(problems) == before else None
+
+
+def _value(hint: Any, value: object, where: str, problems: list[str]) -> Any:  # noqa: ANN401 - types in, values out
+    """A value of the type that the annotation names."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is tuple and isinstance(value, list):
+        if arguments[-1] is Ellipsis:
+            return tuple(_value(arguments[0], item, f"{where}[{at}]", problems) for at, item in enumerate(value))
+        if len(value) == len(arguments):
+            return tuple(
+                _value(argument, item, where, problems) for argument, item in zip(arguments, value, strict=True)
+            )
+    elif origin is not None and issubclass(origin, Mapping) and isinstance(value, dict):
+        read = {key: _value(arguments[1], item, f"{where}.{key}", problems) for key, item in value.items()}
+        return types.MappingProxyType(read)
+    elif dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return _record(hint, value, where, problems)
+    elif isinstance(hint, type) and issubclass(hint, enum.StrEnum):
+        if isinstance(value, str) and value in list(hint):
+            return hint(value)
+        problems.append(f"{where} is {value!r}, not one of {', '.join(hint)}")
+        return None
+    elif isinstance(hint, type) and origin is None:
+        if type(value) is hint:
+            return value
+        if hint is float and type(value) is int:
+            return float(value)
+    problems.append(f"{where} is {value!r}, not {getattr(hint, '__name__', hint)}")
+    return None
+
+
+def _problems(module: Module, catalog: Catalog) -> Iterator[str]:
+    """What is wrong with one module whose fields have the right types."""
+    needed, forbidden = _HAS[module.kind]
+    yield from (f"a {module.kind} needs {name}" for name in needed if not getattr(module, name))
+    yield from (f"a {module.kind} has no {name}" for name in forbidden if getattr(module, name))
+    yield from _bad_names(module, catalog)
+    yield from _bad_paths(module)
+    if min(module.seconds, module.memory_mb, module.max_size) <= 0:
+        yield "seconds, memory_mb and max_size are more than 0"
+    if module.abi not in ("", "c", "c++"):
+        yield f"abi is {module.abi!r}, not c or c++"
+    # Its C++ library is linked statically and is another one than that of a ROCm.
+    if (module.abi == "c++" or module.kind is Kind.DEVICE_LIB) and "pypi" in module.toolchains:
+        yield "the pypi toolchain builds no device-lib, and nothing that is called through a C++ ABI"
+    for ffi in module.ffi:
+        camel = "".join(word.capitalize() for word in ffi.target.split("_"))
+        if not ffi.target.startswith("jax_aiter_") or ffi.symbol != camel:
+            yield f"the symbol of {ffi.target} is {ffi.symbol}, not {camel}"
+        if not ffi.args or not ffi.results:
+            yield f"{ffi.target} has neither args nor results"
+    for objects in module.objects:
+        yield from (f"objects of {', '.join(objects.targets)}: {problem}" for problem in _bad_objects(objects, module))
+    for target in module.targets if module.kind is Kind.CO_LAUNCHER else ():
+        if not any(target in objects.targets for objects in module.objects):
+            yield f"{target} has no objects"
+    for unit in module.units:
+        if not _NAME.fullmatch(unit.name) or not unit.kernels or min(unit.seconds, unit.memory_mb) <= 0:
+            yield f"unit {unit.name!r} needs a name of small letters, kernels, and seconds and memory_mb above 0"
+    for generator in module.generators:
+        if not 0 < generator.kept <= generator.count or (not generator.keep and generator.kept != generator.count):
+            yield f"{generator.script} keeps {generator.kept} of {generator.count}"
+        yield from (f"{generator.script}: {bad!r} is no regular expression" for bad in filter(_bad_re, generator.keep))
+
+
+def _bad_names(module: Module, catalog: Catalog) -> Iterator[str]:
+    """References to targets, modules, sources and toolchains that are not there."""
+    if not module.targets or (EVERY in module.targets and len(module.targets) > 1):
+        yield f"targets are processors, or {EVERY!r} alone"
+    known = {EVERY, *table.load_table().targets}
+    yield from (f"{name} is no target of the gfx table" for name in module.targets if name not in known)
+    if module.source and module.source not in catalog.sources:
+        yield f"there is no source {module.source}"
+    order = list(catalog.modules)
+    for name in module.needs:
+        if name not in order or order.index(name) >= order.index(module.name):
+            yield f"{name}, which it needs, is not above it"
+    if module.fallback and getattr(catalog.modules.get(module.fallback), "kind", None) is not Kind.PORTABLE:
+        yield f"{module.fallback}, its fallback, is no portable module"
+    if not module.toolchains or not set(module.toolchains) <= set(TOOLCHAINS):
+        yield f"toolchains are of {', '.join(TOOLCHAINS)}"
+    if not set(module.flags) <= set(TOOLCHAINS):
+        yield f"flags are of {', '.join(TOOLCHAINS)}"
+
+
+def _bad_paths(module: Module) -> Iterator[str]:
+    paths = [*module.host, *module.headers, *module.include, *module.compiled]
+    paths += [unit.source for unit in module.units] + [generator.script for generator in module.generators]
+    paths += [objects.folder for objects in module.objects] + [objects.csv for objects in module.objects]
+    paths += [name for objects in module.objects for name in objects.files]
+    for path in paths:
+        parts = PurePosixPath(path).parts
+        if path.startswith("/") or ".." in parts or "\\" in path:
+            yield f"{path} is not a path below a folder"
+
+
+def _bad_objects(objects: Objects, module: Module) -> Iterator[str]:
+    if not objects.targets or not set(objects.targets) <= set(module.targets):
+        yield "its targets are not of the module's"
+    if bool(objects.csv) == bool(objects.files):
+        yield "it needs either csv or files"
+    if bool(objects.csv) != bool(objects.kernel_column and objects.file_column):
+        yield "csv goes with kernel_column and file_column"
+    if objects.files and len(objects.files) != objects.count:
+        yield f"it names {len(objects.files)} files, not {objects.count}"
+    if objects.count < 1 or objects.kernarg < 1:
+        yield "count and kernarg are more than 0"
+    if objects.sku and not re.fullmatch(r"[A-Z0-9]+", objects.sku):
+        yield f"{objects.sku!r} is no name of a variant"
+
+
+def _bad_re(pattern: str) -> bool:
+    try:
+        re.compile(pattern)
+    except re.error:
+        return True
+    return False
+
+
+def _doubles(catalog: Catalog) -> Iterator[str]:
+    """Names that two things have, and digests that are none."""
+    targets = [ffi.target for module in catalog.modules.values() for ffi in module.ffi]
+    yield from (
+        f"{name} is the FFI target of two handlers" for name in sorted({t for t in targets if targets.count(t) > 1})
+    )
+    for module in catalog.modules.values():
+        names = [unit.name for unit in module.units]
+        yield from (
+            f"modules.{module.name}: two units are {name}" for name in sorted({n for n in names if names.count(n) > 1})
+        )
+    for source in catalog.sources.values():
+        if not re.fullmatch(r"[0-9a-f]{64}", source.sha256) or source.size < 1:
+            yield f"sources.{source.name}: sha256 or size is none"

@@ -1,0 +1,181 @@
+"""modules.toml and its schema: what is refused, and what each target gets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tomli_w
+
+from ci_build.errors import KernelError, RequestError
+from ci_build.model import GfxTarget
+from ci_build.targets import load_table
+from kernels.modules import MODULES_TOML, Kind, Support, load_catalog, processors
+from kernels.schema import parse_catalog
+
+LAUNCHERS = {"gemm_bf16", "gemm_i8", "gemm_fp8_mi350", "gemm_fp4", "flatmm_fp8"}
+
+
+def little() -> dict[str, Any]:
+    """A catalog with one module of each kind."""
+    costs = {"seconds": 1, "memory_mb": 100, "max_size": 1000}
+    ffi = {"symbol": "JaxAiterA", "target": "jax_aiter_a", "api": [0, 3], "command_buffer": True}
+    ffi |= {"args": ["x f32[N]"], "results": ["y f32[N]"]}
+    other = {**ffi, "symbol": "JaxAiterB", "target": "jax_aiter_b"}
+    third = {**ffi, "symbol": "JaxAiterC", "target": "jax_aiter_c"}
+    objects = {"targets": ["gfx942"], "folder": "hsa/{target}", "files": {"a.co": "a"}, "count": 1, "kernarg": 8}
+    unit = {"name": "b", "source": "b.hip", "kernels": ["b"]}
+    generator = {"script": "gen.py", "arguments": ["{out}"], "suffix": ".cpp", "count": 3, "kept": 1, "keep": ["x"]}
+    return {
+        "schema": 1,
+        "sources": {
+            "up": {
+                "project": "up",
+                "version": "1",
+                "filename": "up-1.tar.gz",
+                "sha256": "0" * 64,
+                "size": 1,
+                "folder": "",
+            }
+        },
+        "modules": {
+            "b": {
+                "kind": "portable",
+                "about": "",
+                "targets": ["every"],
+                "host": ["b.cc"],
+                "units": [unit],
+                "ffi": [other],
+            }
+            | costs,
+            "a": {"kind": "co-launcher", "about": "", "source": "up", "targets": ["gfx942"], "host": ["a.cc"]}
+            | {"objects": [objects], "ffi": [ffi], "fallback": "b"}
+            | costs,
+            "d": {"kind": "device-lib", "about": "", "source": "up", "targets": ["gfx942"], "generators": [generator]}
+            | {"host": [], "headers": ["include"], "flags": {"rocm": ["-O3"]}, "toolchains": ["rocm"]}
+            | costs,
+            "c": {
+                "kind": "ffi-shim",
+                "about": "",
+                "source": "up",
+                "targets": ["gfx942"],
+                "host": ["c.cc"],
+                "abi": "c++",
+            }
+            | {"needs": ["d"], "ffi": [third], "toolchains": ["rocm"]}
+            | costs,
+        },
+    }
+
+
+def problems(change: Callable[[dict[str, Any]], object]) -> str:
+    body = little()
+    change(body)
+    with pytest.raises(KernelError) as caught:
+        parse_catalog(tomli_w.dumps(body), "some.toml")
+    return str(caught.value)
+
+
+def test_the_little_catalog_is_good() -> None:
+    catalog = parse_catalog(tomli_w.dumps(little()), "some.toml")
+    assert [module.kind for module in catalog.modules.values()] == [
+        Kind.PORTABLE,
+        Kind.CO_LAUNCHER,
+        Kind.DEVICE_LIB,
+        Kind.FFI_SHIM,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda b: b.update(schema=2), "schema is 2, not 1"),
+        (lambda b: b.update(more=1), "more is unknown"),
+        (lambda b: b["modules"].clear(), "modules is not a table with entries"),
+        (lambda b: b["modules"]["a"].pop("about"), "modules.a.about is missing"),
+        (lambda b: b["modules"]["a"].update(speed=1), "modules.a.speed is unknown"),
+        (lambda b: b["modules"]["a"].update(kind="magic"), "modules.a.kind is 'magic', not one of co-launcher"),
+        (lambda b: b["modules"]["a"].update(seconds="1"), "modules.a.seconds is '1', not float"),
+        (lambda b: b["modules"]["a"].update(targets="gfx942"), "modules.a.targets is 'gfx942', not tuple"),
+        (lambda b: b["modules"]["a"].update(targets=["gfx943"]), "gfx943 is no target of the gfx table"),
+        (lambda b: b["modules"]["a"].update(targets=["gfx942", "gfx950"]), "gfx950 has no objects"),
+        (lambda b: b["modules"]["a"].update(source="down"), "there is no source down"),
+        (lambda b: b["modules"]["a"].update(source=""), "a co-launcher needs source"),
+        (lambda b: b["modules"]["a"].update(fallback="d"), "d, its fallback, is no portable module"),
+        (lambda b: b["modules"]["a"].update(needs=["c"]), "c, which it needs, is not above it"),
+        (lambda b: b["modules"]["a"].update(host=["../a.cc"]), "../a.cc is not a path below a folder"),
+        (lambda b: b["modules"]["a"].update(max_size=0), "max_size are more than 0"),
+        (lambda b: b["modules"]["a"]["ffi"][0].update(symbol="A"), "the symbol of jax_aiter_a is A, not JaxAiterA"),
+        (lambda b: b["modules"]["a"]["ffi"][0].update(api=[0]), "modules.a.ffi[0].api is [0], not tuple"),
+        (lambda b: b["modules"]["a"]["ffi"][0].update(args=[]), "neither args nor results"),
+        (lambda b: b["modules"]["a"].update(ffi=b["modules"]["b"]["ffi"]), "the FFI target of two handlers"),
+        (lambda b: b["modules"]["a"]["objects"][0].update(count=2), "it names 1 files, not 2"),
+        (lambda b: b["modules"]["a"]["objects"][0].update(csv="a.csv"), "either csv or files"),
+        (lambda b: b["modules"]["a"]["objects"][0].update(kernarg=0), "count and kernarg are more than 0"),
+        (lambda b: b["modules"]["a"]["objects"][0].update(sku="mi 308"), "'mi 308' is no name of a variant"),
+        (lambda b: b["modules"]["a"]["objects"][0].update(targets=["gfx950"]), "not of the module's"),
+        (lambda b: b["modules"]["b"]["units"].append(b["modules"]["b"]["units"][0]), "two units are b"),
+        (lambda b: b["modules"]["b"]["units"][0].update(kernels=[]), "unit 'b' needs"),
+        (lambda b: b["modules"]["b"].update(objects=b["modules"]["a"]["objects"]), "a portable has no objects"),
+        (lambda b: b["modules"]["d"].update(toolchains=["pypi"]), "the pypi toolchain builds no device-lib"),
+        (lambda b: b["modules"]["c"].update(toolchains=["pypi"]), "nothing that is called through a C++ ABI"),
+        (lambda b: b["modules"]["c"].update(abi="rust"), "abi is 'rust', not c or c++"),
+        (lambda b: b["modules"]["d"]["generators"][0].update(kept=4), "gen.py keeps 4 of 3"),
+        (lambda b: b["modules"]["d"]["generators"][0].update(keep=["("]), "'(' is no regular expression"),
+        (lambda b: b["sources"]["up"].update(sha256="0"), "sources.up: sha256 or size is none"),
+    ],
+)
+def test_each_breach_of_the_schema_is_named(change: Callable[[dict[str, Any]], object], said: str) -> None:
+    assert said in problems(change)
+
+
+def test_all_problems_are_told_at_once() -> None:
+    def change(body: dict[str, Any]) -> None:
+        body["modules"]["a"].update(targets=["gfx943"], source="down")
+
+    assert "gfx943" in problems(change)
+    assert "down" in problems(change)
+
+
+def test_a_file_that_is_not_toml_is_an_error() -> None:
+    with pytest.raises(KernelError, match="is not TOML"):
+        parse_catalog("[", "some.toml")
+
+
+def test_the_modules_of_the_seed_are_there() -> None:
+    catalog = load_catalog()
+    assert set(catalog.modules) >= LAUNCHERS
+    for module in catalog.modules.values():
+        assert module.about
+
+
+def test_each_target_gets_a_module_kernels_of_our_own_or_nothing() -> None:
+    catalog = parse_catalog(tomli_w.dumps(little()), "some.toml")
+    got = {name: [catalog.support(catalog.modules[name], gfx) for gfx in ("gfx942", "gfx1100")] for name in "abd"}
+    assert got == {
+        "a": [Support.YES, Support.PORTABLE],
+        "b": [Support.PORTABLE, Support.PORTABLE],
+        "d": [Support.YES, Support.UNSUPPORTED],
+    }
+
+
+def test_only_what_the_toolchain_can_build_is_chosen_unless_named() -> None:
+    catalog = parse_catalog(tomli_w.dumps(little()), "some.toml")
+    assert [module.name for module in catalog.chosen(None, "pypi")] == ["b", "a"]
+    assert [module.name for module in catalog.chosen(["c"], "rocm")] == ["d", "c"]
+    with pytest.raises(RequestError, match=r"cannot build c\. Give --toolchain=rocm"):
+        catalog.chosen(["c"], "pypi")
+    with pytest.raises(RequestError, match="no kernel module z"):
+        catalog.chosen(["z"])
+
+
+def test_targets_with_features_are_served_by_their_processor() -> None:
+    targets = [GfxTarget.parse(text) for text in ("gfx942:xnack-", "gfx90a", "gfx942:xnack+")]
+    assert processors(targets) == ("gfx90a", "gfx942")
+
+
+def test_targets_are_named_in_the_gfx_table_alone() -> None:
+    named = set(re.findall(r"gfx[0-9][0-9a-f]{2,3}\b", MODULES_TOML.read_text()))
+    assert named <= set(load_table().targets)
