@@ -1,0 +1,178 @@
+"""Who gets which GPU: slices of a machine, and the laws of leases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ci_build.errors import MachineError, RequestError
+from promotion.gates.device.lease import (
+    GIB,
+    Allotment,
+    Device,
+    Platform,
+    leases,
+    visible,
+    whole,
+    workers_on_cpu,
+    workers_per_device,
+)
+
+
+class FakeDeviceLister:
+    """A machine with so many GPUs, which no machine here has."""
+
+    def __init__(self, count: int, *, memory: int = 192 * GIB, uuids: bool = True, gfx: str = "gfx942") -> None:
+        self.found = tuple(
+            Device(index=n, uuid=f"GPU-{0xABC000 + n:016x}" if uuids else "", gfx=gfx, memory=memory, free=memory)
+            for n in range(count)
+        )
+
+    def devices(self) -> tuple[Device, ...]:
+        return self.found
+
+
+HOST = Allotment(cpus=tuple(range(64)), cores=64, memory=512 * GIB)
+ROCR, HIP, CUDA = "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"
+
+
+def slice_of(environ: Mapping[str, str], count: int = 8, platform: Platform = Platform.ROCM) -> list[int]:
+    return [device.index for device in visible(FakeDeviceLister(count).devices(), platform, environ)]
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, [0, 1, 2, 3, 4, 5, 6, 7]),
+        ({ROCR: "0,3,4,5"}, [0, 3, 4, 5]),
+        ({ROCR: "5, 3"}, [5, 3]),
+        ({ROCR: ""}, []),
+        ({HIP: ""}, [0, 1, 2, 3, 4, 5, 6, 7]),
+        ({HIP: "1,2"}, [1, 2]),
+        ({ROCR: "4,6,7", HIP: "2,0"}, [7, 4]),
+        ({ROCR: "4,6,7", CUDA: "1"}, [6]),
+        ({HIP: "2", CUDA: "1"}, [2]),
+        ({ROCR: "GPU-0000000000abc005,GPU-0000000000abc001"}, [5, 1]),
+        ({ROCR: "GPU-0000000000abc005,2"}, [5, 2]),
+    ],
+)
+def test_slices(environ: Mapping[str, str], expected: list[int]) -> None:
+    assert slice_of(environ) == expected
+
+
+def test_a_cuda_machine_has_one_mask() -> None:
+    assert slice_of({CUDA: "3,1", HIP: "0", ROCR: "0"}, platform=Platform.CUDA) == [3, 1]
+    assert slice_of({CUDA: ""}, platform=Platform.CUDA) == []
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({ROCR: "0,9"}, "'9', which is no device"),
+        ({ROCR: "0,0"}, "'0' twice"),
+        ({ROCR: "GPU-0"}, "more than one device"),
+        ({ROCR: "gpu1"}, "'gpu1', which is no device"),
+        ({ROCR: "-1"}, "'-1', which is no device"),
+        ({ROCR: "1,2", HIP: "2"}, "HIP_VISIBLE_DEVICES=2 names '2'"),
+    ],
+)
+def test_a_mask_that_lies_is_refused(environ: Mapping[str, str], said: str) -> None:
+    with pytest.raises(MachineError) as refused:
+        slice_of(environ)
+    assert said in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("count", "memory", "cores", "ram", "expected"),
+    [
+        (1, 192, 64, 512, 16),
+        (1, 16, 64, 512, 8),
+        (8, 192, 64, 512, 2),
+        (2, 192, 6, 512, 3),
+        (1, 192, 64, 18, 3),
+        (8, 1, 2, 4, 1),
+    ],
+)
+def test_workers_per_device_are_the_scarcest_of_all(
+    count: int, memory: int, cores: int, ram: int, expected: int
+) -> None:
+    devices = FakeDeviceLister(count, memory=memory * GIB).devices()
+    assert workers_per_device(devices, Allotment(cpus=tuple(range(cores)), cores=cores, memory=ram * GIB)) == expected
+
+
+def test_workers_on_a_cpu() -> None:
+    assert workers_on_cpu(Allotment(cpus=(0, 1), cores=2, memory=64 * GIB)) == 2
+    assert workers_on_cpu(Allotment(cpus=(0, 1), cores=2, memory=5 * GIB)) == 1
+    assert workers_on_cpu(HOST) == 16
+
+
+def test_a_rocm_worker_sees_its_device_as_the_first() -> None:
+    devices = visible(FakeDeviceLister(8).devices(), Platform.ROCM, {ROCR: "3,5"})
+    first, second = leases(Platform.ROCM, devices, HOST)
+    assert second.env[ROCR] == second.device == "GPU-0000000000abc005"
+    assert (second.env[HIP], second.env[CUDA], second.env["GPU_DEVICE_ORDINAL"]) == ("0", "", "")
+    assert first.cpus == tuple(range(32))
+    assert second.cpus == tuple(range(32, 64))
+    assert first.env["OPENBLAS_NUM_THREADS"] == "32"
+
+
+def test_the_whole_slice_is_lent_in_the_order_of_the_slice() -> None:
+    devices = visible(FakeDeviceLister(8, uuids=False).devices(), Platform.ROCM, {ROCR: "3,5", HIP: "1,0"})
+    env = whole(Platform.ROCM, devices, HOST).env
+    assert (env[ROCR], env[HIP]) == ("5,3", "0,1")
+
+
+def test_without_a_device_nothing_is_lent() -> None:
+    with pytest.raises(MachineError):
+        leases(Platform.ROCM, (), HOST)
+    with pytest.raises(RequestError):
+        leases(Platform.CPU, (), HOST, per_device=0)
+
+
+PLATFORMS = st.sampled_from([Platform.ROCM, Platform.CUDA])
+HOSTS = st.builds(
+    lambda cpus, part, memory: Allotment(
+        cpus=tuple(sorted(cpus)), cores=max(1, len(cpus) * part // 100), memory=memory * GIB
+    ),
+    st.sets(st.integers(0, 255), min_size=1, max_size=64),
+    st.integers(1, 100),
+    st.integers(1, 2048),
+)
+
+
+@given(PLATFORMS, st.integers(1, 16), st.booleans(), st.data(), HOSTS)
+def test_no_two_workers_share_a_device_and_every_device_is_used(
+    platform: Platform, count: int, uuids: bool, data: st.DataObject, host: Allotment
+) -> None:
+    all_of_them = FakeDeviceLister(count, uuids=uuids).devices()
+    chosen = data.draw(st.lists(st.sampled_from(all_of_them), min_size=1, unique_by=lambda device: device.index))
+    words = [data.draw(st.sampled_from([str(d.index), *([d.uuid] if d.uuid else [])])) for d in chosen]
+    devices = visible(all_of_them, platform, {platform.masks[0]: ",".join(words)})
+    assert list(devices) == chosen
+    lent = leases(platform, devices, host)
+    assert [lease.env[platform.masks[0]] for lease in lent] == [device.token for device in chosen]
+    assert len({lease.device for lease in lent}) == len(lent) == len(chosen)
+    for lease in lent:
+        assert lease.cpus
+        assert set(lease.cpus) <= set(host.cpus)
+    if len(chosen) <= len(host.cpus):
+        taken = [cpu for lease in lent for cpu in lease.cpus]
+        assert sorted(taken) == list(host.cpus)
+
+
+@given(PLATFORMS, st.integers(1, 8), st.integers(1, 8), HOSTS)
+def test_those_who_are_told_to_share_share_evenly(
+    platform: Platform, count: int, per_device: int, host: Allotment
+) -> None:
+    lent = leases(platform, FakeDeviceLister(count).devices(), host, per_device=per_device)
+    assert len(lent) == count * per_device
+    assert [lease.slot for lease in lent] == list(range(len(lent)))
+    held = [lease.device for lease in lent]
+    assert {held.count(device) for device in held} == {per_device}
+    # However few of these workers run, none shares a device while another one is free.
+    for running in range(1, count + 1):
+        assert len(set(held[:running])) == running
+    assert int(lent[0].env["OMP_NUM_THREADS"]) * min(len(lent), host.cores) <= host.cores or host.cores < len(lent)

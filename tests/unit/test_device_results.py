@@ -1,0 +1,109 @@
+"""The verdict that attempts add up to, and how results are kept."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ci_build.errors import GateError
+from promotion.gates.device.results import (
+    Attempt,
+    Ending,
+    Round,
+    TestResult,
+    TestVerdict,
+    counts,
+    dump_results,
+    executed,
+    judge,
+    load_results,
+    to_retry,
+)
+
+TEST = "tests/lax_test.py::LaxTest::test_add"
+
+
+def at(round_: Round, ending: Ending, message: str = "", entry: str = "") -> Attempt:
+    return Attempt(round=round_, ending=ending, seconds=1.0, message=message, entry=entry)
+
+
+P, R, F = Round.FIRST, Round.RERUN, Round.RETRY
+
+
+@pytest.mark.parametrize(
+    ("attempts", "verdict"),
+    [
+        ([], TestVerdict.NOT_RUN),
+        ([at(P, Ending.PASSED)], TestVerdict.PASSED),
+        ([at(P, Ending.SKIPPED, "no TPU", "suite")], TestVerdict.SKIPPED),
+        ([at(P, Ending.FAILED)], TestVerdict.FAILED),
+        ([at(P, Ending.FAILED), at(F, Ending.PASSED)], TestVerdict.FLAKY),
+        ([at(P, Ending.FAILED), at(F, Ending.FAILED)], TestVerdict.FAILED),
+        ([at(P, Ending.CRASHED)], TestVerdict.CRASHED),
+        ([at(P, Ending.HUNG), at(F, Ending.HUNG)], TestVerdict.CRASHED),
+        ([at(P, Ending.CRASHED), at(R, Ending.PASSED)], TestVerdict.FLAKY),
+        ([at(P, Ending.CRASHED), at(R, Ending.CRASHED), at(F, Ending.PASSED)], TestVerdict.FLAKY),
+        ([at(P, Ending.CRASHED), at(R, Ending.PASSED), at(F, Ending.FAILED)], TestVerdict.FAILED),
+        ([at(P, Ending.CRASHED), at(R, Ending.SKIPPED)], TestVerdict.CRASHED),
+        ([at(P, Ending.FAILED), at(F, Ending.SKIPPED)], TestVerdict.FAILED),
+        ([at(P, Ending.FAILED, "hipErrorNoDevice")], TestVerdict.ENVIRONMENT),
+        ([at(P, Ending.FAILED, "hipErrorNoDevice"), at(F, Ending.FAILED, "1 != 2")], TestVerdict.FAILED),
+        ([at(P, Ending.FAILED, "hipErrorNoDevice"), at(F, Ending.PASSED)], TestVerdict.FLAKY),
+    ],
+)
+def test_verdicts(attempts: list[Attempt], verdict: TestVerdict) -> None:
+    result = judge(TEST, attempts)
+    assert result.verdict is verdict
+    assert result.attempts == len(attempts)
+    assert result.file == "tests/lax_test.py"
+
+
+def test_what_fails_on_a_sick_machine_is_the_machines_fault() -> None:
+    assert judge(TEST, [at(P, Ending.CRASHED)], sick=True).verdict is TestVerdict.ENVIRONMENT
+    assert judge(TEST, [at(P, Ending.PASSED)], sick=True).verdict is TestVerdict.PASSED
+
+
+def test_a_flaky_test_keeps_what_it_failed_with() -> None:
+    assert judge(TEST, [at(P, Ending.FAILED, "1 != 2"), at(F, Ending.PASSED)]).message == "1 != 2"
+
+
+def test_the_entry_is_kept_of_what_was_skipped() -> None:
+    assert judge(TEST, [at(P, Ending.SKIPPED, "known", "ledger-7")]).entry == "ledger-7"
+
+
+ATTEMPTS = st.lists(
+    st.builds(
+        Attempt,
+        round=st.sampled_from(Round),
+        ending=st.sampled_from(Ending),
+        seconds=st.floats(0, 9),
+        message=st.text(),
+    ),
+    max_size=5,
+)
+
+
+@given(ATTEMPTS)
+def test_nothing_passes_that_ever_fell(attempts: list[Attempt]) -> None:
+    result = judge(TEST, attempts)
+    fell = any(item.ending in (Ending.FAILED, Ending.CRASHED, Ending.HUNG) for item in attempts)
+    if fell:
+        assert result.verdict not in (TestVerdict.PASSED, TestVerdict.NOT_RUN, TestVerdict.SKIPPED)
+    assert (result.verdict is TestVerdict.NOT_RUN) == (not attempts)
+
+
+@given(st.lists(st.builds(judge, st.text(min_size=1), ATTEMPTS), unique_by=lambda result: result.id))
+def test_results_come_back_as_they_went(results: list[TestResult]) -> None:
+    data = dump_results(results)
+    assert load_results(data, "x") == tuple(sorted(results, key=lambda result: result.id))
+    assert dump_results(reversed(results)) == data
+    assert sum(counts(results).values()) == len(results)
+    assert executed(results) <= len(results)
+    assert set(to_retry(results)) <= {result.id for result in results}
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b'{"schema": 9}', b'{"schema":1,"fields":["id"],"tests":[[1,2]]}'])
+def test_what_is_no_list_of_results_is_refused(data: bytes) -> None:
+    with pytest.raises(GateError, match="shard 2"):
+        load_results(data, "shard 2")
