@@ -70,6 +70,11 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--jax-source-dir",), {"metavar": "DIR", "help": "jax checkout for a source build; also builds jaxlib."}),
     (("--base-docker",), {"metavar": "IMAGE", "help": "Base image of a source build."}),
     (("--builder-image", "-b"), {"metavar": "IMAGE|search", "help": "Builder image of a source build."}),
+    (("--image-registry",), {"metavar": "HOST[/PATH]", "help": "Registry that images are pulled from and pushed to."}),
+    (("--container-engine",), {"metavar": "docker|podman|FILE", "help": "Engine that runs containers."}),
+    (("--container-network",), {"metavar": "NAME", "help": "Network of a container: host, none or a name."}),
+    (("--container-memory",), {"metavar": "SIZE", "help": "Memory that a container may use, such as 64g."}),
+    (("--container-shm-size",), {"metavar": "SIZE", "help": "Size of /dev/shm in a container, such as 64g."}),
     (("--rbe",), {"is_flag": True, "default": None, "help": "Build on remote executors."}),
     (("--rocm-manifest",), {"metavar": "FILE|DIR", "help": "What the ROCm exports: `rocm manifest` or its tree."}),
     (("--out",), {"metavar": "DIR", "help": "Folder for the wheel set."}),
@@ -89,6 +94,15 @@ REFUSED_WITH_PUBLISHED = (
     "rbe",
 )
 """Options of a source build that contradict `--payload=published`."""
+
+CONTAINER_OPTIONS = (
+    "image_registry",
+    "container_engine",
+    "container_network",
+    "container_memory",
+    "container_shm_size",
+)
+"""Options about containers: the environment may set them for a whole machine, whatever is built on it."""
 
 SWITCHES = tuple(words[0].lstrip("-").replace("-", "_") for words, more in _OPTIONS if more.get("is_flag"))
 """Options without a value."""
@@ -237,6 +251,11 @@ def build_request(settings: Settings, *tables: str) -> tuple[BuildRequest, tuple
             f"--{name.replace('_', '-')} belongs to a build from source and contradicts --payload=published."
             for name in REFUSED_WITH_PUBLISHED
             if settings.given(name)
+        ]
+        problems += [
+            f"--{name.replace('_', '-')} is about containers, and --payload=published starts none."
+            for name in CONTAINER_OPTIONS
+            if settings.get(name).origin.startswith("--")
         ]
     rocm = settings.get("rocm_version", *tables)
     if rocm.value is None:

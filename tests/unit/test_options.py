@@ -76,6 +76,14 @@ def test_source_options_contradict_published_wheels(name: str) -> None:
     assert caught.value.exit_code == 2
 
 
+@pytest.mark.parametrize("name", options.CONTAINER_OPTIONS)
+def test_options_of_containers_are_refused_with_published_wheels_unless_the_machine_sets_them(name: str) -> None:
+    with pytest.raises(RequestError, match=f"--{name.replace('_', '-')} is about containers"):
+        request({name: "x"})
+    by_machine = settings(PUBLISHED, {}, {f"CI_BUILD_{name.upper()}": "x"})
+    assert options.build_request(by_machine, "build")[0] == request({})
+
+
 def test_the_compiler_is_warned_about_with_published_wheels() -> None:
     _, warnings = options.build_request(settings({**PUBLISHED, "compiler": "clang"}), "build")
     assert warnings == ("--compiler has no use with --payload=published: nothing is compiled.",)
