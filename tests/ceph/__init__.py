@@ -6,7 +6,6 @@ Made once and kept in the cache under a digest of its recipe; needs root, Debian
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import shutil
@@ -19,12 +18,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
-from filelock import FileLock
+from tests import forky
 
 _HERE = Path(__file__).parent
-_CACHE = platformdirs.user_cache_path("jax-rocm-release")
-_PREPARE_SECONDS, _START_SECONDS = 900, 90
+_START_SECONDS = 90
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,36 +54,12 @@ class Ceph:
 
 def obstacle() -> str:
     """Why this machine cannot run it; empty if it can."""
-    if os.geteuid() != 0:
-        return "needs root, for chroot"
-    missing = [word for word in ("debootstrap", "unshare", "apt-get") if shutil.which(word) is None]
-    return f"needs {', '.join(missing)}" if missing else ""
+    return forky.obstacle()
 
 
 def prepared() -> Path:
     """The folder with Ceph in it."""
-    recipe = hashlib.sha256((_HERE / "prepare.sh").read_bytes()).hexdigest()[:12]
-    tree = _CACHE / f"ceph-{recipe}"
-    _CACHE.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{tree}.lock"):
-        if tree.exists():
-            return tree
-        fresh = tree.with_suffix(".new")
-        subprocess.run(["rm", "-rf", "--one-file-system", fresh], check=True)
-        argv = ["sh", str(_HERE / "prepare.sh"), str(fresh), _mirror()]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=_PREPARE_SECONDS)
-        assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-        fresh.rename(tree)
-    return tree
-
-
-def _mirror() -> str:
-    """Where this machine gets Debian's packages."""
-    argv = ["apt-get", "indextargets", "--format", "$(SITE) $(REPO_URI)", "Created-By: Packages", "Component: main"]
-    listed = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
-    found = [url.rstrip("/") for url in listed[1::2] if url.rstrip("/").endswith("/debian")]
-    assert found, "apt knows no mirror of Debian"
-    return found[0]
+    return forky.made("ceph", _HERE / "prepare.sh")
 
 
 @contextlib.contextmanager
@@ -111,7 +84,7 @@ def running() -> Iterator[Ceph]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            subprocess.run(["rm", "-rf", "--one-file-system", outside], check=True)
+            forky.remove(outside)
 
 
 def _await(url: str, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -8,11 +8,14 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
+
+from tests import docker
 
 CI_BUILD = [sys.executable, str(Path(__file__).resolve().parents[2] / "build" / "ci_build")]
 
@@ -50,6 +53,15 @@ def work_cache(shared_folder: Path) -> Path:
     folder = shared_folder / "work-cache"
     folder.mkdir(exist_ok=True)
     return folder
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[docker.Docker]:
+    """A real Docker daemon, with images of its own."""
+    if why := docker.obstacle():
+        pytest.skip(f"a Docker daemon {why}")
+    with docker.running() as started:
+        yield started
 
 
 @pytest.fixture(scope="session")
