@@ -34,6 +34,9 @@ AUDITWHEEL = (
 )  # fmt: skip
 RUNPATH = "$ORIGIN/../../_rocm_sdk_core/lib:/opt/rocm/lib"
 
+_ENTRY = "from benchmarks.repair_cases import main; main()"
+"""As the script of an installed command begins."""
+
 Argv = tuple[str, ...]
 
 
@@ -63,9 +66,7 @@ class Result:
 
 def ours(key: str, what: str) -> Case:
     """One of our own cases."""
-    return Case(
-        key=key, what=what, steps=((sys.executable, "-m", "benchmarks.repair_cases", key, "{wheel}", "{folder}"),)
-    )
+    return Case(key=key, what=what, steps=((sys.executable, "-c", _ENTRY, key, "{wheel}", "{folder}"),))
 
 
 CASES = (

@@ -28,6 +28,26 @@ _MAX_IDLE = 16
 _AT_BLOCK_END, _IN_LAST_BLOCK = 128, 64
 
 
+@dataclass(slots=True)
+class Seam:
+    """A part of a deflate stream of which only both ends are known: block boundaries on whole bytes.
+
+    Attributes:
+        packed: [begin, end) in compressed bytes.
+        content: [begin, end) in uncompressed bytes.
+        crc32: of that content; set by whoever unpacked the stream in pieces that begin at these very places, which
+            proves them, if all of it was what it should be.
+    """
+
+    packed: tuple[int, int]
+    content: tuple[int, int]
+    crc32: int | None = None
+
+
+FindSeam = Callable[[], Seam | None]
+"""Gives a seam, perhaps after a while; None where there is none."""
+
+
 @dataclass(frozen=True, slots=True)
 class BlockIndex:
     """Block boundaries of one deflate stream, those at an even bit only (see `splice.PADDING`).
@@ -37,18 +57,26 @@ class BlockIndex:
         bits: the boundary's position in the compressed stream, in bits; the first is 0.
         reach: uncompressed bytes that were scanned; boundaries beyond are not known.
         complete: whether the end of the stream was scanned.
+        seam: where two scans were joined, if they have boundaries on whole bytes.
     """
 
     offsets: list[int] = field(default_factory=lambda: [0])
     bits: list[int] = field(default_factory=lambda: [0])
     reach: int = 0
     complete: bool = False
+    seam: Seam | None = None
 
     def joined(self, rest: BlockIndex) -> BlockIndex:
         """With the boundaries of a later part; those in between stay unknown, which makes splices there longer."""
         first = bisect_right(rest.bits, self.bits[-1])
         offsets, bits = [*self.offsets, *rest.offsets[first:]], [*self.bits, *rest.bits[first:]]
-        return BlockIndex(offsets, bits, rest.reach, complete=rest.complete)
+        left = next((i for i in reversed(range(len(self.bits))) if self.bits[i] % 8 == 0), 0)
+        right = next((i for i in range(first, len(rest.bits)) if rest.bits[i] % 8 == 0), None)
+        seam = None
+        if right is not None:
+            packed = self.bits[left] // 8, rest.bits[right] // 8
+            seam = Seam(packed, (self.offsets[left], rest.offsets[right]))
+        return BlockIndex(offsets, bits, rest.reach, complete=rest.complete, seam=seam)
 
     def before(self, offset: int) -> int:
         """Index of the last boundary at or before an uncompressed offset."""

@@ -13,7 +13,7 @@ from isal import isal_zlib
 
 from ci_build.errors import ArchiveError
 from ci_build.wheel.archive import WheelArchive
-from ci_build.wheel.deflate import BlockIndex, scan_blocks
+from ci_build.wheel.deflate import BlockIndex, Seam, scan_blocks
 from ci_build.wheel.inflate import CHUNK, InflateError
 from ci_build.wheel.outfile import OutFile
 from ci_build.wheel.proof import write_proven
@@ -38,14 +38,22 @@ class Sums:
     sha256: str
 
 
-def file_sums(fd: int) -> Sums:
-    """Read an open file once, from its beginning."""
-    crc, digest, at = 0, hashlib.sha256(), 0
+def file_sums(fd: int, seam: Seam | None = None) -> Sums:
+    """Read an open file once, from its beginning.
+
+    Raises:
+        InflateError: the part between the ends of a seam has another CRC than it.
+    """
+    crc, digest, at, inner = 0, hashlib.sha256(), 0, 0
+    begin, end = seam.content if seam else (0, 0)
     buffer = memoryview(bytearray(CHUNK))
     while count := os.preadv(fd, [buffer], at):
         crc = isal_zlib.crc32(buffer[:count], crc)
         digest.update(buffer[:count])
+        inner = isal_zlib.crc32(buffer[max(begin - at, 0) : min(max(end - at, 0), count)], inner)
         at += count
+    if seam and inner != seam.crc32:
+        raise InflateError("it differs from the old content outside of the given ranges")
     return Sums(crc32=crc, sha256=digest.hexdigest())
 
 
@@ -65,11 +73,15 @@ def write_file(name: str, content: Content, fd: int, out: OutFile, *, source: Wh
     """
     size = os.fstat(fd).st_size
     pieces = _plan(content, source, old, size)
+    seam = content.blocks.seam if content.blocks else None
+    if seam and (seam.crc32 is None or not any(isinstance(piece, Raw) and piece.holds(seam) for piece in pieces)):
+        seam = None  # nobody unpacked it by itself, or it is not copied whole
     splicer = Splicer(out, old=source.fileno(), old_offset=old.data_offset if old else 0, content=fd)
     with ThreadPoolExecutor(2) as pool:
-        proofs = list(write_proven(pool, splicer, pieces, out, fd, size))
-        sums = pool.submit(file_sums, fd).result()
+        summing = pool.submit(file_sums, fd, seam)  # first, for it takes the longest
+        proofs = list(write_proven(pool, splicer, pieces, out, fd, size, seam=seam))
         try:
+            sums = summing.result()
             for proof in proofs:
                 proof.result()
         except InflateError as error:

@@ -6,7 +6,7 @@ import bisect
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from isal import isal_zlib
 
@@ -14,6 +14,9 @@ from ci_build.wheel.archive import WheelArchive
 from ci_build.wheel.elf import Section
 from ci_build.wheel.inspect_model import Part
 from ci_build.wheel.zipformat import STORED
+
+if TYPE_CHECKING:
+    from ci_build.wheel.deflate import FindSeam
 
 HOST, READ_ONLY, UNWIND, DEVICE = "host code", "read-only data", "exception tables", "device code"
 SYMBOLS, DEBUG, DATA, LINKING = "symbol tables", "debug info", "data", "dynamic linking"
@@ -45,11 +48,11 @@ class TracedArchive(WheelArchive):
         self._read_to = offset + size
         return super().pread(size, offset)
 
-    def chunks(self, name: str) -> Iterator[bytes]:
+    def chunks(self, name: str, *, find_seam: FindSeam | None = None) -> Iterator[bytes]:
         """As in `WheelArchive`; the way is noted in `checkpoints`."""
         start, done = self[name].data_offset, 0
         line = self.checkpoints[name] = []
-        for chunk in super().chunks(name):
+        for chunk in super().chunks(name, find_seam=find_seam):
             done += len(chunk)
             line.append((done, self._read_to - start))
             yield chunk

@@ -7,7 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from ci_build.wheel.inflate import InflateError, inflate
+from ci_build.wheel.deflate import Seam
+from ci_build.wheel.inflate import InflateError, inflate, packed_chunks
 from ci_build.wheel.outfile import OutFile
 from ci_build.wheel.splice import WINDOW, Fresh, Raw, Splicer
 from ci_build.wheel.zipformat import full_pread
@@ -25,7 +26,14 @@ class _Part:
 
 
 def write_proven(
-    pool: ThreadPoolExecutor, splicer: Splicer, pieces: Sequence[Raw | Fresh], out: OutFile, content: int, size: int
+    pool: ThreadPoolExecutor,
+    splicer: Splicer,
+    pieces: Sequence[Raw | Fresh],
+    out: OutFile,
+    content: int,
+    size: int,
+    *,
+    seam: Seam | None = None,
 ) -> Iterator[Future[None]]:
     """Write a planned stream; what ends on a byte is inflated and compared at once, beside the writing.
 
@@ -34,6 +42,8 @@ def write_proven(
         out: where the splicer writes; open for reading, too.
         content: descriptor of the file with the content.
         size: bytes of the content.
+        seam: a part of the old stream that was unpacked by itself; where it is copied whole, it holds what it held,
+            and only what lies before and behind it is inflated. Whether the content is still that, the caller checks.
 
     Yields:
         The proofs; each raises InflateError where its part of the stream would hold something else: a changed range
@@ -43,6 +53,12 @@ def write_proven(
     for number, piece in enumerate(pieces, 1):
         splicer.write(piece)
         last = number == len(pieces)
+        if seam and isinstance(piece, Raw) and piece.holds(seam):
+            # A copy keeps its place within bytes, so what began on a byte still does.
+            first, behind = (out.position - (piece.end // 8 - at) for at in seam.packed)
+            part = _Part(begin=begin, end=first, start=start, stop=seam.content[0], last=False)
+            yield pool.submit(_prove, out.fd, content, part)
+            begin, start = behind, seam.content[1]
         if last or isinstance(piece, Fresh):
             stop = size if last else piece.end
             part = _Part(begin=begin, end=out.position, start=start, stop=stop, last=last)
@@ -53,8 +69,8 @@ def write_proven(
 def _prove(out: int, content: int, part: _Part) -> None:
     at = part.start
     window = full_pread(content, min(at, WINDOW), max(0, at - WINDOW))
-    stream = inflate(partial(full_pread, out), part.begin, part.end - part.begin, window=window, last=part.last)
-    for chunk in stream:
+    packed = packed_chunks(partial(full_pread, out), part.begin, part.end - part.begin)
+    for chunk in inflate(packed, window=window, last=part.last):
         if full_pread(content, len(chunk), at) != chunk:
             raise InflateError("it differs from the old content outside of the given ranges")
         at += len(chunk)

@@ -11,7 +11,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from functools import partial
@@ -21,17 +21,15 @@ from packaging.version import InvalidVersion, Version
 
 from ci_build.errors import ArchiveError, MachineError, RepairError
 from ci_build.model import Finding, MemberInfo, Progress, Severity, to_json
-from ci_build.wheel.archive import Member, RecordEntry, WheelArchive, WheelName
-from ci_build.wheel.deflate import BlockIndex, scan_blocks, scan_end
-from ci_build.wheel.elf64 import PF_X, PT_LOAD, first_segments
+from ci_build.wheel.archive import RecordEntry, WheelArchive, WheelName
+from ci_build.wheel.blockscan import scan_library, seam_of
+from ci_build.wheel.deflate import BlockIndex
 from ci_build.wheel.manylinux import verdict
 from ci_build.wheel.metadata import LICENSE_FILE, render_entry_points, rewrite_metadata, rewrite_wheel
 from ci_build.wheel.repair_member import MemberEdit, edit_members
 from ci_build.wheel.repair_plan import Repaired, RepairPlan, SizePart
 from ci_build.wheel.rewrite import WheelRewrite
-from ci_build.wheel.splice import WINDOW
 from ci_build.wheel.verify import verify_record
-from ci_build.wheel.zipformat import DEFLATED
 
 __all__ = ["RepairPlan", "Repaired", "SizePart", "repair"]
 
@@ -71,17 +69,16 @@ def repair(
         _rewrite_texts(rewrite, archive, name, plan)
         _say(progress, f"Verifying and unpacking {source.name}")
         libraries = {old: new for old, new in renamed.items() if _stays(new, plan) and _is_elf(archive, old)}
-        # The scans run beside all that comes until their results are needed.
-        scans = {new: pool.submit(_scan, archive, archive[old]) for old, new in _to_scan(archive, libraries, plan)}
-        files = _unpack(archive, libraries, scratch / "tree", progress)
+        scans = {old: pool.submit(scan_library, archive, archive[old]) for old in _to_scan(archive, libraries, plan)}
+        files = _unpack(archive, libraries, scans, scratch / "tree", progress)
+        blocks = {libraries[old]: scan.result() for old, scan in scans.items()}
         _expect_members(files, plan, source.name)
         _say(progress, f"Editing {len(files)} libraries of {name.project}")
         edits = edit_members(files, plan, scratch / "debug" if debug_dir else None)
         judging = pool.submit(_judge, files, plan, source.name)
         for edit in edits:
             if edit.changed or edit.elf.size != edit.size_before:
-                scan = scans.get(edit.name)
-                rewrite.set_file(edit.name, edit.path, changed=edit.changed, blocks=scan.result() if scan else None)
+                rewrite.set_file(edit.name, edit.path, changed=edit.changed, blocks=blocks.get(edit.name))
         if plan.build_info_path:
             rewrite.set_late(plan.build_info_path, partial(_build_info, edits, plan))
         _say(progress, f"Writing {name}")
@@ -169,19 +166,24 @@ def _rewrite_texts(rewrite: WheelRewrite, archive: WheelArchive, name: WheelName
         rewrite.set(path, content)
 
 
-def _to_scan(archive: WheelArchive, libraries: Mapping[str, str], plan: RepairPlan) -> Iterator[tuple[str, str]]:
-    """Big libraries that will be edited, so that most of their deflate blocks can be kept: (old name, new name)."""
+def _to_scan(archive: WheelArchive, libraries: Mapping[str, str], plan: RepairPlan) -> Iterator[str]:
+    """Old names of big libraries that will be edited, so that most of their deflate blocks can be kept."""
     if plan.targets is not None or plan.strip or plan.runpath or plan.hip_soname:
-        yield from ((old, new) for old, new in libraries.items() if archive[old].size >= _BIG)
+        yield from (old for old in libraries if archive[old].size >= _BIG)
 
 
 def _unpack(
-    archive: WheelArchive, libraries: Mapping[str, str], tree: Path, progress: Progress | None
+    archive: WheelArchive,
+    libraries: Mapping[str, str],
+    scans: dict[str, Future[BlockIndex | None]],
+    tree: Path,
+    progress: Progress | None,
 ) -> dict[str, Path]:
     """Check every member against RECORD and write the libraries to `tree`, laid out as in the new wheel.
 
     Args:
         libraries: old member name -> new.
+        scans: old member name -> what a scan will find; emptied where that turns out wrong.
 
     Returns:
         New member name -> file.
@@ -189,28 +191,17 @@ def _unpack(
     files = {old: tree / new for old, new in libraries.items()}
     for path in files.values():
         path.parent.mkdir(parents=True, exist_ok=True)
-    problems = verify_record(archive, extract=files, progress=progress)
+    seams = {old: partial(seam_of, scan) for old, scan in scans.items()}
+    problems = verify_record(archive, extract=files, seams=seams, progress=progress)
+    if problems and seams:  # perhaps it is only that no block begins where a scan took one for granted
+        scans.clear()
+        problems = verify_record(archive, extract=files, progress=progress)
     if problems:
         raise ArchiveError(
             f"{archive.path.name} is not what it says:{_listed(problems)}",
             hint="Get the wheel anew; nothing was made.",
         )
     return {libraries[old]: path for old, path in files.items()}
-
-
-def _scan(archive: WheelArchive, member: Member) -> BlockIndex | None:
-    """The blocks that edits ask for: all but those of the host's code, which nothing here changes."""
-    if member.method != DEFLATED:
-        return None
-    stream = archive.pread, member.data_offset, member.compressed_size
-    code = [s for s in first_segments(next(archive.chunks(member.name))) if s.type == PT_LOAD and s.flags & PF_X]
-    if not code:
-        return scan_blocks(*stream)
-    begin, end = code[-1].offset, code[-1].offset + code[-1].file_size
-    if rest := scan_end(*stream, total=member.size, goal=end):
-        start = scan_blocks(*stream, until=begin + WINDOW)
-        return start and start.joined(rest)
-    return scan_blocks(*stream)
 
 
 def _stays(name: str, plan: RepairPlan) -> bool:

@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from ci_build.errors import ArchiveError
-from ci_build.wheel.deflate import BlockIndex
+from ci_build.wheel.deflate import BlockIndex, Seam
 from ci_build.wheel.outfile import OutFile
 from ci_build.wheel.zipformat import full_pread
 
@@ -42,6 +42,10 @@ class Raw:
 
     start: int
     end: int
+
+    def holds(self, seam: Seam) -> bool:
+        """Whether all of the part between the ends of a seam is copied."""
+        return self.start <= 8 * seam.packed[0] and 8 * seam.packed[1] <= self.end
 
 
 @dataclass(frozen=True, slots=True)

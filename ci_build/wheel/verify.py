@@ -5,15 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ci_build.errors import ArchiveError
 from ci_build.model import Finding, Progress, Severity
 from ci_build.wheel.archive import WheelArchive
 from ci_build.wheel.record import SIGNATURES, RecordEntry, parse_record
 
+if TYPE_CHECKING:
+    from ci_build.wheel.deflate import FindSeam
+
 
 def verify_record(
-    archive: WheelArchive, *, extract: Mapping[str, Path] | None = None, progress: Progress | None = None
+    archive: WheelArchive,
+    *,
+    extract: Mapping[str, Path] | None = None,
+    seams: Mapping[str, FindSeam] | None = None,
+    progress: Progress | None = None,
 ) -> tuple[Finding, ...]:
     """Stream every member and compare it with RECORD and with its CRC.
 
@@ -21,6 +29,7 @@ def verify_record(
         archive: an open wheel.
         progress: told about the members that are extracted.
         extract: members to write to a file on the way, so that nothing is inflated twice.
+        seams: where extracted members are taken apart, see `WheelArchive.chunks`.
 
     Returns:
         A finding for each wrong hash or size, damaged member, file without entry, entry without file, duplicate
@@ -47,8 +56,11 @@ def verify_record(
     entries = dict(rows)
     for member in archive.members:
         try:
-            target = (extract or {}).get(member.name)
-            digest = archive.extract(member.name, target, progress=progress) if target else archive.digest(member.name)
+            if target := (extract or {}).get(member.name):
+                find_seam = (seams or {}).get(member.name)
+                digest = archive.extract(member.name, target, progress=progress, find_seam=find_seam)
+            else:
+                digest = archive.digest(member.name)
         except ArchiveError as error:
             findings.append(_finding("member-damaged", error.message, member.name))
             continue

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from packaging.version import InvalidVersion, Version
-
 from ci_build.errors import ArchiveError
 
 # No stricter and no laxer than packaging.utils, which takes half as long to import as a wheel takes to be copied.
@@ -15,11 +13,25 @@ _NAME = re.compile(
     r"-(?P<python>(?!\d)\w+(?:\.(?!\d)\w+)*)-(?P<abi>\w+(?:\.\w+)*)-(?P<platform>\w+(?:\.\w+)*)\.whl",
     re.ASCII,
 )
+_PLAIN_VERSION = re.compile(r"[0-9]+(\.[0-9]+)*(\+[a-z0-9]+(\.[a-z0-9]+)*)?")
+"""Most versions; that they are right (PEP 440) is seen without `packaging`, whose import takes a while, too."""
 
 
 def canonical(project: str) -> str:
     """A project's name as indexes spell it (PEP 503)."""
     return re.sub(r"[-_.]+", "-", project).lower()
+
+
+def _version_problem(version: str) -> str:
+    if _PLAIN_VERSION.fullmatch(version):
+        return ""
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        Version(version)
+    except InvalidVersion as error:
+        return str(error)
+    return ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,15 +62,15 @@ class WheelName:
             ArchiveError: it is not the name of a wheel.
         """
         found = _NAME.fullmatch(filename)
-        try:
-            if found is None:
-                raise InvalidVersion("its parts are not project, version, perhaps build, python, abi and platform")
-            Version(found["version"])
-        except InvalidVersion as error:
+        if found is None:
+            problem = "its parts are not project, version, perhaps build, python, abi and platform"
+        else:
+            problem = _version_problem(found["version"])
+        if found is None or problem:
             raise ArchiveError(
-                f"{filename!r} is not the name of a wheel: {error}.",
+                f"{filename!r} is not the name of a wheel: {problem}.",
                 hint="Write it like jax_rocm7_pjrt-0.10.2-py3-none-manylinux_2_28_x86_64.whl.",
-            ) from error
+            )
         return cls(**found.groupdict(default=""))
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import zipfile
 from collections.abc import Callable
@@ -11,7 +12,9 @@ from typing import Any
 import pytest
 
 from ci_build.errors import ArchiveError, CiBuildError, ElfError, MachineError, RepairError
-from ci_build.wheel.archive import WheelArchive
+from ci_build.wheel import repair as repair_module
+from ci_build.wheel.archive import Member, WheelArchive
+from ci_build.wheel.deflate import BlockIndex, Seam
 from ci_build.wheel.elf import Elf
 from ci_build.wheel.repair import Repaired, RepairPlan, repair
 from ci_build.wheel.repair_member import merge
@@ -245,6 +248,24 @@ def test_a_source_that_is_not_what_record_says_is_refused(tmp_path: Path, librar
     ):
         repair(source, plan(), tmp_path / "out")
     assert nothing_left(tmp_path)
+
+
+def test_a_scan_that_is_wrong_costs_time_only(attempt: Repair, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = attempt()
+    seam = Seam((right.size, right.size + 1), (right.size, right.size + 1))
+    monkeypatch.setattr(repair_module, "_BIG", 0)
+    scans = []
+
+    def scan(archive: WheelArchive, member: Member) -> BlockIndex:
+        scans.append(member.name)
+        packed = member.compressed_size // 2
+        return BlockIndex(
+            [0], [0], member.size, complete=True, seam=dataclasses.replace(seam, packed=(packed, packed + 1))
+        )
+
+    monkeypatch.setattr(repair_module, "scan_library", scan)
+    assert attempt().sha256 == right.sha256
+    assert scans == ["tiny/lib.so"]
 
 
 def test_an_interrupt_leaves_nothing(tmp_path: Path, library: Callable[..., bytes]) -> None:
