@@ -5,7 +5,6 @@ Usage: python -m benchmarks.repair_cases CASE WHEEL FOLDER; prints JSON with the
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import time
 from collections.abc import Callable
@@ -28,13 +27,13 @@ def _library(archive: WheelArchive) -> str:
 
 
 def _renamed(archive: WheelArchive, folder: Path) -> Path:
-    return folder / str(dataclasses.replace(archive.name, platform=PLATFORM))
+    return folder / str(archive.name._replace(platform=PLATFORM))
 
 
 def _retag(archive: WheelArchive, rewrite: WheelRewrite) -> None:
     path = f"{archive.dist_info}/WHEEL"
     lines = [line for line in archive.read(path).decode().splitlines() if line and not line.startswith("Tag:")]
-    tags = dataclasses.replace(archive.name, platform=PLATFORM).tags
+    tags = archive.name._replace(platform=PLATFORM).tags
     rewrite.set(path, "".join(f"{line}\n" for line in [*lines, *(f"Tag: {tag}" for tag in tags)]).encode())
 
 
@@ -91,20 +90,26 @@ def scan(wheel: Path, _folder: Path) -> None:
 
 def tag_only(wheel: Path, folder: Path) -> None:
     """The real `repair` with a plan that changes tag and metadata only: auditwheel's verdict included."""
-    plan = dataclasses.replace(_plan(wheel), strip=False, runpath={}, files={}, hip_soname="", verify_bundles=False)
+    from dataclasses import replace
+
+    plan = replace(_plan(wheel), strip=False, runpath={}, files={}, hip_soname="", verify_bundles=False)
     _repair(wheel, plan, folder)
 
 
 def strip(wheel: Path, folder: Path) -> None:
     """What unpack + strip + patchelf + pack does, and no more of the fat binaries than it: all code stays, unread."""
-    _repair(wheel, dataclasses.replace(_plan(wheel), verify_bundles=False), folder)
+    from dataclasses import replace
+
+    _repair(wheel, replace(_plan(wheel), verify_bundles=False), folder)
 
 
 def full(wheel: Path, folder: Path) -> None:
     """The real `repair` with the recipe's own plan, doing what the stock chain does: symbols are thrown away, and
     the code inside the library is believed, as after an earlier build that checked it.
     """
-    _repair(wheel, dataclasses.replace(_plan(wheel, "gfx942", "gfx950"), verify_bundles=False), folder)
+    from dataclasses import replace
+
+    _repair(wheel, replace(_plan(wheel, "gfx942", "gfx950"), verify_bundles=False), folder)
 
 
 def full_first(wheel: Path, folder: Path) -> None:

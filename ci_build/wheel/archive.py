@@ -70,7 +70,7 @@ class WheelArchive:
         try:
             end = read_end(self.pread, self.size)
             directory = self.pread(end.directory_size, end.directory_offset)
-            entries = read_central(directory, end.count, problems)
+            entries = read_central(directory, end.members, problems)
         except ArchiveError as error:
             found = [error.message, *problems]
             raise ArchiveError(f"{self.name}: {' '.join(found)}", hint=error.hint or _AGAIN) from error

@@ -6,8 +6,7 @@ import hashlib
 import os
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ci_build.wheel.archive import WheelArchive
 from ci_build.wheel.outfile import OutFile
@@ -29,8 +28,7 @@ Late = Callable[[Mapping[str, RecordEntry]], bytes]
 """Makes a small member from what RECORD will say of those that are written before it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One member of the new wheel: its old self, if it has one, and its new content and mode, if they change."""
 
     old: Member | None = None
@@ -80,8 +78,8 @@ class MemberWriter:
         assert old is not None, "an entry has an old self or new content"
         recorded = self._old_record.get(old.name)
         digest = recorded.sha256 if recorded and recorded.sha256 else self._source.digest(old.name)
-        member = replace(self._member(name, entry), method=old.method, crc32=old.crc32, size=old.size)
-        member = replace(member, compressed_size=old.compressed_size)
+        member = self._member(name, entry)._replace(method=old.method, crc32=old.crc32, size=old.size)
+        member = member._replace(compressed_size=old.compressed_size)
         self._out.write(local_header(member))
         self._out.copy(self._source.fileno(), old.data_offset, old.compressed_size)
         self._done(member, digest)
@@ -90,8 +88,8 @@ class MemberWriter:
         packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, -15)
         packed = packer.compress(data) + packer.flush()
         method, body = (DEFLATED, packed) if len(packed) < len(data) else (STORED, data)
-        member = replace(
-            self._member(name, entry), method=method, crc32=zlib.crc32(data), compressed_size=len(body), size=len(data)
+        member = self._member(name, entry)._replace(
+            method=method, crc32=zlib.crc32(data), compressed_size=len(body), size=len(data)
         )
         self._out.write(local_header(member) + body)
         self._done(member, hashlib.sha256(data).hexdigest())
@@ -105,13 +103,13 @@ class MemberWriter:
             # The header is written twice: its numbers are known last, its length has to be right at once.
             # Deflate adds at most 5 bytes to each 16 KiB, so 1/1024 and a little is plenty.
             wide = is_wide(size + size // 1024 + (1 << 20))
-            draft = replace(self._member(name, entry), size=size)
+            draft = self._member(name, entry)._replace(size=size)
             self._out.write(local_header(draft, wide=wide))
             begin = self._out.position
             sums = write_file(name, content, fd, self._out, source=self._source, old=entry.old)
         finally:
             os.close(fd)
-        member = replace(draft, crc32=sums.crc32, compressed_size=self._out.position - begin)
+        member = draft._replace(crc32=sums.crc32, compressed_size=self._out.position - begin)
         self._out.patch(local_header(member, wide=wide), member.header_offset)
         self._done(member, sums.sha256)
 

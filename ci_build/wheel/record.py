@@ -8,14 +8,13 @@ import csv
 import io
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 SIGNATURES = ("RECORD.jws", "RECORD.p7s")
 """Signatures of RECORD, which cannot be in it with a hash (PEP 427)."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordEntry:
+class RecordEntry(NamedTuple):
     """What RECORD says about one file.
 
     Attributes:

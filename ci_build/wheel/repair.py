@@ -6,7 +6,6 @@ and only then one rename makes the wheel visible. Nothing is ever grafted.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 import tempfile
@@ -119,7 +118,7 @@ def _new_name(old: WheelName, plan: RepairPlan) -> WheelName:
         version = str(Version(plan.version))
     except InvalidVersion as error:
         raise RepairError(f"{plan.version!r} is not a version (PEP 440).") from error
-    name = dataclasses.replace(old, version=version, build=plan.build, platform=plan.platform_tag)
+    name = old._replace(version=version, build=plan.build, platform=plan.platform_tag)
     try:
         return WheelName.parse(str(name))
     except ArchiveError as error:

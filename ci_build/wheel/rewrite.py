@@ -6,7 +6,6 @@ import functools
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,13 +22,11 @@ if TYPE_CHECKING:  # a mere re-tag needs neither threads nor libz
     from ci_build.wheel.splice import Range
 
 
-@dataclass(frozen=True, kw_only=True)
 class WrittenWheel:
     """A wheel that was written: where, its bytes, and what its RECORD says of each member but itself."""
 
-    path: Path
-    size: int
-    record: Mapping[str, RecordEntry]
+    def __init__(self, *, path: Path, size: int, record: Mapping[str, RecordEntry]) -> None:
+        self.path, self.size, self.record = path, size, record
 
     @functools.cached_property
     def sha256(self) -> str:

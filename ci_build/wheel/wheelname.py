@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ci_build.errors import ArchiveError
 
@@ -34,25 +34,24 @@ def _version_problem(version: str) -> str:
     return ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WheelName:
+class WheelName(NamedTuple):
     """`{project}-{version}[-{build}]-{python}-{abi}-{platform}.whl`, taken apart; `str()` puts it together again.
 
-    `dataclasses.replace(name, platform="manylinux_2_28_x86_64")` gives the name of a re-tagged wheel.
+    `name._replace(platform="manylinux_2_28_x86_64")` gives the name of a re-tagged wheel.
 
     Attributes:
         project: as spelled in the file name, such as jax_rocm7_pjrt.
         version: as spelled in the file name.
-        build: the optional build tag, or empty.
         python, abi, platform: compressed tag sets, such as py2.py3.
+        build: the optional build tag, or empty.
     """
 
     project: str
     version: str
-    build: str = ""
     python: str
     abi: str
     platform: str
+    build: str = ""
 
     @classmethod
     def parse(cls, filename: str) -> WheelName:

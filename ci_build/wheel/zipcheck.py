@@ -6,7 +6,6 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import PurePosixPath
 
@@ -44,7 +43,7 @@ def locate(members: Sequence[Member], end: End, pread: Pread, problems: list[str
         if local is None:
             continue
         problems += _disagreements(entry, local)
-        member = replace(entry, data_offset=local.data_offset)
+        member = entry._replace(data_offset=local.data_offset)
         located.append(member)
         trailer = 0
         if member.flags & HAS_DESCRIPTOR:

@@ -69,6 +69,14 @@ def test_a_retagged_wheel_differs_in_two_small_members(pjrt: Path, tmp_path: Pat
         assert [entry.filename for entry in archive.infolist()] == [entry.filename for entry in before.infolist()]
 
 
+def test_a_retag_imports_nothing_that_takes_as_long_as_the_copy() -> None:
+    code = (
+        "import sys, ci_build.wheel.rewrite; print(*{'dataclasses', 'inspect', 'packaging', 'ctypes'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
 @pytest.mark.heavy
 def test_edits_of_the_real_library_splice(pjrt: Path, tmp_path: Path, left_out: Callable[[str, str], None]) -> None:
     """A RUNPATH-like edit, a fat-binary-like region and a cut tail, as repair does them."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import shutil
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -253,7 +252,7 @@ def test_wide_members_have_wide_headers() -> None:
     directory = zipwrite.central_directory([member], 11 << 30)
     assert zipformat.read_central(directory[:-98], 1, problems) == [member]
     raw = zipwrite.local_header(member)
-    local = zipformat.read_local(lambda size, at: raw[at : at + size], replace(member, header_offset=0), problems)
+    local = zipformat.read_local(lambda size, at: raw[at : at + size], member._replace(header_offset=0), problems)
     assert local is not None
     assert (local.size, local.compressed_size, problems) == (5 << 30, 5 << 30, [])
 
