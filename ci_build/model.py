@@ -289,6 +289,8 @@ class Verdict:
         tiers: gfx target -> how strongly it was tested, whatever was passed over.
         bypassed: a sentence for each reason that a bypass passed over, with who answers for it.
         warnings: what a person should know all the same.
+        attested: who signed attestations -> file names of the wheels.
+        provenances: file name of a wheel -> sha256 of its attestations, as they were verified.
     """
 
     set_digest: str
@@ -296,6 +298,8 @@ class Verdict:
     tiers: Mapping[str, str]
     bypassed: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    attested: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    provenances: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def allowed(self) -> bool:

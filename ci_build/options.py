@@ -161,6 +161,14 @@ channel_option = click.option(
 )
 """For commands that ask the policy."""
 
+trust_config_option = click.option(
+    "--trust-config",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    envvar=_ENV_PREFIX + "TRUST_CONFIG",
+    help="Trust configuration (JSON) of a private Sigstore; the public one if none is given.",
+)
+"""For commands that sign or verify attestations."""
+
 _SIGNING_KEY = _ENV_PREFIX + "SIGNING_KEY"
 signing_key_option = click.option(
     "--signing-key",

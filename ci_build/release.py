@@ -23,6 +23,7 @@ from promotion.index import tiers_text
 from promotion.layout import StagedSet
 from promotion.policy import LOCAL, load_policy
 from promotion.promote import Promotion, install_line
+from promotion.verifying import lazily
 
 
 def stage(folder: Path, bucket: Bucket, reporter: Reporter) -> StagedSet:
@@ -30,18 +31,24 @@ def stage(folder: Path, bucket: Bucket, reporter: Reporter) -> StagedSet:
     return promotion_stage.stage(bucket, folder, progress=reporter)
 
 
-def promote(staged: StagedSet, bucket: Bucket, channel: str, reporter: Reporter) -> Promotion:
+def promote(
+    staged: StagedSet, bucket: Bucket, channel: str, reporter: Reporter, trust_config: Path | None = None
+) -> Promotion:
     """Promote a staged set, and say what the policy warned of and what it was told to pass over.
 
     Raises:
         PromotionBlockedError: the policy does not let it through.
     """
     policy = load_policy(staged.index, channel=channel)
-    done = promotion_promote.promote(bucket, staged, policy, actor=options.actor(), progress=reporter)
+    done = promotion_promote.promote(
+        bucket, staged, policy, actor=options.actor(), progress=reporter, verify=lazily(trust_config)
+    )
     for text in done.warnings:
         reporter.warning(text)
     for text in done.bypasses:
         reporter.warning(f"Bypass {text}")
+    for who, names in done.attested.items():
+        reporter.line(f"  attested by {who}: {len(names)} wheels")
     word = "promoted" if done.new else "was promoted before, nothing changed"
     reporter.line(f"  {staged.index}/{staged.digest[:12]} {word}: ledger entry {done.entry.number}")
     return done
@@ -54,16 +61,21 @@ def receipt_of(done: Promotion) -> Mapping[str, Any]:
         "ledger_entry": done.entry.number,
         "tiers": dict(done.promoted.tiers),
         "bypasses": done.bypasses,
+        "attested": done.attested,
     }
 
 
-def judge(staged: StagedSet, bucket: Bucket, channel: str, reporter: Reporter) -> Verdict:
+def judge(
+    staged: StagedSet, bucket: Bucket, channel: str, reporter: Reporter, trust_config: Path | None = None
+) -> Verdict:
     """What the policy makes of a staged set, told to a person; changes nothing."""
-    word = check(bucket, staged, load_policy(staged.index, channel=channel))
+    word = check(bucket, staged, load_policy(staged.index, channel=channel), verify=lazily(trust_config))
     for text in word.warnings:
         reporter.warning(text)
     for text in word.bypassed:
         reporter.warning(f"Bypass {text}")
+    for who, names in word.attested.items():
+        reporter.line(f"  attested by {who}: {len(names)} wheels")
     reporter.line(f"  {staged.index}/{staged.digest[:12]}, tested at tier: {tiers_text(word.tiers)}")
     return word
 

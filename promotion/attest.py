@@ -1,31 +1,33 @@
 """Attestations for the wheels of a staged set (PEP 740), signed with the identity of the CI job that runs this.
 
-The packages that do it are large and nobody else needs them, so they are not installed by themselves.
+The packages that do it are large, so they are not installed by themselves; see `promotion.verifying`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ci_build.errors import BucketError, MachineError
+from ci_build.errors import BucketError, MachineError, RequestError
 from ci_build.model import Progress
+from promotion.attestations import Attested, about_attestations, who_attested
 from promotion.bucket import Bucket, sha256_of
+from promotion.check import attestations
 from promotion.layout import StagedSet
+from promotion.policy import Policy, load_policy
 from promotion.provenance import provenance_name, provenance_problems
 from promotion.stage import raise_if_any, read_staged, stored_problems
+from promotion.verifying import CONFIG, GITHUB, GITLAB, ISSUER, REPOSITORY, load_trust, missing_packages, verifier
 
 if TYPE_CHECKING:
     from pypi_attestations import Attestation
 
 Attest = Callable[[str, str], bytes]
 """File name and sha256 of a wheel -> the text of its provenance file."""
-
-# Fulcio's OIDs of what a certificate says (sigstore/fulcio, docs/oid-info.md).
-_ISSUER, _REPOSITORY, _CONFIG = (f"1.3.6.1.4.1.57264.1.{number}" for number in (8, 12, 18))
-_GITHUB, _GITLAB = "https://token.actions.githubusercontent.com", "https://gitlab.com"
 
 
 def attest(bucket: Bucket, staged: StagedSet, sign: Attest, progress: Progress) -> tuple[str, ...]:
@@ -51,52 +53,79 @@ def attest(bucket: Bucket, staged: StagedSet, sign: Attest, progress: Progress) 
         raise_if_any(stored_problems(bucket, staged.file, {wheel.filename: wheel.sha256}), BucketError)
         progress.step(f"attest {wheel.filename}")
         data = sign(wheel.filename, wheel.sha256)
-        raise_if_any([*provenance_problems(data, wheel)], BucketError)
+        raise_if_any([*provenance_problems(data, wheel.filename, wheel.sha256)], BucketError)
         bucket.put_if_absent(name, data, sha256=sha256_of(data))
         done.append(wheel.filename)
     return tuple(done)
 
 
 @contextmanager
-def with_identity() -> Iterator[Attest]:
-    """Sign through Sigstore with the identity that the CI service gives this job.
+def with_identity(trust_config: Path | None = None) -> Iterator[Attest]:
+    """Sign through Sigstore with the identity that the CI service gives this job; what was signed is verified.
+
+    Args:
+        trust_config: where to sign and whom to trust, for a private instance; the public one if there is none.
 
     Raises:
         MachineError: the packages or the identity are missing, or Sigstore refuses.
+        RequestError: the trust configuration cannot be used, or does not say where to sign.
     """
     try:
-        from pypi_attestations import Attestation, AttestationBundle, AttestationError, Distribution, Provenance
-        from sigstore.errors import Error as SigstoreError
-        from sigstore.models import ClientTrustConfig
+        from pypi_attestations import Attestation, AttestationBundle, Distribution, Provenance
         from sigstore.oidc import IdentityToken, detect_credential
         from sigstore.sign import SigningContext
     except ImportError as error:
-        raise MachineError(
-            f"Attestations need packages that are not installed: {error.name}.",
-            hint="Run `.venv/bin/python -m pip install --require-hashes -r build/requirements-attest.lock`.",
-        ) from error
-    try:
+        raise missing_packages(error) from error
+    with _told():
         credential = detect_credential()
-        if credential is None:
-            raise MachineError(
-                "There is no identity here that Sigstore knows.",
-                hint="Run it in a CI job that has one; on GitHub Actions the job needs `permissions: id-token: write`.",
-            )
-        context = SigningContext.from_trust_config(ClientTrustConfig.production())
-        with context.signer(IdentityToken(credential)) as signer:
+    if credential is None:
+        raise MachineError(
+            "There is no identity here that Sigstore knows.",
+            hint="Run it in a CI job that has one; on GitHub Actions the job needs `permissions: id-token: write`.",
+        )
+    with _told():
+        trust = load_trust(trust_config)
+    if trust.config is None:
+        raise RequestError(f"{trust_config} does not say where to sign.", hint="Give a client trust config.")
+    with _told():
+        context = SigningContext.from_trust_config(trust.config)
+        verify = verifier(trust)
+        token = IdentityToken(credential)
+    with ExitStack() as stack:
+        with _told():
+            signer = stack.enter_context(context.signer(token))
 
-            def sign(filename: str, sha256: str) -> bytes:
-                wheel = Distribution(name=filename, digest=sha256)
-                attestation = Attestation.sign(signer, wheel)
-                publisher = _publisher(attestation)
-                attestation.verify(publisher, wheel)
-                bundle = AttestationBundle(publisher=publisher, attestations=[attestation])
+        def sign(filename: str, sha256: str) -> bytes:
+            with _told():
+                attestation = Attestation.sign(signer, Distribution(name=filename, digest=sha256))
+                bundle = AttestationBundle(publisher=_publisher(attestation), attestations=[attestation])
                 text: str = Provenance(version=1, attestation_bundles=[bundle]).model_dump_json()
-                return text.encode()
+            data = text.encode()
+            raise_if_any([*verify(data, filename, sha256).problems], MachineError)
+            return data
 
-            yield sign
-    except (AttestationError, SigstoreError) as error:
-        raise MachineError(f"Sigstore did not attest: {error}.", hint="Look whether it can be reached.") from error
+        yield sign
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What the packages raise, as one line."""
+    from pypi_attestations import AttestationError
+    from requests import RequestException
+    from sigstore._internal.fulcio import ExpiredCertificate
+    from sigstore._internal.fulcio.client import FulcioClientError
+    from sigstore._internal.rekor import RekorClientError
+    from sigstore.errors import Error as SigstoreError
+    from sigstore.oidc import ExpiredIdentity
+
+    try:
+        yield
+    except (
+        *(AttestationError, SigstoreError, RequestException, FulcioClientError, RekorClientError),
+        *(ExpiredCertificate, ExpiredIdentity),
+    ) as error:
+        text = str(error).rstrip(".") or type(error).__name__
+        raise MachineError(f"Sigstore did not attest: {text}.", hint="Look whether it can be reached.") from error
 
 
 def _publisher(attestation: Attestation) -> Any:  # noqa: ANN401 - one of the package's kinds
@@ -115,16 +144,66 @@ def publisher_words(claims: Mapping[str, str]) -> tuple[str, str, str]:
     Raises:
         MachineError: a service that PEP 740's publishers do not include here.
     """
-    issuer, config = claims.get(_ISSUER, ""), claims.get(_CONFIG, "")
-    if issuer == _GITHUB:
+    issuer, config = claims.get(ISSUER, ""), claims.get(CONFIG, "")
+    if issuer == GITHUB:
         found = re.fullmatch(r"https://github\.com/([^/]+/[^/]+)/\.github/workflows/([^@]+)@.+", config)
         kind = "GitHub"
     else:
-        found = re.fullmatch(r"https://gitlab\.com/(.+?)//([^@]+)@.+", config) if issuer == _GITLAB else None
+        found = re.fullmatch(r"https://gitlab\.com/(.+?)//([^@]+)@.+", config) if issuer == GITLAB else None
         kind = "GitLab"
-    if found is None or not claims.get(_REPOSITORY, "").endswith(found[1]):
+    if found is None or not claims.get(REPOSITORY, "").endswith(found[1]):
         raise MachineError(
             f"Sigstore knows this identity, of {issuer or 'nobody'}, but it is no job of GitHub or GitLab.",
             hint="Attest in a job of one of them.",
         )
     return kind, found[1], found[2]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verified:
+    """What a reader finds out about attestations.
+
+    Attributes:
+        attested: who signed -> file names of the wheels.
+        problems: a sentence on each that is missing, bad, or of somebody whom the policy does not name.
+        notes: what a person should know all the same.
+    """
+
+    attested: Mapping[str, tuple[str, ...]]
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def verified_set(bucket: Bucket, staged: StagedSet, channel: str, trust_config: Path | None) -> Verified:
+    """Verify the attestations of a staged set as a reader, who wants one for each wheel of the set's own."""
+    wheel_set = read_staged(bucket, staged)
+    names = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels}
+    raise_if_any(stored_problems(bucket, staged.file, names), BucketError)
+    found = attestations(bucket, staged, wheel_set, verifier(load_trust(trust_config)))
+    own = [wheel.filename for wheel in wheel_set.wheels if not wheel.as_published]
+    return _judged([*names], own, load_policy(staged.index, channel=channel), found)
+
+
+def verified_files(place: Path, channel: str, trust_config: Path | None) -> Verified:
+    """Verify what lies beside wheels in a folder, or beside one wheel; each needs an attestation.
+
+    Raises:
+        RequestError: there is no wheel.
+        MachineError: the packages are missing.
+    """
+    wheels = sorted(place.glob("*.whl")) if place.is_dir() else [place]
+    if not wheels or not all(wheel.name.endswith(".whl") for wheel in wheels):
+        raise RequestError(f"{place} is no wheel, and no folder of wheels.", hint="Download wheels and attestations.")
+    verify = verifier(load_trust(trust_config))
+    sides = {wheel: wheel.with_name(provenance_name(wheel.name)) for wheel in wheels}
+    found = [verify(side.read_bytes(), wheel.name, sha256_of(wheel)) for wheel, side in sides.items() if side.is_file()]
+    wheel_names = [wheel.name for wheel in wheels]
+    return _judged(wheel_names, wheel_names, load_policy("", channel=channel), found)
+
+
+def _judged(wheels: Sequence[str], needed: Sequence[str], policy: Policy, found: Sequence[Attested]) -> Verified:
+    return Verified(
+        attested=who_attested(found),
+        problems=tuple(about_attestations(wheels, needed, policy.attestations, found)),
+        notes=tuple(dict.fromkeys(note for one in found for note in one.notes)),
+    )

@@ -8,36 +8,53 @@ from datetime import UTC, datetime
 
 from ci_build.errors import PromotionBlockedError
 from ci_build.model import SHA256SUMS, Verdict, Wheel, WheelSet
+from promotion.attestations import Attested
 from promotion.bucket import Bucket, sha256_of
 from promotion.evidence import Statement, read_all
 from promotion.index import metadata_name
 from promotion.layout import PROVENANCE_SUFFIX, TOMBSTONE_SUFFIX, Released, StagedSet
 from promotion.offered import seen_before
 from promotion.policy import Policy
-from promotion.provenance import provenance_name, provenance_problems
+from promotion.provenance import provenance_name
 from promotion.sidecar import core_metadata, disagreements
 from promotion.stage import parse_sums, read_staged, stored_problems
 from promotion.verdict import verdict
+from promotion.verifying import Verify, lazily
 
 NEW_NAME = "a name is never used twice: build with --wheel-post-release."
 
 
 def check(
-    bucket: Bucket, staged: StagedSet, policy: Policy, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    bucket: Bucket,
+    staged: StagedSet,
+    policy: Policy,
+    *,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    verify: Verify | None = None,
 ) -> Verdict:
-    """What the policy makes of the evidence, and the bucket of the bytes; changes nothing."""
+    """What the policy makes of the evidence, and the bucket of the bytes; changes nothing.
+
+    Args:
+        bucket: where it is staged.
+        staged: the set.
+        policy: what it needs.
+        now: the time.
+        verify: verifies attestations; against Sigstore's public instance if none is given.
+    """
     released = Released(index=staged.index)
     wheel_set = read_staged(bucket, staged)
     said = tuple(read_all(bucket, staged).values())
     seen = seen_before(bucket, released, {wheel.name for wheel in wheel_set.wheels}, staged.digest)
-    word = verdict(wheel_set, said, policy, now=now(), baseline=seen.last, offered=seen.versions)
+    attested = attestations(bucket, staged, wheel_set, verify or lazily())
+    provenances = {found.wheel: found.sha256 for found in attested}
+    word = verdict(wheel_set, said, policy, now=now(), baseline=seen.last, offered=seen.versions, attested=attested)
     reasons = (
         *word.blocked_by,
         *_log_problems(bucket, staged, said),
         *_staged_problems(bucket, staged, wheel_set),
         *_conflicts(bucket, released, wheel_set),
     )
-    return dataclasses.replace(word, blocked_by=reasons)
+    return dataclasses.replace(word, blocked_by=reasons, provenances=provenances)
 
 
 def raise_if_blocked(staged: StagedSet, word: Verdict) -> None:
@@ -50,9 +67,28 @@ def raise_if_blocked(staged: StagedSet, word: Verdict) -> None:
 
 
 def attested_wheels(bucket: Bucket, staged: StagedSet) -> frozenset[str]:
-    """File names of the staged wheels that have attestations."""
+    """File names of the wheels of which attestations lie beside a staged set."""
     names = (key.removeprefix(staged.root) for key in bucket.list(staged.root))
     return frozenset(name.removesuffix(PROVENANCE_SUFFIX) for name in names if name.endswith(PROVENANCE_SUFFIX))
+
+
+def attestations(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, verify: Verify) -> tuple[Attested, ...]:
+    """What is to be said of each provenance file beside a set, and of those that its index offers in their place.
+
+    A wheel that several sets share keeps the file that came first; so that one has to be good as well, and comes last.
+    """
+    wheels = {wheel.filename: wheel for wheel in wheel_set.wheels}
+    released, found = Released(index=staged.index), []
+    for name in sorted(attested_wheels(bucket, staged)):
+        if (wheel := wheels.get(name)) is None:
+            found.append(Attested(wheel=name))
+            continue
+        files = [bucket.get(staged.file(provenance_name(name)))]
+        if there := bucket.read(provenance_name(released.wheel(wheel.name, name))):
+            files.append(there[0])
+        said = ((data, verify(data, name, wheel.sha256)) for data in dict.fromkeys(files))
+        found += [dataclasses.replace(word, sha256=sha256_of(data)) for data, word in said]
+    return tuple(found)
 
 
 def metadata_of(bucket: Bucket, staged: StagedSet, wheel: Wheel) -> bytes:
@@ -79,7 +115,6 @@ def _log_problems(bucket: Bucket, staged: StagedSet, said: Iterable[Statement]) 
 def _staged_problems(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet) -> Iterator[str]:
     """Sentences on staged files that are not what the set says."""
     yield from stored_problems(bucket, staged.file, set_files(bucket, staged, wheel_set))
-    attested = attested_wheels(bucket, staged)
     for wheel in wheel_set.wheels:
         broken = tuple(stored_problems(bucket, staged.file, {wheel.filename: wheel.sha256}))
         yield from broken
@@ -87,8 +122,6 @@ def _staged_problems(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet) -> 
             metadata = metadata_of(bucket, staged, wheel)
             yield from disagreements(metadata, wheel)
             yield from stored_problems(bucket, staged.file, {metadata_name(wheel.filename): sha256_of(metadata)})
-            if wheel.filename in attested:
-                yield from provenance_problems(bucket.get(staged.file(provenance_name(wheel.filename))), wheel)
 
 
 def _conflicts(bucket: Bucket, released: Released, wheel_set: WheelSet) -> Iterator[str]:

@@ -52,7 +52,7 @@ class PromotedSet:
     Attributes:
         tier: the weakest of `tiers`: what may be said of the set as a whole.
         tiers: gfx target -> how strongly it was tested.
-        policy: what was asked, the sha256 of the policy, when the index is stale, and bypasses that were used.
+        policy: what was asked, its sha256, when the index is stale, bypasses that were used, who attested what.
         files: the set's files other than wheels, evidence included -> sha256.
     """
 

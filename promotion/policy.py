@@ -13,6 +13,7 @@ from typing import Any
 from ci_build.errors import RequestError
 from ci_build.model import Tier, WheelSet
 from ci_build.targets import lists
+from promotion.attestations import AttestationRule, parse_rule
 from promotion.bypass import Bypass, parse_bypasses
 from promotion.evidence import ANY
 from promotion.signing import public_key
@@ -92,6 +93,7 @@ class Policy:
         sizes: project -> most megabytes (10^6 bytes) of one of its wheels.
         growth_percent: a wheel that grew by more since the last promoted set raises the alarm.
         growth_blocks: whether the alarm blocks, or only warns.
+        attestations: what is asked of attestations (PEP 740).
         bypasses: complete entries for this channel and index.
         void: a sentence on each entry that is not complete.
     """
@@ -115,6 +117,7 @@ class Policy:
     growth_percent: int
     growth_blocks: bool
     gates: Mapping[str, GateRule]
+    attestations: AttestationRule
     bypasses: tuple[Bypass, ...] = ()
     void: tuple[str, ...] = ()
 
@@ -219,6 +222,7 @@ def _parsed(values: dict[str, Any]) -> dict[str, Any]:
         "sizes": {project: _number(size, least=1) for project, size in values.pop("sizes").items()},
         "growth_percent": _number(alarm["percent"], least=0),
         "growth_blocks": alarm["verdict"] == "block",
+        "attestations": parse_rule(values.pop("attestations")),
         "gates": {name: _gate(rule) for name, rule in values.pop("gates").items()},
         **{name: _strings(listed) for name, listed in values.items()},
     }

@@ -7,14 +7,14 @@ the pages first those that others depend on. Each step does nothing when it was 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from ci_build.errors import BucketError, PromotionBlockedError
 from ci_build.model import SHA256SUMS, WHEELS_JSON, Progress, Verdict, Wheel, WheelSet
 from promotion.bucket import Bucket, sha256_of
-from promotion.check import NEW_NAME, attested_wheels, check, metadata_of, raise_if_blocked, set_files
+from promotion.check import NEW_NAME, check, metadata_of, raise_if_blocked, set_files
 from promotion.history import Change, Kind, State, after
 from promotion.index import metadata_name, project_of
 from promotion.layout import Released, StagedSet
@@ -25,6 +25,7 @@ from promotion.publish import publish, read_head
 from promotion.set_rules import about_variants
 from promotion.stage import raise_if_any, read_staged, stored_problems
 from promotion.verdict import weakest
+from promotion.verifying import Verify
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +58,12 @@ class Promotion:
         """What the policy was told to pass over when the set was promoted, and by whom."""
         return tuple(self.promoted.policy.get("bypasses", ()))
 
+    @property
+    def attested(self) -> Mapping[str, Sequence[str]]:
+        """Who signed attestations -> file names of the wheels, as it was when the set was promoted."""
+        found: Mapping[str, Sequence[str]] = self.promoted.policy.get("attested", {})
+        return found
+
 
 def promote(
     bucket: Bucket,
@@ -66,6 +73,7 @@ def promote(
     actor: str = "",
     progress: Progress | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    verify: Verify | None = None,
 ) -> Promotion:
     """Carry a staged set to its released index.
 
@@ -76,6 +84,7 @@ def promote(
         actor: who promotes it, for the ledger.
         progress: told about each step.
         now: the time.
+        verify: verifies attestations; against Sigstore's public instance if none is given.
 
     Raises:
         PromotionBlockedError: the policy is not met, the staged bytes are not those of the set, or the index offers
@@ -90,7 +99,7 @@ def promote(
     if entry is None:
         _refuse_channel(released, policy, head.state, entries)
         _step(progress, "check evidence and stored bytes")
-        word = check(bucket, staged, policy, now=now)
+        word = check(bucket, staged, policy, now=now, verify=verify)
         warnings, promoted = word.warnings, _promoted(bucket, staged, wheel_set, policy, word)
         _step(progress, f"copy {len(promoted.wheels)} wheels to {released.root}")
         _copy(bucket, staged, released, promoted)
@@ -140,7 +149,6 @@ def _offered(
 def _promoted(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, policy: Policy, word: Verdict) -> PromotedSet:
     """What the ledger will say of the set; raises when anything blocks it."""
     raise_if_blocked(staged, word)
-    attested = attested_wheels(bucket, staged)
     evidence = (key.removeprefix(staged.root) for key in bucket.list(staged.evidence))
     names = dict.fromkeys((*set_files(bucket, staged, wheel_set), SHA256SUMS, WHEELS_JSON, *evidence))
     digests = {name: info.sha256 for name in names if (info := bucket.head(staged.file(name)))}
@@ -156,15 +164,16 @@ def _promoted(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, policy: Po
             "sha256": policy.sha256,
             **({"stale_days": policy.stale_days} if policy.stale_days is not None else {}),
             **({"bypasses": list(word.bypassed)} if word.bypassed else {}),
+            **({"attested": {who: list(names) for who, names in word.attested.items()}} if word.attested else {}),
         },
         wheels=tuple(
-            _ledger_wheel(bucket, staged, wheel, attested=wheel.filename in attested) for wheel in wheel_set.wheels
+            _ledger_wheel(bucket, staged, wheel, word.provenances.get(wheel.filename, "")) for wheel in wheel_set.wheels
         ),
         files=digests,
     )
 
 
-def _ledger_wheel(bucket: Bucket, staged: StagedSet, wheel: Wheel, *, attested: bool) -> LedgerWheel:
+def _ledger_wheel(bucket: Bucket, staged: StagedSet, wheel: Wheel, provenance: str) -> LedgerWheel:
     return LedgerWheel(
         project=wheel.name,
         filename=wheel.filename,
@@ -175,15 +184,8 @@ def _ledger_wheel(bucket: Bucket, staged: StagedSet, wheel: Wheel, *, attested: 
         requires_python=wheel.requires_python,
         requires_dist=wheel.requires_dist,
         as_published=wheel.as_published,
-        provenance=_provenance_sha256(bucket, staged, wheel) if attested else "",
+        provenance=provenance,
     )
-
-
-def _provenance_sha256(bucket: Bucket, staged: StagedSet, wheel: Wheel) -> str:
-    """The digest of the attestations that will lie beside a wheel: the first that came there stay."""
-    key = Released(index=staged.index).wheel(wheel.name, wheel.filename)
-    found = bucket.head(provenance_name(key)) or bucket.head(staged.file(provenance_name(wheel.filename)))
-    return found.sha256 if found else ""
 
 
 def _copy(bucket: Bucket, staged: StagedSet, released: Released, promoted: PromotedSet) -> None:

@@ -1,7 +1,7 @@
-"""Attestations beside a wheel, as indexes publish them (PEP 740): what can be seen without asking anybody.
+"""Attestations beside a wheel, as indexes publish them (PEP 740): what can be seen without any library.
 
-Whether the signatures are good, and whose they are, is for Sigstore's tools, on both sides. Here one sees that a file
-is of the right kind and speaks of the very wheel that it lies beside.
+Whether the signatures are good, and whose they are, is for `promotion.verifying`. Here one sees that a file is of the
+right kind and speaks of the very wheel that it lies beside.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ci_build.model import Wheel
 from promotion.layout import PROVENANCE_SUFFIX
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
@@ -24,7 +23,7 @@ def provenance_name(filename: str) -> str:
     return filename + PROVENANCE_SUFFIX
 
 
-def provenance_problems(data: bytes, wheel: Wheel) -> tuple[str, ...]:
+def provenance_problems(data: bytes, filename: str, sha256: str) -> tuple[str, ...]:
     """A sentence on a provenance file that is damaged, or is of something else than a wheel; none when it is good."""
     try:
         body = json.loads(data)
@@ -34,10 +33,10 @@ def provenance_problems(data: bytes, wheel: Wheel) -> tuple[str, ...]:
         if not attestations:
             raise ValueError("no attestation")
         for attestation in attestations:
-            _check(attestation, wheel)
+            _check(attestation, filename, sha256)
     except (KeyError, TypeError, ValueError, AttributeError, binascii.Error) as error:
         what = f"no {error}" if isinstance(error, KeyError) else str(error)
-        return (f"{provenance_name(wheel.filename)} is no provenance of that wheel: {what}.",)
+        return (f"{provenance_name(filename)} is no provenance of that wheel: {what}.",)
     return ()
 
 
@@ -47,7 +46,7 @@ def _attestations(bundle: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return bundle["attestations"]
 
 
-def _check(attestation: Mapping[str, Any], wheel: Wheel) -> None:
+def _check(attestation: Mapping[str, Any], filename: str, sha256: str) -> None:
     """Raise when an attestation is not one, or not of a wheel."""
     if attestation["version"] != 1:
         raise ValueError(f"attestation of version {attestation['version']!r}")
@@ -64,5 +63,5 @@ def _check(attestation: Mapping[str, Any], wheel: Wheel) -> None:
     if statement["_type"] != STATEMENT_TYPE or statement["predicateType"] not in (PUBLISH, SLSA):
         raise ValueError(f"a statement of type {statement['predicateType']!r}")
     (subject,) = statement["subject"]
-    if (subject["name"], subject["digest"]["sha256"]) != (wheel.filename, wheel.sha256):
+    if (subject["name"], subject["digest"]["sha256"]) != (filename, sha256):
         raise ValueError(f"it speaks of {subject['name']} with sha256 {subject['digest']['sha256']}")

@@ -184,6 +184,10 @@ def _section(item: Mapping[str, Any]) -> str:
     bypasses = "".join(
         f'<p class="bad">Bypass {html.escape(str(entry))}</p>\n' for entry in item["policy"].get("bypasses", ())
     )
+    attested = "".join(
+        f"<tr><th>attested by</th><td>{html.escape(who)}: {len(names)} wheels</td></tr>\n"
+        for who, names in item["policy"].get("attested", {}).items()
+    )
     yanked = f'<p class="bad">Yanked: {html.escape(item["yanked"])}</p>\n' if item["yanked"] else ""
     title = html.escape(f"jax {item['jax']}, ROCm {item['rocm']}, Python {', '.join(item['pythons'])}")
     here = '<span class="here">&lt;this page&gt;simple/</span>'
@@ -192,5 +196,5 @@ def _section(item: Mapping[str, Any]) -> str:
         f"<p><code>pip install --extra-index-url {here} {html.escape(item['install'])}</code></p>\n<table>\n"
         f"<tr><th>set</th><td><code>{digest}</code>, entry {item['entry']}</td></tr>\n"
         f"<tr><th>promoted</th><td><time>{html.escape(item['promoted'])}</time></td></tr>\n"
-        f"<tr><th>tested</th><td>{tiers}</td></tr>\n<tr><th>evidence</th><td>{evidence}</td></tr>\n</table>\n"
+        f"<tr><th>tested</th><td>{tiers}</td></tr>\n<tr><th>evidence</th><td>{evidence}</td></tr>\n{attested}</table>\n"
     )

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from ci_build.model import Evidence, Outcome, Severity, Tier, Verdict, WheelSet
+from promotion.attestations import Attested, about_attestations, who_attested
 from promotion.bypass import Bypass
 from promotion.evidence import ANY, Statement, latest, time_of
 from promotion.ledger import PromotedSet
 from promotion.policy import EDITION, GateRule, Policy, at_least
-from promotion.set_rules import about_device_members, about_growth, about_sizes, about_the_set, about_variants
+from promotion.set_rules import about_device_members, about_growth, about_sizes, about_the_set, about_variants, expand
 
 COUNTS = ("collected", "run", "passed", "failed", "known", "skipped")
 CLOCK_SKEW = timedelta(minutes=5)
@@ -44,6 +45,7 @@ def verdict(
     now: datetime,
     baseline: PromotedSet | None = None,
     offered: Mapping[str, Collection[str]] | None = None,
+    attested: Collection[Attested] = (),
 ) -> Verdict:
     """What the policy makes of the evidence for a set; every reason that blocks is a sentence of its own.
 
@@ -54,6 +56,7 @@ def verdict(
         now: the time, with its zone.
         baseline: the set that came to the index last, of those that users see.
         offered: project -> versions that users see.
+        attested: what was found out about each provenance file beside it.
     """
     said = tuple(said)
     own = _counted(wheel_set, said, policy)
@@ -65,6 +68,7 @@ def verdict(
         *(_Reason(text=text) for text in about_variants(wheel_set, offered or {})),
         *(_Reason(text=text) for text in about_sizes(wheel_set, policy)),
         *(_Reason(text=text) for text in grown if policy.growth_blocks),
+        *(_Reason(text=text) for text in _about_attestations(wheel_set, policy, attested)),
         *_about_gates(wheel_set, said, own, policy, now),
         *_about_what_nobody_asked(wheel_set, said, policy),
     ]
@@ -81,8 +85,10 @@ def verdict(
         blocked_by=tuple(reason.text for reason in blocked),
         tiers={target: tier.value if tier else "none" for target, tier in tiers.items()},
         bypassed=tuple(f"{entry}. Passed over: {reason.text}" for reason, entry in passed_over),
+        attested=who_attested(attested),
         warnings=(
             *policy.void,
+            *dict.fromkeys(note for found in attested for note in found.notes),
             *_about_idle_bypasses(wheel_set, policy, now),
             *(() if policy.growth_blocks else grown),
         ),
@@ -159,6 +165,13 @@ def _about_strangers(wheel_set: WheelSet, said: Iterable[Statement]) -> Iterator
                 f"There is evidence of the gate {evidence.gate} for {evidence.target} with times that make no sense:"
                 f" {evidence.started!r} to {evidence.ended!r}."
             )
+
+
+def _about_attestations(wheel_set: WheelSet, policy: Policy, attested: Collection[Attested]) -> Iterator[str]:
+    rule, names = policy.attestations, [wheel.filename for wheel in wheel_set.wheels]
+    projects = expand(rule.required, wheel_set)
+    needed = [wheel.filename for wheel in wheel_set.wheels if wheel.name in projects]
+    return about_attestations(names, needed, rule, attested)
 
 
 def _where(gate: str, target: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from ci_build import options
@@ -17,9 +19,12 @@ def policy() -> None:
 @click.argument("wheel_set", metavar="SET")
 @options.channel_option
 @options.bucket_option
+@options.trust_config_option
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
 @click.pass_obj
-def check(state: State, wheel_set: str, channel: str, bucket: str, *, as_json: bool) -> None:
+def check(
+    state: State, /, wheel_set: str, channel: str, bucket: str, trust_config: Path | None, *, as_json: bool
+) -> None:
     """Say whether the policy lets a staged set through, and why not; changes nothing.
 
     SET is INDEX/DIGEST as `stage` prints it.
@@ -30,7 +35,7 @@ def check(state: State, wheel_set: str, channel: str, bucket: str, *, as_json: b
 
     reporter = state.reporter()
     staged = gating.parse_staged(wheel_set)
-    word = way.judge(staged, open_bucket(bucket, reporter), channel, reporter)
+    word = way.judge(staged, open_bucket(bucket, reporter), channel, reporter, trust_config)
     if as_json:
         print_json(word)
     raise_if_blocked(staged, word)

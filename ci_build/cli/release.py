@@ -58,9 +58,20 @@ def stage(state: State, wheel_set: Path, bucket: str, *, dry_run: bool) -> None:
 @options.channel_option
 @options.bucket_option
 @options.dry_run_option
+@options.trust_config_option
 @click.option("--json", "as_json", is_flag=True, help="Print the receipt as JSON.")
 @click.pass_obj
-def promote(state: State, staged: str, channel: str, bucket: str, *, dry_run: bool, as_json: bool) -> None:
+def promote(
+    state: State,
+    /,
+    staged: str,
+    channel: str,
+    bucket: str,
+    trust_config: Path | None,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
     """Promote a set to `v2`, if the policy finds its evidence enough.
 
     SET is INDEX/DIGEST as `stage` prints it, or the set's folder.
@@ -70,6 +81,6 @@ def promote(state: State, staged: str, channel: str, bucket: str, *, dry_run: bo
 
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, dry_run=dry_run, existing=not Path(staged).is_dir())
-    done = way.promote(gating.find_set(staged, opened, reporter), opened, channel, reporter)
+    done = way.promote(gating.find_set(staged, opened, reporter), opened, channel, reporter, trust_config)
     if as_json:
         print_json({**way.receipt_of(done), "new": done.new, "warnings": done.warnings})

@@ -1,6 +1,7 @@
 """Attestations: put beside staged wheels, carried along by promotion, linked on the pages; a damaged one blocks.
 
-What signs for real needs an identity and a network; the provenance here has the right form, and nobody's signature.
+The provenance here has the right form, and nobody's signature: what verifies for real is tested with the real
+libraries, in tests/integration/test_attest_real.py.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +20,23 @@ import pytest
 from ci_build import cli
 from ci_build.errors import BucketError, MachineError, PromotionBlockedError
 from promotion.attest import attest, publisher_words
+from promotion.attestations import PUBLIC, AttestationRule, Attested, Identity
 from promotion.bucket import sha256_of
 from promotion.check import check
 from promotion.dirbucket import DirBucket
 from promotion.layout import StagedSet
+from promotion.promote import Promotion, promote
 from promotion.provenance import PUBLISH, STATEMENT_TYPE, provenance_name, provenance_problems
 from promotion.stage import read_staged
-from tests.promoting import POLICY, RELEASED, go, offered, staged_in
+from promotion.verifying import identity_of, lazily
+from tests.promoting import NOW, POLICY, RELEASED, offered, staged_in
 from tests.support import SetWheel, make_wheels
 from tests.unit import sets
 
 WHEEL = sets.wheel_set().wheels[0]
+
+
+PROJECTS = ("jax-rocm{major}-pjrt", "jax-rocm{major}-plugin", "jaxlib")
 
 
 class Steps:
@@ -54,6 +62,24 @@ def made_up(filename: str, sha256: str) -> dict[str, Any]:
     }
     publisher = {"kind": "GitHub", "repository": "owner/name", "workflow": "release.yml"}
     return {"version": 1, "attestation_bundles": [{"publisher": publisher, "attestations": [attestation]}]}
+
+
+ME = Identity(
+    issuer="https://token.actions.githubusercontent.com",
+    repository="https://github.com/owner/name",
+    workflow=".github/workflows/release.yml",
+    ref="refs/heads/main",
+)
+
+
+def vouched(data: bytes, filename: str, sha256: str) -> Attested:
+    """As if whatever has the right form were signed by ME."""
+    problems = provenance_problems(data, filename, sha256)
+    return Attested(wheel=filename, signers=() if problems else (ME,), trust=PUBLIC, problems=problems)
+
+
+def go(bucket: DirBucket, staged: StagedSet) -> Promotion:
+    return promote(bucket, staged, POLICY, now=lambda: NOW, verify=vouched)
 
 
 def encoded(data: bytes) -> str:
@@ -117,7 +143,7 @@ def test_attestations_of_other_bytes_block(bucket: DirBucket, staged: StagedSet)
     attest(bucket, staged, sign, Steps())
     name = sorted(ours(bucket, staged))[0]
     (bucket.root / staged.file(provenance_name(name))).write_bytes(sign(name, "0" * 64))
-    (reason,) = check(bucket, staged, POLICY).blocked_by
+    (reason,) = check(bucket, staged, POLICY, verify=vouched).blocked_by
     assert reason.startswith(f"{name}.provenance is no provenance of that wheel: it speaks of {name} with sha256 0000")
     with pytest.raises(PromotionBlockedError, match="is no provenance"):
         go(bucket, staged)
@@ -176,15 +202,15 @@ DAMAGE: list[Callable[[dict[str, Any]], object]] = [
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_provenance_is_refused(damage: Callable[[dict[str, Any]], object]) -> None:
     body = made_up(WHEEL.filename, WHEEL.sha256)
-    assert provenance_problems(json.dumps(body).encode(), WHEEL) == ()
+    assert provenance_problems(json.dumps(body).encode(), WHEEL.filename, WHEEL.sha256) == ()
     damage(body)
-    (sentence,) = provenance_problems(json.dumps(body).encode(), WHEEL)
+    (sentence,) = provenance_problems(json.dumps(body).encode(), WHEEL.filename, WHEEL.sha256)
     assert sentence.startswith(f"{WHEEL.filename}.provenance is no provenance of that wheel: ")
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"null", b"\xff", b"{}"])
 def test_what_is_no_provenance_at_all_is_refused(data: bytes) -> None:
-    assert len(provenance_problems(data, WHEEL)) == 1
+    assert len(provenance_problems(data, WHEEL.filename, WHEEL.sha256)) == 1
 
 
 GITHUB = {
@@ -222,3 +248,109 @@ def test_without_the_packages_one_line_says_what_to_do(
         "error: Attestations need packages that are not installed: pypi_attestations."
         " Run `.venv/bin/python -m pip install --require-hashes -r build/requirements-attest.lock`.\n"
     )
+
+
+# What cannot be verified is not good
+
+
+def test_a_promotion_says_who_attested(bucket: DirBucket, staged: StagedSet) -> None:
+    done = attest(bucket, staged, sign, Steps())
+    promotion = go(bucket, staged)
+    assert promotion.attested == {str(ME): sorted(done)}
+    assert promotion.promoted.policy["attested"] == {str(ME): sorted(done)}
+    assert f"<td>{ME}: {len(done)} wheels</td>" in bucket.get(RELEASED.people).decode()
+    (told,) = json.loads(bucket.get(RELEASED.status))["sets"]
+    assert told["policy"]["attested"] == {str(ME): sorted(done)}
+
+
+def test_what_is_there_and_cannot_be_verified_blocks(
+    bucket: DirBucket, staged: StagedSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sigstore.errors", None)
+    assert not POLICY.attestations.required
+    done = attest(bucket, staged, sign, Steps())
+    reasons = check(bucket, staged, POLICY).blocked_by
+    assert len(reasons) == len(done)
+    for name in done:
+        assert (
+            f"{name}.provenance cannot be verified. Attestations need packages that are not installed: sigstore.errors."
+            " Run `.venv/bin/python -m pip install --require-hashes -r build/requirements-attest.lock`."
+        ) in reasons
+    with pytest.raises(PromotionBlockedError, match=r"requirements-attest\.lock"):
+        promote(bucket, staged, POLICY, now=lambda: NOW)
+    assert not (bucket.root / "v2").exists()
+
+
+def test_a_policy_that_asks_for_attestations_gets_them(bucket: DirBucket, staged: StagedSet) -> None:
+    rule = AttestationRule(required=PROJECTS, trust=PUBLIC, identities={"release": ME})
+    policy = replace(POLICY, attestations=rule)
+    reasons = check(bucket, staged, policy, verify=vouched).blocked_by
+    assert {reason.partition(" ")[0] for reason in reasons} == ours(bucket, staged)
+    assert all(reason.endswith("has no attestation, and one is asked for: run `ci_build attest` on the set.")
+               for reason in reasons)  # fmt: skip
+    attest(bucket, staged, sign, Steps())
+    assert check(bucket, staged, policy, verify=vouched).allowed
+    other = replace(rule, identities={"release": replace(ME, repository=ME.repository + "s")})
+    word = check(bucket, staged, replace(POLICY, attestations=other), verify=vouched)
+    assert all("whom the policy does not name" in reason for reason in word.blocked_by)
+    assert len(word.blocked_by) == len(ours(bucket, staged))
+
+
+def test_attestations_of_no_wheel_of_the_set_block(bucket: DirBucket, staged: StagedSet) -> None:
+    (bucket.root / staged.file("other-1-py3-none-any.whl.provenance")).write_bytes(b"{}")
+    assert "other-1-py3-none-any.whl.provenance is beside the set, but of none of its wheels." in (
+        check(bucket, staged, POLICY, verify=vouched).blocked_by
+    )
+
+
+def test_what_was_verified_is_what_is_offered(bucket: DirBucket, staged: StagedSet) -> None:
+    """Attestations that come between the look and the copy are not taken along, and changed ones stop it."""
+    name = sorted(ours(bucket, staged))[0]
+    side = bucket.root / staged.file(provenance_name(name))
+    sha256 = {wheel.filename: wheel.sha256 for wheel in read_staged(bucket, staged).wheels}[name]
+    late = next(iter(sorted(ours(bucket, staged) - {name})))
+
+    def meddler(data: bytes, filename: str, digest: str) -> Attested:
+        side.chmod(0o644)
+        side.write_bytes(data + b" ")
+        (bucket.root / staged.file(provenance_name(late))).write_bytes(b"{}")
+        return vouched(data, filename, digest)
+
+    side.write_bytes(sign(name, sha256))
+    with pytest.raises(BucketError):
+        promote(bucket, staged, POLICY, now=lambda: NOW, verify=meddler)
+    assert not list((bucket.root / "v2").rglob("*.provenance"))
+
+
+def test_a_trust_configuration_that_is_none_is_told(bucket: DirBucket, tmp_path: Path) -> None:
+    """Without the packages that is what is told first; either way nothing passes."""
+    found = lazily(tmp_path / "absent.json")(sign(WHEEL.filename, WHEEL.sha256), WHEEL.filename, WHEEL.sha256)
+    assert len(found.problems) == 1
+    assert (found.signers, found.trust) == ((), "")
+
+
+REFS = {"1.3.6.1.4.1.57264.1.13": "0" * 40, "1.3.6.1.4.1.57264.1.14": "refs/heads/main"}
+
+
+def test_the_identity_is_what_the_certificate_says() -> None:
+    assert identity_of({**GITHUB, **REFS}) == ME
+    gitlab = identity_of({**GITLAB, **REFS})
+    assert (gitlab.repository, gitlab.workflow) == ("https://gitlab.com/group/sub/name", "ci/release.yml")
+    by_digest = GITHUB["1.3.6.1.4.1.57264.1.18"].replace("refs/heads/main", "0" * 40)
+    assert identity_of({**GITHUB, **REFS, "1.3.6.1.4.1.57264.1.18": by_digest}) == ME
+
+
+@pytest.mark.parametrize("change", [
+    {"1.3.6.1.4.1.57264.1.8": ""},
+    {"1.3.6.1.4.1.57264.1.12": ""},
+    {"1.3.6.1.4.1.57264.1.12": "https://github.com/owner/nam"},
+    {"1.3.6.1.4.1.57264.1.12": "https://github.com/owner/name2"},
+    {"1.3.6.1.4.1.57264.1.14": ""},
+    {"1.3.6.1.4.1.57264.1.14": "refs/heads/other"},
+    {"1.3.6.1.4.1.57264.1.18": ""},
+    {"1.3.6.1.4.1.57264.1.18": "https://github.com/owner/name/@refs/heads/main"},
+    {"1.3.6.1.4.1.57264.1.18": "https://github.com/owner/name/.github/workflows/release.yml"},
+])  # fmt: skip
+def test_a_certificate_of_no_workflow_has_no_identity(change: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="of no workflow of a CI service"):
+        identity_of({**GITHUB, **REFS, **change})

@@ -97,6 +97,7 @@ def test_the_receipt_of_a_promotion(bucket: DirBucket, capsys: pytest.CaptureFix
         "ledger_entry": 2,
         "tiers": {"gfx942": "compiled", "gfx950": "compiled"},
         "bypasses": [],
+        "attested": {},
         "new": False,
         "warnings": [],
     }

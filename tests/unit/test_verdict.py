@@ -472,6 +472,7 @@ def test_every_field_of_the_policy_counts(wheel_set: WheelSet) -> None:
         "sizes": {"sizes": {"jax-rocm{major}-pjrt": 1}},
         "growth_percent": {"growth_percent": 0, "growth_blocks": True},
         "growth_blocks": {"growth_percent": 0, "growth_blocks": True},
+        "attestations": {"attestations": replace(POLICY.attestations, required=("jaxlib",))},
         "gates": {"gates": {**POLICY.gates, "device": replace(DEVICE, per="target")}},
     }
     of_the_index = {"stale_days"}

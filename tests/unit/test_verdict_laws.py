@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ci_build.model import Evidence, Finding, Outcome, Severity, Tier
+from promotion.attestations import PUBLIC, AttestationRule
 from promotion.bypass import Bypass
 from promotion.evidence import Statement
 from promotion.policy import GateRule, Policy
@@ -43,6 +44,7 @@ POLICY = Policy(
     growth_percent=10,
     growth_blocks=True,
     gates={"device": DEVICE},
+    attestations=AttestationRule(required=(), trust=PUBLIC, identities={}),
 )
 GOOD = Evidence(
     set_digest=SET.digest,
