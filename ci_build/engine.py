@@ -119,7 +119,7 @@ def _ask(program: str, host: HostRunner) -> Engine | str:
         return _last_line(info.stderr or info.stdout)
     engine = read_info(program, facts)
     if not engine.version:
-        return _last_line(info.stderr) or "; ".join(facts.get("ServerErrors") or ["its server does not answer"])
+        return _last_line(info.stderr or "\n".join(facts.get("ServerErrors") or ["its server does not answer"]))
     if engine.podman or not _needs_plugin(engine.client):
         return engine
     plugin = host.run([program, "buildx", "version"], check=False, timeout=_PROBE_SECONDS)

@@ -15,7 +15,8 @@ RUN_LABEL = "jax-rocm-release.run"
 """Label of a container: one run of one command."""
 OWNER_LABEL = "jax-rocm-release.owner"
 """Label of a container: the process that started it; see `owner`."""
-_GRACE_SECONDS = 10
+_GRACE_SECONDS = 3
+"""The client has passed SIGTERM on before."""
 _GONE_SECONDS = 60.0
 _LOOK_SECONDS = 0.2
 _CLEAN_UP_SECONDS = 30.0

@@ -41,6 +41,7 @@ COMMANDS = {
     "bucket": "ci_build.cli.bucket:bucket",
     "inspect": "ci_build.cli.inspect:inspect",
     "rocm": "ci_build.cli.rocm:rocm",
+    "images": "ci_build.cli.images:images",
     "cache": "ci_build.cli.cache:cache",
     "targets": "ci_build.cli.targets:targets",
     "doctor": "ci_build.cli.doctor:doctor",

@@ -1,0 +1,76 @@
+"""Files that images are made of: fetched once, checked, kept by their sha256."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from ci_build.errors import InputError
+from ci_build.images.pins import Pin
+from ci_build.model import Progress
+from ci_build.rocm.client import Client
+from ci_build.rocm.fetch import RemoteFile
+from ci_build.runner import without_credentials
+
+_READ = 1 << 20
+Connect = Callable[[], Client]
+
+
+def fetch(pin: Pin, connect: Connect, cache: Path, progress: Progress) -> Path:
+    """The file of a pin, with the right content; what an earlier run got of it is gone on with.
+
+    Raises:
+        InputError: the server gives something else, or nothing.
+    """
+    from filelock import FileLock
+
+    folder = cache / "files" / pin.digest
+    path, part = folder / "file", folder / "part"
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / ".lock"):
+        if path.exists():
+            return path
+        progress.step(f"fetching {pin.name} {pin.version} for {pin.arch}")
+        found = _append(pin.origin, connect, part, progress)
+        if found != pin.digest:
+            part.unlink()
+            raise InputError(
+                f"{without_credentials(pin.origin)} has sha256 {found}, and {pin.label} has to be {pin.digest}.",
+                hint="Do not use it: find out who changed it.",
+            )
+        part.rename(path)
+    return path
+
+
+def digest_of(url: str, connect: Connect, folder: Path, progress: Progress) -> str:
+    """The sha256 of what a URL gives now."""
+    part = folder / "update.part"
+    part.unlink(missing_ok=True)
+    try:
+        return _append(url, connect, part, progress)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _append(url: str, connect: Connect, part: Path, progress: Progress) -> str:
+    """Bring a file to its end; returns the sha256 of all of it."""
+    sha256, done = hashlib.sha256(), 0
+    client = connect()
+    try:
+        with part.open("ab+") as file:
+            file.seek(0)
+            while data := file.read(_READ):
+                sha256.update(data)
+                done += len(data)
+            remote = RemoteFile(client, url)
+            for data in remote.chunks(done, sha256):
+                file.write(data)
+                done += len(data)
+                progress.advance(done, remote.version.size or 0)
+            file.flush()
+            os.fsync(file.fileno())
+    finally:
+        client.close()
+    return sha256.hexdigest()

@@ -1,0 +1,139 @@
+"""Images of an engine: asking, tagging, pulling, pushing; always by what the engine says of their content."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from ci_build.engine import Engine
+from ci_build.errors import InputError, ProcessError, RequestError
+from ci_build.runner import HostRunner
+
+# Source: the grammar of references in the distribution project: path components and tags.
+_REFERENCE = re.compile(
+    r"(?P<name>(?:[A-Za-z0-9.-]+(?::\d+)?/)?[a-z0-9]+(?:(?:[._]|__|-+|/)[a-z0-9]+)*)"
+    r"(?::(?P<tag>\w[\w.-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LocalImage:
+    """An image that an engine has.
+
+    Attributes:
+        id: `sha256:` and 64 hexadecimal digits: digest of its configuration, and with it of its layers.
+        digests: what registries call it, as name@sha256:….
+        labels: its labels.
+    """
+
+    id: str
+    digests: tuple[str, ...]
+    labels: Mapping[str, str]
+
+    @property
+    def digest(self) -> str:
+        """That of a registry where there is one, else the id: what a record of a build has to say."""
+        return self.digests[0].partition("@")[2] if self.digests else self.id
+
+
+def sanitised(version: str) -> str:
+    """A version as part of a tag, which may not hold `+`."""
+    return re.sub(r"[^\w.-]", ".", version)
+
+
+def check_name(name: str, origin: str) -> str:
+    """A name for an image, with or without a tag.
+
+    Raises:
+        RequestError: it is no name that an engine takes; says which one it would take.
+    """
+    found = _REFERENCE.fullmatch(name)
+    if found is None or found["digest"]:
+        good = sanitised(name.replace("/", "\0").replace(":", "\1")).lower() if not found else ""
+        hint = f"{good!r} would be one." if _REFERENCE.fullmatch(good) else "Write it like name:tag."
+        raise RequestError(f"{origin} {name!r} is no name of an image.", hint=hint)
+    return name
+
+
+def find(engine: Engine, host: HostRunner, name: str) -> LocalImage | None:
+    """What the engine has by that name, id or digest; None where it has none. Nothing is pulled."""
+    argv = [engine.program, "image", "inspect", "--format", "{{json .}}", name]
+    done = host.run(argv, check=False, on_line=lambda _: None)
+    if done.returncode:
+        return None
+    facts = json.loads(done.stdout)
+    facts = facts[0] if isinstance(facts, list) else facts
+    labels = (facts.get("Config") or {}).get("Labels") or facts.get("Labels") or {}
+    return LocalImage(
+        id="sha256:" + str(facts["Id"]).removeprefix("sha256:"),
+        digests=tuple(sorted(facts.get("RepoDigests") or ())),
+        labels=labels,
+    )
+
+
+def find_digest(engine: Engine, host: HostRunner, digest: str) -> LocalImage | None:
+    """The image that a registry, whichever, calls by that digest."""
+    argv = [engine.program, "image", "ls", "--no-trunc", "--digests", "--format", "{{.ID}} {{.Digest}}"]
+    done = host.run(argv, check=False, on_line=lambda _: None)
+    rows = [line.split() for line in done.stdout.splitlines()]
+    image = next((row[0] for row in rows if len(row) == 2 and row[1] == digest), "")
+    return find(engine, host, image) if image else None
+
+
+def tag(engine: Engine, host: HostRunner, image: str, name: str) -> None:
+    """Give an image another name."""
+    host.run([engine.program, "tag", image, name])
+
+
+def pull(engine: Engine, host: HostRunner, reference: str) -> LocalImage:
+    """Take an image from its registry.
+
+    Raises:
+        InputError: the registry does not give it.
+    """
+    try:
+        host.run([engine.program, "pull", *_insecure(engine, reference), reference])
+    except ProcessError as error:
+        raise InputError(
+            f"{reference} could not be pulled: {error.message.splitlines()[-1].strip()}.",
+            hint="Check the registry's name, and log in to it if it asks for that.",
+        ) from error
+    found = find(engine, host, reference)
+    if found is None:
+        raise InputError(f"{reference} was pulled and is not there.", hint="Look at the engine's own storage.")
+    return found
+
+
+def push(engine: Engine, host: HostRunner, image: str, reference: str) -> str:
+    """Give an image to a registry under a name with a tag; returns `name@sha256:…`.
+
+    Raises:
+        ProcessError: the registry does not take it.
+    """
+    tag(engine, host, image, reference)
+    host.run([engine.program, "push", *_insecure(engine, reference), reference])
+    name = reference.rpartition(":")[0]
+    pushed = find(engine, host, reference)
+    for known in pushed.digests if pushed else ():
+        if known.startswith(f"{name}@"):
+            return known
+    raise ProcessError(f"{reference} was pushed, and the engine does not say its digest.", hint="Pull it to see.")
+
+
+def is_loopback(registry: str) -> bool:
+    """Whether a registry is on this machine, where engines speak without TLS."""
+    host = registry.partition("/")[0].rpartition(":")[0] or registry.partition("/")[0]
+    if host == "localhost":
+        return True
+    with suppress(ValueError):
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    return False
+
+
+def _insecure(engine: Engine, reference: str) -> tuple[str, ...]:
+    # docker knows loopback by itself.
+    return ("--tls-verify=false",) if engine.podman and is_loopback(reference.partition("/")[0]) else ()

@@ -1,0 +1,182 @@
+"""docker/images.toml: digests of base images and of downloaded files, and the command that renews them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import tempfile
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ci_build.errors import RequestError
+
+DOCKER = Path(__file__).resolve().parents[2] / "docker"
+"""Where Dockerfiles and pins are."""
+PINS = DOCKER / "images.toml"
+ARCHES = ("x86_64", "aarch64")
+_KEYS = {"base": ("repository", "tag", "digest"), "download": ("version", "url", "sha256")}
+_DIGEST = {"base": r"sha256:[0-9a-f]{64}", "download": r"[0-9a-f]{64}"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pin:
+    """One base image or one file.
+
+    Attributes:
+        kind: base or download.
+        name: such as manylinux_2_28, bazel, llvm-18, python-3.12.
+        arch: as `uname -m` says it.
+        origin: repository without registry, or URL.
+        version: tag of an image, version of what is in a file.
+        digest: `sha256:…` of an image's manifest, hexadecimal sha256 of a file; empty when nobody has filled it in.
+    """
+
+    kind: str
+    name: str
+    arch: str
+    origin: str
+    version: str
+    digest: str
+
+    @property
+    def label(self) -> str:
+        """For people and for finding its table."""
+        return f"{self.kind}.{self.name}.{self.arch}"
+
+    @property
+    def reference(self) -> str:
+        """Of an image: repository and digest."""
+        return f"{self.origin}@{self.digest}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pins:
+    """All pins of a file.
+
+    Attributes:
+        path: the file.
+        registry: the registry it names, or empty.
+    """
+
+    path: Path
+    registry: str
+    pins: tuple[Pin, ...]
+
+    def get(self, kind: str, name: str, arch: str) -> Pin:
+        """One pin, with a digest.
+
+        Raises:
+            RequestError: there is none, or its digest is empty.
+        """
+        found = self.find(kind, name, arch)
+        if found is None:
+            known = sorted({pin.name for pin in self.pins if (pin.kind, pin.arch) == (kind, arch)})
+            raise RequestError(
+                f"{self.path} has no {kind} {name} for {arch}.",
+                hint=f"It has {', '.join(known) or 'none for that machine'}; add a table for it.",
+            )
+        if not found.digest:
+            raise RequestError(
+                f"{self.path}: {found.label} has no digest.",
+                hint="`ci_build images update` fills it in.",
+            )
+        return found
+
+    def find(self, kind: str, name: str, arch: str) -> Pin | None:
+        """One pin, if it is there."""
+        return next((pin for pin in self.pins if (pin.kind, pin.name, pin.arch) == (kind, name, arch)), None)
+
+
+def load_pins(path: Path = PINS) -> Pins:
+    """Read and check a file of pins.
+
+    Raises:
+        RequestError: every breach of its form at once.
+    """
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RequestError(f"{path} cannot be read: {error}.", hint="Restore it from the repository.") from error
+    problems = list(_problems(table))
+    if problems:
+        raise RequestError(f"{path}: {'; '.join(problems)}.", hint="Mend it there.")
+    rows = [(kind, name, arch, row) for kind, name, arch, row in _rows(table)]
+    pins = tuple(
+        Pin(kind=kind, name=name, arch=arch, origin=row[keys[0]], version=row[keys[1]], digest=row[keys[2]])
+        if kind == "base"
+        else Pin(kind=kind, name=name, arch=arch, origin=row[keys[1]], version=row[keys[0]], digest=row[keys[2]])
+        for kind, name, arch, row in rows
+        for keys in [_KEYS[kind]]
+    )
+    return Pins(path=path, registry=str(table.get("registry", "")), pins=pins)
+
+
+def _rows(table: Mapping[str, Any]) -> Iterator[tuple[str, str, str, Any]]:
+    for kind in _KEYS:
+        names = table.get(kind, {})
+        for name, arches in names.items() if isinstance(names, dict) else ():
+            for arch, row in arches.items() if isinstance(arches, dict) else ():
+                yield kind, name, arch, row
+
+
+def _problems(table: Mapping[str, Any]) -> Iterator[str]:
+    for word in sorted(set(table) - {"registry", *_KEYS}):
+        yield f"{word} is no table of it"
+    if not isinstance(table.get("registry", ""), str):
+        yield "registry is not a text"
+    for kind, name, arch, row in _rows(table):
+        where = f"{kind}.{name}.{arch}"
+        if arch not in ARCHES:
+            yield f"{where}: {arch} is no machine that is known"
+        if not isinstance(row, dict) or sorted(row) != sorted(_KEYS[kind]):
+            yield f"{where} has to have {', '.join(_KEYS[kind])}, and nothing else"
+            continue
+        if not all(isinstance(value, str) for value in row.values()):
+            yield f"{where} has a value that is not a text"
+        elif row[_KEYS[kind][2]] and not re.fullmatch(_DIGEST[kind], row[_KEYS[kind][2]]):
+            yield f"{where}: {row[_KEYS[kind][2]]!r} is no digest"
+
+
+def machine() -> str:
+    """The machine that we run on, as pins name it."""
+    return platform.machine()
+
+
+def empty(pins: Iterable[Pin]) -> tuple[Pin, ...]:
+    """Those whose digest nobody has filled in."""
+    return tuple(pin for pin in pins if not pin.digest)
+
+
+def with_digests(text: str, changes: Mapping[str, str]) -> str:
+    """The text of a file of pins with other digests; everything else stays, comments too.
+
+    Args:
+        changes: label -> digest.
+    """
+    lines, table = [], ""
+    for line in text.splitlines(keepends=True):
+        if header := re.fullmatch(r"\[([^\]]+)\]\s*(?:#.*)?", line.strip()):
+            table = header[1].replace('"', "")
+        key = re.match(r"(digest|sha256)(\s*=\s*)", line)
+        lines.append(f'{key[1]}{key[2]}"{changes[table]}"\n' if key and table in changes else line)
+    return "".join(lines)
+
+
+def save(path: Path, changes: Mapping[str, str]) -> None:
+    """Write other digests into a file of pins, whole or not at all."""
+    text = with_digests(path.read_text(encoding="utf-8"), changes)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
+        temporary = Path(file.name)
+        try:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+            temporary.chmod(path.stat().st_mode & 0o777)
+            load_pins(temporary)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)

@@ -1,0 +1,93 @@
+"""What a registry says of a tag: its digest, computed from the bytes and not taken on trust.
+
+Source: the OCI distribution specification (pulling manifests) and the token authentication of the distribution
+project; a registry on loopback speaks without TLS, as engines have it, every other one with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+from contextlib import closing
+from urllib.parse import urlencode
+
+from ci_build.errors import InputError
+from ci_build.images.local import is_loopback
+from ci_build.rocm.client import PASSING, Client, Tries, judge
+
+_MANIFESTS = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
+_LARGEST = 4 << 20
+"""Registries accept no larger manifests (distribution specification)."""
+_UNAUTHORISED, _ABSENT = 401, 404
+
+
+def digest_in(registry: str, repository: str, reference: str, client: Client) -> str:
+    """The digest of what a registry calls by a tag or a digest, `sha256:…`.
+
+    Args:
+        registry: host, port where it has one, and the path below which its repositories are.
+
+    Raises:
+        InputError: it has no such image, or its answer is not what it says it is.
+    """
+    host, _, path = registry.partition("/")
+    scheme = "http" if is_loopback(registry) else "https"
+    name = "/".join(part for part in (path, repository) if part)
+    url = f"{scheme}://{host}/v2/{name}/manifests/{reference}"
+    headers = {"Accept": ", ".join(_MANIFESTS)}
+    status, told, body = _get(client, url, headers)
+    if status == _UNAUTHORISED:
+        headers["Authorization"] = f"Bearer {_token(client, told.get('www-authenticate', ''), host)}"
+        status, told, body = _get(client, url, headers)
+    if status != 200:
+        said = {_ABSENT: "has no such image", _UNAUTHORISED: "does not let us in"}.get(status, f"answers {status}")
+        raise InputError(f"{registry}/{repository}, {reference}: the registry {said}.", hint="Check name and tag.")
+    digest = "sha256:" + hashlib.sha256(body).hexdigest()
+    claimed = {told.get("docker-content-digest", digest), reference if reference.startswith("sha256:") else digest}
+    if claimed != {digest}:
+        raise InputError(
+            f"{registry}/{repository}, {reference}: the registry gave a manifest with digest {digest}.",
+            hint="Something between here and the registry changes what it says.",
+        )
+    return digest
+
+
+def _get(client: Client, url: str, headers: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
+    """Status, header fields in small letters, body."""
+    tries = Tries(url, client.patience, threading.Event())
+    while True:
+        try:
+            with closing(client.request(url, headers)) as response:
+                if response.status not in (_UNAUTHORISED, _ABSENT):
+                    judge(response, url)
+                body = response.read(_LARGEST + 1, decode_content=True)
+                fields = {name.lower(): value for name, value in response.headers.items()}
+        except PASSING as error:
+            tries.failed(error)
+            continue
+        if len(body) > _LARGEST:
+            raise InputError(f"{url} is larger than any manifest.", hint="Check the registry's name.")
+        return response.status, fields, body
+
+
+def _token(client: Client, challenge: str, host: str) -> str:
+    """A token for anybody, from where the registry says."""
+    fields = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
+    realm = fields.pop("realm", "")
+    allowed = ("http://", "https://") if is_loopback(host) else ("https://",)
+    if not challenge.lower().startswith("bearer ") or not realm.startswith(allowed):
+        raise InputError(f"{host} does not let us in.", hint="Use a registry that may be read by anybody.")
+    query = urlencode({name: fields[name] for name in ("service", "scope") if name in fields})
+    status, _, body = _get(client, f"{realm}?{query}", {})
+    try:
+        answer = json.loads(body)
+        return str(answer.get("token") or answer["access_token"])
+    except (ValueError, KeyError, AttributeError) as error:
+        raise InputError(f"{realm} gives no token, but {status}.", hint="Check the registry's name.") from error

@@ -1,0 +1,67 @@
+"""Build arguments that a Dockerfile consumes, and those that it would swallow."""
+
+from __future__ import annotations
+
+import pytest
+
+from ci_build.errors import RequestError
+from ci_build.images.dockerfile import check_arguments, consumed, parse
+from ci_build.images.pins import DOCKER
+
+FILE = """
+# syntax is not set
+ARG BASE
+ARG TAG=latest
+FROM ${BASE}:$TAG AS first
+ARG ONE
+ARG TWO=${ONE}/x
+# a comment that uses $THREE
+ARG THREE
+RUN echo \\
+    # between
+    ${TWO:-none}
+FROM scratch
+ARG LATE
+COPY --from=first /x /$LATE
+RUN echo $ONE
+ARG UNUSED
+"""
+
+
+def test_an_argument_counts_where_it_is_declared_and_then_used() -> None:
+    assert consumed(FILE) == {"BASE", "TAG", "ONE", "TWO", "LATE"}
+
+
+@pytest.mark.parametrize("name", ["THREE", "UNUSED", "ABSENT", "one"])
+def test_an_argument_that_nothing_uses_is_refused(name: str) -> None:
+    with pytest.raises(RequestError, match=rf"it does nothing with the build argument {name}\."):
+        check_arguments(FILE, ["BASE", name], "it")
+
+
+def test_all_of_them_are_named_and_those_of_proxies_are_always_there() -> None:
+    check_arguments(FILE, ["BASE", "HTTP_PROXY", "no_proxy"], "it")
+    with pytest.raises(RequestError, match="arguments A, B"):
+        check_arguments(FILE, ["B", "A"], "it")
+
+
+def test_an_argument_of_another_stage_does_not_count() -> None:
+    assert consumed("ARG A\nFROM x\nRUN echo $A") == set()
+    assert consumed("FROM x\nARG A\nFROM y\nRUN echo $A") == set()
+    assert consumed("FROM x\nRUN echo $A\nARG A") == set()
+    assert consumed("FROM x\nARG A\nRUN echo $AB ${A_}") == set()
+    assert consumed('FROM x\nARG A\nENV "B=${A}"') == {"A"}
+
+
+@pytest.mark.parametrize("text", ["# escape=`\nFROM x", "FROM x\nRUN <<EOF\necho\nEOF", "FROM x\nCOPY <<-'E' /a\nE"])
+def test_what_older_engines_do_not_read_is_refused(text: str) -> None:
+    with pytest.raises(RequestError, match="The Dockerfile"):
+        parse(text)
+
+
+def test_our_own_use_what_they_declare() -> None:
+    files = sorted(DOCKER.glob("*.Dockerfile"))
+    assert files
+    for path in files:
+        text = path.read_text()
+        declared = {i.text.partition("=")[0] for i in parse(text) if i.word == "ARG"}
+        assert declared == consumed(text), path

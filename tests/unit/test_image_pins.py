@@ -1,0 +1,104 @@
+"""docker/images.toml: its form, what is missing in it, and that renewing it changes digests alone."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ci_build.errors import RequestError
+from ci_build.images.pins import ARCHES, PINS, empty, load_pins, save, with_digests
+
+_DIGEST = "1" * 64
+TEXT = f"""
+registry = "127.0.0.1:5000"
+
+[base.small.x86_64]
+repository = "a/b"
+tag = "1"
+digest = "sha256:{_DIGEST}"
+
+# Why this one.
+[download."python-3.12".x86_64]
+version = "3.12.1"
+url = "https://host/a+b"
+sha256 = ""
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "images.toml"
+    path.write_text(text)
+    return path
+
+
+def test_our_own_has_every_digest_for_x86_64_and_names_no_registry() -> None:
+    pins = load_pins()
+    assert pins.registry == ""
+    assert [pin.label for pin in empty(pins.pins) if pin.arch == "x86_64"] == []
+    names = {(pin.kind, pin.name) for pin in pins.pins if pin.arch == "x86_64"}
+    assert {("base", "manylinux_2_28"), ("base", "ubu22"), ("base", "ubu24"), ("download", "bazel")} <= names
+    assert {("download", f"python-3.{minor}") for minor in (11, 12, 13, 14)} <= names
+    assert {pin.arch for pin in pins.pins} == set(ARCHES)
+    for pin in pins.pins:
+        if pin.kind == "download" and pin.name != "libtinfo5":
+            assert pin.version in pin.origin
+    repositories = [pin.origin for pin in pins.pins if pin.kind == "base"]
+    assert [name for name in repositories if "." in name.partition("/")[0]] == []
+    assert not re.search(r"\blatest\b", PINS.read_text())
+
+
+def test_a_pin_is_found_or_the_error_says_what_there_is(tmp_path: Path) -> None:
+    pins = load_pins(write(tmp_path, TEXT))
+    small = pins.get("base", "small", "x86_64")
+    assert small.reference == f"a/b@sha256:{'1' * 64}"
+    assert pins.registry == "127.0.0.1:5000"
+    with pytest.raises(RequestError, match=r"no download bazel for x86_64.*It has python-3.12"):
+        pins.get("download", "bazel", "x86_64")
+    with pytest.raises(RequestError, match=r"no digest.*`ci_build images update` fills it in"):
+        pins.get("download", "python-3.12", "x86_64")
+    with pytest.raises(RequestError, match="for aarch64"):
+        pins.get("base", "small", "aarch64")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("sha256:" + "1" * 64, "sha256:" + "1" * 63), "is no digest"),
+        (('sha256 = ""', 'sha256 = "x"'), "is no digest"),
+        (('sha256 = ""', 'sha1 = ""'), "has to have version, url, sha256"),
+        (("x86_64]\nrepository", "m68k]\nrepository"), "no machine that is known"),
+        (('tag = "1"', "tag = 1"), "not a text"),
+        (("registry =", "registers ="), "registers is no table"),
+        (("registry =", "registry"), "cannot be read"),
+    ],
+)
+def test_every_breach_is_refused(tmp_path: Path, change: tuple[str, str], said: str) -> None:
+    assert change[0] in TEXT
+    with pytest.raises(RequestError, match=said):
+        load_pins(write(tmp_path, TEXT.replace(*change)))
+    with pytest.raises(RequestError, match="cannot be read"):
+        load_pins(tmp_path / "absent.toml")
+
+
+def test_renewing_changes_digests_alone(tmp_path: Path) -> None:
+    path = write(tmp_path, TEXT)
+    path.chmod(0o640)
+    save(path, {"download.python-3.12.x86_64": "2" * 64})
+    assert path.read_text() == TEXT.replace('sha256 = ""', f'sha256 = "{"2" * 64}"')
+    assert path.stat().st_mode & 0o777 == 0o640
+    with pytest.raises(RequestError):
+        save(path, {"base.small.x86_64": "nonsense"})
+    assert sorted(tmp_path.iterdir()) == [path]
+    assert load_pins(path).get("base", "small", "x86_64").digest == "sha256:" + "1" * 64
+
+
+def test_every_pin_of_our_own_can_be_renewed() -> None:
+    text, pins = PINS.read_text(), load_pins()
+    for pin in pins.pins:
+        digest = ("sha256:" if pin.kind == "base" else "") + "e" * 64
+        changed = with_digests(text, {pin.label: digest})
+        before, after = text.splitlines(), changed.splitlines()
+        assert len(before) == len(after)
+        assert sum(a != b for a, b in zip(before, after, strict=True)) == 1
