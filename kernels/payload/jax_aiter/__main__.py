@@ -1,0 +1,10 @@
+"""python -m jax_aiter: what `jax_aiter.info()` says, as JSON."""
+
+import json
+import sys
+
+from jax_aiter import info
+
+if __name__ == "__main__":
+    json.dump(info(), sys.stdout, indent=2)
+    sys.stdout.write("\n")

@@ -1,0 +1,190 @@
+"""Which of AITER, the portable kernels and XLA serves an operation, and why.
+
+Options, read from the environment whenever an operation is traced; a function that jax.jit has traced stays as it is:
+
+    JAX_AITER_BACKEND=auto|aiter|portable|xla     forces one for every operation
+    JAX_AITER_BACKEND_<OPERATION>=…               forces one for an operation, such as JAX_AITER_BACKEND_RMS_NORM
+    JAX_AITER_TARGET=gfx942[,gfx950]              the GPUs to lower for, instead of the ones of this machine
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import jax
+
+from jax_aiter._errors import BackendError
+from jax_aiter._loader import Loader, loader
+from jax_aiter._table import AITER, AUTO, BACKENDS, OPERATIONS, PORTABLE, XLA, FfiTarget
+
+OPTION, TARGET_OPTION = "JAX_AITER_BACKEND", "JAX_AITER_TARGET"
+
+_GFX = re.compile(r"gfx[0-9a-f]+(:[a-z]+[+-])*")
+_KERNELS = {AITER: "AITER kernel", PORTABLE: "portable kernel"}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What serves an operation; equal ones lower to the same code.
+
+    Attributes:
+        operation: name in OPERATIONS.
+        backend: one of BACKENDS.
+        forced: an option says so, so that nothing else may stand in on another platform.
+        why: one sentence.
+    """
+
+    operation: str
+    backend: str
+    forced: bool = False
+    why: str = field(default="", compare=False)
+
+
+def forced_backend(operation: str, environment: Mapping[str, str] = os.environ) -> tuple[str, str]:
+    """The backend that the options ask for, and the option that does: (AUTO, "") when none does.
+
+    Raises:
+        BackendError: an option has a value, or names an operation, that does not exist.
+    """
+    known = {f"{OPTION}_{name.upper()}" for name in OPERATIONS}
+    for name in sorted(environment):
+        if name.startswith(f"{OPTION}_") and name not in known:
+            raise BackendError(f"{name} is set, and there is no such operation. There are {', '.join(sorted(known))}.")
+    for name in (f"{OPTION}_{operation.upper()}", OPTION):
+        value = environment.get(name, "")
+        if value and value not in (AUTO, *BACKENDS):
+            raise BackendError(f"{name}={value} is not understood. It can be {', '.join((AUTO, *BACKENDS))}.")
+        if value:
+            return value, ("" if value == AUTO else f"{name}={value}")
+    return AUTO, ""
+
+
+def rocm_devices() -> tuple[Any, ...]:
+    """The AMD GPUs of this process, none where jax has no ROCm backend."""
+    try:
+        return tuple(jax.local_devices(backend="rocm"))
+    except RuntimeError:
+        return ()
+
+
+def gfx_of(device: Any) -> str | None:
+    """The gfx target of a device, such as "gfx942"; None when it does not say."""
+    text = str(getattr(device, "compute_capability", ""))
+    return text if _GFX.fullmatch(text) else None
+
+
+def wanted_targets(
+    environment: Mapping[str, str] = os.environ, devices: Sequence[Any] | None = None
+) -> tuple[tuple[str, ...], str]:
+    """The gfx targets that code is lowered for, and where they come from.
+
+    Args:
+        environment: where JAX_AITER_TARGET is looked up.
+        devices: AMD GPUs; None takes those of this process.
+
+    Raises:
+        BackendError: JAX_AITER_TARGET names no target.
+    """
+    named = environment.get(TARGET_OPTION, "")
+    if named:
+        parts = tuple(dict.fromkeys(part.strip() for part in named.split(",")))
+        for part in parts:
+            if not _GFX.fullmatch(part):
+                raise BackendError(f"{TARGET_OPTION}={named} names {part!r}, which is no target such as gfx942.")
+        return parts, f"{TARGET_OPTION}={named}"
+    found = rocm_devices() if devices is None else devices
+    mute = [device for device in found if gfx_of(device) is None]
+    if mute:
+        return (), f"{mute[0]} does not say which gfx target it is"
+    return tuple(dict.fromkeys(str(gfx_of(device)) for device in found)), "the AMD GPUs of this process"
+
+
+def decide(
+    operation: str,
+    targets: Sequence[FfiTarget] | None = None,
+    *,
+    obstacles: Mapping[str, str] = MappingProxyType({}),
+    kernels: Loader,
+    environment: Mapping[str, str] = os.environ,
+    devices: Sequence[Any] | None = None,
+) -> tuple[Choice, tuple[str, ...]]:
+    """What serves an operation, and the modules that this needs; nothing is loaded.
+
+    Args:
+        operation: name in OPERATIONS.
+        targets: custom calls that may serve it, all of one backend being needed together; None takes the table's.
+        obstacles: by backend, what keeps its kernels from these arguments, such as a shape.
+        kernels: modules that there are.
+        environment: where options are looked up.
+        devices: AMD GPUs; None takes those of this process.
+
+    Raises:
+        BackendError: an option forces what is not there; the message says what is missing.
+    """
+    asked, option = forced_backend(operation, environment)
+    if asked == XLA:
+        return Choice(operation, XLA, forced=True, why=option), ()
+    calls = OPERATIONS[operation] if targets is None else tuple(targets)
+    gfx, source = wanted_targets(environment, devices)
+    missing: list[str] = []
+    for backend in (AITER, PORTABLE) if asked == AUTO else (asked,):
+        mine = [call for call in calls if call.backend == backend]
+        problem = _problem(operation, backend, mine, kernels, gfx, source) or obstacles.get(backend, "")
+        if not problem:
+            names = [module.name for call in mine if (module := _module(kernels, call)) is not None]
+            why = option or f"{', '.join(dict.fromkeys(names))} has code for {', '.join(gfx)}"
+            return Choice(operation, backend, forced=bool(option), why=why), tuple(dict.fromkeys(names))
+        missing.append(problem)
+    if asked != AUTO:
+        hint = f"Unset {option.partition('=')[0]}, or set {OPTION}_{operation.upper()} for this operation alone."
+        raise BackendError(f"{option} cannot be done: {missing[0]}. {hint}")
+    return Choice(operation, XLA, why="; ".join(dict.fromkeys(missing))), ()
+
+
+def choose(
+    operation: str,
+    targets: Sequence[FfiTarget] | None = None,
+    *,
+    obstacles: Mapping[str, str] = MappingProxyType({}),
+) -> Choice:
+    """What serves an operation here and now; what it needs is loaded.
+
+    Raises:
+        BackendError: an option forces what is not there.
+        ManifestError: the manifest is damaged.
+        ModuleLoadError: a module that is there does not load. Nothing else stands in for it silently.
+    """
+    kernels = loader()
+    choice, modules = decide(operation, targets, obstacles=obstacles, kernels=kernels)
+    for name in modules:
+        kernels.ensure(name)
+    return choice
+
+
+def _module(kernels: Loader, call: FfiTarget) -> Any:
+    return kernels.manifest.module_of(call.name) if kernels.manifest else None
+
+
+def _problem(
+    operation: str, backend: str, calls: Sequence[FfiTarget], kernels: Loader, gfx: Sequence[str], source: str
+) -> str:
+    # Why a backend cannot serve an operation, in the order in which a person would look; empty when it can.
+    if not calls:
+        return f"there is no {_KERNELS[backend]} for {operation}"
+    if kernels.manifest is None:
+        return f"there are no kernel modules in this package ({kernels.root / 'manifest.json'} is not there)"
+    if not gfx:
+        return f"there is no AMD GPU to lower for ({source}; {TARGET_OPTION} can name one)"
+    for call in calls:
+        module = _module(kernels, call)
+        if module is None:
+            return f"no module of this package offers {call.name}"
+        for target in gfx:
+            if not module.runs_on(target):
+                return f"module {module.name} has no code for {target}, only for {', '.join(module.targets)}"
+    return ""

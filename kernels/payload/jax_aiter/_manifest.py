@@ -1,0 +1,228 @@
+"""_kernels/manifest.json: which modules the wheel holds, for which targets, with the digest of every file."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jax_aiter._errors import ManifestError
+from jax_aiter._table import GENERICS
+
+SCHEMA = 1
+KINDS = ("co-launcher", "portable", "device-lib", "ffi-shim")
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Handler:
+    """An FFI handler of a module.
+
+    Attributes:
+        target: name of the custom call.
+        symbol: of the handler.
+        api: XLA FFI API that it was compiled against, (major, minor).
+        command_buffer: it may be captured into a command buffer.
+    """
+
+    target: str
+    symbol: str
+    api: tuple[int, int]
+    command_buffer: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Module:
+    """A kernel module: one library and its code objects.
+
+    Attributes:
+        name: of the module.
+        kind: one of KINDS.
+        library: path below _kernels.
+        sha256: of the library.
+        needs: modules that are loaded before.
+        targets: gfx targets that it has code for; generic ones may be among them.
+        handlers: what it offers to XLA.
+        objects: digests of code objects by path below _kernels/hsa.
+    """
+
+    name: str
+    kind: str
+    library: str
+    sha256: str
+    needs: tuple[str, ...]
+    targets: tuple[str, ...]
+    handlers: tuple[Handler, ...]
+    objects: Mapping[str, str]
+
+    def runs_on(self, gfx: str) -> bool:
+        """Whether a device, such as "gfx942" or "gfx942:sramecc+:xnack-", runs code of this module.
+
+        Only the portable kernels are compiled for generic targets; AITER's code objects are for one processor each.
+        Code for certain features, such as "gfx942:xnack+", needs a device that says that it has them.
+        """
+        processor, *features = gfx.split(":")
+        for target in self.targets:
+            name, *wanted = target.split(":")
+            covered = processor == name or (self.kind == "portable" and processor in GENERICS.get(name, ()))
+            if covered and set(wanted) <= set(features):
+                return True
+        return False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    """What a wheel holds.
+
+    Attributes:
+        path: of manifest.json.
+        version: of the wheel.
+        targets: gfx targets that the wheel was made for.
+        load_order: names of all modules, each after those that it needs.
+        modules: by name.
+    """
+
+    path: Path
+    version: str
+    targets: tuple[str, ...]
+    load_order: tuple[str, ...]
+    modules: Mapping[str, Module]
+    _by_target: Mapping[str, str] = field(default_factory=dict)
+
+    def module_of(self, target: str) -> Module | None:
+        """The module that offers a custom call, or None."""
+        name = self._by_target.get(target)
+        return None if name is None else self.modules[name]
+
+    def closure(self, name: str) -> tuple[Module, ...]:
+        """A module and all that it needs, in the order in which they are loaded."""
+        wanted, todo = set[str](), [name]
+        while todo:
+            current = todo.pop()
+            if current not in wanted:
+                wanted.add(current)
+                todo += self.modules[current].needs
+        return tuple(self.modules[other] for other in self.load_order if other in wanted)
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read and check a manifest.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ManifestError: it is damaged, of another schema, or contradicts itself.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as problem:
+        raise ManifestError(f"{path} cannot be read: {problem}.") from problem
+    try:
+        return _parse(path, data)
+    except (KeyError, TypeError, ValueError) as problem:
+        why = f"{problem} is missing" if isinstance(problem, KeyError) else str(problem)
+        raise ManifestError(f"{path} is no manifest of kernel modules: {why}.") from problem
+
+
+def _parse(path: Path, data: Any) -> Manifest:
+    if not isinstance(data, dict):
+        raise TypeError("it holds no object")
+    if data["schema"] != SCHEMA:
+        raise ValueError(f"its schema is {data['schema']!r}, and this version of jax_aiter reads {SCHEMA}")
+    modules = {name: _module(name, row) for name, row in data["modules"].items()}
+    manifest = Manifest(
+        path=path,
+        version=_text(data["version"], "version"),
+        targets=_texts(data["targets"], "targets"),
+        load_order=_texts(data["load_order"], "load_order"),
+        modules=modules,
+        _by_target={handler.target: module.name for module in modules.values() for handler in module.handlers},
+    )
+    for problem in _contradictions(manifest):
+        raise ValueError(problem)
+    return manifest
+
+
+def _module(name: str, row: Mapping[str, Any]) -> Module:
+    handlers = tuple(
+        Handler(
+            target=_text(entry["target"], f"{name}.ffi.target"),
+            symbol=_text(entry["symbol"], f"{name}.ffi.symbol"),
+            api=_api(entry["api"], name),
+            command_buffer=_flag(entry["command_buffer"], f"{name}.ffi.command_buffer"),
+        )
+        for entry in row["ffi"]
+    )
+    objects = {file: digest for files in row["objects"].values() for file, digest in files.items()}
+    return Module(
+        name=name,
+        kind=_text(row["kind"], f"{name}.kind"),
+        library=_inside(row["library"], f"{name}.library"),
+        sha256=_digest(row["sha256"], f"{name}.sha256"),
+        needs=_texts(row["needs"], f"{name}.needs"),
+        targets=_texts(row["targets"], f"{name}.targets"),
+        handlers=handlers,
+        objects={_inside(file, f"{name}.objects"): _digest(d, f"{name}.objects") for file, d in objects.items()},
+    )
+
+
+def _contradictions(manifest: Manifest) -> Iterator[str]:
+    order = manifest.load_order
+    if sorted(order) != sorted(manifest.modules):
+        yield f"load_order names {sorted(order)}, and the modules are {sorted(manifest.modules)}"
+        return
+    seen: dict[str, str] = {}
+    for place, name in enumerate(order):
+        module = manifest.modules[name]
+        if module.kind not in KINDS:
+            yield f"{name} is of the kind {module.kind!r}, and there are {', '.join(KINDS)}"
+        for other in module.needs:
+            if other not in order[:place]:
+                yield f"{name} needs {other}, which load_order does not name before it"
+        for handler in module.handlers:
+            if handler.target in seen:
+                yield f"{seen[handler.target]} and {name} both offer {handler.target}"
+            seen[handler.target] = name
+
+
+def _text(value: object, where: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise TypeError(f"{where} is {value!r} and not a text")
+    return value
+
+
+def _texts(value: object, where: str) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise TypeError(f"{where} is {value!r} and not a list")
+    return tuple(_text(item, where) for item in value)
+
+
+def _flag(value: object, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{where} is {value!r} and not true or false")
+    return value
+
+
+def _digest(value: object, where: str) -> str:
+    if not isinstance(value, str) or not _SHA256.fullmatch(value):
+        raise ValueError(f"{where} holds {value!r}, which is no sha256")
+    return value
+
+
+def _inside(value: object, where: str) -> str:
+    # What leaves _kernels is no file of the wheel.
+    text = _text(value, where)
+    if text.startswith("/") or ".." in text.split("/"):
+        raise ValueError(f"{where} is {text!r}, which is outside the package")
+    return text
+
+
+def _api(value: object, name: str) -> tuple[int, int]:
+    if not (isinstance(value, list) and len(value) == 2 and all(isinstance(part, int) for part in value)):
+        raise TypeError(f"{name}.ffi.api is {value!r} and not [major, minor]")
+    return value[0], value[1]

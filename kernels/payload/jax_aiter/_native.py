@@ -1,0 +1,139 @@
+"""Calls a kernel on AMD GPUs and its reference elsewhere, under jit, vmap and shard_map."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+
+from jax_aiter._choice import Choice
+from jax_aiter._table import XLA, FfiTarget
+
+PLATFORM = "rocm"
+"""Platform that kernels are lowered for."""
+
+
+def dispatch(choice: Choice, kernel: Callable[..., Any], reference: Callable[..., Any], *args: Array) -> Any:
+    """The kernel where code is lowered for AMD GPUs, and the reference everywhere else.
+
+    One program can so be lowered for several platforms. A choice that was forced has no reference to fall back on:
+    lowering for another platform is then an error.
+    """
+    if choice.backend == XLA:
+        return reference(*args)
+    branches = {PLATFORM: kernel} if choice.forced else {PLATFORM: kernel, "default": reference}
+    return jax.lax.platform_dependent(*args, **branches)
+
+
+def ffi(
+    target: FfiTarget, results: Sequence[tuple[Sequence[int], Any]], **attrs: Any
+) -> Callable[..., tuple[Array, ...]]:
+    """A custom call as a function of its operands; vmap runs it once per element.
+
+    Args:
+        target: what is called.
+        results: shape and dtype of each result.
+        attrs: attributes of exactly the names that the target has.
+    """
+    if set(attrs) != set(target.attrs) or len(results) != len(target.results):
+        raise TypeError(f"{target.name} gives {target.results} and takes the attributes {target.attrs}")
+
+    def call(*operands: Array) -> tuple[Array, ...]:
+        if len(operands) != len(target.args):
+            raise TypeError(f"{target.name} takes {target.args}")
+        shapes = [_result(shape, dtype, operands) for shape, dtype in results]
+        return tuple(jax.ffi.ffi_call(target.name, shapes, vmap_method="sequential")(*operands, **attrs))
+
+    return call
+
+
+def rowwise(
+    call: Callable[[int], Callable[..., tuple[Array, ...]]], rows: Sequence[bool]
+) -> Callable[..., tuple[Array, ...]]:
+    """A custom call whose rows are independent: vmap makes more rows of it instead of more calls.
+
+    Args:
+        call: gives the call for a number of rows; the first dimension of each of its results is that number.
+        rows: for each operand, whether its first dimension is the rows; the others are shared by all rows.
+    """
+
+    def plain(*operands: Array) -> tuple[Array, ...]:
+        count = next(operand.shape[0] for operand, has_rows in zip(operands, rows, strict=True) if has_rows)
+        return call(count)(*operands)
+
+    def batched(size: int, is_batched: Sequence[bool], *operands: Array) -> tuple[tuple[Array, ...], tuple[bool, ...]]:
+        if any(batch and not has_rows for batch, has_rows in zip(is_batched, rows, strict=True)):
+            axes = tuple(0 if batch else None for batch in is_batched)
+            out = jax.vmap(plain, in_axes=axes)(*operands)
+            return out, (True,) * len(out)
+        merged = []
+        for operand, batch, has_rows in zip(operands, is_batched, rows, strict=True):
+            if not has_rows:
+                merged.append(operand)
+                continue
+            whole = operand if batch else jax.numpy.broadcast_to(operand, (size, *operand.shape))
+            merged.append(whole.reshape(-1, *whole.shape[2:]))
+        out = mapped(*merged)
+        return tuple(part.reshape(size, -1, *part.shape[1:]) for part in out), (True,) * len(out)
+
+    mapped = jax.custom_batching.custom_vmap(plain)
+    mapped.def_vmap(batched)
+    result: Callable[..., tuple[Array, ...]] = mapped
+    return result
+
+
+def together(*arrays: Any) -> tuple[Any, ...]:
+    """The same arrays, all varying over the same axes of a shard_map, so that gradients are summed over the others.
+
+    Outside of shard_map, and for what is None, nothing is changed.
+    """
+    axes = frozenset[str]().union(*(varying(array) for array in arrays if array is not None))
+    return tuple(array if array is None else vary(array, axes) for array in arrays)
+
+
+def varying(array: Any) -> frozenset[str]:
+    """Axes of a shard_map over which an array varies."""
+    kind = jax.typeof(array)
+    manual = getattr(kind, "manual_axis_type", None)
+    axes: frozenset[str] = getattr(kind, "vma", frozenset()) if manual is None else manual.varying
+    return axes
+
+
+def vary(array: Any, axes: frozenset[str]) -> Any:
+    """The same array, varying over these axes too."""
+    more = tuple(sorted(axes - varying(array)))
+    if not more:
+        return array
+    # jax 0.8 has pvary; pcast came in its stead.
+    if hasattr(jax.lax, "pcast"):
+        return jax.lax.pcast(array, more, to="varying")
+    return jax.lax.pvary(array, more)
+
+
+def empty(dtype: Any) -> Array:
+    """An operand that is not there, of shape [0]."""
+    return jax.numpy.zeros((0,), dtype)
+
+
+def int32(value: int) -> Any:
+    """An attribute of 32 bits: Python's own numbers become 64 bits wide where jax_enable_x64 is set."""
+    return np.int32(value)
+
+
+def _result(shape: Sequence[int], dtype: Any, operands: Sequence[Array]) -> Any:
+    axes = frozenset[str]().union(*map(varying, operands))
+    if not axes:
+        return jax.ShapeDtypeStruct(tuple(shape), dtype)
+    like = next(operand for operand in operands if varying(operand) == axes)
+    said = {"manual_axis_type": jax.typeof(like).manual_axis_type} if _has_manual_axis_type() else {"vma": axes}
+    return jax.ShapeDtypeStruct(tuple(shape), dtype, **said)
+
+
+@cache
+def _has_manual_axis_type() -> bool:
+    return "manual_axis_type" in inspect.signature(jax.ShapeDtypeStruct.__init__).parameters

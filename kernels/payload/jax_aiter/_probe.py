@@ -1,0 +1,101 @@
+"""Asks an FFI handler which API it was compiled against, in the way XLA does when it registers it.
+
+Structures as in xla/ffi/api/c_api.h. A handler that is called with the metadata extension fills in a structure and
+does nothing else. XLA refuses handlers that are newer than itself, and one that was accepted before the GPU was
+initialised takes the whole backend down with it: so the question is asked here, before.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import jax
+
+_METADATA = 1
+_COMMAND_BUFFER = 1
+
+
+class _Extension(ctypes.Structure):
+    _fields_: ClassVar = [("struct_size", ctypes.c_size_t), ("type", ctypes.c_int), ("next", ctypes.c_void_p)]
+
+
+class _Version(ctypes.Structure):
+    _fields_: ClassVar = [
+        ("struct_size", ctypes.c_size_t),
+        ("extension_start", ctypes.c_void_p),
+        ("major", ctypes.c_int),
+        ("minor", ctypes.c_int),
+    ]
+
+
+class _Metadata(ctypes.Structure):
+    # The tail is room for what later versions add.
+    _fields_: ClassVar = [
+        ("struct_size", ctypes.c_size_t),
+        ("api_version", _Version),
+        ("traits", ctypes.c_uint32),
+        ("state_type_id", ctypes.c_int64),
+        ("later", ctypes.c_byte * 512),
+    ]
+
+
+class _MetadataExtension(ctypes.Structure):
+    _fields_: ClassVar = [("base", _Extension), ("metadata", ctypes.POINTER(_Metadata))]
+
+
+class _CallFrame(ctypes.Structure):
+    # After `ctx` come the stage, the arguments and so on, all zero here.
+    _fields_: ClassVar = [
+        ("struct_size", ctypes.c_size_t),
+        ("extension_start", ctypes.c_void_p),
+        ("api", ctypes.c_void_p),
+        ("ctx", ctypes.c_void_p),
+        ("rest", ctypes.c_byte * 1024),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """What a handler says about itself.
+
+    Attributes:
+        api: XLA FFI API that it was compiled against, (major, minor).
+        command_buffer: it may be captured into a command buffer.
+    """
+
+    api: tuple[int, int]
+    command_buffer: bool
+
+
+def probe(function: Any) -> Metadata | None:
+    """What a handler says about itself; None when it is no handler.
+
+    Args:
+        function: symbol of a library that ctypes loaded.
+    """
+    metadata = _Metadata(struct_size=ctypes.sizeof(_Metadata))
+    metadata.api_version.struct_size = ctypes.sizeof(_Version)
+    metadata.api_version.major = metadata.api_version.minor = -1
+    base = _Extension(struct_size=ctypes.sizeof(_MetadataExtension), type=_METADATA)
+    extension = _MetadataExtension(base=base, metadata=ctypes.pointer(metadata))
+    frame = _CallFrame(struct_size=ctypes.sizeof(_CallFrame), extension_start=ctypes.addressof(extension))
+    call = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(ctypes.cast(function, ctypes.c_void_p).value or 0)
+    error = call(ctypes.addressof(frame))
+    api = (metadata.api_version.major, metadata.api_version.minor)
+    if error is not None or min(api) < 0:
+        return None
+    return Metadata(api, bool(metadata.traits & _COMMAND_BUFFER))
+
+
+@cache
+def framework_api() -> tuple[int, int]:
+    """The XLA FFI API of the installed jaxlib, as its own header says: (major, minor)."""
+    header = Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
+    text = header.read_text(encoding="utf-8")
+    found = dict(re.findall(r"^#define XLA_FFI_API_(MAJOR|MINOR) (\d+)$", text, re.MULTILINE))
+    return int(found["MAJOR"]), int(found["MINOR"])

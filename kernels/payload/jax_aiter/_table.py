@@ -1,0 +1,91 @@
+"""What there is to call: the FFI targets of the kernel modules, and which of them serves which operation.
+
+A target is called in the way that kernels/modules.toml writes down; a test holds both tables equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+AUTO, AITER, PORTABLE, XLA = "auto", "aiter", "portable", "xla"
+BACKENDS = (AITER, PORTABLE, XLA)
+"""In the order of preference: AITER's own kernels, the fused kernels of this project, and what XLA makes of jnp."""
+
+
+@dataclass(frozen=True, slots=True)
+class FfiTarget:
+    """One custom call.
+
+    Attributes:
+        name: under which XLA knows it, for the platform ROCM.
+        symbol: of the handler in its library.
+        backend: AITER or PORTABLE.
+        args: names of the operands, in order.
+        results: names of the results, in order.
+        attrs: names of the attributes.
+    """
+
+    name: str
+    symbol: str
+    backend: str
+    args: tuple[str, ...]
+    results: tuple[str, ...]
+    attrs: tuple[str, ...] = ()
+
+
+def _target(name: str, backend: str, args: str, results: str, attrs: str = "") -> FfiTarget:
+    symbol = "".join(part.capitalize() for part in name.split("_"))
+    return FfiTarget(name, symbol, backend, tuple(args.split()), tuple(results.split()), tuple(attrs.split()))
+
+
+GEMM_BF16 = _target("jax_aiter_gemm_bf16", AITER, "a b bias", "out semaphore", "splitk kernel")
+GEMM_I8 = _target("jax_aiter_gemm_i8", AITER, "a b a_scale b_scale bias", "out", "splitk kernel")
+GEMM_FP8_MI350 = _target("jax_aiter_gemm_fp8_mi350", AITER, "xq wq x_scale w_scale", "out")
+GEMM_FP4 = _target("jax_aiter_gemm_fp4", AITER, "a b a_scale b_scale", "out", "splitk kernel bpreshuffle")
+FLATMM_FP8 = _target("jax_aiter_flatmm_fp8", AITER, "xq wq x_scale w_scale", "out")
+RMS_NORM = _target("jax_aiter_rms_norm", PORTABLE, "x gamma", "y rstd", "epsilon")
+RMS_NORM_WITH_ADD = _target("jax_aiter_rms_norm_with_add", PORTABLE, "x residual gamma", "y sum rstd", "epsilon")
+RMS_NORM_BWD = _target("jax_aiter_rms_norm_bwd", PORTABLE, "dy x gamma rstd", "dx dgamma_partial")
+
+TARGETS: Mapping[str, FfiTarget] = MappingProxyType(
+    {
+        target.name: target
+        for target in (
+            *(GEMM_BF16, GEMM_I8, GEMM_FP8_MI350, GEMM_FP4, FLATMM_FP8),
+            *(RMS_NORM, RMS_NORM_WITH_ADD, RMS_NORM_BWD),
+        )
+    }
+)
+
+OPERATIONS: Mapping[str, tuple[FfiTarget, ...]] = MappingProxyType(
+    {
+        "flash_attn": (),
+        "rms_norm": (RMS_NORM, RMS_NORM_BWD),
+        "rms_norm_with_add": (RMS_NORM_WITH_ADD, RMS_NORM_BWD),
+        "gemm": (GEMM_BF16,),
+        "gemm_fp8_mi350": (GEMM_FP8_MI350,),
+        "gemm_i8": (GEMM_I8,),
+        "gemm_fp4": (GEMM_FP4,),
+        "flatmm_fp8": (FLATMM_FP8,),
+    }
+)
+"""Names of operations, as options use them, and the custom calls that may serve each besides XLA."""
+
+GENERICS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "gfx9-generic": frozenset({"gfx900", "gfx906", "gfx90c"}),
+        "gfx9-4-generic": frozenset({"gfx942", "gfx950"}),
+        "gfx10-1-generic": frozenset({"gfx1010", "gfx1011", "gfx1012"}),
+        "gfx10-3-generic": frozenset(
+            {"gfx1030", "gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035", "gfx1036"},
+        ),
+        "gfx11-generic": frozenset(
+            {"gfx1100", "gfx1101", "gfx1102", "gfx1103", "gfx1150", "gfx1151", "gfx1152", "gfx1153"},
+        ),
+        "gfx12-generic": frozenset({"gfx1200", "gfx1201"}),
+        "gfx12-5-generic": frozenset({"gfx1250"}),
+    }
+)
+"""Generic targets and the processors that run their code (LLVM, "User Guide for AMDGPU Backend")."""

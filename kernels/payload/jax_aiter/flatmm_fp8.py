@@ -1,0 +1,87 @@
+"""FP8 matrix product with scales for blocks of 128, whose one kernel is for gfx942; no derivative."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jax_aiter import _blockscale, _check
+from jax_aiter._choice import Choice, choose
+from jax_aiter._native import dispatch, ffi, together
+from jax_aiter._quantised import quantised
+from jax_aiter._table import AITER, FLATMM_FP8
+from jax_aiter.layouts import shuffle_weight, unshuffle_weight
+
+__all__ = ["LAYOUT", "flatmm_fp8"]
+
+LAYOUT = (16, 32)
+"""That the kernel reads `wq` in, for jax_aiter.layouts.shuffle_weight."""
+
+_MINUS_ZERO = 0x80
+
+
+def flatmm_fp8(xq: Array, wq: Array, x_scale: Array, w_scale: Array, *, preshuffled: bool = False) -> Array:
+    """Compute (xq * x_scale) @ (wq * w_scale).T, where a scale is for 128 elements along K, and 128 along N.
+
+    Args:
+        xq: [M, K], float8_e4m3fn or float8_e4m3fnuz. gfx942 computes in the second; the first is converted, exactly,
+            at every call of the kernel.
+        wq: [N, K], of the dtype of xq; K and N multiples of 128.
+        x_scale: [K/128, M], float32.
+        w_scale: [K/128, N/128], float32.
+        preshuffled: wq is in the order of `shuffle_weight(wq, LAYOUT)`; otherwise it is row-major, and reordered at
+            every call of a kernel.
+
+    Returns:
+        [M, N], float16; what does not fit becomes infinite.
+
+    Raises:
+        ValueError: shapes do not fit.
+        TypeError: dtypes do not fit.
+        jax_aiter.NotDifferentiableError: it was differentiated.
+        jax_aiter.BackendError: a backend was forced that is not there, or whose kernels do not take these shapes:
+            N has to be a multiple of 256.
+    """
+    _blockscale.validate("flatmm_fp8", xq, wq, x_scale, w_scale)
+    _check.dtype("flatmm_fp8", "xq", xq, (jnp.float8_e4m3fn, jnp.float8_e4m3fnuz))
+    _check.dtype("flatmm_fp8", "wq", wq, (xq.dtype,))
+    columns = wq.shape[0]
+    found = _check.first_failing(
+        [(xq.shape[0] > 0, "M is 0"), (columns % 256 == 0, f"N is {columns}, no multiple of 256")]
+    )
+    choice = choose("flatmm_fp8", obstacles={AITER: found})
+    return (_shuffled if preshuffled else _plain)(choice, *together(xq, wq, x_scale, w_scale))
+
+
+def _lowered(choice: Choice, shuffled: bool, *operands: Array) -> Array:
+    def reference(xq: Array, wq: Array, x_scale: Array, w_scale: Array) -> Array:
+        plain = unshuffle_weight(wq, LAYOUT) if shuffled else wq
+        return _blockscale.product(xq, plain, x_scale, w_scale).astype(jnp.float16)
+
+    def kernel(xq: Array, wq: Array, x_scale: Array, w_scale: Array) -> Array:
+        weight = wq if shuffled else shuffle_weight(wq, LAYOUT)
+        x, x_scale = as_fnuz(xq, x_scale)
+        w, w_scale = as_fnuz(weight, w_scale)
+        return ffi(FLATMM_FP8, [((x.shape[0], w.shape[0]), jnp.float16)])(x, w, x_scale, w_scale)[0]
+
+    result: Array = dispatch(choice, kernel, reference, *operands)
+    return result
+
+
+def as_fnuz(values: Array, scale: Array) -> tuple[Array, Array]:
+    """The same product of values and scale, with values in float8_e4m3fnuz.
+
+    The exponent of float8_e4m3fnuz is biased by one more, so that the same bits mean half; it has no negative zero,
+    whose bits mean NaN, and the bits that mean NaN in float8_e4m3fn would mean a number.
+    """
+    if values.dtype == jnp.float8_e4m3fnuz:
+        return values, scale
+    bits = jax.lax.bitcast_convert_type(values, jnp.uint8)
+    magnitude = bits & 0x7F
+    changed = jnp.where(magnitude == 0, jnp.uint8(0), jnp.where(magnitude == 0x7F, jnp.uint8(_MINUS_ZERO), bits))
+    return jax.lax.bitcast_convert_type(changed, jnp.float8_e4m3fnuz), scale * 2
+
+
+_plain = quantised("flatmm_fp8", lambda choice, *operands: _lowered(choice, False, *operands))
+_shuffled = quantised("flatmm_fp8", lambda choice, *operands: _lowered(choice, True, *operands))

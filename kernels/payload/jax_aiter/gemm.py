@@ -1,0 +1,117 @@
+"""Matrix product with a transposed right factor, A @ B^T, with gradients through transposed products.
+
+bfloat16 factors run AITER's kernels on the GPUs that the wheel has them for; elsewhere XLA computes the same. See
+`jax_aiter.info()` for what is chosen where, and JAX_AITER_BACKEND_GEMM to force it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jax_aiter import _check
+from jax_aiter._choice import Choice, choose
+from jax_aiter._native import dispatch, empty, ffi, int32, rowwise, together
+from jax_aiter._table import AITER, GEMM_BF16
+
+__all__ = ["gemm"]
+
+_DTYPES = (jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64)
+_SEMAPHORE = 1024
+"""Words that the split-k kernels count in; the handler zeroes them."""
+
+
+def gemm(a: Array, b: Array, *, bias: Array | None = None, out_dtype: Any = None) -> Array:
+    """Compute a @ b.T + bias, summed in float32.
+
+    Args:
+        a: [M, K], bfloat16, float16 or float32 (float64 with jax_enable_x64). Only bfloat16 has AITER kernels.
+        b: [N, K], of the dtype of a.
+        bias: [N], float32, or None.
+        out_dtype: bfloat16 or float32 for bfloat16 factors, float32 or theirs for others; None takes that of a.
+
+    Returns:
+        [M, N], of out_dtype.
+
+    Raises:
+        ValueError: shapes do not fit.
+        TypeError: dtypes do not fit.
+        jax_aiter.BackendError: a backend was forced that is not there, or whose kernels do not take these shapes:
+            K and N have to be multiples of 64.
+    """
+    _check.rank("gemm", "a", a, "[M, K]")
+    _check.rank("gemm", "b", b, "[N, K]")
+    _check.equal("gemm", "b", b.shape, (b.shape[0], a.shape[1]), "[N, K]")
+    _check.dtype("gemm", "a", a, _DTYPES)
+    _check.dtype("gemm", "b", b, (a.dtype,))
+    out = jnp.dtype(a.dtype if out_dtype is None else out_dtype)
+    if out not in (a.dtype, jnp.dtype(jnp.float32)):
+        raise TypeError(f"gemm: out_dtype is {out.name}; it can be {a.dtype} or float32.")
+    if bias is not None:
+        _check.rank("gemm", "bias", bias, "[N]")
+        _check.equal("gemm", "bias", bias.shape, b.shape[:1], "[N]")
+        _check.dtype("gemm", "bias", bias, (jnp.float32,))
+    a, b, bias = together(a, b, bias)
+    result: Array = _gemm(a, b, bias, out)
+    return result
+
+
+def _product(a: Array, b: Array, bias: Array | None, out: Any) -> Array:
+    # a @ b.T + bias without a derivative; the choice is made for these shapes.
+    (rows, depth), columns = a.shape, b.shape[0]
+    half = a.dtype == b.dtype == jnp.bfloat16
+    found = _check.first_failing(
+        [
+            (half, f"the kernels take bfloat16 and not {a.dtype} with {b.dtype}"),
+            (depth % 64 == 0 and depth > 0, f"K is {depth}, no multiple of 64"),
+            (columns % 64 == 0 and columns > 0, f"N is {columns}, no multiple of 64"),
+            (rows > 0, "M is 0"),
+            (out in (jnp.bfloat16, jnp.float32), f"the kernels write bfloat16 or float32 and not {out}"),
+        ]
+    )
+    choice = choose("gemm", (GEMM_BF16,), obstacles={AITER: found})
+    result: Array = _jit_product(a, b, bias, jnp.dtype(out), choice)
+    return result
+
+
+def _lowered(a: Array, b: Array, bias: Array | None, out: Any, choice: Choice) -> Array:
+    def reference(a: Array, b: Array, bias: Array) -> Array:
+        wide = jnp.promote_types(jnp.promote_types(a.dtype, b.dtype), jnp.float32)
+        if a.dtype != b.dtype:
+            a, b = a.astype(wide), b.astype(wide)
+        precision = jax.lax.Precision.HIGHEST if a.dtype in (jnp.float32, jnp.float64) else None
+        total = jnp.einsum("mk,nk->mn", a, b, precision=precision, preferred_element_type=wide)
+        return (total + bias if bias.size else total).astype(out)
+
+    def call(rows: int) -> Any:
+        results = [((rows, b.shape[0]), out), ((_SEMAPHORE,), jnp.uint32)]
+        inner = ffi(GEMM_BF16, results, splitk=int32(0), kernel="")
+        return lambda *operands: inner(*operands)[:1]
+
+    def kernel(a: Array, b: Array, bias: Array) -> Array:
+        return rowwise(call, (True, False, False))(a, b, bias)[0]
+
+    result: Array = dispatch(choice, kernel, reference, a, b, empty(jnp.float32) if bias is None else bias)
+    return result
+
+
+_jit_product = jax.jit(_lowered, static_argnums=(3, 4))
+
+
+def _gemm_fwd(a: Array, b: Array, bias: Array | None, out: Any) -> tuple[Array, Any]:
+    return _product(a, b, bias, out), (a, b, bias)
+
+
+def _gemm_bwd(_out: Any, saved: Any, dout: Array) -> Any:
+    a, b, bias = saved
+    da = _product(dout, b.T, None, a.dtype)
+    db = _product(dout.T, a.T, None, b.dtype)
+    return da, db, None if bias is None else jnp.sum(dout.astype(jnp.float32), axis=0)
+
+
+_gemm = partial(jax.custom_vjp, nondiff_argnums=(3,))(_product)
+_gemm.defvjp(_gemm_fwd, _gemm_bwd)

@@ -1,0 +1,123 @@
+"""FP4 (MXFP4) matrix product with a scale per 32 elements, whose kernels are for gfx950; no derivative."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jax_aiter import _check
+from jax_aiter._choice import Choice, choose
+from jax_aiter._native import dispatch, ffi, int32, together
+from jax_aiter._quantised import quantised
+from jax_aiter._table import AITER, GEMM_FP4
+from jax_aiter.layouts import shuffle_scale, shuffle_weight, unshuffle_scale, unshuffle_weight
+
+__all__ = ["LAYOUT", "gemm_fp4"]
+
+LAYOUT = (16, 16)
+"""That the kernels read `b` in, for jax_aiter.layouts.shuffle_weight."""
+
+_BLOCK = 32
+_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+"""What the eight magnitudes of e2m1 mean (OCP Microscaling Formats, 5.3.3); the fourth bit is the sign."""
+_BIAS = 127
+
+
+def gemm_fp4(a: Array, b: Array, a_scale: Array, b_scale: Array, *, preshuffled: bool = False) -> Array:
+    """Compute (a * a_scale) @ (b * b_scale).T of FP4 numbers, where a scale is for 32 elements along K.
+
+    Args:
+        a: [M, K/2], uint8: two e2m1 numbers in a byte, the first one in its low half.
+        b: [N, K/2], uint8, likewise; K a multiple of 32.
+        a_scale: [M, K/32], uint8: e8m0, that is 2**(value - 127), and 255 is NaN.
+        b_scale: [N, K/32], uint8, likewise.
+        preshuffled: b is in the order of `shuffle_weight(b, LAYOUT)` (N a multiple of 16, K of 64) and both scales are
+            in that of `shuffle_scale`, which pads them. Otherwise all are row-major, and reordered at every call of a
+            kernel.
+
+    Returns:
+        [M, N], bfloat16.
+
+    Raises:
+        ValueError: shapes do not fit.
+        TypeError: dtypes do not fit.
+        jax_aiter.NotDifferentiableError: it was differentiated.
+        jax_aiter.BackendError: a backend was forced that is not there, or whose kernels do not take these shapes:
+            N has to be a multiple of 128, and K of 256.
+    """
+    rows, columns, depth = _validate(a, b, a_scale, b_scale, preshuffled)
+    found = _check.first_failing(
+        [
+            (rows > 0, "M is 0"),
+            (columns % 128 == 0, f"N is {columns}, no multiple of 128"),
+            (depth % 256 == 0, f"K is {depth}, no multiple of 256"),
+        ]
+    )
+    choice = choose("gemm_fp4", obstacles={AITER: found})
+    return (_shuffled if preshuffled else _plain)(choice, *together(a, b, a_scale, b_scale))
+
+
+def _validate(a: Any, b: Any, a_scale: Any, b_scale: Any, preshuffled: bool) -> tuple[int, int, int]:
+    operation = "gemm_fp4"
+    _check.rank(operation, "a", a, "[M, K/2]")
+    _check.rank(operation, "b", b, "[N, K/2]")
+    (rows, half), columns = a.shape, b.shape[0]
+    _check.equal(operation, "b", b.shape, (columns, half), "[N, K/2]")
+    _check.multiple(operation, "K", 2 * half, _BLOCK)
+    blocks = 2 * half // _BLOCK
+    for name, array, letter, count in (("a_scale", a_scale, "M", rows), ("b_scale", b_scale, "N", columns)):
+        _check.rank(operation, name, array, f"[{letter}, K/32]")
+        if preshuffled:
+            padded = (count + -count % 256, blocks + -blocks % 8)
+            _check.equal(operation, name, array.shape, padded, f"[{letter} up to 256, K/32 up to 8]")
+        else:
+            _check.equal(operation, name, array.shape, (count, blocks), f"[{letter}, K/32]")
+    for name, array in (("a", a), ("b", b), ("a_scale", a_scale), ("b_scale", b_scale)):
+        _check.dtype(operation, name, array, (jnp.uint8,))
+    return rows, columns, 2 * half
+
+
+def dequantise(packed: Array, scale: Array) -> Array:
+    """The numbers that packed FP4 stands for.
+
+    Args:
+        packed: [rows, K/2], uint8.
+        scale: [rows, K/32], uint8.
+
+    Returns:
+        [rows, K], float32.
+    """
+    table = jnp.asarray((*_VALUES, *(-value for value in _VALUES)), jnp.float32)
+    halves = jnp.stack([packed & 0xF, packed >> 4], axis=-1).reshape(packed.shape[0], -1)
+    powers = jnp.where(scale == np.uint8(255), jnp.nan, jnp.exp2(scale.astype(jnp.float32) - _BIAS))
+    return table[halves] * jnp.repeat(powers, _BLOCK, axis=1)
+
+
+def _lowered(choice: Choice, shuffled: bool, *operands: Array) -> Array:
+    def reference(a: Array, b: Array, a_scale: Array, b_scale: Array) -> Array:
+        if shuffled:
+            blocks = 2 * a.shape[1] // _BLOCK
+            a_scale = unshuffle_scale(a_scale, a.shape[0], blocks)
+            b_scale = unshuffle_scale(b_scale, b.shape[0], blocks)
+            b = unshuffle_weight(b, LAYOUT)
+        x, w = dequantise(a, a_scale), dequantise(b, b_scale)
+        total = jnp.einsum("mk,nk->mn", x, w, precision=jax.lax.Precision.HIGHEST)
+        return total.astype(jnp.bfloat16)
+
+    def kernel(a: Array, b: Array, a_scale: Array, b_scale: Array) -> Array:
+        if not shuffled:
+            b, a_scale, b_scale = shuffle_weight(b, LAYOUT), shuffle_scale(a_scale), shuffle_scale(b_scale)
+        result = ((a.shape[0], b.shape[0]), jnp.bfloat16)
+        call = ffi(GEMM_FP4, [result], splitk=int32(0), kernel="", bpreshuffle=True)
+        return call(a, b, a_scale, b_scale)[0]
+
+    result: Array = dispatch(choice, kernel, reference, *operands)
+    return result
+
+
+_plain = quantised("gemm_fp4", lambda choice, *operands: _lowered(choice, False, *operands))
+_shuffled = quantised("gemm_fp4", lambda choice, *operands: _lowered(choice, True, *operands))

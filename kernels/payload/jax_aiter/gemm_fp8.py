@@ -1,0 +1,73 @@
+"""FP8 matrix product with scales for blocks of 128, whose kernels are for gfx950; no derivative."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax import Array
+
+from jax_aiter import _blockscale, _check
+from jax_aiter._choice import Choice, choose
+from jax_aiter._native import dispatch, ffi, together
+from jax_aiter._quantised import quantised
+from jax_aiter._table import AITER, GEMM_FP8_MI350
+from jax_aiter.layouts import shuffle_weight, unshuffle_weight
+
+__all__ = ["LAYOUT", "gemm_fp8_mi350"]
+
+LAYOUT = (16, 16)
+"""That the kernels read `wq` in, for jax_aiter.layouts.shuffle_weight."""
+
+
+def gemm_fp8_mi350(xq: Array, wq: Array, x_scale: Array, w_scale: Array, *, preshuffled: bool = False) -> Array:
+    """Compute (xq * x_scale) @ (wq * w_scale).T, where a scale is for 128 elements along K, and 128 along N.
+
+    Args:
+        xq: [M, K], float8_e4m3fn.
+        wq: [N, K], float8_e4m3fn; K and N multiples of 128.
+        x_scale: [K/128, M], float32.
+        w_scale: [K/128, N/128], float32.
+        preshuffled: wq is in the order of `shuffle_weight(wq, LAYOUT)`; otherwise it is row-major, and reordered at
+            every call of a kernel.
+
+    Returns:
+        [M, N], bfloat16.
+
+    Raises:
+        ValueError: shapes do not fit.
+        TypeError: dtypes do not fit.
+        jax_aiter.NotDifferentiableError: it was differentiated.
+        jax_aiter.BackendError: a backend was forced that is not there, or whose kernels do not take these shapes:
+            M has to be 16 or more, K 512 or more, and N a multiple of 256.
+    """
+    operation = "gemm_fp8_mi350"
+    _blockscale.validate(operation, xq, wq, x_scale, w_scale)
+    for name, array in (("xq", xq), ("wq", wq)):
+        _check.dtype(operation, name, array, (jnp.float8_e4m3fn,))
+    (rows, depth), columns = xq.shape, wq.shape[0]
+    found = _check.first_failing(
+        [
+            (rows >= 16, f"M is {rows}, less than 16"),
+            (depth >= 512, f"K is {depth}, less than 512"),
+            (columns % 256 == 0, f"N is {columns}, no multiple of 256"),
+        ]
+    )
+    choice = choose(operation, obstacles={AITER: found})
+    return (_shuffled if preshuffled else _plain)(choice, *together(xq, wq, x_scale, w_scale))
+
+
+def _lowered(choice: Choice, shuffled: bool, *operands: Array) -> Array:
+    def reference(xq: Array, wq: Array, x_scale: Array, w_scale: Array) -> Array:
+        plain = unshuffle_weight(wq, LAYOUT) if shuffled else wq
+        return _blockscale.product(xq, plain, x_scale, w_scale).astype(jnp.bfloat16)
+
+    def kernel(xq: Array, wq: Array, x_scale: Array, w_scale: Array) -> Array:
+        weight = wq if shuffled else shuffle_weight(wq, LAYOUT)
+        # The kernels read the scales of weights by rows of N.
+        return ffi(GEMM_FP8_MI350, [((xq.shape[0], wq.shape[0]), jnp.bfloat16)])(xq, weight, x_scale, w_scale.T)[0]
+
+    result: Array = dispatch(choice, kernel, reference, *operands)
+    return result
+
+
+_plain = quantised("gemm_fp8_mi350", lambda choice, *operands: _lowered(choice, False, *operands))
+_shuffled = quantised("gemm_fp8_mi350", lambda choice, *operands: _lowered(choice, True, *operands))

@@ -1,0 +1,92 @@
+"""INT8 matrix product with a scale per row of each factor; no derivative."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+from jax_aiter import _check
+from jax_aiter._choice import Choice, choose
+from jax_aiter._native import dispatch, ffi, int32, together
+from jax_aiter._quantised import quantised
+from jax_aiter._table import AITER, GEMM_I8
+from jax_aiter.layouts import shuffle_weight, unshuffle_weight
+
+__all__ = ["LAYOUT", "gemm_i8"]
+
+LAYOUT = (32, 16)
+"""Of `b`, for jax_aiter.layouts.shuffle_weight."""
+
+
+def gemm_i8(a: Array, b: Array, a_scale: Array, b_scale: Array, bias: Array, *, preshuffled: bool = True) -> Array:
+    """Compute (a @ b.T) * a_scale * b_scale + bias, summed in int32.
+
+    Args:
+        a: [M, K], int8.
+        b: [N, K], int8, in the order of `shuffle_weight(b, LAYOUT)`; N and K multiples of 32.
+        a_scale: [M, 1], float32.
+        b_scale: [1, N], float32.
+        bias: [1, N] or [N], float32.
+        preshuffled: False when b is row-major; it is then reordered at every call.
+
+    Returns:
+        [M, N], bfloat16.
+
+    Raises:
+        ValueError: shapes do not fit.
+        TypeError: dtypes do not fit.
+        jax_aiter.NotDifferentiableError: it was differentiated.
+        jax_aiter.BackendError: a backend was forced that is not there, or whose kernels do not take these shapes:
+            K and N have to be multiples of 128.
+    """
+    _check.rank("gemm_i8", "a", a, "[M, K]")
+    _check.rank("gemm_i8", "b", b, "[N, K]")
+    (rows, depth), columns = a.shape, b.shape[0]
+    _check.equal("gemm_i8", "b", b.shape, (columns, depth), "[N, K]")
+    for name, array, shape, wanted in (
+        ("a_scale", a_scale, "[M, 1]", (rows, 1)),
+        ("b_scale", b_scale, "[1, N]", (1, columns)),
+    ):
+        _check.rank("gemm_i8", name, array, shape)
+        _check.equal("gemm_i8", name, array.shape, wanted, shape)
+    if getattr(bias, "ndim", 0) == 2:
+        _check.equal("gemm_i8", "bias", bias.shape, (1, columns), "[1, N]")
+        bias = bias[0]
+    _check.rank("gemm_i8", "bias", bias, "[N]")
+    _check.equal("gemm_i8", "bias", bias.shape, (columns,), "[N]")
+    for name, array in (("a", a), ("b", b)):
+        _check.dtype("gemm_i8", name, array, (jnp.int8,))
+    for name, array in (("a_scale", a_scale), ("b_scale", b_scale), ("bias", bias)):
+        _check.dtype("gemm_i8", name, array, (jnp.float32,))
+    _check.multiple("gemm_i8", "N", columns, 32)
+    _check.multiple("gemm_i8", "K", depth, 32)
+    found = _check.first_failing(
+        [
+            (rows > 0, "M is 0"),
+            (columns % 128 == 0, f"N is {columns}, no multiple of 128"),
+            (depth % 128 == 0, f"K is {depth}, no multiple of 128"),
+        ]
+    )
+    choice = choose("gemm_i8", obstacles={AITER: found})
+    if not preshuffled:
+        b = shuffle_weight(b, LAYOUT)
+    return _gemm_i8(choice, *together(a, b, a_scale, b_scale, bias))
+
+
+def _lowered(choice: Choice, *operands: Array) -> Array:
+    def reference(a: Array, b: Array, a_scale: Array, b_scale: Array, bias: Array) -> Array:
+        plain = unshuffle_weight(b, LAYOUT)
+        total = jnp.einsum("mk,nk->mn", a, plain, preferred_element_type=jnp.int32)
+        return (total.astype(jnp.float32) * a_scale * b_scale + bias).astype(jnp.bfloat16)
+
+    def kernel(a: Array, b: Array, *rest: Array) -> Any:
+        result = ((a.shape[0], b.shape[0]), jnp.bfloat16)
+        return ffi(GEMM_I8, [result], splitk=int32(0), kernel="")(a, b, *rest)[0]
+
+    result: Array = dispatch(choice, kernel, reference, *operands)
+    return result
+
+
+_gemm_i8 = quantised("gemm_i8", _lowered)

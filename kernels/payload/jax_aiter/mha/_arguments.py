@@ -1,0 +1,120 @@
+"""Checks that batches and packed sequences share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jax_aiter import _check
+from jax_aiter.mha._blocks import Config
+from jax_aiter.mha._dropout import seed_words
+
+_DTYPES = (jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64)
+
+
+def heads_fit(operation: str, q: Array, k: Array, v: Array) -> None:
+    """Check the last two dimensions of q, k and v, and their dtypes.
+
+    Raises:
+        ValueError: heads or head dimensions do not fit.
+        TypeError: dtypes do not fit.
+    """
+    (heads, depth), (key_heads, key_depth) = q.shape[-2:], k.shape[-2:]
+    if depth != key_depth or depth == 0:
+        raise ValueError(f"{operation}: the head dimension of q is {depth}, and that of k {key_depth}; they are equal.")
+    if v.shape[-2] != key_heads:
+        raise ValueError(f"{operation}: k has {key_heads} heads, and v {v.shape[-2]}; they have equally many.")
+    if key_heads == 0 or heads % key_heads:
+        text = f"{operation}: q has {heads} heads, and k {key_heads}"
+        raise ValueError(f"{text}; those of q have to be a multiple of those of k.")
+    _check.dtype(operation, "q", q, _DTYPES)
+    for name, array in (("k", k), ("v", v)):
+        _check.dtype(operation, name, array, (q.dtype,))
+
+
+def config(
+    operation: str, depth: int, dropout_p: float, softmax_scale: float | None, seed: Any
+) -> tuple[Config, Array]:
+    """Scale and dropout, checked, and the seed as two words.
+
+    Raises:
+        ValueError: a number is out of range, or dropout has no seed, or a seed has no dropout.
+        TypeError: softmax_scale or dropout_p is an array.
+    """
+    for name, value in (("dropout_p", dropout_p), ("softmax_scale", softmax_scale)):
+        if isinstance(value, jax.Array):
+            raise TypeError(f"{operation}: {name} is an array; it has to be a number.")
+    if not 0 <= dropout_p < 1:
+        raise ValueError(f"{operation}: dropout_p is {dropout_p}; it has to be from 0 to less than 1.")
+    if (seed is None) != (dropout_p == 0):
+        said = "is missing" if seed is None else "is given"
+        raise ValueError(f"{operation}: dropout_p is {dropout_p} and dropout_seed {said}; they come together.")
+    scale = depth**-0.5 if softmax_scale is None else float(softmax_scale)
+    return Config(scale, float(dropout_p)), seed_words(0 if seed is None else seed)
+
+
+def window(operation: str, window_size: tuple[int, int], causal: bool) -> tuple[int, int]:
+    """The keys that a query sees before and after its diagonal, -1 for all; causal ones see none after it.
+
+    Raises:
+        ValueError: it is no pair of whole numbers from -1 on.
+    """
+    try:
+        left, right = (int(value) for value in window_size)
+    except (TypeError, ValueError) as problem:
+        raise ValueError(f"{operation}: window_size is {window_size!r}; it has to be (left, right).") from problem
+    if min(left, right) < -1:
+        raise ValueError(f"{operation}: window_size is {window_size!r}; -1 stands for no limit.")
+    return left, 0 if causal else right
+
+
+def slopes(operation: str, alibi_slopes: Any, batch: int, heads: int) -> Array | None:
+    """ALiBi's slopes as [batch, heads], float32.
+
+    Raises:
+        ValueError: the shape does not fit.
+        TypeError: the dtype is not float32.
+    """
+    if alibi_slopes is None:
+        return None
+    wanted = (heads,) if getattr(alibi_slopes, "ndim", 1) == 1 else (batch, heads)
+    _check.rank(operation, "alibi_slopes", alibi_slopes, "[heads]" if len(wanted) == 1 else "[batch, heads]")
+    _check.equal(operation, "alibi_slopes", alibi_slopes.shape, wanted, "[heads] or [batch, heads]")
+    _check.dtype(operation, "alibi_slopes", alibi_slopes, (jnp.float32, jnp.float64))
+    return jnp.broadcast_to(alibi_slopes, (batch, heads))
+
+
+def cumulative(operation: str, name: str, array: Any, count: int | None, places: int, longest: int = 0) -> Array:
+    """Check where sequences begin; what is traced can be checked by shape and dtype only.
+
+    Args:
+        operation: for errors.
+        name: of the argument.
+        array: [sequences + 1], int32.
+        count: of sequences, or None where any number will do.
+        places: that the sequences have to fit into, all together.
+        longest: what max_seqlen says, 0 when it says nothing.
+
+    Raises:
+        ValueError: the shape, or what it says, does not fit.
+        TypeError: the dtype is not int32.
+    """
+    _check.rank(operation, name, array, "[sequences + 1]")
+    if array.shape[0] < 2 or (count is not None and array.shape[0] != count + 1):
+        wanted = "2 or more" if count is None else count + 1
+        raise ValueError(f"{operation}: {name} has {array.shape[0]} numbers; it has to have {wanted}.")
+    _check.dtype(operation, name, array, (jnp.int32,))
+    if not isinstance(array, jax.core.Tracer):
+        numbers = np.asarray(array)
+        lengths = np.diff(numbers)
+        if numbers[0] != 0 or (lengths < 0).any() or numbers[-1] > places:
+            text = f"{operation}: {name} is {numbers.tolist()}; it has to rise from 0 and end at {places} or before"
+            raise ValueError(f"{text}.")
+        if longest and lengths.max() > longest:
+            text = f"{operation}: the longest sequence of {name} has {lengths.max()}"
+            raise ValueError(f"{text}, and its max_seqlen is {longest}.")
+    return jnp.asarray(array)

@@ -1,0 +1,153 @@
+"""Attention of a batch of sequences with its gradient: what both functions of the API call."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jax_aiter._native import vary, varying
+from jax_aiter.mha import _blocks
+from jax_aiter.mha._blocks import Config, Gradients
+from jax_aiter.mha._rows import Rows
+
+
+class Operands(NamedTuple):
+    """A batch of B sequences.
+
+    Attributes:
+        q: [B, queries, H, D].
+        k: [B, keys, Hk, D].
+        v: [B, keys, Hk, Dv].
+        bias: [queries, keys], the same for all, or None.
+        slopes: [B, H], or None.
+    """
+
+    q: Array
+    k: Array
+    v: Array
+    bias: Array | None
+    slopes: Array | None
+
+
+class Given(NamedTuple):
+    """What has no gradient.
+
+    Attributes:
+        rows: of each query, [queries] for all sequences or [B, queries].
+        seed: [2], uint32.
+    """
+
+    rows: Rows
+    seed: Array
+
+
+def _grouped(operands: Operands) -> Operands:
+    # Heads of queries in groups that share a head of keys.
+    heads = operands.k.shape[2]
+
+    def split(array: Array, axis: int) -> Array:
+        shape = array.shape
+        return array.reshape(*shape[:axis], heads, shape[axis] // heads, *shape[axis + 1 :])
+
+    slopes = None if operands.slopes is None else split(operands.slopes, 1)
+    return operands._replace(q=split(operands.q, 2), slopes=slopes)
+
+
+def _sequence(one: Operands, rows: Rows, seed: Array, batch: Array) -> _blocks.Sequence:
+    return _blocks.Sequence(one.q, one.k, one.v, one.bias, one.slopes, rows, seed, batch)
+
+
+def _axes(given: Given) -> tuple[Any, ...]:
+    return Operands(0, 0, 0, None, 0), (0 if given.rows.start.ndim == 2 else None), None, 0
+
+
+def _forward(config: Config, operands: Operands, given: Given) -> tuple[Array, Array]:
+    grouped, batch = _grouped(operands), jnp.arange(operands.q.shape[0], dtype=jnp.int32)
+
+    def one(part: Operands, rows: Rows, seed: Array, index: Array) -> tuple[Array, Array]:
+        return _blocks.forward(config, _sequence(part, rows, seed, index))
+
+    out, lse = jax.vmap(one, in_axes=_axes(given))(grouped, given.rows, given.seed, batch)
+    shape = operands.q.shape[:3]
+    return out.reshape(*shape, out.shape[-1]), lse.reshape(shape).transpose(0, 2, 1)
+
+
+def _backward(
+    config: Config, operands: Operands, given: Given, saved: tuple[Array, Array], cotangents: tuple[Array, Array]
+) -> Operands:
+    grouped, batch = _grouped(operands), jnp.arange(operands.q.shape[0], dtype=jnp.int32)
+    shape = grouped.q.shape[:4]
+
+    def split(array: Array) -> Array:
+        return array.reshape(*shape, *array.shape[3:])
+
+    (out, lse), (dout, dlse) = saved, cotangents
+    more = (split(lse.transpose(0, 2, 1)), split(out), split(dout), split(dlse.transpose(0, 2, 1)))
+
+    def one(part: Operands, rows: Rows, seed: Array, index: Array, *rest: Array) -> Gradients:
+        return _blocks.backward(config, _sequence(part, rows, seed, index), *rest)
+
+    if operands.bias is None:
+        grads = jax.vmap(one, in_axes=(*_axes(given), 0, 0, 0, 0))(grouped, given.rows, given.seed, batch, *more)
+    else:
+        # One sequence after the other, so that there is one gradient of the bias and not one for each.
+        rows = Rows(*(jnp.broadcast_to(part, (shape[0], shape[1])) for part in given.rows))
+        parts = (grouped._replace(bias=None), rows, batch, more)
+
+        def step(total: Array, xs: Any) -> tuple[Array, Gradients]:
+            part, of_part, index, rest = xs
+            grads = one(part._replace(bias=operands.bias), of_part, given.seed, index, *rest)
+            return total + grads.bias, grads._replace(bias=None)
+
+        wide = jnp.promote_types(operands.q.dtype, jnp.float32)
+        axes = frozenset[str]().union(*map(varying, jax.tree.leaves(operands)))
+        dbias, grads = jax.lax.scan(step, vary(jnp.zeros(operands.bias.shape, wide), axes), parts)
+        grads = grads._replace(bias=dbias.astype(operands.bias.dtype))
+    return Operands(
+        q=grads.q.reshape(operands.q.shape).astype(operands.q.dtype),
+        k=grads.k.astype(operands.k.dtype),
+        v=grads.v.astype(operands.v.dtype),
+        bias=grads.bias,
+        slopes=None
+        if operands.slopes is None
+        else grads.slopes.reshape(operands.slopes.shape).astype(operands.slopes.dtype),
+    )
+
+
+_jit_forward = jax.jit(_forward, static_argnums=0)
+_jit_backward = jax.jit(_backward, static_argnums=0)
+
+
+def _primal(config: Config, operands: Operands, given: Given) -> tuple[Array, Array]:
+    out, lse = _jit_forward(config, operands, given)
+    return out, lse
+
+
+def _fwd(config: Config, operands: Operands, given: Given) -> Any:
+    saved = _jit_forward(config, operands, given)
+    return saved, (operands, given, saved)
+
+
+def _bwd(config: Config, kept: Any, cotangents: Any) -> Any:
+    return _jit_backward(config, *kept, cotangents), None
+
+
+attention = partial(jax.custom_vjp, nondiff_argnums=(0,))(_primal)
+"""(config, operands, given) -> out [B, queries, H, Dv], lse [B, H, queries]."""
+attention.defvjp(_fwd, _bwd)
+
+
+def probabilities(config: Config, operands: Operands, given: Given, lse: Array) -> Array:
+    """All probabilities as they multiply v, [B, H, queries, keys]; no gradient flows through them."""
+    grouped, batch = _grouped(operands), jnp.arange(operands.q.shape[0], dtype=jnp.int32)
+    saved = lse.transpose(0, 2, 1).reshape(grouped.q.shape[:4])
+
+    def one(part: Operands, rows: Rows, seed: Array, index: Array, of_part: Array) -> Array:
+        return _blocks.probabilities(config, _sequence(part, rows, seed, index), of_part)
+
+    found = jax.vmap(one, in_axes=(*_axes(given), 0))(grouped, given.rows, given.seed, batch, saved)
+    return jax.lax.stop_gradient(found.reshape(*lse.shape, operands.k.shape[1]))

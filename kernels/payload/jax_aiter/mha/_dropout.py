@@ -1,0 +1,65 @@
+"""Which attention probabilities are dropped: a function of the seed and of the place, the same in both directions.
+
+It does not depend on how scores are cut into blocks, nor on the number of queries, keys or sequences.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+_GOLDEN = 0x9E3779B9
+_ODD = 0x85EBCA77
+
+
+def seed_words(seed: Any) -> Array:
+    """A seed as two words.
+
+    Args:
+        seed: a number from 0 to 2**64 - 1, or an integer array of no dimensions, which may be traced.
+
+    Returns:
+        [2], uint32.
+
+    Raises:
+        ValueError: the number is out of range.
+        TypeError: it is neither.
+    """
+    if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
+        number = int(seed)
+        if not 0 <= number < 1 << 64:
+            raise ValueError(f"dropout_seed is {number}; it has to be between 0 and 2**64 - 1.")
+        return jnp.array([number & 0xFFFFFFFF, number >> 32], jnp.uint32)
+    if not (hasattr(seed, "dtype") and jnp.issubdtype(seed.dtype, jnp.integer) and seed.ndim == 0):
+        raise TypeError("dropout_seed has to be a number, or an integer array of no dimensions.")
+    low = seed.astype(jnp.uint32)
+    return jnp.stack([low, jnp.zeros_like(low)])
+
+
+def kept(seed: Array, probability: float, batch: Array, heads: Array, row: Array, column: Array) -> Array:
+    """Which probabilities stay.
+
+    Args:
+        seed: [2], uint32.
+        probability: of being dropped, between 0 and 1.
+        batch, heads, row, column: indices, which are broadcast against each other.
+
+    Returns:
+        bool, of the shape that they have together.
+    """
+    state = _mixed(seed[0] + jnp.uint32(_GOLDEN)) ^ seed[1]
+    for place in (batch, heads, row):
+        state = _mixed(_mixed(state) + place.astype(jnp.uint32) * jnp.uint32(_GOLDEN))
+    bits = _mixed(_mixed(state ^ column.astype(jnp.uint32) * jnp.uint32(_ODD)) + _mixed(state + jnp.uint32(_ODD)))
+    kept_bits: Array = bits >= jnp.uint32(min(round(probability * 2**32), 2**32 - 1))
+    return kept_bits
+
+
+def _mixed(x: Array) -> Array:
+    # The last step of MurmurHash3 (32 bits): each bit of the input changes each bit of the result half of the time.
+    x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
+    x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
+    return x ^ (x >> 16)

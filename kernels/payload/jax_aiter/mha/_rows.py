@@ -1,0 +1,76 @@
+"""Which keys each query sees: causality, windows and lengths all come down to one range of keys per query."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+
+class Rows(NamedTuple):
+    """For each query, int32.
+
+    Attributes:
+        start, end: it sees the keys start <= j < end; none where they are equal.
+        diagonal: the key at its own place when both sequences are aligned at their ends, from which distances count.
+    """
+
+    start: Array
+    end: Array
+    diagonal: Array
+
+
+def whole(queries: int, keys: int, left: int, right: int) -> Rows:
+    """The ranges of one sequence of which all queries and keys count.
+
+    Args:
+        queries: number of queries.
+        keys: number of keys.
+        left: keys that a query sees before its diagonal; negative for all.
+        right: keys that it sees after it; negative for all.
+    """
+    row = jnp.arange(queries, dtype=jnp.int32)
+    return _windowed(jnp.zeros_like(row), jnp.full_like(row, keys), row + (keys - queries), left, right)
+
+
+def padded(queries: int, query_count: Any, key_count: Any, left: int, right: int) -> Rows:
+    """The ranges of one sequence that fills only the beginning of its row.
+
+    Args:
+        queries: places for queries; those from query_count on see nothing.
+        query_count: how many there are, an int32 array of no dimensions.
+        key_count: how many keys there are, likewise.
+        left, right: as for `whole`.
+    """
+    row = jnp.arange(queries, dtype=jnp.int32)
+    end = jnp.where(row < query_count, key_count, 0)
+    return _windowed(jnp.zeros_like(row), end, row + (key_count - query_count), left, right)
+
+
+def packed(queries: int, cu_queries: Array, cu_keys: Array, left: int, right: int) -> Rows:
+    """The ranges of sequences that lie one after the other.
+
+    Args:
+        queries: places for queries; those after the last sequence see nothing.
+        cu_queries: [sequences + 1], int32: where the queries of each begin, and where the last one ends.
+        cu_keys: [sequences + 1], int32, likewise for keys.
+        left, right: as for `whole`.
+    """
+    row = jnp.arange(queries, dtype=jnp.int32)
+    last = cu_queries.shape[0] - 2
+    sequence = jnp.clip(jnp.searchsorted(cu_queries, row, side="right").astype(jnp.int32) - 1, 0, last)
+    start, end = cu_keys[sequence], cu_keys[sequence + 1]
+    end = jnp.where((row >= cu_queries[0]) & (row < cu_queries[-1]), end, start)
+    # From the end of the keys as many back as the query is from the end of its queries.
+    diagonal = cu_keys[sequence + 1] - (cu_queries[sequence + 1] - row)
+    return _windowed(start, end, diagonal, left, right)
+
+
+def _windowed(start: Array, end: Array, diagonal: Array, left: int, right: int) -> Rows:
+    if left >= 0:
+        start = jnp.maximum(start, diagonal - left)
+    if right >= 0:
+        end = jnp.minimum(end, diagonal + right + 1)
+    empty = end <= start
+    return Rows(jnp.where(empty, 0, start), jnp.where(empty, 0, end), diagonal)

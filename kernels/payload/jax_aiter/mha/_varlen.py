@@ -1,0 +1,89 @@
+"""Flash attention of sequences of different lengths, one after the other in one array."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jax import Array
+
+from jax_aiter import _check
+from jax_aiter._choice import choose
+from jax_aiter._native import together
+from jax_aiter.mha import _arguments, _attention, _rows
+from jax_aiter.mha._attention import Given, Operands
+
+_NAME = "flash_attn_varlen"
+
+
+def flash_attn_varlen(
+    q: Array,
+    k: Array,
+    v: Array,
+    cu_seqlens_q: Array,
+    cu_seqlens_k: Array,
+    max_seqlen_q: int = 0,
+    max_seqlen_k: int = 0,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    deterministic: bool = False,
+    return_lse: bool = False,
+    *,
+    alibi_slopes: Array | None = None,
+    dropout_seed: Any = None,
+) -> Any:
+    """Attention within each of several packed sequences, with gradients; see `flash_attn_func`.
+
+    Args:
+        q: (total_q, heads, D), bfloat16, float16 or float32 (float64 with jax_enable_x64).
+        k: (total_k, heads_k, D), of the dtype of q; heads is a multiple of heads_k.
+        v: (total_k, heads_k, Dv), likewise.
+        cu_seqlens_q: (sequences + 1,), int32: where the queries of each sequence begin, from 0, and where the last one
+            ends. Queries after that give 0.
+        cu_seqlens_k: (sequences + 1,), int32, likewise for keys.
+        max_seqlen_q: length of the longest sequence of queries or more, for kernels whose grid it is; 0 for unknown.
+            Where cu_seqlens_q is no tracer, a smaller one is an error.
+        max_seqlen_k: likewise for keys.
+        dropout_p: probability with which a probability is dropped; 0 for evaluation.
+        softmax_scale: of the scores; None takes 1 / sqrt(D).
+        causal: a query sees no key after its own place; sequences are aligned at their ends.
+        window_size: (left, right) keys that a query sees before and after its place; -1 for all.
+        deterministic: gradients are summed in one order. XLA's always are; False lets a kernel use atomic sums.
+        return_lse: also give the logarithm of the sum of exponentials; it has a gradient.
+        alibi_slopes: (heads,), float32, or None.
+        dropout_seed: as for `flash_attn_func`; the places of the packed arrays count.
+
+    Returns:
+        out: (total_q, heads, Dv), of the dtype of q; 0 where a query sees no key. With return_lse a pair: out, and
+        lse (heads, total_q) in float32, -inf where a query sees no key.
+
+    Raises:
+        ValueError: shapes do not fit, a number is out of range, or dropout has no seed.
+        TypeError: dtypes do not fit.
+        jax_aiter.BackendError: a backend was forced that is not there.
+    """
+    for name, array in (("q", q), ("k", k), ("v", v)):
+        _check.rank(_NAME, name, array, "(total, heads, head dimension)")
+    total_q, heads, depth = q.shape
+    total_k = k.shape[0]
+    _check.equal(_NAME, "v", v.shape[:1], (total_k,), "(total_k, ...)")
+    _arguments.heads_fit(_NAME, q, k, v)
+    config, seed = _arguments.config(_NAME, depth, dropout_p, softmax_scale, dropout_seed)
+    left, right = _arguments.window(_NAME, window_size, causal)
+    for name, value in (("max_seqlen_q", max_seqlen_q), ("max_seqlen_k", max_seqlen_k)):
+        if not isinstance(value, int) or value < 0:
+            raise ValueError(f"{_NAME}: {name} is {value!r}; it has to be a number from 0 on.")
+    if alibi_slopes is not None and getattr(alibi_slopes, "ndim", 1) != 1:
+        raise ValueError(f"{_NAME}: alibi_slopes has the shape {list(alibi_slopes.shape)}; it has to be (heads,).")
+    slopes = _arguments.slopes(_NAME, alibi_slopes, 1, heads)
+    cu_q = _arguments.cumulative(_NAME, "cu_seqlens_q", cu_seqlens_q, None, total_q, max_seqlen_q)
+    count = cu_q.shape[0] - 1
+    cu_k = _arguments.cumulative(_NAME, "cu_seqlens_k", cu_seqlens_k, count, total_k, max_seqlen_k)
+    choose("flash_attn")
+    del deterministic
+    q, k, v, slopes, cu_q, cu_k, seed = together(q, k, v, slopes, cu_q, cu_k, seed)
+    rows = _rows.packed(total_q, cu_q, cu_k, left, right)
+    operands = Operands(q[None], k[None], v[None], None, slopes)
+    out, lse = _attention.attention(config, operands, Given(rows, seed))
+    return (out[0], lse[0]) if return_lse else out[0]

@@ -1,0 +1,204 @@
+"""Root-mean-square normalisation, alone and fused with a residual addition, with gradients.
+
+AMD GPUs that the wheel has code for run one fused kernel in each direction; elsewhere XLA computes the same. See
+`jax_aiter.info()` for what is chosen where, and JAX_AITER_BACKEND_RMS_NORM to force it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jax_aiter import _check
+from jax_aiter._choice import Choice, choose
+from jax_aiter._native import dispatch, ffi, rowwise, together
+from jax_aiter._table import PORTABLE, RMS_NORM, RMS_NORM_BWD, RMS_NORM_WITH_ADD
+
+__all__ = ["rms_norm", "rms_norm_with_add"]
+
+_DTYPES = (jnp.float32, jnp.float16, jnp.bfloat16, jnp.float64)
+_PARTIALS = 256
+"""Rows of partial sums that the backward kernel writes for the gradient of gamma."""
+
+
+def rms_norm(x: Array, gamma: Array, epsilon: float = 1e-6) -> Array:
+    """Normalise rows by their root mean square: y = x / sqrt(mean(x**2) + epsilon) * gamma.
+
+    Args:
+        x: [..., n], float32, float16 or bfloat16 (float64 with jax_enable_x64, by XLA only).
+        gamma: [n], of the dtype of x.
+        epsilon: added to the mean square; a positive number, no array.
+
+    Returns:
+        [..., n], of the dtype of x; sums are in float32.
+
+    Raises:
+        ValueError: shapes do not fit, or epsilon is not positive.
+        TypeError: dtypes do not fit.
+        jax_aiter.BackendError: a backend was forced that is not there.
+    """
+    _validate("rms_norm", x, gamma, epsilon)
+    choice = choose("rms_norm", (RMS_NORM,), obstacles=_obstacles(x))
+    rows, gamma = together(x.reshape(-1, x.shape[-1]), gamma)
+    y: Array = _rms_norm(rows, gamma, float(epsilon), choice)
+    return y.reshape(x.shape)
+
+
+def rms_norm_with_add(x: Array, residual: Array, gamma: Array, epsilon: float = 1e-6) -> tuple[Array, Array]:
+    """Add a residual and normalise the sum: s = x + residual; y = rms_norm(s, gamma, epsilon).
+
+    Args:
+        x: [..., n], float32, float16 or bfloat16 (float64 with jax_enable_x64, by XLA only).
+        residual: of the shape and dtype of x.
+        gamma: [n], of the dtype of x.
+        epsilon: added to the mean square; a positive number, no array.
+
+    Returns:
+        y and s, both of the shape and dtype of x.
+
+    Raises:
+        ValueError: shapes do not fit, or epsilon is not positive.
+        TypeError: dtypes do not fit.
+        jax_aiter.BackendError: a backend was forced that is not there.
+    """
+    operation = "rms_norm_with_add"
+    _validate(operation, x, gamma, epsilon)
+    _check.rank(operation, "residual", residual, _shape(x))
+    _check.equal(operation, "residual", residual.shape, x.shape, "the shape of x")
+    _check.dtype(operation, "residual", residual, (x.dtype,))
+    choice = choose(operation, (RMS_NORM_WITH_ADD,), obstacles=_obstacles(x))
+    flat = (-1, x.shape[-1])
+    rows, other, gamma = together(x.reshape(flat), residual.reshape(flat), gamma)
+    y, total = _with_add(rows, other, gamma, float(epsilon), choice)
+    return y.reshape(x.shape), total.reshape(x.shape)
+
+
+def _validate(operation: str, x: Any, gamma: Any, epsilon: float) -> None:
+    if getattr(x, "ndim", 1) == 0:
+        raise ValueError(f"{operation}: x is a scalar; it has to be [..., n].")
+    _check.rank(operation, "x", x, _shape(x) if hasattr(x, "ndim") else "[..., n]")
+    _check.rank(operation, "gamma", gamma, "[n]")
+    _check.equal(operation, "gamma", gamma.shape, x.shape[-1:], "[n]")
+    _check.dtype(operation, "x", x, _DTYPES)
+    _check.dtype(operation, "gamma", gamma, (x.dtype,))
+    if isinstance(epsilon, jax.Array) or not epsilon > 0:
+        raise ValueError(f"{operation}: epsilon is {epsilon!r}; it has to be a positive number.")
+    if x.shape[-1] == 0:
+        raise ValueError(f"{operation}: x has the shape {list(x.shape)}; rows may not be empty.")
+
+
+def _shape(x: Any) -> str:
+    return "[" + ", ".join(map(str, x.shape)) + "]"
+
+
+def _obstacles(x: Array) -> dict[str, str]:
+    found = _check.first_failing(
+        [
+            (x.dtype != jnp.float64, "the portable kernels do not take float64"),
+            (x.size > 0, "there are no rows"),
+        ]
+    )
+    return {PORTABLE: found}
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+# Forward: (y, rstd), where rstd is 1 / sqrt(mean(x**2) + epsilon) of each row in float32.
+
+
+def _forward(x: Array, gamma: Array, epsilon: float, choice: Choice) -> tuple[Array, Array]:
+    def reference(x: Array, gamma: Array) -> tuple[Array, Array]:
+        wide = _wide(x)
+        rstd = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1) + epsilon)
+        return (wide * rstd[:, None] * _wide(gamma)).astype(x.dtype), rstd
+
+    def call(rows: int) -> Any:
+        return ffi(RMS_NORM, [((rows, x.shape[1]), x.dtype), ((rows,), jnp.float32)], epsilon=np.float32(epsilon))
+
+    y, rstd = dispatch(choice, rowwise(call, (True, False)), reference, x, gamma)
+    return y, rstd
+
+
+def _forward_with_add(
+    x: Array, residual: Array, gamma: Array, epsilon: float, choice: Choice
+) -> tuple[Array, Array, Array]:
+    def reference(x: Array, residual: Array, gamma: Array) -> tuple[Array, Array, Array]:
+        total = x + residual
+        wide = _wide(total)
+        rstd = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1) + epsilon)
+        return (wide * rstd[:, None] * _wide(gamma)).astype(x.dtype), total, rstd
+
+    def call(rows: int) -> Any:
+        results = [((rows, x.shape[1]), x.dtype), ((rows, x.shape[1]), x.dtype), ((rows,), jnp.float32)]
+        return ffi(RMS_NORM_WITH_ADD, results, epsilon=np.float32(epsilon))
+
+    y, total, rstd = dispatch(choice, rowwise(call, (True, True, False)), reference, x, residual, gamma)
+    return y, total, rstd
+
+
+def _backward(dy: Array, x: Array, gamma: Array, rstd: Array, choice: Choice) -> tuple[Array, Array]:
+    def reference(dy: Array, x: Array, gamma: Array, rstd: Array) -> tuple[Array, Array]:
+        normal = _wide(x) * rstd[:, None]
+        scaled = _wide(dy) * _wide(gamma)
+        along = jnp.mean(scaled * normal, axis=-1, keepdims=True)
+        dx = rstd[:, None] * (scaled - normal * along)
+        return dx.astype(x.dtype), jnp.sum(_wide(dy) * normal, axis=0).astype(gamma.dtype)
+
+    def kernel(dy: Array, x: Array, gamma: Array, rstd: Array) -> tuple[Array, Array]:
+        partials = (min(x.shape[0], _PARTIALS), x.shape[1])
+        dx, dgamma = ffi(RMS_NORM_BWD, [(x.shape, x.dtype), (partials, jnp.float32)])(dy, x, gamma, rstd)
+        return dx, jnp.sum(dgamma, axis=0).astype(gamma.dtype)
+
+    dx, dgamma = dispatch(choice, kernel, reference, dy, x, gamma, rstd)
+    return dx, dgamma
+
+
+_jit_forward = jax.jit(_forward, static_argnums=(2, 3))
+_jit_forward_with_add = jax.jit(_forward_with_add, static_argnums=(3, 4))
+_jit_backward = jax.jit(_backward, static_argnums=4)
+
+
+def _rms_norm_primal(x: Array, gamma: Array, epsilon: float, choice: Choice) -> Array:
+    y: Array = _jit_forward(x, gamma, epsilon, choice)[0]
+    return y
+
+
+def _rms_norm_fwd(x: Array, gamma: Array, epsilon: float, choice: Choice) -> tuple[Array, Any]:
+    y, rstd = _jit_forward(x, gamma, epsilon, choice)
+    return y, (x, gamma, rstd)
+
+
+def _rms_norm_bwd(_epsilon: float, _choice: Choice, saved: Any, dy: Array) -> Any:
+    choice = choose("rms_norm", (RMS_NORM_BWD,), obstacles=_obstacles(dy))
+    return _jit_backward(dy, *saved, choice)
+
+
+def _with_add_primal(x: Array, residual: Array, gamma: Array, epsilon: float, choice: Choice) -> tuple[Array, Array]:
+    y, total, _ = _jit_forward_with_add(x, residual, gamma, epsilon, choice)
+    return y, total
+
+
+def _with_add_fwd(x: Array, residual: Array, gamma: Array, epsilon: float, choice: Choice) -> Any:
+    y, total, rstd = _jit_forward_with_add(x, residual, gamma, epsilon, choice)
+    return (y, total), (total, gamma, rstd)
+
+
+def _with_add_bwd(_epsilon: float, _choice: Choice, saved: Any, cotangents: Any) -> Any:
+    dy, dtotal = cotangents
+    choice = choose("rms_norm_with_add", (RMS_NORM_BWD,), obstacles=_obstacles(dy))
+    dx, dgamma = _jit_backward(dy, *saved, choice)
+    # The sum passes its gradient on to both of its terms.
+    return dx + dtotal, dx + dtotal, dgamma
+
+
+_rms_norm = partial(jax.custom_vjp, nondiff_argnums=(2, 3))(_rms_norm_primal)
+_rms_norm.defvjp(_rms_norm_fwd, _rms_norm_bwd)
+_with_add = partial(jax.custom_vjp, nondiff_argnums=(3, 4))(_with_add_primal)
+_with_add.defvjp(_with_add_fwd, _with_add_bwd)
