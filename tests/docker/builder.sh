@@ -24,11 +24,18 @@ rm -rf /tmp/jdk /tmp/jdk.deb /tmp/log /var/lib/apt/lists/*
 apt-get clean
 # This runner of actions would need /dev/fuse.
 rm /usr/bin/buildbox-fuse
+# Bazel finds Java by where the compiler is.
+ln -s java "$(readlink -f /usr/lib/jvm/default-java)/bin/javac"
+ln -s /usr/lib/jvm/default-java/bin/javac /usr/bin/javac
+# The places where the real image has its compilers and Bazel.
 ln -s /usr/bin/bazel /usr/local/bin/bazel
+ln -s llvm-21 /usr/lib/llvm-18
+mkdir -p /opt/rh/gcc-toolset-14/root/usr/bin
+for name in gcc g++; do ln -s "/usr/bin/$name" /opt/rh/gcc-toolset-14/root/usr/bin/$name; done
 for minor in 13 14; do
   bin=/opt/python/cp3$minor-cp3$minor/bin
   mkdir -p "$bin"
   for name in python python3 "python3.$minor"; do ln -s "/usr/bin/python3.$minor" "$bin/$name"; done
 done
-bazel --version
+HOME=/root USER=root bazel --version
 INSIDE

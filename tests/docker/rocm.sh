@@ -41,7 +41,8 @@ find "$rocm/lib" -maxdepth 1 -type f -name '*.so.*' -exec sed -i 's/libamdhip64\
 rm "$rocm/lib/libamdhip64.so.6"
 ln -s "$(cd "$rocm/lib" && ls libamdhip64.so.6.*)" "$rocm/lib/libamdhip64.so.7"
 ln -sf libamdhip64.so.7 "$rocm/lib/libamdhip64.so"
-mkdir -p "$rocm/lib/rocblas/library" "$rocm/share/miopen/db"
+mkdir -p "$rocm/lib/rocblas/library" "$rocm/share/miopen/db" "$rocm/share/hip"
+cp "$from/share/hip/version" "$rocm/share/hip/"
 for bitcode in "$llvm"/amdgcn/bitcode/oclc_isa_version_*.bc; do
   gfx=gfx$(basename "$bitcode" .bc | sed 's/oclc_isa_version_//')
   mkdir -p "$rocm/lib/hipblaslt/library/$gfx"

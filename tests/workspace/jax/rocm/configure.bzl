@@ -1,0 +1,75 @@
+"""Repositories that know this build's ROCm, gfx targets, Python and wheel version; all told by the environment."""
+
+def _needed(repository, name):
+    value = repository.os.environ.get(name, "")
+    if not value:
+        fail("%s is not set: give it with --repo_env or --action_env" % name)
+    return value
+
+def _rocm_impl(repository):
+    if not repository.os.environ.get("ROCM_PATH", ""):
+        # jaxlib is built without one.
+        _write(repository, "", "", [])
+        return
+    rocm = _needed(repository, "ROCM_PATH")
+    targets = [word for word in _needed(repository, "TF_ROCM_AMDGPU_TARGETS").split(",") if word]
+    told = repository.read(rocm + "/.info/version").strip()
+    for target in targets:
+        # A generic target is gfx9-4-generic, a file is oclc_isa_version_9-4-generic.bc; features follow a colon.
+        name = "oclc_isa_version_%s.bc" % target.split(":")[0].removeprefix("gfx")
+        if not repository.path("%s/amdgcn/bitcode/%s" % (rocm, name)).exists:
+            fail("the ROCm in %s has no device library for %s" % (rocm, target))
+    _write(repository, rocm, told, targets)
+
+def _write(repository, rocm, told, targets):
+    repository.file("BUILD.bazel", "")
+    repository.file("rocm/rocm.bzl", "ROCM_PATH = %r\nROCM_VERSION = %r\nTARGETS = %r\n" % (rocm, told, targets))
+    repository.file("rocm/BUILD.bazel", """
+load("@jax//rocm:flags.bzl", "string_flag")
+
+package(default_visibility = ["//visibility:public"])
+
+string_flag(
+    name = "rocm_path_type",
+    build_setting_default = "hermetic",
+)
+
+platform(
+    name = "linux_x64",
+    constraint_values = ["@platforms//os:linux", "@platforms//cpu:x86_64"],
+)
+""")
+
+rocm_configure = repository_rule(
+    implementation = _rocm_impl,
+    environ = ["ROCM_PATH", "TF_ROCM_AMDGPU_TARGETS"],
+    local = True,
+)
+
+def _python_impl(repository):
+    version = _needed(repository, "HERMETIC_PYTHON_VERSION")
+    tag = "cp" + version.replace(".", "")
+    python = repository.path("/opt/python/%s-%s/bin/python3" % (tag, tag))
+    if not python.exists:
+        fail("there is no Python %s in /opt/python" % version)
+    said = repository.execute([python, "-c", "import sysconfig; print(sysconfig.get_path('include'))"])
+    if said.return_code:
+        fail(said.stderr)
+    repository.file("BUILD.bazel", "")
+    text = "PYTHON = %r\nTAG = %r\nINCLUDE = %r\n" % (str(python), tag, said.stdout.strip())
+    repository.file("python.bzl", text)
+
+python_configure = repository_rule(implementation = _python_impl, environ = ["HERMETIC_PYTHON_VERSION"])
+
+def _wheel_impl(repository):
+    version = repository.read(repository.attr.version).split("_version = \"")[1].split("\"")[0]
+    kind = repository.os.environ.get("ML_WHEEL_TYPE", "snapshot")
+    suffix = repository.os.environ.get("ML_WHEEL_VERSION_SUFFIX", "") if kind == "release" else ".dev0+selfbuilt"
+    repository.file("BUILD.bazel", "")
+    repository.file("wheel.bzl", "WHEEL_VERSION = %r\n" % (version + suffix))
+
+wheel_configure = repository_rule(
+    implementation = _wheel_impl,
+    attrs = {"version": attr.label()},
+    environ = ["ML_WHEEL_TYPE", "ML_WHEEL_VERSION_SUFFIX"],
+)

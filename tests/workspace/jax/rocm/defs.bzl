@@ -1,0 +1,94 @@
+"""HIP objects, extension modules and wheels."""
+
+load("@jax_wheel//:wheel.bzl", "WHEEL_VERSION")
+load("@local_config_python//:python.bzl", "INCLUDE", "PYTHON", "TAG")
+load("@local_config_rocm//rocm:rocm.bzl", "ROCM_PATH", "ROCM_VERSION", "TARGETS")
+load("//rocm:flags.bzl", "Text")
+
+def _hip_object_impl(context):
+    if not TARGETS:
+        fail("this build has no ROCm: give ROCM_PATH and TF_ROCM_AMDGPU_TARGETS")
+    object = context.actions.declare_file(context.label.name + ".o")
+    arguments = context.actions.args()
+    arguments.add_all(["-x", "hip", "-c", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "--rocm-path=" + ROCM_PATH])
+    arguments.add_all(["--offload-arch=" + target for target in TARGETS])
+
+    # Objects do not depend on the folder that they are compiled in.
+    arguments.add_all(["-fuse-cuid=none", context.file.src, "-o", object])
+    context.actions.run(
+        executable = ROCM_PATH + "/bin/hipcc",
+        arguments = [arguments],
+        inputs = [context.file.src],
+        outputs = [object],
+        env = {"ROCM_PATH": ROCM_PATH, "HIP_CLANG_PATH": ROCM_PATH + "/lib/llvm/bin", "ROCM_VERSION": ROCM_VERSION},
+        use_default_shell_env = True,
+        mnemonic = "HipCompile",
+        progress_message = "Compiling %{input} for " + ",".join(TARGETS),
+    )
+    return [DefaultInfo(files = depset([object]))]
+
+hip_object = rule(
+    implementation = _hip_object_impl,
+    attrs = {"src": attr.label(allow_single_file = [".hip"], mandatory = True)},
+)
+
+def rocm_library(name, srcs, kernels = None, links_hip = True, **more):
+    """A shared library of that very name, with device code where there are kernels."""
+    objects = []
+    if kernels:
+        hip_object(name = name + ".kernels", src = kernels)
+        objects = [":" + name + ".kernels"]
+    native.cc_binary(
+        name = name,
+        srcs = srcs + objects,
+        linkshared = True,
+        additional_linker_inputs = ["exports.lds"],
+        linkopts = [
+            "-Wl,--version-script=$(location exports.lds)",
+            "-L%s/lib" % ROCM_PATH,
+            "-Wl,-rpath,%s/lib" % ROCM_PATH,
+        ] + (["-lamdhip64"] if links_hip else []),
+        **more
+    )
+
+def extension(name, kernels = None):
+    """An extension module for the build's Python; like jaxlib's, it leaves HIP to whoever loaded it before."""
+    rocm_library(
+        name = name + ".so",
+        srcs = ["extension.c"],
+        kernels = kernels,
+        links_hip = False,
+        copts = ["-isystem", INCLUDE],
+        local_defines = ["MODULE=" + name],
+    )
+
+def _wheel_impl(context):
+    tags = ("%s-%s" % (TAG, TAG)) if context.attr.python else "py3-none"
+    file = "dist/%s-%s-%s-manylinux_2_27_x86_64.whl" % (context.attr.project, WHEEL_VERSION, tags)
+    wheel = context.actions.declare_file(file)
+    arguments = context.actions.args()
+    arguments.add_all([context.file._script, wheel])
+    arguments.add("--commit=" + context.attr._commit[Text].value)
+    for target, folder in context.attr.files.items():
+        arguments.add_all(["%s=%s" % (folder, file.path) for file in target.files.to_list()])
+    context.actions.run(
+        executable = PYTHON,
+        arguments = [arguments],
+        inputs = depset([context.file._script], transitive = [target.files for target in context.attr.files]),
+        outputs = [wheel],
+        use_default_shell_env = True,
+        mnemonic = "JaxWheel",
+        progress_message = "Packing " + file,
+    )
+    return [DefaultInfo(files = depset([wheel]))]
+
+jax_wheel = rule(
+    implementation = _wheel_impl,
+    attrs = {
+        "files": attr.label_keyed_string_dict(allow_files = True),
+        "project": attr.string(mandatory = True),
+        "python": attr.bool(),
+        "_commit": attr.label(default = "//jaxlib/tools:jaxlib_git_hash"),
+        "_script": attr.label(default = "//jaxlib/tools:pack.py", allow_single_file = True),
+    },
+)
