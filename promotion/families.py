@@ -1,0 +1,277 @@
+"""Where sets are tested on hardware (`families.toml`), and the matrix of test jobs for a CI service.
+
+Families and targets match exactly, as `ci_build.targets` spells them; nothing is guessed from a part of a name.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ci_build.errors import RequestError
+from ci_build.model import GfxTarget
+from ci_build.targets import family_of, load_table
+from promotion.bypass import Bypass, parse_bypass
+
+FAMILIES_FILE = Path(__file__).with_name("families.toml")
+GATE = "device"
+"""The gate that runs on these machines."""
+SIZES = ("small", "medium", "large")
+SANITY = "smoke"
+"""The suite of families that are `sanity_only`: the project's own."""
+
+_SCHEMA_VERSION = 1
+_BYPASS = "bypass_tests_for_releases"
+_MOST_MINUTES = 24 * 60
+
+
+class When(enum.StrEnum):
+    """How often; each does what those before it do, too."""
+
+    PRESUBMIT = "presubmit"
+    POSTSUBMIT = "postsubmit"
+    NIGHTLY = "nightly"
+    WEEKLY = "weekly"
+
+    def includes(self, other: When) -> bool:
+        """Whether what is done `other` is done now."""
+        order = tuple(When)
+        return order.index(other) <= order.index(self)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Occasion:
+    """What is run on an occasion; see `families.toml`."""
+
+    size: str
+    shards: int
+    multi: bool
+    minutes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Family:
+    """One family and its machines; see `families.toml`.
+
+    Attributes:
+        single, multi: label of a runner -> its weight; empty where there is none.
+        minutes: of a pass; None where the occasion says it.
+    """
+
+    name: str
+    targets: tuple[str, ...]
+    when: When
+    single: Mapping[str, int] = field(default_factory=dict)
+    multi: Mapping[str, int] = field(default_factory=dict)
+    sanity_only: bool = False
+    minutes: int | None = None
+    bypass: Bypass | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Families:
+    """The whole file."""
+
+    occasions: Mapping[When, Occasion]
+    families: Mapping[str, Family]
+
+    @property
+    def bypasses(self) -> tuple[Bypass, ...]:
+        """Those of all families, as entries of the policy."""
+        return tuple(family.bypass for family in self.families.values() if family.bypass)
+
+    def of(self, name: str) -> Family:
+        """One family by its exact name.
+
+        Raises:
+            RequestError: the file has none of this name.
+        """
+        try:
+            return self.families[name]
+        except KeyError:
+            raise RequestError(
+                f"{name!r} is no family with runners.", hint=f"There are {', '.join(self.families)}."
+            ) from None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """One machine's work.
+
+    Attributes:
+        runs_on: label of the runner.
+        suite: `smoke`, or the size of JAX's own suite.
+        devices: `single` or `multi`.
+        shard: which of how many, such as 1/2.
+        argv: the command, for the checkout's root.
+    """
+
+    name: str
+    family: str
+    targets: tuple[str, ...]
+    runs_on: str
+    python: str
+    suite: str
+    devices: str
+    shard: str
+    minutes: int
+    argv: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobMatrix:
+    """Every job, and the families that would be tested if they had a machine."""
+
+    jobs: tuple[Job, ...]
+    without_runner: tuple[str, ...]
+
+
+def load_families(file: Path = FAMILIES_FILE) -> Families:
+    """Read the file.
+
+    Raises:
+        RequestError: a field that is missing, unknown or of the wrong kind, or a family or target that nobody knows.
+    """
+    try:
+        tables = tomllib.loads(file.read_text(encoding="utf-8"))
+        if tables.pop("schema") != _SCHEMA_VERSION:
+            raise ValueError(f"schema is not {_SCHEMA_VERSION}")
+        occasions = {When(name): _occasion(body) for name, body in tables.pop("when").items()}
+        if set(occasions) != set(When):
+            raise ValueError("[when.*] does not name each of " + ", ".join(When))
+        families = {name: _family(name, body) for name, body in tables.pop("family").items()}
+        if tables:
+            raise ValueError(f"{', '.join(tables)} is unknown")
+    except (KeyError, TypeError, ValueError, OSError) as error:
+        what = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise RequestError(f"{file} cannot be used: {what}.", hint="Its first lines say what it may hold.") from error
+    return Families(occasions=occasions, families=families)
+
+
+def _occasion(body: Mapping[str, Any]) -> Occasion:
+    occasion = Occasion(**body)
+    if occasion.size not in SIZES or type(occasion.multi) is not bool:
+        raise ValueError(f"{dict(body)} is no occasion")
+    _number(occasion.shards, 64)
+    _number(occasion.minutes, _MOST_MINUTES)
+    return occasion
+
+
+def _family(name: str, body: Mapping[str, Any]) -> Family:
+    known = load_table().families
+    if name not in known:
+        raise ValueError(f"{name!r} is no family of ci_build/targets.toml")
+    values = dict(body)
+    bypass = values.pop(_BYPASS, None)
+    targets = values.pop("targets")
+    if not isinstance(targets, list) or not targets or not {*targets} <= {*known[name]}:
+        raise ValueError(f"the targets of {name} are {targets!r}, but it holds {', '.join(known[name])}")
+    family = Family(name=name, targets=tuple(targets), when=When(values.pop("when")), **values)
+    for runners in (family.single, family.multi):
+        if not isinstance(runners, dict) or not all(isinstance(label, str) and label for label in runners):
+            raise ValueError(f"{name} has runners {runners!r}, which are no labels with weights")
+        for weight in runners.values():
+            _number(weight, 1000)
+    if type(family.sanity_only) is not bool:
+        raise ValueError(f"sanity_only of {name} is {family.sanity_only!r}")
+    if family.minutes is not None:
+        _number(family.minutes, _MOST_MINUTES)
+    return family if bypass is None else _with_bypass(family, bypass)
+
+
+def _with_bypass(family: Family, body: Mapping[str, Any]) -> Family:
+    implied = {
+        "index": family_of(tuple(map(GfxTarget.parse, family.targets))),
+        "gates": [GATE],
+        "targets": [*load_table().families[family.name]],
+    }
+    if said := sorted(implied.keys() & body.keys()):
+        raise ValueError(f"the bypass of {family.name} says {', '.join(said)}, which follows from the family")
+    try:
+        return replace(family, bypass=parse_bypass({**body, **implied}))
+    except ValueError as error:
+        raise ValueError(f"the bypass of {family.name} does not count: {error}") from error
+
+
+def _number(value: Any, most: int) -> None:  # noqa: ANN401 - whatever TOML holds
+    if type(value) is not int or not 1 <= value <= most:
+        raise ValueError(f"{value!r} is not a whole number from 1 to {most}")
+
+
+def job_matrix(
+    families: Families,
+    *,
+    when: When,
+    wheel_set: str,
+    pythons: Sequence[str],
+    names: Iterable[str] = (),
+    jax_tests: str = "",
+    seed: str = "",
+) -> JobMatrix:
+    """Every job of an occasion; equal words give an equal matrix.
+
+    Args:
+        families: what there is.
+        when: the occasion.
+        wheel_set: the set to test, as `INDEX/DIGEST`, or a placeholder of the CI service.
+        pythons: versions such as 3.12; each is tested.
+        names: only these families, whatever the occasion leaves out; all that it has by default.
+        jax_tests: where JAX's own suite is, `PATH` or `URL@commit`; without it the smoke suite runs.
+        seed: varies which of several runners is drawn.
+
+    Raises:
+        RequestError: a name that is no family with runners.
+    """
+    chosen = [families.of(name) for name in dict.fromkeys(names)]
+    if not chosen:
+        chosen = [family for family in families.families.values() if when.includes(family.when)]
+    occasion = families.occasions[when]
+    jobs: list[Job] = []
+    without: list[str] = []
+    for family in chosen:
+        if not family.single and not family.multi:
+            without.append(family.name)
+        for python in pythons:
+            jobs += _jobs(family, occasion, python, wheel_set=wheel_set, jax_tests=jax_tests, seed=seed)
+    return JobMatrix(jobs=tuple(jobs), without_runner=tuple(without))
+
+
+def _jobs(
+    family: Family, occasion: Occasion, python: str, *, wheel_set: str, jax_tests: str, seed: str
+) -> Iterable[Job]:
+    suite = SANITY if family.sanity_only or not jax_tests else occasion.size
+    passes = [("single", family.single, 1 if suite == SANITY else occasion.shards)]
+    if occasion.multi:
+        passes.append(("multi", family.multi, 1))
+    for devices, runners, shards in passes:
+        if not runners:
+            continue
+        for number in range(1, shards + 1):
+            shard = f"{number}/{shards}"
+            label = draw(runners, f"{seed}:{family.name}:{python}:{devices}:{shard}")
+            argv = ["python3", "build/ci_build", "gate", GATE, wheel_set, "--platform", "rocm", "--family", family.name]
+            argv += ["--python", python, "--devices", devices]
+            if suite != SANITY:
+                argv += ["--jax-tests", jax_tests, "--size", suite]
+            if shards > 1:
+                argv += ["--shard", shard]
+            yield Job(
+                name=f"{family.name} py{python} {suite} {devices} {shard}",
+                family=family.name, targets=family.targets, runs_on=label, python=python, suite=suite,
+                devices=devices, shard=shard, minutes=family.minutes or occasion.minutes, argv=tuple(argv),
+            )  # fmt: skip
+
+
+def draw(runners: Mapping[str, int], words: str) -> str:
+    """One of several labels by weight: the same one for the same words, wherever it is asked."""
+    number = int.from_bytes(hashlib.sha256(words.encode()).digest()[:8], "big") % sum(runners.values())
+    for label, weight in sorted(runners.items()):
+        number -= weight
+        if number < 0:
+            return label
+    raise AssertionError("the weights add up to more than the number")

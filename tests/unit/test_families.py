@@ -1,0 +1,174 @@
+"""Families and their runners, and the matrix of test jobs."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ci_build.errors import RequestError
+from ci_build.targets import load_table
+from promotion.families import FAMILIES_FILE, Families, When, draw, job_matrix, load_families
+
+OCCASIONS = "".join(
+    f'[when.{name}]\nsize = "{size}"\nshards = {shards}\nmulti = {multi}\nminutes = 60\n'
+    for name, size, shards, multi in (
+        ("presubmit", "small", 1, "false"),
+        ("postsubmit", "medium", 1, "false"),
+        ("nightly", "large", 3, "false"),
+        ("weekly", "large", 3, "true"),
+    )
+)
+BYPASS = """
+[family."gfx1151".bypass_tests_for_releases]
+owner = "somebody"
+reason = "the machine is away"
+opened = 2026-01-15
+expires = 2026-02-01
+channel = "nightly"
+version = "0.10.2"
+"""
+
+
+def families(tmp_path: Path, text: str, *, occasions: str = OCCASIONS) -> Families:
+    file = tmp_path / "families.toml"
+    file.write_text(f"schema = 1\n{occasions}\n{text}")
+    return load_families(file)
+
+
+def family(name: str, **fields: Any) -> str:
+    body = {"targets": [*load_table().families[name]][:1], "when": "presubmit", "single": {"one": 1}, **fields}
+    return f'[family."{name}"]\n' + "".join(f"{key} = {toml(value)}\n" for key, value in body.items())
+
+
+def toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f'"{key}" = {toml(item)}' for key, item in value.items()) + " }"
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def test_the_real_file_is_good_and_spells_what_it_says() -> None:
+    real = load_families()
+    assert real.of("gfx94X-dcgpu").targets == ("gfx942",)
+    assert {"gfx94X-dcgpu", "gfx950-dcgpu"} <= real.families.keys()
+    told = set(re.findall(r"^#   (\w+)  ", FAMILIES_FILE.read_text(), re.MULTILINE))
+    used = {key for body in tomllib.loads(FAMILIES_FILE.read_text())["family"].values() for key in body}
+    assert used <= told
+
+
+@pytest.mark.parametrize("name", ["gfx94x-dcgpu", "gfx94X", "gfx942:xnack+", "94X-dcgpu", "gfx94X-dcgpu "])
+def test_names_match_exactly(name: str) -> None:
+    with pytest.raises(RequestError, match="is no family with runners"):
+        load_families().of(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (family("gfx942").replace("gfx942", "gfx94x"), "no family of ci_build/targets.toml"),
+        (family("gfx94X-dcgpu", targets=["gfx950"]), "the targets of gfx94X-dcgpu are"),
+        (family("gfx942", targets=[]), "the targets of gfx942 are"),
+        (family("gfx942", when="sometimes"), "'sometimes' is not a valid When"),
+        (family("gfx942", single={"one": 0}), "0 is not a whole number from 1"),
+        (family("gfx942", single=["one"]), "no labels with weights"),
+        (family("gfx942", single={"": 1}), "no labels with weights"),
+        (family("gfx942", sanity_only="yes"), "sanity_only of gfx942"),
+        (family("gfx942", minutes=0), "0 is not a whole number"),
+        (family("gfx942", runner="one"), "unexpected keyword"),
+        ('[family."gfx942"]\nwhen = "presubmit"\n', "lacks 'targets'"),
+        (family("gfx942") + "[more]\n", "more is unknown"),
+        (family("gfx1151") + BYPASS.replace('reason = "the machine is away"\n', ""), "it has no reason"),
+        (family("gfx1151") + BYPASS.replace("2026-02-01", "2027-02-01"), "not open for 1 to 92 days"),
+        (family("gfx1151") + BYPASS + 'targets = ["gfx942"]\n', "says targets, which follows"),
+    ],
+)
+def test_what_is_not_understood_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+    with pytest.raises(RequestError, match=re.escape(problem)):
+        families(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [('"small"', '"tiny"'), ("shards = 1", "shards = 0"), ("false", '"no"'), ("minutes = 60", "minutes = 1e9"),
+     ("when.weekly", "when.monthly")],
+)  # fmt: skip
+def test_occasions_are_complete(tmp_path: Path, old: str, new: str) -> None:
+    with pytest.raises(RequestError, match="cannot be used"):
+        families(tmp_path, family("gfx942"), occasions=OCCASIONS.replace(old, new, 1))
+
+
+def test_a_bypass_of_a_family_is_one_of_the_policy(tmp_path: Path) -> None:
+    (bypass,) = families(tmp_path, family("gfx1151") + BYPASS).bypasses
+    assert bypass.index == "gfx1151"
+    assert bypass.covers("device", "gfx1151")
+    assert not bypass.covers("device", "gfx1150")
+    assert not bypass.covers("inspection", "gfx1151")
+
+
+THREE = family("gfx942") + family("gfx950", when="postsubmit") + family("gfx1151", when="nightly", single={})
+
+
+@pytest.mark.parametrize(
+    ("when", "tested", "without"),
+    [
+        ("presubmit", {"gfx942"}, ()),
+        ("postsubmit", {"gfx942", "gfx950"}, ()),
+        ("nightly", {"gfx942", "gfx950"}, ("gfx1151",)),
+        ("weekly", {"gfx942", "gfx950"}, ("gfx1151",)),
+    ],
+)
+def test_each_occasion_does_what_more_frequent_ones_do(
+    tmp_path: Path, when: str, tested: set[str], without: tuple[str, ...]
+) -> None:
+    matrix = job_matrix(families(tmp_path, THREE), when=When(when), wheel_set="SET", pythons=["3.12"], jax_tests="J")
+    assert {job.family for job in matrix.jobs} == tested
+    assert matrix.without_runner == without
+
+
+def test_a_job_says_what_it_is_and_how_it_is_run(tmp_path: Path) -> None:
+    two = families(tmp_path, family("gfx942", multi={"eight": 1}, minutes=77) + family("gfx1151", sanity_only=True))
+    jobs = job_matrix(two, when=When.WEEKLY, wheel_set="I/D", pythons=["3.11", "3.12"], jax_tests="URL@c").jobs
+    assert len({job.name for job in jobs}) == len(jobs) == 2 * (3 + 1 + 1)
+    shards = [job.shard for job in jobs if (job.family, job.python, job.devices) == ("gfx942", "3.12", "single")]
+    assert shards == ["1/3", "2/3", "3/3"]
+    multi = next(job for job in jobs if job.devices == "multi")
+    assert (multi.runs_on, multi.minutes, multi.suite, multi.shard) == ("eight", 77, "large", "1/1")
+    assert multi.argv[:5] == ("python3", "build/ci_build", "gate", "device", "I/D")
+    words = " ".join(multi.argv)
+    assert "--family gfx942" in words
+    assert "--jax-tests URL@c --size large" in words
+    smoke = next(job for job in jobs if job.family == "gfx1151")
+    assert smoke.suite == "smoke"
+    assert "--jax-tests" not in smoke.argv
+
+
+def test_without_a_suite_of_jax_the_smoke_suite_runs(tmp_path: Path) -> None:
+    jobs = job_matrix(families(tmp_path, THREE), when=When.NIGHTLY, wheel_set="SET", pythons=["3.12"]).jobs
+    assert {job.suite for job in jobs} == {"smoke"}
+    assert all(job.shard == "1/1" for job in jobs)
+
+
+def test_families_can_be_named_whatever_the_occasion(tmp_path: Path) -> None:
+    three = families(tmp_path, THREE)
+    matrix = job_matrix(three, when=When.PRESUBMIT, wheel_set="SET", pythons=["3.12"], names=["gfx950", "gfx950"])
+    assert [job.family for job in matrix.jobs] == ["gfx950"]
+    with pytest.raises(RequestError, match="'gfx95' is no family"):
+        job_matrix(three, when=When.PRESUBMIT, wheel_set="SET", pythons=["3.12"], names=["gfx95"])
+
+
+@given(st.dictionaries(st.text("abc", min_size=1), st.integers(1, 9), min_size=1, max_size=4), st.text())
+def test_a_draw_is_the_same_for_the_same_words(runners: dict[str, int], words: str) -> None:
+    label = draw(runners, words)
+    assert label in runners
+    assert draw(dict(reversed(runners.items())), words) == label
+
+
+def test_weights_count() -> None:
+    drawn = [draw({"often": 9, "seldom": 1}, str(number)) for number in range(2000)]
+    assert 0.86 < drawn.count("often") / 2000 < 0.94
