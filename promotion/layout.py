@@ -5,6 +5,7 @@
     - `wheels.json`, `SHA256SUMS`, ...: the set's own files
     - `simple/`: an index that offers exactly this set
     - `evidence/<gate>/<target>/<id>.json`
+- `v2-staging/_tests/<index>.sqlite`: what became of every test on sets of that index
 - `v2/<index>/`: what users see
     - `packages/<project>/<wheel>`, and `<wheel>.metadata`
     - `sets/<digest>/`: the set's files and its evidence
@@ -27,6 +28,7 @@ METADATA_SUFFIX, PROVENANCE_SUFFIX = ".metadata", ".provenance"
 TOMBSTONE_SUFFIX = ".swept"
 """Beside where a wheel was whose name is used up."""
 EVIDENCE_FOLDER = "evidence"
+TESTS_FOLDER = "_tests"
 PAGES = ("index.html", "index.json")
 
 _INDEX_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -126,6 +128,12 @@ class Released:
     def set_file(self, digest: str, name: str) -> str:
         """A file of a promoted set other than its wheels: wheels.json, evidence, ..."""
         return f"{self.root}sets/{digest}/{name}"
+
+
+def runs_file(index: str) -> str:
+    """What became of every test that was run on sets of an index (SQLite)."""
+    _check_index(index)
+    return f"{Channel.STAGING}/{TESTS_FOLDER}/{index}.sqlite"
 
 
 def project_pages(simple: str, project: str) -> Iterator[str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ci_build.errors import RequestError
 from ci_build.model import Channel
-from promotion.layout import EVIDENCE_FOLDER
+from promotion.layout import EVIDENCE_FOLDER, TESTS_FOLDER
 
 _READ = ("s3:GetObject", "s3:GetObjectAttributes")
 _WRITE = ("s3:PutObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts")
@@ -22,6 +22,7 @@ _LIST = ("s3:ListBucket", "s3:ListBucketMultipartUploads")
 _STAGING, _RELEASED = f"{Channel.STAGING}/*", f"{Channel.RELEASED}/*"
 _EVIDENCE = f"{Channel.STAGING}/*/*/{EVIDENCE_FOLDER}/*"
 _PROBES = f"{Channel.STAGING}/_probes/*"
+_TESTS = f"{Channel.STAGING}/{TESTS_FOLDER}/*"
 _ONCE = (
     f"{Channel.STAGING}/*.whl",
     _EVIDENCE,
@@ -54,12 +55,12 @@ class _Rule:
 _RULES: Mapping[Role, tuple[_Rule, ...]] = {
     Role.BUILDER: (
         _Rule(name="Stages", effect="Allow", actions=(*_READ, *_WRITE), keys=(_STAGING,)),
-        _Rule(name="NeverVouches", effect="Deny", actions=(*_WRITE, *_REMOVE), keys=(_EVIDENCE,)),
+        _Rule(name="NeverVouches", effect="Deny", actions=(*_WRITE, *_REMOVE), keys=(_EVIDENCE, _TESTS)),
         _Rule(name="NeverReleases", effect="Deny", actions=(*_WRITE, *_REMOVE), keys=(_RELEASED,)),
     ),
     Role.TESTER: (
         _Rule(name="Reads", effect="Allow", actions=_READ, keys=(_STAGING, _RELEASED)),
-        _Rule(name="Vouches", effect="Allow", actions=_WRITE, keys=(_EVIDENCE, _PROBES)),
+        _Rule(name="Vouches", effect="Allow", actions=_WRITE, keys=(_EVIDENCE, _TESTS, _PROBES)),
         _Rule(name="NeverReleases", effect="Deny", actions=(*_WRITE, *_REMOVE), keys=(_RELEASED,)),
     ),
     Role.PROMOTER: (

@@ -1,0 +1,172 @@
+"""The ledgers of skips and flakes: complete entries with an end, exact matches, and reports of what does nothing."""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ci_build.errors import RequestError
+from promotion.known_tests import Entry, Kind, known_for, load_entries, parse_entry, pattern_of
+
+TODAY = date(2026, 2, 1)
+BODY: dict[str, Any] = {
+    "id": "no-mosaic",
+    "pattern": "tests/pallas/*",
+    "jax": ">=0.9,<0.12",
+    "families": ["gfx94X-dcgpu"],
+    "platforms": ["rocm"],
+    "reason": "no Mosaic for AMD",
+    "link": "jax#1",
+    "owner": "somebody",
+    "opened": date(2026, 1, 15),
+    "expires": date(2026, 4, 1),
+}
+
+
+def entry(kind: Kind = Kind.SKIP, **changes: Any) -> Entry:
+    return parse_entry(kind, BODY | changes)
+
+
+def ledgers(tmp_path: Path, skips: str = "", flakes: str = "") -> Path:
+    (tmp_path / "skips.toml").write_text(f"schema = 1\n{skips}")
+    (tmp_path / "flakes.toml").write_text(f"schema = 1\n{flakes}")
+    return tmp_path
+
+
+def as_toml(**changes: Any) -> str:
+    values = {key: value if isinstance(value, date) else repr(value) for key, value in (BODY | changes).items()}
+    return "[[entry]]\n" + "".join(f"{key} = {value}\n" for key, value in values.items())
+
+
+def test_the_real_ledgers_are_good() -> None:
+    assert all(found.state(found.opened) == "" for found in load_entries())
+
+
+@pytest.mark.parametrize("field", sorted(BODY))
+def test_an_entry_that_lacks_something_is_refused(field: str) -> None:
+    body = {key: value for key, value in BODY.items() if key != field}
+    with pytest.raises(ValueError, match=f"it has no {field}"):
+        parse_entry(Kind.SKIP, body)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"id": "No_Mosaic"}, "small letters"),
+        ({"reason": "  "}, "its reason is no text"),
+        ({"owner": 7}, "its owner is no text"),
+        ({"pattern": "*"}, "stands for every test"),
+        ({"pattern": "*::*"}, "stands for every test"),
+        ({"jax": "0.9"}, "no range of versions"),
+        ({"families": ["gfx94x-dcgpu"]}, "'gfx94x-dcgpu', which nobody knows"),
+        ({"families": []}, "families are no list"),
+        ({"families": "gfx942"}, "families are no list"),
+        ({"platforms": ["gpu"]}, "'gpu', which nobody knows"),
+        ({"expires": date(2026, 1, 15)}, "not open for 1 to 184 days"),
+        ({"expires": date(2027, 1, 15)}, "not open for 1 to 184 days"),
+        ({"opened": "2026-01-15"}, "dates are not like"),
+        ({"because": "x"}, "it has because, which nobody knows"),
+    ],
+)
+def test_an_entry_that_is_not_right_is_refused(changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(problem)):
+        entry(**changes)
+
+
+def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+    folder = ledgers(tmp_path, as_toml(owner="") + as_toml(id="two") + as_toml(id="two"), as_toml(id="X"))
+    with pytest.raises(RequestError) as caught:
+        load_entries(folder)
+    told = str(caught.value)
+    assert "entry 1 of skips.toml (no-mosaic): its owner is no text" in told
+    assert "entry 1 of flakes.toml (X)" in told
+    assert "there are 2 entries two" in told
+
+
+@pytest.mark.parametrize("text", ["", "schema = 2\n", "schema = 1\n[more]\n", "schema = "])
+def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path, text: str) -> None:
+    folder = ledgers(tmp_path)
+    (folder / "skips.toml").write_text(text)
+    with pytest.raises(RequestError, match=r"skips\.toml"):
+        load_entries(folder)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "test", "matches"),
+    [
+        ("tests/pallas/*", "tests/pallas/ops/x_test.py::A::test_b[1]", True),
+        ("tests/pallas/*", "tests/pallas_x_test.py::test_b", False),
+        ("tests/x_test.py", "tests/x_test.py::A::test_b", True),
+        ("tests/x_test.py", "more/tests/x_test.py::A", False),
+        ("tests/x_test.py::A::test_b", "tests/x_test.py::A::test_b", True),
+        ("tests/x_test.py::A::test_b", "tests/x_test.py::A::test_b[1]", False),
+        ("tests/x_test.py::A::test_b[[]1]", "tests/x_test.py::A::test_b[1]", False),
+        ("tests/x_test.py::A::test_b[1]", "tests/x_test.py::A::test_b[1]", True),
+        ("tests/x_test.py::A::test_b[1]", "tests/x_test.py::A::test_b1", False),
+        ("tests/x_test.py::*[f64-?]", "tests/x_test.py::A::test_b[f64-3]", True),
+        ("Tests/x_test.py", "tests/x_test.py::A", False),
+    ],
+)
+def test_patterns(pattern: str, test: str, matches: bool) -> None:
+    assert entry(pattern=pattern).matches(test) is matches
+
+
+@given(st.text())
+def test_what_has_no_wildcard_stands_for_itself(text: str) -> None:
+    plain = text.replace("*", "").replace("?", "")
+    assert pattern_of(plain).fullmatch(plain)
+    assert not pattern_of(plain).fullmatch(plain + "x")
+
+
+@pytest.mark.parametrize(
+    ("changes", "counts"),
+    [
+        ({}, True),
+        ({"jax": "0.12.0"}, False),
+        ({"jax": "0.10.2.dev20260101"}, True),
+        ({"family": "gfx950-dcgpu"}, False),
+        ({"family": "gfx94X"}, False),
+        ({"family": ""}, False),
+        ({"platform": "cpu"}, False),
+    ],
+)
+def test_entries_are_for_exactly_what_they_say(changes: dict[str, str], counts: bool) -> None:
+    run = {"jax": "0.10.2", "family": "gfx94X-dcgpu", "platform": "rocm"} | changes
+    known = known_for([entry()], **run, today=TODAY)
+    assert (known.of("tests/pallas/a_test.py::test", Kind.SKIP) is not None) is counts
+    assert known.of("tests/pallas/a_test.py::test", Kind.FLAKE) is None
+
+
+def test_any_is_any() -> None:
+    wide = entry(jax="any", families="any", platforms=["rocm", "cpu"])
+    assert known_for([wide], jax="99", family="", platform="cpu", today=TODAY).active == (wide,)
+
+
+@pytest.mark.parametrize(
+    ("day", "state"),
+    [(date(2026, 1, 14), "opens on 2026-01-15"), (date(2026, 1, 15), ""), (date(2026, 3, 31), ""),
+     (date(2026, 4, 1), "expired on 2026-04-01")],
+)  # fmt: skip
+def test_an_entry_ends(day: date, state: str) -> None:
+    known = known_for([entry()], jax="0.10.2", family="gfx94X-dcgpu", platform="rocm", today=day)
+    tests = ["tests/pallas/a_test.py::test_1", "tests/pallas/a_test.py::test_2", "tests/b_test.py::test"]
+    assert entry().state(day) == state
+    if state:
+        assert known.of(tests[0], Kind.SKIP) is None
+        assert known.missed(tests) == ((entry(), 2),)
+    else:
+        assert known.of(tests[0], Kind.SKIP) == entry()
+        assert known.missed(tests) == ()
+
+
+def test_entries_that_match_nothing_are_told() -> None:
+    used, idle = entry(), entry(id="gone", pattern="tests/gone_test.py")
+    known = known_for([used, idle], jax="0.10.2", family="gfx94X-dcgpu", platform="rocm", today=TODAY)
+    assert known.idle(["tests/pallas/a_test.py::test"]) == (idle,)
+    assert known.idle([]) == (used, idle)
