@@ -1,0 +1,80 @@
+// Which of AITER's GEMM kernels runs: rows of the table that lies beside the code objects, and the choice among them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hip.h"
+#include "objects.h"
+
+namespace jax_aiter {
+
+// One kernel: a row of AITER's CSV.
+struct GemmRow {
+  std::string kernel;  // symbol
+  std::string file;    // of its code object
+  unsigned tile_m;
+  unsigned tile_n;
+  std::map<std::string, std::string, std::less<>> fields;  // all columns, names in small letters
+
+  // A column as a number; `otherwise` where the table has no such column.
+  int number(std::string_view column, int otherwise) const;
+};
+
+struct GemmTable {
+  std::string path;  // of the CSV
+  std::string folder;
+  std::vector<GemmRow> rows;
+};
+
+// The table in the module's folder for the device: its only *.csv, as AITER ships it. Read once. Throws Error when there
+// is none, or a row that cannot be understood (named by file and line).
+const GemmTable& gemm_table(const Device& device);
+
+// Reads the text of a table; `path` is for messages.
+GemmTable parse_gemm_table(const std::string& text, const std::string& path);
+
+// out[m,n] = a[m,k] @ b[n,k]^T on a device with so many compute units.
+struct GemmProblem {
+  std::int64_t m, n, k;
+  int compute_units;
+  std::string_view kernel;  // this one only; empty for any
+};
+
+// What a kernel can do for a problem: the ways to split k among blocks that it may be started with, or why it cannot.
+struct GemmOptions {
+  std::vector<int> splits;
+  std::string refusal;
+};
+
+struct GemmChoice {
+  const GemmRow* row;
+  int split;
+  Grid grid;  // x over n, y over m, z over the parts of k
+};
+
+// The best row and split. Fewest rounds of the compute units first, as in AITER's heuristic; then the fewest rows of
+// padding, the fewest idle compute units, the most arithmetic for each byte, the smallest split and the first row. This is
+// an order, so the choice does not depend on the order of rows that tie. Throws Error (kUnimplemented) that lists why each
+// row cannot, or (kNotFound) when there is no row of that name.
+GemmChoice choose_gemm(const GemmTable& table, const GemmProblem& problem,
+                       const std::function<GemmOptions(const GemmRow&)>& options);
+
+// Arguments in slots of 16 bytes, as AITER's assembly kernels take them.
+template <typename T>
+struct alignas(16) Slot {
+  T value;
+};
+
+// Throws Error unless the sizes fit the kernels: 32-bit sizes and strides, operands that a buffer descriptor spans.
+void check_extents(const GemmProblem& problem, std::int64_t a_bytes, std::int64_t b_bytes, std::int64_t out_bytes);
+
+// ceil(a / b)
+constexpr std::int64_t parts(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace jax_aiter

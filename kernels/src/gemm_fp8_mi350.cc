@@ -1,0 +1,92 @@
+// Handler of fp8 GEMM with scales for blocks of 128, in bf16: AITER's two assembly kernels for gfx950.
+// wq is in AITER's layout for them, [N/128, K*128]; the handler cannot tell.
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "gemm.h"
+#include "handler.h"
+#include "module.h"
+#include "objects.h"
+
+namespace jax_aiter {
+
+namespace {
+
+struct Args {
+  Slot<void*> out;
+  Slot<const void*> x;
+  Slot<const void*> w;
+  Slot<const void*> xc;
+  Slot<const void*> x_scale;
+  Slot<const void*> w_scale;
+  Slot<const void*> smq, stp, sep;
+  Slot<std::uint32_t> k, n, m;
+  Slot<std::uint32_t> experts;
+  Slot<std::uint32_t> stride_x, stride_w, stride_out;  // bytes
+  Slot<std::uint32_t> stride_expert, stride_expert_scale, stride_smooth, topk, split_k, activation;
+  Slot<const void*> sw;
+};
+static_assert(offsetof(Args, x) == 16 && offsetof(Args, x_scale) == 64 && offsetof(Args, w_scale) == 80);
+static_assert(offsetof(Args, k) == 144 && offsetof(Args, m) == 176 && offsetof(Args, experts) == 192);
+static_assert(offsetof(Args, stride_x) == 208 && offsetof(Args, stride_out) == 240);
+static_assert(offsetof(Args, split_k) == 320 && offsetof(Args, sw) == 352 && sizeof(Args) == 368);
+
+constexpr std::int64_t kBlock = 128;     // numbers that share a scale
+constexpr std::int64_t kColumns = 256;   // of a thread block
+constexpr std::int64_t kFewRows = 32;    // up to so many, the small kernel
+
+void run(Stream stream, const Tensor& xq, const Tensor& wq, const Tensor& x_scale, const Tensor& w_scale,
+         const Tensor& out) {
+  expect_matrix(xq, ffi::DataType::F8E4M3FN);
+  expect_matrix(wq, ffi::DataType::F8E4M3FN);
+  const std::int64_t m = xq.shape[0], n = wq.shape[0], k = xq.shape[1];
+  expect(wq, ffi::DataType::F8E4M3FN, n, k);
+  expect(x_scale, ffi::DataType::F32, k / kBlock, m);
+  expect(w_scale, ffi::DataType::F32, k / kBlock, n / kBlock);
+  expect(out, ffi::DataType::BF16, m, n);
+  if (m < 16 || k < 512 || k % kBlock != 0) refuse(xq, "f8e4m3fn[M,K], M >= 16, K >= 512 and a multiple of 128");
+  if (n < 1 || n % kColumns != 0) refuse(wq, "f8e4m3fn[N,K], N a multiple of 256");
+
+  const Device& device = device_of(stream);
+  check_extents({m, n, k, device.compute_units, {}}, m * k, n * k, m * n * 2);
+  const bool few = m <= kFewRows;
+  const std::string name = few ? "f8_block_scale_mi350_x32" : "f8_block_scale_mi350_x128";
+  const Kernel kernel = load_kernel(device, module_folder(device) + "/" + name + ".co", name, sizeof(Args));
+
+  Args args{};
+  args.out.value = out.data;
+  args.x.value = xq.data;
+  args.w.value = wq.data;
+  args.x_scale.value = x_scale.data;
+  args.w_scale.value = w_scale.data;
+  args.k.value = static_cast<std::uint32_t>(k);
+  args.n.value = static_cast<std::uint32_t>(n);
+  args.m.value = static_cast<std::uint32_t>(m);
+  args.experts.value = 1;
+  args.stride_x.value = args.stride_w.value = static_cast<std::uint32_t>(k);
+  args.stride_out.value = static_cast<std::uint32_t>(n * 2);
+  const Grid grid{static_cast<unsigned>(n / kColumns), static_cast<unsigned>(parts(m, few ? kFewRows : kBlock)), 1};
+  launch(kernel, grid, 256, &args, sizeof args, stream);
+}
+
+ffi::Error gemm_fp8_mi350(Stream stream, ffi::AnyBuffer xq, ffi::AnyBuffer wq, ffi::AnyBuffer x_scale,
+                          ffi::AnyBuffer w_scale, ffi::Result<ffi::AnyBuffer> out) {
+  return guarded("jax_aiter_gemm_fp8_mi350", [&] {
+    run(stream, Tensor("xq", xq), Tensor("wq", wq), Tensor("x_scale", x_scale), Tensor("w_scale", w_scale),
+        Tensor("out", *out));
+  });
+}
+
+}  // namespace
+}  // namespace jax_aiter
+
+using xla::ffi::AnyBuffer;
+
+JAX_AITER_HANDLER(JaxAiterGemmFp8Mi350, jax_aiter::gemm_fp8_mi350,
+                  jax_aiter::bind()
+                      .Arg<AnyBuffer>()
+                      .Arg<AnyBuffer>()
+                      .Arg<AnyBuffer>()
+                      .Arg<AnyBuffer>()
+                      .Ret<AnyBuffer>());

@@ -1,0 +1,97 @@
+// The edge between XLA's FFI and the handlers: an Error becomes an ffi::Error, a buffer says what it is.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "error.h"
+#include "hip.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace jax_aiter {
+
+namespace ffi = xla::ffi;
+
+// Runs a handler's work. Nothing is thrown out of it, and nothing ends the process.
+template <typename Work>
+ffi::Error guarded(const char* target, Work&& work) {
+  try {
+    std::forward<Work>(work)();
+    return ffi::Error::Success();
+  } catch (const Error& error) {
+    return ffi::Error(static_cast<ffi::ErrorCode>(error.code()), std::string(target) + ": " + error.what());
+  } catch (const std::exception& error) {
+    return ffi::Error(ffi::ErrorCode::kInternal, std::string(target) + ": " + error.what());
+  }
+}
+
+inline std::string dtype_name(ffi::DataType dtype) {
+  switch (dtype) {
+    case ffi::DataType::F32: return "f32";
+    case ffi::DataType::F16: return "f16";
+    case ffi::DataType::BF16: return "bf16";
+    case ffi::DataType::S8: return "s8";
+    case ffi::DataType::U8: return "u8";
+    case ffi::DataType::U32: return "u32";
+    case ffi::DataType::F8E4M3FN: return "f8e4m3fn";
+    case ffi::DataType::F8E4M3FNUZ: return "f8e4m3fnuz";
+    default: return "dtype " + std::to_string(static_cast<int>(dtype));
+  }
+}
+
+// A buffer as handlers see it: bf16[128,256] with its name, for messages.
+struct Tensor {
+  const char* name;
+  ffi::DataType dtype;
+  ffi::Span<const std::int64_t> shape;
+  void* data;
+
+  Tensor(const char* called, const ffi::AnyBuffer& buffer)
+      : name(called), dtype(buffer.element_type()), shape(buffer.dimensions()), data(buffer.untyped_data()) {}
+
+  std::string text() const {
+    std::string dims;
+    for (const std::int64_t size : shape) dims += (dims.empty() ? "" : ",") + std::to_string(size);
+    return std::string(name) + " " + dtype_name(dtype) + "[" + dims + "]";
+  }
+
+  std::int64_t elements() const {
+    std::int64_t count = 1;
+    for (const std::int64_t size : shape) count *= size;
+    return count;
+  }
+};
+
+// Throws Error: the buffer, and what it has to be.
+[[noreturn]] inline void refuse(const Tensor& tensor, const std::string& instead) {
+  throw Error(Code::kInvalidArgument, tensor.text() + " does not fit: it has to be " + instead + ".");
+}
+
+template <typename... Sizes>
+void expect(const Tensor& tensor, ffi::DataType dtype, Sizes... sizes) {
+  const std::int64_t wanted[] = {static_cast<std::int64_t>(sizes)...};
+  bool same = tensor.dtype == dtype && tensor.shape.size() == sizeof...(sizes);
+  std::string text;
+  for (std::size_t i = 0; i < sizeof...(sizes); ++i) {
+    same = same && tensor.shape[i] == wanted[i];
+    text += (i ? "," : "") + std::to_string(wanted[i]);
+  }
+  if (!same) refuse(tensor, dtype_name(dtype) + "[" + text + "]");
+}
+
+inline void expect_matrix(const Tensor& tensor, ffi::DataType dtype) {
+  if (tensor.dtype != dtype || tensor.shape.size() != 2) refuse(tensor, "a matrix of " + dtype_name(dtype));
+}
+
+// Binding of every handler: the stream, and the trait that its work may be recorded into a command buffer. It may,
+// since handlers only put memsets and kernels on the stream, whose arguments depend on nothing but shapes and pointers.
+inline auto bind() { return ffi::Ffi::Bind().Ctx<ffi::PlatformStream<Stream>>(); }
+
+}  // namespace jax_aiter
+
+// Defines the exported symbol of a handler.
+#define JAX_AITER_HANDLER(symbol, function, binding)                                                 \
+  extern "C" __attribute__((visibility("default"))) XLA_FFI_Error* symbol(XLA_FFI_CallFrame* frame); \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(symbol, function, binding, {xla::ffi::Traits::kCmdBufferCompatible})

@@ -1,0 +1,18 @@
+"""Sources of the kernels that are written from something else are in step with it."""
+
+from __future__ import annotations
+
+from kernels import gfx_table
+
+
+def test_gfx_table_of_the_handlers_is_that_of_the_project() -> None:
+    assert gfx_table.GFX_TABLE_INC.read_text(encoding="utf-8") == gfx_table.render(), (
+        "ci_build/targets.toml has changed: run `python -m kernels.gfx_table`"
+    )
+
+
+def test_generic_targets_are_told_for_the_processors_they_cover() -> None:
+    lines = gfx_table.render().splitlines()
+    assert 'JAX_AITER_GFX("gfx942", 0x4c, "gfx9-4-generic")' in lines
+    assert 'JAX_AITER_GFX("gfx11-generic", 0x54, "")' in lines
+    assert 'JAX_AITER_GFX("gfx90a", 0x3f, "")' in lines
