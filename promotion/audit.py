@@ -16,12 +16,19 @@ from promotion.ledger import LedgerEntry, PromotedSet, read_ledger
 from promotion.publish import read_snapshot
 from promotion.shelf import all_steps
 from promotion.status import SHOWN, Snapshot, people_page, row
+from promotion.verifying import Verify, lazily
 
 
 def verify(
-    bucket: Bucket, released: Released, progress: Progress | None = None, *, read: bool = False
+    bucket: Bucket,
+    released: Released,
+    progress: Progress | None = None,
+    *,
+    read: bool = False,
+    verify_attestations: Verify | None = None,
 ) -> Iterator[str]:
-    """Sentences on what is wrong with an index: chain, states, bytes of every set, pages, foreign objects.
+    """Sentences on what is wrong with an index: chain, states, bytes of every set, attestations, pages,
+    foreign objects.
 
     The ledger comes first; what it says is what the rest is held against, so that a broken one ends the search.
 
@@ -29,6 +36,7 @@ def verify(
         bucket: where the index is.
         released: the index.
         progress: told about each object.
+        verify_attestations: verifies them; against Sigstore's public instance if none is given.
         read: fetch all bytes and hash them here, also where the store keeps a checksum that it vouches for.
 
     Raises:
@@ -53,6 +61,8 @@ def verify(
         if progress is not None:
             progress.advance(done, len(expected))
         yield from _object(bucket, key, sha256, read=read)
+    held = [promoted[number] for number in state.held]
+    yield from _attestations(bucket, released, held, verify_attestations or lazily())
     snapshot = read_snapshot(bucket, released)
     if (snapshot.number, snapshot.ledger_sha256) != (len(entries), head):
         yield f"{released.status} was written from entry {snapshot.number} of {len(entries)}: publish the index."
@@ -115,6 +125,25 @@ def _object(bucket: Bucket, key: str, sha256: str, *, read: bool) -> Iterator[st
             else:
                 if found != sha256:
                     yield f"{key} has bytes of sha256 {found}, though the store says {sha256}."
+
+
+def _attestations(bucket: Bucket, released: Released, held: Sequence[PromotedSet], verify: Verify) -> Iterator[str]:
+    """Sentences on attestations that are not good, or of others than the ledger says."""
+    said: dict[str, set[str]] = {}
+    for promoted in held:
+        for who, names in promoted.policy.get("attested", {}).items():
+            for name in names:
+                said.setdefault(name, set()).add(who)
+    wheels = {wheel.filename: wheel for promoted in held for wheel in promoted.wheels if wheel.provenance}
+    for name, wheel in sorted(wheels.items()):
+        file = bucket.read(released.wheel(wheel.project, name) + PROVENANCE_SUFFIX)
+        if file is None:
+            continue  # told before, as every object that is not there
+        found = verify(file[0], name, wheel.sha256)
+        yield from found.problems
+        for signer in found.signers:
+            if str(signer) not in said.get(name, {str(signer)}):
+                yield f"{name} was attested by {signer}; the ledger says: {', '.join(sorted(said[name]))}."
 
 
 def _states(released: Released, entries: Sequence[LedgerEntry]) -> Iterator[str]:

@@ -38,10 +38,14 @@ def publish(state: State, /, index: str, bucket: str, *, everything: bool, dry_r
     """Bring the pages of INDEX up to its ledger; pages that are right are left alone."""
     from promotion.layout import Released
     from promotion.publish import publish as write
+    from promotion.publish import read_head
 
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, dry_run=dry_run)
-    written = write(opened, Released(index=index), everything=everything)
+    released = Released(index=index)
+    if read_head(opened, released)[0].number == 0:
+        raise RequestError(f"The bucket has no index {index}.", hint="Nothing was ever promoted to it.")
+    written = write(opened, released, everything=everything)
     reporter.line(f"{len(written)} pages written" if written else "nothing to do")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,21 +17,31 @@ if TYPE_CHECKING:
     from promotion.operate import Done
 
 
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
+
+
 @click.command()
 @click.argument("index")
 @click.option("--to", type=click.IntRange(0), metavar="N", help="Ledger entry to go back to; the last state if none.")
 @click.option("--reason", required=True, help="Why, for whoever reads the ledger.")
 @options.bucket_option
 @options.dry_run_option
+@_json_option
 @click.pass_obj
-def rollback(state: State, /, index: str, to: int | None, reason: str, bucket: str, *, dry_run: bool) -> None:
+def rollback(
+    state: State, /, index: str, to: int | None, reason: str, bucket: str, *, dry_run: bool, as_json: bool
+) -> None:
     """Let INDEX offer again what it did before, or after ledger entry N; nothing is removed."""
     from promotion.layout import Released
     from promotion.operate import rollback as go
 
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, dry_run=dry_run)
-    _say(go(opened, Released(index=index), to=to, reason=reason, actor=options.actor()), reporter.line)
+    done = go(opened, Released(index=index), to=to, reason=reason, actor=options.actor())
+    if as_json:
+        print_json(_told(index, done))
+        return
+    _say(done, reporter.line)
 
 
 def _marking(name: str, kind: str, text: str, *, reason: bool) -> click.Command:
@@ -42,11 +52,14 @@ def _marking(name: str, kind: str, text: str, *, reason: bool) -> click.Command:
     @click.option("--reason", required=reason, default="", help="Why, for whoever reads the ledger.")
     @options.bucket_option
     @options.dry_run_option
+    @_json_option
     @click.pass_obj
-    def command(state: State, /, sets: tuple[str, ...], reason: str, bucket: str, *, dry_run: bool) -> None:
+    def command(
+        state: State, /, sets: tuple[str, ...], reason: str, bucket: str, *, dry_run: bool, as_json: bool
+    ) -> None:
         from promotion.history import Kind
 
-        _mark(state, Kind(kind), sets, reason, bucket, dry_run=dry_run)
+        _mark(state, Kind(kind), sets, reason, bucket, dry_run=dry_run, as_json=as_json)
 
     return command
 
@@ -61,7 +74,9 @@ pin = _marking("pin", "pin", "Let retention leave sets alone.", reason=True)
 unpin = _marking("unpin", "unpin", "Take a pin back.", reason=False)
 
 
-def _mark(state: State, kind: Kind, sets: tuple[str, ...], reason: str, bucket: str, *, dry_run: bool) -> None:
+def _mark(
+    state: State, kind: Kind, sets: tuple[str, ...], reason: str, bucket: str, *, dry_run: bool, as_json: bool
+) -> None:
     from promotion.layout import Released
     from promotion.operate import mark
 
@@ -73,9 +88,26 @@ def _mark(state: State, kind: Kind, sets: tuple[str, ...], reason: str, bucket: 
         if not slash:
             raise click.UsageError(f"{text!r} is no set: write INDEX/DIGEST or INDEX/NUMBER.")
         by_index.setdefault(index, []).append(name)
+    told = []
     for index, names in by_index.items():
         done = mark(opened, Released(index=index), kind, names, reason=reason, actor=options.actor())
-        _say(done, reporter.line)
+        told.append(_told(index, done))
+        if not as_json:
+            _say(done, reporter.line)
+    if as_json:
+        print_json(told)
+
+
+def _told(index: str, done: Done) -> Mapping[str, object]:
+    """What a change of an index did, as JSON values; `ledger_entry` is null where there was nothing to do."""
+    return {
+        "index": index,
+        "ledger_entry": done.entry.number if done.entry else None,
+        "now_offered": done.appeared,
+        "no_longer_offered": done.vanished,
+        "withheld": done.withheld,
+        "pages": done.pages,
+    }
 
 
 def _say(done: Done, line: Callable[[str], None]) -> None:
@@ -178,19 +210,26 @@ def history(state: State, /, index: str, bucket: str, *, as_json: bool) -> None:
 @click.command()
 @click.argument("index")
 @click.option("--read", is_flag=True, help="Fetch and hash all bytes, also where the store vouches for a checksum.")
+@options.trust_config_option
 @options.bucket_option
+@_json_option
 @click.pass_obj
-def verify(state: State, /, index: str, bucket: str, *, read: bool) -> None:
-    """Compute everything about INDEX again: chain, bytes of every set, pages; tell what differs."""
+def verify(state: State, /, index: str, trust_config: Path | None, bucket: str, *, read: bool, as_json: bool) -> None:
+    """Compute everything about INDEX again: chain, bytes of every set, attestations, pages; tell what differs."""
     from promotion.audit import verify as problems_of
     from promotion.layout import Released
+    from promotion.verifying import lazily
 
     reporter = state.reporter()
     reporter.step(f"verify {index}")
-    problems = [*problems_of(open_bucket(bucket, reporter), Released(index=index), reporter, read=read)]
+    opened, checked = open_bucket(bucket, reporter), lazily(trust_config)
+    problems = [*problems_of(opened, Released(index=index), reporter, read=read, verify_attestations=checked)]
+    if as_json:
+        print_json({"index": index, "problems": problems})
     if problems:
         raise BucketError(
             "\n  ".join((f"{index} is not as its ledger says:", *problems)),
             hint="\nRestore what each line names from a backup; `index publish --everything` makes pages again.",
         )
-    reporter.line(f"{index} is as its ledger says")
+    if not as_json:
+        reporter.line(f"{index} is as its ledger says")

@@ -43,14 +43,18 @@ def release(
 @click.argument("wheel_set", metavar="SET", type=click.Path(path_type=Path))
 @options.bucket_option
 @options.dry_run_option
+@click.option("--json", "as_json", is_flag=True, help="Print what was staged as JSON.")
 @click.pass_obj
-def stage(state: State, wheel_set: Path, bucket: str, *, dry_run: bool) -> None:
+def stage(state: State, /, wheel_set: Path, bucket: str, *, dry_run: bool, as_json: bool) -> None:
     """Put the wheel set in folder SET under its digest in `v2-staging`; never overwrites."""
     from ci_build import release as way
 
     reporter = state.reporter()
     staged = way.stage(wheel_set, open_bucket(bucket, reporter, dry_run=dry_run, existing=False), reporter)
-    click.echo(f"{staged.index}/{staged.digest}")
+    if as_json:
+        print_json({"index": staged.index, "digest": staged.digest, "set": str(staged), "installable": staged.simple})
+        return
+    click.echo(str(staged))
 
 
 @click.command()

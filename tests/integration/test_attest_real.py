@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from ci_build.errors import PromotionBlockedError
+from ci_build.errors import BucketError, PromotionBlockedError
 from promotion.dirbucket import DirBucket
 from promotion.layout import StagedSet
 from promotion.provenance import provenance_name
@@ -187,6 +187,15 @@ def test_what_a_job_signs_is_promoted_where_it_is_asked_for_and_readers_verify_i
     assert json.loads(done.stdout)["attested"] == {ME: names}
     assert f"attested by {ME}: {len(names)} wheels" in done.stderr
     assert f"{ME}: {len(names)} wheels" in bucket.get(RELEASED.people).decode()
+    whole = strict("verify", "multi-arch", *where, "--trust-config", config, "--json")
+    assert (whole.returncode, json.loads(whole.stdout)["problems"]) == (0, []), whole.stderr
+    stranger = bucket.root.parent / "stranger.json"
+    stranger.write_text(json.dumps(FakeSigstore().trusted_root()))
+    doubted = strict("verify", "multi-arch", *where, "--trust-config", stranger, "--json")
+    assert doubted.returncode == BucketError.exit_code
+    problems = json.loads(doubted.stdout)["problems"]
+    assert len(problems) == len(names)
+    assert all(".provenance is not good: failed to build timestamp" in text for text in problems)
     # A reader who downloaded a wheel and what lies beside it.
     (seen,) = [file for name, file in offered(bucket).items() if name == names[0]]
     (key,) = [key for key in objects(bucket) if key.endswith(f"/{names[0]}")]

@@ -21,6 +21,7 @@ from ci_build import cli
 from ci_build.errors import BucketError, MachineError, PromotionBlockedError
 from promotion.attest import attest, publisher_words
 from promotion.attestations import PUBLIC, AttestationRule, Attested, Identity
+from promotion.audit import verify
 from promotion.bucket import sha256_of
 from promotion.check import check
 from promotion.dirbucket import DirBucket
@@ -261,6 +262,26 @@ def test_a_promotion_says_who_attested(bucket: DirBucket, staged: StagedSet) -> 
     assert f"<td>{ME}: {len(done)} wheels</td>" in bucket.get(RELEASED.people).decode()
     (told,) = json.loads(bucket.get(RELEASED.status))["sets"]
     assert told["policy"]["attested"] == {str(ME): sorted(done)}
+
+
+def test_verify_asks_again(bucket: DirBucket, staged: StagedSet) -> None:
+    """Of what is released: it has to be good now, and of whom the ledger names."""
+    attest(bucket, staged, sign, Steps())
+    done = go(bucket, staged)
+    attested = sorted(name for names in done.attested.values() for name in names)
+    assert [*verify(bucket, RELEASED, verify_attestations=vouched)] == []
+
+    def other(data: bytes, filename: str, sha256: str) -> Attested:
+        return replace(vouched(data, filename, sha256), signers=(replace(ME, ref="refs/heads/x"),))
+
+    assert [*verify(bucket, RELEASED, verify_attestations=other)] == [
+        f"{name} was attested by {replace(ME, ref='refs/heads/x')}; the ledger says: {ME}." for name in attested
+    ]
+
+    def bad(_: bytes, filename: str, __: str) -> Attested:
+        return Attested(wheel=filename, problems=(f"{filename} is forged.",))
+
+    assert [*verify(bucket, RELEASED, verify_attestations=bad)] == [f"{name} is forged." for name in attested]
 
 
 def test_what_is_there_and_cannot_be_verified_blocks(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from ci_build import cli
 from ci_build.errors import BucketError, RequestError
 from promotion.dirbucket import DirBucket
 from tests.promoting import POLICY, RELEASED, go, objects, offered, staged_in
-from tests.support import make_wheels
+from tests.support import make_set, make_wheels, write_set
 
 
 @pytest.fixture
@@ -127,3 +128,56 @@ def test_what_is_wrong_is_told(bucket: DirBucket, capsys: pytest.CaptureFixture[
     assert run(bucket, "yank", "two", "--reason", "x") == 2
     assert run(bucket, "yank", "multi-arch/2") == 2
     assert run(bucket, "yank", "multi-arch/7", "--reason", "x") == RequestError.exit_code
+
+
+# What a machine reads
+
+
+def answer(bucket: DirBucket, capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    """What a command prints as JSON; nothing else may stand there."""
+    capsys.readouterr()
+    assert run(bucket, *words, "--json") == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_changes_are_told_as_json(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
+    (yanked,) = answer(bucket, capsys, "yank", "multi-arch/2", "--reason", "slow")
+    assert (yanked["index"], yanked["ledger_entry"], yanked["withheld"]) == ("multi-arch", 3, [])
+    assert yanked["pages"]
+    assert all(bucket.head(key) for key in yanked["pages"])
+    (again,) = answer(bucket, capsys, "yank", "multi-arch/2", "--reason", "slow")
+    assert again["ledger_entry"] is None
+    (gone,) = answer(bucket, capsys, "quarantine", "multi-arch/2", "--reason", "bad")
+    assert (gone["ledger_entry"], gone["no_longer_offered"]) == (4, [2])
+    back = answer(bucket, capsys, "rollback", "multi-arch", "--to", "3", "--reason", "no")
+    assert (back["ledger_entry"], back["now_offered"], back["withheld"]) == (None, [], [2]), "in quarantine it stays"
+    assert answer(bucket, capsys, "verify", "multi-arch") == {"index": "multi-arch", "problems": []}
+
+
+def test_what_verify_finds_is_told_as_json(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
+    (bucket.root / RELEASED.root / "stranger").write_bytes(b"x")
+    assert run(bucket, "verify", "multi-arch", "--json") != 0
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert problem.startswith("v2/multi-arch/stranger belongs to no set of this index")
+
+
+def test_what_was_staged_is_told_as_json(bucket: DirBucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wheels = make_wheels(tmp_path / "more", pythons=("3.12",))
+    made = make_set(wheels, python_versions=("3.12",))
+    folder = write_set(tmp_path / "set", wheels, made)
+    said = answer(bucket, capsys, "stage", str(folder))
+    assert said == {
+        "index": "multi-arch",
+        "digest": made.digest,
+        "set": f"multi-arch/{made.digest}",
+        "installable": f"v2-staging/multi-arch/{made.digest}/simple/",
+    }
+
+
+def test_an_index_that_is_not_there_is_not_published(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
+    before = objects(bucket)
+    for more in ((), ("--everything",), ("--dry-run",)):
+        assert run(bucket, "index", "publish", "multi-arhc", *more) == RequestError.exit_code
+        assert "The bucket has no index multi-arhc. Nothing was ever promoted to it." in capsys.readouterr().err
+    assert objects(bucket) == before
+    assert run(bucket, "index", "publish", "multi-arch") == 0
