@@ -10,7 +10,7 @@ import click
 
 from ci_build import options
 from ci_build.cli.common import State, open_bucket, print_json
-from ci_build.errors import BucketError
+from ci_build.errors import BucketError, RequestError
 
 if TYPE_CHECKING:
     from promotion.history import Kind
@@ -176,14 +176,32 @@ def retention(
 
 @click.command()
 @click.argument("index")
+@click.option(
+    "--tests",
+    is_flag=False,
+    flag_value="*",
+    metavar="[PATTERN]",
+    help="What became of tests that were run on its sets.",
+)
+@click.option("--family", metavar="NAME", help="With --tests: only on machines of this family.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="With --tests: at most so many lines (1000).")
 @click.option("--json", "as_json", is_flag=True, help="Print the entries as JSON.")
 @options.bucket_option
 @click.pass_obj
-def history(state: State, /, index: str, bucket: str, *, as_json: bool) -> None:
-    """List what happened to INDEX, newest first."""
+def history(
+    state: State, /, index: str, bucket: str, *, tests: str | None, family: str | None, limit: int | None, as_json: bool
+) -> None:
+    """List what happened to INDEX, newest first; with --tests to tests whose names match PATTERN (* and ?)."""
     from promotion.layout import Released
     from promotion.operate import history as entries_of
 
+    if tests is not None:
+        from ci_build.cli.testruns import print_history
+
+        print_history(state, index, bucket, tests, family, limit or 1000, as_json=as_json)
+        return
+    if family is not None or limit is not None:
+        raise RequestError("--family and --limit are of the history of tests.", hint="Give --tests, too.")
     entries = [*entries_of(open_bucket(bucket, state.reporter()), Released(index=index))]
     if as_json:
         print_json(entries)

@@ -1,0 +1,33 @@
+"""`ci_build history INDEX --tests`: what became of single tests."""
+
+from __future__ import annotations
+
+from ci_build.cli.common import State, open_bucket, print_json
+
+
+def print_history(
+    state: State, index: str, bucket: str, pattern: str, family: str | None, limit: int, *, as_json: bool
+) -> None:
+    """Print what became of the tests of an index whose names match a pattern, newest run first."""
+    from promotion.testruns import read_runs
+
+    with read_runs(open_bucket(bucket, state.reporter()), index) as history:
+        found = [*history.outcomes(pattern, family=family, limit=limit)]
+    if as_json:
+        print_json(found)
+        return
+    from ci_build.report import print_table
+
+    rows = [
+        (
+            item.run.finished,
+            item.test,
+            item.verdict.value,
+            f"{item.seconds:.1f} s",
+            " ".join(filter(None, (item.run.platform, item.run.family))),
+            f"jax {item.run.jax}, ROCm {item.run.rocm}",
+            item.run.set_digest[:12],
+        )
+        for item in found
+    ]
+    print_table(("finished", "test", "verdict", "time", "on", "of", "set"), rows)

@@ -1,0 +1,58 @@
+"""`ci_build history INDEX --tests` on a folder."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from promotion.dirbucket import DirBucket
+from promotion.gates.device.results import TestResult, TestVerdict
+from promotion.testruns import Run, record
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Path:
+    folder = tmp_path / "bucket"
+    runs = [
+        Run(
+            evidence=f"{number:064x}", set_digest="d" * 64, platform="rocm", family=family, jax="0.10.2", rocm="7.2.0",
+            suite="smoke", finished=f"2026-01-0{number}T00:00:00Z",
+        )
+        for number, family in ((1, "gfx94X-dcgpu"), (2, "gfx1151"))
+    ]  # fmt: skip
+    verdicts = {"a_test.py::test_x[1]": TestVerdict.FLAKY, "b_test.py::test_y": TestVerdict.PASSED}
+    results = [
+        TestResult(id=name, file=name.partition("::")[0], verdict=verdict, seconds=1.25, attempts=1)
+        for name, verdict in verdicts.items()
+    ]
+    record(DirBucket(folder), "gfx94X-dcgpu", [(run, results) for run in runs])
+    return folder
+
+
+def ci_build(*words: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "build/ci_build", "history", "gfx94X-dcgpu", *words]
+    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_the_history_of_tests(bucket: Path) -> None:
+    done = ci_build("--tests", "--bucket", str(bucket))
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[1] for line in done.stdout.splitlines() if "_test.py" in line] == [
+        "a_test.py::test_x[1]",
+        "b_test.py::test_y",
+    ] * 2
+    done = ci_build("--tests=a_test.py::*[1]", "--family", "gfx1151", "--json", "--bucket", str(bucket))
+    (found,) = json.loads(done.stdout)
+    assert (found["verdict"], found["seconds"], found["run"]["finished"]) == ("flaky", 1.25, "2026-01-02T00:00:00Z")
+
+
+def test_options_without_an_effect_are_refused(bucket: Path) -> None:
+    done = ci_build("--family", "gfx1151", "--bucket", str(bucket))
+    assert done.returncode != 0
+    assert "--family and --limit are of the history of tests" in done.stderr
