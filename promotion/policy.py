@@ -16,6 +16,7 @@ from ci_build.targets import lists
 from promotion.attestations import AttestationRule, parse_rule
 from promotion.bypass import Bypass, parse_bypasses
 from promotion.evidence import ANY
+from promotion.families import FAMILIES_FILE, load_families
 from promotion.signing import public_key
 
 POLICY_FILE = Path(__file__).with_name("policy.toml")
@@ -131,8 +132,10 @@ def at_least(tier: Tier | None, asked: Tier) -> bool:
     return tier is not None and _TIERS.index(tier) >= _TIERS.index(asked)
 
 
-def load_policy(index: str, *, channel: str = LOCAL, file: Path = POLICY_FILE) -> Policy:
-    """Read the policy for an index.
+def load_policy(
+    index: str, *, channel: str = LOCAL, file: Path = POLICY_FILE, families: Path = FAMILIES_FILE
+) -> Policy:
+    """Read the policy for an index, with the bypasses of families whose machines are away.
 
     Raises:
         RequestError: no such channel, or a field that is missing, unknown or of the wrong kind.
@@ -149,7 +152,11 @@ def load_policy(index: str, *, channel: str = LOCAL, file: Path = POLICY_FILE) -
             channel=channel,
             sha256=hashlib.sha256(data).hexdigest(),
             edition=edition,
-            bypasses=tuple(entry for entry in bypasses if (entry.channel, entry.index) == (channel, index)),
+            bypasses=tuple(
+                entry
+                for entry in (*bypasses, *load_families(families).bypasses)
+                if (entry.channel, entry.index) == (channel, index)
+            ),
             void=void,
             **_parsed(values),
         )

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from ci_build.errors import RequestError
 from ci_build.targets import load_table
 from promotion.families import FAMILIES_FILE, Families, When, draw, job_matrix, load_families
+from promotion.policy import load_policy
 
 OCCASIONS = "".join(
     f'[when.{name}]\nsize = "{size}"\nshards = {shards}\nmulti = {multi}\nminutes = 60\n'
@@ -109,6 +110,18 @@ def test_a_bypass_of_a_family_is_one_of_the_policy(tmp_path: Path) -> None:
     assert bypass.covers("device", "gfx1151")
     assert not bypass.covers("device", "gfx1150")
     assert not bypass.covers("inspection", "gfx1151")
+
+
+def test_the_policy_knows_the_bypasses_of_families(tmp_path: Path) -> None:
+    families(tmp_path, family("gfx1151") + BYPASS)
+    file = tmp_path / "families.toml"
+    (bypass,) = load_policy("gfx1151", channel="nightly", families=file).bypasses
+    assert bypass.reason == "the machine is away"
+    assert load_policy("gfx1151", channel="release", families=file).bypasses == ()
+    assert load_policy("gfx1150", channel="nightly", families=file).bypasses == ()
+    file.write_text("schema = 7\n")
+    with pytest.raises(RequestError, match=r"families\.toml cannot be used"):
+        load_policy("gfx1151", channel="nightly", families=file)
 
 
 THREE = family("gfx942") + family("gfx950", when="postsubmit") + family("gfx1151", when="nightly", single={})
