@@ -9,57 +9,70 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ci_build import options
-from ci_build.errors import InputError, NoContainerEngineError, RequestError
+from ci_build import options, sourcing
+from ci_build.errors import InputError, RequestError
 from ci_build.model import BuildRequest, Payload
 from ci_build.report import Reporter
-from ci_build.runner import HostRunner, render, which
+from ci_build.runner import HostRunner, render
+from ci_build.sourcing import Prepared
 from ci_build.units import human
 
 if TYPE_CHECKING:
     from ci_build.execute import Made
     from ci_build.plan import BuildPlan
-    from ci_build.rocm.source import Asked
-
-_ENGINES = ("docker", "podman")
+    from ci_build.rocm.source import Asked, Rocm
 
 
-def make_plan(settings: options.Settings, reporter: Reporter, *tables: str) -> BuildPlan:
-    """Options -> plan, with warnings on the way.
+def make_plan(settings: options.Settings, reporter: Reporter, runner: HostRunner, *tables: str) -> Prepared:
+    """Options -> plan, with warnings on the way; what a build from source needs is there afterwards.
 
     Raises:
         NoContainerEngineError: a build from source was asked for and no engine is there.
         InputError: there is no readable ROCm or manifest where it should be.
+        MachineError: a build on this machine itself was asked for and it lacks what that needs.
     """
     from ci_build import plan, targets, therock
 
+    from_source = settings.get("payload", *tables).value == Payload.SOURCE
     asked = therock.find_source(settings, reporter, *tables)
-    if asked is not None and settings.get("payload", *tables).value == Payload.SOURCE:
+    if asked is not None and from_source:
         therock.suggest(settings, asked)
+    if from_source:
+        sourcing.suggest(settings)
     request, warnings = options.build_request(settings, *tables)
     for text in warnings:
         reporter.warning(text)
-    rocm = b"" if asked is None else _rocm(settings, therock.for_request(asked, request), reporter, *tables)
-    if request.payload is Payload.SOURCE:
-        _refuse_source()
+    rocm = None if asked is None else _rocm(settings, therock.for_request(asked, request), reporter, *tables)
     for finding in targets.warnings_for(request.targets or ()):
         reporter.warning(f"{finding.message} {finding.remedy}")
-    manifest = rocm or _rocm_manifest(settings, request, reporter)
+    manifest = _dumped(rocm) or _rocm_manifest(settings, request, reporter)
     digest = hashlib.sha256(manifest).hexdigest() if manifest else ""
-    return plan.make_plan(replace(request, rocm_manifest=digest), rocm_manifest=manifest)
+    request = replace(request, rocm_manifest=digest)
+    if request.payload is Payload.PUBLISHED:
+        return Prepared(plan=plan.make_plan(request, rocm_manifest=manifest))
+    if asked is None:
+        raise RequestError(
+            "A build from source needs a ROCm.", hint="Give --therock-path or --therock, or take --payload=published."
+        )
+    return sourcing.prepare(settings, request, reporter, runner, asked, rocm, manifest, *tables)
 
 
-def _rocm(settings: options.Settings, asked: Asked, reporter: Reporter, *tables: str) -> bytes:
-    """The manifest of a ROCm that is fetched, verified and locked; in a dry run only its name is looked at."""
+def _rocm(settings: options.Settings, asked: Asked, reporter: Reporter, *tables: str) -> Rocm | None:
+    """A ROCm that is fetched, verified and locked; in a dry run only its name is looked at, and None is returned."""
     from ci_build import therock
     from ci_build.rocm.source import check_name
-    from ci_build.wheel.manifest import dump_manifest
 
     check_name(asked, therock.gfx_names())
     if settings.flag("dry_run"):
         reporter.line(f"would fetch what is missing of {asked.source}, verify it and lock it in {asked.lock}")
-        return b""
-    return dump_manifest(therock.obtain_rocm(settings, reporter, asked, *tables).facts.manifest)
+        return None
+    return therock.obtain_rocm(settings, reporter, asked, *tables)
+
+
+def _dumped(rocm: Rocm | None) -> bytes:
+    from ci_build.wheel.manifest import dump_manifest
+
+    return b"" if rocm is None else dump_manifest(rocm.facts.manifest)
 
 
 def _rocm_manifest(settings: options.Settings, request: BuildRequest, reporter: Reporter) -> bytes:
@@ -90,24 +103,12 @@ def _rocm_manifest(settings: options.Settings, request: BuildRequest, reporter: 
     return dump_manifest(manifest)
 
 
-def _refuse_source() -> None:
-    if not any(which(engine) for engine in _ENGINES):
-        raise NoContainerEngineError(
-            "A build from source runs in a container, and neither docker nor podman is on PATH.",
-            hint="Install Docker, or take the native code of published wheels with --payload=published.",
-        )
-    raise RequestError(
-        "Building native code from source is not implemented yet.",
-        hint="Take the native code of published wheels with --payload=published.",
-    )
-
-
 def dist_wheels(
     settings: options.Settings, reporter: Reporter, runner: HostRunner, *tables: str, afterwards: Sequence[str] = ()
 ) -> Made | None:
     """Make the set; with `--dry-run` print the plan, and what the caller does afterwards, and return None."""
-    plan = make_plan(settings, reporter, *tables)
-    out = out_dir(settings, *tables)
+    prepared = make_plan(settings, reporter, runner, *tables)
+    plan, out = prepared.plan, out_dir(settings, *tables)
     if settings.flag("dry_run"):
         lines = [*plan_lines(plan, out), *afterwards]
         print(json.dumps({"plan": lines}, indent=2) if settings.flag("json") else "\n".join(lines))  # noqa: T201
@@ -115,7 +116,8 @@ def dist_wheels(
     from ci_build.execute import execute
 
     with reporter.group(f"dist_wheels: {plan.version} for {_targets(plan)}"):
-        made = execute(plan, out=out, cache=options.cache_dir(settings), runner=runner, progress=reporter)
+        cache, native = options.cache_dir(settings), prepared.native
+        made = execute(plan, out=out, cache=cache, runner=runner, progress=reporter, native=native)
     for name, findings in made.findings.items():
         for finding in findings:
             reporter.finding(finding, name)
@@ -136,8 +138,10 @@ def plan_lines(plan: BuildPlan, out: Path) -> Iterator[str]:
         yield f"{stage.name}:"
         for step in stage.steps:
             yield f"  {step.what}"
-            if step.argv:
-                yield f"    $ {render(step.argv)}"
+            if step.build is not None:
+                yield f"    in {step.build.cwd}, wheel into {step.build.output}"
+            env = step.build.env if step.build else {}
+            yield from (f"    $ {render(argv, env)}" for argv in step.commands)
             if step.recipe is not None:
                 recipe = step.recipe
                 yield f"    version {recipe.version}, platform {recipe.platform_tag}, strip {recipe.strip}"

@@ -13,6 +13,7 @@ from pathlib import Path
 from ci_build import setfiles
 from ci_build.errors import BusyError, FatbinError, InputError, RequestError, WheelSetError
 from ci_build.model import BuildRequest, Finding, Progress, Wheel, WheelSet, to_json
+from ci_build.native import Native
 from ci_build.payload.published import InputStore, LineRunner, Resolved, resolve
 from ci_build.plan import BuildPlan, Effect, Step
 from ci_build.store import FinishedStep, StepStore, step_key, sweep, tool_versions
@@ -59,10 +60,15 @@ def up_to_date(plan: BuildPlan, out: Path) -> Made | None:
     return Made(wheel_set=wheel_set, folder=out, up_to_date=True, seconds={}, findings={}, saved={})
 
 
-def execute(plan: BuildPlan, *, out: Path, cache: Path, runner: LineRunner, progress: Progress) -> Made:
+def execute(
+    plan: BuildPlan, *, out: Path, cache: Path, runner: LineRunner, progress: Progress, native: Native | None = None
+) -> Made:
     """Carry out a plan.
 
     The set appears in `out` whole, in place of the one before it, or not at all.
+
+    Args:
+        native: carries out what compiles; a plan with published wheels has nothing of it.
 
     Raises:
         RequestError: `out` holds something that is not a wheel set.
@@ -76,7 +82,7 @@ def execute(plan: BuildPlan, *, out: Path, cache: Path, runner: LineRunner, prog
     try:
         with FileLock(out.parent / f".{out.name}.lock", timeout=0):
             sweep_beside(out)
-            return up_to_date(plan, out) or _Run(plan, out, cache, runner, progress).run()
+            return up_to_date(plan, out) or _Run(plan, out, cache, runner, progress, native).run()
     except Timeout as error:
         raise BusyError(f"Another run works on {out}.", hint="Wait for it, or give another --out.") from error
 
@@ -120,11 +126,20 @@ def take_place(fresh: Path, out: Path, old: Path) -> None:
 class _Run:
     """One execution of one plan."""
 
-    def __init__(self, plan: BuildPlan, out: Path, cache: Path, runner: LineRunner, progress: Progress) -> None:
-        self.plan, self.out, self.runner, self.progress = plan, out, runner, progress
+    def __init__(
+        self,
+        plan: BuildPlan,
+        out: Path,
+        cache: Path,
+        runner: LineRunner,
+        progress: Progress,
+        native: Native | None = None,
+    ) -> None:
+        self.plan, self.out, self.runner, self.progress, self.native = plan, out, runner, progress, native
         self.cache, self.inputs, self.steps = cache, InputStore(cache / "inputs"), StepStore(cache / "steps")
         self.tools = tool_versions()
         self.resolved: dict[str, tuple[Resolved, ...]] = {}
+        self.built: dict[tuple[str, str], Resolved] = {}
         self.done: list[FinishedStep] = []
         self.seconds: dict[str, float] = {}
         self.findings: dict[str, tuple[Finding, ...]] = {}
@@ -153,14 +168,24 @@ class _Run:
                 self.resolved[step.python] = resolve(self.plan.request, step.python, self.runner)
             case Effect.FETCH:
                 self._fetch(step)
+            case Effect.CHECKOUT:
+                assert self.native is not None
+                assert step.checkout is not None
+                self.native.checkout(*step.checkout)
+            case Effect.BUILD:
+                assert self.native is not None
+                assert step.build is not None
+                self.built[step.project, step.python] = self.native.build(step.build, self.inputs)
             case Effect.REPAIR | Effect.TAKE:
                 self._make_wheel(step)
             case Effect.WRITE:
                 self.progress.step(step.what)
 
     def _wanted(self, python: str) -> list[Resolved]:
-        """The distributions of one Python that go into the set."""
-        projects = {step.project for stage in self.plan.stages for step in stage.steps if step.project}
+        """The distributions of one Python that go into the set as they are fetched."""
+        steps = [step for stage in self.plan.stages for step in stage.steps]
+        built = {step.project for step in steps if step.effect is Effect.BUILD}
+        projects = {step.project for step in steps if step.project} - built
         return [item for item in self.resolved[python] if item.name in projects]
 
     def _fetch(self, step: Step) -> None:
@@ -170,7 +195,9 @@ class _Run:
             self.inputs.fetch(missing, step.python, self.runner, self.progress.advance)
 
     def _input(self, step: Step) -> Resolved:
-        """The input of a step; one that serves all Pythons must be the same file for each."""
+        """The input of a step: what was built for it, else a fetched file, the same for each Python that it serves."""
+        if built := self.built.get((step.project, step.python)):
+            return built
         pythons = [step.python] if step.python else list(self.plan.request.python_versions)
         found = {item for python in pythons for item in self._wanted(python) if item.name == step.project}
         if len(found) != 1:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ci_build.errors import RequestError, WheelSetError
+from ci_build.source_request import SourceRequest
 
 SCHEMA_VERSION = 1
 """Version of the `wheels.json` format."""
@@ -132,6 +133,7 @@ class BuildRequest:
         post_release: N of `.postN`, or None.
         strip: move symbol tables into separate debug files.
         rocm_manifest: sha256 of the manifest of the ROCm that the set carries; empty when it carries none.
+        source: what a build from source is asked for beside that; None with published wheels.
     """
 
     payload: Payload
@@ -143,6 +145,7 @@ class BuildRequest:
     post_release: int | None = None
     strip: bool = True
     rocm_manifest: str = ""
+    source: SourceRequest | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

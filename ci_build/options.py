@@ -21,6 +21,7 @@ import click
 
 from ci_build.errors import RequestError
 from ci_build.model import BuildRequest, Payload, RocmVersion
+from ci_build.source_options import SOURCE_OPTIONS, source_request
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _ENV_PREFIX = "CI_BUILD_"
@@ -66,8 +67,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--cache-limit",), {"metavar": "SIZE", "help": "Size that the ROCms in the cache may have, such as 60GB."}),
     (("--rocm-build-job",), {"metavar": "NAME", "help": "ROCm of a source build: an internal build job."}),
     (("--rocm-build-num",), {"metavar": "N", "help": "Number of that job's build."}),
-    (("--xla-source-dir",), {"metavar": "DIR", "help": "XLA checkout for a source build."}),
-    (("--jax-source-dir",), {"metavar": "DIR", "help": "jax checkout for a source build; also builds jaxlib."}),
+    *SOURCE_OPTIONS,
     (("--base-docker",), {"metavar": "IMAGE", "help": "Base image of a source build."}),
     (("--builder-image", "-b"), {"metavar": "IMAGE|search", "help": "Builder image of a source build."}),
     (("--image-registry",), {"metavar": "HOST[/PATH]", "help": "Registry that images are pulled from and pushed to."}),
@@ -75,7 +75,6 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--container-network",), {"metavar": "NAME", "help": "Network of a container: host, none or a name."}),
     (("--container-memory",), {"metavar": "SIZE", "help": "Memory that a container may use, such as 64g."}),
     (("--container-shm-size",), {"metavar": "SIZE", "help": "Size of /dev/shm in a container, such as 64g."}),
-    (("--rbe",), {"is_flag": True, "default": None, "help": "Build on remote executors."}),
     (("--rocm-manifest",), {"metavar": "FILE|DIR", "help": "What the ROCm exports: `rocm manifest` or its tree."}),
     (("--out",), {"metavar": "DIR", "help": "Folder for the wheel set."}),
     (("--cache-dir",), {"metavar": "DIR", "help": "Folder for fetched inputs and finished steps."}),
@@ -87,11 +86,9 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
 REFUSED_WITH_PUBLISHED = (
     "rocm_build_job",
     "rocm_build_num",
-    "xla_source_dir",
-    "jax_source_dir",
     "base_docker",
     "builder_image",
-    "rbe",
+    *(words[-1].lstrip("-").replace("-", "_") for words, _ in SOURCE_OPTIONS),
 )
 """Options of a source build that contradict `--payload=published`."""
 
@@ -276,15 +273,22 @@ def build_request(settings: Settings, *tables: str) -> tuple[BuildRequest, tuple
         if payload is Payload.PUBLISHED and settings.given(name)
     )
     spec = _text(settings.get("targets", *tables))
+    jax_version, pythons = _version(settings.get("jax_version", *tables)), _pythons(settings, tables)
+    source = source_request(settings, jax_version, *tables) if payload is Payload.SOURCE else None
+    # What a build from source holds is what it is told to: there is no other list that `all` could mean.
+    wanted = None if is_all(spec) and source is None else expand(spec)
+    if source is not None and source.one_target:
+        wanted, pythons = (wanted or ())[:1], pythons[:1]
     request = BuildRequest(
         payload=payload,
-        jax_version=_version(settings.get("jax_version", *tables)),
+        jax_version=jax_version,
         rocm_version=RocmVersion(text=str(rocm.value)),
-        python_versions=_pythons(settings, tables),
-        targets=None if is_all(spec) else expand(spec),
+        python_versions=pythons,
+        targets=wanted,
         rocm_version_extra=not settings.flag("no_rocm_version_extra"),
         post_release=_positive(settings.get("wheel_post_release")),
         strip=not settings.flag("no_strip"),
+        source=source,
     )
     return request, warnings
 

@@ -6,8 +6,11 @@ import enum
 from dataclasses import dataclass
 
 from ci_build import targets, versions
-from ci_build.model import BuildRequest
+from ci_build.model import BuildRequest, Payload
 from ci_build.payload import published
+from ci_build.payload.gitsource import fetch_commands
+from ci_build.payload.source import IN_CONTAINER, BuildCommand, Places, build_commands, jaxlib_version, source_of
+from ci_build.source_request import Checkout
 from ci_build.wheel.manifest import ROCM_MANIFEST
 from ci_build.wheel.repair_plan import RepairPlan
 from pjrt import recipe as pjrt_recipe
@@ -19,6 +22,8 @@ class Effect(enum.StrEnum):
 
     RESOLVE = "resolve"
     FETCH = "fetch"
+    CHECKOUT = "checkout"
+    BUILD = "build"
     REPAIR = "repair"
     TAKE = "take"
     WRITE = "write"
@@ -32,16 +37,20 @@ class Step:
         what: a line for people.
         project: normalised name of the distribution it is about, or empty.
         python: the Python it is for; empty when it serves all.
-        argv: the command, where a process does it.
+        commands: what processes do of it, in order.
         recipe: what a repair changes.
+        checkout: the source tree that it brings, and where.
+        build: the wheel that it builds.
     """
 
     what: str
     effect: Effect
     project: str = ""
     python: str = ""
-    argv: tuple[str, ...] = ()
+    commands: tuple[tuple[str, ...], ...] = ()
     recipe: RepairPlan | None = None
+    checkout: tuple[Checkout, str] | None = None
+    build: BuildCommand | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,22 +81,89 @@ class BuildPlan:
     rocm_manifest: bytes = b""
 
 
-def make_plan(request: BuildRequest, *, rocm_manifest: bytes = b"") -> BuildPlan:
-    """Lay out the work of a request with the published payload, and of the manifest that its set carries."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceLayout:
+    """Where a build from source finds and puts things.
+
+    Attributes:
+        places: as the commands of the build see them.
+        checkouts: folder of this machine for source trees that are fetched.
+    """
+
+    places: Places = IN_CONTAINER
+    checkouts: str = "sources"
+
+    def folder(self, checkout: Checkout) -> str:
+        """Where a source tree lies on this machine."""
+        return checkout.folder or f"{self.checkouts}/{checkout.name}-{checkout.commit}"
+
+
+def make_plan(request: BuildRequest, *, rocm_manifest: bytes = b"", layout: SourceLayout = SourceLayout()) -> BuildPlan:
+    """Lay out the work of a request, and of the manifest that its set carries.
+
+    Args:
+        layout: for a request with sources.
+
+    Raises:
+        RequestError: the sources cannot do what was asked for.
+    """
     version = versions.wheel_version(
         request.jax_version,
         rocm=request.rocm_version if request.rocm_version_extra else None,
         post=request.post_release,
         variant=versions.variant_label(request.targets, stripped=request.strip),
     )
+    native = (_checkout(request, layout), _build(request, version, layout)) if request.payload is Payload.SOURCE else ()
     return BuildPlan(
         request=request,
         version=version,
         index=targets.MULTI_ARCH if request.targets is None else targets.family_of(request.targets),
         pins=(("jax", published.jax_release(request.jax_version)),),
-        stages=(_resolve(request), _fetch(request), _repair(request, version), _take(request), _write(request)),
+        stages=(
+            _resolve(request),
+            _fetch(request),
+            *native,
+            _repair(request, version),
+            _take(request),
+            _write(request),
+        ),
         rocm_manifest=rocm_manifest,
     )
+
+
+def _checkout(request: BuildRequest, layout: SourceLayout) -> Stage:
+    steps = []
+    for checkout in source_of(request).sources:
+        folder = layout.folder(checkout)
+        what = f"{checkout.name} at {checkout.commit} in {folder}"
+        commands = fetch_commands(checkout, folder) if checkout.url else ()
+        steps.append(
+            Step(
+                what=f"{'fetch' if checkout.url else 'use'} {what}",
+                effect=Effect.CHECKOUT,
+                commands=commands,
+                checkout=(checkout, folder),
+            )
+        )
+    return Stage(name="sources", steps=tuple(steps))
+
+
+def _build(request: BuildRequest, version: str, layout: SourceLayout) -> Stage:
+    steps, owes = [], []
+    for command in build_commands(request, version, layout.places):
+        python = f" for Python {command.python}" if command.python else ""
+        steps.append(
+            Step(
+                what=f"build {command.project}{python}",
+                effect=Effect.BUILD,
+                project=command.project,
+                python=command.python,
+                commands=(command.argv,),
+                build=command,
+            )
+        )
+        owes.append(f"{command.project}=={command.versions[0]}" + (f" ({command.python})" if command.python else ""))
+    return Stage(name="build", steps=tuple(steps), owes=tuple(owes))
 
 
 def _resolve(request: BuildRequest) -> Stage:
@@ -96,7 +172,7 @@ def _resolve(request: BuildRequest) -> Stage:
             what=f"resolve {', '.join(published.requirements(request))} for Python {python}",
             effect=Effect.RESOLVE,
             python=python,
-            argv=published.resolve_argv(request, python),
+            commands=(published.resolve_argv(request, python),),
         )
         for python in request.python_versions
     )
@@ -133,7 +209,8 @@ def _repair(request: BuildRequest, version: str) -> Stage:
 
 
 def _take(request: BuildRequest) -> Stage:
-    base = published.jax_release(request.jax_version)
+    built = request.source is not None and request.source.jaxlib
+    base = jaxlib_version(request) if built else published.jax_release(request.jax_version)
     steps = tuple(
         Step(
             what=f"take jaxlib {base} for Python {python} as it is", effect=Effect.TAKE, project="jaxlib", python=python

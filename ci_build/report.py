@@ -95,6 +95,15 @@ class Reporter:
             self._last = time.monotonic()
             self.line(f"  {self._step}: {human(done)} of {human(total)}")
 
+    def count(self, done: int, total: int, what: str) -> None:
+        """So many actions of so many are done in the current step, and what goes on; both numbers may grow."""
+        text = f"{done:,} of {total:,} actions"
+        if self._live is not None and self._task is not None:
+            self._live.update(self._task, completed=done, total=total or None, amount=text)
+        elif time.monotonic() - self._last > _PLAIN_INTERVAL:
+            self._last = time.monotonic()
+            self.line(f"  {self._step}: {text}{'; ' + what if what else ''}")
+
     @contextmanager
     def group(self, title: str) -> Iterator[None]:
         """A part of the work with a title; timed, collapsible in CI, live on a terminal."""

@@ -82,6 +82,7 @@ def build_info(kind: versions.Kind, request: BuildRequest, version: str) -> dict
         "rocm_sonames": sorted(layouts.allowed_sonames(request.rocm_version)),
         "runpath": layouts.runpath(kind, request.targets),
         "stripped": request.strip,
+        **({"sources": request.source.stamps()} if request.source else {}),
     }
 
 

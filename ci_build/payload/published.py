@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from ci_build.errors import InputError, ProcessError
-from ci_build.model import BuildRequest, Completed, InputFile
+from ci_build.model import BuildRequest, Completed, InputFile, Payload
 from ci_build.versions import package_name
 
 _PROGRESS = "Progress "
@@ -64,12 +64,14 @@ def jax_release(version: str) -> str:
 
 
 def requirements(request: BuildRequest) -> tuple[str, ...]:
-    """Exact requirements of the published set: jax, jaxlib, plugin and pjrt."""
+    """Exact requirements of the published set: jax, jaxlib, plugin and pjrt; the last two only if they are taken."""
     major = request.rocm_version.major
     base = jax_release(request.jax_version)
+    around = (f"jax=={base}", f"jaxlib=={base}")
+    if request.payload is Payload.SOURCE:
+        return around
     return (
-        f"jax=={base}",
-        f"jaxlib=={base}",
+        *around,
         f"{package_name('plugin', major)}=={request.jax_version}",
         f"{package_name('pjrt', major)}=={request.jax_version}",
     )
@@ -198,6 +200,20 @@ class InputStore:
                     )
                 self.path(item).parent.mkdir(exist_ok=True)
                 came.rename(self.path(item))
+
+    def adopt(self, item: Resolved, path: Path) -> None:
+        """Take in a file that was made here; it is moved or copied, and appears whole."""
+        import shutil
+        import tempfile
+
+        self._root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="adopt-", dir=self._root) as name:
+            fresh = Path(name) / item.filename
+            shutil.copyfile(path, fresh)
+            if file_sha256(fresh) != item.sha256:
+                raise InputError(f"{path} was changed while it was copied.", hint="Run the same command again.")
+            self.path(item).parent.mkdir(exist_ok=True)
+            fresh.replace(self.path(item))
 
     def was_checked(self, item: Resolved, by: str) -> bool:
         """Whether `check_done` was said of these bytes by the same program; `has` makes sure that they are the same."""

@@ -110,7 +110,10 @@ def test_what_is_allowed_is_not_named(source: str) -> None:
     [
         ("chain", {"runner", "rocm", "wheel", "report"}),
         ("beside", set()),
-        ("promotion-imports", {"model", "errors", "units", "targets", "layouts", "report", "runner", "wheel"}),
+        (
+            "promotion-imports",
+            {"model", "source_request", "errors", "units", "targets", "layouts", "report", "runner", "wheel"},
+        ),
         ("promotion-imported", set()),
     ],
 )

@@ -157,7 +157,8 @@ def test_every_field_of_the_request_follows_an_option() -> None:
     )
     same = [name for name in BuildRequest.__slots__ if getattr(base, name) == getattr(changed, name)]
     # The manifest's digest is put in by `build.make_plan`, which reads the file.
-    assert same == ["payload", "rocm_manifest"]
+    # What a build from source is asked for is in tests/unit/test_source_options.py.
+    assert same == ["payload", "rocm_manifest", "source"]
 
 
 @pytest.mark.parametrize(

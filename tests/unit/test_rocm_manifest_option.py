@@ -13,6 +13,7 @@ from ci_build.errors import CiBuildError, InputError, RequestError
 from ci_build.model import load_wheel_set
 from ci_build.plan import BuildPlan
 from ci_build.report import Reporter
+from ci_build.runner import HostRunner
 from ci_build.wheel.manifest import ROCM_MANIFEST, Library, Manifest, dump_manifest
 from tests.made_rocm import make_rocm
 from tests.tiny_elf import TinySymbol, tiny_elf
@@ -27,7 +28,7 @@ MANIFEST = Manifest(
 
 def plan(**given: object) -> BuildPlan:
     settings = options.Settings({"payload": "published", "rocm_version": "7.2.0", **given}, {}, {})
-    return build.make_plan(settings, Reporter(terminal=False), "build")
+    return build.make_plan(settings, Reporter(terminal=False), HostRunner({}), "build").plan
 
 
 def tree(folder: Path, version: str) -> Path:
@@ -76,7 +77,8 @@ def test_the_environment_may_name_it(tmp_path: Path) -> None:
     (tmp_path / "rocm.json").write_bytes(dump_manifest(MANIFEST))
     environ = {"CI_BUILD_ROCM_MANIFEST": str(tmp_path / "rocm.json")}
     settings = options.Settings({"payload": "published", "rocm_version": "7.2.0"}, {}, environ)
-    assert build.make_plan(settings, Reporter(terminal=False), "build").rocm_manifest == dump_manifest(MANIFEST)
+    made = build.make_plan(settings, Reporter(terminal=False), HostRunner({}), "build").plan
+    assert made.rocm_manifest == dump_manifest(MANIFEST)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,121 @@
+"""The container that a build from source runs in: its image, its mounts, and the tools that it has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ci_build.container import ContainerRunner, ContainerSpec, Mount
+from ci_build.engine import Engine
+from ci_build.errors import MachineError, RequestError
+from ci_build.model import BuildRequest, Progress
+from ci_build.payload.source import Places, source_of
+from ci_build.plan import SourceLayout
+from ci_build.runner import HostRunner
+from ci_build.source_request import Compiler
+
+_CLANG = re.compile(r"/usr/lib/llvm-(\d+)/bin/clang")
+_LOOK_INTO = ("/usr/lib", "/usr/local/bin", "/opt/python", "/opt/rh")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuilderImage:
+    """The image that a build runs in.
+
+    Attributes:
+        digest: `sha256:` and 64 hexadecimal digits: the image's id, by which it is run.
+    """
+
+    name: str
+    digest: str
+
+
+def builder_of(request: BuildRequest, engine: Engine, runner: HostRunner, progress: Progress) -> BuilderImage:
+    """The builder image that was asked for, which has to be there.
+
+    Raises:
+        RequestError: it is not there.
+    """
+    name = source_of(request).container.image
+    if not name or name == "search":
+        raise RequestError("There is no builder image yet.", hint="Name one with --builder-image.")
+    progress.step(f"look for the image {name}")
+    done = runner.run((engine.program, "image", "inspect", "--format", "{{.Id}}", name), check=False)
+    digest = done.stdout.strip()
+    if re.fullmatch(r"[0-9a-f]{64}", digest):  # podman leaves the algorithm out
+        digest = f"sha256:{digest}"
+    if done.returncode or re.fullmatch(r"sha256:[0-9a-f]{64}", digest) is None:
+        raise RequestError(f"There is no image {name} here.", hint=f"`{engine.name} pull` it, or name another one.")
+    return BuilderImage(name=name, digest=digest)
+
+
+def make_mounts(request: BuildRequest, layout: SourceLayout, rocm: Path, cache: Path, work: Path) -> tuple[Mount, ...]:
+    """What the build sees of this machine; the folders that it writes to are made.
+
+    The ROCm cannot be written to. A source tree can: build.py keeps its options and Bazel its links in there.
+    """
+    source, places = source_of(request), layout.places
+    # Folders that a daemon of root's would make belong to root.
+    for folder in (work, cache / "bazel", Path(source.cache.disk or work), Path(layout.checkouts)):
+        folder.mkdir(parents=True, exist_ok=True)
+    mounts = [
+        Mount(rocm.resolve(), places.rocm),
+        Mount(work, places.out, writable=True),
+        Mount(cache / "bazel", places.cache, writable=True),
+    ]
+    mounts += [
+        Mount(Path(layout.folder(checkout)), places.sources[checkout.name], writable=True)
+        for checkout in source.sources
+    ]
+    if source.cache.disk:
+        mounts.append(Mount(Path(source.cache.disk), places.disk_cache, writable=True))
+    if source.remote is not None:
+        files = (
+            (source.remote.cert, places.cert),
+            (source.remote.key, places.key),
+            (source.remote.bazelrc, places.bazelrc),
+        )
+        mounts += [Mount(Path(path), target) for path, target in files if path]
+    return tuple(mounts)
+
+
+def find_tools(request: BuildRequest, places: Places, inside: ContainerRunner) -> Places:
+    """Where the image has its clang, and that it has all that the build needs.
+
+    Raises:
+        MachineError: everything that is missing.
+    """
+    done = inside.run(("find", *_LOOK_INTO, "-maxdepth", "6", "-name", "[bcgp]*", "!", "-type", "d"), check=False)
+    there = set(done.stdout.splitlines())
+    source = source_of(request)
+    clangs = sorted((int(found[1]), path) for path in there if (found := _CLANG.fullmatch(path)))
+    clang = source.clang or (clangs[-1][1] if clangs else "")
+    needed = [places.bazel, *(places.python(python) for python in request.python_versions)]
+    missing = [path for path in needed if path not in there]
+    if not clang:
+        missing.append("a clang below /usr/lib/llvm-*")
+    if source.compiler is Compiler.GCC and places.gcc not in there:
+        missing.append(places.gcc)
+    if missing:
+        raise MachineError(
+            f"The builder image {inside.spec.image} lacks {', '.join(missing)}.",
+            hint="Name another one with --builder-image, or other --python-versions.",
+        )
+    return replace(places, clang=clang)
+
+
+def spec_values(spec: ContainerSpec) -> dict[str, Any]:
+    """A specification as JSON values."""
+    body = asdict(spec)
+    body["mounts"] = [{**mount, "source": str(mount["source"])} for mount in body["mounts"]]
+    return body
+
+
+def load_spec(body: Mapping[str, Any]) -> ContainerSpec:
+    """The specification of such values; KeyError or TypeError when they are of another version."""
+    mounts = tuple(Mount(**{**mount, "source": Path(mount["source"])}) for mount in body["mounts"])
+    lists = {name: tuple(body[name]) for name in ("devices", "groups", "capabilities", "security", "temporary")}
+    return ContainerSpec(**{**body, **lists, "mounts": mounts})

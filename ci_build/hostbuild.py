@@ -1,0 +1,93 @@
+"""A build from source on this machine itself, without a container: where its tools are, and which are missing."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from ci_build.errors import MachineError
+from ci_build.model import BuildRequest
+from ci_build.payload.pins import interface_for
+from ci_build.payload.source import Places, source_of
+from ci_build.runner import HostRunner, which
+from ci_build.source_request import Compiler, SourceRequest
+
+_CLANG = re.compile(r"llvm-(\d+)")
+_ROCM_PROGRAMS = ("bin/hipcc", "llvm/bin/clang", "lib/llvm/bin/clang")
+_NOT_FOUND = "not-found"
+
+
+def host_places(source: SourceRequest, cache: Path, rocm: str) -> Places:
+    """Where this machine has everything; a program that it does not have is called not-found."""
+    folders = {checkout.name: checkout.folder or str(cache / "sources" / f"{checkout.name}-{checkout.commit}")
+               for checkout in source.sources}  # fmt: skip
+    remote = source.remote
+    return Places(
+        rocm=rocm,
+        sources=folders,
+        cache=str(cache / "bazel"),
+        disk_cache=source.cache.disk,
+        out=str(cache / "builds" / "out"),
+        bazel=which("bazel") or which("bazelisk") or _NOT_FOUND,
+        clang=source.clang or newest_clang(Path("/usr/lib")) or which("clang") or _NOT_FOUND,
+        gcc=which("gcc") or _NOT_FOUND,
+        pythons=dict.fromkeys(("3.11", "3.12", "3.13", "3.14"), sys.executable),
+        cert=remote.cert if remote else "",
+        key=remote.key if remote else "",
+        bazelrc=remote.bazelrc if remote else "",
+        home=str(Path.home()),
+    )
+
+
+def newest_clang(libraries: Path) -> str:
+    """The clang of the newest LLVM below a folder such as /usr/lib, by number and not by name; empty for none."""
+    found = [
+        (int(number[1]), str(path / "bin" / "clang"))
+        for path in libraries.glob("llvm-*")
+        if (number := _CLANG.fullmatch(path.name)) and (path / "bin" / "clang").exists()
+    ]
+    return max(found, default=(0, ""))[1]
+
+
+def missing(request: BuildRequest, places: Places) -> tuple[str, ...]:
+    """Everything that this machine lacks for a build; a clause for each."""
+    return tuple(_missing(request, places))
+
+
+def _missing(request: BuildRequest, places: Places) -> Iterator[str]:
+    source = source_of(request)
+    if platform.system() != "Linux" or platform.machine() not in ("x86_64", "aarch64"):
+        yield f"a system that wheels are made for: this is {platform.system()} on {platform.machine()}"
+    if places.bazel == _NOT_FOUND:
+        yield f"bazel or bazelisk on PATH (the sources are made for Bazel {interface_for(request.jax_version).bazel})"
+    if source.compiler is Compiler.GCC and places.gcc == _NOT_FOUND:
+        yield "gcc on PATH"
+    if source.compiler is Compiler.CLANG and not Path(places.clang).exists():
+        yield "clang, in /usr/lib/llvm-* or on PATH" if not source.clang else f"the clang {source.clang}"
+    if which("git") is None:
+        yield "git on PATH"
+    if not Path(places.rocm).is_dir():
+        yield f"a ROCm in {places.rocm}"
+    elif not any((Path(places.rocm) / name).exists() for name in _ROCM_PROGRAMS):
+        yield f"a compiler in the ROCm ({' or '.join(_ROCM_PROGRAMS)} in {places.rocm})"
+
+
+def describe_host(places: Places, runner: HostRunner) -> str:
+    """What stands in for an image's digest: the system, and what its compiler and Bazel say of themselves.
+
+    Raises:
+        MachineError: one of them does not say anything.
+    """
+    words = [" ".join(platform.freedesktop_os_release().get(name, "") for name in ("ID", "VERSION_ID"))]
+    for program in (places.clang, places.bazel):
+        done = runner.run((program, "--version"), check=False)
+        first = done.stdout.strip().partition("\n")[0]
+        if done.returncode or not first:
+            raise MachineError(f"{program} --version says nothing.", hint="Mend it, or leave --host out.")
+        words.append(first)
+    text = "; ".join(words)
+    return f"host:{hashlib.sha256(text.encode()).hexdigest()[:16]} ({text})"

@@ -1,0 +1,154 @@
+"""Options that Bazel gets, and what its output tells; pure, and the same whatever build.py stands in between."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ci_build import targets
+from ci_build.errors import RequestError
+from ci_build.model import GfxTarget
+from ci_build.source_request import ActionCache, Remote
+
+_PLAIN = re.compile(r"[\w@%+=:,./~^-]*")
+_NEVER = re.compile(r'["\\$`\x00-\x1f]')
+_PROGRESS = re.compile(r"^\[([\d,]+) / ([\d,]+)\]\s*(.*)$")
+_ERROR = re.compile(r"^ERROR: (.*)$")
+_TARGET = re.compile(r"(?:from target |target '?|no such target ')((?:@@?[\w.~+-]*)?//[^\s)':]*(?::[^\s)',;]+)?)")
+_COMPILER = re.compile(r"^\S+?:\d+(?::\d+)?: (?:fatal )?error: |: undefined (?:reference to|symbol: )")
+
+
+def word(value: str) -> str:
+    """A value that Bazel reads from a bazelrc and that one build.py also puts into a shell command.
+
+    Raises:
+        RequestError: it has a character that the two would read differently.
+    """
+    if _NEVER.search(value):
+        raise RequestError(
+            f"{value!r} cannot be handed to Bazel: it has a quote, a backslash, a dollar sign or a control character.",
+            hint="Use a path or a name without these.",
+        )
+    return value if _PLAIN.fullmatch(value) else f'"{value}"'
+
+
+def setting(option: str, value: str) -> str:
+    """`--option=value`, quoted where needed."""
+    return f"--{option}={word(value)}"
+
+
+def environment_settings(name: str, value: str, *kinds: str) -> tuple[str, ...]:
+    """`--repo_env=NAME=value` and `--action_env=NAME=value`, or those of the two that are named."""
+    return tuple(f"--{kind}={name}={word(value)}" for kind in kinds or ("repo_env", "action_env"))
+
+
+def device_options(wanted: Iterable[GfxTarget], rocm: str) -> tuple[str, ...]:
+    """What every rule and action has to know of ROCm and the gfx targets.
+
+    TF_ROCM_AMDGPU_TARGETS goes to repository rules and to actions, because releases of XLA differ in where they read
+    it; HCC_AMDGPU_TARGET is what hipcc compiles for where nobody gives --offload-arch; GPU_ARCHS is AITER's.
+    """
+    chosen = tuple(wanted)
+    options = [
+        *environment_settings("ROCM_PATH", rocm),
+        *environment_settings("TF_ROCM_AMDGPU_TARGETS", targets.for_bazel(chosen)),
+        *environment_settings("HCC_AMDGPU_TARGET", targets.for_bazel(chosen), "action_env"),
+        *environment_settings("HIPCC_COMPILE_FLAGS_APPEND", "--offload-compress", "action_env"),
+    ]
+    if with_kernels := targets.with_aiter(chosen):
+        options += environment_settings("GPU_ARCHS", targets.for_aiter(with_kernels), "action_env")
+    return tuple(options)
+
+
+def xla_options(folder: str) -> tuple[str, ...]:
+    """Another XLA than the one that the sources pin, for both of Bazel's ways to find repositories."""
+    return (setting("override_repository", f"xla={folder}"), setting("override_module", f"xla={folder}"))
+
+
+def cache_options(cache: ActionCache, disk: str) -> tuple[str, ...]:
+    """Where results of actions are kept.
+
+    Args:
+        disk: the disk cache's folder as the build sees it.
+    """
+    options = []
+    if cache.disk:
+        options.append(setting("disk_cache", disk))
+    if cache.remote:
+        options.append(setting("remote_cache", cache.remote))
+    if cache.read_only:
+        options.append("--remote_upload_local_results=false")
+    return tuple(options)
+
+
+def remote_options(remote: Remote | None, *, cert: str, key: str) -> tuple[str, ...]:
+    """Remote execution, and building here what the executors fail to take.
+
+    Args:
+        cert, key: the files as the build sees them.
+    """
+    if remote is None:
+        return ()
+    options = []
+    if remote.endpoint:
+        options.append(setting("remote_executor", remote.endpoint))
+    if remote.cert:
+        options += [setting("tls_client_certificate", cert), setting("tls_client_key", key)]
+    if remote.platform:
+        kinds = ("host_platform", "extra_execution_platforms", "platforms")
+        options += [setting(kind, remote.platform) for kind in kinds]
+    return (
+        *options,
+        "--spawn_strategy=remote,worker,sandboxed,local",
+        "--remote_local_fallback",
+        "--remote_timeout=3600",
+        "--grpc_keepalive_time=30s",
+        f"--jobs={remote.jobs}",
+    )
+
+
+def output_options() -> tuple[str, ...]:
+    """Lines that a program can read: no colours, no cursor movements, progress at most once a second."""
+    return ("--color=no", "--curses=no", "--show_progress_rate_limit=1")
+
+
+def progress_of(line: str) -> tuple[int, int, str] | None:
+    """Actions done, actions known so far, and what goes on; None for a line that is no progress."""
+    found = _PROGRESS.match(line)
+    if found is None:
+        return None
+    return int(found[1].replace(",", "")), int(found[2].replace(",", "")), found[3].strip()
+
+
+@dataclass(kw_only=True, slots=True)
+class Failure:
+    """Why a build failed, as far as its output has told: feed it every line in order.
+
+    Attributes:
+        error: Bazel's first error.
+        target: label of the target that it is about.
+        cause: the first error of a compiler or linker after it, which says more.
+    """
+
+    error: str = ""
+    target: str = ""
+    cause: str = ""
+
+    def feed(self, line: str) -> None:
+        """Look at one line."""
+        if not self.error and (found := _ERROR.match(line)):
+            self.error = found[1]
+        if self.error and not self.target and (found := _TARGET.search(line)):
+            self.target = found[1]
+        if self.error and not self.cause and _COMPILER.search(line):
+            self.cause = line.strip()
+
+    def summary(self) -> str:
+        """One line; empty when no line was an error of Bazel's."""
+        parts = [self.error]
+        if self.target and self.target not in self.error:
+            parts.append(f"target {self.target}")
+        if self.cause:
+            parts.append(self.cause)
+        return "; ".join(part for part in parts if part)

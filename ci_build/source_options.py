@@ -1,0 +1,223 @@
+"""Options of a build from source become a SourceRequest here; `ci_build.options` gives them to the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from ci_build.errors import RequestError
+from ci_build.source_request import ActionCache, Checkout, Compiler, Container, Remote, SourceRequest
+
+if TYPE_CHECKING:
+    from ci_build.options import Settings
+
+_FLAG = {"is_flag": True, "default": None}
+
+SOURCE_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+    (("--xla-source-dir",), {"metavar": "DIR", "help": "XLA checkout for a source build."}),
+    (("--jax-source-dir",), {"metavar": "DIR", "help": "jax checkout for a source build; also builds jaxlib."}),
+    (("--xla",), {"metavar": "pin|head|COMMIT", "help": "The XLA that is compiled; jax's own pin by default."}),
+    (("--source-mirror",), {"metavar": "URL|DIR", "help": "Where jax-ml/jax and its like are fetched from."}),
+    (("--rbe",), {**_FLAG, "help": "Build on remote executors, and here what they fail to take."}),
+    (("--rbe-endpoint",), {"metavar": "URL", "help": "The executors: grpc://… or grpcs://…."}),
+    (("--rbe-cert",), {"metavar": "FILE", "help": "Client certificate for them."}),
+    (("--rbe-key",), {"metavar": "FILE", "help": "Its key."}),
+    (("--rbe-bazelrc",), {"metavar": "FILE", "help": "Further options and credentials that Bazel reads itself."}),
+    (("--rbe-platform",), {"metavar": "LABEL|none", "help": "What the executors are, as a platform of the sources."}),
+    (("--rbe-jobs",), {"metavar": "N", "help": "Actions under way at once."}),
+    (("--remote-cache",), {"metavar": "URL", "help": "Cache of actions that is shared."}),
+    (("--disk-cache",), {"metavar": "DIR", "help": "Cache of actions in a folder."}),
+    (("--cache-read-only",), {**_FLAG, "help": "Take from the remote cache, put nothing there."}),
+    (("--clang-path",), {"metavar": "FILE", "help": "Host clang, as the build sees it; by default the newest one."}),
+    (("--host", "--no-docker", "host"), {**_FLAG, "help": "Build on this machine itself, without a container."}),
+    (("--one-target",), {**_FLAG, "help": "A developer's loop: the first target, the first Python, no jaxlib."}),
+    (("--rocm-build-url",), {"metavar": "TEMPLATE", "help": "URL of a job's tarball: {job}, {num}, {version}."}),
+)  # fmt: skip
+"""As `options._OPTIONS` has them."""
+
+_ONLY_WITH_RBE = ("rbe_endpoint", "rbe_cert", "rbe_key", "rbe_bazelrc", "rbe_platform", "rbe_jobs")
+_ONLY_IN_CONTAINER = (
+    "builder_image",
+    "base_docker",
+    "container_engine",
+    "container_network",
+    "container_memory",
+    "container_shm_size",
+)
+
+
+def source_request(settings: Settings, jax_version: str, *tables: str) -> SourceRequest:
+    """What the build is asked for, without what only the folders and the ROCm themselves can tell.
+
+    Raises:
+        RequestError: every contradiction at once.
+    """
+    from ci_build.payload.pins import Kind, interface_for, pins_for, releases
+
+    problems = [*_contradictions(settings)]
+    interface = interface_for(jax_version)
+    compiler = Compiler(str(settings.get("compiler", *tables).value))
+    if compiler not in interface.compilers:
+        problems.append(f"--compiler={compiler}: jax {jax_version} is built by {', '.join(interface.compilers)} only.")
+    if not settings.given("jax_source_dir") and pins_for(jax_version) is None:
+        problems.append(
+            f"There are no pinned sources of jax {jax_version}, only of {', '.join(releases())}: give --jax-source-dir."
+        )
+    elif pins_for(jax_version) is None and interface.kind is Kind.ROCM_JAX:
+        problems.append(f"There are no pinned sources of jax {jax_version}, and rocm-jax builds its plugin.")
+    if problems:
+        raise RequestError(" ".join(problems), hint="See `ci_build dist_wheels --help`.")
+    one_target = settings.flag("one_target")
+    return SourceRequest(
+        compiler=compiler,
+        sources=_sources(settings, jax_version, *tables),
+        xla="dir" if settings.given("xla_source_dir") else str(settings.get("xla", *tables).value),
+        jaxlib=settings.given("jax_source_dir") and not one_target,
+        container=_container(settings, *tables),
+        remote=_remote(settings, interface.rbe_platform, *tables),
+        cache=ActionCache(
+            remote=str(settings.get("remote_cache").value or ""),
+            disk=_absolute(settings.get("disk_cache").value),
+            read_only=settings.flag("cache_read_only"),
+        ),
+        one_target=one_target,
+        clang=str(settings.get("clang_path").value or ""),
+    )
+
+
+def _contradictions(settings: Settings) -> list[str]:
+    from ci_build.payload.pins import COMMIT
+
+    problems = []
+    if settings.given("xla") and settings.given("xla_source_dir"):
+        problems.append("--xla and --xla-source-dir both name an XLA.")
+    xla = settings.get("xla").value
+    if xla is not None and xla not in ("pin", "head") and COMMIT.fullmatch(str(xla)) is None:
+        problems.append(f"--xla is {xla!r}, which is neither pin, head nor a whole commit (40 hexadecimal digits).")
+    problems += [
+        f"{_flag(name)} has no use without --rbe."
+        for name in _ONLY_WITH_RBE
+        if settings.given(name) and not settings.flag("rbe")
+    ]
+    if settings.flag("rbe") and not (settings.given("rbe_endpoint") or settings.given("rbe_bazelrc")):
+        problems.append("--rbe needs to know the executors: --rbe-endpoint or --rbe-bazelrc.")
+    if settings.given("rbe_cert") != settings.given("rbe_key"):
+        problems.append("--rbe-cert and --rbe-key go together.")
+    if settings.flag("cache_read_only") and not settings.given("remote_cache"):
+        problems.append("--cache-read-only is of --remote-cache: Bazel always writes to a cache on disk.")
+    if settings.flag("cache_read_only") and settings.given("disk_cache"):
+        problems.append("--cache-read-only has no use for --disk-cache: Bazel always writes to a cache on disk.")
+    if settings.flag("host"):
+        problems += [f"{_flag(name)} is of a container, and --host wants none." for name in _ONLY_IN_CONTAINER
+                     if settings.given(name) and settings.get(name).origin.startswith("--")]  # fmt: skip
+    if settings.given("builder_image") and settings.given("base_docker"):
+        problems.append("--base-docker is what a builder image is built on, and --builder-image names a finished one.")
+    problems += [
+        f"{_flag(name)} has a user or a password in its URL; give them in a file with --rbe-bazelrc."
+        for name in ("remote_cache", "rbe_endpoint")
+        if "@" in urlsplit(str(settings.get(name).value or "")).netloc
+    ]
+    problems += [
+        f"{_flag(name)}: {settings.get(name).value} is not a file."
+        for name in ("rbe_cert", "rbe_key", "rbe_bazelrc")
+        if settings.given(name) and not Path(str(settings.get(name).value)).is_file()
+    ]
+    problems += [
+        f"{_flag(name)}: {settings.get(name).value} is not a folder."
+        for name in ("xla_source_dir", "jax_source_dir")
+        if settings.given(name) and not Path(str(settings.get(name).value)).is_dir()
+    ]
+    return problems
+
+
+def _sources(settings: Settings, jax_version: str, *tables: str) -> tuple[Checkout, ...]:
+    """The trees of the build; those of folders have no commit yet."""
+    from ci_build.payload.pins import Kind, interface_for, pins_for, repository_url
+
+    interface, pins = interface_for(jax_version), pins_for(jax_version)
+    mirror = str(settings.get("source_mirror", *tables).value or "")
+    found = []
+    if interface.kind is Kind.ROCM_JAX and pins is not None:
+        found.append(Checkout(name="rocm-jax", url=repository_url("rocm-jax", mirror), commit=pins.rocm_jax))
+    if settings.given("jax_source_dir"):
+        found.append(Checkout(name="jax", commit="", folder=_absolute(settings.get("jax_source_dir").value)))
+    elif interface.kind is Kind.JAX and pins is not None:
+        found.append(Checkout(name="jax", url=repository_url("jax", mirror), commit=pins.jax))
+    xla = str(settings.get("xla", *tables).value)
+    if settings.given("xla_source_dir"):
+        found.append(Checkout(name="xla", commit="", folder=_absolute(settings.get("xla_source_dir").value)))
+    elif xla != "pin":
+        url = repository_url(interface.xla_repository, mirror)
+        found.append(Checkout(name="xla", url=url, commit="HEAD" if xla == "head" else xla))
+    return tuple(found)
+
+
+def _container(settings: Settings, *tables: str) -> Container:
+    return Container(
+        host=settings.flag("host"),
+        engine=str(settings.get("container_engine", *tables).value or ""),
+        image=str(settings.get("builder_image").value or ""),
+        base=str(settings.get("base_docker").value or ""),
+        network=str(settings.get("container_network", *tables).value),
+        memory=str(settings.get("container_memory", *tables).value or ""),
+        shm_size=str(settings.get("container_shm_size", *tables).value),
+    )
+
+
+def _remote(settings: Settings, platform: str, *tables: str) -> Remote | None:
+    if not settings.flag("rbe"):
+        return None
+    endpoint = str(settings.get("rbe_endpoint").value or "")
+    if endpoint and urlsplit(endpoint).scheme not in ("grpc", "grpcs", "unix"):
+        raise RequestError(
+            f"--rbe-endpoint is {endpoint!r}.", hint="Give a URL like grpcs://host:443 or grpc://127.0.0.1:50051."
+        )
+    given = str(settings.get("rbe_platform").value or platform)
+    jobs = str(settings.get("rbe_jobs", *tables).value)
+    if not jobs.isdecimal() or int(jobs) < 1:
+        raise RequestError(f"--rbe-jobs is {jobs!r}.", hint="Give a whole number from 1.")
+    return Remote(
+        endpoint=endpoint,
+        cert=_absolute(settings.get("rbe_cert").value),
+        key=_absolute(settings.get("rbe_key").value),
+        bazelrc=_absolute(settings.get("rbe_bazelrc").value),
+        platform="" if given == "none" else given,
+        jobs=int(jobs),
+    )
+
+
+def rocm_build_url(settings: Settings) -> str:
+    """The tarball of an internal build job; empty when none was asked for.
+
+    Raises:
+        RequestError: nobody said where such jobs keep their tarballs.
+    """
+    if not settings.given("rocm_build_job"):
+        return ""
+    template = str(settings.get("rocm_build_url").value or "")
+    job = str(settings.get("rocm_build_job").value)
+    if not template:
+        raise RequestError(
+            f"--rocm-build-job={job}: nobody said where that job keeps its tarballs.",
+            hint="Give --rocm-build-url, or CI_BUILD_ROCM_BUILD_URL, such as https://host/{job}/{num}/rocm.tar.gz.",
+        )
+    fields = {
+        "job": job,
+        "num": str(settings.get("rocm_build_num").value or "lastSuccessfulBuild"),
+        "version": str(settings.get("rocm_version").value or ""),
+    }
+    try:
+        return template.format_map(fields)
+    except (KeyError, ValueError, IndexError) as error:
+        raise RequestError(
+            f"--rocm-build-url {template!r} cannot be filled in.", hint="It may hold {job}, {num} and {version}."
+        ) from error
+
+
+def _absolute(value: object) -> str:
+    return str(Path(str(value)).absolute()) if value else ""
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

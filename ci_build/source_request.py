@@ -1,0 +1,138 @@
+"""What a build from source is asked for, parsed and checked; frozen, without I/O. Part of `model.BuildRequest`."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Compiler(enum.StrEnum):
+    """The compiler of host code; device code is always compiled by the ROCm's own clang."""
+
+    CLANG = "clang"
+    GCC = "gcc"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkout:
+    """One source tree.
+
+    Attributes:
+        name: jax, xla or rocm-jax.
+        url: where it is fetched from; empty for a folder of the user's.
+        commit: 40 hexadecimal digits; of a folder with changes `<commit>-dirty.<digest>`, of one that git does not
+            know `tree-<digest>`; `HEAD` in a plan that is only looked at, and never afterwards.
+        folder: the user's folder; empty for a tree that is fetched.
+    """
+
+    name: str
+    url: str = ""
+    commit: str
+    folder: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Remote:
+    """Remote execution (REAPI); what fails there is built here.
+
+    Attributes:
+        endpoint: grpc:// or grpcs:// URL; empty when `bazelrc` names it.
+        cert, key: files with the client's certificate and key; only their paths are passed on.
+        bazelrc: file with further options and credentials, read by Bazel itself.
+        platform: label of the platform that the executors are, or empty.
+        jobs: actions under way at once.
+    """
+
+    endpoint: str = ""
+    cert: str = ""
+    key: str = ""
+    bazelrc: str = ""
+    platform: str = ""
+    jobs: int = 200
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ActionCache:
+    """Where Bazel keeps results of actions, beside its own output tree.
+
+    Attributes:
+        remote: URL of a remote cache; empty for none.
+        disk: folder; empty for none.
+        read_only: take from the remote cache, and put nothing there.
+    """
+
+    remote: str = ""
+    disk: str = ""
+    read_only: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Container:
+    """Where commands of the build run.
+
+    Attributes:
+        host: on this machine itself, without a container.
+        engine: docker or podman; empty takes the one that is there.
+        image: builder image by name, `search` to find one, empty to build one.
+        base: base image that a builder image is built on; empty takes the pinned one.
+        network, memory, shm_size: as the engine's options; empty memory sets no limit.
+    """
+
+    host: bool = False
+    engine: str = ""
+    image: str = ""
+    base: str = ""
+    network: str = "host"
+    memory: str = ""
+    shm_size: str = "64g"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceRequest:
+    """All that a build from source is asked for beside what every build is.
+
+    Attributes:
+        sources: the trees that it is made of.
+        xla: pin, head, a commit, or dir where the user gave a folder.
+        jax_commit, xla_commit: of what is compiled, also where a pin of the sources themselves decides.
+        jaxlib: build jaxlib too.
+        epoch: SOURCE_DATE_EPOCH, seconds since 1970: when the commit that is built was made.
+        own_commit: of this repository.
+        rocm: sha256 of the ROCm's lock, or empty in a plan that is only looked at.
+        builder: digest of the builder image, or what compiles on this machine; empty like `rocm`.
+        one_target: the fast loop of a developer: one target, one Python, no jaxlib.
+        clang: path of the host clang as the build sees it; empty takes the newest one that is there.
+    """
+
+    compiler: Compiler = Compiler.CLANG
+    sources: tuple[Checkout, ...] = ()
+    xla: str = "pin"
+    jax_commit: str = ""
+    xla_commit: str = ""
+    jaxlib: bool = False
+    epoch: int = 0
+    own_commit: str = ""
+    rocm: str = ""
+    builder: str = ""
+    container: Container = Container()
+    remote: Remote | None = None
+    cache: ActionCache = ActionCache()
+    one_target: bool = False
+    clang: str = ""
+
+    def source(self, name: str) -> Checkout | None:
+        """The tree of that name, if the build has one."""
+        return next((checkout for checkout in self.sources if checkout.name == name), None)
+
+    def stamps(self) -> dict[str, str]:
+        """What the wheels say they were made of, by name; each is a commit or a digest."""
+        found = {
+            "jax": self.jax_commit,
+            "xla": self.xla_commit,
+            "jax-rocm-release": self.own_commit,
+            "rocm": self.rocm,
+            "builder": self.builder,
+        }
+        if tree := self.source("rocm-jax"):
+            found["rocm-jax"] = tree.commit
+        return found
