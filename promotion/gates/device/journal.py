@@ -1,0 +1,165 @@
+"""What the processes of a session have told so far: their journals, which may end in the middle of anything."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+CRASH_CHARACTERS = 8_000
+_FATAL = re.compile(r"^Fatal Python error: (.+)$", re.MULTILINE)
+CONTROLLER, SOLO = "controller", "solo"
+
+
+@dataclass(kw_only=True, slots=True)
+class Worker:
+    """A process that runs tests.
+
+    Attributes:
+        name: such as gw0.
+        pid: 0 until it has told.
+        running: node id of the test that it is at; empty when at none.
+        collecting: the file that it is importing; empty when none.
+        since: monotonic time at which its last word was read here.
+        finished: it ended of its own will.
+        late: jax had been imported before it got its lease.
+        internal: the error inside pytest that it died of; empty when there was none.
+    """
+
+    name: str
+    pid: int = 0
+    device: str = ""
+    running: str = ""
+    collecting: str = ""
+    since: float = field(default_factory=time.monotonic)
+    started_at: float = 0.0
+    last_at: float = 0.0
+    finished: bool = False
+    late: bool = False
+    internal: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ended:
+    """A test that came to its end; fields as in the journal.
+
+    Attributes:
+        left: processes that it started and left behind.
+    """
+
+    id: str
+    ending: str
+    seconds: float
+    text: str
+    entry: str
+    worker: str
+    device: str
+    left: tuple[int, ...]
+
+
+class SessionJournal:
+    """Reads the files of one session's folder, further each time.
+
+    Args:
+        folder: of the session; see `plugin.py`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.workers: dict[str, Worker] = {}
+        self.ended: list[Ended] = []
+        self.files: dict[str, str] = {}
+        """Files that could be collected -> why pytest could not; empty when it could."""
+        self.skipped_files: dict[str, str] = {}
+        self.status: int | None = None
+        """Exit status of a session that ended of its own will."""
+        self.garbage = ""
+        self.changed = time.monotonic()
+        self._offsets: dict[Path, int] = {}
+
+    def read(self) -> None:
+        """Take in the lines that were completed since the last time."""
+        for path in sorted(self.folder.glob("*.jsonl")):
+            with suppress(OSError), path.open("rb") as file:
+                file.seek(self._offsets.get(path, 0))
+                lines, newline, _ = file.read().rpartition(b"\n")
+                self._offsets[path] = self._offsets.get(path, 0) + len(lines) + len(newline)
+                for line in lines.splitlines() if newline else ():
+                    self.changed = time.monotonic()
+                    try:
+                        self._take(path.stem, json.loads(line))
+                    except (ValueError, KeyError, TypeError, AttributeError):
+                        self.garbage = self.garbage or line[:200].decode(errors="backslashreplace")
+
+    def items(self) -> tuple[str, ...] | None:
+        """The tests that were collected, before any was left out; None when no process came so far."""
+        try:
+            found = json.loads((self.folder / "items.json").read_bytes())
+        except (OSError, ValueError):
+            return None
+        return tuple(dict.fromkeys(map(str, found)))
+
+    def unfinished(self) -> Iterator[Worker]:
+        """Workers that have not ended of their own will."""
+        return (worker for worker in self.workers.values() if not worker.finished)
+
+    def crash(self, worker: str) -> tuple[str, str]:
+        """What a worker wrote when it died: its reason, such as Segmentation fault, and all of it."""
+        if worker in self.workers and self.workers[worker].internal:
+            return "INTERNALERROR of pytest, which a test broke", self.workers[worker].internal[-CRASH_CHARACTERS:]
+        try:
+            text = (self.folder / f"{worker}.crash").read_bytes()[-CRASH_CHARACTERS:].decode(errors="backslashreplace")
+        except OSError:
+            return "", ""
+        reasons = _FATAL.findall(text)
+        return (reasons[-1] if reasons else ""), text
+
+    def _take(self, name: str, event: Mapping[str, Any]) -> None:
+        kind = event["event"]
+        if name == CONTROLLER:
+            if kind == "finish":
+                self.status = int(event["status"])
+            return
+        worker = self.workers.setdefault(name, Worker(name=name))
+        worker.since, worker.last_at = time.monotonic(), float(event["at"])
+        match kind:
+            case "worker":
+                worker.pid, worker.device, worker.late = int(event["pid"]), str(event["device"]), bool(event["late"])
+            case "collect":
+                worker.collecting = str(event["file"])
+            case "collected":
+                worker.collecting = ""
+                self.files[str(event["file"])] = str(event["error"])
+                if event["skipped"]:
+                    self.skipped_files[str(event["file"])] = str(event["skipped"])
+            case "start":
+                worker.running, worker.started_at = str(event["id"]), float(event["at"])
+            case "end":
+                worker.running = ""
+                self.ended.append(_ended(event, worker))
+            case "internal":
+                worker.internal = str(event["text"])
+            case "finish":
+                worker.finished = True
+                if name == SOLO:
+                    self.status = int(event["status"])
+            case _:
+                pass
+
+
+def _ended(event: Mapping[str, Any], worker: Worker) -> Ended:
+    return Ended(
+        id=str(event["id"]),
+        ending=str(event["ending"]),
+        seconds=float(event["seconds"]),
+        text=str(event.get("text", "")),
+        entry=str(event.get("entry", "")),
+        worker=worker.name,
+        device=worker.device,
+        left=tuple(map(int, event.get("left", ()))),
+    )

@@ -1,0 +1,167 @@
+"""What is run: the passes of a suite, and the command and environment of each session. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ci_build.runner import render
+from promotion.gates.device.lease import Lease, Platform
+from promotion.gates.device.plugin import SESSION
+
+MULTI = "multiaccelerator"
+"""The mark of JAX's suite for tests that need more than one device."""
+PLUGIN = "jax_release_device_gate"
+"""The name under which a session imports our plugin."""
+VIRTUAL_DEVICES = 8
+_LAUNCH = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]) % 256)"
+_OURS = ("JAX_ENABLE_ROCM_XDIST", "JAX_ENABLE_CUDA_XDIST", "JAX_ENABLE_TPU_XDIST")
+"""Make JAX's own conftest.py lend devices to workers: only one may do that."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pass:
+    """Tests that run under the same conditions.
+
+    Attributes:
+        name: such as single.
+        marks: pytest's expression that chooses its tests; empty takes all.
+        leases: one for each worker.
+    """
+
+    name: str
+    marks: str
+    leases: tuple[Lease, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Skip:
+    """Tests that are known not to work, and who says so.
+
+    Attributes:
+        pattern: of node ids, as fnmatch has them.
+        entry: id of the ledger's entry.
+    """
+
+    pattern: str
+    entry: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Suite:
+    """Tests as they lie on disk.
+
+    Attributes:
+        root: where pytest is started; node ids are relative to it.
+        files: what it is given: files and folders relative to the root.
+        env: what the suite wants to be run with.
+        deselect: node ids, or beginnings of some, that the suite itself leaves out.
+        commit: which suite it is: a commit, or a digest of its files.
+    """
+
+    root: Path
+    files: tuple[str, ...]
+    env: Mapping[str, str]
+    deselect: tuple[str, ...] = ()
+    commit: str = ""
+
+
+def passes(
+    platform: Platform, single: Sequence[Lease], whole: Lease, devices: int, *, marked: bool
+) -> tuple[tuple[Pass, ...], str]:
+    """The passes for a machine, and why its tests for several devices are not run; empty when they are.
+
+    Args:
+        platform: what the tests run on.
+        single: a lease for each worker.
+        whole: the lease of all devices.
+        devices: how many there are.
+        marked: the suite marks what needs several devices.
+    """
+    if platform is Platform.CPU or not marked:
+        # Every worker has all the virtual devices there are.
+        return (Pass(name="all", marks="", leases=tuple(single)),), ""
+    first = Pass(name="single", marks=f"not {MULTI}", leases=tuple(single))
+    if devices < 2:
+        return (first,), "there is one device"
+    return (first, Pass(name="multi", marks=MULTI, leases=(whole,))), ""
+
+
+def base_env(platform: Platform, suite: Mapping[str, str]) -> dict[str, str]:
+    """What all processes of a run have on top of the site's environment; the suite has the last word but for leases."""
+    env = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1", "PYTHONFAULTHANDLER": ""}
+    match platform:
+        case Platform.CPU:
+            flag = f"--xla_force_host_platform_device_count={VIRTUAL_DEVICES}"
+            flags = suite.get("XLA_FLAGS", "")
+            env |= {"JAX_PLATFORMS": "cpu"}
+            return {**env, **_without_ours(suite), "XLA_FLAGS": f"{flags} {flag}".strip()}
+        case Platform.ROCM:
+            # Queues that are intercepted or chosen anew, and scratch that is given back, make sporadic failures.
+            env |= {"JAX_PLATFORMS": "rocm,cpu", "HSA_NO_SCRATCH_RECLAIM": "1", "DEBUG_HIP_DYNAMIC_QUEUES": "0"}
+        case Platform.CUDA:
+            env |= {"JAX_PLATFORMS": "cuda,cpu"}
+    return {**env, **_without_ours(suite)}
+
+
+def _without_ours(suite: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in suite.items() if name not in _OURS}
+
+
+def session_env(env: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """The environment of a session.
+
+    Args:
+        env: the site's and the suite's.
+        folder: of the session, where the plugin lies too.
+    """
+    ours = {SESSION: str(folder), "PYTEST_PLUGINS": PLUGIN, "PYTHONPATH": str(folder), "PYTEST_ADDOPTS": ""}
+    return {**env, **ours}
+
+
+def session_argv(python: Sequence[str], suite: Suite, pass_: Pass, *, workers: int, files: Sequence[str]) -> list[str]:
+    """The command of a session.
+
+    Args:
+        python: interpreter with its options.
+        suite: what to run.
+        pass_: how.
+        workers: at once, each a process of pytest-xdist's; 0 runs the tests in one process without it.
+        files: to collect; relative to the suite's root.
+    """
+    # A test may kill its parent; that must not be us.
+    launch = [] if workers else [*python, "-I", "-c", _LAUNCH]
+    argv = [*launch, *python, "-m", "pytest", "--quiet", "--quiet", "--no-summary", "--tb=short", "--color=no"]
+    argv += ["-p", "no:cacheprovider", f"--rootdir={suite.root}", "--continue-on-collection-errors", "--maxfail=0"]
+    argv += [f"--numprocesses={workers}", "--dist=worksteal", f"--max-worker-restart={1 << 30}"] if workers else []
+    argv += [f"--deselect={test}" for test in suite.deselect]
+    argv += [f"-m={pass_.marks}"] if pass_.marks else []
+    return [*argv, *files]
+
+
+def session_plan(
+    pass_: Pass,
+    *,
+    only: Sequence[str] | None = None,
+    broken: Sequence[str] = (),
+    skips: Sequence[Skip] = (),
+    solo: bool = False,
+) -> dict[str, Any]:
+    """What the plugin is told; see there."""
+    leases = [
+        {"slot": lease.slot, "device": lease.device, "cpus": list(lease.cpus), "env": dict(lease.env)}
+        for lease in pass_.leases
+    ]
+    skipped = [{"pattern": skip.pattern, "entry": skip.entry, "reason": skip.reason} for skip in skips]
+    told = {"only": None if only is None else sorted(only), "broken": sorted(broken)}
+    return {"pass": pass_.name, "leases": leases, **told, "skips": skipped, "solo": solo}
+
+
+def reproduce(python: str, suite: Suite, env: Mapping[str, str], lease: Lease, test: str) -> str:
+    """The one line that runs a single test as the gate did, without the gate."""
+    told = {name: value for name, value in sorted({**env, **lease.env}.items()) if value and name != "PYTHONPATH"}
+    return f"cd {shlex.quote(str(suite.root))} && " + render([python, "-m", "pytest", "--tb=long", test], told)

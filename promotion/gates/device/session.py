@@ -1,0 +1,290 @@
+"""One pytest session under watch: a hang is ended with a traceback, whatever dies is told apart, nothing stays behind.
+
+The session's own words do not count, its journal does: what an exit code says of tests that never ran is nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ci_build.errors import ProcessError
+from ci_build.runner import HostRunner, without_credentials
+from promotion.gates.device.journal import Ended, SessionJournal, Worker
+
+RUN = "JAX_GATE_RUN"
+"""Marks every process of a run, so that what tests leave behind is found, and nothing else."""
+_LOOK_SECONDS = 0.1
+_KEPT_CHARACTERS = 1 << 16
+_FINE = (0, 1, 5)
+"""Exit statuses of a session that came to its end: all passed, some failed, there was none."""
+LOG, PLAN = "output.log", "plan.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """How long things may take, in seconds, and how often workers may die.
+
+    Attributes:
+        test: each test, with its fixtures.
+        collect: importing a file; starting up until the first one.
+        grace: after the traceback of a hang was asked for; and from the end of a session to that of its processes.
+        session: all of it.
+        crashes: so many dead workers in one pass end it: nobody learns from the next thousand.
+    """
+
+    test: float = 900.0
+    collect: float = 600.0
+    grace: float = 10.0
+    session: float = 6 * 3600.0
+    crashes: int = 100
+
+
+class Death(enum.StrEnum):
+    """How a test took its process with it."""
+
+    CRASHED = "crashed"
+    HUNG = "hung"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Died:
+    """A test, or a file that was being imported, whose worker died."""
+
+    id: str
+    how: Death
+    message: str
+    seconds: float
+    worker: str
+    device: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What came of a session.
+
+    Attributes:
+        items: tests that were collected; None when no process came so far.
+        ended: tests that came to their end.
+        died: tests that surely took their worker with them.
+        suspects: tests that ran when the whole session was lost, any of which may be to blame.
+        broken: files that took their worker with them when they were imported.
+        unusable: files that pytest could not collect -> why.
+        skipped_files: files that skip themselves as a whole -> why.
+        status: pytest's exit status; None when it did not end of its own will.
+        problem: why the session was stopped or lost; empty when it came to its end.
+        left: processes that tests left behind, as sentences.
+        late: jax was there before the lease.
+    """
+
+    items: tuple[str, ...] | None
+    ended: tuple[Ended, ...]
+    died: tuple[Died, ...]
+    suspects: tuple[Died, ...]
+    broken: tuple[Died, ...]
+    unusable: Mapping[str, str]
+    skipped_files: Mapping[str, str]
+    status: int | None
+    problem: str
+    left: tuple[str, ...]
+    late: bool = False
+
+
+class Session:
+    """Runs pytest once, with its workers.
+
+    Args:
+        runner: starts it.
+        folder: of the session, with its plan.
+        run: value of RUN.
+        limits: of time.
+        on_poll: told the journal each time it was read.
+    """
+
+    def __init__(
+        self,
+        runner: HostRunner,
+        folder: Path,
+        run: str,
+        limits: Limits,
+        on_poll: Callable[[SessionJournal], None] = lambda _: None,
+    ) -> None:
+        self.runner, self.folder, self.run, self.limits, self.on_poll = runner, folder, run, limits, on_poll
+        self.journal = SessionJournal(folder)
+        self.hung: dict[str, float] = {}
+        """Workers that had to be ended -> when."""
+        self.lost: set[str] = set()
+        """Workers that were seen dead before anything was done to them."""
+        self._began = self._looked = time.monotonic()
+        self._finished: float | None = None
+
+    def go(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> Outcome:
+        """Run it to its end, or to where it has to be ended."""
+        problem = ""
+        with (self.folder / LOG).open("w", encoding="utf-8", errors="backslashreplace") as log:
+            try:
+                done = self.runner.also(lambda line: print(line, file=log, flush=True)).run(
+                    argv,
+                    env={**env, RUN: self.run},
+                    cwd=str(cwd),
+                    check=False,
+                    watch=self._watch,
+                    keep=_KEPT_CHARACTERS,
+                )
+                if done.returncode not in _FINE:
+                    problem = f"pytest ended with {_how(done.returncode)}"
+            except ProcessError as error:
+                problem = "" if self._finished is not None else without_credentials(error.message[-400:])
+        end_marked(self.run)
+        return self.outcome(problem)
+
+    def _watch(self, pid: int) -> str:
+        now = time.monotonic()
+        if now - self._looked < _LOOK_SECONDS / 2:
+            return ""
+        self._looked = now
+        self.journal.read()
+        self.on_poll(self.journal)
+        if self.journal.status is not None:
+            self._finished = self._finished or now
+            return (
+                "has finished, but something keeps its output open" if now - self._finished > self.limits.grace else ""
+            )
+        if not _alive(pid):
+            return "died, and left workers without anybody to tell them what to do"
+        busy = [worker for worker in self.journal.unfinished() if worker.pid]
+        for worker in busy:
+            if why := self._look_at(worker, pid, now):
+                return why
+        if sum(not _alive(worker.pid) for worker in busy) > self.limits.crashes:
+            return f"lost more than {self.limits.crashes} workers"
+        quiet = now - max(self._began, self.journal.changed)
+        if quiet > max(self.limits.test, self.limits.collect) + 2 * self.limits.grace:
+            return f"stood still for {quiet:.0f} s"
+        if now - self._began > self.limits.session:
+            return f"ran longer than {self.limits.session:.0f} s"
+        return ""
+
+    def _look_at(self, worker: Worker, leader: int, now: float) -> str:
+        """End what hangs; say why the session has to be stopped when a file cannot be imported."""
+        if not _alive(worker.pid):
+            self.lost.add(worker.name)
+            return f"cannot import {worker.collecting}" if worker.collecting else ""
+        limit = self.limits.test if worker.running else self.limits.collect if worker.collecting else None
+        if limit is None or now - worker.since <= limit:
+            return ""
+        asked = self.hung.get(worker.name)
+        if asked is None:
+            self.hung[worker.name] = now
+            _end(worker.pid, leader, signal.SIGABRT)  # faulthandler writes down where it hangs
+        elif now - asked > self.limits.grace:
+            _end(worker.pid, leader, signal.SIGKILL)
+        return ""
+
+    def outcome(self, problem: str = "") -> Outcome:
+        """What the session told until now.
+
+        Args:
+            problem: why it was stopped, or how it ended otherwise than it should.
+        """
+        self.journal.read()
+        journal, lost = self.journal, self.journal.status not in _FINE
+        lost_workers = [worker for worker in journal.unfinished() if worker.pid]
+        running = [self._died(worker, worker.running) for worker in lost_workers if worker.running]
+        sure = [death for death in running if not lost or death.how is Death.HUNG or self._reason(death.worker)]
+        return Outcome(
+            items=journal.items(),
+            ended=tuple(journal.ended),
+            died=tuple(sure),
+            suspects=tuple(death for death in running if death not in sure),
+            broken=tuple(
+                self._died(worker, worker.collecting)
+                for worker in lost_workers
+                if worker.collecting and (worker.name in self.lost or self._reason(worker.name))
+            ),
+            unusable={file: error for file, error in journal.files.items() if error},
+            skipped_files=dict(journal.skipped_files),
+            status=journal.status,
+            problem=(problem or "pytest did not come to its end") if lost else "",
+            left=tuple(_left(journal.ended)),
+            late=any(worker.late for worker in journal.workers.values()),
+        )
+
+    def _reason(self, worker: str) -> str:
+        return self.journal.crash(worker)[0]
+
+    def _died(self, worker: Worker, what: str) -> Died:
+        reason, text = self.journal.crash(worker.name)
+        hung = worker.name in self.hung
+        if hung:
+            limit = self.limits.test if worker.running else self.limits.collect
+            said = f"It was still running after {limit:g} s and was ended."
+        elif reason:
+            said = f"Its process died: {reason}."
+        else:
+            said = "Its process ended without a word: something called os._exit, or killed it from outside."
+        return Died(
+            id=what,
+            how=Death.HUNG if hung else Death.CRASHED,
+            message=f"{said}\n{text}".rstrip(),
+            seconds=max(0.0, worker.last_at - worker.started_at) or (self.limits.test if hung else 0.0),
+            worker=worker.name,
+            device=worker.device,
+        )
+
+
+def write_plan(folder: Path, plan: Mapping[str, Any]) -> None:
+    """Put a session's plan where its processes read it."""
+    part = folder / f"{PLAN}.part"
+    part.write_text(json.dumps(plan), encoding="utf-8")
+    part.replace(folder / PLAN)
+
+
+def marked(run: str) -> Iterator[int]:
+    """Processes that a run started, whatever became of their parents."""
+    wanted = f"{RUN}={run}".encode()
+    for place in Path("/proc").iterdir():
+        if place.name.isdecimal() and int(place.name) != os.getpid():
+            with suppress(OSError):
+                if wanted in (place / "environ").read_bytes().split(b"\0"):
+                    yield int(place.name)
+
+
+def end_marked(run: str) -> None:
+    """End what a run left behind: it may hold a device."""
+    for pid in marked(run):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _end(pid: int, leader: int, sign: signal.Signals) -> None:
+    """Send a signal to a worker, if the number is still that of a process of this session."""
+    with suppress(ProcessLookupError, PermissionError):
+        if os.getsid(pid) == leader:
+            os.kill(pid, sign)
+
+
+def _alive(pid: int) -> bool:
+    """Whether a process runs; one that only waits to be reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
+    except (OSError, IndexError):
+        return False
+
+
+def _left(ended: Sequence[Ended]) -> Iterator[str]:
+    for test in ended:
+        if test.left:
+            yield f"{test.id} left {len(test.left)} process{'es' if len(test.left) > 1 else ''} behind"
+
+
+def _how(returncode: int) -> str:
+    return f"exit status {returncode}" if returncode >= 0 else f"signal {-returncode}"

@@ -1,0 +1,170 @@
+"""Suites of deliberately bad tests: what a harness may meet, each with the verdict that it has to get."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+INI = "[pytest]\nfilterwarnings =\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BadFile:
+    """One file of tests.
+
+    Attributes:
+        verdicts: test, without the file, or "" for the file as a whole -> verdict.
+        says: test -> part of its message.
+    """
+
+    source: str
+    verdicts: Mapping[str, str]
+    says: Mapping[str, str] = field(default_factory=dict)
+
+
+def _among_good(bad: str, name: str, verdict: str, says: str = "", head: str = "") -> BadFile:
+    """A bad test between good ones, all of which have to pass."""
+    good = "def test_{0}():\n    assert True\n\n"
+    source = f"{head}\n{good.format('before')}{bad}\n\n" + "".join(good.format(f"after_{n}") for n in range(3))
+    rest = dict.fromkeys(("test_before", "test_after_0", "test_after_1", "test_after_2"), "passed")
+    return BadFile(source=source, verdicts={name: verdict, **rest}, says={name: says} if says else {})
+
+
+FILES: Mapping[str, BadFile] = {
+    "fail": _among_good("def test_fail():\n    assert 1 == 2, 'apples'", "test_fail", "failed", "apples"),
+    "flake": _among_good(
+        "def test_flake():\n    first = not MARK.exists()\n    MARK.touch()\n    assert not first, 'only once'",
+        "test_flake",
+        "flaky",
+        "only once",
+        "from pathlib import Path\nMARK = Path(__file__).with_suffix('.mark')",
+    ),
+    "segfault": _among_good(
+        "def test_segfault():\n    ctypes.string_at(0)",
+        "test_segfault",
+        "crashed",
+        "Segmentation fault",
+        "import ctypes",
+    ),
+    "hang": _among_good(
+        "def test_hang():\n    threading.Event().wait()",
+        "test_hang",
+        "crashed",
+        "still running after",
+        "import threading",
+    ),
+    "stop": _among_good(
+        "def test_stop():\n    os.kill(os.getpid(), signal.SIGSTOP)",
+        "test_stop",
+        "crashed",
+        "still running after",
+        "import os, signal",
+    ),
+    "abort_in_fixture": _among_good(
+        "@pytest.fixture\ndef bad():\n    yield\n    os.abort()\n\ndef test_abort(bad):\n    pass",
+        "test_abort",
+        "crashed",
+        "Aborted",
+        "import os, pytest",
+    ),
+    "leak_device": _among_good(
+        "def test_leak():\n    os.environ['ROCR_VISIBLE_DEVICES'] = '0,1,2,3'",
+        "test_leak",
+        "failed",
+        "ROCR_VISIBLE_DEVICES='0,1,2,3' instead of",
+        "import os",
+    ),
+    "leave_process": _among_good(
+        "def test_leave():\n    subprocess.Popen(['sleep', '600'], start_new_session=True)",
+        "test_leave",
+        "passed",
+        "",
+        "import subprocess",
+    ),
+    "exit_early": _among_good("def test_exit():\n    os._exit(0)", "test_exit", "crashed", "os._exit", "import os"),
+    "sys_exit": _among_good("def test_exit():\n    sys.exit(0)", "test_exit", "failed", "SystemExit", "import sys"),
+    "pytest_exit": _among_good(
+        "def test_exit():\n    pytest.exit('done', returncode=0)",
+        "test_exit",
+        "failed",
+        "tried to end pytest",
+        "import pytest",
+    ),
+    "interrupt": _among_good(
+        "def test_interrupt():\n    raise KeyboardInterrupt", "test_interrupt", "failed", "tried to end pytest"
+    ),
+    "fork": _among_good("def test_fork():\n    os.fork()", "test_fork", "passed", "", "import os"),
+    "kill_parent": _among_good(
+        "def test_kill():\n    os.kill(os.getppid(), signal.SIGKILL)\n    time.sleep(60)",
+        "test_kill",
+        "crashed",
+        "",
+        "import os, signal, time",
+    ),
+    "binary": _among_good(
+        "def test_binary():\n    os.write(1, bytes(range(256)) * 64)\n    sys.stdout.write('\\udcff\\0')\n"
+        "    assert '\\udcff' == '\\x00\\x1b', '\\ud800'",
+        "test_binary",
+        "failed",
+        "AssertionError",
+        "import os, sys",
+    ),
+    "close_all": _among_good(
+        "def test_close():\n    os.closerange(3, 4096)", "test_close", "failed|crashed", "", "import os"
+    ),
+    "import_segfault": BadFile(
+        source="import ctypes\nctypes.string_at(0)\n\ndef test_nothing():\n    pass\n",
+        verdicts={"": "crashed"},
+        says={"": "Segmentation fault"},
+    ),
+    "import_exit": BadFile(
+        source="import os\nos._exit(0)\n\ndef test_nothing():\n    pass\n",
+        verdicts={"": "crashed"},
+        says={"": "os._exit"},
+    ),
+    "import_error": BadFile(
+        source="import no_such_module_at_all\n", verdicts={"": "failed"}, says={"": "no_such_module_at_all"}
+    ),
+    "import_sys_exit": BadFile(source="import sys\nsys.exit(0)\n", verdicts={"": "failed"}, says={"": "SystemExit"}),
+    "skip": BadFile(
+        source="import pytest\n\n@pytest.mark.skip(reason='no TPU')\ndef test_skip():\n    pass\n\n"
+        "@pytest.mark.xfail(strict=True)\ndef test_expected():\n    assert False\n",
+        verdicts={"test_skip": "skipped", "test_expected": "passed"},
+        says={"test_skip": "no TPU"},
+    ),
+    "skip_file": BadFile(
+        source="import pytest\npytest.skip('not here', allow_module_level=True)\n",
+        verdicts={"": "skipped"},
+        says={"": "not here"},
+    ),
+    "break_pytest": _among_good(
+        "def test_break():\n    os.environ = None", "test_break", "crashed", "INTERNALERROR", "import os"
+    ),
+    "poison": BadFile(
+        source="import decimal\n\ndef test_poison():\n    decimal.Decimal = None\n\n"
+        "def test_victim():\n    assert decimal.Decimal(1) == 1\n\ndef test_bystander():\n    pass\n",
+        verdicts={"test_poison": "passed", "test_victim": "passed|flaky", "test_bystander": "passed"},
+    ),
+}
+"""Name -> file. A verdict with `|` depends on who runs the test next, or on how much of it pytest survives."""
+
+MANY = "import pytest\n\n@pytest.mark.parametrize('n', range(10_000))\ndef test_many(n):\n    assert n >= 0\n"
+
+
+def write(folder: Path, *names: str) -> Path:
+    """Write some of the files, and what makes a folder a suite."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "pytest.ini").write_text(INI)
+    for name in names:
+        (folder / f"test_{name}.py").write_text(FILES[name].source)
+    return folder
+
+
+def expected(*names: str) -> dict[str, str]:
+    """Node id -> verdict."""
+    return {
+        f"test_{name}.py::{test}" if test else f"test_{name}.py": verdict
+        for name in names
+        for test, verdict in FILES[name].verdicts.items()
+    }

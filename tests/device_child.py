@@ -1,0 +1,35 @@
+"""Runs a suite in a process of its own, which a test can kill: suite, folder of the run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from ci_build.runner import HostRunner
+from promotion.gates.device.harness import Harness, Work
+from promotion.gates.device.lease import GIB, Allotment, Device, Platform, leases
+from promotion.gates.device.passes import Pass, Suite
+from promotion.gates.device.session import Limits
+
+LIMITS = Limits(test=3.0, collect=30.0, grace=1.0, session=200.0, crashes=60)
+
+
+def work(root: Path, limits: Limits = LIMITS, retries: int = 40) -> Work:
+    """All tests below a folder, two workers at a time, each with a device that is none."""
+    host = Allotment(cpus=tuple(sorted(os.sched_getaffinity(0))), cores=2, memory=64 * GIB)
+    lent = leases(Platform.ROCM, [Device(index=number, memory=GIB) for number in (3, 5)], host)
+    return Work(
+        python=(sys.executable,),
+        suite=Suite(root=root, files=(".",), env={}),
+        env={},
+        passes=(Pass(name="all", marks="", leases=lent),),
+        limits=limits,
+        retries=retries,
+        identity=str(root),
+    )
+
+
+if __name__ == "__main__":
+    report = Harness(HostRunner(os.environ), work(Path(sys.argv[1])), Path(sys.argv[2])).run()
+    sys.exit(len(report.problems))

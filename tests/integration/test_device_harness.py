@@ -1,0 +1,156 @@
+"""The harness with tests that do everything wrong: each gets its verdict, the run ends, nothing else is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ci_build.errors import BusyError, RequestError
+from ci_build.runner import HostRunner
+from promotion.gates.device.harness import Harness, Report, Work
+from promotion.gates.device.results import Ending, Round, TestVerdict
+from promotion.gates.device.session import Limits, marked
+from tests import bad_suite
+from tests.device_child import LIMITS, work
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(job: Work, folder: Path) -> Report:
+    return Harness(HostRunner(os.environ), job, folder).run()
+
+
+def check(report: Report, *names: str) -> None:
+    wanted, got = bad_suite.expected(*names), {result.id: result.verdict.value for result in report.results}
+    assert sorted(got) == sorted(wanted)
+    assert {test: (got[test], wanted[test]) for test in got if got[test] not in wanted[test].split("|")} == {}
+    said = {result.id: result.message for result in report.results}
+    for name in names:
+        for test, text in bad_suite.FILES[name].says.items():
+            assert text in said[f"test_{name}.py::{test}" if test else f"test_{name}.py"]
+
+
+def run_id(folder: Path) -> str:
+    return str(json.loads((folder / "run.json").read_bytes())["run"])
+
+
+def wait_for(what: Callable[[], bool], seconds: float = 60.0) -> None:
+    until = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def lines(folder: Path, event: str) -> list[dict[str, object]]:
+    found = (json.loads(line) for path in folder.glob("*/*.jsonl") for line in path.read_bytes().splitlines())
+    return [line for line in found if line["event"] == event]
+
+
+@pytest.mark.heavy
+def test_every_bad_test_gets_its_verdict_and_nothing_else_is_lost(tmp_path: Path) -> None:
+    names = list(bad_suite.FILES)
+    report = run(work(bad_suite.write(tmp_path / "suite", *names)), tmp_path / "run")
+    check(report, *names)
+    assert report.problems == ()
+    assert any("test_leave left 1 process" in note for note in report.notes)
+    assert list(marked(run_id(tmp_path / "run"))) == []
+    # In-process reruns are for crashes only.
+    for test, attempts in report.attempts.items():
+        again = [attempt for attempt in attempts if attempt.round is Round.RERUN]
+        assert not again or attempts[0].ending is Ending.CRASHED, test
+
+
+def test_a_crash_a_failure_and_a_flake_are_told_apart(tmp_path: Path) -> None:
+    names = ("fail", "flake", "segfault", "import_exit", "skip")
+    report = run(work(bad_suite.write(tmp_path / "suite", *names)), tmp_path / "run")
+    check(report, *names)
+    assert report.problems == ()
+    failed = report.attempts["test_fail.py::test_fail"]
+    assert [(attempt.round, attempt.ending) for attempt in failed] == [
+        (Round.FIRST, Ending.FAILED),
+        (Round.RETRY, Ending.FAILED),
+    ]
+    assert {line["device"] for line in lines(tmp_path / "run", "worker")} == {"3", "5"}
+
+
+def test_a_suite_without_tests_is_no_success(tmp_path: Path) -> None:
+    report = run(work(bad_suite.write(tmp_path / "suite")), tmp_path / "run")
+    assert (report.results, report.collected) == ((), ())
+    (tmp_path / "suite" / "conftest.py").write_text("import os\nos._exit(0)\n")
+    report = run(work(tmp_path / "suite"), tmp_path / "other")
+    assert report.problems
+    assert report.results == ()
+
+
+def test_ten_thousand_parametrisations(tmp_path: Path) -> None:
+    root = bad_suite.write(tmp_path / "suite")
+    (root / "test_many.py").write_text(bad_suite.MANY)
+    report = run(work(root), tmp_path / "run")
+    assert Counter(result.verdict for result in report.results) == {TestVerdict.PASSED: 10_000}
+    assert report.sessions == 1
+
+
+def test_when_everything_crashes_the_run_ends_and_says_so(tmp_path: Path) -> None:
+    root = bad_suite.write(tmp_path / "suite")
+    (root / "test_storm.py").write_text(
+        "import os, pytest\n\n@pytest.mark.parametrize('n', range(500))\ndef test_storm(n):\n    os.abort()\n"
+    )
+    report = run(work(root, Limits(test=3.0, collect=30.0, grace=1.0, session=200.0, crashes=4)), tmp_path / "run")
+    assert "tests took their process with them" in " ".join(report.problems)
+    found = Counter(result.verdict for result in report.results)
+    assert set(found) == {TestVerdict.CRASHED, TestVerdict.NOT_RUN}
+    assert found.total() == 500
+    assert all(attempt.round is not Round.RETRY for attempts in report.attempts.values() for attempt in attempts)
+
+
+SLOW = "import time, pytest\n\n@pytest.mark.parametrize('n', range(40))\ndef test_slow(n):\n    time.sleep(0.1)\n"
+
+
+def started(root: Path, folder: Path) -> subprocess.Popen[bytes]:
+    """A controller that is in the middle of its work."""
+    root.mkdir(exist_ok=True)
+    (root / "test_slow.py").write_text(SLOW)
+    argv = [sys.executable, "-m", "tests.device_child", str(root), str(folder)]
+    process = subprocess.Popen(argv, cwd=ROOT)
+    wait_for(lambda: len(lines(folder, "end")) >= 5)
+    return process
+
+
+def test_a_killed_controller_is_gone_on_with(tmp_path: Path) -> None:
+    root, folder = bad_suite.write(tmp_path / "suite"), tmp_path / "run"
+    process = started(root, folder)
+    with pytest.raises(BusyError):
+        run(work(root), folder)
+    process.kill()
+    process.wait()
+    report = run(work(root), folder)
+    assert Counter(result.verdict for result in report.results) == {TestVerdict.PASSED: 40}
+    done = [line["id"] for line in lines(folder, "end")]
+    # What had ended was not run again: only what ran while the orphans were ended.
+    assert len(done) == len(set(done)) == 40
+    assert report.sessions == 2
+    assert list(marked(run_id(folder))) == []
+    with pytest.raises(RequestError, match="something else"):
+        run(work(tmp_path / "another"), folder)
+
+
+def test_a_killed_worker_takes_no_test_with_it(tmp_path: Path) -> None:
+    root, folder = bad_suite.write(tmp_path / "suite"), tmp_path / "run"
+    process = started(root, folder)
+    victim = lines(folder, "worker")[0]["pid"]
+    assert isinstance(victim, int)
+    os.kill(victim, signal.SIGKILL)
+    assert process.wait(LIMITS.session) == 0
+    report = run(work(root), folder)
+    found = Counter(result.verdict for result in report.results)
+    assert found[TestVerdict.PASSED] + found[TestVerdict.FLAKY] == 40
+    assert found[TestVerdict.FLAKY] <= 1
