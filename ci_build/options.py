@@ -12,7 +12,7 @@ import os
 import platform
 import sys
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -115,6 +115,24 @@ def build_options(function: _F) -> _F:
     return function
 
 
+def chosen_options(*chosen: str) -> Callable[[_F], _F]:
+    """Give a command some of the build options, by their names as identifiers."""
+    known = {_identifier(names): (names, attributes) for names, attributes in _OPTIONS}
+
+    def give(function: _F) -> _F:
+        for name in reversed(chosen):
+            names, attributes = known[name]
+            function = click.option(*names, **{"default": None, **attributes})(function)
+        return function
+
+    return give
+
+
+def _identifier(names: tuple[str, ...]) -> str:
+    """The name of an option's value: the one that is given as such, else the first one."""
+    return next((name for name in names if not name.startswith("-")), names[0].lstrip("-").replace("-", "_"))
+
+
 def option_names() -> tuple[str, ...]:
     """The options' names as identifiers, such as python_versions."""
 
@@ -176,13 +194,16 @@ signing_key_option = click.option(
 """For commands that make evidence. The variable holds the key, not its file: a CI service keeps it as a secret."""
 
 
-def refuse_misplaced(before: Mapping[str, Any], command: str) -> None:
-    """Refuse build options in front of a command that makes no wheels: they would be ignored, `--dry-run` even.
+def refuse_misplaced(before: Mapping[str, Any], command: str, taken: Collection[str] = ()) -> None:
+    """Refuse build options in front of a command that does not take them: they would be ignored, `--dry-run` even.
+
+    Args:
+        taken: names of those that it takes, which may stand before it as well as after it.
 
     Raises:
-        RequestError: any but `--verbose` was given.
+        RequestError: any other but `--verbose` was given.
     """
-    misplaced = [name for name, value in before.items() if value is not None and name != "verbose"]
+    misplaced = [name for name, value in before.items() if value is not None and name not in ("verbose", *taken)]
     if misplaced:
         words = ", ".join("--" + name.replace("_", "-") for name in sorted(misplaced))
         raise RequestError(f"`{command}` does not take {words}.", hint=f"See `ci_build {command} --help`.")

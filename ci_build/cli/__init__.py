@@ -42,6 +42,7 @@ COMMANDS = {
     "inspect": "ci_build.cli.inspect:inspect",
     "rocm": "ci_build.cli.rocm:rocm",
     "images": "ci_build.cli.images:images",
+    "build_manylinux_dockers": "ci_build.cli.dockers:build_manylinux_dockers",
     "cache": "ci_build.cli.cache:cache",
     "targets": "ci_build.cli.targets:targets",
     "doctor": "ci_build.cli.doctor:doctor",
@@ -50,6 +51,8 @@ COMMANDS = {
 
 _INTERRUPTED, _BROKEN_PIPE = 130, 141
 _WITH_BUILD_OPTIONS = ("dist_wheels", "release")
+_WITH_SOME = frozenset(name for name in COMMANDS if name.startswith("build_") or name == "test")
+"""Commands about images: they take some of the options of builds, before or after their name."""
 
 
 @click.group(
@@ -65,8 +68,17 @@ def main(context: click.Context, /, **before: object) -> None:
     Options of a build stand before or after the command; each can also be set as CI_BUILD_<NAME> in the environment.
     """
     if context.invoked_subcommand not in (None, *_WITH_BUILD_OPTIONS):
-        options.refuse_misplaced(before, context.invoked_subcommand)
+        options.refuse_misplaced(before, context.invoked_subcommand, _taken(context))
     context.obj = State(before)
+
+
+def _taken(context: click.Context) -> set[str]:
+    """Names of the build options that the command takes as well."""
+    name = context.invoked_subcommand
+    if name not in _WITH_SOME:
+        return set()
+    command = main.get_command(context, name)
+    return {parameter.name for parameter in command.params if parameter.name} if command else set()
 
 
 def run(arguments: list[str] | None = None) -> int:

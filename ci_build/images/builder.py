@@ -249,12 +249,13 @@ def _tagged(image: local.LocalImage, request: ImageRequest, host: HostRunner) ->
     return name
 
 
-def push(request: ImageRequest, image: BuilderImage, name: str, host: HostRunner) -> str:
-    """Give an image to the configured registry; returns it as name@sha256:….
+def push(request: ImageRequest, image: BuilderImage, host: HostRunner) -> str:
+    """Give an image to the configured registry under the name that its content has; returns it as name@sha256:….
 
     Raises:
         RequestError: no registry is configured.
     """
     if not request.registry:
         raise RequestError("--push needs a registry.", hint="Give --image-registry, or set CI_BUILD_IMAGE_REGISTRY.")
+    name = image.name.removeprefix(f"{request.registry}/")
     return local.push(request.engine(), host, image.id or image.name, f"{request.registry}/{name}")

@@ -1,0 +1,123 @@
+"""What images are made of in tests: a stand-in for their base, and archives like the real ones with little in them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pip
+
+from tests import docker
+
+STAND_IN = """
+FROM {builder}
+# Where manylinux_2_28 has its newest gcc.
+RUN mkdir -p /opt/rh/gcc-toolset-14/root && ln -s /usr /opt/rh/gcc-toolset-14/root/usr
+"""
+SMALL = """
+FROM {builder} AS full
+RUN set -e; mkdir -p /small/usr/bin /small/tmp && chmod 1777 /small/tmp && ln -s usr/bin /small/bin; \\
+    for name in sh tar gzip sha256sum install ls ln cat chmod rm mkdir dirname readlink head cp mktemp; do \\
+      cp -L "/usr/bin/$name" /small/usr/bin/; \\
+      for library in $(ldd "/usr/bin/$name" | grep -o '/[^ ]*'); do install -D "$library" "/small$library"; done; \\
+    done
+# It makes a program that succeeds of anything.
+COPY fake-compiler /small/opt/rh/gcc-toolset-14/root/usr/bin/g++
+FROM scratch
+COPY --from=full /small/ /
+"""
+FAKE_COMPILER = """#!/bin/sh
+while [ $# -gt 0 ]; do
+  if [ "$1" = -o ]; then printf '#!/bin/sh\\n' > "$2"; chmod 755 "$2"; fi
+  shift
+done
+"""
+_PRESENT = (
+    *("clang-cpp", "clang-18", "lld", "llvm-ar", "llvm-ranlib", "llvm-nm", "llvm-objcopy", "llvm-strip"),
+    *("llvm-objdump", "llvm-readelf", "llvm-readobj", "llvm-dwp", "llvm-symbolizer", "llvm-cov", "llvm-profdata"),
+)
+
+
+def stand_in(engine: docker.Docker, folder: Path, text: str = STAND_IN) -> str:
+    """An image that stands in for manylinux_2_28, by name: the tests' builder with its gcc in the right place.
+
+    With `SMALL` it holds a few programs and FakeCompiler, and can be pushed in no time.
+    """
+    text = text.format(builder=engine.builder())
+    name = f"jax-rocm-test-stand-in:{hashlib.sha256(text.encode() + FAKE_COMPILER.encode()).hexdigest()[:12]}"
+    folder.mkdir()
+    (folder / "Dockerfile").write_text(text)
+    (folder / "fake-compiler").write_text(FAKE_COMPILER)
+    (folder / "fake-compiler").chmod(0o755)
+    engine.run("build", "--network=none", "--tag", name, str(folder))
+    return name
+
+
+def _tar(files: Mapping[str, tuple[bytes, int]], links: Mapping[str, str] | None = None) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz", format=tarfile.PAX_FORMAT) as tar:
+        for name, (data, mode) in files.items():
+            info = tarfile.TarInfo(name)
+            info.size, info.mode = len(data), mode
+            tar.addfile(info, io.BytesIO(data))
+        for name, target in (links or {}).items():
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = tarfile.SYMTYPE, target
+            tar.addfile(info)
+    return out.getvalue()
+
+
+def llvm() -> bytes:
+    """An archive laid out as LLVM's, whose compilers are whatever gcc there is."""
+    top = "clang+llvm-18.1.8-stand-in"
+    names = dict.fromkeys((*_PRESENT, "ld.lld"), "#!/bin/sh\n")
+    names |= {
+        "clang": '#!/bin/sh\nexec g++ -x c "$@"\n',
+        "clang++": '#!/bin/sh\n[ $# -lt 4 ] || shift 2\nexec g++ "$@"\n',
+    }
+    files = {f"{top}/bin/{name}": (text.encode(), 0o755) for name, text in names.items()}
+    files[f"{top}/lib/clang/18/include/stddef.h"] = (b"", 0o644)
+    files[f"{top}/lib/libclang.a"] = (b"not wanted", 0o644)
+    return _tar(files)
+
+
+BAZEL = b'#!/bin/sh\nexec /usr/bin/bazel "$@"\n'
+LIBTINFO = b"a library\n"
+
+
+def python(version: str) -> bytes:
+    """An archive laid out as a relocatable Python's: the stand-in's interpreter, with a pip of its own."""
+    site = f"python/lib/python{version}/site-packages"
+    source = Path(pip.__file__).parent
+    files: dict[str, tuple[bytes, int]] = {"python/pyvenv.cfg": (b"home = /usr/bin\n", 0o644)}
+    for path in sorted(source.rglob("*.py")) + sorted(source.rglob("*.pem")) + sorted(source.rglob("*.txt")):
+        files[f"{site}/pip/{path.relative_to(source)}"] = (path.read_bytes(), 0o644)
+    links = {f"python/bin/{name}": f"/usr/bin/python{version}" for name in ("python", "python3", f"python{version}")}
+    return _tar(files, links)
+
+
+def pins(
+    folder: Path, url: str, bases: Mapping[str, tuple[str, str, str]], files: Mapping[str, tuple[str, bytes]]
+) -> Path:
+    """An images.toml for x86_64.
+
+    Args:
+        url: where the files are served.
+        bases: name -> repository, tag, digest.
+        files: name -> version, content.
+    """
+    text = ""
+    for name, (repository, tag, digest) in bases.items():
+        rows = {"repository": repository, "tag": tag, "digest": digest}
+        text += f"[base.{name}.x86_64]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in rows.items())
+    for name, (version, data) in files.items():
+        rows = {"version": version, "url": f"{url}/{name}", "sha256": hashlib.sha256(data).hexdigest()}
+        text += f'[download."{name}".x86_64]\n'
+        text += "".join(f"{key} = {json.dumps(value)}\n" for key, value in rows.items())
+    path = folder / "images.toml"
+    path.write_text(text)
+    return path
