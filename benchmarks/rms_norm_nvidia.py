@@ -1,0 +1,257 @@
+"""The portable RMSNorm kernels on an NVIDIA GPU: numerics against float64, races, and how much memory they move.
+
+    python3 -m benchmarks.rms_norm_nvidia [--json] [--quick] [--races]
+
+It needs nvcc and an NVIDIA GPU, and nothing else: the kernels are compiled from the same source that runs on AMD GPUs,
+and started with the same packed arguments. --races runs them once more under compute-sanitizer (racecheck, memcheck,
+initcheck, synccheck). Exit status 1: some error is larger than allowed, or a tool found something.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import functools
+import itertools
+import json
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.rms_norm_cases import (
+    BF16,
+    BWD_HELD,
+    DTYPES,
+    F16,
+    F32,
+    HELD,
+    Case,
+    cases,
+    check_backward,
+    check_forward,
+    plan,
+)
+
+ROOT = Path(__file__).resolve().parents[1]
+SIZES = (1, 2, 7, 8, 64, 100, 256, 1023, 1024, 4096, 5120, 8192, 12288, 16384, 32768, 65536, 65537, 100003, 131072)
+QUICK = (1, 8, 33, 512, 4096, 16384)
+TOOLS = ("racecheck", "memcheck", "initcheck", "synccheck")
+_GUARD = bytes(range(256))
+
+
+class Nvidia:
+    """One GPU, through CUDA's driver API.
+
+    Args:
+        cubin: the compiled kernels.
+    """
+
+    def __init__(self, cubin: bytes) -> None:
+        self.cuda = ctypes.CDLL("libcuda.so.1")
+        self._call("cuInit", 0)
+        context = ctypes.c_void_p()
+        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+        self._call("cuCtxSetCurrent", context)
+        self.module = ctypes.c_void_p()
+        self._call("cuModuleLoadData", ctypes.byref(self.module), cubin)
+        self.sizes: dict[int, tuple[int, int]] = {}
+
+    def _call(self, name: str, *arguments: object) -> None:
+        status = getattr(self.cuda, name)(*arguments)
+        if status:
+            text = ctypes.c_char_p()
+            self.cuda.cuGetErrorString(status, ctypes.byref(text))
+            raise RuntimeError(f"{name}: {text.value!r} ({status})")
+
+    def name(self) -> str:
+        """What the GPU is called."""
+        text = ctypes.create_string_buffer(256)
+        self._call("cuDeviceGetName", text, 256, 0)
+        return text.value.decode()
+
+    def allocate(self, size: int) -> int:
+        """Memory without guards."""
+        address = ctypes.c_uint64()
+        self._call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
+        return address.value
+
+    def free(self, address: int) -> None:
+        """Give it back."""
+        self._call("cuMemFree_v2", ctypes.c_uint64(address))
+
+    def put(self, data: bytes, shift: int = 0) -> int:
+        """Memory with that content, guards around it."""
+        before = _GUARD + _GUARD[:shift]
+        whole = before + data + _GUARD
+        base = self.allocate(len(whole))
+        self._call("cuMemcpyHtoD_v2", ctypes.c_uint64(base), whole, ctypes.c_size_t(len(whole)))
+        self.sizes[base + len(before)] = (base, len(data))
+        return base + len(before)
+
+    def get(self, address: int) -> bytes:
+        """Its content; its guards have to be as they were."""
+        base, size = self.sizes[address]
+        whole = ctypes.create_string_buffer(address - base + size + len(_GUARD))
+        self._call("cuMemcpyDtoH_v2", whole, ctypes.c_uint64(base), ctypes.c_size_t(len(whole)))
+        before = whole.raw[: address - base]
+        assert before == (_GUARD + _GUARD)[: len(before)], "something was written before a buffer"
+        assert whole.raw[-len(_GUARD) :] == _GUARD, "something was written behind a buffer"
+        return whole.raw[address - base : address - base + size]
+
+    def start(self, kernel: str, arguments: bytes, blocks: int, threads: int) -> None:
+        """Put a kernel on the stream, its arguments packed in one buffer."""
+        function = ctypes.c_void_p()
+        self._call("cuModuleGetFunction", ctypes.byref(function), self.module, kernel.encode())
+        packed, size = ctypes.create_string_buffer(arguments, len(arguments)), ctypes.c_size_t(len(arguments))
+        extra = (ctypes.c_void_p * 5)(1, ctypes.addressof(packed), 2, ctypes.addressof(size), 0)
+        self._call("cuLaunchKernel", function, blocks, 1, 1, threads, 1, 1, 0, None, None, extra)
+
+    def launch(self, kernel: str, arguments: bytes, blocks: int, threads: int) -> None:
+        """Run a kernel to its end."""
+        self.start(kernel, arguments, blocks, threads)
+        self._call("cuCtxSynchronize")
+
+    def copy(self, to: int, source: int, size: int) -> None:
+        """Put a copy within the GPU on the stream."""
+        to_, from_ = ctypes.c_uint64(to), ctypes.c_uint64(source)
+        self._call("cuMemcpyDtoDAsync_v2", to_, from_, ctypes.c_size_t(size), None)
+
+    def clear(self) -> None:
+        """Free what was put."""
+        for base, _ in self.sizes.values():
+            self.free(base)
+        self.sizes.clear()
+
+    def milliseconds(self, work: Callable[[], None], times: int) -> float:
+        """Of one run of the work, the mean of many."""
+        events = [ctypes.c_void_p(), ctypes.c_void_p()]
+        for event in events:
+            self._call("cuEventCreate", ctypes.byref(event), 0)
+        work()
+        self._call("cuEventRecord", events[0], None)
+        for _ in range(times):
+            work()
+        self._call("cuEventRecord", events[1], None)
+        self._call("cuEventSynchronize", events[1])
+        taken = ctypes.c_float()
+        self._call("cuEventElapsedTime", ctypes.byref(taken), *events)
+        return taken.value / times
+
+
+def compile_kernels(folder: Path) -> bytes:
+    """The kernels for the GPU of this machine."""
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        sys.exit("There is no nvcc: install CUDA's compiler.")
+    out = folder / "rms_norm.cubin"
+    source = ROOT / "kernels" / "src" / "rms_norm.hip"
+    subprocess.run(
+        [nvcc, "-arch=native", "-std=c++20", "-O3", "-cubin", "-x", "cu", str(source), "-o", str(out)], check=True
+    )
+    return out.read_bytes()
+
+
+def numerics(gpu: Nvidia, sizes: Sequence[int]) -> dict[str, dict[str, float]]:
+    """The largest error of each kernel and dtype, as a part of what is allowed, and the cases behind it."""
+    worst: dict[str, dict[str, float]] = {}
+
+    def note(family: str, case: Case, error: float) -> None:
+        entry = worst.setdefault(f"{family}_{case.dtype.name}", {"cases": 0, "error": 0.0})
+        entry["cases"] += 1
+        entry["error"] = max(entry["error"], round(error, 4))
+
+    for case in cases(sizes, held=HELD):
+        note("rms_norm", case, check_forward(gpu, case, add=False))
+        note("rms_norm_with_add", case, check_forward(gpu, case, add=True))
+    for case in cases(sizes, held=BWD_HELD):
+        note("rms_norm_bwd", case, check_backward(gpu, case))
+    for dtype, scale in ((F32, 1e12), (F32, 1e-25), (F16, 1e4), (F16, 1e-6), (BF16, 1e12)):
+        case = Case(dtype, 2, 1000, "narrow", 128, 2, epsilon=1e-12, scale=scale)
+        note("rms_norm", case, check_forward(gpu, case, add=False))
+    return worst
+
+
+SPEED_SIZES = (256, 1024, 4096, 4095, 8192, 32768, 131072)
+FAMILIES = {"rms_norm": (2, HELD), "rms_norm_with_add": (4, HELD), "rms_norm_bwd": (3, BWD_HELD)}
+"""Kernels -> tensors that they read and write, packs that a thread holds."""
+PARTIALS = 1056
+
+
+def bandwidth(gpu: Nvidia, size: int = 1 << 28) -> list[dict[str, Any]]:
+    """GB/s that each kernel reads and writes, of tensors of `size` bytes, and what part of a copy's that is."""
+    at = [gpu.allocate(size) for _ in range(6)]
+    copy = 2 * size / gpu.milliseconds(lambda: gpu.copy(at[0], at[1], size), 20) / 1e6
+    found: list[dict[str, Any]] = [{"kernel": "copy", "gb_s": round(copy)}]
+    for dtype, n, family in itertools.product(DTYPES, SPEED_SIZES, FAMILIES):
+        moved, held = FAMILIES[family]
+        rows = size // dtype.size // n
+        form, threads = plan(n, dtype, aligned=True, held=held)
+        blocks = min(rows, PARTIALS if family == "rms_norm_bwd" else 1 << 20)
+        if family == "rms_norm_bwd":
+            packed = struct.pack("<8QII", *at[:3], at[4], at[3], at[5], rows, n, threads, blocks)
+        else:
+            packed = struct.pack("<8QfIII", *at, rows, n, 1e-6, threads, blocks, 0)
+        start = functools.partial(gpu.start, f"{family}_{dtype.name}_{form}", packed, blocks, threads)
+        gb_s = moved * rows * n * dtype.size / gpu.milliseconds(start, 10) / 1e6
+        kernel = {"kernel": f"{family}_{dtype.name}_{form}", "rows": rows, "n": n}
+        found.append(kernel | {"gb_s": round(gb_s), "of_copy": round(gb_s / copy, 2)})
+    for address in at:
+        gpu.free(address)
+    return found
+
+
+def sanitized(tool: str) -> dict[str, Any]:
+    """A quick run under one of compute-sanitizer's tools."""
+    program = shutil.which("compute-sanitizer")
+    if program is None:
+        return {"tool": tool, "ok": False, "said": "there is no compute-sanitizer"}
+    argv = [
+        program,
+        "--tool",
+        tool,
+        "--error-exitcode",
+        "9",
+        sys.executable,
+        "-m",
+        "benchmarks.rms_norm_nvidia",
+        "--quick",
+    ]
+    done = subprocess.run(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    said = [line for line in done.stdout.splitlines() if "SUMMARY" in line or "Error" in line]
+    return {"tool": tool, "ok": done.returncode == 0, "said": "; ".join(said)[:400]}
+
+
+def main() -> int:
+    """Compile, run, compare, report; 0 when all is as it should be."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print a report for machines")
+    parser.add_argument("--quick", action="store_true", help="few sizes, no speeds")
+    parser.add_argument("--races", action="store_true", help="run again under compute-sanitizer")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        gpu = Nvidia(compile_kernels(Path(folder)))
+    report: dict[str, Any] = {"gpu": gpu.name(), "numerics": numerics(gpu, QUICK if options.quick else SIZES)}
+    if not options.quick:
+        report["bandwidth"] = bandwidth(gpu)
+    if options.races:
+        report["sanitizer"] = [sanitized(tool) for tool in TOOLS]
+    report["ok"] = all(entry["error"] <= 1 for entry in report["numerics"].values()) and all(
+        entry["ok"] for entry in report.get("sanitizer", ())
+    )
+    if options.json:
+        print(json.dumps(report, indent=1))
+    else:
+        for key, entry in report["numerics"].items():
+            print(f"{key}: {entry['cases']} cases, largest error {entry['error']} of what is allowed")
+        for entry in [*report.get("bandwidth", ()), *report.get("sanitizer", ())]:
+            print("  ".join(f"{name} {value}" for name, value in entry.items()))
+    return 0 if report["ok"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
