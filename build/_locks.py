@@ -14,7 +14,7 @@ HEADER = "--custom-compile-command=python3 build/update_locks"
 
 
 def update(options: Sequence[str]) -> None:
-    """Write requirements.lock, then the locks of developers and of `attest` with the same versions and more.
+    """Write requirements.lock, then the locks of developers, of `attest` and of tests with the same versions and more.
 
     What is pinned stays, unless an option such as `--upgrade` says otherwise.
 
@@ -23,7 +23,7 @@ def update(options: Sequence[str]) -> None:
     """
     _venv.enter("requirements.lock")
     _compile("requirements", [*options])
-    for name in ("requirements-dev", "requirements-attest"):
+    for name in ("requirements-dev", "requirements-attest", "../tests/rbe/requirements"):
         _compile(name, [*options, "--constraints=requirements.lock"])
 
 
