@@ -36,6 +36,7 @@ COMMANDS = {
     "unpin": "ci_build.cli.operate:unpin",
     "retention": "ci_build.cli.operate:retention",
     "history": "ci_build.cli.operate:history",
+    "compat": "ci_build.cli.compat:compat",
     "verify": "ci_build.cli.operate:verify",
     "index": "ci_build.cli.index:index",
     "bucket": "ci_build.cli.bucket:bucket",

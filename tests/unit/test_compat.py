@@ -1,0 +1,176 @@
+"""Compatibility tables say what evidence says, and nothing else."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build.errors import RequestError
+from ci_build.model import Evidence, Outcome, Tier
+from promotion.compat import COMPAT_FILE, Library, Module, ModuleRow, Tables, load_spec, make_tables, words
+from promotion.compat_text import sheets, to_markdown, to_rst
+from promotion.history import Kind, State
+from promotion.ledger import LedgerEntry, PromotedSet
+
+NUMPY = Module(name="jax.numpy", description="Arrays | of *numbers*", checks=("numpy.*", "smoke/test_numpy.py"))
+SPARSE = Module(name="jax.experimental.sparse", description="Sparse", checks=("sparse.*",))
+SPEC = ((NUMPY, SPARSE), (Library(name="hipBLAS", soname="libhipblas.so", purpose="algebra", used_in="matmul"),))
+
+
+def check(name: str, outcome: str = "passed", reason: str = "") -> dict[str, str]:
+    return {"name": name, "outcome": outcome, "reason": reason}
+
+
+def evidence(
+    *checks: Mapping[str, str], gate: str = "compile", target: str = "gfx942", outcome: Outcome = Outcome.PASSED
+) -> Evidence:
+    return Evidence(
+        set_digest="a" * 64, gate=gate, target=target, tier=Tier.DEVICE if gate == "device" else Tier.COMPILED,
+        outcome=outcome, started="2026-01-01T00:00:00Z", ended="2026-01-01T00:00:01Z", machine="m", settings={},
+        counts={}, findings=(), details={"checks": list(checks)}, logs={},
+    )  # fmt: skip
+
+
+def entry(number: int, jax: str, rocm: str = "7.2.0") -> LedgerEntry:
+    promoted = PromotedSet(
+        set_digest=f"{number:064x}", rocm_version=rocm, jax_version=jax, python_versions=("3.12",), tier="compiled",
+        tiers={"gfx942": "compiled"}, policy={}, wheels=(), files={},
+    )  # fmt: skip
+    return LedgerEntry(
+        number=number, previous="", time="2026-01-01T00:00:00Z", kind=Kind.PROMOTE, state=State(), actor="a",
+        reason="", sets=(number,), to=0, promoted=promoted,
+    )  # fmt: skip
+
+
+def tables(*told: tuple[LedgerEntry, Mapping[str, Evidence]], **more: Any) -> Tables:
+    return make_tables("multi-arch", told, offered=[1], spec=SPEC, **more)
+
+
+def row(made: Tables, name: str) -> ModuleRow:
+    return next(item for item in made.modules if item.module.name == name)
+
+
+def test_the_real_file_is_good_and_names_programs_that_exist() -> None:
+    modules, libraries = load_spec()
+    assert len({module.name for module in modules}) == len(modules)
+    assert {library.soname for library in libraries} >= {"libamdhip64.so", "librccl.so"}
+    folder = COMPAT_FILE.parent / "corpus" / "programs"
+    known = {path.stem for path in folder.glob("*.py")}
+    prefixes = {
+        pattern.partition(".")[0] for module in modules for pattern in module.checks if not pattern.endswith(".py")
+    }
+    assert prefixes <= known
+    untold = {"__init__", "declaration"} | prefixes
+    assert known <= untold, "a module of the corpus counts for nothing"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("schema = 1", "schema = 2"),
+        ('soname = "libhipfft.so"\n', ""),
+        ("[[library]]", "[[libraries]]"),
+        ("checks =", "check ="),
+    ],
+)
+def test_a_file_that_is_not_understood_is_refused(tmp_path: Path, old: str, new: str) -> None:
+    file = tmp_path / "compat.toml"
+    file.write_text(COMPAT_FILE.read_text().replace(old, new, 1))
+    assert tomllib.loads(file.read_text())
+    with pytest.raises(RequestError, match="cannot be used"):
+        load_spec(file)
+
+
+def test_the_strongest_gate_is_heard_for_each_target() -> None:
+    told = {
+        "c942": evidence(check("numpy.a"), check("numpy.b")),
+        "d942": evidence(check("smoke/test_numpy.py"), gate="device"),
+        "c950": evidence(check("numpy.a"), target="gfx950"),
+    }
+    found = {word.target: (word.gate, word.tier, word.checks, word.evidence) for word in words(NUMPY, told)}
+    assert found == {
+        "gfx942": ("device", Tier.DEVICE, 1, "d942"),
+        "gfx950": ("compile", Tier.COMPILED, 1, "c950"),
+    }
+    assert words(SPARSE, told) == ()
+
+
+def test_a_stronger_gate_that_says_no_is_not_drowned_by_a_weaker_one() -> None:
+    told = {
+        "c": evidence(check("numpy.a")),
+        "d": evidence(check("smoke/test_numpy.py", "failed"), gate="device", outcome=Outcome.FAILED),
+    }
+    (word,) = words(NUMPY, told)
+    assert (word.gate, word.tier, word.unsupported) == ("device", None, (("smoke/test_numpy.py", ""),))
+
+
+@pytest.mark.parametrize(
+    ("checks", "outcome", "works"),
+    [
+        ([check("numpy.a"), check("numpy.b", "known", "no such instruction")], Outcome.PASSED, True),
+        ([check("numpy.a", "known", "no such instruction")], Outcome.PASSED, False),
+        ([check("numpy.a"), check("numpy.b", "failed")], Outcome.FAILED, False),
+        ([check("numpy.a")], Outcome.FAILED, False),
+        ([check("numpy.a")], Outcome.ERROR, False),
+    ],
+)
+def test_what_works(checks: list[dict[str, str]], outcome: Outcome, works: bool) -> None:
+    (word,) = words(NUMPY, {"c": evidence(*checks, outcome=outcome)})
+    assert (word.tier is not None) is works
+    assert len(word.unsupported) == sum(item["outcome"] != "passed" for item in checks)
+
+
+def test_a_check_that_was_skipped_says_nothing() -> None:
+    assert words(NUMPY, {"c": evidence(check("numpy.a", "skipped"), check("sparse.x"))}) == ()
+
+
+GOOD, BAD = {"c": evidence(check("numpy.a"))}, {"c": evidence(check("numpy.a", "failed"), outcome=Outcome.FAILED)}
+
+
+@pytest.mark.parametrize(
+    ("history", "since"),
+    [
+        ([], ("", "")),
+        ([(entry(1, "0.9.1"), GOOD)], ("0.9.1", "7.2.0")),
+        ([(entry(1, "0.9.1"), GOOD), (entry(2, "0.10.2"), GOOD)], ("0.9.1", "7.2.0")),
+        ([(entry(1, "0.9.1"), BAD), (entry(2, "0.10.2"), GOOD)], ("0.10.2", "7.2.0")),
+        ([(entry(1, "0.9.1"), GOOD), (entry(2, "0.10.2"), BAD)], ("", "")),
+        ([(entry(1, "0.9.1"), GOOD), (entry(2, "0.10.0"), BAD), (entry(3, "0.10.2"), GOOD)], ("0.10.2", "7.2.0")),
+        ([(entry(1, "0.10.2", "7.10.0"), GOOD), (entry(2, "0.9.1", "7.2.0"), GOOD)], ("0.9.1", "7.2.0")),
+        ([(entry(1, "0.10.2", "7.10.0"), GOOD), (entry(2, "0.10.2", "7.9.0"), BAD)], ("0.10.2", "7.10.0")),
+    ],
+)
+def test_since_when(history: list[Any], since: tuple[str, str]) -> None:
+    found = row(tables(*history), "jax.numpy")
+    assert (found.since_jax, found.since_rocm) == since
+
+
+def test_versions_of_libraries_are_those_of_the_rocm_at_hand() -> None:
+    libraries = {"libhipblas.so.3": "3.1.70200", "libhipblaslt.so.1": "1.2", "libhipblas.so.2": ""}
+    made = tables(libraries=libraries, rocm="7.2.0")
+    assert [item.version for item in made.libraries] == ["?, 3.1.70200"]
+    assert [item.version for item in tables().libraries] == [""]
+
+
+def test_every_row_leads_to_its_evidence_and_is_escaped() -> None:
+    known = evidence(check("numpy.a"), check("numpy.b", "known", "needs `mfma` | no"))
+    made = tables(
+        (entry(1, "0.10.2"), {"v2/x/compile/gfx942/1.json": known}), images=[{"name": "i", "digest": "sha256:1"}]
+    )
+    markdown = to_markdown("T", sheets(made, base="https://example.org/"))
+    assert "[compile gfx942](https://example.org/v2/x/compile/gfx942/1.json)" in markdown
+    assert r"Arrays \| of \*numbers\*" in markdown
+    assert r"numpy.b: needs \`mfma\` \| no (gfx942)" in markdown
+    assert "| i | sha256:1 | – |" in markdown
+    for block in re.findall(r"(?:^\|.*\n)+", markdown, re.MULTILINE):
+        widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
+        assert len(widths) == 1, block
+    rst = to_rst("T", sheets(made))
+    assert "`compile gfx942 <v2/x/compile/gfx942/1.json>`__" in rst
+    assert r"Arrays \| of \*numbers\*" in rst
+    assert "| not tested" in rst
