@@ -1,55 +1,22 @@
-"""The container that a build from source runs in: its image, its mounts, and the tools that it has."""
+"""The container that a build from source runs in: its mounts, and the tools that its image has."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from ci_build.container import ContainerRunner, ContainerSpec, Mount
-from ci_build.engine import Engine
-from ci_build.errors import MachineError, RequestError
-from ci_build.model import BuildRequest, Progress
+from ci_build.errors import MachineError
+from ci_build.model import BuildRequest
 from ci_build.payload.source import Places, source_of
 from ci_build.plan import SourceLayout
-from ci_build.runner import HostRunner
 from ci_build.source_request import Compiler
 
 _CLANG = re.compile(r"/usr/lib/llvm-(\d+)/bin/clang")
 _LOOK_INTO = ("/usr/lib", "/usr/local/bin", "/opt/python", "/opt/rh")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BuilderImage:
-    """The image that a build runs in.
-
-    Attributes:
-        digest: `sha256:` and 64 hexadecimal digits: the image's id, by which it is run.
-    """
-
-    name: str
-    digest: str
-
-
-def builder_of(request: BuildRequest, engine: Engine, runner: HostRunner, progress: Progress) -> BuilderImage:
-    """The builder image that was asked for, which has to be there.
-
-    Raises:
-        RequestError: it is not there.
-    """
-    name = source_of(request).container.image
-    if not name or name == "search":
-        raise RequestError("There is no builder image yet.", hint="Name one with --builder-image.")
-    progress.step(f"look for the image {name}")
-    done = runner.run((engine.program, "image", "inspect", "--format", "{{.Id}}", name), check=False)
-    digest = done.stdout.strip()
-    if re.fullmatch(r"[0-9a-f]{64}", digest):  # podman leaves the algorithm out
-        digest = f"sha256:{digest}"
-    if done.returncode or re.fullmatch(r"sha256:[0-9a-f]{64}", digest) is None:
-        raise RequestError(f"There is no image {name} here.", hint=f"`{engine.name} pull` it, or name another one.")
-    return BuilderImage(name=name, digest=digest)
 
 
 def make_mounts(request: BuildRequest, layout: SourceLayout, rocm: Path, cache: Path, work: Path) -> tuple[Mount, ...]:

@@ -136,7 +136,7 @@ class Native:
         python = f" for Python {command.python}" if command.python else ""
         self.progress.step(f"build {command.project}{python}, log in {log}")
         with log.open("w", encoding="utf-8", buffering=1) as file:
-            watch = _Watch(file, self.progress)
+            watch = _Watch(file, self.progress, command.cwd)
             door = self.inside(watch.line)
             done = door.run(command.argv, env=command.env, cwd=command.cwd, check=False, keep=_KEEP)
         if done.returncode:
@@ -153,7 +153,7 @@ class Native:
         """What to tell when a build failed."""
         why = watch.failure.summary() or f"exit code {returncode}; it ended with: {watch.last or 'nothing'}"
         again = f" `{self.again}` opens the same place with the command at hand." if self.again else ""
-        return (f"The build of {command.project} failed: {why} The whole log is {log}.{again}",)
+        return (f"The build of {command.project} failed: {why}. The whole log is {log}.{again}",)
 
     def _note(self, command: BuildCommand, log: Path, state: str) -> None:
         """Write down what was run, so that a person can do it again by hand."""
@@ -174,10 +174,10 @@ class Native:
 class _Watch:
     """Reads a build's output: log, progress, wheels, errors."""
 
-    def __init__(self, log: TextIO, progress: BuildProgress) -> None:
+    def __init__(self, log: TextIO, progress: BuildProgress, root: str) -> None:
         self._log, self._progress = log, progress
         self.said: list[str] = []
-        self.failure = bazel.Failure()
+        self.failure = bazel.Failure(root=root)
         self.last = ""
 
     def line(self, line: str) -> None:

@@ -63,15 +63,29 @@ def prepare(
     cache = options.cache_dir(settings)
     layout = plan.SourceLayout(places=_places(request, cache, asked), checkouts=str(cache / "sources"))
     if rocm is None:
+        _tell_image(settings, request, runner, reporter, *tables)
         return Prepared(plan=plan.make_plan(request, rocm_manifest=manifest, layout=layout))
     request = _with_rocm(request, rocm)
     out = Path(str(settings.get("out", *tables).value)).absolute()
     if request.source is not None and request.source.container.host:
         request, layout, native = _on_host(request, layout, rocm, cache, out, runner, reporter)
     else:
-        request, layout, native = _in_container(request, layout, rocm, cache, out, runner, reporter)
+        request, layout, native = _in_container(settings, request, layout, rocm, cache, out, runner, reporter, *tables)
     made = plan.make_plan(request, rocm_manifest=manifest, layout=layout)
     return Prepared(plan=made, native=native)
+
+
+def _tell_image(
+    settings: options.Settings, request: BuildRequest, runner: HostRunner, reporter: Reporter, *tables: str
+) -> None:
+    """Say, in a dry run, where the build would run."""
+    if request.source is None or request.source.container.host:
+        reporter.line("would build on this machine itself")
+        return
+    from ci_build.images.builder import image_request, planned_image
+
+    name = planned_image(image_request(settings, runner, *tables), runner, reporter)
+    reporter.line(f"would build in a container of {name}")
 
 
 def _with_rocm(request: BuildRequest, rocm: Rocm) -> BuildRequest:
@@ -137,6 +151,7 @@ def logs_of(out: Path) -> Path:
 
 
 def _in_container(
+    settings: options.Settings,
     request: BuildRequest,
     layout: SourceLayout,
     rocm: Rocm,
@@ -144,19 +159,22 @@ def _in_container(
     out: Path,
     runner: HostRunner,
     reporter: Reporter,
+    *tables: str,
 ) -> tuple[BuildRequest, SourceLayout, Native]:
-    from ci_build.builder import builder_of, find_tools, make_mounts, spec_values
+    from ci_build.builder import find_tools, make_mounts, spec_values
     from ci_build.container import ContainerRunner, make_spec
-    from ci_build.engine import find_engine
+    from ci_build.images.builder import builder_image, image_request
     from ci_build.native import Native
 
     assert request.source is not None
     asked, work = request.source.container, cache / "builds" / "out"
-    engine = find_engine(asked.engine or None, runner)
-    image = builder_of(request, engine, runner, reporter)
+    wanted = image_request(settings, runner, *tables)
+    engine = wanted.engine()
+    with reporter.group("builder image"):
+        image = builder_image(wanted, runner, reporter)
     mounts = make_mounts(request, layout, rocm.root, cache, work)
     spec = replace(
-        make_spec(engine, image.digest, mounts=mounts, workdir="/"),
+        make_spec(engine, image.id or image.name, mounts=mounts, workdir="/"),
         network=asked.network,
         memory=asked.memory,
         shm_size=asked.shm_size,

@@ -16,7 +16,8 @@ _NEVER = re.compile(r'["\\$`\x00-\x1f]')
 _PROGRESS = re.compile(r"^\[([\d,]+) / ([\d,]+)\]\s*(.*)$")
 _ERROR = re.compile(r"^ERROR: (.*)$")
 _TARGET = re.compile(r"(?:from target |target '?|no such target ')((?:@@?[\w.~+-]*)?//[^\s)':]*(?::[^\s)',;]+)?)")
-_COMPILER = re.compile(r"^\S+?:\d+(?::\d+)?: (?:fatal )?error: |: undefined (?:reference to|symbol: )")
+_COMPILER = re.compile(r"(?:^|: )(?:fatal )?error: |^Error in \w+: |: undefined (?:reference to|symbol: )")
+_BUILD_FILE = re.compile(r"^(/\S*?)/BUILD(?:\.bazel)?:\d+:\d+: ")
 
 
 def word(value: str) -> str:
@@ -126,29 +127,35 @@ class Failure:
     """Why a build failed, as far as its output has told: feed it every line in order.
 
     Attributes:
+        root: folder of the workspace, as the build sees it.
         error: Bazel's first error.
-        target: label of the target that it is about.
+        target: label of the target that it is about, or of its package where no more is told.
         cause: the first error of a compiler or linker after it, which says more.
     """
 
+    root: str = ""
     error: str = ""
     target: str = ""
     cause: str = ""
 
     def feed(self, line: str) -> None:
         """Look at one line."""
-        if not self.error and (found := _ERROR.match(line)):
-            self.error = found[1]
-        if self.error and not self.target and (found := _TARGET.search(line)):
-            self.target = found[1]
-        if self.error and not self.cause and _COMPILER.search(line):
+        if not self.error:
+            if found := _ERROR.match(line):
+                self.error = found[1].strip()
+                self.target = self._target(self.error)
+            return
+        if not self.cause and _COMPILER.search(line):
             self.cause = line.strip()
+
+    def _target(self, error: str) -> str:
+        if found := _TARGET.search(error):
+            return found[1]
+        # With --verbose_failures Bazel names the BUILD file and not the target.
+        found = _BUILD_FILE.match(error)
+        return f"//{found[1].removeprefix(self.root).strip('/')}" if found and found[1].startswith(self.root) else ""
 
     def summary(self) -> str:
         """One line; empty when no line was an error of Bazel's."""
-        parts = [self.error]
-        if self.target and self.target not in self.error:
-            parts.append(f"target {self.target}")
-        if self.cause:
-            parts.append(self.cause)
-        return "; ".join(part for part in parts if part)
+        target = f"in {self.target}" if self.target and self.target not in self.error else ""
+        return "; ".join(part for part in (self.error, target, self.cause) if part)

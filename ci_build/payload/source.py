@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 
 from packaging.version import Version
 
+from ci_build import layouts
 from ci_build.errors import InputError, RequestError
 from ci_build.model import BuildRequest
 from ci_build.payload import bazel
@@ -174,7 +175,7 @@ def _command(
         project=project,
         python="" if shared else python,
         argv=argv,
-        env=_environment(request, version, places, by_jax=by_jax),
+        env=_environment(request, version, places, by_jax=by_jax, rocm_wheel=not jaxlib),
         cwd=folder if by_jax else f"{folder}/{interface.folder}",
         output=output,
         versions=(version,) if by_jax else _rocm_jax_versions(request, version),
@@ -238,6 +239,13 @@ def bazel_options(request: BuildRequest, version: str, places: Places, *, rocm_w
         if interface.kind is Kind.JAX or source.compiler is Compiler.CLANG:
             options += bazel.environment_settings("CLANG_COMPILER_PATH", places.clang, "action_env")
         options += bazel.device_options(request.targets or (), places.rocm)
+        options += (
+            "--linkopt=-Wl,--enable-new-dtags",
+            bazel.setting("linkopt", f"-Wl,-rpath,{run_path_room(request)}"),
+        )
+    else:
+        # An image may set it, and repository rules would look for a ROCm there.
+        options += bazel.environment_settings("ROCM_PATH", "", "repo_env")
     if source.xla != "pin":
         options += bazel.xla_options(places.sources["xla"])
     if by_jax:
@@ -249,6 +257,12 @@ def bazel_options(request: BuildRequest, version: str, places: Places, *, rocm_w
     options += bazel.remote_options(source.remote, cert=places.cert, key=places.key)
     options += bazel.cache_options(source.cache, places.disk_cache)
     return tuple(options)
+
+
+def run_path_room(request: BuildRequest) -> str:
+    """A folder that is not there, whose name is as long as the run path that the repair writes into its place."""
+    longest = max(len(layouts.runpath(kind, request.targets)) for kind in ("pjrt", "plugin"))
+    return "/opt/rocm/lib/" + "room/" * (longest // len("room/") + 1)
 
 
 def _version_options(request: BuildRequest, version: str) -> tuple[str, ...]:
@@ -263,7 +277,9 @@ def version_suffix(request: BuildRequest, version: str) -> str:
     return version.removeprefix(Version(request.jax_version).base_version)
 
 
-def _environment(request: BuildRequest, version: str, places: Places, *, by_jax: bool) -> dict[str, str]:
+def _environment(
+    request: BuildRequest, version: str, places: Places, *, by_jax: bool, rocm_wheel: bool
+) -> dict[str, str]:
     source = source_of(request)
     env = {
         "HOME": places.home,
@@ -271,12 +287,11 @@ def _environment(request: BuildRequest, version: str, places: Places, *, by_jax:
         "SOURCE_DATE_EPOCH": str(source.epoch),
         "JAX_RELEASE": "1",
         "JAXLIB_RELEASE": "1",
-        "ROCM_PATH": places.rocm,
-        "ROCM_VERSION": str(request.rocm_version),
-        "THEROCK_BUILD": "1",
         # Options of the caller's own builds would end up in these wheels.
         "JAXCI_XLA_GIT_DIR": "",
     }
+    if rocm_wheel:
+        env |= {"ROCM_PATH": places.rocm, "ROCM_VERSION": str(request.rocm_version), "THEROCK_BUILD": "1"}
     if places.path:
         env["PATH"] = places.path
     if not by_jax:

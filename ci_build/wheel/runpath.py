@@ -69,6 +69,16 @@ class _Table:
         """Bytes of the RUNPATH string without its NUL."""
         return len(elf64.raw_text(self.strings, self.runpath.value, self.label))
 
+    @property
+    def room(self) -> int:
+        """Bytes that a RUNPATH may have: up to the next string that something refers to, its own NUL left out.
+
+        Who shortens a RUNPATH in place, as patchelf does, leaves bytes behind it that nobody reads.
+        """
+        start = self.runpath.value
+        after = min((offset for offset in self.used if offset >= start + self.length), default=len(self.strings))
+        return max(self.length, after - start - 1)
+
 
 def _references(image: Image, entries: tuple[Dynamic, ...], runpath: Dynamic) -> Iterator[int]:
     for entry in entries:
@@ -92,14 +102,14 @@ def set_runpath(path: Path, runpath: str) -> list[Range]:
     new = os.fsencode(runpath)
     with elf64.open_image(path) as image:
         table = _Table.read(image)
-    start, length = table.runpath.value, table.length
+    start, length, room = table.runpath.value, table.length, table.room
     if table.strings[start : start + length] == new:
         return []
     if b"\0" in new or not new:
         raise ElfError(f"{runpath!r} cannot be a RUNPATH.", hint="Give entries separated by colons.")
-    if len(new) > length:
+    if len(new) > room:
         raise ElfError(
-            f"{table.label}: the new RUNPATH has {len(new)} bytes, there is room for {length}.",
+            f"{table.label}: the new RUNPATH has {len(new)} bytes, there is room for {room}.",
             hint="Shorten it, or link the library with a longer one.",
         )
     if table.strings[start - 1] or any(start <= offset < start + length for offset in table.used):
@@ -107,7 +117,7 @@ def set_runpath(path: Path, runpath: str) -> list[Range]:
             f"{table.label}: another name shares the bytes of its RUNPATH.", hint="Link it without merged strings."
         )
     at = table.offset + start
-    return [_write(path, at, new.ljust(length, b"\0"))]
+    return [_write(path, at, new.ljust(max(length, len(new)), b"\0"))]
 
 
 def add_needed(path: Path, soname: str) -> list[Range]:

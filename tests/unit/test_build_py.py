@@ -276,6 +276,15 @@ def test_a_failure_is_the_first_error_its_target_and_its_cause() -> None:
     assert "did NOT complete" not in failure.summary()
 
 
+def test_where_bazel_names_a_file_only_the_package_is_told() -> None:
+    failure = bazel.Failure(root="/jax")
+    failure.feed("ERROR: /jax/jaxlib/rocm/BUILD.bazel:29:11: Linking jaxlib/rocm/_rnn.so failed: (Exit 1): ld failed")
+    failure.feed("  (cd /cache && exec env - clang error=1)")
+    failure.feed("ld.lld: error: undefined symbol: x")
+    assert failure.target == "//jaxlib/rocm"
+    assert failure.summary().endswith("ld failed; in //jaxlib/rocm; ld.lld: error: undefined symbol: x")
+
+
 def test_a_build_without_an_error_of_bazels_has_no_summary() -> None:
     failure = bazel.Failure()
     failure.feed("Traceback (most recent call last):")

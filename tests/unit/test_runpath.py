@@ -56,6 +56,21 @@ def test_a_shorter_runpath_replaces_the_old_one(tmp_path: Path) -> None:
     assert Elf.read(path).undefined == tuple(Elf.read(make(tmp_path / "other.so")).undefined)
 
 
+def test_what_a_shortened_runpath_left_behind_is_room(tmp_path: Path) -> None:
+    # As patchelf shortens one: the new string, its NUL, and bytes of the old one that nothing refers to.
+    path = make(tmp_path / "lib.so")
+    at = path.read_bytes().index(OLD.encode())
+    patch(path, at, b"/short\0".ljust(len(OLD), b"X"))
+    assert Elf.read(path).runpath == "/short"
+    before = path.read_bytes()
+    ranges = set_runpath(path, NEW)
+    assert Elf.read(path).runpath == NEW
+    assert_only(before, path, ranges)
+    assert Elf.read(path).undefined == tuple(Elf.read(make(tmp_path / "other.so")).undefined)
+    with pytest.raises(ElfError, match=f"there is room for {len(OLD)}"):
+        set_runpath(path, OLD + "x")
+
+
 def test_the_same_runpath_changes_nothing(tmp_path: Path) -> None:
     path = make(tmp_path / "lib.so", runpath=NEW)
     assert set_runpath(path, NEW) == []
