@@ -34,8 +34,8 @@ class Offer:
         href: link from the project's page to the wheel, quoted.
         uploaded: UTC, ISO 8601 with Z; empty in staging.
         set_digest: the set that brought it.
-        tier: how strongly that set was tested, by its weakest target; empty in staging.
-        tiers: gfx target -> how strongly that set was tested for it; empty in staging.
+        tier: the weakest of `tiers`; empty in staging.
+        tiers: gfx target -> how strongly it was tested for it, by the best of `sets`; empty in staging.
         sets: numbers of the ledger entries whose sets have this wheel, ascending; empty in staging.
         yanked: why nobody should install it any more (PEP 592); empty when it is not yanked.
         provenance: sha256 of the attestations beside the wheel (PEP 740); empty when there are none.

@@ -14,6 +14,7 @@ from promotion.history import State
 from promotion.index import Offer, dependencies_first, link, project_of
 from promotion.layout import Released
 from promotion.ledger import LedgerEntry, LedgerWheel
+from promotion.tiers import best, weakest
 
 Shelf = Mapping[str, Offer]
 """What a project offers: file name -> wheel."""
@@ -60,7 +61,7 @@ def offer_of(released: Released, wheel: LedgerWheel, entry: LedgerEntry) -> Offe
         uploaded=entry.time,
         set_digest=entry.promoted.set_digest,
         tier=entry.promoted.tier,
-        tiers=entry.promoted.tiers,
+        tiers=dict(sorted(entry.promoted.tiers.items())),
         sets=(entry.number,),
         provenance=wheel.provenance,
     )
@@ -85,34 +86,56 @@ def stocked(released: Released, project: str, numbers: Iterable[int], entry_of: 
             if wheel.project == project:
                 offer = offer_of(released, wheel, entry)
                 known = shelf.get(wheel.filename)
-                shelf[wheel.filename] = replace(known, sets=(*known.sets, number)) if known else offer
+                shelf[wheel.filename] = _shared(known, offer, (*known.sets, number)) if known else offer
     return shelf
 
 
+def _shared(first: Offer, second: Offer, sets: tuple[int, ...]) -> Offer:
+    """A wheel that several sets have: what brought it first, and for each target the best that any was tested at."""
+    tiers = best(first.tiers, second.tiers)
+    return replace(first, sets=sets, tiers=tiers, tier=weakest(tiers) if tiers else first.tier)
+
+
 def added(released: Released, shelf: Shelf, project: str, numbers: Iterable[int], entry_of: EntryOf) -> Shelf:
-    """The shelf with the wheels of further sets; a wheel shows the set that brought it first."""
+    """The shelf with the wheels of further sets; a wheel shows the set that brought it first, and the best tiers."""
     new = stocked(released, project, numbers, entry_of)
     both = dict(shelf)
     for name, offer in new.items():
-        known = shelf.get(name)
-        sets = tuple(sorted({*offer.sets, *(known.sets if known else ())}))
-        first = known if known and known.sets[0] == sets[0] else offer
-        both[name] = replace(first, sets=sets)
+        if (known := shelf.get(name)) is None:
+            both[name] = offer
+            continue
+        sets = tuple(sorted({*offer.sets, *known.sets}))
+        pair = (known, offer) if known.sets[0] == sets[0] else (offer, known)
+        both[name] = _shared(*pair, sets) if len(sets) > 1 else offer
     return both
 
 
 def without(released: Released, shelf: Shelf, numbers: Iterable[int], entry_of: EntryOf) -> Shelf:
-    """The shelf without some sets; a wheel that others have too shows the first of those."""
+    """The shelf without some sets; a wheel that others have too shows the first of those, and their best tiers."""
     gone = frozenset(numbers)
     left: dict[str, Offer] = {}
     for name, offer in shelf.items():
         sets = tuple(number for number in offer.sets if number not in gone)
-        if sets and sets[0] == offer.sets[0]:
-            left[name] = replace(offer, sets=sets)
+        if len(sets) == len(offer.sets):
+            left[name] = offer
         elif sets:
-            again = stocked(released, offer.project, sets[:1], entry_of)[name]
-            left[name] = replace(again, sets=sets)
+            left[name] = _again(released, offer, sets, entry_of)
     return left
+
+
+def _again(released: Released, offer: Offer, sets: tuple[int, ...], entry_of: EntryOf) -> Offer:
+    """A wheel with the sets that are left; only so many entries are read as it takes to know the best tiers.
+
+    They cannot be better than with the sets that go, so that what reaches those ends the search.
+    """
+    found: Offer | None = None
+    for number in sets:
+        one = stocked(released, offer.project, (number,), entry_of)[offer.filename]
+        found = _shared(found, one, sets) if found else one
+        if found.tiers == offer.tiers:
+            break
+    assert found is not None
+    return replace(found, sets=sets)
 
 
 def marked(shelf: Shelf, state: State) -> Shelf:

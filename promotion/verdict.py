@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from ci_build.model import Evidence, Outcome, Severity, Tier, Verdict, WheelSet
+from promotion import tiers as tiers_of
 from promotion.attestations import Attested, about_attestations, who_attested
 from promotion.bypass import Bypass
 from promotion.evidence import ANY, Statement, latest, time_of
@@ -97,8 +98,7 @@ def verdict(
 
 def weakest(verdict_: Verdict) -> str:
     """The weakest tier of a verdict: what may be said of the whole set."""
-    order = ["none", *(tier.value for tier in _TIERS)]
-    return min(verdict_.tiers.values(), key=order.index, default="none")
+    return tiers_of.weakest(verdict_.tiers)
 
 
 def _entries(wheel_set: WheelSet, policy: Policy) -> Iterator[Bypass]:

@@ -23,7 +23,8 @@ from promotion.operate import Done, history, mark, rollback
 from promotion.promote import promote
 from promotion.publish import publish
 from promotion.retention import Rule, apply, plan
-from promotion.shelf import Seen, Shelf, added, all_steps, changed, marked, steps, stocked
+from promotion.shelf import Seen, Shelf, added, all_steps, changed, marked, steps, stocked, without
+from promotion.tiers import weakest
 from tests.promoting import NOW, POLICY, RELEASED, objects, offered, staged_in, unsatisfied
 from tests.support import SetWheel, make_wheels
 
@@ -371,8 +372,8 @@ def entry(number: int, wheels: Mapping[str, tuple[str, ...]]) -> LedgerEntry:
         for version in versions
     )
     promoted = PromotedSet(
-        set_digest=f"{number:064d}", rocm_version="7.2.0", jax_version="1", python_versions=(), tier="structure",
-        tiers={}, policy={}, wheels=made, files={},
+        set_digest=f"{number:064d}", rocm_version="7.2.0", jax_version="1", python_versions=(),
+        tier=weakest(TIERS[number]), tiers=TIERS[number], policy={}, wheels=made, files={},
     )  # fmt: skip
     return LedgerEntry(
         number=number, previous="", time=datetime.fromtimestamp(number, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -382,8 +383,16 @@ def entry(number: int, wheels: Mapping[str, tuple[str, ...]]) -> LedgerEntry:
 
 NEEDS = {"plugin": "pjrt", "pjrt": "jaxlib"}
 COUNT = 6
+TIERS: dict[int, dict[str, str]] = {
+    1: {"gfx950": "none", "gfx942": "compiled"},
+    2: {"gfx942": "structure"},
+    3: {"gfx942": "structure", "gfx1100": "compiled"},
+    4: {"gfx942": "device", "gfx950": "structure"},
+    5: {"gfx950": "device", "gfx942": "compiled"},
+    6: {},
+}
 ENTRIES = {
-    number: entry(number, {"plugin": (f"{number}",), "pjrt": (f"{number}",), "jaxlib": (f"{number // 2}",)})
+    number: entry(number, {"plugin": (f"{number}",), "pjrt": (f"{number}",), "jaxlib": (f"{number // 3}",)})
     for number in range(1, COUNT + 1)
 }
 STATES = st.builds(
@@ -427,7 +436,7 @@ def test_steps_lead_to_what_the_ledger_says_and_never_offer_what_cannot_be_insta
         for project, needed in NEEDS.items():
             there = {offer.version for offer in shown[needed].values()}
             wanted = {number for offer in shown[project].values() for number in offer.sets}
-            pins = {f"{n // 2}" if needed == "jaxlib" else f"{n}" for n in wanted}
+            pins = {f"{n // 3}" if needed == "jaxlib" else f"{n}" for n in wanted}
             assert pins <= there, f"after {step.project}"
     assert shown == shelves(now)
 
@@ -439,6 +448,37 @@ def test_wheels_of_sets_are_added_in_any_order_and_any_number_of_times(numbers: 
         shelf = added(RELEASED, shelf, "jaxlib", [number], ENTRIES.__getitem__)
     assert shelf == stocked(RELEASED, "jaxlib", {*numbers}, ENTRIES.__getitem__)
     assert marked(shelf, NOTHING) == shelf
+
+
+@given(visible=st.sets(st.integers(1, COUNT), min_size=1))
+def test_a_shared_wheel_shows_the_best_tier_of_each_target(visible: set[int]) -> None:
+    for offer in stocked(RELEASED, "jaxlib", visible, ENTRIES.__getitem__).values():
+        said = [TIERS[number] for number in offer.sets]
+        order = ("none", "structure", "compiled", "device")
+        assert dict(offer.tiers) == {
+            target: max((one[target] for one in said if target in one), key=order.index)
+            for target in {target for one in said for target in one}
+        }
+        assert list(offer.tiers) == sorted(offer.tiers), "the same bytes, whatever came first"
+        assert offer.tier == weakest(offer.tiers)
+
+
+def test_a_set_that_goes_takes_its_tiers_along() -> None:
+    three = stocked(RELEASED, "jaxlib", {3, 4, 5}, ENTRIES.__getitem__)
+    (offer,) = three.values()
+    assert offer.tiers == {"gfx1100": "compiled", "gfx942": "device", "gfx950": "device"}
+    read: list[int] = []
+
+    def entry_of(number: int) -> LedgerEntry:
+        read.append(number)
+        return ENTRIES[number]
+
+    (left,) = without(RELEASED, three, [4], entry_of).values()
+    assert (left.tiers, left.sets) == ({"gfx1100": "compiled", "gfx942": "compiled", "gfx950": "device"}, (3, 5))
+    (left,) = without(RELEASED, three, [4, 5], entry_of).values()
+    assert (left.tiers, left.tier, left.sets) == (TIERS[3], "structure", (3,))
+    assert without(RELEASED, three, [1], entry_of) == three
+    assert read == [3, 5, 3]
 
 
 CHANGES: dict[Kind, Callable[[State, int], Change]] = {
