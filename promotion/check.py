@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from ci_build.errors import PromotionBlockedError
 from ci_build.model import SHA256SUMS, Verdict, Wheel, WheelSet
+from promotion.at_once import at_once
 from promotion.attestations import Attested
 from promotion.bucket import Bucket, sha256_of
 from promotion.evidence import Statement, read_all
@@ -115,20 +116,23 @@ def _log_problems(bucket: Bucket, staged: StagedSet, said: Iterable[Statement]) 
 def _staged_problems(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet) -> Iterator[str]:
     """Sentences on staged files that are not what the set says."""
     yield from stored_problems(bucket, staged.file, set_files(bucket, staged, wheel_set))
-    for wheel in wheel_set.wheels:
-        broken = tuple(stored_problems(bucket, staged.file, {wheel.filename: wheel.sha256}))
-        yield from broken
-        if not broken:
-            metadata = metadata_of(bucket, staged, wheel)
-            yield from disagreements(metadata, wheel)
-            yield from stored_problems(bucket, staged.file, {metadata_name(wheel.filename): sha256_of(metadata)})
+    for found in at_once(lambda wheel: tuple(_wheel_problems(bucket, staged, wheel)), wheel_set.wheels):
+        yield from found
+
+
+def _wheel_problems(bucket: Bucket, staged: StagedSet, wheel: Wheel) -> Iterator[str]:
+    broken = tuple(stored_problems(bucket, staged.file, {wheel.filename: wheel.sha256}))
+    yield from broken
+    if not broken:
+        metadata = metadata_of(bucket, staged, wheel)
+        yield from disagreements(metadata, wheel)
+        yield from stored_problems(bucket, staged.file, {metadata_name(wheel.filename): sha256_of(metadata)})
 
 
 def _conflicts(bucket: Bucket, released: Released, wheel_set: WheelSet) -> Iterator[str]:
     """Sentences on names that the index already uses for other bytes, or used once."""
-    for wheel in wheel_set.wheels:
-        key = released.wheel(wheel.name, wheel.filename)
-        stored = bucket.head(key)
+    keys = [released.wheel(wheel.name, wheel.filename) for wheel in wheel_set.wheels]
+    for wheel, key, stored in zip(wheel_set.wheels, keys, at_once(bucket.head, keys), strict=True):
         if stored is not None and stored.sha256 != wheel.sha256:
             yield f"{wheel.filename} is released already with other bytes, sha256 {stored.sha256}; {NEW_NAME}"
         elif stored is None and bucket.head(key + TOMBSTONE_SUFFIX) is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -22,6 +23,7 @@ class DryRunBucket:
 
     def __init__(self, under: Bucket, tell: Callable[[str], None]) -> None:
         self._under, self._tell = under, tell
+        self._lock = threading.Lock()
         self._written: dict[str, tuple[ObjectInfo, Data | str]] = {}
         """Key -> what is said of it, and its bytes, their file, or the key in the other bucket that has them."""
         self._removed: set[str] = set()
@@ -93,7 +95,9 @@ class DryRunBucket:
     def list(self, prefix: str) -> Iterator[str]:
         """Keys below a prefix, sorted."""
         kept = {key for key in self._under.list(prefix) if key not in self._removed}
-        yield from sorted(kept | {key for key in self._written if key.startswith(prefix)})
+        with self._lock:
+            written = {key for key in self._written if key.startswith(prefix)}
+        yield from sorted(kept | written)
 
     def delete(self, key: str, *, sha256: str) -> bool:
         """Tell of an object that would be removed."""
@@ -116,6 +120,8 @@ class DryRunBucket:
             )
         if stored is not None:
             return False
-        self._written[check_key(key)] = ObjectInfo(key=key, size=size, sha256=sha256, etag=f"dry-run-{sha256}"), held
-        self._tell(f"{word} {key} ({human(size)})")
+        info = ObjectInfo(key=check_key(key), size=size, sha256=sha256, etag=f"dry-run-{sha256}")
+        with self._lock:
+            self._written[key] = info, held
+            self._tell(f"{word} {key} ({human(size)})")
         return True

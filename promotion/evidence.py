@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 from ci_build.errors import BucketError, RequestError
 from ci_build.model import Evidence, Finding, Outcome, Severity, Tier, to_json
+from promotion.at_once import at_once
 from promotion.bucket import Bucket, sha256_of
 from promotion.layout import StagedSet
 from promotion.signing import EVIDENCE_TYPE, SUFFIX, Signer, is_sound, load_signature
@@ -110,7 +111,8 @@ def read_all(bucket: Bucket, staged: StagedSet) -> Mapping[str, Statement]:
     """All evidence beside a staged set, by key."""
     keys = tuple(bucket.list(staged.evidence))
     signed = {key for key in keys if key.endswith(SUFFIX)}
-    return {key: _read(bucket, key, signed=key + SUFFIX in signed) for key in keys if key.endswith(".json")}
+    files = [key for key in keys if key.endswith(".json")]
+    return dict(zip(files, at_once(lambda key: _read(bucket, key, signed=key + SUFFIX in signed), files), strict=True))
 
 
 def _read(bucket: Bucket, key: str, *, signed: bool) -> Statement:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 from ci_build.errors import BucketError, PromotionBlockedError
 from ci_build.model import SHA256SUMS, WHEELS_JSON, Progress, Verdict, Wheel, WheelSet
+from promotion.at_once import at_once
 from promotion.bucket import Bucket, sha256_of
 from promotion.check import NEW_NAME, check, metadata_of, raise_if_blocked, set_files
 from promotion.history import Change, Kind, State, after
@@ -151,7 +152,8 @@ def _promoted(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, policy: Po
     raise_if_blocked(staged, word)
     evidence = (key.removeprefix(staged.root) for key in bucket.list(staged.evidence))
     names = dict.fromkeys((*set_files(bucket, staged, wheel_set), SHA256SUMS, WHEELS_JSON, *evidence))
-    digests = {name: info.sha256 for name in names if (info := bucket.head(staged.file(name)))}
+    infos = zip(names, at_once(lambda name: bucket.head(staged.file(name)), names), strict=True)
+    digests = {name: info.sha256 for name, info in infos if info}
     return PromotedSet(
         set_digest=staged.digest,
         rocm_version=wheel_set.rocm_version,
@@ -166,8 +168,9 @@ def _promoted(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, policy: Po
             **({"bypasses": list(word.bypassed)} if word.bypassed else {}),
             **({"attested": {who: list(names) for who, names in word.attested.items()}} if word.attested else {}),
         },
-        wheels=tuple(
-            _ledger_wheel(bucket, staged, wheel, word.provenances.get(wheel.filename, "")) for wheel in wheel_set.wheels
+        wheels=at_once(
+            lambda wheel: _ledger_wheel(bucket, staged, wheel, word.provenances.get(wheel.filename, "")),
+            wheel_set.wheels,
         ),
         files=digests,
     )
@@ -189,7 +192,7 @@ def _ledger_wheel(bucket: Bucket, staged: StagedSet, wheel: Wheel, provenance: s
 
 
 def _copy(bucket: Bucket, staged: StagedSet, released: Released, promoted: PromotedSet) -> None:
-    """Copy what the set names, by digest, and look at what arrived."""
+    """Copy what the set names, by digest, in any order, and look at what arrived: nothing names it before."""
     copies: dict[str, tuple[str, str]] = {}
     for wheel in promoted.wheels:
         source, target = staged.file(wheel.filename), released.wheel(wheel.project, wheel.filename)
@@ -199,8 +202,7 @@ def _copy(bucket: Bucket, staged: StagedSet, released: Released, promoted: Promo
             copies[provenance_name(target)] = provenance_name(source), wheel.provenance
     for name, sha256 in promoted.files.items():
         copies[released.set_file(promoted.set_digest, name)] = staged.file(name), sha256
-    for target, (source, sha256) in copies.items():
-        bucket.copy(source, target, sha256=sha256)
+    at_once(lambda item: bucket.copy(item[1][0], item[0], sha256=item[1][1]), copies.items())
     arrived = {target: sha256 for target, (_, sha256) in copies.items()}
     raise_if_any(stored_problems(bucket, str, arrived), BucketError)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ci_build.errors import BucketError, CiBuildError, WheelSetError
 from ci_build.model import SHA256SUMS, WHEELS_JSON, Progress, Wheel, WheelSet, load_wheel_set
+from promotion.at_once import at_once
 from promotion.bucket import Bucket, Data, check_key, sha256_of
 from promotion.index import Offer, link, metadata_name, pages
 from promotion.layout import StagedSet, root_pages
@@ -117,12 +118,12 @@ def stored_problems(bucket: Bucket, key_of: Callable[[str], str], files: Mapping
         key_of: name of a file -> its key.
         files: name -> sha256.
     """
-    for name, sha256 in files.items():
-        stored = bucket.head(key_of(name))
+    keys = [key_of(name) for name in files]
+    for key, sha256, stored in zip(keys, files.values(), at_once(bucket.head, keys), strict=True):
         if stored is None:
-            yield f"{key_of(name)} is not in the bucket."
+            yield f"{key} is not in the bucket."
         elif stored.sha256 != sha256:
-            yield f"{key_of(name)} has sha256 {stored.sha256}; {sha256} was expected."
+            yield f"{key} has sha256 {stored.sha256}; {sha256} was expected."
 
 
 def staged_offers(staged: StagedSet, wheel_set: WheelSet, metadata: Mapping[str, str]) -> Iterator[Offer]:

@@ -154,9 +154,11 @@ class FaultyBucket:
     def __init__(self, under: Bucket, fault: Fault, at: int, other: Callable[[], object] = lambda: None) -> None:
         self._under, self._fault, self._at, self._other = under, fault, at, other
         self.writes = 0
+        self._counting = threading.Lock()
 
     def _write(self, write: Callable[[], T]) -> T:
-        mine, self.writes = self.writes == self._at, self.writes + 1
+        with self._counting:
+            mine, self.writes = self.writes == self._at, self.writes + 1
         if not mine:
             return write()
         if self._fault is Fault.REFUSED:
