@@ -36,6 +36,7 @@ class _Table:
         spare: unused DT_NULL entries before the last one.
         offset: of the string table in the file.
         used: offsets in the string table that something refers to, except the RUNPATH entry itself.
+        complete: `used` holds the names of symbols too; without section headers nobody could tell them.
     """
 
     label: str
@@ -45,6 +46,7 @@ class _Table:
     offset: int
     strings: bytes
     used: frozenset[int]
+    complete: bool
 
     @classmethod
     def read(cls, image: Image) -> _Table:
@@ -62,6 +64,7 @@ class _Table:
             label=image.label, entries=entries, spare=rest[:-1] if all(e.tag == 0 for e in rest) else (),
             runpath=runpath[0], offset=offset, strings=strings,
             used=frozenset(_references(image, entries, runpath[0])),
+            complete=any(section.type == elf64.SHT_DYNSYM for section in image.sections),
         )  # fmt: skip
 
     @property
@@ -76,6 +79,8 @@ class _Table:
         Who shortens a RUNPATH in place, as patchelf does, leaves bytes behind it that nobody reads.
         """
         start = self.runpath.value
+        if not self.complete:
+            return self.length
         after = min((offset for offset in self.used if offset >= start + self.length), default=len(self.strings))
         return max(self.length, after - start - 1)
 
@@ -117,7 +122,8 @@ def set_runpath(path: Path, runpath: str) -> list[Range]:
             f"{table.label}: another name shares the bytes of its RUNPATH.", hint="Link it without merged strings."
         )
     at = table.offset + start
-    return [_write(path, at, new.ljust(max(length, len(new)), b"\0"))]
+    # Of what lies behind the old string, nothing must be read as the end of a longer new one.
+    return [_write(path, at, new.ljust(length if len(new) <= length else room, b"\0"))]
 
 
 def add_needed(path: Path, soname: str) -> list[Range]:
