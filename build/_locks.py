@@ -25,6 +25,8 @@ def update(options: Sequence[str]) -> None:
     _compile("requirements", [*options])
     for name in ("requirements-dev", "requirements-attest", "../tests/rbe/requirements"):
         _compile(name, [*options, "--constraints=requirements.lock"])
+    # Nobody installs these: they are unpacked, without what they depend on.
+    _compile("requirements-kernels", [*options, "--no-deps"])
 
 
 def _compile(name: str, options: list[str]) -> None:

@@ -152,6 +152,18 @@ def plan_lines(plan: BuildPlan, out: Path) -> Iterator[str]:
     yield f"the set appears in {out} as a whole, in place of what is there"
 
 
+def kernel_lines(request: BuildRequest, version: str) -> Iterator[str]:
+    """What building the kernels of a request means, for people."""
+    from ci_build.kernelbuild import every_target, table
+
+    assert request.kernels is not None
+    yield f"kernels {version} with the {request.kernels.toolchain} toolchain"
+    for row in table(every_target(request), request.kernels.modules or None):
+        built = request.kernels.toolchain in row["toolchains"]
+        given = ", ".join(name for name, support in row["targets"].items() if support != "unsupported")
+        yield f"  {row['module']}: {given or 'none of the targets'}{'' if built else ' (not with this toolchain)'}"
+
+
 def _targets(plan: BuildPlan) -> str:
     return "all targets" if plan.request.targets is None else ", ".join(map(str, plan.request.targets))
 

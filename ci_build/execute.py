@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ci_build import setfiles
 from ci_build.errors import BusyError, FatbinError, InputError, RequestError, WheelSetError
-from ci_build.model import BuildRequest, Finding, Progress, Wheel, WheelSet, to_json
+from ci_build.model import BuildRequest, Finding, GfxTarget, InputFile, Progress, Wheel, WheelSet, to_json
 from ci_build.native import Native
 from ci_build.payload.published import InputStore, LineRunner, Resolved, resolve
 from ci_build.plan import BuildPlan, Effect, Step
@@ -140,6 +140,7 @@ class _Run:
         self.tools = tool_versions()
         self.resolved: dict[str, tuple[Resolved, ...]] = {}
         self.built: dict[tuple[str, str], Resolved] = {}
+        self.sources: list[InputFile] = []
         self.done: list[FinishedStep] = []
         self.seconds: dict[str, float] = {}
         self.findings: dict[str, tuple[Finding, ...]] = {}
@@ -176,15 +177,43 @@ class _Run:
                 assert self.native is not None
                 assert step.build is not None
                 self.built[step.project, step.python] = self.native.build(step.build, self.inputs)
+            case Effect.KERNELS:
+                self._build_kernels(step)
             case Effect.REPAIR | Effect.TAKE:
                 self._make_wheel(step)
             case Effect.WRITE:
                 self.progress.step(step.what)
 
+    def _build_kernels(self, step: Step) -> None:
+        """Build what is missing of the kernels; the packed wheel is an input from then on."""
+        from kernels import assemble
+
+        request, version = self.plan.request, self.plan.version
+        self.progress.step(step.what)
+        held = set_targets(request, [done.wheel for done in self.done])
+        targets = [GfxTarget.parse(target) for target in held]
+        job = assemble.prepare(request, targets, cache=self.cache, runner=self.runner, progress=self.progress)
+        with tempfile.TemporaryDirectory(prefix=f".{self.out.name}-", dir=self.out.parent) as name:
+            packed = assemble.pack(job, version, Path(name), runner=self.runner, progress=self.progress)
+            item = Resolved(
+                name=step.project,
+                version=version,
+                filename=packed.path.name,
+                url="",
+                sha256=packed.sha256,
+                requires_python="",
+            )
+            self.inputs.adopt(item, packed.path)
+        self.built[step.project, step.python] = item
+        if packed.built.source is not None:
+            self.sources.append(packed.built.source)
+        for line in packed.built.skipped:
+            self.progress.step(line)
+
     def _wanted(self, python: str) -> list[Resolved]:
         """The distributions of one Python that go into the set as they are fetched."""
         steps = [step for stage in self.plan.stages for step in stage.steps]
-        built = {step.project for step in steps if step.effect is Effect.BUILD}
+        built = {step.project for step in steps if step.effect in (Effect.BUILD, Effect.KERNELS)}
         projects = {step.project for step in steps if step.project} - built
         return [item for item in self.resolved[python] if item.name in projects]
 
@@ -236,7 +265,8 @@ class _Run:
                 self.inputs.check_done(item, self.tools["ci_build"])
             wheel = describe(done.path, sha256=done.sha256, source=source, source_sha256=item.sha256)
             wheel = replace(wheel, members=done.members)
-            _refuse_other_targets(self.plan.request, done)
+            if not step.recipe.machs:  # code objects of a kernel run with either setting of the features
+                _refuse_other_targets(self.plan.request, done)
             self.findings[wheel.filename] = done.findings
             return self.steps.keep(key, folder, wheel, saved(done))
 
@@ -267,7 +297,7 @@ class _Run:
             jax_version=request.jax_version,
             python_versions=request.python_versions,
             request=to_json(request),
-            inputs=tuple(self.inputs.input_file(item) for item in sorted(used, key=lambda item: item.filename)),
+            inputs=tuple(sorted([*map(self.inputs.input_file, used), *self.sources], key=lambda item: item.filename)),
             tools=self.tools,
             pins=dict(self.plan.pins),
             wheels=tuple(step.wheel for step in self.done),

@@ -121,6 +121,25 @@ class Channel(enum.StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class KernelRequest:
+    """Which kernel modules the `jax_aiter` wheel of a set shall hold, and how they are built.
+
+    Attributes:
+        modules: names; empty means all that the toolchain builds and the targets have.
+        toolchain: pypi, rocm or container.
+        source: AITER's: a folder, a source archive, `amd-aiter==VERSION`; empty means the pinned one.
+        require: modules that have to have code for every target.
+        allow_partial: leave out what cannot be built, and mark the wheel.
+    """
+
+    modules: tuple[str, ...] = ()
+    toolchain: str = "pypi"
+    source: str = ""
+    require: tuple[str, ...] = ()
+    allow_partial: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class BuildRequest:
     """What somebody asked for, parsed and checked; equal requests give equal plans.
 
@@ -134,6 +153,7 @@ class BuildRequest:
         strip: move symbol tables into separate debug files.
         rocm_manifest: sha256 of the manifest of the ROCm that the set carries; empty when it carries none.
         source: what a build from source is asked for beside that; None with published wheels.
+        kernels: the kernel modules that the set holds too; None for none.
     """
 
     payload: Payload
@@ -146,6 +166,7 @@ class BuildRequest:
     strip: bool = True
     rocm_manifest: str = ""
     source: SourceRequest | None = None
+    kernels: KernelRequest | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

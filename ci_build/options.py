@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import click
 
 from ci_build.errors import RequestError
-from ci_build.model import BuildRequest, Payload, RocmVersion
+from ci_build.model import BuildRequest, KernelRequest, Payload, RocmVersion
 from ci_build.source_options import SOURCE_OPTIONS, source_request
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -75,6 +75,12 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--container-network",), {"metavar": "NAME", "help": "Network of a container: host, none or a name."}),
     (("--container-memory",), {"metavar": "SIZE", "help": "Memory that a container may use, such as 64g."}),
     (("--container-shm-size",), {"metavar": "SIZE", "help": "Size of /dev/shm in a container, such as 64g."}),
+    (("--kernels",), {"is_flag": True, "default": None, "help": "Also build the kernel modules: wheel jax_aiter."}),
+    (("--aiter-source",), {"metavar": "DIR|FILE|amd-aiter==X", "help": "AITER's sources for the kernels."}),
+    (("--kernel-toolchain", "--toolchain", "kernel_toolchain"), {"metavar": "NAME", "help": "pypi, rocm, container."}),
+    (("--kernel-modules", "--modules", "kernel_modules"), {"metavar": "NAME,…", "help": "Kernel modules to build."}),
+    (("--require",), {"metavar": "NAME,…", "help": "Kernel modules that every target has to have."}),
+    (("--allow-partial",), {"is_flag": True, "default": None, "help": "Leave kernel modules out, and mark the wheel."}),
     (("--rocm-manifest",), {"metavar": "FILE|DIR", "help": "What the ROCm exports: `rocm manifest` or its tree."}),
     (("--out",), {"metavar": "DIR", "help": "Folder for the wheel set."}),
     (("--cache-dir",), {"metavar": "DIR", "help": "Folder for fetched inputs and finished steps."}),
@@ -131,6 +137,17 @@ def chosen_options(*chosen: str) -> Callable[[_F], _F]:
 def _identifier(names: tuple[str, ...]) -> str:
     """The name of an option's value: the one that is given as such, else the first one."""
     return next((name for name in names if not name.startswith("-")), names[0].lstrip("-").replace("-", "_"))
+
+
+KERNEL_TOOLCHAINS = ("pypi", "rocm", "container")
+"""Where the compilers of kernels come from."""
+NEEDS_KERNELS = ("aiter_source", "kernel_toolchain", "kernel_modules", "require", "allow_partial")
+"""Options that say how kernels are built, and so need `--kernels`."""
+
+
+def words(text: str | None) -> tuple[str, ...]:
+    """The words of a list with commas."""
+    return tuple(word.strip() for word in (text or "").split(",") if word.strip())
 
 
 def option_names() -> tuple[str, ...]:
@@ -286,6 +303,8 @@ def build_request(settings: Settings, *tables: str) -> tuple[BuildRequest, tuple
     rocm = settings.get("rocm_version", *tables)
     if rocm.value is None:
         problems.append("--rocm-version is missing; only --payload=published knows it by itself.")
+    kernels, more = _kernels(settings, *tables)
+    problems += more
     if problems:
         raise RequestError(" ".join(problems), hint="See `ci_build dist_wheels --help`.")
     warnings = tuple(
@@ -310,8 +329,26 @@ def build_request(settings: Settings, *tables: str) -> tuple[BuildRequest, tuple
         post_release=_positive(settings.get("wheel_post_release")),
         strip=not settings.flag("no_strip"),
         source=source,
+        kernels=kernels,
     )
     return request, warnings
+
+
+def _kernels(settings: Settings, *tables: str) -> tuple[KernelRequest | None, list[str]]:
+    """What is asked of the kernels, and what contradicts it."""
+    if not settings.flag("kernels"):
+        given = [name for name in NEEDS_KERNELS if settings.given(name)]
+        return None, [f"--{name.replace('_', '-')} needs --kernels." for name in given]
+    request = KernelRequest(
+        modules=words(settings.get("kernel_modules").value),
+        toolchain=_text(settings.get("kernel_toolchain", *tables)),
+        source=str(settings.get("aiter_source").value or ""),
+        require=words(settings.get("require").value),
+        allow_partial=settings.flag("allow_partial"),
+    )
+    if request.toolchain not in KERNEL_TOOLCHAINS:
+        return None, [f"--kernel-toolchain is {request.toolchain!r}, not one of {', '.join(KERNEL_TOOLCHAINS)}."]
+    return request, []
 
 
 def _source_problems(settings: Settings) -> list[str]:

@@ -13,6 +13,8 @@ from ci_build.payload.source import IN_CONTAINER, BuildCommand, Places, build_co
 from ci_build.source_request import Checkout
 from ci_build.wheel.manifest import ROCM_MANIFEST
 from ci_build.wheel.repair_plan import RepairPlan
+from kernels import recipe as kernels_recipe
+from kernels.modules import load_catalog, processors
 from pjrt import recipe as pjrt_recipe
 from plugin import recipe as plugin_recipe
 
@@ -24,6 +26,7 @@ class Effect(enum.StrEnum):
     FETCH = "fetch"
     CHECKOUT = "checkout"
     BUILD = "build"
+    KERNELS = "kernels"
     REPAIR = "repair"
     TAKE = "take"
     WRITE = "write"
@@ -125,6 +128,7 @@ def make_plan(request: BuildRequest, *, rocm_manifest: bytes = b"", layout: Sour
             *native,
             _repair(request, version),
             _take(request),
+            *([_kernels(request, version)] if request.kernels else []),
             _write(request),
         ),
         rocm_manifest=rocm_manifest,
@@ -220,6 +224,27 @@ def _take(request: BuildRequest) -> Stage:
     return Stage(
         name="take", steps=steps, owes=tuple(f"jaxlib=={base} ({python})" for python in request.python_versions)
     )
+
+
+def _kernels(request: BuildRequest, version: str) -> Stage:
+    assert request.kernels is not None
+    wanted = "the set's targets" if request.targets is None else ", ".join(map(str, request.targets))
+    # Refused here, before anything that takes time.
+    known = targets.expand(targets.ALL) if request.targets is None else request.targets
+    chosen = kernels_recipe.chosen_modules(load_catalog(), processors(known), request.kernels)
+    names = ", ".join(module.name for module in chosen)
+    what = f"kernels ({names}) for {wanted} with the {request.kernels.toolchain} toolchain"
+    project = kernels_recipe.PROJECT
+    steps = (
+        Step(what=f"build {what}", effect=Effect.KERNELS, project=project),
+        Step(
+            what=f"repair {project}",
+            effect=Effect.REPAIR,
+            project=project,
+            recipe=kernels_recipe.repair_plan(request, version),
+        ),
+    )
+    return Stage(name="kernels", steps=steps, owes=(f"{project}=={version}",))
 
 
 def _write(request: BuildRequest) -> Stage:

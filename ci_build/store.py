@@ -20,7 +20,8 @@ _LIBRARIES = ("auditwheel", "isal", "packaging", "pyelftools", "zstandard")
 """Libraries whose version may change the bytes of a repaired wheel."""
 _STALE = 24 * 3600.0
 """Seconds after which a scratch folder has no owner any more."""
-_OWN_FOLDERS = ("ci_build", "pjrt", "plugin")
+_SOURCES = (".py", ".toml", ".txt", ".json", ".lock", ".cc", ".h", ".hip", ".inc")
+_OWN_FOLDERS = ("ci_build", "kernels", "pjrt", "plugin")
 
 
 def own_digest(root: Path) -> str:
@@ -28,7 +29,7 @@ def own_digest(root: Path) -> str:
     total = hashlib.sha256()
     for folder in _OWN_FOLDERS:
         for path in sorted((root / folder).rglob("*")):
-            if path.suffix in (".py", ".toml", ".txt", ".json") and path.is_file():
+            if path.suffix in _SOURCES and path.is_file():
                 total.update(f"{path.relative_to(root)}\0{path.stat().st_size}\0".encode())
                 total.update(path.read_bytes())
     return total.hexdigest()

@@ -40,6 +40,7 @@ COMMANDS = {
     "verify": "ci_build.cli.operate:verify",
     "index": "ci_build.cli.index:index",
     "bucket": "ci_build.cli.bucket:bucket",
+    "kernels": "ci_build.cli.kernels:kernels",
     "inspect": "ci_build.cli.inspect:inspect",
     "rocm": "ci_build.cli.rocm:rocm",
     "images": "ci_build.cli.images:images",

@@ -22,7 +22,7 @@ _PROGRESS = "Progress "
 _CHECKED = "device-code-checked"
 """File beside an input: digest of the program that found all its code good."""
 
-_NOT_FOR_US = dict.fromkeys(
+NOT_FOR_US = dict.fromkeys(
     ("PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_REQUIRE_HASHES", "PIP_VERBOSE"), ""
 )
 """Settings that say where and how to install, which is not what pip is asked to do here."""
@@ -35,7 +35,13 @@ class LineRunner(Protocol):
     """A runner that hands on each line a command prints while it runs."""
 
     def run(
-        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, on_line: LineSink | None = None
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        check: bool = True,
+        on_line: LineSink | None = None,
     ) -> Completed:
         """Run one command to its end; see `ci_build.runner.HostRunner.run`."""
 
@@ -147,7 +153,7 @@ def resolve(request: BuildRequest, python: str, runner: LineRunner) -> tuple[Res
     """What pip would install for one Python: the set itself and everything that it depends on."""
     try:
         # The report is long and no use to a person, so its lines are shown to nobody.
-        done = runner.run(resolve_argv(request, python), env=_NOT_FOR_US, on_line=lambda _: None)
+        done = runner.run(resolve_argv(request, python), env=NOT_FOR_US, on_line=lambda _: None)
     except ProcessError as error:
         hint = "Check that the package indexes of pip's configuration answer (`pip config list`) and offer these."
         raise ProcessError(error.message, hint=f"\n{hint}") from error
@@ -190,7 +196,7 @@ class InputStore:
             wanted = folder / "requirements.txt"
             wanted.write_text("".join(f"{item.name}=={item.version} --hash=sha256:{item.sha256}\n" for item in items))
             argv = fetch_argv(python, wanted, folder / "files")
-            runner.run(argv, env=_NOT_FOR_US, on_line=_progress_reader(on_bytes))
+            runner.run(argv, env=NOT_FOR_US, on_line=_progress_reader(on_bytes))
             for item in items:
                 came = folder / "files" / item.filename
                 if not came.is_file() or file_sha256(came) != item.sha256:

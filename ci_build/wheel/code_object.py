@@ -53,6 +53,11 @@ def problem(head: bytes, target: GfxTarget, machs: Mapping[str, int]) -> str:
     return ""
 
 
+def is_code_object(head: bytes) -> bool:
+    """Whether a file that begins like this is an AMDGPU ELF file."""
+    return head[:6] == b"\x7fELF\x02\x01" and int.from_bytes(head[18:20], "little") == _EM_AMDGPU
+
+
 def mach_of(head: bytes) -> int:
     """The EF_AMDGPU_MACH value in the first HEAD_SIZE bytes of a code object."""
     return int.from_bytes(head[48:52], "little") & _MACH

@@ -68,6 +68,12 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "record-wrong-hash": _broken("content is not what RECORD says", _RECORD),
         "record-wrong-size": _broken("size is not what RECORD says", _RECORD),
         "mode-private": _warning("file mode hides it from others", "Write files as 0644 and libraries as 0755."),
+        # Wheels of kernel modules.
+        "kernels-manifest-damaged": _broken("manifest of the kernels cannot be read", _AGAIN),
+        "kernels-manifest-untrue": _broken("manifest of the kernels is not true", _AGAIN),
+        "kernels-missing": _broken("kernel module or file of one is missing", _AGAIN),
+        "kernels-partial": _warning("kernel modules were left out", "Build it without --allow-partial."),
+        "handler-missing": _broken("library without its FFI handler", "Build it again from whole sources."),
         # ELF files.
         "elf-unreadable": _broken("library cannot be read", "Build it again; the file is cut off or not a library."),
         "library-not-elf": _error("library that is no ELF file", "Build it again; nothing can load this file."),

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ci_build.errors import ArchiveError, CiBuildError
 from ci_build.model import Finding, GfxTarget, Progress, Severity
-from ci_build.wheel import findings_elf, findings_meta, findings_set, inspect_elf, inspect_parts
+from ci_build.wheel import findings_elf, findings_meta, findings_set, inspect_elf, inspect_parts, kernelwheel
 from ci_build.wheel.archive import WheelName
 from ci_build.wheel.elf import Elf
 from ci_build.wheel.fatbin import read_targets
@@ -194,6 +194,9 @@ class _Inspection:
             *findings_meta.size(report.size, self.wanted.size_budget),
             *self._library_rules(host, report.project, whole=len(elfs) == len(libraries)),
         ]
+        if kernelwheel.is_kernel_wheel(self.archive):
+            exported = {elf.path: elf.exported for elf in host}
+            self.findings += kernelwheel.findings(self.archive, self.wanted.machs or {}, exported)
         return replace(
             report, files=len(names), metadata=meta, platform=platform, rocm=rocm, parts=self._parts(elfs),
             targets=_sum_targets(elfs), elfs=tuple(elfs), findings=ordered(self.findings),
@@ -244,8 +247,11 @@ class _Inspection:
             self.findings.append(finding("elf-unreadable", error.message, member=name))
             return None
         self.findings += code.findings
+        device = code.device
+        if elf.machine == "amdgpu":
+            device = inspect_elf.plain_code(path, self.wanted.machs or {})
         return inspect_elf.facts(
-            name, elf, code.device, stored=self.archive[name].compressed_size, sha256=sha256,
+            name, elf, device, stored=self.archive[name].compressed_size, sha256=sha256,
             checkpoints=self.archive.way_of(name),
         )  # fmt: skip
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ci_build.wheel.code_object import HEAD_SIZE
 from ci_build.wheel.elf import Elf
 from ci_build.wheel.findings_elf import HIP_RUNTIME
-from ci_build.wheel.inspect_model import DeviceCode, ElfFacts
+from ci_build.wheel.inspect_model import DeviceCode, ElfFacts, TargetCode
 from ci_build.wheel.inspect_parts import Checkpoint, split
+from ci_build.wheel.kernelwheel import target_of
 
 MAGIC = b"\x7fELF"
 READABLE = b"\x7fELF\x02\x01"
@@ -59,6 +61,18 @@ def facts(
         device=device,
         sections=split(elf.sections.values(), elf.size, stored, checkpoints),
     )
+
+
+def plain_code(path: Path, machs: Mapping[str, int]) -> DeviceCode:
+    """A file that is itself a code object, without a bundle around it.
+
+    Args:
+        machs: processor -> EF_AMDGPU_MACH; without it nobody can say which target the code is for.
+    """
+    with path.open("rb") as file:
+        targets = target_of(file.read(HEAD_SIZE), machs)
+    size = path.stat().st_size
+    return DeviceCode(targets=tuple(TargetCode(target=name, code_bytes=size, bundles=0) for name in targets))
 
 
 def _symbol_table_bytes(elf: Elf) -> int:

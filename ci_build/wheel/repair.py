@@ -20,6 +20,7 @@ from packaging.version import InvalidVersion, Version
 
 from ci_build.errors import ArchiveError, MachineError, RepairError
 from ci_build.model import Finding, MemberInfo, Progress, Severity, to_json
+from ci_build.wheel import kernelwheel
 from ci_build.wheel.archive import RecordEntry, WheelArchive, WheelName
 from ci_build.wheel.blockscan import scan_library, seam_of
 from ci_build.wheel.deflate import BlockIndex
@@ -67,7 +68,10 @@ def repair(
         _leave_out(rewrite, renamed.values(), plan)
         _rewrite_texts(rewrite, archive, name, plan)
         _say(progress, f"Verifying and unpacking {source.name}")
-        libraries = {old: new for old, new in renamed.items() if _stays(new, plan) and _is_elf(archive, old)}
+        codes = kernelwheel.code_objects(archive) if plan.machs else ()
+        libraries = {
+            old: new for old, new in renamed.items() if _stays(new, plan) and old not in codes and _is_elf(archive, old)
+        }
         scans = {old: pool.submit(scan_library, archive, archive[old]) for old in _to_scan(archive, libraries, plan)}
         files = _unpack(archive, libraries, scans, scratch / "tree", progress)
         blocks = {libraries[old]: scan.result() for old, scan in scans.items()}
@@ -86,6 +90,7 @@ def repair(
         findings = judging.result()
         pool.submit(shutil.rmtree, scratch / "tree")  # it takes as long as the digest, and nobody needs it any more
         members, sha256 = _infos(edits, written.record), written.sha256
+        members += kernelwheel.member_infos(archive, codes, archive.record(), plan.machs)
         debug_files = _publish_debug(edits, debug_dir, final.stem)
         written.path.replace(final)
         return Repaired(

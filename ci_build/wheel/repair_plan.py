@@ -23,6 +23,8 @@ class RepairPlan:
         platform_tag: platform that the wheel shall be valid for; auditwheel decides whether it is.
         targets: gfx targets to keep in every fat binary, exactly these; None keeps all.
         covers: generic target -> the processors that run its code.
+        machs: processor -> EF_AMDGPU_MACH, to name the target of members that are plain code objects, which stay as
+            they are; needed where there are any.
         rocm_version: the release of ROCm that must have compiled the device code, as far as the compiler's marks tell;
             empty asks nothing.
         strip: move symbol tables out of the libraries.
@@ -53,6 +55,7 @@ class RepairPlan:
     platform_tag: str = "manylinux_2_28_x86_64"
     targets: tuple[GfxTarget, ...] | None = None
     covers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    machs: Mapping[str, int] = field(default_factory=dict)
     rocm_version: str = ""
     strip: bool = True
     verify_bundles: bool = True

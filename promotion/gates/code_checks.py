@@ -11,19 +11,12 @@ import itertools
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import msgpack
-
-from ci_build.errors import ElfError
 from ci_build.model import Finding, GfxTarget
-from ci_build.wheel import elf64
+from ci_build.wheel.code_metadata import read_metadata
 from ci_build.wheel.code_object import HEAD_SIZE, problem
 from ci_build.wheel.elf64 import Image
 from promotion.gates import error
-
-_NT_AMDGPU_METADATA = 32
-_NOTE = struct.Struct("<III")
 
 MFMA, WMMA = "mfma", "wmma"
 """The two families of matrix-core instructions."""
@@ -142,7 +135,7 @@ def _texts(image: Image) -> Iterator[bytes]:
 
 
 def _kernels(image: Image) -> Iterator[Kernel]:
-    for entry in _metadata(image).get("amdhsa.kernels", ()):
+    for entry in read_metadata(image).get("amdhsa.kernels", ()):
         yield Kernel(
             name=str(entry.get(".name", "")),
             vgprs=int(entry.get(".vgpr_count", 0)),
@@ -151,28 +144,3 @@ def _kernels(image: Image) -> Iterator[Kernel]:
             scratch_bytes=int(entry.get(".private_segment_fixed_size", 0)),
             lds_bytes=int(entry.get(".group_segment_fixed_size", 0)),
         )
-
-
-def _metadata(image: Image) -> Mapping[str, Any]:
-    for section in image.sections:
-        if section.type == elf64.SHT_NOTE:
-            for name, kind, description in _notes(image.contents(section)):
-                if (name, kind) == (b"AMDGPU\0", _NT_AMDGPU_METADATA):
-                    try:
-                        value = msgpack.unpackb(description)
-                    except ValueError as reason:
-                        raise ElfError(f"{image.label} has metadata that cannot be read: {reason}.") from reason
-                    if isinstance(value, dict):
-                        return value
-    raise ElfError(f"{image.label} has no metadata about its kernels.", hint="The compiler did not finish it.")
-
-
-def _notes(data: bytes) -> Iterator[tuple[bytes, int, bytes]]:
-    """Name, type and description of each note of a section; they begin at multiples of 4."""
-    at = 0
-    while at + _NOTE.size <= len(data):
-        name_size, size, kind = _NOTE.unpack_from(data, at)
-        at += _NOTE.size
-        start = at + name_size + -name_size % 4
-        yield data[at : at + name_size], kind, data[start : start + size]
-        at = start + size + -size % 4

@@ -478,7 +478,8 @@ def test_a_broken_wheel_is_named(case: str, tmp_path: Path) -> None:
 
 
 def test_every_kind_of_finding_has_a_wheel_that_shows_it() -> None:
-    here = "".join((Path(__file__).parent / name).read_text() for name in ("test_findings.py", "test_inspect.py"))
+    files = ("test_findings.py", "test_inspect.py", "test_kernel_wheel.py")
+    here = "".join((Path(__file__).parent / name).read_text() for name in files)
     elsewhere = {"symbol-not-allowed", "unversioned-symbol-unknown"}  # tests/unit/test_manylinux.py
     shown = {code for code in RULES if f'"{code}"' in here}
     assert sorted(RULES.keys() - shown - elsewhere) == []

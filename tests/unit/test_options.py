@@ -153,6 +153,7 @@ def test_every_field_of_the_request_follows_an_option() -> None:
             "no_rocm_version_extra": True,
             "wheel_post_release": "2",
             "no_strip": True,
+            "kernels": True,
         }
     )
     same = [name for name in BuildRequest.__slots__ if getattr(base, name) == getattr(changed, name)]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ci_build.build import plan_lines
-from ci_build.model import BuildRequest, GfxTarget, RocmVersion
+from ci_build.model import BuildRequest, GfxTarget, KernelRequest, RocmVersion
 from ci_build.native import made_of
 from ci_build.plan import Effect, SourceLayout, make_plan
 from ci_build.source_request import ActionCache, Checkout, Compiler, Container, Remote, SourceRequest
@@ -30,6 +30,7 @@ CHANGES: dict[str, Any] = {
     "post_release": 2,
     "strip": False,
     "rocm_manifest": "a" * 64,
+    "kernels": KernelRequest(),
 }
 SOURCE_CHANGES: dict[str, Any] = {
     "compiler": Compiler.GCC,

@@ -1,0 +1,98 @@
+"""`ci_build kernels`: what modules there are, and the wheel `jax_aiter` of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ci_build import options
+from ci_build.cli.common import State, host_runner, print_json
+
+
+@click.group()
+def kernels() -> None:
+    """Build the kernel modules of jax_aiter for exactly the targets asked for."""
+
+
+@kernels.command("list")
+@click.option("--targets", "spec", metavar="GFX,…", default="default", show_default=True, help="Targets or families.")
+@click.option("--modules", metavar="NAME,…", help="Only these modules and those that they need.")
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+def list_modules(spec: str, modules: str | None, *, as_json: bool) -> None:
+    """List what each target gets of each module: yes, portable (a kernel of our own) or unsupported."""
+    from ci_build import kernelbuild
+    from ci_build.report import print_table
+    from ci_build.targets import expand
+    from kernels.modules import processors
+
+    wanted = expand(spec)
+    rows = kernelbuild.table(wanted, options.words(modules))
+    if as_json:
+        print_json(rows)
+        return
+    names = processors(wanted)
+    print_table(("module", "kind", *names), [(row["module"], row["kind"], *row["targets"].values()) for row in rows])
+
+
+@kernels.command("build")
+@options.chosen_options(
+    "targets", "jax_version", "rocm_version", "wheel_post_release", "no_rocm_version_extra", "no_strip", "aiter_source",
+    "kernel_toolchain", "kernel_modules", "require", "allow_partial", "out", "cache_dir", "dry_run", "json", "verbose",
+)  # fmt: skip
+@click.option("--jobs", metavar="N", help="Compilers at a time; else as many as processors and memory allow.")
+@click.option("--memory", metavar="MB", help="Megabytes that they may use together; else most of what is free.")
+@click.pass_obj
+def build(state: State, /, *, jobs: str | None, memory: str | None, **after: object) -> None:
+    """Build the wheel jax_aiter alone, into --out."""
+    from ci_build import kernelbuild
+    from ci_build.build import kernel_lines
+    from kernels.assemble import make_wheel
+    from kernels.build import sizes
+
+    settings, reporter = state.settings(after), state.reporter(after)
+    request, version = kernelbuild.make_request(settings)
+    room, out = kernelbuild.capacity(jobs, memory), Path(str(settings.get("out", "build").value))
+    if settings.flag("dry_run"):
+        for line in kernel_lines(request, version):
+            click.echo(line)
+        return
+    from dataclasses import replace
+
+    request = replace(request, targets=kernelbuild.every_target(request))
+    with reporter.group(f"kernels: {version}"):
+        done, built = make_wheel(
+            request, version, out, cache=options.cache_dir(settings), runner=host_runner(reporter), progress=reporter,
+            capacity=room,
+        )  # fmt: skip
+    for line in built.skipped:
+        reporter.line(line)
+    if built.missing:
+        reporter.warning(f"the wheel is marked as partial: it lacks {', '.join(built.missing)}")
+    if settings.flag("json"):
+        print_json(kernelbuild.receipt(done.path, done.sha256, done.size, built))
+        return
+    from ci_build.units import human
+
+    made = f"{built.forecast.steps} steps made, {built.forecast.found} found"
+    reporter.line(f"{done.path}: {human(done.size)}; {sizes(built)}; {made}")
+    reporter.line(f"{done.sha256}  {done.path.name}")
+
+
+@kernels.command("lock")
+@click.option("--aiter-source", metavar="DIR|FILE|amd-aiter==X", default="", help="What to lock; else the pinned one.")
+@click.option("--cache-dir", metavar="DIR", help="Folder for fetched inputs.")
+@click.pass_obj
+def lock(state: State, aiter_source: str, cache_dir: str | None) -> None:
+    """Write the digests of what the modules use of AITER's sources to kernels/sources.lock."""
+    from kernels import sources
+    from kernels.modules import load_catalog
+
+    reporter, catalog = state.reporter(), load_catalog()
+    cache = options.cache_dir(state.settings({"cache_dir": cache_dir})) / "kernels"
+    for source in catalog.sources.values():
+        users = [module for module in catalog.modules.values() if module.source == source.name]
+        tree = sources.find(aiter_source, source, cache=cache, runner=host_runner(reporter), progress=reporter)
+        text = sources.render_lock(tree.folder, users)
+        sources.write_lock(text)
+        reporter.line(f"{text.count(chr(10)) - 1} files of {tree.name} locked")

@@ -1,0 +1,85 @@
+"""One step of a kernel build, as ninja starts it: `python -m ci_build.kernel_step SPEC.json`.
+
+Runs one compiler, looks at what it made, and puts it into the store; nothing is kept of what failed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ci_build import options
+from ci_build.errors import CiBuildError, KernelError
+from ci_build.runner import HostRunner, render
+from kernels.checks import code_problems, library_problems
+from kernels.store import Cost, KernelStore
+
+_TAIL = 30
+_DROPPED = re.compile(r"warning: .*(unused|ignor|unknown|unsupported|not supported)")
+
+
+def main(path: str) -> int:
+    """Carry out the step that a file describes; what went wrong goes to standard output, as ninja shows it."""
+    spec = json.loads(Path(path).read_text(encoding="utf-8"))
+    try:
+        run(spec)
+    except CiBuildError as error:
+        where = f"{spec['module']}, {spec['target']}" if spec["target"] else spec["module"]
+        lines = [f"failed: {spec['label']} ({where})", f"command: {render(spec['argv'])}", *error.message.splitlines()]
+        print("\n  ".join(lines))  # noqa: T201
+        return 1
+    return 0
+
+
+def run(spec: Mapping[str, Any]) -> None:
+    """Compile, check, keep.
+
+    Raises:
+        KernelError: the compiler failed or said something, or what it made is not what was asked for.
+    """
+    store = KernelStore(Path(spec["store"]))
+    with store.scratch() as name:
+        folder = Path(name) / "made"
+        folder.mkdir()
+        out = folder / spec["name"]
+        argv = [word.replace("{out}", str(out)) for word in spec["argv"]]
+        done = HostRunner(options.environment()).run(argv, env=spec["environment"], check=False)
+        said = f"{done.stdout}\n{done.stderr}".replace(str(out), spec["name"])
+        if done.returncode or not out.is_file():
+            raise KernelError(f"exit code {done.returncode}\n{_tail(said)}")
+        # A flag that a compiler drops with a mere warning would change the code and nobody would know.
+        if _DROPPED.search(said):
+            raise KernelError(f"the compiler ignored something\n{_tail(said)}")
+        if problems := check(out, spec["label"], spec["checks"]):
+            raise KernelError("\n".join(problems))
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cost = Cost(seconds=round(used.ru_utime + used.ru_stime, 2), memory_mb=max(1, used.ru_maxrss >> 10))
+        store.keep(spec["key"], folder, spec["name"], label=spec["label"], cost=cost)
+
+
+def check(out: Path, label: str, checks: Mapping[str, Any]) -> list[str]:
+    """What is wrong with what was made."""
+    problems: list[str] = []
+    if "exports" in checks:
+        problems += library_problems(out, label, checks["exports"], checks["sonames"])
+    if "kernels" in checks:
+        problems += code_problems(out.read_bytes(), label, checks["target"], checks["kernels"])
+    size, most = out.stat().st_size, checks.get("max_size", 0)
+    if most and size > most:
+        problems.append(f"{label} has {size} bytes, more than the {most} of modules.toml")
+    return problems
+
+
+def _tail(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return "\n".join(lines[-_TAIL:])
+
+
+if __name__ == "__main__":
+    arguments: Sequence[str] = sys.argv[1:]
+    sys.exit(main(*arguments))

@@ -1,0 +1,97 @@
+"""`ci_build kernels` as a person asks for it: options become a request, results become lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ci_build import options, targets, versions
+from ci_build.errors import RequestError
+from ci_build.model import BuildRequest, GfxTarget
+from ci_build.report import Reporter
+from ci_build.runner import HostRunner
+
+if TYPE_CHECKING:
+    from kernels.build import Built, Capacity, KernelBuild
+
+_TABLES = ("build", "published")
+
+
+def make_request(settings: options.Settings) -> tuple[BuildRequest, str]:
+    """The request, and the version of the wheel.
+
+    Raises:
+        RequestError: contradictions, or no targets.
+    """
+    settings.suggest("kernels", True, origin="ci_build kernels")
+    settings.suggest("payload", "published", origin="ci_build kernels")
+    request, _ = options.build_request(settings, *_TABLES)
+    version = versions.wheel_version(
+        request.jax_version,
+        rocm=request.rocm_version if request.rocm_version_extra else None,
+        post=request.post_release,
+        variant=versions.variant_label(request.targets, stripped=request.strip),
+    )
+    return request, version
+
+
+def every_target(request: BuildRequest) -> tuple[GfxTarget, ...]:
+    """The targets of a request; `all` means every concrete one of the table."""
+    return targets.expand(targets.ALL) if request.targets is None else request.targets
+
+
+def capacity(jobs: str | None, memory: str | None) -> Capacity:
+    """How much a build may use; what is not given follows from the machine.
+
+    Raises:
+        RequestError: not numbers above 0.
+    """
+    from kernels.build import Capacity
+
+    made = Capacity()
+    for option, value in (("--jobs", jobs), ("--memory", memory)):
+        if value is not None and (not value.isdecimal() or int(value) < 1):
+            raise RequestError(f"{option} is {value!r}.", hint="Give a whole number from 1.")
+    return Capacity(jobs=int(jobs or made.jobs), memory_mb=int(memory or made.memory_mb))
+
+
+def prepare(settings: options.Settings, reporter: Reporter, runner: HostRunner) -> tuple[KernelBuild, str]:
+    """The build of a request, and the version of its wheel."""
+    from kernels.assemble import prepare as prepared
+
+    request, version = make_request(settings)
+    cache = options.cache_dir(settings)
+    return prepared(request, every_target(request), cache=cache, runner=runner, progress=reporter), version
+
+
+def table(wanted: Sequence[GfxTarget], names: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """What each target gets of each module: yes, portable or unsupported."""
+    from kernels.modules import load_catalog, processors
+
+    catalog = load_catalog()
+    return [
+        {
+            "module": module.name,
+            "kind": module.kind.value,
+            "toolchains": list(module.toolchains),
+            "about": module.about,
+            "targets": {name: catalog.support(module, name).value for name in processors(wanted)},
+        }
+        for module in (catalog.chosen(names) if names else catalog.modules.values())
+    ]
+
+
+def receipt(path: Path, sha256: str, size: int, built: Built) -> dict[str, Any]:
+    """What was made, as JSON values."""
+    return {
+        "wheel": str(path),
+        "sha256": sha256,
+        "size": size,
+        "targets": list(built.wanted),
+        "modules": sorted({native.module for native in built.natives}),
+        "missing": list(built.missing),
+        "skipped": list(built.skipped),
+        "steps": {"made": built.forecast.steps, "found": built.forecast.found},
+        "source": None if built.source is None else {"filename": built.source.filename, "sha256": built.source.sha256},
+    }

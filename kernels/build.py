@@ -1,0 +1,260 @@
+"""Kernel modules for some targets: sources, steps, objects; then the wheel as it is packed, before its repair."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ci_build.errors import KernelError
+from ci_build.model import GfxTarget, InputFile, KernelRequest, Progress
+from ci_build.payload.published import LineRunner
+from ci_build.units import human
+from ci_build.wheel.record import RecordEntry, format_record
+from kernels import machine, recipe, sources
+from kernels.checks import find_objects
+from kernels.graph import Forecast, Graph
+from kernels.modules import Catalog, Kind, load_catalog, processors
+from kernels.recipe import Native
+from kernels.steps import SRC, Step, library_step, unit_steps
+from kernels.store import KernelStore, Made
+from kernels.toolchains import Toolchain
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Capacity:
+    """What a build may use.
+
+    Attributes:
+        jobs: at a time.
+        memory_mb: of all jobs together.
+    """
+
+    jobs: int = field(default_factory=machine.cpus)
+    memory_mb: int = field(default_factory=machine.available_mb)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Built:
+    """What was built.
+
+    Attributes:
+        wanted: processors.
+        natives: every native file of the wheel.
+        missing: modules that a complete wheel would hold.
+        source: the record of the upstream archive; None where a checkout was used or none was needed.
+        forecast: what there was to do.
+    """
+
+    wanted: tuple[str, ...]
+    natives: tuple[Native, ...]
+    missing: tuple[str, ...]
+    source: InputFile | None
+    forecast: Forecast
+    skipped: tuple[str, ...]
+
+
+class KernelBuild:
+    """Kernel modules of a request for some targets.
+
+    Args:
+        cache: `kernels` in the cache folder.
+        src: our own sources.
+
+    Raises:
+        RequestError: no targets, unknown modules, or a required module has no code for a target.
+    """
+
+    def __init__(
+        self,
+        request: KernelRequest,
+        targets: Sequence[GfxTarget],
+        toolchain: Toolchain,
+        *,
+        cache: Path,
+        strip: bool = True,
+        catalog: Catalog | None = None,
+        src: Path = SRC,
+    ) -> None:
+        self.request, self.toolchain, self.cache, self.strip, self.src = request, toolchain, cache, strip, src
+        self.catalog = catalog or load_catalog()
+        self.wanted = processors(targets)
+        self.expected = recipe.expected_modules(self.catalog, self.wanted, toolchain.name)
+        self.modules = recipe.chosen_modules(self.catalog, self.wanted, request)
+        self.store = KernelStore(cache / "store")
+
+    def skipped(self) -> tuple[str, ...]:
+        """A line for each module that targets get nothing of, or kernels of our own instead."""
+        lines = []
+        for module in self.catalog.chosen(self.request.modules or None, self.toolchain.name):
+            lacking = [name for name in self.wanted if not module.supports(name)]
+            if lacking:
+                instead = f"; {module.fallback} serves them" if module.fallback else ""
+                lines.append(f"{module.name} has no code for {', '.join(lacking)}{instead}")
+        return tuple(lines)
+
+    def steps(self) -> tuple[Step, ...]:
+        """Everything to compile."""
+        found: list[Step] = []
+        for module in self.modules:
+            found += [step for _, step in unit_steps(module, self.wanted, self.toolchain, src=self.src)]
+            if module.host:
+                found.append(library_step(module, self.toolchain, strip=self.strip, src=self.src))
+        return tuple(found)
+
+    def graph(self, places: Mapping[str, Path] | None = None) -> Graph:
+        """The steps with their keys."""
+        return Graph(self.steps(), self.toolchain, self.store, {"src": self.src, **(places or {})})
+
+    def run(self, runner: LineRunner, progress: Progress, capacity: Capacity) -> Built:
+        """Fetch what is needed, compile what is missing, look into everything.
+
+        Raises:
+            KernelError: what failed, or is not what modules.toml says; every problem at once.
+        """
+        tree = self._source(runner, progress)
+        objects = self._objects(tree)
+        graph = self.graph()
+        forecast = graph.forecast(cpus=capacity.jobs, available_mb=capacity.memory_mb)
+        if forecast.steps:
+            progress.step(said(forecast))
+        made = self._make(graph, runner, progress, capacity)
+        natives, missing = self._natives(made, objects)
+        return Built(
+            wanted=self.wanted,
+            natives=natives,
+            missing=missing,
+            source=tree.origin if tree else None,
+            forecast=forecast,
+            skipped=self.skipped(),
+        )
+
+    def _source(self, runner: LineRunner, progress: Progress) -> sources.SourceTree | None:
+        names = {module.source for module in self.modules if module.source}
+        if not names:
+            return None
+        (name,) = names
+        users = [module for module in self.modules if module.source == name]
+        source = self.catalog.sources[name]
+        return sources.obtain(self.request.source, source, users, cache=self.cache, runner=runner, progress=progress)
+
+    def _objects(self, tree: sources.SourceTree | None) -> list[Native]:
+        """The code objects that AITER ships, for the targets that were asked for."""
+        natives: list[Native] = []
+        for module in self.modules:
+            if module.kind is Kind.CO_LAUNCHER:
+                assert tree is not None
+                for found in find_objects(module, self.wanted, tree.folder, tree.files):
+                    path = recipe.object_path(module.name, found.target, found.name, found.sku)
+                    natives.append(
+                        Native(
+                            path=path,
+                            file=tree.folder / found.path,
+                            sha256=tree.files[found.path],
+                            module=module.name,
+                            target=found.target,
+                        )
+                    )
+        return natives
+
+    def _make(
+        self, graph: Graph, runner: LineRunner, progress: Progress, capacity: Capacity
+    ) -> dict[str, tuple[Step, Made]]:
+        """What the steps made; with `allow_partial` without those that failed."""
+        work = self.cache / "work" / self.toolchain.digest[:16]
+        try:
+            graph.build(work, runner, progress, cpus=capacity.jobs, available_mb=capacity.memory_mb)
+        except KernelError as error:
+            if not self.request.allow_partial:
+                raise
+            progress.step(f"left out: {error.message}")
+        found = ((step, self.store.find(graph.keys[step.label])) for step in graph.steps)
+        return {step.label: (step, made) for step, made in found if made is not None}
+
+    def _natives(
+        self, made: Mapping[str, tuple[Step, Made]], objects: Sequence[Native]
+    ) -> tuple[tuple[Native, ...], tuple[str, ...]]:
+        """The files of every module that is whole, and the modules that are missing."""
+        wanted = self.steps()
+        broken = {step.module for step in wanted if step.label not in made}
+        for module in self.modules:
+            if broken.intersection(module.needs):
+                broken.add(module.name)
+        natives = [native for native in objects if native.module not in broken]
+        for step, result in made.values():
+            if step.module not in broken:
+                natives.append(self._native(step, result))
+        whole = {native.module for native in natives}
+        missing = tuple(module.name for module in self.expected if module.name not in whole)
+        if not whole or (missing and not self.request.allow_partial):
+            raise KernelError(
+                f"The wheel would lack {', '.join(missing)}.", hint="Build all modules, or add --allow-partial."
+            )
+        return tuple(sorted(natives, key=lambda native: native.path)), missing
+
+    def _native(self, step: Step, made: Made) -> Native:
+        module = self.catalog.modules[step.module]
+        if not step.target:
+            return Native(path=recipe.library_path(module), file=made.path, sha256=made.sha256, module=module.name)
+        path = recipe.object_path(module.name, step.target, step.name)
+        return Native(path=path, file=made.path, sha256=made.sha256, module=module.name, target=step.target)
+
+
+def pack(built: Built, version: str, catalog: Catalog, folder: Path) -> Path:
+    """Write the wheel's native files and its manifest as a wheel that a repair completes.
+
+    Equal contents give equal bytes.
+
+    Returns:
+        Path of the wheel in `folder`.
+    """
+    name = f"{recipe.PACKAGE}-{version}-{recipe.TAG}.whl"
+    info = f"{recipe.PACKAGE}-{version}.dist-info"
+    record: list[tuple[str, RecordEntry]] = []
+    with zipfile.ZipFile(folder / name, "w") as archive:
+
+        def write(path: str, data: bytes, mode: int = 0o644) -> None:
+            import hashlib
+
+            entry = zipfile.ZipInfo(path, _EPOCH)
+            entry.external_attr, entry.compress_type = (0o100000 | mode) << 16, zipfile.ZIP_DEFLATED
+            entry.create_system = 3
+            archive.writestr(entry, data, compresslevel=9)
+            record.append((path, RecordEntry(hashlib.sha256(data).hexdigest(), len(data), "sha256")))
+
+        for native in built.natives:
+            write(native.path, native.file.read_bytes(), 0o755 if not native.target else 0o644)
+        text = recipe.manifest(catalog, built.natives, version, built.wanted, missing=built.missing)
+        write(recipe.MANIFEST, text)
+        write(f"{info}/METADATA", f"Metadata-Version: 2.4\nName: {recipe.PROJECT}\nVersion: {version}\n".encode())
+        tag = f"Wheel-Version: 1.0\nGenerator: jax-rocm-release (1)\nRoot-Is-Purelib: false\nTag: {recipe.TAG}\n"
+        write(f"{info}/WHEEL", tag.encode())
+        record.append((f"{info}/RECORD", RecordEntry(None, None)))
+        entry = zipfile.ZipInfo(f"{info}/RECORD", _EPOCH)
+        entry.external_attr, entry.create_system = 0o100644 << 16, 3
+        archive.writestr(entry, format_record(record))
+    return folder / name
+
+
+def said(forecast: Forecast) -> str:
+    """A forecast in one line."""
+    limits = forecast.limits
+    return (
+        f"{forecast.steps} of {forecast.steps + forecast.found} steps to make: {_time(forecast.seconds)} of CPU, some "
+        f"{_time(forecast.wall_seconds)} with {limits.jobs} jobs"
+    )
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 600 else f"{seconds / 3600:.1f} h"
+
+
+def sizes(built: Built) -> str:
+    """Libraries and code objects in one line."""
+    libraries = [native for native in built.natives if not native.target]
+    codes = [native for native in built.natives if native.target]
+    total = sum(native.file.stat().st_size for native in built.natives)
+    return f"{len(libraries)} libraries, {len(codes)} code objects, {human(total)} unpacked"

@@ -1,0 +1,146 @@
+"""What is made has to be what was asked for: code objects with their target and kernels, libraries with handlers."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ci_build.errors import ElfError, KernelError
+from ci_build.model import GfxTarget
+from ci_build.targets import machs
+from ci_build.wheel.code_metadata import kernarg_sizes
+from ci_build.wheel.code_object import HEAD_SIZE, problem
+from ci_build.wheel.elf import Elf
+from ci_build.wheel.elf64 import Image
+from kernels.modules import Module, Objects
+
+COMMON_EXPORTS = ("jax_aiter_set_root", "jax_aiter_build_info")
+"""What every library offers to the loader beside its handlers."""
+SYSTEM = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2")
+"""What every library may need."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CodeObject:
+    """One code object of AITER that a module launches.
+
+    Attributes:
+        path: below the source's folder.
+        name: file name.
+        kernel: symbol.
+        sku: subfolder for a variant of the target, or empty.
+    """
+
+    target: str
+    path: str
+    name: str
+    kernel: str
+    sku: str
+
+
+def code_problems(data: bytes, label: str, target: str, kernels: Sequence[str], *, kernarg: int = 0) -> list[str]:
+    """What is wrong with a code object.
+
+    Args:
+        target: processor that it is for; its features have to be open (any) or unsupported.
+        kernels: symbols that it has to have, exactly.
+        kernarg: bytes that the host packs for a kernel; 0 asks nothing.
+    """
+    if clause := problem(data[:HEAD_SIZE], GfxTarget.parse(target), machs()):
+        return [f"{label} {clause}, not for {target}"]
+    try:
+        sizes = kernarg_sizes(Image.parse(data, label))
+    except ElfError as error:
+        return [error.message.rstrip(".")]
+    problems = []
+    if set(sizes) != set(kernels):
+        problems.append(f"{label} has the kernels {_list(sizes)}, not {_list(kernels)}")
+    if kernarg:
+        problems += [
+            f"{label}: {name} wants {size} bytes of arguments, the host packs {kernarg}"
+            for name, size in sizes.items()
+            if size > kernarg
+        ]
+    return problems
+
+
+def library_problems(path: Path, label: str, exports: Sequence[str], sonames: Sequence[str]) -> list[str]:
+    """What is wrong with a host library: handlers that are missing, libraries that it may not need."""
+    try:
+        elf = Elf.read(path)
+    except ElfError as error:
+        return [error.message.rstrip(".")]
+    problems = []
+    if elf.machine != "x86_64":
+        problems.append(f"{label} is for {elf.machine}")
+    if lacking := sorted(set(exports) - set(elf.exported)):
+        problems.append(f"{label} does not export {_list(lacking)}")
+    if foreign := sorted(set(elf.needed) - {*SYSTEM, *sonames}):
+        problems.append(f"{label} needs {_list(foreign)}")
+    return problems
+
+
+def find_objects(module: Module, processors: Sequence[str], root: Path, files: Mapping[str, str]) -> list[CodeObject]:
+    """The code objects of a co-launcher for some processors, each looked into.
+
+    Args:
+        root: the source's folder.
+        files: its locked files.
+
+    Raises:
+        KernelError: every object that is missing, for another target, without its kernel, or wants other arguments;
+            every table without rows or with other rows than expected.
+    """
+    found: list[CodeObject] = []
+    problems: list[str] = []
+    for objects in module.objects:
+        for target in (name for name in processors if name in objects.targets):
+            folder = objects.folder.replace("{target}", target)
+            rows, wrong = _rows(objects, root / folder, f"{folder}/{objects.csv}")
+            problems += wrong
+            for name, kernel in rows.items():
+                path = f"{folder}/{name}"
+                if path not in files:
+                    problems.append(f"{path} is not there")
+                    continue
+                data = (root / path).read_bytes()
+                problems += code_problems(data, path, target, (kernel,), kernarg=objects.kernarg)
+                found.append(CodeObject(target=target, path=path, name=name, kernel=kernel, sku=objects.sku))
+            if len(rows) != objects.count:
+                problems.append(f"{folder} has {len(rows)} kernels of {module.name}, not {objects.count}")
+    if problems:
+        raise KernelError(
+            "\n  ".join((f"The code objects of {module.name} are not what modules.toml says:", *problems)),
+            hint="\nTake the pinned source, or correct the module's entry.",
+        )
+    return found
+
+
+def _rows(objects: Objects, folder: Path, label: str) -> tuple[dict[str, str], list[str]]:
+    """File name -> kernel symbol, and what is wrong with the table."""
+    if objects.files:
+        return dict(objects.files), []
+    try:
+        text = (folder / objects.csv).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        return {}, [f"{label} cannot be read: {error}"]
+    reader = csv.DictReader(io.StringIO(text))
+    if not {objects.file_column, objects.kernel_column} <= set(reader.fieldnames or ()):
+        return {}, [f"{label} has no columns {objects.file_column} and {objects.kernel_column}"]
+    rows: dict[str, str] = {}
+    problems = []
+    for row in reader:
+        name, kernel = row[objects.file_column], row[objects.kernel_column]
+        if not name or not kernel or "/" in name or not name.endswith(".co"):
+            problems.append(f"{label}: line {reader.line_num} names no kernel and code object")
+        elif rows.setdefault(name, kernel) != kernel:
+            problems.append(f"{label}: {name} has two kernels")
+    problems += [f"{label} has no row for {path.name}" for path in sorted(folder.glob("*.co")) if path.name not in rows]
+    return rows, problems
+
+
+def _list(names: Sequence[str] | Mapping[str, object]) -> str:
+    return ", ".join(names) or "none"

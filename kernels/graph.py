@@ -1,0 +1,218 @@
+"""Steps -> ninja: the longest first, as many at a time as memory allows; what is in the store is not made again."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ci_build.errors import KernelError
+from ci_build.model import Progress
+from ci_build.payload.published import LineRunner
+from kernels.steps import Step, fill
+from kernels.store import Cost, KernelStore, Made
+from kernels.toolchains import Toolchain
+
+_FAILED = "failed: "
+_STATUS = "[%f/%t] "
+_BEGUN = re.compile(r"\[\d+/\d+\] ")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What jobs may use together; the heavy ones are those that not every slot could hold.
+
+    Attributes:
+        jobs: at a time.
+        heavy_jobs: heavy ones at a time.
+        heavy_mb: more than this makes a step heavy.
+    """
+
+    jobs: int
+    heavy_jobs: int
+    heavy_mb: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Forecast:
+    """What is to be done.
+
+    Attributes:
+        steps: how many are not in the store.
+        seconds: CPU seconds of them all.
+        wall_seconds: with so many jobs.
+    """
+
+    steps: int
+    found: int
+    seconds: float
+    wall_seconds: float
+    limits: Limits
+
+
+def limits_for(memory_mb: Sequence[int], *, cpus: int, available_mb: int) -> Limits:
+    """How many jobs fit: the worst that ninja can choose stays within the memory.
+
+    Args:
+        memory_mb: of each step.
+        cpus: jobs at a time at most.
+        available_mb: for all of them; a step that needs more runs alone.
+    """
+    share = available_mb // cpus
+    heavy = [need for need in memory_mb if need > share]
+    light = max((need for need in memory_mb if need <= share), default=0)
+    if not heavy:
+        return Limits(jobs=cpus, heavy_jobs=cpus, heavy_mb=share)
+    most = max(heavy)
+    heavy_jobs = max(1, min(cpus, (available_mb - cpus * light) // (most - light)))
+    rest = available_mb - heavy_jobs * most
+    jobs = min(cpus, heavy_jobs + (max(0, rest) // light if light else 0))
+    return Limits(jobs=jobs, heavy_jobs=heavy_jobs, heavy_mb=share)
+
+
+class Graph:
+    """Steps that belong together.
+
+    Args:
+        steps: those that others take files from come before them.
+        places: placeholder of commands -> folder.
+    """
+
+    def __init__(
+        self, steps: Sequence[Step], toolchain: Toolchain, store: KernelStore, places: Mapping[str, Path]
+    ) -> None:
+        self.steps, self.toolchain, self.store = tuple(steps), toolchain, store
+        self.places = {name: str(path) for name, path in places.items()} | dict(toolchain.places)
+        self.keys: dict[str, str] = {}
+        for step in self.steps:
+            self.keys[step.label] = step.key(toolchain, self.keys)
+
+    def cost(self, step: Step) -> Cost:
+        """What a step will take: as measured the last time, else as the table estimates."""
+        return self.store.measured(step.label) or Cost(seconds=step.seconds, memory_mb=step.memory_mb)
+
+    def missing(self) -> tuple[Step, ...]:
+        """Steps whose files are not in the store, or damaged there; the longest first."""
+        steps = [step for step in self.steps if self.store.find(self.keys[step.label]) is None]
+        return tuple(sorted(steps, key=lambda step: (-self.cost(step).seconds, step.label)))
+
+    def forecast(self, *, cpus: int, available_mb: int) -> Forecast:
+        """What there is to do."""
+        missing = self.missing()
+        costs = [self.cost(step) for step in missing]
+        limits = limits_for([cost.memory_mb for cost in costs], cpus=cpus, available_mb=available_mb)
+        total = sum(cost.seconds for cost in costs)
+        wall = max(total / limits.jobs, max((cost.seconds for cost in costs), default=0.0))
+        return Forecast(
+            steps=len(missing), found=len(self.steps) - len(missing), seconds=total, wall_seconds=wall, limits=limits
+        )
+
+    def build(
+        self, work: Path, runner: LineRunner, progress: Progress, *, cpus: int, available_mb: int
+    ) -> dict[str, Made]:
+        """Make what is missing; label -> what was made of every step.
+
+        Raises:
+            KernelError: each step that failed, with its target, its command and what the compiler said.
+        """
+        missing = self.missing()
+        if missing:
+            limits = self.forecast(cpus=cpus, available_mb=available_mb).limits
+            work.mkdir(parents=True, exist_ok=True)
+            file = work / "build.ninja"
+            file.write_text(self.ninja(missing, work, limits), encoding="utf-8")
+            argv = (str(self.toolchain.ninja), "-f", str(file), "-j", str(limits.jobs), "-k", "0")
+            done = runner.run(
+                argv, env={"NINJA_STATUS": _STATUS}, on_line=_told(progress), check=False, cwd=str(_root())
+            )
+            if done.returncode:
+                raise KernelError(self._failure(done.stdout, missing), hint="\nRun the command by hand to see more.")
+        made = {step.label: self.store.find(self.keys[step.label]) for step in self.steps}
+        lost = [label for label, found in made.items() if found is None]
+        if lost:
+            raise KernelError(f"{', '.join(lost)} vanished from {self.store.root}.", hint="Run the same command again.")
+        return {label: found for label, found in made.items() if found is not None}
+
+    def ninja(self, steps: Sequence[Step], work: Path, limits: Limits) -> str:
+        """The text of the ninja file; writes what each step has to know beside it."""
+        lines = ["ninja_required_version = 1.10", f"builddir = {_escape(str(work))}", "", "pool heavy"]
+        lines += [f"  depth = {limits.heavy_jobs}", "", "rule step", "  command = $run", "  description = $label", ""]
+        making = {step.label for step in steps}
+        for step in steps:
+            key = self.keys[step.label]
+            spec = work / f"{key}.json"
+            spec.write_text(json.dumps(self.spec(step), indent=1), encoding="utf-8")
+            before = [str(self.store.record(self.keys[label])) for label in step.after if label in making]
+            run = shlex.join((sys.executable, "-m", "ci_build.kernel_step", str(spec)))
+            inputs = " ".join(_escape_path(path) for path in before)
+            lines.append(f"build {_escape_path(str(self.store.record(key)))}: step {inputs}".rstrip())
+            lines += [f"  run = {_escape(run)}", f"  label = {_escape(step.label)}"]
+            if self.cost(step).memory_mb > limits.heavy_mb:
+                lines.append("  pool = heavy")
+        return "\n".join(lines) + "\n"
+
+    def command(self, step: Step) -> tuple[str, ...]:
+        """The command of a step, but for `{out}`."""
+        made = {label: str(self.store.folder(self.keys[label]) / self._step(label).name) for label in step.after}
+        words = tuple(fill(word, {**self.places, **made}) for word in step.argv)
+        return (*self.toolchain.wrap, *self.toolchain.launcher, *words) if step.rocm else words
+
+    def spec(self, step: Step) -> dict[str, object]:
+        """What `ci_build.kernel_step` has to know of a step."""
+        return {
+            "label": step.label,
+            "module": step.module,
+            "target": step.target,
+            "key": self.keys[step.label],
+            "store": str(self.store.root),
+            "argv": self.command(step),
+            "name": step.name,
+            "environment": dict(self.toolchain.environment),
+            "checks": dict(step.checks),
+        }
+
+    def _step(self, label: str) -> Step:
+        return next(step for step in self.steps if step.label == label)
+
+    def _failure(self, output: str, missing: Sequence[Step]) -> str:
+        """What failed, in the words of the steps; else the end of what ninja said."""
+        lines = output.splitlines()
+        told = [at for at, line in enumerate(lines) if line.startswith(_FAILED)]
+        if not told:
+            return "\n  ".join(("ninja failed:", *lines[-20:]))
+        texts = []
+        for at in told:
+            block = [lines[at].removeprefix(_FAILED)]
+            for line in lines[at + 1 :]:
+                if not line.startswith("  "):
+                    break
+                block.append(line)
+            texts.append("\n  ".join(block))
+        return "\n".join((f"{len(told)} of {len(missing)} steps failed:", *texts))
+
+
+def _told(progress: Progress) -> Callable[[str], None]:
+    """Hands ninja's own lines on as steps."""
+
+    def read(line: str) -> None:
+        if _BEGUN.match(line):
+            progress.step(line)
+
+    return read
+
+
+def _escape(text: str) -> str:
+    """In a value: `$` alone is special."""
+    return text.replace("$", "$$")
+
+
+def _escape_path(text: str) -> str:
+    return text.replace("$", "$$").replace(" ", "$ ").replace(":", "$:")
+
+
+def _root() -> Path:
+    return Path(__file__).parents[1]

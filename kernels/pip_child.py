@@ -1,0 +1,63 @@
+"""Run by this program's Python: finds and fetches one source archive as pip would, without running anything in it.
+
+`pip download` asks a source archive for its metadata, which executes its setup.py; this stops before that. It uses
+pip's own configuration, session and finder, so indexes, find-links, proxies, certificates and credentials count.
+Prints one line of JSON: {"url", "sha256", "filename", "versions"}; the URL without credentials.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+
+def main(project: str, version: str, pinned: str, folder: str) -> int:
+    """Fetch `project==version` into a folder; one with the pinned sha256 before others."""
+    from packaging.version import Version
+    from pip._internal.commands import create_command
+
+    command: Any = create_command("download")
+    options, _ = command.parse_args(["--no-input", f"{project}=={version}"])
+    with command.main_context():
+        session = command.get_default_session(options)
+        finder = command._build_package_finder(options=options, session=session)
+        found = [c for c in finder.find_all_candidates(project) if c.link.filename.endswith((".tar.gz", ".tgz"))]
+        links = [c.link for c in found if Version(str(c.version)) == Version(version)]
+        if not links:
+            versions = sorted({str(candidate.version) for candidate in found})
+            print(json.dumps({"url": "", "sha256": "", "filename": "", "versions": versions}))  # noqa: T201
+            return 0
+        link = next((link for link in links if pinned and link.hash == pinned), links[0])
+        path = Path(folder, Path(link.filename).name)
+        digest = _fetch(session, link, path)
+    parts = urlsplit(link.url_without_fragment)
+    url = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    if link.hash_name == "sha256" and link.hash != digest:
+        print(f"{path.name} has sha256 {digest}, the index says {link.hash}", file=sys.stderr)  # noqa: T201
+        return 1
+    print(json.dumps({"url": url, "sha256": digest, "filename": path.name, "versions": []}))  # noqa: T201
+    return 0
+
+
+def _fetch(session: Any, link: Any, path: Path) -> str:  # noqa: ANN401 - pip's own classes
+    """Bring a file; its sha256."""
+    if link.is_file:
+        shutil.copyfile(link.file_path, path)
+    else:
+        # Not decoded: the archive is compressed itself, and its digest is that of the compressed bytes.
+        with session.get(link.url_without_fragment, headers={"Accept-Encoding": "identity"}, stream=True) as answer:
+            answer.raise_for_status()
+            with path.open("wb") as file:
+                for chunk in answer.raw.stream(1 << 18, decode_content=False):
+                    file.write(chunk)
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,164 @@
+"""Modules and targets -> steps: what to compile, with which words, and the key that everything about it decides."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from ci_build.errors import KernelError
+from kernels.checks import COMMON_EXPORTS
+from kernels.modules import Module, Unit
+from kernels.store import key_of
+from kernels.toolchains import Toolchain
+
+SRC = Path(__file__).with_name("src")
+_FORMAT = 1
+"""Of keys: another one makes everything anew."""
+_INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One command that makes one file.
+
+    Attributes:
+        label: unit and target, for people; also the name under which its costs are remembered.
+        argv: with placeholders, so that it is the same wherever the folders are; `{out}` is what it writes,
+            `{<label of another step>}` what that one has made.
+        name: of the file that it makes.
+        inputs: what it reads -> digest, by names that do not depend on where the folders are.
+        after: labels of the steps whose files it takes.
+        checks: what the file has to be: `target` and `kernels`, or `exports` and `sonames`, and `max_size`.
+        rocm: it runs with the compiler of a ROCm, and so behind the toolchain's launcher and wrapper.
+    """
+
+    label: str
+    argv: tuple[str, ...]
+    name: str
+    inputs: Mapping[str, str]
+    seconds: float
+    memory_mb: int
+    module: str
+    target: str = ""
+    after: tuple[str, ...] = ()
+    checks: Mapping[str, object] = field(default_factory=dict)
+    rocm: bool = False
+
+    def key(self, toolchain: Toolchain, before: Mapping[str, str]) -> str:
+        """Of everything that decides what it makes.
+
+        Args:
+            before: label -> key of the steps whose files it takes.
+        """
+        parts = {
+            "format": _FORMAT,
+            "argv": self.argv,
+            "name": self.name,
+            "inputs": dict(self.inputs),
+            "after": [before[label] for label in self.after],
+            "toolchain": toolchain.digest,
+            "checks": dict(self.checks),
+        }
+        return key_of(parts)
+
+
+def library_step(module: Module, toolchain: Toolchain, *, strip: bool = True, src: Path = SRC) -> Step:
+    """The host library of a module, compiled and linked in one command: it is the same for all targets."""
+    files = tuple(module.host)
+    inputs = closure([src / name for name in files], src)
+    digest = key_of({"files": inputs})
+    exports = (*COMMON_EXPORTS, *(ffi.symbol for ffi in module.ffi))
+    argv = (
+        *toolchain.host_command(strip=strip),
+        f'-DJAX_AITER_MODULE="{module.name}"',
+        f'-DJAX_AITER_SOURCE_DIGEST="{digest}"',
+        f"-Wl,-soname,{module.library}",
+        *(f"{{src}}/{name}" for name in files),
+        "-o",
+        "{out}",
+    )
+    return Step(
+        label=f"{module.library} (host)",
+        argv=argv,
+        name=module.library,
+        inputs=inputs,
+        seconds=module.seconds,
+        memory_mb=module.memory_mb,
+        module=module.name,
+        checks={"exports": exports, "sonames": module.sonames, "max_size": module.max_size},
+    )
+
+
+def unit_steps(
+    module: Module, processors: Sequence[str], toolchain: Toolchain, *, src: Path = SRC
+) -> Iterator[tuple[Unit, Step]]:
+    """The device code of a portable module: a step for each unit and target."""
+    for unit in module.units:
+        inputs = closure([src / unit.source], src)
+        for target in (name for name in processors if module.supports(name)):
+            words = {
+                "target": target,
+                "code_object_version": toolchain.code_object_version(target),
+                # Else it would follow from the command line, and so from where the folders are.
+                "cuid": hashlib.sha256(f"{module.name}/{unit.name}/{target}".encode()).hexdigest()[:16],
+            }
+            argv = [fill(word, words) for word in toolchain.device_command()]
+            argv += [f"-D{name}={value}" if value else f"-D{name}" for name, value in sorted(unit.defines.items())]
+            yield (
+                unit,
+                Step(
+                    label=f"{module.name}/{unit.name} for {target}",
+                    argv=(*argv, f"{{src}}/{unit.source}", "-o", "{out}"),
+                    name=f"{unit.name}.co",
+                    inputs=inputs,
+                    seconds=unit.seconds,
+                    memory_mb=unit.memory_mb,
+                    module=module.name,
+                    target=target,
+                    checks={"target": target, "kernels": unit.kernels},
+                    rocm=toolchain.name != "pypi",
+                ),
+            )
+
+
+def closure(files: Iterable[Path], src: Path) -> dict[str, str]:
+    """Digests of sources and of all that they include with quotes below `src`, by path below it.
+
+    Headers of the toolchain count by its own digest. A conditional include counts too.
+
+    Raises:
+        KernelError: a file that is not there.
+    """
+    digests: dict[str, str] = {}
+    waiting = list(files)
+    while waiting:
+        path = waiting.pop()
+        name = str(PurePosixPath(path.relative_to(src)))
+        if name in digests:
+            continue
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise KernelError(f"kernels/src/{name} cannot be read: {error.strerror}.", hint="Restore it.") from error
+        digests[name] = hashlib.sha256(content).hexdigest()
+        for found in _INCLUDE.findall(content):
+            # As the preprocessor looks: beside the file first, then on the include path.
+            for folder in (path.parent, src):
+                candidate = folder / found.decode()
+                if candidate.is_file() and candidate.resolve().is_relative_to(src.resolve()):
+                    waiting.append(_below(candidate, src))
+                    break
+    return dict(sorted(digests.items()))
+
+
+def _below(path: Path, src: Path) -> Path:
+    """The path without `..`, below `src` as it was given."""
+    return src / path.resolve().relative_to(src.resolve())
+
+
+def fill(word: str, values: Mapping[str, str]) -> str:
+    """Replace the placeholders that are known; others stay."""
+    return re.sub(r"\{([\w ./()-]+)\}", lambda found: values.get(found[1], found[0]), word)

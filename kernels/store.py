@@ -1,0 +1,119 @@
+"""What was compiled, kept by everything that decides it; and how much time and memory each unit took."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+_RECORD = "record.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Made:
+    """One thing that was made.
+
+    Attributes:
+        path: the file.
+        seconds: CPU time of its compiler and all that it started.
+        memory_mb: the most that one process of them had.
+    """
+
+    path: Path
+    sha256: str
+    seconds: float
+    memory_mb: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    """What a unit took the last time, whatever its key was."""
+
+    seconds: float
+    memory_mb: int
+
+
+class KernelStore:
+    """Things below one folder, `<first two digits>/<key>/`; each appears whole or not at all.
+
+    Several processes and machines may use it at the same time.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def folder(self, key: str) -> Path:
+        """Where the thing of a key is, or will be."""
+        return self.root / key[:2] / key
+
+    def record(self, key: str) -> Path:
+        """The file that is there once the thing is whole."""
+        return self.folder(key) / _RECORD
+
+    def find(self, key: str) -> Made | None:
+        """The thing of a key; None, and nothing left of it, when it is missing or damaged."""
+        folder = self.folder(key)
+        try:
+            body = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
+            path = folder / str(body["name"])
+            made = Made(
+                path=path, sha256=str(body["sha256"]), seconds=float(body["seconds"]), memory_mb=int(body["memory_mb"])
+            )
+            if _sha256(path) == made.sha256:
+                return made
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        shutil.rmtree(folder, ignore_errors=True)
+        return None
+
+    def scratch(self) -> tempfile.TemporaryDirectory[str]:
+        """A folder to work in, on the same file system; `keep` moves it into place."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        return tempfile.TemporaryDirectory(prefix=".step-", dir=self.root, ignore_cleanup_errors=True)
+
+    def keep(self, key: str, folder: Path, name: str, *, label: str, cost: Cost) -> None:
+        """Keep a folder with a finished file under its key; if another run was first, its result stays."""
+        body = {"name": name, "sha256": _sha256(folder / name), "label": label, **asdict(cost)}
+        (folder / _RECORD).write_text(json.dumps(body, indent=1), encoding="utf-8")
+        final = self.folder(key)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.rename(final)
+        except OSError:
+            if not (final / _RECORD).is_file():
+                raise
+        self._note(label, cost)
+
+    def measured(self, label: str) -> Cost | None:
+        """What a unit took the last time it was made."""
+        try:
+            return Cost(**json.loads(self._notes(label).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def _note(self, label: str, cost: Cost) -> None:
+        path = self._notes(label)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_suffix(f".{os.getpid()}")
+        draft.write_text(json.dumps(asdict(cost)), encoding="utf-8")
+        with suppress(OSError):
+            draft.replace(path)
+
+    def _notes(self, label: str) -> Path:
+        return self.root / "measured" / f"{hashlib.sha256(label.encode()).hexdigest()[:32]}.json"
+
+
+def key_of(parts: Mapping[str, object]) -> str:
+    """SHA-256 over everything that decides a thing."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb", buffering=0) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,153 @@
+"""Toolchains as data (`toolchains.toml`), and the one that comes from the package index: unpacked by hash, once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from ci_build.errors import InputError, MachineError
+from ci_build.model import Progress
+from ci_build.payload.published import NOT_FOR_US, LineRunner, fetch_argv, file_sha256
+from ci_build.wheel.archive import WheelArchive
+from ci_build.wheel.verify import verify_record
+
+TOOLCHAINS_TOML = Path(__file__).with_name("toolchains.toml")
+LOCK = Path(__file__).parents[1] / "build" / "requirements-kernels.lock"
+_PYTHON = "3.12"
+"""Of the wheels that are taken for their files: the same ones whatever Python runs this."""
+_LAYOUT = "2"
+"""Of the unpacked folder; another one is unpacked anew."""
+_READY = "ready.json"
+# clang starts `lld -flavor gnu …` for AMDGPU code.
+_LINKER = '#!/bin/sh\nshift 2\nexec "${0%/bin/lld}/ziglang/zig" ld.lld "$@"\n'
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Toolchain:
+    """A toolchain that is there.
+
+    Attributes:
+        name: pypi, rocm or container.
+        digest: of everything in it that decides what it makes: compilers, bitcode, headers.
+        places: placeholder of the commands -> path.
+        environment: changes for every command.
+        ninja: the program.
+        launcher: ccache or sccache in front of a ROCm's compiler; empty for none.
+        wrap: command in front of those that compile with a ROCm, such as that of a container; empty for none.
+    """
+
+    name: str
+    digest: str
+    places: Mapping[str, str]
+    environment: Mapping[str, str]
+    ninja: Path
+    launcher: tuple[str, ...] = ()
+    wrap: tuple[str, ...] = ()
+    data: Mapping[str, Any] = field(default_factory=lambda: load())
+
+    def host_command(self, *, strip: bool = True) -> tuple[str, ...]:
+        """The beginning of a host command, with placeholders."""
+        return (*self.data["host"]["command"], *(["-s"] if strip else []))
+
+    def device_command(self) -> tuple[str, ...]:
+        """The beginning of a device command for kernels of our own, with placeholders."""
+        clang = tuple(self.data[self.name]["clang"])
+        return tuple(
+            word for part in self.data["device"]["command"] for word in (clang if part == "{clang}" else (part,))
+        )
+
+    def code_object_version(self, processor: str) -> str:
+        """The version that a target's code objects get."""
+        key = "generic_code_object_version" if processor.endswith("-generic") else "code_object_version"
+        return str(self.data["device"][key])
+
+
+def load() -> Mapping[str, Any]:
+    """`toolchains.toml`."""
+    return tomllib.loads(TOOLCHAINS_TOML.read_text(encoding="utf-8"))
+
+
+def obtain_pypi(cache: Path, runner: LineRunner, progress: Progress, *, lock: Path = LOCK) -> Toolchain:
+    """The toolchain of the package index, fetched and unpacked if it is not there yet.
+
+    Args:
+        cache: holds `toolchains/<name>`, and what zig builds for itself.
+
+    Raises:
+        InputError: pip did not bring what the lock names.
+        MachineError: this machine is no x86-64 Linux.
+    """
+    if os.uname().machine != "x86_64" or os.uname().sysname != "Linux":
+        raise MachineError("Kernels are built on x86-64 Linux only.", hint="Build them on such a machine.")
+    digest = hashlib.sha256(_LAYOUT.encode() + lock.read_bytes()).hexdigest()
+    root = cache / "toolchains" / f"pypi-{digest[:16]}"
+    if not (root / _READY).is_file():
+        root.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(root.with_suffix(".lock")):
+            if not (root / _READY).is_file():
+                _fetch(root, lock, runner, progress)
+    # zig builds its C++ library once and keeps it here; what it makes does not depend on where this is.
+    own = cache / "zig" / digest[:16]
+    environment = {"ZIG_GLOBAL_CACHE_DIR": str(own), "ZIG_LOCAL_CACHE_DIR": str(own)}
+    environment["PATH"] = f"{root}/bin:/usr/bin:/bin"
+    # Nothing of the user's may steer these compilers: the key would not tell.
+    environment |= dict.fromkeys(("CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH", "CCC_OVERRIDE_OPTIONS"), "")
+    return Toolchain(
+        name="pypi", digest=digest, places={"pypi": str(root)}, environment=environment, ninja=root / "bin" / "ninja"
+    )
+
+
+def _fetch(root: Path, lock: Path, runner: LineRunner, progress: Progress) -> None:
+    """Let pip bring the wheels by hash, unpack what is used of them, and let the folder appear as a whole."""
+    shutil.rmtree(root, ignore_errors=True)
+    progress.step(f"fetch the kernel toolchain of {lock.name}")
+    with tempfile.TemporaryDirectory(prefix=".toolchain-", dir=root.parent) as name:
+        wheels, fresh = Path(name) / "wheels", Path(name) / "root"
+        runner.run(fetch_argv(_PYTHON, lock, wheels), env=NOT_FOR_US, on_line=lambda _: None)
+        fresh.mkdir()
+        used = {}
+        for wheel in sorted(wheels.glob("*.whl")):
+            progress.step(f"unpack {wheel.name}")
+            used[wheel.name] = file_sha256(wheel)
+            _unpack(wheel, fresh)
+        (fresh / "bin" / "lld").write_text(_LINKER)
+        for program in ("ziglang/zig", "bin/ninja", "bin/lld"):
+            if not (fresh / program).is_file():
+                raise InputError(f"The wheels of {lock.name} hold no {program}.", hint="Write the lock anew.")
+            (fresh / program).chmod(0o755)
+        (fresh / _READY).write_text(json.dumps(used, indent=1))
+        fresh.rename(root)
+
+
+def _unpack(wheel: Path, into: Path) -> None:
+    """Unpack the members of a wheel that are used, each checked against RECORD."""
+    with WheelArchive(wheel) as archive:
+        files = dict(_used(archive))
+        for path in files.values():
+            (into / path).parent.mkdir(parents=True, exist_ok=True)
+        targets = {name: into / path for name, path in files.items()}
+        if wrong := verify_record(archive, extract=targets):
+            raise InputError(f"{wheel.name} is damaged: {wrong[0].message}", hint="Clear pip's cache and try again.")
+
+
+def _used(archive: WheelArchive) -> Iterator[tuple[str, str]]:
+    """Member -> its place in the toolchain's folder."""
+    for member in archive.members:
+        name = member.name
+        if name.startswith("ziglang/"):
+            yield name, name
+        elif found := re.fullmatch(r"jaxlib/include/(xla/ffi/.+)", name):
+            yield name, f"include/{found[1]}"
+        elif re.fullmatch(r"ninja-[^/]+\.data/scripts/ninja", name):
+            yield name, "bin/ninja"

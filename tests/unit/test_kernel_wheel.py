@@ -1,0 +1,157 @@
+"""Wheels of kernel modules under inspection: a clean one, and each way in which it may be broken or untrue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build.model import GfxTarget
+from ci_build.wheel.archive import WheelArchive
+from ci_build.wheel.inspect import member_infos
+from ci_build.wheel.kernelwheel import read_manifest
+from ci_build.wheel.repair import repair
+from ci_build.wheel.repair_plan import RepairPlan
+from tests.made_kernels import LIBRARY, MANIFEST, OBJECT, OTHER, clean_kernels, code, manifest, tell
+from tests.made_wheel import MACHS, MadeWheel, codes, library, look
+
+
+def test_nothing_is_found_in_a_clean_wheel(tmp_path: Path) -> None:
+    report = look(clean_kernels(), tmp_path)
+    assert report.findings == ()
+    assert {code.target for code in report.targets} == {"gfx942", "gfx950"}
+    assert {info.path: info.targets for info in member_infos(report)} == {
+        LIBRARY: (),
+        OBJECT: ("gfx942",),
+        OTHER: ("gfx950",),
+    }
+
+
+def wrong_digest(made: MadeWheel) -> None:
+    body = manifest(made.files)
+    body["modules"]["gemm"]["sha256"] = "0" * 64
+    tell(made, modules=body["modules"])
+
+
+def wrong_target_in_the_folder(made: MadeWheel) -> None:
+    made.files[OBJECT] = code("gfx950")
+    tell(made)
+
+
+def object_without_metadata(made: MadeWheel) -> None:
+    made.files[OBJECT] = code("gfx942", {})
+    tell(made)
+
+
+def cut_off_object(made: MadeWheel) -> None:
+    made.files[OBJECT] = code("gfx942")[:120]
+    tell(made)
+
+
+def object_that_only_runs_with_xnack(made: MadeWheel) -> None:
+    made.files[OBJECT] = code("gfx942", flags=0x300)
+    tell(made)
+
+
+def missing_object(made: MadeWheel) -> None:
+    tell(made)
+    del made.files[OBJECT]
+
+
+def object_that_nobody_listed(made: MadeWheel) -> None:
+    made.files[OBJECT.replace("a.co", "b.co")] = code("gfx942")
+
+
+def promised_target_without_code(made: MadeWheel) -> None:
+    body = manifest(made.files)
+    del body["modules"]["gemm"]["objects"]["gfx950"]
+    del made.files[OTHER]
+    tell_modules(made, body["modules"])
+
+
+def tell_modules(made: MadeWheel, modules: dict[str, Any]) -> None:
+    made.files.setdefault(OTHER, b"")
+    tell(made, modules=modules)
+    if not made.files[OTHER]:
+        del made.files[OTHER]
+
+
+def handler_missing(made: MadeWheel) -> None:
+    made.files[LIBRARY] = library(entry=[])
+    tell(made)
+
+
+def object_listed_for_another_module(made: MadeWheel) -> None:
+    body = manifest(made.files)
+    objects = body["modules"]["gemm"]["objects"]
+    objects["gfx942"], objects["gfx950"] = objects["gfx950"], objects["gfx942"]
+    tell(made, modules=body["modules"])
+
+
+@pytest.mark.parametrize(
+    ("break_it", "found"),
+    [
+        (lambda made: made.files.update({MANIFEST: b"{"}), ["kernels-manifest-damaged"]),
+        (lambda made: tell(made, schema=2), ["kernels-manifest-damaged"]),
+        (lambda made: tell(made, load_order=[]), ["kernels-manifest-damaged"]),
+        (lambda made: tell(made, version="1.2.4"), ["kernels-manifest-untrue"]),
+        (lambda made: tell(made, partial=["rms_norm"]), ["kernels-partial"]),
+        (wrong_digest, ["kernels-manifest-untrue"]),
+        (wrong_target_in_the_folder, ["code-object-wrong"]),
+        (object_without_metadata, ["code-object-wrong"]),
+        (object_that_only_runs_with_xnack, ["code-object-wrong"]),
+        (missing_object, ["kernels-missing"]),
+        (object_that_nobody_listed, ["kernels-manifest-untrue"]),
+        (promised_target_without_code, ["target-missing"]),
+        (handler_missing, ["handler-missing"]),
+        (object_listed_for_another_module, ["kernels-manifest-untrue"]),
+    ],
+)
+def test_each_way_to_break_it_is_named(
+    break_it: Callable[[MadeWheel], object], found: list[str], tmp_path: Path
+) -> None:
+    made = clean_kernels()
+    break_it(made)
+    assert codes(look(made, tmp_path)) == found
+
+
+def test_a_cut_off_object_is_named(tmp_path: Path) -> None:
+    made = clean_kernels()
+    cut_off_object(made)
+    assert "code-object-wrong" in codes(look(made, tmp_path))
+
+
+def test_a_wheel_without_modules_is_an_error(tmp_path: Path) -> None:
+    made = clean_kernels()
+    for path in (LIBRARY, OBJECT, OTHER):
+        del made.files[path]
+    made.files[MANIFEST] = b'{"schema": 1, "version": "1.2.3", "targets": [], "load_order": [], "modules": {}}'
+    assert "kernels-missing" in codes(look(made, tmp_path))
+
+
+def test_a_repair_leaves_code_objects_alone_and_lists_them(tmp_path: Path) -> None:
+    source = clean_kernels().write(tmp_path)
+    plan = RepairPlan(
+        project="jax-aiter",
+        version="1.2.4",
+        machs=MACHS,
+        strip=True,
+        members=(LIBRARY,),
+        targets=(GfxTarget.parse("gfx942"),),
+        summary="x",
+        requires_python=">=3.11",
+        license_text=b"x",
+    )
+    out = tmp_path / "out"
+    out.mkdir()
+    done = repair(source, plan, out)
+    assert {info.path: info.targets for info in done.members} == {
+        LIBRARY: (),
+        OBJECT: ("gfx942",),
+        OTHER: ("gfx950",),
+    }
+    with WheelArchive(done.path) as archive:
+        assert archive.read(OBJECT) == code("gfx942")
+        assert {module.name for module in read_manifest(archive).modules} == {"gemm"}
