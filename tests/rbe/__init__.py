@@ -88,7 +88,7 @@ def environment() -> Path:
         if not (folder / "complete").exists():
             forky.remove(folder)
             subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-            argv = [folder / "bin/python", "-m", "pip", "install", "--quiet", "--require-hashes", "--only-binary=:all:"]
+            argv = [str(folder / "bin/python"), "-m", "pip", "install", "--quiet", "--require-hashes", "--only-binary=:all:"]
             done = subprocess.run([*argv, "--requirement", lock], capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr[-3000:]
             (folder / "complete").touch()
@@ -105,10 +105,10 @@ def running(docker: Docker, folder: Path) -> Iterator[Service]:
     (folder / "server.yml").write_text(settings.substitute(PORT=port, DATABASE=url, FOLDER=folder))
     log = folder / "log"
     with _database(docker, programs, database), log.open("wb") as out:
-        bgd = programs / "bin/bgd"
+        bgd = str(programs / "bin/bgd")
         done = subprocess.run([bgd, "migrate", "apply", url], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
-        argv = [bgd, "server", "start", "--verbose", folder / "server.yml"]
+        argv = [bgd, "server", "start", "--verbose", str(folder / "server.yml")]
         server = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
         try:
             _await(port, lambda: server.poll() is None, lambda: log.read_text(errors="replace")[-3000:])

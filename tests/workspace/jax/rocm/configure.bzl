@@ -7,7 +7,7 @@ def _needed(repository, name):
     return value
 
 def _rocm_impl(repository):
-    if not repository.os.environ.get("ROCM_PATH", ""):
+    if repository.os.environ.get("TF_NEED_ROCM", "") != "1":
         # jaxlib is built without one.
         _write(repository, "", "", [])
         return
@@ -42,7 +42,7 @@ platform(
 
 rocm_configure = repository_rule(
     implementation = _rocm_impl,
-    environ = ["ROCM_PATH", "TF_ROCM_AMDGPU_TARGETS"],
+    environ = ["ROCM_PATH", "TF_NEED_ROCM", "TF_ROCM_AMDGPU_TARGETS"],
     local = True,
 )
 

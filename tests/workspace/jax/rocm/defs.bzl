@@ -7,7 +7,7 @@ load("//rocm:flags.bzl", "Text")
 
 def _hip_object_impl(context):
     if not TARGETS:
-        fail("this build has no ROCm: give ROCM_PATH and TF_ROCM_AMDGPU_TARGETS")
+        fail("this build is without ROCm: give --config=rocm")
     object = context.actions.declare_file(context.label.name + ".o")
     arguments = context.actions.args()
     arguments.add_all(["-x", "hip", "-c", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "--rocm-path=" + ROCM_PATH])
@@ -32,6 +32,16 @@ hip_object = rule(
     attrs = {"src": attr.label(allow_single_file = [".hip"], mandatory = True)},
 )
 
+# Where the ROCm of whoever installs a wheel may be. Nobody can make this list longer afterwards.
+_SEARCHED = [
+    "$$ORIGIN/%s/%s/lib" % (up, package)
+    for up in ["..", "../.."]
+    for package in ["_rocm_sdk_core", "_rocm_sdk_libraries", "_rocm_sdk_libraries_gfx94X_dcgpu"]
+] + [
+    "/usr/local/lib/python3.%d/dist-packages/_rocm_sdk_core/lib" % minor
+    for minor in range(9, 16)
+] + ["/opt/rocm/lib"]
+
 def rocm_library(name, srcs, kernels = None, links_hip = True, **more):
     """A shared library of that very name, with device code where there are kernels."""
     objects = []
@@ -46,8 +56,7 @@ def rocm_library(name, srcs, kernels = None, links_hip = True, **more):
         linkopts = [
             "-Wl,--version-script=$(location exports.lds)",
             "-L%s/lib" % ROCM_PATH,
-            "-Wl,-rpath,%s/lib" % ROCM_PATH,
-        ] + (["-lamdhip64"] if links_hip else []),
+        ] + ["-Wl,-rpath," + folder for folder in _SEARCHED] + (["-lamdhip64"] if links_hip else []),
         **more
     )
 
