@@ -32,7 +32,7 @@ def code(gfx: str = "gfx942", kernels: Mapping[str, int] | None = None, *, flags
         {".name": name, ".symbol": f"{name}.kd", ".kernarg_segment_size": size}
         for name, size in ({"a": 16} if kernels is None else kernels).items()
     ]
-    text = msgpack.packb({"amdhsa.kernels": entries, "amdhsa.version": [1, 2]})
+    text: bytes = msgpack.packb({"amdhsa.kernels": entries, "amdhsa.version": [1, 2]})
     note = struct.pack("<III", 7, len(text), 32) + b"AMDGPU\0\0" + text + bytes(-len(text) % 4)
     names = b"\0.note\0.shstrtab\0"
     body = note + names
