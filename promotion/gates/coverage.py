@@ -13,7 +13,7 @@ from ci_build.wheel.archive import WheelArchive
 from ci_build.wheel.fatbin import Registered, kernels, read_targets, registered
 from ci_build.wheel.findings import finding
 from promotion.bucket import sha256_of
-from promotion.gates import Check, Gate, Room, error
+from promotion.gates import Check, Gate, Room, error, kernel_coverage
 from promotion.gates.kernel_rules import RULES_FILE, Rule, load_rules, missing, rules_for
 from promotion.policy import device_members_digest, load_policy
 from promotion.set_rules import lacking, superfluous
@@ -55,7 +55,11 @@ def run(room: Room) -> Iterator[Check]:
     """For each target: one check for each library with code, and one for XLA; one for each library with stray code."""
     owed, rules, looked = _owed(room), load_rules(), False
     for wheel in room.wheel_set.wheels:
-        if owed.get(wheel.name) or any(member.targets for member in wheel.members):
+        if any(member.path.endswith(".co") for member in wheel.members) and kernel_coverage.is_kernel_wheel(
+            room, wheel
+        ):
+            yield from kernel_coverage.checks(room, wheel)
+        elif owed.get(wheel.name) or any(member.targets for member in wheel.members):
             room.progress.step(f"device code of {wheel.filename}")
             for library in _libraries(room, wheel, owed.get(wheel.name, ())):
                 checks = tuple(

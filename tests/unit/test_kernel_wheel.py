@@ -8,14 +8,19 @@ from typing import Any
 
 import pytest
 
-from ci_build.model import GfxTarget
+from ci_build.model import Evidence, GfxTarget, Outcome
 from ci_build.wheel.archive import WheelArchive
 from ci_build.wheel.inspect import member_infos
 from ci_build.wheel.kernelwheel import read_manifest
 from ci_build.wheel.repair import repair
 from ci_build.wheel.repair_plan import RepairPlan
+from promotion.dirbucket import DirBucket
+from promotion.gates import coverage, run_gates
+from promotion.stage import stage
 from tests.made_kernels import LIBRARY, MANIFEST, OBJECT, OTHER, clean_kernels, code, manifest, tell
 from tests.made_wheel import MACHS, MadeWheel, codes, library, look
+from tests.support import TARGETS, make_set, make_wheels, set_wheel, write_set
+from tests.unit.test_gates import NoProcesses, Silent
 
 
 def test_nothing_is_found_in_a_clean_wheel(tmp_path: Path) -> None:
@@ -155,3 +160,52 @@ def test_a_repair_leaves_code_objects_alone_and_lists_them(tmp_path: Path) -> No
     with WheelArchive(done.path) as archive:
         assert archive.read(OBJECT) == code("gfx942")
         assert {module.name for module in read_manifest(archive).modules} == {"gemm"}
+
+
+# The coverage gate.
+
+
+def covered(folder: Path, made: MadeWheel, held: dict[str, tuple[str, ...]] | None = None) -> dict[str, Evidence]:
+    (folder / "k").mkdir()
+    kernels = set_wheel(made, folder / "k", {OBJECT: ("gfx942",), OTHER: ("gfx950",)} if held is None else held)
+    wheels = [kernels, *make_wheels(folder / "others", pythons=("3.12",))]
+    bucket = DirBucket(folder / "bucket")
+    staged = stage(bucket, write_set(folder / "set", wheels, make_set(wheels, python_versions=("3.12",))))
+    return {e.target: e for e in run_gates(bucket, staged, [coverage.GATE], NoProcesses(), Silent())}
+
+
+def told(evidence: Evidence) -> list[str]:
+    return sorted({finding.code for finding in evidence.findings})
+
+
+def test_each_module_is_checked_for_each_target(tmp_path: Path) -> None:
+    evidence = covered(tmp_path, clean_kernels())
+    assert {target: found.outcome for target, found in evidence.items()} == dict.fromkeys(TARGETS, Outcome.PASSED)
+    checked = [check for found in evidence.values() for check in found.details["checks"] if "gemm" in check["name"]]
+    assert [check["code_objects"] for check in checked] == [1, 1]
+
+
+def test_a_target_that_lost_its_code_fails_alone(tmp_path: Path) -> None:
+    made = clean_kernels()
+    promised_target_without_code(made)
+    evidence = covered(tmp_path, made, {OBJECT: ("gfx942",)})
+    assert evidence["gfx942"].outcome is Outcome.PASSED
+    assert told(evidence["gfx950"]) == ["target-missing"]
+
+
+def test_a_wheel_for_other_targets_fails(tmp_path: Path) -> None:
+    made = clean_kernels()
+    tell(made, targets=["gfx942"])
+    assert told(covered(tmp_path, made)["gfx950"]) == ["target-missing"]
+
+
+def test_a_list_of_members_that_is_not_true_fails(tmp_path: Path) -> None:
+    evidence = covered(tmp_path, clean_kernels(), {OBJECT: ("gfx950",), OTHER: ("gfx950",)})
+    assert {code for found in evidence.values() for code in told(found)} == {"wheels-json-untrue"}
+
+
+def test_a_wrong_object_fails_for_every_target(tmp_path: Path) -> None:
+    made = clean_kernels()
+    wrong_target_in_the_folder(made)
+    evidence = covered(tmp_path, made, {OBJECT: ("gfx950",), OTHER: ("gfx950",)})
+    assert {found.outcome for found in evidence.values()} == {Outcome.FAILED}
