@@ -80,6 +80,10 @@ def library_problems(path: Path, label: str, exports: Sequence[str], sonames: Se
         problems.append(f"{label} does not export {_list(lacking)}")
     if foreign := sorted(set(elf.needed) - {*SYSTEM, *sonames}):
         problems.append(f"{label} needs {_list(foreign)}")
+    # Whoever offers a symbol to a library that was linked properly has a version; the linker lets others pass.
+    loose = sorted({s.name for s in elf.undefined if s.version is None and s.bind == "GLOBAL"})
+    if loose and not sonames:
+        problems.append(f"{label} uses {_list(loose[:5])}, which nothing that it needs has")
     return problems
 
 

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ci_build import targets, wheel_facts
+from packaging.version import Version
+
+from ci_build import targets, versions, wheel_facts
 from ci_build.errors import RequestError
 from ci_build.model import BuildRequest, KernelRequest
 from ci_build.wheel.repair_plan import RepairPlan
@@ -173,10 +175,8 @@ def repair_plan(
 
 
 def requirements(version: str) -> tuple[str, ...]:
-    """Requires-Dist: jax of the release that the kernels were made for, or a later one."""
-    from packaging.version import Version
-
-    return (f"jax>={Version(version).base_version}", "numpy")
+    """Requires-Dist: the jaxlib of the set, whose FFI the handlers know, and what the Python files import."""
+    return (versions.jaxlib_requirement(version), f"jax>={Version(version).base_version}", "numpy")
 
 
 def payload_files(version: str) -> dict[str, bytes]:

@@ -13,6 +13,7 @@ from ci_build.errors import ArchiveError, CiBuildError
 from ci_build.model import Finding, Progress, Severity, Wheel
 from ci_build.wheel.archive import WheelArchive
 from ci_build.wheel.buildpaths import build_paths
+from ci_build.wheel.code_object import is_code_object
 from ci_build.wheel.elf import Elf
 from ci_build.wheel.findings import as_published, finding
 from ci_build.wheel.findings_elf import search_path
@@ -78,7 +79,9 @@ def read_members(room: Room, wheel: Wheel) -> tuple[Member, ...]:
 def _unpack(archive: WheelArchive, name: str, folder: Path, progress: Progress) -> Finding | None:
     """Unpack a member if it is an ELF file; what is wrong with it."""
     try:
-        if next(iter(archive.chunks(name)), b"").startswith(_MAGIC):
+        head = next(iter(archive.chunks(name)), b"")
+        # A code object is for the GPU: the coverage gate and the inspection look at those.
+        if head.startswith(_MAGIC) and not is_code_object(head):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             archive.extract(name, folder / name, progress=progress)
     except ArchiveError as problem:

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from ci_build.model import Completed, Finding, Runner, Severity, Wheel, WheelSet
@@ -41,8 +43,13 @@ def check_pair(
     started, jaxlib = time.monotonic(), _next_minor(wheel_set)
     write_jaxlib(folder, jaxlib)
     findings: list[Finding] = []
+    own = {wheel.name for wheel in wheel_set.wheels}
     for wheel in wheels_for(wheel_set, version):
         if wheel.name != _JAXLIB:
+            # What the set does not hold is made up too, so that only jaxlib can be refused.
+            for text in wheel.requires_dist:
+                if canonicalize_name(Requirement(text).name) not in own:
+                    write_stand_in(folder, *_stand_in(Requirement(text)))
             requirements = folder / f"{wheel.name}.txt"
             requirements.write_text(f"{wheel.name}=={wheel.version}\n{_JAXLIB}=={jaxlib}\n")
             command = installer.resolve_alone(python, requirements, index, folder)
@@ -71,14 +78,26 @@ def _next_minor(wheel_set: WheelSet) -> str:
     return f"{major}.{minor + 1}.0"
 
 
+def _stand_in(requirement: Requirement) -> tuple[str, str]:
+    """Name and version of a distribution that a requirement accepts: its lower bound."""
+    bounds = [spec.version for spec in requirement.specifier if spec.operator in ("==", ">=", "~=", "===")]
+    return requirement.name, bounds[0].removesuffix(".*") if bounds else "1"
+
+
 def write_jaxlib(folder: Path, version: str) -> Path:
     """Write a jaxlib of metadata alone."""
-    info = f"{_JAXLIB}-{version}.dist-info"
+    return write_stand_in(folder, _JAXLIB, version)
+
+
+def write_stand_in(folder: Path, project: str, version: str) -> Path:
+    """Write a distribution of metadata alone."""
+    name = canonicalize_name(project).replace("-", "_")
+    info = f"{name}-{version}.dist-info"
     files = {
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {_JAXLIB}\nVersion: {version}\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {project}\nVersion: {version}\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: jax-rocm-release\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
-    path = folder / f"{_JAXLIB}-{version}-py3-none-any.whl"
+    path = folder / f"{name}-{version}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:
         for name, text in files.items():
             archive.writestr(name, text)

@@ -1,0 +1,243 @@
+"""Steps, their keys, their order and how many run at a time; the store that keeps what they made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ci_build.errors import KernelError, RequestError
+from ci_build.model import KernelRequest
+from kernels import recipe
+from kernels.graph import Graph, limits_for
+from kernels.modules import Kind, Module, Unit, load_catalog
+from kernels.recipe import Native
+from kernels.steps import Step, closure, fill, library_step, unit_steps
+from kernels.store import Cost, KernelStore, key_of
+from kernels.toolchains import Toolchain, load
+
+TOOLCHAIN = Toolchain(
+    name="pypi", digest="d" * 64, places={"pypi": "/t"}, environment={}, ninja=Path("/t/bin/ninja"), data=load()
+)
+UNIT = Unit(name="u", source="u.hip", kernels=("k",), seconds=2.0)
+MODULE = Module(
+    name="m", kind=Kind.PORTABLE, about="", targets=("every",), host=("m.cc",), seconds=5, memory_mb=100, max_size=10,
+    units=(UNIT,),
+)  # fmt: skip
+
+
+@pytest.fixture
+def src(tmp_path: Path) -> Path:
+    folder = tmp_path / "src"
+    folder.mkdir()
+    (folder / "m.cc").write_text('#include "a.h"\n#include <vector>\n')
+    (folder / "a.h").write_text('#  include "b.h"\n')
+    (folder / "b.h").write_text("// b\n")
+    (folder / "u.hip").write_text('#include "missing.h"\n')
+    return folder
+
+
+def steps_of(src: Path, *processors: str, toolchain: Toolchain = TOOLCHAIN, module: Module = MODULE) -> list[Step]:
+    units = [step for _, step in unit_steps(module, processors, toolchain, src=src)]
+    return [*units, library_step(module, toolchain, src=src)]
+
+
+def graph_of(src: Path, steps: list[Step], toolchain: Toolchain = TOOLCHAIN) -> Graph:
+    return Graph(steps, toolchain, KernelStore(src.parent / "store"), {"src": src})
+
+
+def test_a_source_counts_with_all_that_it_includes(src: Path) -> None:
+    assert list(closure([src / "m.cc"], src)) == ["a.h", "b.h", "m.cc"]
+    with pytest.raises(KernelError, match=r"kernels/src/none\.cc cannot be read"):
+        closure([src / "none.cc"], src)
+
+
+def test_includes_that_lead_in_a_circle_or_outside_end(src: Path) -> None:
+    (src / "b.h").write_text('#include "a.h"\n#include "../outside.h"\n')
+    (src.parent / "outside.h").write_text("")
+    assert list(closure([src / "m.cc"], src)) == ["a.h", "b.h", "m.cc"]
+
+
+def keys(src: Path, *processors: str, **more: Any) -> dict[str, str]:
+    steps = steps_of(src, *processors, **more)
+    return graph_of(src, steps, more.get("toolchain", TOOLCHAIN)).keys
+
+
+def test_another_target_leaves_every_other_key_as_it_is(src: Path) -> None:
+    one, two = keys(src, "gfx942"), keys(src, "gfx942", "gfx1100")
+    assert two.items() > one.items()
+    assert set(two) - set(one) == {"m/u for gfx1100"}
+
+
+def test_keys_do_not_depend_on_where_anything_is(src: Path, tmp_path: Path) -> None:
+    other = tmp_path / "elsewhere"
+    src_there = other / "src"
+    other.mkdir()
+    src_there.mkdir()
+    for path in src.iterdir():
+        (src_there / path.name).write_bytes(path.read_bytes())
+    moved = replace(TOOLCHAIN, places={"pypi": "/other"})
+    assert keys(src, "gfx942") == keys(src_there, "gfx942", toolchain=moved)
+
+
+def write(path: Path) -> dict[str, Any]:
+    path.write_text("// changed\n")
+    return {}
+
+
+CHANGES: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "header": lambda src: write(src / "b.h"),
+    "source": lambda src: write(src / "m.cc"),
+    "toolchain": lambda _: {"toolchain": replace(TOOLCHAIN, digest="e" * 64)},
+    "soname": lambda _: {"module": replace(MODULE, name="n")},
+    "limit": lambda _: {"module": replace(MODULE, max_size=11)},
+    "sonames": lambda _: {"module": replace(MODULE, sonames=("libx.so.1",))},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_whatever_decides_a_library_is_part_of_its_key(change: str, src: Path) -> None:
+    before = list(keys(src, "gfx942").values())[-1]
+    more = CHANGES[change](src)
+    assert list(keys(src, "gfx942", **more).values())[-1] != before
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        replace(UNIT, defines={"X": "1"}),
+        replace(UNIT, kernels=("k", "l")),
+        replace(UNIT, name="v"),
+    ],
+)
+def test_whatever_decides_a_code_object_is_part_of_its_key(unit: Unit, src: Path) -> None:
+    before = next(iter(keys(src, "gfx942").values()))
+    assert next(iter(keys(src, "gfx942", module=replace(MODULE, units=(unit,))).values())) != before
+
+
+def test_generic_targets_get_the_newer_code_object_version(src: Path) -> None:
+    words = {step.target: step.argv for step in steps_of(src, "gfx942", "gfx9-4-generic")}
+    assert "-mcode-object-version=5" in words["gfx942"]
+    assert "-mcode-object-version=6" in words["gfx9-4-generic"]
+    assert "--offload-arch=gfx9-4-generic" in words["gfx9-4-generic"]
+
+
+def test_the_ninja_file_has_the_longest_first_and_what_is_there_not_at_all(src: Path) -> None:
+    graph = graph_of(src, steps_of(src, "gfx942", "gfx1100"))
+    work = src.parent / "work"
+    work.mkdir()
+    labels = [step.label for step in graph.missing()]
+    assert labels == ["libm.so (host)", "m/u for gfx1100", "m/u for gfx942"]
+    give(graph, "m/u for gfx942", b"x")
+    text = graph.ninja(graph.missing(), work, limits_for([1], cpus=1, available_mb=10))
+    assert [line for line in text.splitlines() if "label =" in line] == [
+        "  label = libm.so (host)",
+        "  label = m/u for gfx1100",
+    ]
+    forecast = graph.forecast(cpus=2, available_mb=1000)
+    assert (forecast.steps, forecast.found, forecast.seconds, forecast.wall_seconds) == (2, 1, 7.0, 5.0)
+
+
+QUICK = Cost(seconds=1, memory_mb=1)
+
+
+def give(graph: Graph, label: str, content: bytes, cost: Cost = QUICK) -> None:
+    """Put something into the store as a step would."""
+    step = next(step for step in graph.steps if step.label == label)
+    with graph.store.scratch() as name:
+        folder = Path(name) / "made"
+        folder.mkdir()
+        (folder / step.name).write_bytes(content)
+        graph.store.keep(graph.keys[label], folder, step.name, label=label, cost=cost)
+
+
+def test_a_damaged_thing_is_made_again(src: Path) -> None:
+    graph = graph_of(src, steps_of(src, "gfx942"))
+    give(graph, "m/u for gfx942", b"good")
+    made = graph.store.find(graph.keys["m/u for gfx942"])
+    assert made is not None
+    made.path.chmod(0o644)
+    made.path.write_bytes(b"bad!")
+    assert graph.store.find(graph.keys["m/u for gfx942"]) is None
+    assert not made.path.exists()
+    assert "m/u for gfx942" in [step.label for step in graph.missing()]
+
+
+def test_what_was_measured_counts_more_than_the_estimate(src: Path) -> None:
+    graph = graph_of(src, steps_of(src, "gfx942", "gfx1100"))
+    give(graph, "m/u for gfx942", b"x", Cost(seconds=60, memory_mb=700))
+    (src / "u.hip").write_text("// changed\n")
+    again = graph_of(src, steps_of(src, "gfx942", "gfx1100"))
+    assert next(step.label for step in again.missing()) == "m/u for gfx942"
+    assert again.cost(again.missing()[0]) == Cost(seconds=60, memory_mb=700)
+
+
+@given(st.lists(st.integers(1, 5000), max_size=12), st.integers(1, 16), st.integers(100, 40000))
+def test_jobs_never_need_more_memory_than_there_is(needs: list[int], cpus: int, available: int) -> None:
+    limits = limits_for(needs, cpus=cpus, available_mb=available)
+    assert limits.heavy_jobs >= 1
+    assert 1 <= limits.jobs <= cpus
+    heavy = sorted((need for need in needs if need > limits.heavy_mb), reverse=True)
+    light = sorted((need for need in needs if need <= limits.heavy_mb), reverse=True)
+    at_once = heavy[: min(limits.heavy_jobs, limits.jobs)]
+    at_once += light[: limits.jobs - len(at_once)]
+    # A step that alone needs more than there is runs all the same, but nothing beside it.
+    assert sum(at_once) <= available or len(at_once) == 1 or max(heavy, default=0) > available
+
+
+@given(
+    st.dictionaries(st.text(min_size=1), st.text(), max_size=4),
+    st.dictionaries(st.text(min_size=1), st.text(), max_size=4),
+)
+def test_different_parts_have_different_keys(one: Mapping[str, str], two: Mapping[str, str]) -> None:
+    assert (key_of(one) == key_of(two)) == (one == two)
+
+
+def test_unknown_placeholders_stay() -> None:
+    assert fill("{src}/{out} {m/u for gfx942}", {"src": "/s", "m/u for gfx942": "/x"}) == "/s/{out} /x"
+
+
+# What is chosen
+
+
+CATALOG = load_catalog()
+
+
+def names(*processors: str, **request: Any) -> list[str]:
+    return [module.name for module in recipe.chosen_modules(CATALOG, processors, KernelRequest(**request))]
+
+
+def test_modules_without_code_for_any_target_are_left_out() -> None:
+    assert names("gfx1100") == ["rms_norm"]
+    assert set(names("gfx942", "gfx1100")) == {"gemm_bf16", "gemm_i8", "flatmm_fp8", "rms_norm"}
+
+
+@pytest.mark.parametrize(
+    ("processors", "request_", "said"),
+    [
+        ((), {}, "No gfx target was named for the kernels"),
+        (("gfx942",), {"modules": ("gemm",)}, "There is no kernel module gemm"),
+        (("gfx942",), {"modules": ("gemm_bf16",)}, "The wheel would lack flatmm_fp8, gemm_i8, .*add --allow-partial"),
+        (("gfx1100",), {"modules": ("gemm_fp4",), "allow_partial": True}, "None of gemm_fp4 has code for gfx1100"),
+        (("gfx942", "gfx1100"), {"require": ("gemm_bf16",)}, "gemm_bf16 is required and has no code for gfx1100"),
+    ],
+)
+def test_what_cannot_be_built_whole_is_refused(
+    processors: tuple[str, ...], request_: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(RequestError, match=said):
+        names(*processors, **request_)
+
+
+def test_a_partial_wheel_says_what_it_lacks() -> None:
+    assert names("gfx942", modules=("rms_norm",), allow_partial=True) == ["rms_norm"]
+    library = Native(path="jax_aiter/_kernels/lib/librms_norm.so", file=Path("x"), sha256="0", module="rms_norm")
+    whole = recipe.manifest(CATALOG, [library], "1", ["gfx942"])
+    partial = recipe.manifest(CATALOG, [library], "1", ["gfx942"], missing=["gemm_i8"])
+    assert b"partial" not in whole
+    assert b'"partial": [\n  "gemm_i8"\n ]' in partial
