@@ -60,6 +60,7 @@ class ContainerSpec:
         mounts: what it sees of this machine.
         workdir: where commands start.
         env: environment of every command; a key set to "" is left out.
+        env_files: files with further variables, one KEY=VALUE a line, which no list of processes shows.
         network: host, none, or a network of the engine.
         user: `uid:gid` that commands run as.
         userns: user namespace mode, such as keep-id; empty takes the engine's.
@@ -79,6 +80,7 @@ class ContainerSpec:
     mounts: tuple[Mount, ...] = ()
     workdir: str = "/"
     env: Mapping[str, str] = field(default_factory=dict)
+    env_files: tuple[Path, ...] = ()
     network: str = "host"
     user: str = ""
     userns: str = ""
@@ -148,6 +150,7 @@ def container_argv(
     words += [word for path in spec.devices for word in ("--device", path)]
     words += [word for name in spec.groups for word in ("--group-add", name)]
     words += [word for mount in spec.mounts for word in ("--mount", mount_option(mount))]
+    words += [word for path in spec.env_files for word in ("--env-file", str(path))]
     merged = merge_environment(spec.env, env or {})
     words += [word for key, value in sorted(merged.items()) if value for word in ("--env", f"{key}={value}")]
     words += ["--workdir", cwd or spec.workdir, *more]

@@ -313,7 +313,7 @@ def build_request(settings: Settings, *tables: str) -> tuple[BuildRequest, tuple
         if payload is Payload.PUBLISHED and settings.given(name)
     )
     spec = _text(settings.get("targets", *tables))
-    jax_version, pythons = _version(settings.get("jax_version", *tables)), _pythons(settings, tables)
+    jax_version, pythons = _version(settings.get("jax_version", *tables)), chosen_pythons(settings, tables)
     source = source_request(settings, jax_version, *tables) if payload is Payload.SOURCE else None
     # What a build from source holds is what it is told to: there is no other list that `all` could mean.
     wanted = None if is_all(spec) and source is None else expand(spec)
@@ -397,7 +397,12 @@ def _version(setting: Setting) -> str:
         ) from error
 
 
-def _pythons(settings: Settings, tables: tuple[str, ...]) -> tuple[str, ...]:
+def chosen_pythons(settings: Settings, tables: tuple[str, ...]) -> tuple[str, ...]:
+    """The Pythons that were asked for, oldest first.
+
+    Raises:
+        RequestError: one that is not supported, or none.
+    """
     supported = list(defaults()["pythons"]["supported"])
     if not settings.given("python_versions") and "release_local" in tables:
         return this_python_and_one_more(supported, f"{sys.version_info.major}.{sys.version_info.minor}")
@@ -491,6 +496,18 @@ def proxy_of(url: str) -> str | None:
     if proxy_bypass(parts.hostname or ""):
         return None
     return proxies.get(parts.scheme) or proxies.get("all")
+
+
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+_CERTIFICATES = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
+
+
+def connection() -> tuple[dict[str, str], str]:
+    """How this machine reaches others: variables that name proxies, and a file of certificates or nothing."""
+    names = (*_PROXIES, *map(str.upper, _PROXIES))
+    proxies = {name: os.environ[name] for name in names if os.environ.get(name)}
+    files = [os.environ.get(name, "") for name in _CERTIFICATES]
+    return proxies, next((file for file in files if file and Path(file).is_file()), "")
 
 
 def actor() -> str:

@@ -6,14 +6,12 @@ ARG BASE
 FROM ${BASE} AS tools
 ARG LLVM_MAJOR
 COPY downloads/ /downloads/
+COPY llvm-members.txt /llvm-members.txt
 RUN cd /downloads && sha256sum --check --strict SHA256SUMS
 # Of the archive, what compiles and links; the libraries to write tools with are nine tenths of it.
 RUN mkdir -p /tools/usr/lib/llvm-${LLVM_MAJOR} /tools/usr/local/bin \
  && tar -xf /downloads/llvm -C /tools/usr/lib/llvm-${LLVM_MAJOR} --strip-components=1 --no-same-owner --wildcards \
-      '*/bin/clang' '*/bin/clang++' '*/bin/clang-cpp' '*/bin/clang-[0-9]*' '*/bin/lld' '*/bin/ld.lld' \
-      '*/bin/llvm-ar' '*/bin/llvm-ranlib' '*/bin/llvm-nm' '*/bin/llvm-objcopy' '*/bin/llvm-strip' \
-      '*/bin/llvm-objdump' '*/bin/llvm-readelf' '*/bin/llvm-readobj' '*/bin/llvm-dwp' '*/bin/llvm-symbolizer' \
-      '*/bin/llvm-cov' '*/bin/llvm-profdata' '*/lib/clang' \
+      -T /llvm-members.txt \
  && install -m 755 /downloads/bazel /tools/usr/local/bin/bazel
 # A library that the archive's programs need and that newer systems have no more.
 RUN if [ -e /downloads/libtinfo5 ]; then \

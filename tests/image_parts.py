@@ -5,18 +5,30 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import shutil
+import subprocess
+import sys
 import tarfile
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pip
 
 from tests import docker
+from tests.file_server import Behaviour
 
+CI_BUILD = [sys.executable, str(Path(__file__).resolve().parents[1] / "build" / "ci_build")]
 STAND_IN = """
 FROM {builder}
 # Where manylinux_2_28 has its newest gcc.
 RUN mkdir -p /opt/rh/gcc-toolset-14/root && ln -s /usr /opt/rh/gcc-toolset-14/root/usr
+# Whose Pythons have a pip.
+COPY pip /usr/lib/python3/dist-packages/pip
 """
 SMALL = """
 FROM {builder} AS full
@@ -53,7 +65,10 @@ def stand_in(engine: docker.Docker, folder: Path, text: str = STAND_IN) -> str:
     (folder / "Dockerfile").write_text(text)
     (folder / "fake-compiler").write_text(FAKE_COMPILER)
     (folder / "fake-compiler").chmod(0o755)
-    engine.run("build", "--network=none", "--tag", name, str(folder))
+    if engine.run("image", "inspect", name, check=False).returncode:
+        if "COPY pip" in text:
+            shutil.copytree(Path(pip.__file__).parent, folder / "pip", ignore=shutil.ignore_patterns("__pycache__"))
+        engine.run("build", "--network=none", "--tag", name, str(folder))
     return name
 
 
@@ -89,11 +104,18 @@ BAZEL = b'#!/bin/sh\nexec /usr/bin/bazel "$@"\n'
 LIBTINFO = b"a library\n"
 
 
-def python(version: str) -> bytes:
-    """An archive laid out as a relocatable Python's: the stand-in's interpreter, with a pip of its own."""
+def python(version: str, unique: bytes) -> bytes:
+    """An archive laid out as a relocatable Python's: the stand-in's interpreter, with a pip of its own.
+
+    Args:
+        unique: what no other archive has.
+    """
     site = f"python/lib/python{version}/site-packages"
     source = Path(pip.__file__).parent
-    files: dict[str, tuple[bytes, int]] = {"python/pyvenv.cfg": (b"home = /usr/bin\n", 0o644)}
+    files: dict[str, tuple[bytes, int]] = {
+        "python/pyvenv.cfg": (b"home = /usr/bin\n", 0o644),
+        "python/unique": (unique, 0o644),
+    }
     for path in sorted(source.rglob("*.py")) + sorted(source.rglob("*.pem")) + sorted(source.rglob("*.txt")):
         files[f"{site}/pip/{path.relative_to(source)}"] = (path.read_bytes(), 0o644)
     links = {f"python/bin/{name}": f"/usr/bin/python{version}" for name in ("python", "python3", f"python{version}")}
@@ -121,3 +143,78 @@ def pins(
     path = folder / "images.toml"
     path.write_text(text)
     return path
+
+
+@contextmanager
+def serving_folder(folder: Path, seen: list[str]) -> Iterator[str]:
+    """A server of files that says what kind they are, as pip wants an index to; gives its URL."""
+
+    class Handler(SimpleHTTPRequestHandler):
+        def __init__(self, *args: Any, **more: Any) -> None:
+            super().__init__(*args, directory=str(folder), **more)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the parent's name
+            seen.append(self.path)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@dataclass
+class Place:
+    """Everything that an image is made of.
+
+    Attributes:
+        pins: an images.toml.
+        stand_in: the base image's local name.
+        files: what the file server has.
+    """
+
+    engine: docker.Docker
+    folder: Path
+    pins: Path
+    registry: str
+    stand_in: str
+    files: dict[str, bytes]
+    server: Behaviour
+
+    def ci_build(
+        self, *words: str, code: int = 0, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """One command with these pins, a cache of its own, and this Docker."""
+        command = words[:2] if words[0] == "images" else words[:1]
+        rest = words[len(command) :]
+        places = [f"--pins={self.pins}", f"--cache-dir={self.folder / 'cache'}"] if words[0] != "test" else []
+        done = subprocess.run(
+            [*CI_BUILD, *command, *places, *rest],
+            env={**self.engine.environment, **(env or {})},
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=self.folder,
+        )
+        assert done.returncode == code, f"{done.stdout}\n{done.stderr}"
+        return done
+
+    def labels(self, image: str) -> dict[str, str]:
+        found = json.loads(self.engine.ask("image", "inspect", "--format", "{{json .Config.Labels}}", image))
+        assert isinstance(found, dict)
+        return found
+
+
+def remove_images(engine: docker.Docker, before: set[str]) -> None:
+    """Remove what a test made; other tests keep theirs in the same store."""
+    fresh = [name for name in image_names(engine) - before if not name.startswith(("jax-rocm-test-", "<none>"))]
+    if fresh:
+        engine.run("image", "rm", "--force", *fresh, check=False)
+
+
+def image_names(engine: docker.Docker) -> set[str]:
+    """Every name of every image."""
+    return set(engine.ask("image", "ls", "--format", "{{.Repository}}:{{.Tag}}").split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,7 +16,8 @@ from ci_build.cli.images import asked
 
 if TYPE_CHECKING:
     from ci_build.images.builder import ImageRequest
-    from ci_build.images.recipe import BuilderImage
+    from ci_build.images.recipe import BuilderImage, ContextFile, Recipe
+    from ci_build.images.runtime import Maker
     from ci_build.report import Reporter
     from ci_build.runner import HostRunner
 
@@ -95,3 +97,195 @@ def build_manylinux_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN
         made = builder_image(request, host, reporter)
     names = (f"{BUILDER}-rocm-{local.sanitised(str(version)).lower()}",) if version else ()
     finish([(made, names)], request, host, reporter, after)
+
+
+_FILTER = click.option("--filter", "-f", "filters", metavar="PART,…", default="", help="Only images with that in them.")
+_LLVM = (
+    click.option("--install-llvm", is_flag=True, help="Put a clang and an lld in; the image is then a dev image."),
+    click.option("--llvm-version", metavar="N", type=int, help="Major of that clang; 18 if nobody says."),
+)
+_ROCM = (
+    "rocm_version",
+    "therock_path",
+    "therock",
+    "family",
+    "therock_listing",
+    "therock_sha256",
+    "rocm_lock",
+    "locked",
+)
+_INDEX = "https://rocm.nightlies.amd.com/v2/gfx950-dcgpu/"
+_THEROCK = (
+    click.option("--therock-index-url", metavar="URL", default=_INDEX, show_default=True, help="pip index with ROCm."),
+    click.option("--therock-version", metavar="X.Y.Z", default="", help="ROCm's version; else the newest."),
+)
+
+
+def _with(*decorators: Callable[[Any], Any]) -> Callable[[_F], _F]:
+    return lambda function: reduce(lambda made, option: option(made), decorators, function)
+
+
+def _llvm(after: dict[str, Any]) -> str:
+    """Major of the clang to put in, or nothing."""
+    from ci_build.errors import RequestError
+    from ci_build.images.builder import LLVM
+
+    if not after["install_llvm"]:
+        if after["llvm_version"] is not None:
+            raise RequestError("--llvm-version has no use without --install-llvm.", hint="Give both, or neither.")
+        return ""
+    return LLVM if after["llvm_version"] is None else str(after["llvm_version"])
+
+
+def _maker(state: State, after: dict[str, Any]) -> tuple[Maker, Reporter, tuple[str, ...]]:
+    """What makes images, and the Pythons that go into them."""
+    from ci_build.images.runtime import Maker
+
+    request, host, reporter = asked(state, after, after["pins"], no_cache=after["no_cache"])
+    pythons = options.chosen_pythons(state.settings(after), ("build",))
+    return Maker(request=request, host=host, progress=reporter), reporter, pythons
+
+
+def _rocm_tree(
+    state: State, after: dict[str, Any], reporter: Reporter
+) -> tuple[str, ContextFile | None, dict[str, str]]:
+    """ROCm's version, its tree (None in a dry run) and labels.
+
+    Raises:
+        RequestError: nobody names a ROCm.
+    """
+    from ci_build import therock
+    from ci_build.errors import RequestError
+    from ci_build.images.runtime import tree_file
+    from ci_build.rocm.source import check_name
+
+    settings = state.settings(after)
+    found = therock.find_source(settings, reporter, "build")
+    if found is None:
+        raise RequestError(
+            "Nobody says which ROCm goes into the image.",
+            hint="Give --therock-path, or --therock and --family; build_base_therock_dockers takes one of a pip index.",
+        )
+    wish = str(settings.get("rocm_version").value or "")
+    found = replace(found, version=wish or found.version, full=True)
+    version = check_name(found, therock.gfx_names())
+    if after["dry_run"]:
+        return version or "VERSION", None, {}
+    rocm = therock.obtain_rocm(settings, reporter, found, "build")
+    labels = {"com.amdgpu.therock_path": rocm.lock.source, "jax-rocm-release.rocm.sha256": rocm.lock.sha256}
+    digest = f"full:{rocm.lock.sha256}" if rocm.lock.sha256 else ""
+    return rocm.facts.version, tree_file(rocm.root, digest), {key: text for key, text in labels.items() if text}
+
+
+@click.command("build_base_dockers")
+@_with(_FILTER, *_LLVM, _image_options("python_versions", *_ROCM))
+@click.pass_obj
+def build_base_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN401 - values of options
+    """Make images with Pythons and a ROCm: jax-base-<Ubuntu>.rocm<version>, or jax-dev-… with --install-llvm."""
+    from ci_build.images import runtime
+
+    maker, reporter, pythons = _maker(state, after)
+    llvm = _llvm(after)
+    chosen = runtime.releases(maker.request, "base", after["filters"])
+    below = [runtime.base(maker, release, pythons, llvm) for release in chosen]
+    version, tree, labels = _rocm_tree(state, after, reporter)
+    if plan_only(after, [f"{recipe.name}.{runtime.rocm_tag(version)}" for recipe in below], reporter) or tree is None:
+        return
+    made = []
+    with reporter.group("build_base_dockers"):
+        for recipe in below:
+            recipe = runtime.with_rocm(maker.below(recipe), tree, version, labels)
+            made.append((maker.make(recipe), (recipe.name,)))
+    finish(made, maker.request, maker.host, reporter, after)
+
+
+@click.command("build_base_therock_dockers")
+@_with(_FILTER, *_LLVM, *_THEROCK, _image_options("python_versions"))
+@click.pass_obj
+def build_base_therock_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN401 - values of options
+    """Make images with Pythons and the ROCm of a pip index: jax-base-<Ubuntu>.therock-<version>."""
+    from ci_build.images import runtime
+
+    maker, reporter, pythons = _maker(state, after)
+    llvm = _llvm(after)
+    chosen = runtime.releases(maker.request, "base-therock", after["filters"] or "therock")
+    below = [runtime.base(maker, release, pythons, llvm) for release in chosen]
+    _on_index(maker, reporter, after, below, "/usr/local/bin/python3")
+
+
+@click.command("build_manylinux_therock_dockers")
+@_with(*_THEROCK, _image_options())
+@click.pass_obj
+def build_manylinux_therock_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN401 - values of options
+    """Make the image that wheels are compiled in with the ROCm of a pip index: jax-manylinux_2_28-therock-<version>."""
+    from ci_build.images.builder import builder_recipe
+    from ci_build.images.runtime import Maker
+
+    request, host, reporter = asked(state, after, after["pins"], no_cache=after["no_cache"])
+    maker = Maker(request=request, host=host, progress=reporter)
+    below = builder_recipe(request, host, reporter)
+    _on_index(maker, reporter, after, [below], "/opt/python/cp313-cp313/bin/python3")
+
+
+def _on_index(maker: Maker, reporter: Reporter, after: dict[str, Any], below: Sequence[Recipe], python: str) -> None:
+    """Put ROCm's packages of an index on images."""
+    from ci_build.images import runtime
+    from ci_build.images.contents import rocm_packages
+    from ci_build.images.local import sanitised
+
+    index, version = after["therock_index_url"], after["therock_version"]
+    word = sanitised(version or "latest").lower()
+    names = [f"{recipe.name}{runtime.joint(recipe.name)}therock-{word}" for recipe in below]
+    if plan_only(after, names, reporter):
+        return
+    made = []
+    with reporter.group("ROCm of a pip index"):
+        for recipe, name in zip(below, names, strict=True):
+            image = maker.make(recipe)
+            packages = rocm_packages(maker, image.id, python, index, version)
+            labels = {"com.amdgpu.therock_index_url": index}
+            recipe = runtime.with_therock(maker.below(recipe), python, packages.files, packages.version, labels)
+            made.append((maker.make(recipe), tuple(dict.fromkeys((name, recipe.name)))))
+    finish(made, maker.request, maker.host, reporter, after)
+
+
+@click.command("build_dockers")
+@click.argument("wheels", metavar="[SET]", default="dist", type=click.Path(path_type=Path))
+@_with(_FILTER, _image_options("python_versions", *_ROCM))
+@click.pass_obj
+def build_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN401 - values of options
+    """Make images with the wheels of a set, by their hashes: jax-<Ubuntu>.rocm<version>.
+
+    Each is put on jax-base-<Ubuntu>.rocm<version>, which is made if the options name its ROCm.
+    """
+    from ci_build.images import runtime
+    from ci_build.images.contents import checked_set, set_contents
+
+    settings = state.settings(after)
+    maker, reporter, pythons = _maker(state, after)
+    wheels: Path = after["wheels"]
+    wheel_set = checked_set(wheels)
+    if not settings.given("python_versions"):
+        pythons = tuple(wheel_set.python_versions)
+    chosen = runtime.releases(maker.request, "jax", after["filters"])
+    word = runtime.rocm_tag(wheel_set.rocm_version)
+    if plan_only(after, [f"jax-{release}.{word}" for release in chosen], reporter):
+        return
+    named = any(settings.given(name) for name in _ROCM if name != "rocm_version")
+    version, tree, labels = _rocm_tree(state, after, reporter) if named else ("", None, {})
+    below = {}
+    for release in chosen:
+        if tree is not None:
+            base = runtime.base(maker, release, pythons, "")
+            below[release] = maker.below(runtime.with_rocm(maker.below(base), tree, version, labels))
+        else:
+            below[release] = runtime.known_base(maker, f"jax-base-{release}.{word}")
+        runtime.check_base(below[release], wheel_set.rocm_version, pythons)
+    made = []
+    with reporter.group("build_dockers"):
+        contents = set_contents(maker, wheels, wheel_set, options.cache_dir(settings), pythons)
+        for release in chosen:
+            name = f"jax-{release}.{word}"
+            recipe = runtime.with_wheels(below[release], name, contents.files, pythons, contents.labels)
+            made.append((maker.make(recipe), (recipe.name,)))
+    finish(made, maker.request, maker.host, reporter, after)

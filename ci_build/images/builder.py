@@ -159,7 +159,7 @@ def builder_recipe(request: ImageRequest, host: HostRunner, progress: Progress) 
         name=BUILDER,
         dockerfile=DOCKER / "manylinux_2_28.Dockerfile",
         base=MANYLINUX,
-        files={**files, "clang.cfg": text_file(DOCKER / "clang.cfg")},
+        files={**files, **{name: text_file(DOCKER / name) for name in ("clang.cfg", "llvm-members.txt")}},
         arguments={"LLVM_MAJOR": LLVM},
         labels=labels,
     )
@@ -223,7 +223,7 @@ def base_recipe(
         found = local.find(request.engine(), host, request.base)
         if found is None:
             raise InputError(f"--base-docker {request.base} is not on this machine.", hint="Pull or import it first.")
-        return replace(made, base=found.id, base_image=lambda: _tagged(found, request, host))
+        return replace(made, base=found.id, base_image=lambda: tagged(found, request, host))
     pin = request.pins.get("base", base, request.arch)
     return replace(made, base=pin.reference, base_image=lambda: _pinned_base(pin, request, host))
 
@@ -239,10 +239,10 @@ def _pinned_base(pin: Pin, request: ImageRequest, host: HostRunner) -> str:
         )
     if found is None:
         found = local.pull(engine, host, f"{request.registry}/{pin.reference}")
-    return _tagged(found, request, host)
+    return tagged(found, request, host)
 
 
-def _tagged(image: local.LocalImage, request: ImageRequest, host: HostRunner) -> str:
+def tagged(image: local.LocalImage, request: ImageRequest, host: HostRunner) -> str:
     """A name that means exactly this image: not every builder takes an id, and none a digest without its registry."""
     name = f"jax-rocm-release-base:{image.id.removeprefix('sha256:')}"
     local.tag(request.engine(), host, image.id, name)

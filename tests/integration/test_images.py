@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,52 +13,9 @@ import pytest
 from ci_build.images.pins import load_pins
 from tests import docker, image_parts, registry
 from tests.file_server import Behaviour, serving
+from tests.image_parts import Place
 
 pytestmark = [pytest.mark.heavy, pytest.mark.network]
-CI_BUILD = [sys.executable, str(Path(__file__).resolve().parents[2] / "build" / "ci_build")]
-
-
-@dataclass
-class Place:
-    """Everything that an image is made of.
-
-    Attributes:
-        pins: an images.toml.
-        stand_in: the base image's local name.
-        files: what the file server has.
-    """
-
-    engine: docker.Docker
-    folder: Path
-    pins: Path
-    registry: str
-    stand_in: str
-    files: dict[str, bytes]
-    server: Behaviour
-
-    def ci_build(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        """One command with these pins, a cache of its own, and this Docker."""
-        command = words[:2] if words[0] == "images" else words[:1]
-        rest = words[len(command) :]
-        argv = [*CI_BUILD, *command, f"--pins={self.pins}", f"--cache-dir={self.folder / 'cache'}", *rest]
-        done = subprocess.run(
-            argv, env=self.engine.environment, capture_output=True, text=True, check=False, cwd=self.folder
-        )
-        assert done.returncode == code, f"{done.stdout}\n{done.stderr}"
-        return done
-
-    def labels(self, image: str) -> dict[str, str]:
-        found = json.loads(self.engine.ask("image", "inspect", "--format", "{{json .Config.Labels}}", image))
-        assert isinstance(found, dict)
-        return found
-
-
-def remove_images(engine: docker.Docker, before: set[str]) -> None:
-    """Remove what a test made; other tests keep theirs in the same store."""
-    names = engine.ask("image", "ls", "--format", "{{.Repository}}:{{.Tag}}").split()
-    fresh = [name for name in names if name not in before and not name.startswith("jax-rocm-test-")]
-    if fresh:
-        engine.run("image", "rm", "--force", *(name for name in fresh if not name.startswith("<none>")), check=False)
 
 
 @pytest.fixture
@@ -69,7 +23,7 @@ def place(engine: docker.Docker, tmp_path: Path) -> Iterator[Place]:
     if why := registry.obstacle():
         pytest.skip(f"a registry {why}")
     name = image_parts.stand_in(engine, tmp_path / "small", image_parts.SMALL)
-    before = set(engine.ask("image", "ls", "--format", "{{.Repository}}:{{.Tag}}").split())
+    before = image_parts.image_names(engine)
     # What is in no other image, so that nothing is found that another run has made.
     bazel = image_parts.BAZEL + f"# {uuid.uuid4().hex}\n".encode()
     files = {"bazel": ("7.7.0", bazel), "llvm-18": ("18.1.8", image_parts.llvm()), "libtinfo5": ("6.1", b"x")}
@@ -81,7 +35,7 @@ def place(engine: docker.Docker, tmp_path: Path) -> Iterator[Place]:
         bases = {"manylinux_2_28": ("stand/in", "1", "")}
         pins = image_parts.pins(tmp_path, server.url, bases, files)
         yield Place(engine, tmp_path, pins, address, name, server.files, server)
-        remove_images(engine, before)
+        image_parts.remove_images(engine, before)
 
 
 def test_a_builder_is_made_of_pins_once_and_pushed_and_found(place: Place) -> None:

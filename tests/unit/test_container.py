@@ -36,6 +36,7 @@ OTHERS: dict[str, Any] = {
     "mounts": (Mount(Path("/a"), "/b"),),
     "workdir": "/xla",
     "env": {"A": "b"},
+    "env_files": (Path("/x"),),
     "network": "host",
     "user": "5:6",
     "userns": "keep-id",

@@ -1,0 +1,254 @@
+"""What goes into runtime images: ROCm's pip packages of an index, and the wheels of a set with all they depend on."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import shutil
+import tomllib
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import urlsplit
+
+from packaging.markers import Marker
+from packaging.utils import canonicalize_name, parse_wheel_filename
+
+from ci_build import options, setfiles
+from ci_build.container import ContainerRunner, Mount, make_spec
+from ci_build.errors import InputError, ProcessError, RequestError, WheelSetError
+from ci_build.images.recipe import ContextFile, made_file
+from ci_build.images.runtime import Maker
+from ci_build.model import PYLOCK, WheelSet
+from ci_build.payload.published import InputStore, Resolved, file_sha256
+
+_WANTED = "rocm[libraries,devel]"
+_DONE = "wheels.json"
+_CERTIFICATES = "/etc/ssl/jax-rocm-release.pem"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RocmPackages:
+    """ROCm's pip packages.
+
+    Attributes:
+        version: that of ROCm, as the index had it.
+        files: wheels and requirements.txt, by name.
+    """
+
+    version: str
+    files: Mapping[str, ContextFile]
+
+
+def rocm_packages(maker: Maker, image: str, python: str, index: str, version: str) -> RocmPackages:
+    """ROCm's packages of an index, resolved and fetched in a container of the image that they are for.
+
+    Args:
+        python: an interpreter with pip in that image.
+        version: an exact one, which is fetched once; empty takes the newest, and asks each time.
+
+    Raises:
+        RequestError: the index' URL holds credentials, which would be in lists of processes and in labels.
+        InputError: the index does not offer it.
+    """
+    parts = urlsplit(index)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+        raise RequestError(
+            f"--therock-index-url {parts._replace(netloc=parts.hostname or '').geturl()!r} cannot be used.",
+            hint="Give an http or https URL without user and password.",
+        )
+    key = hashlib.sha256("\0".join((index, version, python, image)).encode()).hexdigest()
+    folder = maker.request.cache / "rocm-packages" / key
+    if not version or not _complete(folder):
+        _collect(maker, image, python, index, version, folder)
+    known: dict[str, str] = json.loads((folder / _DONE).read_text())
+    files = {
+        name: ContextFile(digest=sha256, source=_constant(folder / name)) for name, sha256 in sorted(known.items())
+    }
+    rows = sorted((*parse_wheel_filename(name)[:2], sha256) for name, sha256 in known.items())
+    lines = "".join(f"{name}=={release} --hash=sha256:{sha256}\n" for name, release, sha256 in rows)
+    found = {name: str(release) for name, release, _ in rows}.get(canonicalize_name("rocm"))
+    if not found:
+        raise InputError(f"{index} gives no package rocm.", hint="Check --therock-index-url.")
+    return RocmPackages(
+        version=found, files={**files, "requirements.txt": made_file(lines, maker.request.cache / "made")}
+    )
+
+
+def _constant(path: Path) -> Any:  # noqa: ANN401 - a function that gives it
+    return lambda: path
+
+
+def _complete(folder: Path) -> bool:
+    try:
+        known = json.loads((folder / _DONE).read_text())
+        return bool(known) and all(file_sha256(folder / name) == sha256 for name, sha256 in known.items())
+    except (OSError, ValueError):
+        return False
+
+
+def _collect(maker: Maker, image: str, python: str, index: str, version: str, folder: Path) -> None:
+    maker.progress.step(f"asking {urlsplit(index).hostname} for {_WANTED}{f' {version}' if version else ''}")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".new-", dir=folder.parent) as name:
+        out, scratch = Path(name, "out"), Path(name, "scratch")
+        out.mkdir()
+        scratch.mkdir()
+        mounts = [Mount(out, "/out", writable=True), Mount(scratch, "/scratch", writable=True)]
+        # Packages of some gigabytes do not belong into folders in memory.
+        env = {"TMPDIR": "/scratch", "PIP_CACHE_DIR": "/scratch/cache", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+        connection, certificates = options.connection()
+        if certificates:
+            mounts.append(Mount(Path(certificates), _CERTIFICATES))
+            env |= {"PIP_CERT": _CERTIFICATES, "SSL_CERT_FILE": _CERTIFICATES}
+        spec = make_spec(maker.request.engine(), image, mounts=mounts, env={**connection, **env}, workdir="/out")
+        wanted = f"{_WANTED}=={version}" if version else _WANTED
+        argv = [python, "-m", "pip", "wheel", "--no-input", "--pre", f"--index-url={index}", "--wheel-dir=/out", wanted]
+        try:
+            ContainerRunner(maker.host, replace(spec, network="host", shm_size="64m")).run(argv)
+        except ProcessError as error:
+            last = error.message.splitlines()[-1].strip()
+            raise InputError(f"{index} does not give {wanted}: {last}.", hint="Check URL and version.") from error
+        made = {path.name: file_sha256(path) for path in sorted(out.glob("*.whl"))}
+        (out / _DONE).write_text(json.dumps(made))
+        shutil.rmtree(folder, ignore_errors=True)
+        out.rename(folder)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SetContents:
+    """What a set brings into an image.
+
+    Attributes:
+        files: wheels and `requirements-<Python>.txt`, by name.
+        labels: what the image says of it: versions, the set's digest, every commit.
+    """
+
+    files: Mapping[str, ContextFile]
+    labels: Mapping[str, str]
+
+
+def checked_set(folder: Path) -> WheelSet:
+    """A set, and all its files are what it says.
+
+    Raises:
+        WheelSetError: the folder holds no set, or files that are not the ones it names.
+    """
+    wheel_set = setfiles.read_set(folder)
+    if wrong := setfiles.check_files(folder, wheel_set):
+        raise WheelSetError(f"{folder} holds other files than its set: {', '.join(wrong)}.", hint="Make it anew.")
+    return wheel_set
+
+
+def set_contents(maker: Maker, folder: Path, wheel_set: WheelSet, cache: Path, pythons: Sequence[str]) -> SetContents:
+    """The wheels of a set and all that they depend on, as its lock has it, for some Pythons.
+
+    Args:
+        cache: where fetched wheels are kept; pip brings those that are missing, by their hashes.
+        pythons: those of the image; the set has to serve each.
+
+    Raises:
+        RequestError: it does not serve one of the Pythons, or has no pylock.toml.
+        InputError: pip brings something else.
+    """
+    if missing := [python for python in pythons if python not in wheel_set.python_versions]:
+        raise RequestError(
+            f"{folder} has no wheels for Python {', '.join(missing)}.",
+            hint=f"It has them for {', '.join(wheel_set.python_versions)}: give those as --python-versions.",
+        )
+    files: dict[str, ContextFile] = {}
+    store = InputStore(cache / "inputs")
+    for python in pythons:
+        own = [wheel for wheel in wheel_set.wheels if setfiles.serves(wheel.filename, python)]
+        foreign = tuple(_foreign(folder, python))
+        absent = [item for item in foreign if not store.has(item)]
+        if absent:
+            maker.progress.step(f"fetching {len(absent)} wheels for Python {python}")
+            store.fetch(absent, python, maker.host, maker.progress.advance)
+        rows = [(wheel.name, wheel.version, wheel.sha256) for wheel in own]
+        rows += [(item.name, item.version, item.sha256) for item in foreign]
+        lines = "".join(f"{name}=={version} --hash=sha256:{sha256}\n" for name, version, sha256 in sorted(rows))
+        files |= {wheel.filename: _known(wheel.sha256, folder / wheel.filename) for wheel in own}
+        files |= {item.filename: _known(item.sha256, store.path(item)) for item in foreign}
+        files[f"requirements-{python}.txt"] = made_file(lines, maker.request.cache / "made")
+    return SetContents(files=files, labels=_labels(folder, wheel_set, pythons))
+
+
+def _known(sha256: str, path: Path) -> ContextFile:
+    return ContextFile(digest=sha256, source=lambda: path)
+
+
+def _foreign(folder: Path, python: str) -> Iterator[Resolved]:
+    """What a set's lock (PEP 751) takes from elsewhere for one Python."""
+    try:
+        lock = tomllib.loads((folder / PYLOCK).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RequestError(f"{folder} has no {PYLOCK}.", hint="Make the set with `ci_build dist_wheels`.") from error
+    for package in lock["packages"]:
+        marker = package.get("marker", "")
+        if marker and not Marker(marker).evaluate({"python_version": python}):
+            continue
+        for wheel in package["wheels"]:
+            if "url" in wheel:
+                yield Resolved(
+                    name=package["name"],
+                    version=package["version"],
+                    filename=wheel["name"],
+                    url=wheel["url"],
+                    sha256=wheel["hashes"]["sha256"],
+                    requires_python=package.get("requires-python", ""),
+                )
+
+
+def _labels(folder: Path, wheel_set: WheelSet, pythons: Sequence[str]) -> dict[str, str]:
+    commits: dict[str, str] = {}
+    for wheel in wheel_set.wheels:
+        commits |= commits_in(folder / wheel.filename)
+    known = {
+        "com.amdgpu.jax_commit": commits.get("jax", ""),
+        "com.amdgpu.xla_commit": commits.get("xla", commits.get("ROCm/xla", "")),
+        "com.amdgpu.rocm_jax_commit": commits.get("rocm-jax", commits.get("ROCm/rocm-jax", "")),
+    }
+    return {
+        **{name: commit for name, commit in known.items() if commit},
+        **{f"jax-rocm-release.commit.{name.replace('/', '.').lower()}": text for name, text in commits.items()},
+        "com.amdgpu.jax_version": wheel_set.jax_version,
+        "com.amdgpu.rocm_version": wheel_set.rocm_version,
+        "com.amdgpu.python_versions": ",".join(pythons),
+        "jax-rocm-release.set": wheel_set.digest,
+        "jax-rocm-release.targets": ",".join(wheel_set.targets),
+    }
+
+
+def commits_in(wheel: Path) -> dict[str, str]:
+    """What a wheel says it was made of: `sources` of build_info.json, and the dictionary in commit_info.py."""
+    found: dict[str, str] = {}
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            base = name.rpartition("/")[2]
+            if base == "build_info.json":
+                told = json.loads(archive.read(name)).get("sources", {})
+                found |= {key: text for key, text in told.items() if isinstance(text, str) and text}
+            elif base == "commit_info.py":
+                found |= _dictionary(archive.read(name).decode("utf-8", "replace"))
+    return found
+
+
+def _dictionary(source: str) -> dict[str, str]:
+    """Texts by texts, of every literal dictionary of a module; nothing of it is run."""
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except SyntaxError:
+        return {}
+    pairs = [
+        (key.value, value.value)
+        for node in nodes
+        if isinstance(node, ast.Dict)
+        for key, value in zip(node.keys, node.values, strict=True)
+        if isinstance(key, ast.Constant) and isinstance(value, ast.Constant)
+    ]
+    return {key: value for key, value in pairs if isinstance(key, str) and isinstance(value, str) and value}

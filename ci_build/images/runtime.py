@@ -1,0 +1,291 @@
+"""Images to run JAX in: an Ubuntu with Pythons, a ROCm on it, the wheels of a set on that. Each is made once.
+
+Names are those that people know, such as jax-base-ubu24.rocm720; what decides is the content of each layer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ci_build.errors import InputError, RequestError
+from ci_build.images import local
+from ci_build.images.builder import BUILDER, ImageRequest, base_recipe, download_files, tagged, tool_pins
+from ci_build.images.local import sanitised
+from ci_build.images.pins import DOCKER
+from ci_build.images.recipe import BuilderImage, ContextFile, Recipe, ensure, text_file
+from ci_build.model import Progress
+from ci_build.runner import HostRunner
+
+OURS = ("com.amdgpu.", "jax-rocm-release.commit.")
+"""How labels begin that an image hands on to those that are put on it."""
+UBUNTU = "ubu"
+"""Bases of runtime images begin with it, as in ubu24."""
+DEFAULT_PYTHON = "3.12"
+"""The Python of an image that is called python, where it is among those asked for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Below:
+    """An image that others are put on.
+
+    Attributes:
+        name: what the names of those begin with.
+        identity: what it is made of, or its id.
+        image: gives a name that the engine knows; makes the image if it has to.
+        labels: its labels, as far as they are ours.
+    """
+
+    name: str
+    identity: str
+    image: Callable[[], str]
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Maker:
+    """Makes images, one on top of another.
+
+    Attributes:
+        request: where everything comes from.
+    """
+
+    request: ImageRequest
+    host: HostRunner
+    progress: Progress
+
+    def make(self, recipe: Recipe) -> BuilderImage:
+        """The image of a recipe."""
+        request = self.request
+        return ensure(
+            recipe, request.engine(), self.host, self.progress, cache=request.cache, no_cache=request.no_cache
+        )
+
+    def below(self, recipe: Recipe) -> Below:
+        """The image of a recipe, to put another one on; it is made when it is needed."""
+
+        def image() -> str:
+            return ensure(recipe, self.request.engine(), self.host, self.progress, cache=self.request.cache).name
+
+        return Below(name=recipe.name, identity=f"content:{recipe.content}", image=image, labels=recipe.labels)
+
+    def found(self, name: str) -> Below | None:
+        """An image that is here, or in the registry, under a name that people know."""
+        engine, registry = self.request.engine(), self.request.registry
+        image = local.find(engine, self.host, name)
+        if image is None and registry:
+            with suppress(InputError):
+                image = local.pull(engine, self.host, f"{registry}/{name}")
+        if image is None:
+            return None
+        labels = {key: text for key, text in image.labels.items() if key.startswith(OURS)}
+        return Below(name=name, identity=image.id, image=lambda: tagged(image, self.request, self.host), labels=labels)
+
+
+def _on(
+    below: Below,
+    name: str,
+    dockerfile: str,
+    *,
+    files: Mapping[str, ContextFile],
+    labels: Mapping[str, str],
+    arguments: Mapping[str, str] | None = None,
+) -> Recipe:
+    return Recipe(
+        name=name,
+        dockerfile=(DOCKER / dockerfile).read_text(encoding="utf-8"),
+        base=below.identity,
+        base_image=below.image,
+        files=files,
+        arguments=arguments or {},
+        labels={**below.labels, **labels},
+    )
+
+
+def releases(request: ImageRequest, kind: str, filters: str) -> tuple[str, ...]:
+    """The Ubuntu releases to make images for: those whose file name holds one of the words, as it always was.
+
+    Args:
+        kind: base, base-therock or jax: what stands before the release in that name.
+        filters: comma-separated parts of `Dockerfile.<kind>-<release>`; empty takes all.
+
+    Raises:
+        RequestError: none of them holds any.
+    """
+    known = sorted(
+        pin.name for pin in request.pins.pins if (pin.kind, pin.arch) == ("base", request.arch) and _is_ubuntu(pin.name)
+    )
+    words = [word.strip() for word in filters.split(",") if word.strip()]
+    names = {release: f"Dockerfile.{kind}-{release}" for release in known}
+    found = tuple(release for release in known if not words or any(word in names[release] for word in words))
+    if not found:
+        raise RequestError(
+            f"--filter {filters} is in none of {', '.join(names.values()) or 'nothing'}.",
+            hint="Give a part of such a name, for example ubu24.",
+        )
+    return found
+
+
+def _is_ubuntu(name: str) -> bool:
+    return name.startswith(UBUNTU) and name.removeprefix(UBUNTU).isdecimal()
+
+
+def base(maker: Maker, release: str, pythons: Sequence[str], llvm: str) -> Recipe:
+    """An Ubuntu with Pythons, and with a clang where `llvm` names its major.
+
+    Raises:
+        RequestError: images.toml lacks the Ubuntu, a Python, or that LLVM for this machine.
+    """
+    request = maker.request
+    pins = {f"python-{python}": request.pins.get("download", f"python-{python}", request.arch) for python in pythons}
+    pins |= tool_pins(request, llvm, bazel=False)
+    default = DEFAULT_PYTHON if DEFAULT_PYTHON in pythons else pythons[-1]
+    files = {**download_files(request, pins, maker.progress)}
+    return base_recipe(
+        request,
+        maker.host,
+        name=f"jax-{'dev' if llvm else 'base'}-{release}",
+        dockerfile=DOCKER / "base.Dockerfile",
+        base=release,
+        files={**files, "llvm-members.txt": text_file(DOCKER / "llvm-members.txt")},
+        arguments={"LLVM_MAJOR": llvm, "DEFAULT_PYTHON": default},
+        labels={
+            "com.amdgpu.python_versions": ",".join(pythons),
+            "com.amdgpu.install_llvm": str(int(bool(llvm))),
+            "com.amdgpu.llvm_version": llvm or "none",
+        },
+        network="host" if llvm else "none",
+    )
+
+
+def with_rocm(below: Below, tree: ContextFile, version: str, labels: Mapping[str, str]) -> Recipe:
+    """A ROCm's tree on top."""
+    return _on(
+        below,
+        f"{below.name}.{rocm_tag(version)}",
+        "rocm.Dockerfile",
+        files={"rocm": tree},
+        labels={"com.amdgpu.rocm_version": version, **labels},
+    )
+
+
+def with_therock(
+    below: Below, python: str, wheels: Mapping[str, ContextFile], version: str, labels: Mapping[str, str]
+) -> Recipe:
+    """ROCm's pip packages on top.
+
+    Args:
+        python: an interpreter with pip inside the image below.
+        wheels: the packages, and `requirements.txt` with their hashes, by name.
+        version: that of ROCm.
+    """
+    return _on(
+        below,
+        f"{below.name}{joint(below.name)}therock-{sanitised(version)}".lower(),
+        "therock.Dockerfile",
+        files={f"rocm-wheels/{name}": file for name, file in wheels.items()},
+        arguments={"PYTHON": python},
+        labels={"com.amdgpu.therock_version": version, **labels},
+    )
+
+
+def with_wheels(
+    below: Below,
+    name: str,
+    files: Mapping[str, ContextFile],
+    pythons: Sequence[str],
+    labels: Mapping[str, str],
+) -> Recipe:
+    """The wheels of a set on top.
+
+    Args:
+        files: wheels, and `requirements-<Python>.txt` with their hashes, by name.
+    """
+    return _on(
+        below,
+        name,
+        "jax.Dockerfile",
+        files={
+            **{f"wheels/{file}": what for file, what in files.items()},
+            "selftest.py": text_file(DOCKER / "selftest.py"),
+        },
+        arguments={"PYTHONS": " ".join(pythons)},
+        labels={**labels},
+    )
+
+
+def joint(name: str) -> str:
+    """What stands between an image's name and that of the ROCm on it."""
+    return "-" if name == BUILDER else "."
+
+
+def known_base(maker: Maker, name: str) -> Below:
+    """A base image by the name that people know.
+
+    Raises:
+        InputError: it is neither here nor in the registry.
+    """
+    found = maker.found(name)
+    if found is None:
+        raise InputError(
+            f"There is no {name}{'' if maker.request.registry else ' on this machine'}.",
+            hint="Make it with `ci_build build_base_dockers`, or name its ROCm with --therock-path.",
+        )
+    return found
+
+
+def check_base(below: Below, rocm_version: str, pythons: Sequence[str]) -> None:
+    """Refuse a base image that does not go with a set.
+
+    Raises:
+        RequestError: it has another ROCm, or lacks a Python.
+    """
+    held = below.labels.get("com.amdgpu.rocm_version", "")
+    lacking = [name for name in pythons if name not in below.labels.get("com.amdgpu.python_versions", "").split(",")]
+    if held != rocm_version:
+        raise RequestError(
+            f"{below.name} has ROCm {held or 'of an unknown version'}, and the set is for {rocm_version}.",
+            hint="Name the right ROCm.",
+        )
+    if lacking:
+        raise RequestError(
+            f"{below.name} has no Python {', '.join(lacking)}.", hint="Make it anew with those --python-versions."
+        )
+
+
+def rocm_tag(version: str) -> str:
+    """A ROCm's version in the name of an image: 7.2.0 -> rocm720, 7.10.0.dev0+abc -> rocm7100dev0.abc."""
+    return ("rocm" + sanitised(version.partition("+")[0]).replace(".", "") + _local(version)).lower()
+
+
+def _local(version: str) -> str:
+    local = version.partition("+")[2]
+    return f".{sanitised(local)}" if local else ""
+
+
+def tree_file(root: Path, digest: str) -> ContextFile:
+    """A ROCm's tree as part of a context.
+
+    Args:
+        digest: what is known of its content; a folder of somebody's, of which nothing is known, is read.
+    """
+    return ContextFile(digest=digest or _folder_digest(root), source=lambda: root)
+
+
+def _folder_digest(root: Path) -> str:
+    sha256 = hashlib.sha256()
+    for folder, names, files in os.walk(root):
+        names.sort()
+        for name in sorted(files + [name for name in names if Path(folder, name).is_symlink()]):
+            path = Path(folder, name)
+            sha256.update(f"{path.relative_to(root)}\0{path.lstat().st_mode:o}\0".encode())
+            if path.is_symlink():
+                sha256.update(os.fsencode(path.readlink()))
+            elif path.is_file():
+                with path.open("rb") as file:
+                    sha256.update(hashlib.file_digest(file, "sha256").digest())
+    return sha256.hexdigest()

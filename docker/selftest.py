@@ -1,0 +1,33 @@
+"""Runs in a runtime image: jax sees AMD GPUs, and what they compute is right.
+
+`selftest.py --no-gpu` only asks whether everything can be imported, for machines without one.
+"""
+
+import sys
+
+
+def main() -> None:
+    """Exit with what is wrong."""
+    import jax
+    import numpy
+
+    print(f"Python {sys.version.split()[0]}, jax {jax.__version__}")
+    if sys.argv[1:] == ["--no-gpu"]:
+        return
+    devices = jax.devices()
+    platforms = {device.client.platform_version.split()[0] for device in devices}
+    print(f"{len(devices)} devices: {devices[0].device_kind}, {', '.join(sorted(platforms))}")
+    if {device.platform for device in devices} != {"gpu"} or not any("rocm" in text.lower() for text in platforms):
+        sys.exit("jax does not use ROCm.")
+    for device in devices:
+        with jax.default_device(device):
+            left = numpy.arange(256 * 128, dtype=numpy.float32).reshape(256, 128) % 7
+            right = numpy.arange(128 * 64, dtype=numpy.float32).reshape(128, 64) % 5
+            # Whole numbers this small are exact in float32, in whatever order they are added.
+            if not numpy.array_equal(jax.jit(lambda a, b: a @ b)(left, right), left @ right):
+                sys.exit(f"{device} computes wrong products.")
+    print("all devices compute what they should")
+
+
+if __name__ == "__main__":
+    main()
