@@ -23,8 +23,18 @@ if TYPE_CHECKING:
     from ci_build.rocm.source import Asked, Rocm
 
 
-def make_plan(settings: options.Settings, reporter: Reporter, runner: HostRunner, *tables: str) -> Prepared:
+def make_plan(
+    settings: options.Settings,
+    reporter: Reporter,
+    runner: HostRunner,
+    *tables: str,
+    anew: Path | None = None,
+    own_commit: str = "",
+) -> Prepared:
     """Options -> plan, with warnings on the way; what a build from source needs is there afterwards.
+
+    Args:
+        anew, own_commit: see `sourcing.Circumstances`.
 
     Raises:
         NoContainerEngineError: a build from source was asked for and no engine is there.
@@ -34,11 +44,11 @@ def make_plan(settings: options.Settings, reporter: Reporter, runner: HostRunner
     from ci_build import plan, targets, therock
 
     from_source = settings.get("payload", *tables).value == Payload.SOURCE
+    if from_source:
+        sourcing.suggest(settings)
     asked = therock.find_source(settings, reporter, *tables)
     if asked is not None and from_source:
         therock.suggest(settings, asked)
-    if from_source:
-        sourcing.suggest(settings)
     request, warnings = options.build_request(settings, *tables)
     for text in warnings:
         reporter.warning(text)
@@ -54,7 +64,18 @@ def make_plan(settings: options.Settings, reporter: Reporter, runner: HostRunner
         raise RequestError(
             "A build from source needs a ROCm.", hint="Give --therock-path or --therock, or take --payload=published."
         )
-    return sourcing.prepare(settings, request, reporter, runner, asked, rocm, manifest, *tables)
+    given = sourcing.Circumstances(
+        settings=settings,
+        reporter=reporter,
+        runner=runner,
+        asked=asked,
+        rocm=rocm,
+        manifest=manifest,
+        tables=tables,
+        anew=anew,
+        own_commit=own_commit,
+    )
+    return sourcing.prepare(request, given)
 
 
 def _rocm(settings: options.Settings, asked: Asked, reporter: Reporter, *tables: str) -> Rocm | None:

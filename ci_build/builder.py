@@ -19,19 +19,19 @@ _CLANG = re.compile(r"/usr/lib/llvm-(\d+)/bin/clang")
 _LOOK_INTO = ("/usr/lib", "/usr/local/bin", "/opt/python", "/opt/rh")
 
 
-def make_mounts(request: BuildRequest, layout: SourceLayout, rocm: Path, cache: Path, work: Path) -> tuple[Mount, ...]:
+def make_mounts(request: BuildRequest, layout: SourceLayout, rocm: Path, built: Path, work: Path) -> tuple[Mount, ...]:
     """What the build sees of this machine; the folders that it writes to are made.
 
     The ROCm cannot be written to. A source tree can: build.py keeps its options and Bazel its links in there.
     """
     source, places = source_of(request), layout.places
     # Folders that a daemon of root's would make belong to root.
-    for folder in (work, cache / "bazel", Path(source.cache.disk or work), Path(layout.checkouts)):
+    for folder in (work, built / "bazel", Path(source.cache.disk or work), Path(layout.checkouts)):
         folder.mkdir(parents=True, exist_ok=True)
     mounts = [
         Mount(rocm.resolve(), places.rocm),
         Mount(work, places.out, writable=True),
-        Mount(cache / "bazel", places.cache, writable=True),
+        Mount(built / "bazel", places.cache, writable=True),
     ]
     mounts += [
         Mount(Path(layout.folder(checkout)), places.sources[checkout.name], writable=True)

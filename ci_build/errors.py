@@ -130,6 +130,12 @@ class KernelError(CiBuildError):
     exit_code = 19
 
 
+class DifferentError(CiBuildError):
+    """A rebuild gave other wheels than the ones that it should reproduce."""
+
+    exit_code = 20
+
+
 class SickMachineError(CiBuildError):
     """The doctor found something on this machine that keeps jax from using its GPU."""
 

@@ -21,17 +21,22 @@ _ROCM_PROGRAMS = ("bin/hipcc", "llvm/bin/clang", "lib/llvm/bin/clang")
 _NOT_FOUND = "not-found"
 
 
-def host_places(source: SourceRequest, cache: Path, rocm: str) -> Places:
-    """Where this machine has everything; a program that it does not have is called not-found."""
+def host_places(source: SourceRequest, cache: Path, built: Path, rocm: str) -> Places:
+    """Where this machine has everything; a program that it does not have is called not-found.
+
+    Args:
+        cache: for source trees that are fetched.
+        built: for what Bazel keeps, and for wheels.
+    """
     folders = {checkout.name: checkout.folder or str(cache / "sources" / f"{checkout.name}-{checkout.commit}")
                for checkout in source.sources}  # fmt: skip
     remote = source.remote
     return Places(
         rocm=rocm,
         sources=folders,
-        cache=str(cache / "bazel"),
+        cache=str(built / "bazel"),
         disk_cache=source.cache.disk,
-        out=str(cache / "builds" / "out"),
+        out=str(built / "builds" / "out"),
         bazel=which("bazel") or which("bazelisk") or _NOT_FOUND,
         clang=source.clang or newest_clang(Path("/usr/lib")) or which("clang") or _NOT_FOUND,
         gcc=which("gcc") or _NOT_FOUND,

@@ -164,6 +164,8 @@ class Native:
             "env": dict(command.env),
             "cwd": command.cwd,
             "log": log.name,
+            "out": str(self.work),
+            "inside": self.layout.places.out,
             "where": self.where,
         }
         fresh = self.logs / f".{STATE}"

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import IO, Self
+from typing import IO, NoReturn, Self
 
 from ci_build.errors import ProcessError
 
@@ -95,6 +95,18 @@ def merge_environment(base: Mapping[str, str], changes: Mapping[str, str]) -> di
 def which(program: str) -> str | None:
     """Where PATH finds a program, if it does."""
     return shutil.which(program)
+
+
+def become(argv: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+    """Let a command take the place of this program, terminal and all, as an interactive one needs.
+
+    Raises:
+        ProcessError: it could not be started.
+    """
+    try:
+        os.execvpe(argv[0], list(argv), dict(environment))  # noqa: S606 - a list of words, no shell
+    except OSError as error:
+        raise ProcessError(f"{argv[0]} could not be started: {error.strerror}.") from error
 
 
 class HostRunner:

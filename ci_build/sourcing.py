@@ -33,23 +33,56 @@ class Prepared:
 
 def suggest(settings: options.Settings) -> None:
     """Let the jax folder say its release, and the options of an internal build job say where its ROCm is."""
+    from ci_build.source_options import rocm_build_url
     from ci_build.sources import release_of
 
+    if url := rocm_build_url(settings):
+        settings.suggest("therock_path", url, origin="--rocm-build-url")
     folder = settings.get("jax_source_dir").value
     if folder and Path(str(folder)).is_dir():
         settings.suggest("jax_version", release_of(Path(str(folder))), origin=f"{folder}/jax/version.py")
 
 
-def prepare(
-    settings: options.Settings,
-    request: BuildRequest,
-    reporter: Reporter,
-    runner: HostRunner,
-    asked: Asked,
-    rocm: Rocm | None,
-    manifest: bytes,
-    *tables: str,
-) -> Prepared:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Circumstances:
+    """What a build from source is prepared with.
+
+    Attributes:
+        asked: the ROCm that was asked for.
+        rocm: the same when it is there; None in a dry run.
+        manifest: what the set carries of it.
+        tables: of defaults.toml.
+        anew: a folder in which everything is built anew; None takes what the cache has.
+        own_commit: what the wheels say of this repository; empty finds it out.
+    """
+
+    settings: options.Settings
+    reporter: Reporter
+    runner: HostRunner
+    asked: Asked
+    rocm: Rocm | None
+    manifest: bytes
+    tables: tuple[str, ...] = ()
+    anew: Path | None = None
+    own_commit: str = ""
+
+    @property
+    def cache(self) -> Path:
+        """For what is fetched."""
+        return options.cache_dir(self.settings)
+
+    @property
+    def built(self) -> Path:
+        """For what is built."""
+        return self.anew or self.cache
+
+    @property
+    def out(self) -> Path:
+        """Where the set shall lie."""
+        return Path(str(self.settings.get("out", *self.tables).value)).absolute()
+
+
+def prepare(request: BuildRequest, given: Circumstances) -> Prepared:
     """Find out every commit and digest, and lay out the work; without a ROCm, in a dry run, nothing is asked for.
 
     Raises:
@@ -58,34 +91,33 @@ def prepare(
     """
     from ci_build import plan, sources, store
 
-    look_only = rocm is None
+    look_only, runner = given.rocm is None, given.runner
     request = sources.identify(request, runner, own=OWN, own_digest=lambda: store.own_digest(OWN), look_only=look_only)
-    cache = options.cache_dir(settings)
-    layout = plan.SourceLayout(places=_places(request, cache, asked), checkouts=str(cache / "sources"))
-    if rocm is None:
-        _tell_image(settings, request, runner, reporter, *tables)
-        return Prepared(plan=plan.make_plan(request, rocm_manifest=manifest, layout=layout))
-    request = _with_rocm(request, rocm)
-    out = Path(str(settings.get("out", *tables).value)).absolute()
-    if request.source is not None and request.source.container.host:
-        request, layout, native = _on_host(request, layout, rocm, cache, out, runner, reporter)
-    else:
-        request, layout, native = _in_container(settings, request, layout, rocm, cache, out, runner, reporter, *tables)
-    made = plan.make_plan(request, rocm_manifest=manifest, layout=layout)
+    assert request.source is not None
+    if given.own_commit:
+        request = replace(request, source=replace(request.source, own_commit=given.own_commit))
+        assert request.source is not None
+    layout = plan.SourceLayout(places=_places(request, given), checkouts=str(given.cache / "sources"))
+    if given.rocm is None:
+        _tell_where(request, given)
+        return Prepared(plan=plan.make_plan(request, rocm_manifest=given.manifest, layout=layout))
+    request = _with_rocm(request, given.rocm)
+    assert request.source is not None
+    build_in = _on_host if request.source.container.host else _in_container
+    native = build_in(request, layout, given, given.rocm)
+    made = plan.make_plan(native.request, rocm_manifest=given.manifest, layout=native.layout)
     return Prepared(plan=made, native=native)
 
 
-def _tell_image(
-    settings: options.Settings, request: BuildRequest, runner: HostRunner, reporter: Reporter, *tables: str
-) -> None:
+def _tell_where(request: BuildRequest, given: Circumstances) -> None:
     """Say, in a dry run, where the build would run."""
     if request.source is None or request.source.container.host:
-        reporter.line("would build on this machine itself")
+        given.reporter.line("would build on this machine itself")
         return
     from ci_build.images.builder import image_request, planned_image
 
-    name = planned_image(image_request(settings, runner, *tables), runner, reporter)
-    reporter.line(f"would build in a container of {name}")
+    wanted = image_request(given.settings, given.runner, *given.tables)
+    given.reporter.line(f"would build in a container of {planned_image(wanted, given.runner, given.reporter)}")
 
 
 def _with_rocm(request: BuildRequest, rocm: Rocm) -> BuildRequest:
@@ -96,7 +128,7 @@ def _with_rocm(request: BuildRequest, rocm: Rocm) -> BuildRequest:
     return replace(request, source=replace(request.source, rocm=digest))
 
 
-def _places(request: BuildRequest, cache: Path, asked: Asked) -> Places:
+def _places(request: BuildRequest, given: Circumstances) -> Places:
     """Where the build finds things, as far as nobody has to be asked."""
     from ci_build.payload.source import IN_CONTAINER
 
@@ -104,45 +136,36 @@ def _places(request: BuildRequest, cache: Path, asked: Asked) -> Places:
     if request.source.container.host:
         from ci_build.hostbuild import host_places
 
-        rocm = asked.source if Path(asked.source).is_dir() else str(cache / "rocm" / "trees")
-        return host_places(request.source, cache, rocm)
+        source = given.asked.source
+        rocm = source if Path(source).is_dir() else str(given.cache / "rocm" / "trees")
+        return host_places(request.source, given.cache, given.built, rocm)
     return replace(IN_CONTAINER, clang=request.source.clang or IN_CONTAINER.clang)
 
 
-def _on_host(
-    request: BuildRequest,
-    layout: SourceLayout,
-    rocm: Rocm,
-    cache: Path,
-    out: Path,
-    runner: HostRunner,
-    reporter: Reporter,
-) -> tuple[BuildRequest, SourceLayout, Native]:
+def _on_host(request: BuildRequest, layout: SourceLayout, given: Circumstances, rocm: Rocm) -> Native:
     from ci_build.hostbuild import describe_host, host_places, missing
     from ci_build.native import Native
 
     assert request.source is not None
-    places = host_places(request.source, cache, str(rocm.root))
-    layout = replace(layout, places=places)
+    places = host_places(request.source, given.cache, given.built, str(rocm.root))
     if lacking := missing(request, places):
         raise MachineError(
-            f"This machine lacks {len(lacking)} things that a build without a container needs: {'; '.join(lacking)}.",
+            f"This machine lacks what a build without a container needs: {'; '.join(lacking)}.",
             hint="Install them, or leave --host out.",
         )
-    request = replace(request, source=replace(request.source, builder=describe_host(places, runner)))
-    native = Native(
-        request=request,
-        layout=layout,
-        host=runner,
-        inside=runner.also,
+    builder = describe_host(places, given.runner)
+    return Native(
+        request=replace(request, source=replace(request.source, builder=builder)),
+        layout=replace(layout, places=places),
+        host=given.runner,
+        inside=given.runner.also,
         work=Path(places.out),
-        builds=cache / "builds",
-        logs=logs_of(out),
-        progress=reporter,
+        builds=given.built / "builds",
+        logs=logs_of(given.out),
+        progress=given.reporter,
         where={"kind": "host"},
-        again=f"ci_build shell {out}",
+        again=f"ci_build shell {given.out}",
     )
-    return request, layout, native
 
 
 def logs_of(out: Path) -> Path:
@@ -150,48 +173,35 @@ def logs_of(out: Path) -> Path:
     return out.parent / f"{out.name}.logs"
 
 
-def _in_container(
-    settings: options.Settings,
-    request: BuildRequest,
-    layout: SourceLayout,
-    rocm: Rocm,
-    cache: Path,
-    out: Path,
-    runner: HostRunner,
-    reporter: Reporter,
-    *tables: str,
-) -> tuple[BuildRequest, SourceLayout, Native]:
+def _in_container(request: BuildRequest, layout: SourceLayout, given: Circumstances, rocm: Rocm) -> Native:
     from ci_build.builder import find_tools, make_mounts, spec_values
     from ci_build.container import ContainerRunner, make_spec
     from ci_build.images.builder import builder_image, image_request
     from ci_build.native import Native
 
     assert request.source is not None
-    asked, work = request.source.container, cache / "builds" / "out"
-    wanted = image_request(settings, runner, *tables)
+    runner, reporter = given.runner, given.reporter
+    asked, work = request.source.container, given.built / "builds" / "out"
+    wanted = image_request(given.settings, runner, *given.tables)
     engine = wanted.engine()
     with reporter.group("builder image"):
         image = builder_image(wanted, runner, reporter)
-    mounts = make_mounts(request, layout, rocm.root, cache, work)
     spec = replace(
-        make_spec(engine, image.id or image.name, mounts=mounts, workdir="/"),
+        make_spec(engine, image.id or image.name, mounts=make_mounts(request, layout, rocm.root, given.built, work)),
         network=asked.network,
         memory=asked.memory,
         shm_size=asked.shm_size,
     )
     places = find_tools(request, layout.places, ContainerRunner(runner, replace(spec, mounts=()), say=reporter.line))
-    request = replace(request, source=replace(request.source, builder=image.digest))
-    layout = replace(layout, places=places)
-    native = Native(
-        request=request,
-        layout=layout,
+    return Native(
+        request=replace(request, source=replace(request.source, builder=image.digest)),
+        layout=replace(layout, places=places),
         host=runner,
         inside=lambda listener: ContainerRunner(runner.also(listener), spec, say=reporter.line),
         work=work,
-        builds=cache / "builds",
-        logs=logs_of(out),
+        builds=given.built / "builds",
+        logs=logs_of(given.out),
         progress=reporter,
         where={"kind": "container", "image": image.name, "spec": spec_values(spec)},
-        again=f"ci_build shell {out}",
+        again=f"ci_build shell {given.out}",
     )
-    return request, layout, native

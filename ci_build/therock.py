@@ -142,7 +142,8 @@ def _refuse_contradictions(settings: options.Settings) -> None:
         problems.append("--therock-path and --therock both name a ROCm.")
     if settings.given("therock") and not settings.given("family"):
         problems.append("--therock needs --family.")
-    source = settings.given("therock_path") or settings.given("therock")
+    # An internal build job stands in for a path.
+    source = settings.get("therock_path").value or settings.given("therock")
     if source and settings.given("rocm_manifest"):
         problems.append("--rocm-manifest has no use beside a whole ROCm, whose manifest is made.")
     needs = [(name, "--therock-path or --therock") for name in _NEED_A_SOURCE if not source]

@@ -19,6 +19,9 @@ from ci_build.errors import CiBuildError, MachineError
 COMMANDS = {
     "release": "ci_build.cli.release:release",
     "dist_wheels": "ci_build.cli.dist_wheels:dist_wheels",
+    "matrix": "ci_build.cli.matrix:matrix",
+    "shell": "ci_build.cli.shell:shell",
+    "reproduce": "ci_build.cli.reproduce:reproduce",
     "adopt": "ci_build.cli.adopt:adopt",
     "stage": "ci_build.cli.release:stage",
     "gate": "ci_build.cli.gates:gate",
