@@ -1,0 +1,128 @@
+"""The matrix of builds: every combination once, with a command that asks for exactly that."""
+
+from __future__ import annotations
+
+import json
+
+import click.testing
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ci_build import options
+from ci_build.cli import matrix as command
+from ci_build.errors import RequestError, UnknownTargetError
+from ci_build.matrix import Axes, Cell, make_matrix, words
+from ci_build.model import BuildRequest, Payload, to_json
+from ci_build.source_options import SOURCE_OPTIONS
+
+AXES = Axes(
+    pythons=("3.11", "3.12"),
+    jax_versions=("0.10.2", "0.11.0"),
+    rocm_versions=("7.10.0a20251120", "7.10.0a20251121"),
+    families=("gfx94X-dcgpu", "gfx950-dcgpu"),
+)
+
+
+def test_the_older_python_is_left_out_where_jax_does_without_it() -> None:
+    cells, excluded = make_matrix(AXES, Payload.SOURCE)
+    assert len(cells) == 12
+    assert {(cell.python, cell.jax) for cell in cells} == {
+        ("3.11", "0.10.2"), ("3.12", "0.10.2"), ("3.12", "0.11.0"),
+    }  # fmt: skip
+    assert {(item.python, item.jax, item.why) for item in excluded} == {
+        ("3.11", "0.11.0", "jax 0.11.0 needs Python >=3.12")
+    }
+
+
+def parsed(cell: Cell) -> BuildRequest:
+    """What the command line makes of a cell's command."""
+    words = [word for word in cell.command if word.startswith("--")]
+    given = {name.lstrip("-").replace("-", "_"): value for name, _, value in (word.partition("=") for word in words)}
+    return options.build_request(options.Settings(given, {}, {}), "build")[0]
+
+
+@pytest.mark.parametrize("payload", Payload)
+@pytest.mark.parametrize("join", [False, True])
+def test_each_command_asks_for_its_cell(payload: Payload, *, join: bool) -> None:
+    axes = Axes(**{**{name: getattr(AXES, name) for name in AXES.__slots__}, "join_pythons": join})
+    cells, _ = make_matrix(axes, payload)
+    for cell in cells:
+        made = parsed(cell)
+        assert (made.payload, made.jax_version, str(made.rocm_version)) == (payload, cell.jax, cell.rocm)
+        assert ",".join(made.python_versions) == cell.python
+        assert tuple(map(str, made.targets or ())) == cell.targets
+        assert f"--out=dist/{cell.name}" in cell.command
+    assert len({cell.name for cell in cells}) == len(cells)
+
+
+def test_joined_pythons_build_a_set_once() -> None:
+    axes = Axes(**{**{name: getattr(AXES, name) for name in AXES.__slots__}, "join_pythons": True})
+    cells, excluded = make_matrix(axes, Payload.SOURCE)
+    assert {(cell.jax, cell.python) for cell in cells} == {("0.10.2", "3.11,3.12"), ("0.11.0", "3.12")}
+    assert len(cells) == 8
+    assert len(excluded) == 4
+
+
+VALUES = st.lists(st.sampled_from(["3.11", "3.12", "3.13", "3.14"]), min_size=1, unique=True).map(tuple)
+RELEASES = st.lists(st.sampled_from(["0.8.2", "0.9.1", "0.10.2", "0.11.0"]), min_size=1, unique=True).map(tuple)
+
+
+@given(VALUES, RELEASES)
+def test_nothing_is_lost_and_nothing_is_twice(pythons: tuple[str, ...], releases: tuple[str, ...]) -> None:
+    axes = Axes(pythons=pythons, jax_versions=releases, rocm_versions=("7.2.0",), families=("gfx950-dcgpu",))
+    if pythons == ("3.11",) and releases == ("0.11.0",):
+        with pytest.raises(RequestError, match="Every combination is excluded"):
+            make_matrix(axes, Payload.SOURCE)
+        return
+    cells, excluded = make_matrix(axes, Payload.SOURCE)
+    seen = [(cell.python, cell.jax) for cell in cells] + [(item.python, item.jax) for item in excluded]
+    assert sorted(seen) == sorted((python, jax) for python in pythons for jax in releases)
+    assert make_matrix(axes, Payload.SOURCE) == (cells, excluded)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        ({"pythons": ()}, RequestError, "no pythons"),
+        ({"families": ("gfx94X-dcgpu", "gfx94X-dcgpu")}, RequestError, "gfx94X-dcgpu twice"),
+        ({"families": ("gfx94X",)}, UnknownTargetError, "gfx94X"),
+        ({"rocm_versions": ("newest",)}, RequestError, "not a ROCm version"),
+        ({"jax_versions": ("0.11.0",), "pythons": ("3.11",)}, RequestError, "Every combination is excluded"),
+        ({"jax_versions": ("0.12.0",)}, RequestError, "no pinned sources of jax 0.12.0"),
+    ],
+)
+def test_what_cannot_be_built_is_said(change: dict[str, tuple[str, ...]], error: type[RequestError], text: str) -> None:
+    axes = Axes(**{**{name: getattr(AXES, name) for name in AXES.__slots__}, **change})
+    with pytest.raises(error, match=text):
+        make_matrix(axes, Payload.SOURCE)
+
+
+def test_sources_of_ones_own_need_no_pins() -> None:
+    axes = Axes(**{**{name: getattr(AXES, name) for name in AXES.__slots__}, "jax_versions": ("0.12.0",)})
+    cells, _ = make_matrix(axes, Payload.SOURCE, ("--jax-source-dir=/jax",))
+    assert all(cell.command[-1] == "--jax-source-dir=/jax" for cell in cells)
+
+
+def test_the_command_prints_what_a_ci_service_takes() -> None:
+    argv = ["--rocm-versions=7.10.0a20251120", "--families=gfx94X-dcgpu", "--python-versions=3.12", "--rbe"]
+    done = click.testing.CliRunner().invoke(command.matrix, argv)
+    assert done.exit_code == 0, done.output
+    printed = json.loads(done.output)
+    cells, excluded = make_matrix(
+        Axes(
+            pythons=("3.12",),
+            jax_versions=words(options.defaults()["build"]["jax_version"]),
+            rocm_versions=("7.10.0a20251120",),
+            families=("gfx94X-dcgpu",),
+        ),
+        Payload.SOURCE,
+        ("--rbe",),
+    )
+    assert printed == to_json({"include": cells, "excluded": excluded})
+    assert printed["include"][0]["command"][-1] == "--rbe"
+
+
+def test_words_of_a_list() -> None:
+    assert words(" a, b,,c ") == ("a", "b", "c")
+    assert any("--rbe" in names for names, _ in SOURCE_OPTIONS)

@@ -1,0 +1,195 @@
+"""Options of a build from source: each has an effect, contradictions are refused together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build import options
+from ci_build.errors import RequestError
+from ci_build.model import BuildRequest
+from ci_build.source_options import SOURCE_OPTIONS, rocm_build_url
+from ci_build.source_request import SourceRequest
+
+BASE = {"rocm_version": "7.10.0a20251120", "python_versions": "3.12,3.13", "targets": "gfx942,gfx950"}
+COMMIT = "c" * 40
+
+
+def request(**given: Any) -> BuildRequest:
+    return options.build_request(options.Settings({**BASE, **given}, {}, {}), "build")[0]
+
+
+def source(**given: Any) -> SourceRequest:
+    made = request(**given).source
+    assert made is not None
+    return made
+
+
+@pytest.fixture
+def jax(tmp_path: Path) -> Path:
+    (tmp_path / "jax").mkdir()
+    for name in ("cert", "key", "rc"):
+        (tmp_path / name).write_text("")
+    return tmp_path / "jax"
+
+
+RBE = {"rbe": True, "rbe_endpoint": "grpcs://a:1"}
+
+
+def changes(jax: Path) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """Option -> what stands beside it in any case, and the option."""
+    files = {"rbe_cert": str(jax.parent / "cert"), "rbe_key": str(jax.parent / "key")}
+    return {
+        "xla_source_dir": ({}, {"xla_source_dir": str(jax)}),
+        "jax_source_dir": ({}, {"jax_source_dir": str(jax)}),
+        "xla": ({}, {"xla": "head"}),
+        "source_mirror": ({}, {"source_mirror": "/srv/git"}),
+        "rbe": ({}, RBE),
+        "rbe_endpoint": (RBE, {"rbe_endpoint": "grpc://127.0.0.1:50051"}),
+        "rbe_cert": (RBE, files),
+        "rbe_key": ({**RBE, **files}, {"rbe_key": str(jax.parent / "cert")}),
+        "rbe_bazelrc": (RBE, {"rbe_bazelrc": str(jax.parent / "rc")}),
+        "rbe_platform": (RBE, {"rbe_platform": "none"}),
+        "rbe_jobs": (RBE, {"rbe_jobs": "7"}),
+        "remote_cache": ({}, {"remote_cache": "grpc://c:1"}),
+        "disk_cache": ({}, {"disk_cache": "/d"}),
+        "cache_read_only": ({"remote_cache": "grpc://c:1"}, {"cache_read_only": True}),
+        "clang_path": ({}, {"clang_path": "/opt/clang"}),
+        "host": ({}, {"host": True}),
+        "one_target": ({}, {"one_target": True}),
+        "compiler": ({"jax_version": "0.8.2"}, {"compiler": "gcc"}),
+        "builder_image": ({}, {"builder_image": "builder:1"}),
+        "base_docker": ({}, {"base_docker": "almalinux:8"}),
+        "container_engine": ({}, {"container_engine": "podman"}),
+        "container_network": ({}, {"container_network": "none"}),
+        "container_memory": ({}, {"container_memory": "8g"}),
+        "container_shm_size": ({}, {"container_shm_size": "1g"}),
+    }
+
+
+def test_no_option_is_silent(jax: Path) -> None:
+    same = [name for name, (base, given) in changes(jax).items() if request(**base) == request(**{**base, **given})]
+    assert same == []
+
+
+def test_every_option_is_tried(jax: Path) -> None:
+    named = {words[-1].lstrip("-").replace("-", "_") for words, _ in SOURCE_OPTIONS}
+    # The URL of a job's ROCm becomes the path of a ROCm before there is a request.
+    assert named - set(changes(jax)) == {"rocm_build_url"}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"xla": "pin", "xla_source_dir": "."}, "--xla and --xla-source-dir both name an XLA"),
+        ({"xla": "main"}, "neither pin, head nor a whole commit"),
+        ({"xla": "c" * 12}, "neither pin, head nor a whole commit"),
+        ({"rbe_endpoint": "grpc://a:1"}, "--rbe-endpoint has no use without --rbe"),
+        ({"rbe_jobs": "3"}, "--rbe-jobs has no use without --rbe"),
+        ({"rbe": True}, "--rbe needs to know the executors"),
+        ({**RBE, "rbe_cert": "pyproject.toml"}, "--rbe-cert and --rbe-key go together"),
+        ({**RBE, "rbe_cert": "/no/cert", "rbe_key": "/no/key"}, "--rbe-key: /no/key is not a file"),
+        ({"rbe": True, "rbe_endpoint": "https://a"}, "--rbe-endpoint is 'https://a'"),
+        ({"rbe": True, "rbe_endpoint": "grpcs://me:secret@a:1"}, "has a user or a password"),
+        ({"remote_cache": "https://me:secret@a/"}, "--remote-cache has a user or a password"),
+        ({**RBE, "rbe_jobs": "0"}, "--rbe-jobs is '0'"),
+        ({"cache_read_only": True}, "--cache-read-only is of --remote-cache"),
+        ({"cache_read_only": True, "remote_cache": "grpc://a:1", "disk_cache": "/d"}, "no use for --disk-cache"),
+        ({"host": True, "builder_image": "x"}, "--builder-image is of a container"),
+        ({"host": True, "base_docker": "x"}, "--base-docker is of a container"),
+        ({"builder_image": "x", "base_docker": "y"}, "names a finished one"),
+        ({"jax_source_dir": "/no/jax"}, "--jax-source-dir: /no/jax is not a folder"),
+        ({"xla_source_dir": "/no/xla"}, "--xla-source-dir: /no/xla is not a folder"),
+        ({"compiler": "gcc"}, "--compiler=gcc: jax 0.10.2 is built by clang only"),
+        ({"jax_version": "0.12.0"}, "There are no pinned sources of jax 0.12.0"),
+        ({"jax_version": "0.8.1", "jax_source_dir": "."}, "rocm-jax builds its plugin"),
+        ({"jax_version": "0.7.1"}, "older than every build"),
+    ],
+)
+def test_contradictions_are_refused(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(RequestError, match=words.replace("(", r"\(")) as caught:
+        request(**given)
+    assert caught.value.exit_code == 2
+    assert "secret" not in str(caught.value)
+
+
+def test_all_of_them_at_once() -> None:
+    with pytest.raises(RequestError) as caught:
+        request(xla="main", cache_read_only=True, rbe_jobs="3")
+    for words in ("--xla is 'main'", "--cache-read-only", "--rbe-jobs"):
+        assert words in str(caught.value)
+
+
+def test_the_trees_of_a_release() -> None:
+    assert [(tree.name, tree.url) for tree in source().sources] == [("jax", "https://github.com/jax-ml/jax")]
+    old = source(jax_version="0.8.2", xla=COMMIT).sources
+    assert [(tree.name, tree.url) for tree in old] == [
+        ("rocm-jax", "https://github.com/ROCm/rocm-jax"),
+        ("xla", "https://github.com/ROCm/xla"),
+    ]
+    assert source(xla="head", source_mirror="/srv").sources[1].url == "/srv/openxla/xla"
+    assert source(xla="head").sources[1].commit == "HEAD"
+
+
+def test_a_folder_of_ones_own_builds_jaxlib_too(jax: Path) -> None:
+    made = source(jax_source_dir=str(jax), jax_version="0.12.0")
+    assert made.jaxlib
+    assert [(tree.name, tree.url, tree.folder) for tree in made.sources] == [("jax", "", str(jax))]
+    old = source(jax_source_dir=str(jax), jax_version="0.8.2")
+    assert [tree.name for tree in old.sources] == ["rocm-jax", "jax"]
+
+
+def test_one_target_is_a_small_build(jax: Path) -> None:
+    made = request(one_target=True, jax_source_dir=str(jax))
+    assert [str(target) for target in made.targets or ()] == ["gfx942"]
+    assert made.python_versions == ("3.12",)
+    assert made.source is not None
+    assert not made.source.jaxlib
+
+
+def test_all_targets_are_spelled_out_for_a_compiler() -> None:
+    assert len(request(targets="all").targets or ()) == 28
+
+
+def test_executors_are_of_the_platform_that_the_sources_have(jax: Path) -> None:
+    new, old = source(**RBE).remote, source(**RBE, jax_version="0.8.2").remote
+    assert new is not None
+    assert old is not None
+    assert (new.platform, old.platform) == ("@local_config_rocm//rocm:linux_x64", "//platform/linux:manylinux")
+
+
+def test_options_of_containers_in_the_environment_do_not_contradict_a_host_build() -> None:
+    settings = options.Settings({**BASE, "host": True}, {}, {"CI_BUILD_CONTAINER_MEMORY": "8g"})
+    assert options.build_request(settings, "build")[0].source is not None
+
+
+JOB = {"rocm_build_job": "nightly"}
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ({}, ""),
+        ({**JOB, "rocm_build_url": "https://h/{job}/{num}.tar.gz"}, "https://h/nightly/lastSuccessfulBuild.tar.gz"),
+        ({**JOB, "rocm_build_num": "7", "rocm_build_url": "https://h/{job}/{num}"}, "https://h/nightly/7"),
+        ({**JOB, "rocm_version": "7.2.0", "rocm_build_url": "https://h/{job}-{version}"}, "https://h/nightly-7.2.0"),
+    ],
+)
+def test_the_url_of_a_job(given: dict[str, str], url: str) -> None:
+    assert rocm_build_url(options.Settings(given, {}, {})) == url
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (JOB, "nobody said where that job keeps its tarballs"),
+        ({**JOB, "rocm_build_url": "https://h/{who}"}, "cannot be filled in"),
+        ({**JOB, "rocm_build_url": "https://h/{job"}, "cannot be filled in"),
+    ],
+)
+def test_a_job_that_nobody_knows_where_to_find(given: dict[str, str], words: str) -> None:
+    with pytest.raises(RequestError, match=words) as caught:
+        rocm_build_url(options.Settings(given, {}, {}))
+    assert caught.value.exit_code == 2
