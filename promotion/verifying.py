@@ -65,18 +65,11 @@ def load_trust(file: Path | None) -> Trust:
     """
     try:
         from sigstore.errors import Error as SigstoreError
-        from sigstore.errors import TUFError
         from sigstore.models import ClientTrustConfig, TrustedRoot
     except ImportError as error:
         raise missing_packages(error) from error
     if file is None:
-        try:
-            notes: tuple[str, ...] = ()
-            config = ClientTrustConfig.production()
-        except TUFError:
-            config = ClientTrustConfig.production(offline=True)
-            notes = ("Sigstore's trust root could not be brought up to date: the one of this machine was taken.",)
-        return Trust(name=PUBLIC, root=config.trusted_root, config=config, notes=notes)
+        return _public_trust()
     try:
         data = file.read_bytes()
         config = None
@@ -89,6 +82,25 @@ def load_trust(file: Path | None) -> Trust:
             hint="Give a client trust config or a trusted root (JSON), as Sigstore's tools write them.",
         ) from error
     return Trust(name=sha256(data).hexdigest(), root=root, config=config)
+
+
+def _public_trust() -> Trust:
+    from sigstore.errors import Error as SigstoreError
+    from sigstore.errors import TUFError
+    from sigstore.models import ClientTrustConfig
+
+    notes: tuple[str, ...] = ()
+    try:
+        try:
+            config = ClientTrustConfig.production()
+        except TUFError:
+            config = ClientTrustConfig.production(offline=True)
+            notes = ("Sigstore's trust root could not be brought up to date: the one of this machine was taken.",)
+        return Trust(name=PUBLIC, root=config.trusted_root, config=config, notes=notes)
+    except (SigstoreError, OSError, ValueError) as error:
+        raise MachineError(
+            f"Sigstore's trust root cannot be read: {_first_line(error)}.", hint="Give one with --trust-config."
+        ) from error
 
 
 def lazily(trust_config: Path | None = None) -> Verify:
@@ -143,7 +155,7 @@ def verifier(trust: Trust) -> Verify:
             ]
         except Exception as error:  # whatever the library stumbles over in a file is wrong with it
             text = f"{provenance_name(filename)} is not good: {_first_line(error)}."
-            return Attested(wheel=filename, problems=(text,))
+            return Attested(wheel=filename, problems=(text,), notes=trust.notes)
         return Attested(wheel=filename, signers=tuple(signers), trust=trust.name, notes=trust.notes)
 
     return verify

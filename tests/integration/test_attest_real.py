@@ -537,3 +537,33 @@ def test_a_trust_configuration_that_is_none_is_refused(cli: Cli, tmp_path: Path,
     done = cli("attest", tmp_path, "--verify", "--trust-config", tmp_path / "trust.json")
     assert done.returncode == 2
     assert "is no trust configuration of Sigstore" in done.stderr
+
+
+def test_without_a_network_the_public_root_that_is_here_judges(
+    cli: Cli, sigstore: FakeSigstore, tmp_path: Path
+) -> None:
+    """It came with the packages, and does not know the private instance."""
+    (tmp_path / WHEEL).write_bytes(BYTES)
+    (tmp_path / provenance_name(WHEEL)).write_text(json.dumps(sigstore.provenance(WHEEL, DIGEST)))
+    home = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "c"), "XDG_DATA_HOME": str(tmp_path / "d")}
+    done = cli("attest", tmp_path / WHEEL, "--verify", "--json", env=home)
+    assert done.returncode == PromotionBlockedError.exit_code, done.stderr
+    said = json.loads(done.stdout)
+    assert said["attested"] == {}
+    assert said["notes"] == [
+        "Sigstore's trust root could not be brought up to date: the one of this machine was taken."
+    ]
+    assert said["problems"][0].startswith(
+        f"{WHEEL}.provenance is not good: failed to build timestamp certificate chain"
+    )
+
+
+def test_a_public_root_that_cannot_be_kept_is_one_line(cli: Cli, sigstore: FakeSigstore, tmp_path: Path) -> None:
+    (tmp_path / WHEEL).write_bytes(BYTES)
+    (tmp_path / provenance_name(WHEEL)).write_text(json.dumps(sigstore.provenance(WHEEL, DIGEST)))
+    nowhere = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"), "/dev/null")
+    done = cli("attest", tmp_path / WHEEL, "--verify", env=nowhere)
+    assert (done.returncode, done.stdout) == (18, "")
+    assert "error: Sigstore's trust root cannot be read: " in done.stderr
+    assert "Give one with --trust-config." in done.stderr
+    assert "Traceback" not in done.stderr
