@@ -1,0 +1,236 @@
+"""The products: what XLA makes of them against float64, layouts, gradients, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jax.sharding import PartitionSpec as P
+from jax_aiter import NotDifferentiableError, flatmm_fp8, gemm_fp4, gemm_fp8, gemm_i8, layouts
+from jax_aiter.gemm import gemm
+
+from tests.jax_aiter.common import compare, compare_gradients, made, mesh, wide
+
+SIZE = st.integers(1, 40)
+E4M3 = jnp.float8_e4m3fn
+FNUZ = jnp.float8_e4m3fnuz
+
+
+@given(SIZE, SIZE, SIZE, st.sampled_from([jnp.float32, jnp.float16, jnp.bfloat16]), st.booleans(), st.booleans())
+def check_gemm_is_right_for_any_shape(m: int, n: int, k: int, dtype: Any, biased: bool, into_float32: bool) -> None:
+    a, b, bias = made(1, (m, k), dtype), made(2, (n, k), dtype), made(3, (n,)) if biased else None
+    out = gemm(a, b, bias=bias, out_dtype=jnp.float32 if into_float32 else None)
+    assert out.dtype == (jnp.float32 if into_float32 else dtype)
+    wanted = wide(a) @ wide(b).T + (wide(bias) if bias is not None else 0)
+    # What cancels out is as exact as what it was made of.
+    scale = (np.abs(wide(a)) @ np.abs(wide(b)).T + 1).max()
+    compare(out / out.dtype.type(scale), wanted / scale)
+
+
+@pytest.mark.usefixtures("x64")
+def check_gradients_are_those_of_finite_differences() -> None:
+    a, b = made(1, (5, 7), jnp.float64), made(2, (3, 7), jnp.float64)
+    compare_gradients(gemm, a, b)
+    bias = made(3, (3,))
+    found = jax.grad(lambda bias: (gemm(a, b, bias=bias) * made(4, (5, 3))).sum())(bias)
+    compare(found, made(4, (5, 3)).sum(0))
+
+
+def check_gradients_of_half_precision_are_sums_in_float32() -> None:
+    a, b, weights = made(1, (64, 128), jnp.bfloat16), made(2, (64, 128), jnp.bfloat16), made(3, (64, 64))
+    for out in (None, jnp.float32):
+        found = jax.grad(lambda a, b: (gemm(a, b, out_dtype=out).astype(jnp.float32) * weights).sum(), (0, 1))(a, b)  # noqa: B023
+        assert [g.dtype for g in found] == [jnp.bfloat16] * 2
+        compare(found, (wide(weights) @ wide(b), wide(weights).T @ wide(a)), 1e-2)
+
+
+@pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 0)])
+def check_vmap_is_a_loop(axes: tuple[int | None, int | None]) -> None:
+    a = made(1, (3, 4, 6) if axes[0] == 0 else (4, 6))
+    b = made(2, (3, 5, 6) if axes[1] == 0 else (5, 6))
+    for function in (gemm, jax.grad(lambda a, b: (gemm(a, b) ** 2).sum(), (0, 1))):
+        loop = [function(a[i] if axes[0] == 0 else a, b[i] if axes[1] == 0 else b) for i in range(3)]
+        compare(jax.jit(jax.vmap(function, axes))(a, b), jax.tree.map(lambda *p: jnp.stack(p), *loop))
+
+
+def check_shards_give_what_the_whole_gives() -> None:
+    a, b, bias = made(1, (16, 12)), made(2, (6, 12)), made(3, (6,))
+    spread = jax.shard_map(
+        lambda a, b, bias: gemm(a, b, bias=bias), mesh=mesh(), in_specs=(P("d"), P(), P()), out_specs=P("d")
+    )
+    for one, other in ((spread, lambda a, b, bias: gemm(a, b, bias=bias)),):
+        compare(jax.jit(one)(a, b, bias), other(a, b, bias))
+        both = [jax.grad(lambda *x, f=f: (f(*x) ** 2).sum(), (0, 1, 2)) for f in (one, other)]
+        compare(jax.jit(both[0])(a, b, bias), both[1](a, b, bias))
+
+
+@given(st.integers(1, 3), st.integers(1, 3), st.sampled_from([(32, 16), (16, 16), (16, 32)]))
+def check_a_weight_is_reordered_as_aiter_does(rows: int, columns: int, layout: tuple[int, int]) -> None:
+    tile, depth = layout
+    weight = np.random.default_rng(0).integers(-128, 128, (rows * tile, columns * 2 * depth), np.int8)
+    shuffled = np.asarray(layouts.shuffle_weight(jnp.asarray(weight), layout)).ravel()
+    # Byte by byte, in the words of the layout: tiles, in them pieces of 16 bytes, in them rows.
+    place = 0
+    for top in range(0, weight.shape[0], tile):
+        for left in range(0, weight.shape[1], 2 * depth):
+            for piece in range(left, left + 2 * depth, 16):
+                for row in range(top, top + tile):
+                    np.testing.assert_array_equal(shuffled[place : place + 16], weight[row, piece : piece + 16])
+                    place += 16
+    back = layouts.unshuffle_weight(jnp.asarray(shuffled.reshape(weight.shape)), layout)
+    np.testing.assert_array_equal(np.asarray(back), weight)
+
+
+@given(st.integers(1, 300), st.integers(1, 20))
+def check_scales_are_padded_and_come_back(rows: int, columns: int) -> None:
+    scale = jnp.asarray(np.random.default_rng(0).integers(0, 256, (rows, columns), np.uint8))
+    shuffled = layouts.shuffle_scale(scale)
+    assert shuffled.shape == (-(-rows // 256) * 256, -(-columns // 8) * 8)
+    np.testing.assert_array_equal(layouts.unshuffle_scale(shuffled, rows, columns), scale)
+
+
+def check_a_scale_goes_where_aiter_wants_it() -> None:
+    rows, columns = np.divmod(np.arange(256 * 8), 8)
+    scale = ((rows % 32) * 8 + columns).astype(np.uint8).reshape(256, 8)
+    shuffled = np.asarray(layouts.shuffle_scale(jnp.asarray(scale))).reshape(-1)
+    for place, value in enumerate(shuffled[:256]):
+        row, column = divmod(int(value), 8)
+        # Of 32 rows and 8 columns: column % 4, row % 16, column // 4, row // 16, from the outside in.
+        assert place == ((column % 4 * 16 + row % 16) * 2 + column // 4) * 2 + row // 16
+
+
+def quantised_i8(m: int, n: int, k: int) -> tuple[Any, ...]:
+    rng = np.random.default_rng(1)
+    a, b = (jnp.asarray(rng.integers(-128, 128, shape, np.int8)) for shape in ((m, k), (n, k)))
+    return a, b, abs(made(2, (m, 1))), abs(made(3, (1, n))), made(4, (n,))
+
+
+@given(st.integers(1, 20), st.integers(1, 3), st.integers(1, 3))
+def check_int8_is_right_for_any_shape(m: int, n: int, k: int) -> None:
+    a, b, a_scale, b_scale, bias = quantised_i8(m, 32 * n, 32 * k)
+    wanted = (wide(a) @ wide(b).T) * wide(a_scale) * wide(b_scale) + wide(bias)
+    shuffled = layouts.shuffle_weight(b, gemm_i8.LAYOUT)
+    compare(gemm_i8.gemm_i8(a, shuffled, a_scale, b_scale, bias[None]), wanted)
+    compare(gemm_i8.gemm_i8(a, b, a_scale, b_scale, bias, preshuffled=False), wanted)
+
+
+def blocks(m: int, n: int, k: int, dtype: Any) -> tuple[Any, ...]:
+    xq, wq = made(1, (m, k), dtype), made(2, (n, k), dtype)
+    return xq, wq, abs(made(3, (k // 128, m))), abs(made(4, (k // 128, n // 128)))
+
+
+def dequantised(xq: Any, wq: Any, x_scale: Any, w_scale: Any) -> Any:
+    out = np.zeros((xq.shape[0], wq.shape[0]))
+    for i in range(x_scale.shape[0]):
+        part = slice(128 * i, 128 * (i + 1))
+        for j in range(w_scale.shape[1]):
+            columns = slice(128 * j, 128 * (j + 1))
+            product = wide(xq)[:, part] @ wide(wq)[columns, part].T
+            out[:, columns] += product * wide(x_scale)[i][:, None] * wide(w_scale)[i, j]
+    return out
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 128, 128), (17, 256, 512), (33, 384, 256)])
+def check_fp8_has_a_scale_for_each_block(m: int, n: int, k: int) -> None:
+    for function, layout, dtypes in (
+        (gemm_fp8.gemm_fp8_mi350, gemm_fp8.LAYOUT, [E4M3]),
+        (flatmm_fp8.flatmm_fp8, flatmm_fp8.LAYOUT, [E4M3, FNUZ]),
+    ):
+        for dtype in dtypes:
+            xq, wq, *scales = blocks(m, n, k, dtype)
+            wanted = dequantised(xq, wq, *scales)
+            compare(function(xq, wq, *scales), wanted)
+            shuffled = layouts.shuffle_weight(wq, layout)
+            compare(function(xq, shuffled, *scales, preshuffled=True), wanted)
+
+
+def check_the_other_fp8_means_the_same() -> None:
+    bits = np.arange(256, dtype=np.uint8)
+    values = jnp.asarray(bits.view(ml_dtypes.float8_e4m3fn))
+    converted, scale = flatmm_fp8.as_fnuz(values, jnp.float32(3))
+    assert converted.dtype == FNUZ
+    np.testing.assert_array_equal(wide(converted) * wide(scale), wide(values) * 3)
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 32), (5, 16, 64), (7, 48, 320), (300, 32, 256)])
+def check_fp4_is_e2m1_with_e8m0(m: int, n: int, k: int) -> None:
+    rng = np.random.default_rng(1)
+    a, b = (rng.integers(0, 256, (rows, k // 2), np.uint8) for rows in (m, n))
+    a_scale, b_scale = (rng.integers(120, 135, (rows, k // 32), np.uint8) for rows in (m, n))
+
+    def numbers(packed: Any, scale: Any) -> Any:
+        halves = np.stack([packed & 15, packed >> 4], -1).reshape(packed.shape[0], -1)
+        powers = scale.view(ml_dtypes.float8_e8m0fnu).astype(np.float64)
+        return halves.view(ml_dtypes.float4_e2m1fn).astype(np.float64) * np.repeat(powers, 32, 1)
+
+    wanted = numbers(a, a_scale) @ numbers(b, b_scale).T
+    operands = [jnp.asarray(array) for array in (a, b, a_scale, b_scale)]
+    compare(gemm_fp4.gemm_fp4(*operands), wanted)
+    if n % 16 == 0 and k % 64 == 0:
+        shuffled = [operands[0], layouts.shuffle_weight(operands[1], gemm_fp4.LAYOUT)]
+        shuffled += [layouts.shuffle_scale(part) for part in operands[2:]]
+        compare(gemm_fp4.gemm_fp4(*shuffled, preshuffled=True), wanted)
+
+
+def quantised_calls() -> dict[str, tuple[Any, tuple[Any, ...]]]:
+    """Each operation as a function of two arrays of floats."""
+    a, b, a_scale, b_scale, bias = quantised_i8(4, 32, 32)
+    xq, wq, x_scale, w_scale = blocks(4, 128, 128, E4M3)
+    packed, powers = jnp.zeros((4, 16), jnp.uint8), jnp.full((4, 1), 127, jnp.uint8)
+    return {
+        "gemm_i8": (lambda s, t: gemm_i8.gemm_i8(a, b, s, t, bias), (a_scale, b_scale)),
+        "gemm_fp8_mi350": (lambda s, t: gemm_fp8.gemm_fp8_mi350(xq, wq, s, t), (x_scale, w_scale)),
+        "flatmm_fp8": (lambda s, t: flatmm_fp8.flatmm_fp8(xq, wq, s, t), (x_scale, w_scale)),
+        "gemm_fp4": (lambda s, t: gemm_fp4.gemm_fp4(packed, packed, powers, powers) * s.sum() * t.sum(), (a, bias)),
+    }
+
+
+@pytest.mark.parametrize("name", ["gemm_i8", "gemm_fp8_mi350", "flatmm_fp8"])
+def check_what_is_quantised_refuses_to_be_differentiated(name: str) -> None:
+    function, scales = quantised_calls()[name]
+    for transformed in (jax.grad, lambda f: jax.jit(jax.grad(f)), lambda f: lambda *a: jax.jvp(f, a, a)):
+        with pytest.raises(NotDifferentiableError, match=f"{name} has no derivative"):
+            transformed(lambda *a: function(*a).sum().astype(jnp.float32))(*scales)
+    # Beside what is differentiated it is a constant.
+    assert jax.grad(lambda x: (x * function(*scales).astype(jnp.float32)).sum())(1.0) != 0
+
+
+@pytest.mark.parametrize("name", ["gemm_i8", "gemm_fp8_mi350", "flatmm_fp8", "gemm_fp4"])
+def check_what_is_quantised_runs_under_jit_and_vmap(name: str) -> None:
+    function, scales = quantised_calls()[name]
+    out = function(*scales)
+    compare(jax.jit(function)(*scales), out)
+    compare(jax.vmap(function, (0, None))(jnp.stack([scales[0]] * 3), scales[1]), jnp.stack([out] * 3))
+
+
+A, B = jnp.ones((4, 128)), jnp.ones((128, 128))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "said"),
+    [
+        (lambda: gemm(A, jnp.ones((3, 5))), ValueError, r"gemm: b has the shape \[3, 5\]; it has to be \[N, K\] = \[3, 128\]"),
+        (lambda: gemm(A[0], B), ValueError, r"gemm: a has the shape \[128\]; it has to be \[M, K\]"),
+        (lambda: gemm(A, B.astype(jnp.bfloat16)), TypeError, "gemm: b is of bfloat16; it can be float32"),
+        (lambda: gemm(A, B, out_dtype=jnp.float16), TypeError, "gemm: out_dtype is float16; it can be float32"),
+        (lambda: gemm(A, B, bias=jnp.ones(4)), ValueError, r"gemm: bias has the shape \[4\]; it has to be \[N\] = \[128\]"),
+        (lambda: gemm_i8.gemm_i8(A, B, A, B, A), ValueError, r"gemm_i8: a_scale has the shape \[4, 128\]; .* \[4, 1\]"),
+        (lambda: gemm_i8.gemm_i8(A, B, A[:, :1], B[:1], B[0]), TypeError, "gemm_i8: a is of float32; it can be int8"),
+        (lambda: gemm_fp8.gemm_fp8_mi350(A, B, A, B), ValueError, r"x_scale has the shape \[4, 128\]; .* = \[1, 4\]"),
+        (lambda: gemm_fp8.gemm_fp8_mi350(A, B, A[:, :1].T, B[:1, :1]), TypeError, "xq is of float32; it can be float8_e4m3fn"),
+        (lambda: gemm_fp8.gemm_fp8_mi350(A[:, :64], B[:, :64], A, B), ValueError, "K is 64; it has to be a multiple of 128"),
+        (lambda: gemm_fp4.gemm_fp4(A, B, A, B), ValueError, r"a_scale has the shape \[4, 128\]; .* = \[4, 8\]"),
+        (lambda: gemm_fp4.gemm_fp4(A, B, A[:, :8], B[:, :8]), TypeError, "a is of float32; it can be uint8"),
+        (lambda: layouts.shuffle_weight(B[:8].astype(jnp.int8)), ValueError, "N is 8; it has to be a multiple of 16"),
+        (lambda: layouts.shuffle_weight(B), TypeError, "weight is of float32"),
+    ],
+)  # fmt: skip
+def check_what_does_not_fit_is_named(call: Any, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        call()

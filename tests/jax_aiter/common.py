@@ -1,0 +1,72 @@
+"""What the checks share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from hypothesis import HealthCheck, settings
+from jax.sharding import AxisType, Mesh
+
+# A busy machine is no finding; XLA compiles for every shape, so that few examples have to do.
+settings.register_profile("jax", deadline=None, max_examples=12, suppress_health_check=list(HealthCheck))
+settings.load_profile("jax")
+
+TOLERANCE = {"float64": 1e-12, "float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
+"""What a result may differ by, relative to its largest: a few roundings of the dtype."""
+
+
+def made(seed: int, shape: Sequence[int], dtype: Any = jnp.float32) -> Any:
+    """An array of normal numbers."""
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(tuple(shape)), dtype)
+
+
+def wide(array: Any) -> np.ndarray[Any, Any]:
+    """The same numbers as float64."""
+    return np.asarray(array, np.float64)
+
+
+def compare(found: Any, wanted: Any, tolerance: float | None = None) -> None:
+    """Compare two trees of arrays; the tolerance is that of what was found, unless given."""
+    leaves, others = jax.tree.leaves(found), jax.tree.leaves(wanted)
+    assert len(leaves) == len(others)
+    for one, other in zip(leaves, others, strict=True):
+        assert one.shape == other.shape
+        allowed = TOLERANCE[str(one.dtype)] if tolerance is None else tolerance
+        one, other = wide(one), wide(other)
+        assert np.isfinite(one).all()
+        assert np.abs(one - other).max(initial=0) <= allowed * max(np.abs(other).max(initial=0), 1e-3)
+
+
+def compare_gradients(function: Callable[..., Any], *arrays: Any, step: float = 1e-6) -> None:
+    """Compare gradients with finite differences along random directions, in float64.
+
+    Args:
+        function: gives an array, or a tree of arrays.
+        arrays: of float64.
+        step: of the differences.
+    """
+    assert all(array.dtype == jnp.float64 for array in arrays)
+    out, pull = jax.vjp(function, *arrays)
+    weights = jax.tree.map(lambda part: made(91, part.shape, part.dtype), out)
+    gradients = pull(weights)
+
+    def total(*moved: Any) -> float:
+        parts = jax.tree.leaves(jax.tree.map(lambda a, b: (a * b).sum(), function(*moved), weights))
+        return float(sum(parts))
+
+    for place, (array, gradient) in enumerate(zip(arrays, gradients, strict=True)):
+        for seed in (7, 8):
+            direction = made(seed, array.shape, array.dtype)
+            ends = [total(*arrays[:place], array + sign * step * direction, *arrays[place + 1 :]) for sign in (1, -1)]
+            slope = (ends[0] - ends[1]) / (2 * step)
+            assert abs(slope - float((gradient * direction).sum())) <= 1e-6 * max(abs(slope), 1.0)
+
+
+def mesh() -> Mesh:
+    """All 8 virtual devices along the axis `d`."""
+    assert len(jax.devices()) == 8
+    return jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))
