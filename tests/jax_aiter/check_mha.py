@@ -84,7 +84,8 @@ def check_it_is_right_for_any_shape(
 
 def check_without_keys_there_is_nothing() -> None:
     for sq, sk in ((5, 0), (0, 5)):
-        out, lse = flash_attn_func(*qkv(sq, sk), return_lse=True)
+        q, k, v = qkv(sq, sk)
+        out, lse = flash_attn_func(q, k, v, return_lse=True)
         assert out.shape == (2, sq, 4, 6)
         assert (out == 0).all()
         assert (lse == -jnp.inf).all()
@@ -214,7 +215,7 @@ def check_gradients_of_packed_sequences() -> None:
     cu = jnp.array([0, 3, 3, 8], jnp.int32)
     q, k, v = (made(i, s, jnp.float64) for i, s in enumerate([(9, 4, 4), (8, 2, 4), (8, 2, 3)]))
     for options in ({"causal": True}, {"dropout_p": 0.3, "dropout_seed": 5}):
-        compare_gradients(lambda *a: flash_attn_varlen(*a, cu, cu, **options), q, k, v, step=1e-5)  # noqa: B023
+        compare_gradients(lambda q, k, v, more=options: flash_attn_varlen(q, k, v, cu, cu, **more), q, k, v, step=1e-5)
 
 
 def check_dropout_is_fair_and_a_function_of_seed_and_place() -> None:
@@ -275,15 +276,18 @@ def check_shards_give_what_the_whole_gives() -> None:
         places = tuple(range(3 + len(shared)))
         both = [jax.jit(jax.grad(lambda *a, f=f: (f(*a) ** 2).sum(), places)) for f in (spread, function)]
         compare(both[0](q, k, v, *shared), both[1](q, k, v, *shared), 1e-5)
+
+
+def check_shards_of_packed_sequences() -> None:
     cu = jnp.array([0, 10, 40], jnp.int32)
-    packed = [part.reshape(8 * part.shape[1], *part.shape[2:]) for part in (q, q[:, :, :2], q[:, :, :2])]
-    split = jax.shard_map(
-        lambda *a: flash_attn_varlen(*a, cu, cu), mesh=mesh(), in_specs=(P("d"),) * 3, out_specs=P("d")
-    )
-    wanted = jnp.concatenate(
-        [flash_attn_varlen(*(part[i : i + 40] for part in packed), cu, cu) for i in range(0, 320, 40)]
-    )
-    compare(jax.jit(split)(*packed), wanted)
+    q, k, v = (made(i, (320, heads, 8)) for i, heads in enumerate((4, 2, 2)))
+
+    def packed(q: Any, k: Any, v: Any) -> Any:
+        return flash_attn_varlen(q, k, v, cu, cu)
+
+    split = jax.shard_map(packed, mesh=mesh(), in_specs=(P("d"),) * 3, out_specs=P("d"))
+    parts = [packed(*(part[i : i + 40] for part in (q, k, v))) for i in range(0, 320, 40)]
+    compare(jax.jit(split)(q, k, v), jnp.concatenate(parts))
 
 
 def check_scores_are_never_there_as_a_whole() -> None:

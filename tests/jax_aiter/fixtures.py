@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 
 import jax
 import pytest
+from jax_aiter import _choice, _info, _loader
+
+from tests.jax_aiter.kernels import all_modules
 
 
 @pytest.fixture(autouse=True)
@@ -21,3 +26,28 @@ def x64() -> Iterator[None]:
     jax.config.update("jax_enable_x64", True)
     yield
     jax.config.update("jax_enable_x64", False)
+
+
+@pytest.fixture(scope="session")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder _kernels with every module, whose handlers run on the CPU."""
+    return all_modules(tmp_path_factory.mktemp("wheel") / "_kernels")
+
+
+@pytest.fixture
+def installed(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Let the package be one with these kernels."""
+    monkeypatch.setattr(_loader, "FOLDER", kernels)
+    monkeypatch.setattr(_loader, "loader", cache(lambda: _loader_of(kernels)))
+    monkeypatch.setattr(_choice, "loader", _loader.loader)
+    monkeypatch.setattr(_info, "loader", _loader.loader)
+    # What was traced with other kernels is not what these give.
+    jax.clear_caches()
+    yield kernels
+    jax.clear_caches()
+
+
+@cache
+def _loader_of(folder: Path) -> _loader.Loader:
+    # A process can register a handler once.
+    return _loader.Loader(folder)

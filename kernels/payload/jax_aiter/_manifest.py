@@ -124,7 +124,7 @@ def read_manifest(path: Path) -> Manifest:
         raise ManifestError(f"{path} cannot be read: {problem}.") from problem
     try:
         return _parse(path, data)
-    except (KeyError, TypeError, ValueError) as problem:
+    except (AttributeError, KeyError, TypeError, ValueError) as problem:
         why = f"{problem} is missing" if isinstance(problem, KeyError) else str(problem)
         raise ManifestError(f"{path} is no manifest of kernel modules: {why}.") from problem
 

@@ -129,8 +129,12 @@ def _result(shape: Sequence[int], dtype: Any, operands: Sequence[Array]) -> Any:
     axes = frozenset[str]().union(*map(varying, operands))
     if not axes:
         return jax.ShapeDtypeStruct(tuple(shape), dtype)
-    like = next(operand for operand in operands if varying(operand) == axes)
-    said = {"manual_axis_type": jax.typeof(like).manual_axis_type} if _has_manual_axis_type() else {"vma": axes}
+    if not _has_manual_axis_type():
+        return jax.ShapeDtypeStruct(tuple(shape), dtype, vma=axes)
+    like = jax.typeof(next(operand for operand in operands if varying(operand) == axes))
+    # A type that varies over axes needs the mesh that has them, in which nothing is sharded any more.
+    sharding = like.sharding.update(spec=jax.sharding.PartitionSpec(*[None] * len(shape)))
+    said = {"sharding": sharding, "manual_axis_type": like.manual_axis_type}
     return jax.ShapeDtypeStruct(tuple(shape), dtype, **said)
 
 

@@ -1,0 +1,186 @@
+"""Which backend serves an operation, for devices that no machine here has."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax_aiter
+import pytest
+from jax_aiter import BackendError, ModuleLoadError, _choice
+from jax_aiter._choice import decide, forced_backend, gfx_of
+from jax_aiter._loader import Loader
+from jax_aiter._table import OPERATIONS
+from jax_aiter.gemm import gemm
+from jax_aiter.rmsnorm import rms_norm
+
+from tests.jax_aiter.kernels import FakeDevice
+
+XLA_ONLY = dict.fromkeys(OPERATIONS, "xla")
+NORMS = dict.fromkeys(["rms_norm", "rms_norm_with_add"], "portable")
+CHOICES = {
+    "gfx942": {**XLA_ONLY, **NORMS, **dict.fromkeys(["gemm", "gemm_i8", "flatmm_fp8"], "aiter")},
+    "gfx942:sramecc+:xnack-": {**XLA_ONLY, **NORMS, **dict.fromkeys(["gemm", "gemm_i8", "flatmm_fp8"], "aiter")},
+    "gfx950": {**XLA_ONLY, **NORMS, **dict.fromkeys(["gemm", "gemm_fp8_mi350", "gemm_fp4"], "aiter")},
+    "gfx90a": {**XLA_ONLY, **NORMS},
+    "gfx1151": {**XLA_ONLY, **NORMS},
+    "gfx1100": {**XLA_ONLY, **NORMS},
+    "gfx1201": XLA_ONLY,
+    "gfx906": XLA_ONLY,
+}
+
+
+@pytest.mark.parametrize("gfx", CHOICES)
+def check_each_device_gets_the_best_that_there_is(gfx: str, kernels: Path) -> None:
+    devices = [FakeDevice(gfx)] * 2
+    loader = Loader(kernels)
+    found = {name: decide(name, kernels=loader, environment={}, devices=devices)[0] for name in OPERATIONS}
+    assert {name: choice.backend for name, choice in found.items()} == CHOICES[gfx]
+    assert all(choice.why and not choice.forced for choice in found.values())
+    assert not loader.loaded
+
+
+def check_devices_of_two_kinds_get_what_runs_on_both(kernels: Path) -> None:
+    devices = [FakeDevice("gfx942"), FakeDevice("gfx950")]
+    found = {n: decide(n, kernels=Loader(kernels), environment={}, devices=devices)[0] for n in OPERATIONS}
+    assert {n: c.backend for n, c in found.items()} == {**XLA_ONLY, **NORMS, "gemm": "aiter"}
+    assert "module gemm_i8 has no code for gfx950, only for gfx942" in found["gemm_i8"].why
+
+
+def check_a_named_target_goes_before_the_devices(kernels: Path) -> None:
+    for named, backend in (("gfx950", "aiter"), ("gfx1201", "xla"), ("gfx942, gfx950", "aiter")):
+        environment = {"JAX_AITER_TARGET": named}
+        choice, _ = decide("gemm", kernels=Loader(kernels), environment=environment, devices=[FakeDevice("gfx906")])
+        assert choice.backend == backend
+    with pytest.raises(BackendError, match="JAX_AITER_TARGET=sm_90 names 'sm_90', which is no target"):
+        decide("gemm", kernels=Loader(kernels), environment={"JAX_AITER_TARGET": "sm_90"}, devices=[])
+
+
+def check_code_for_features_needs_a_device_that_has_them(kernels: Path) -> None:
+    loader = Loader(kernels)
+    assert loader.manifest is not None
+    module = loader.manifest.modules["gemm_bf16"]
+    only = type(module)(**{**{f: getattr(module, f) for f in module.__slots__}, "targets": ("gfx942:xnack+",)})
+    assert [only.runs_on(gfx) for gfx in ("gfx942", "gfx942:xnack-", "gfx942:sramecc+:xnack+")] == [False, False, True]
+
+
+def check_aiter_code_is_for_one_processor(kernels: Path) -> None:
+    loader = Loader(kernels)
+    assert loader.manifest is not None
+    modules = loader.manifest.modules
+    assert modules["rms_norm"].runs_on("gfx950")
+    assert modules["rms_norm"].kind == "portable"
+    module = modules["gemm_bf16"]
+    generic = type(module)(**{**{f: getattr(module, f) for f in module.__slots__}, "targets": ("gfx9-4-generic",)})
+    assert not generic.runs_on("gfx942")
+
+
+@pytest.mark.parametrize(
+    ("operation", "environment", "backend"),
+    [
+        ("gemm", {"JAX_AITER_BACKEND": "xla"}, "xla"),
+        ("gemm", {"JAX_AITER_BACKEND": "aiter"}, "aiter"),
+        ("gemm", {"JAX_AITER_BACKEND": ""}, "aiter"),
+        ("gemm", {"JAX_AITER_BACKEND": "auto"}, "aiter"),
+        ("rms_norm", {"JAX_AITER_BACKEND": "aiter", "JAX_AITER_BACKEND_RMS_NORM": "portable"}, "portable"),
+        ("rms_norm", {"JAX_AITER_BACKEND": "aiter", "JAX_AITER_BACKEND_RMS_NORM": "auto"}, "portable"),
+        ("rms_norm", {"JAX_AITER_BACKEND_GEMM": "xla"}, "portable"),
+        ("rms_norm", {"JAX_AITER_BACKEND_RMS_NORM": "xla"}, "xla"),
+    ],
+)
+def check_options_force_a_backend(kernels: Path, operation: str, environment: dict[str, str], backend: str) -> None:
+    devices = [FakeDevice("gfx942")]
+    choice, modules = decide(operation, kernels=Loader(kernels), environment=environment, devices=devices)
+    assert choice.backend == backend
+    asked, option = forced_backend(operation, environment)
+    assert choice.forced == (asked != "auto") == bool(option)
+    assert bool(modules) == (backend != "xla")
+
+
+@pytest.mark.parametrize(
+    ("operation", "environment", "gfx", "said"),
+    [
+        ("gemm", {"JAX_AITER_BACKEND": "portable"}, "gfx942", "there is no portable kernel for gemm"),
+        ("rms_norm", {"JAX_AITER_BACKEND": "aiter"}, "gfx942", "there is no AITER kernel for rms_norm"),
+        ("flash_attn", {"JAX_AITER_BACKEND_FLASH_ATTN": "aiter"}, "gfx942", "there is no AITER kernel for flash_attn"),
+        ("gemm", {"JAX_AITER_BACKEND": "aiter"}, "gfx90a", "gemm_bf16 has no code for gfx90a, only for gfx942, gfx950"),
+        ("gemm", {"JAX_AITER_BACKEND": "aiter"}, "", "there is no AMD GPU to lower for"),
+        ("gemm", {"JAX_AITER_BACKEND": "aiter"}, "10.3", "does not say which gfx target it is"),
+        ("gemm", {"JAX_AITER_BACKEND": "fast"}, "gfx942", "JAX_AITER_BACKEND=fast is not understood"),
+        ("gemm", {"JAX_AITER_BACKEND_GEM": "xla"}, "gfx942", "JAX_AITER_BACKEND_GEM is set, and there is no such"),
+    ],
+)  # fmt: skip
+def check_forcing_what_is_not_there_says_what_is_missing(
+    kernels: Path, operation: str, environment: dict[str, str], gfx: str, said: str
+) -> None:
+    devices = [FakeDevice(gfx)] if gfx else []
+    with pytest.raises(BackendError, match=said):
+        decide(operation, kernels=Loader(kernels), environment=environment, devices=devices)
+
+
+def check_without_modules_forcing_names_the_manifest(tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match=r"no kernel modules in this package \(.*manifest\.json is not there\)"):
+        decide("gemm", kernels=Loader(tmp_path), environment={"JAX_AITER_BACKEND": "aiter"}, devices=[])
+
+
+def check_a_shape_that_no_kernel_takes_goes_to_xla_or_is_an_error(
+    installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
+    a, b = jnp.ones((4, 63), jnp.bfloat16), jnp.ones((64, 63), jnp.bfloat16)
+    assert gemm(a, b).shape == (4, 64)
+    monkeypatch.setenv("JAX_AITER_BACKEND_GEMM", "aiter")
+    with pytest.raises(BackendError, match="JAX_AITER_BACKEND_GEMM=aiter cannot be done: K is 63, no multiple of 64"):
+        gemm(a, b)
+
+
+def check_a_module_that_does_not_load_is_an_error_and_not_xla(
+    kernels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAX_AITER_TARGET", "gfx1100")
+    (tmp_path / "manifest.json").write_bytes((kernels / "manifest.json").read_bytes())
+    monkeypatch.setattr(_choice, "loader", lambda: Loader(tmp_path))
+    with pytest.raises(ModuleLoadError, match=r"Module rms_norm: .*librms_norm\.so cannot be read"):
+        rms_norm(jnp.ones((2, 3)), jnp.ones(3))
+
+
+def check_a_device_says_what_it_is() -> None:
+    assert [gfx_of(FakeDevice(text)) for text in ("gfx942", "gfx90a:sramecc+", "9.0", "")] == [
+        "gfx942",
+        "gfx90a:sramecc+",
+        None,
+        None,
+    ]
+    assert gfx_of(object()) is None
+
+
+def check_info_is_data_and_loads_nothing(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
+    monkeypatch.setenv("JAX_AITER_BACKEND_RMS_NORM", "aiter")
+    told: dict[str, Any] = json.loads(json.dumps(jax_aiter.info()))
+    assert told["version"] == "1.2.3"
+    assert told["problem"] is None
+    assert told["options"] == {"JAX_AITER_TARGET": "gfx942", "JAX_AITER_BACKEND_RMS_NORM": "aiter"}
+    assert told["operations"]["gemm"] == {
+        "backend": "aiter",
+        "why": "gemm_bf16 has code for gfx942",
+        "modules": ["gemm_bf16"],
+    }
+    assert told["operations"]["rms_norm"]["backend"] is None
+    assert "there is no AITER kernel for rms_norm" in told["operations"]["rms_norm"]["why"]
+    assert told["modules"]["gemm_i8"]["kind"] == "co-launcher"
+    assert [device["platform"] for device in told["devices"]] == ["cpu"] * 8
+
+
+def check_the_command_says_the_same() -> None:
+    done = subprocess.run([sys.executable, "-m", "jax_aiter"], capture_output=True, text=True, check=True)
+    told = json.loads(done.stdout)
+    assert told["jax"] == jax.__version__
+    assert {name: row["backend"] for name, row in told["operations"].items()} == XLA_ONLY
+    assert told["operations"].keys() == OPERATIONS.keys()
+    assert Path(told["folder"]).name == "_kernels"

@@ -1,0 +1,218 @@
+"""What programs become: custom calls for AMD GPUs, plain XLA elsewhere, and both from one trace."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import export
+from jax.sharding import PartitionSpec as P
+from jax_aiter import _loader, _native
+from jax_aiter._table import TARGETS
+from jax_aiter.flatmm_fp8 import flatmm_fp8
+from jax_aiter.gemm import gemm
+from jax_aiter.gemm_fp4 import gemm_fp4
+from jax_aiter.gemm_fp8 import gemm_fp8_mi350
+from jax_aiter.gemm_i8 import gemm_i8
+from jax_aiter.mha import flash_attn_func
+from jax_aiter.rmsnorm import rms_norm, rms_norm_with_add
+
+from tests.jax_aiter.common import compare, made, mesh
+
+S = jax.ShapeDtypeStruct
+F32, BF16, E4M3, U8, I8 = jnp.float32, jnp.bfloat16, jnp.float8_e4m3fn, jnp.uint8, jnp.int8
+X, GAMMA = S((4, 128), F32), S((128,), F32)
+A, B = S((16, 128), BF16), S((256, 128), BF16)
+INT8 = (S((4, 128), I8), S((256, 128), I8), S((4, 1), F32), S((1, 256), F32), S((1, 256), F32))
+FP8 = (S((16, 512), E4M3), S((256, 512), E4M3), S((4, 16), F32), S((4, 2), F32))
+
+
+CALL = re.compile(r"custom_call @(jax_aiter_\w+)\(.*mhlo\.backend_config = \{(.*?)\}.* : \((.*)\) -> (.*)$")
+
+
+def total(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *a: sum(part.astype(F32).sum() for part in jax.tree.leaves(function(*a)))
+
+
+def lowered(function: Callable[..., Any], *arguments: Any, platform: str = "rocm") -> str:
+    text: str = jax.jit(function).trace(*arguments).lower(lowering_platforms=(platform,)).as_text()
+    return text
+
+
+def calls(text: str) -> list[tuple[str, list[str], list[str], dict[str, str]]]:
+    """Each custom call: its target, the types of its operands and of its results, its attributes."""
+    found = []
+    for line in text.splitlines():
+        if match := re.search(
+            r"custom_call @(jax_aiter_\w+)\(.*mhlo\.backend_config = \{(.*?)\}.* : \((.*)\) -> (.*)$", line
+        ):
+            types = [re.findall(r"tensor<([^>]*)>", part) for part in match.groups()[2:]]
+            attrs = dict(part.split(" = ", 1) for part in match[2].split(", ") if part)
+            found.append((match[1], types[0], types[1], attrs))
+    assert len(found) == text.count("custom_call @jax_aiter_")
+    return found
+
+
+CASES = {
+    "gemm": ("gfx942", gemm, (A, B), [(
+        "jax_aiter_gemm_bf16", ["16x128xbf16", "256x128xbf16", "0xf32"], ["16x256xbf16", "1024xui32"],
+        {"splitk": "0 : i32", "kernel": '""'})]),
+    "gemm with bias": ("gfx950", lambda a, b, c: gemm(a, b, bias=c, out_dtype=F32), (A, B, S((256,), F32)), [(
+        "jax_aiter_gemm_bf16", ["16x128xbf16", "256x128xbf16", "256xf32"], ["16x256xf32", "1024xui32"],
+        {"splitk": "0 : i32", "kernel": '""'})]),
+    "gemm_i8": ("gfx942", gemm_i8, INT8, [(
+        "jax_aiter_gemm_i8", ["4x128xi8", "256x128xi8", "4x1xf32", "1x256xf32", "256xf32"], ["4x256xbf16"],
+        {"splitk": "0 : i32", "kernel": '""'})]),
+    "gemm_fp8_mi350": ("gfx950", gemm_fp8_mi350, FP8, [(
+        "jax_aiter_gemm_fp8_mi350", ["16x512xf8E4M3FN", "256x512xf8E4M3FN", "4x16xf32", "2x4xf32"], ["16x256xbf16"],
+        {})]),
+    "gemm_fp4": ("gfx950", gemm_fp4, (S((4, 128), U8), S((256, 128), U8), S((4, 8), U8), S((256, 8), U8)), [(
+        "jax_aiter_gemm_fp4", ["4x128xui8", "256x128xui8", "256x8xui8", "256x8xui8"], ["4x256xbf16"],
+        {"splitk": "0 : i32", "kernel": '""', "bpreshuffle": "true"})]),
+    "flatmm_fp8": ("gfx942", flatmm_fp8, FP8, [(
+        "jax_aiter_flatmm_fp8", ["16x512xf8E4M3FNUZ", "256x512xf8E4M3FNUZ", "4x16xf32", "4x2xf32"], ["16x256xf16"],
+        {})]),
+    "rms_norm": ("gfx1151", lambda x, g: rms_norm(x, g, 0.5), (X, GAMMA), [(
+        "jax_aiter_rms_norm", ["4x128xf32", "128xf32"], ["4x128xf32", "4xf32"], {"epsilon": "5.000000e-01 : f32"})]),
+    "rms_norm_with_add": ("gfx950", lambda x, r, g: rms_norm_with_add(x, r, g, 0.5), (X, X, GAMMA), [(
+        "jax_aiter_rms_norm_with_add", ["4x128xf32", "4x128xf32", "128xf32"], ["4x128xf32", "4x128xf32", "4xf32"],
+        {"epsilon": "5.000000e-01 : f32"})]),
+    "gradient of rms_norm": ("gfx90a", jax.grad(total(lambda x, g: rms_norm(x, g, 0.5))), (X, GAMMA), [
+        ("jax_aiter_rms_norm", ["4x128xf32", "128xf32"], ["4x128xf32", "4xf32"], {"epsilon": "5.000000e-01 : f32"}),
+        ("jax_aiter_rms_norm_bwd", ["4x128xf32", "4x128xf32", "128xf32", "4xf32"], ["4x128xf32", "4x128xf32"], {})]),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("name", CASES)
+def check_amd_gpus_get_the_custom_call_of_the_contract(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    gfx, function, arguments, wanted = CASES[name]
+    assert calls(lowered(function, *arguments)) == []
+    jax.clear_caches()
+    monkeypatch.setenv("JAX_AITER_TARGET", gfx)
+    assert calls(lowered(function, *arguments)) == wanted
+    for target, operands, results, attrs in wanted:
+        row = TARGETS[target]
+        assert (len(operands), len(results), set(attrs)) == (len(row.args), len(row.results), set(row.attrs))
+    assert calls(lowered(function, *arguments, platform="cpu")) == []
+    assert calls(lowered(function, *arguments, platform="cuda")) == []
+
+
+@pytest.mark.usefixtures("installed")
+def check_gradients_of_products_are_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
+    shapes = (S((64, 128), BF16), S((256, 128), BF16))
+    found = calls(lowered(jax.value_and_grad(total(gemm), (0, 1)), *shapes))
+    # da = dout @ b and db = dout.T @ a, each as a product with a transposed right factor.
+    assert [(call[1][:2], call[2][0]) for call in found] == [
+        (["64x128xbf16", "256x128xbf16"], "64x256xbf16"),
+        (["64x256xbf16", "128x256xbf16"], "64x128xbf16"),
+        (["256x64xbf16", "128x64xbf16"], "256x128xbf16"),
+    ]
+
+
+@pytest.mark.usefixtures("installed")
+def check_one_export_serves_both_platforms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
+    allowed = [export.DisabledSafetyCheck.custom_call(name) for name in TARGETS]
+    both = export.export(jax.jit(rms_norm), platforms=["cpu", "rocm"], disabled_checks=allowed)(X, GAMMA)
+    assert len(calls(both.mlir_module())) == 1
+    x, gamma = made(1, X.shape), made(2, GAMMA.shape)
+    compare(both.call(x, gamma), rms_norm(x, gamma))
+
+
+@pytest.mark.usefixtures("installed")
+def check_what_is_forced_has_no_stand_in_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
+    monkeypatch.setenv("JAX_AITER_BACKEND_RMS_NORM", "portable")
+    assert len(calls(lowered(rms_norm, X, GAMMA))) == 1
+    with pytest.raises(NotImplementedError, match="cpu"):
+        lowered(rms_norm, X, GAMMA, platform="cpu")
+    monkeypatch.setenv("JAX_AITER_BACKEND_RMS_NORM", "xla")
+    jax.clear_caches()
+    assert calls(lowered(rms_norm, X, GAMMA)) == []
+
+
+@pytest.mark.usefixtures("installed")
+def check_vmap_makes_more_rows_and_not_more_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
+    text = lowered(jax.vmap(rms_norm, (0, None)), S((3, 4, 128), F32), GAMMA)
+    assert [call[1][0] for call in calls(text)] == ["12x128xf32"]
+    assert "stablehlo.while" not in text
+    text = lowered(jax.vmap(gemm, (0, None)), S((3, 16, 128), BF16), B)
+    assert [call[1][0] for call in calls(text)] == ["48x128xbf16"]
+    # A weight for each element is a call for each element.
+    text = lowered(jax.vmap(gemm), S((3, 16, 128), BF16), S((3, 256, 128), BF16))
+    assert [call[1][0] for call in calls(text)] == ["16x128xbf16"]
+    assert "stablehlo.while" in text
+
+
+@pytest.mark.usefixtures("installed")
+def check_a_shard_is_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
+    spread = jax.shard_map(rms_norm, mesh=mesh(), in_specs=(P("d"), P()), out_specs=P("d"))
+    text = lowered(jax.grad(total(spread), (0, 1)), S((16, 128), F32), GAMMA)
+    assert [(call[0], call[1][0]) for call in calls(text)] == [
+        ("jax_aiter_rms_norm", "2x128xf32"),
+        ("jax_aiter_rms_norm_bwd", "2x128xf32"),
+    ]
+
+
+@pytest.mark.usefixtures("installed")
+def check_attention_can_be_lowered_for_amd_gpus_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
+    shape = S((1, 300, 4, 64), BF16)
+    text = lowered(jax.grad(total(flash_attn_func), (0, 1, 2)), shape, shape, shape)
+    assert "stablehlo.while" in text
+    assert "custom_call @jax_aiter" not in text
+
+
+@pytest.fixture
+def on_cpu(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let kernels be what runs on the CPU: handlers.c computes there what they compute on a GPU."""
+    monkeypatch.setattr(_native, "PLATFORM", "cpu")
+    monkeypatch.setattr(_loader, "PLATFORM", "cpu")
+    monkeypatch.setattr(_loader.loader(), "_libraries", {})
+    monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
+
+
+@pytest.mark.usefixtures("on_cpu")
+def check_handlers_are_called_with_what_they_expect(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, residual, gamma = made(1, (600, 40)), made(2, (600, 40)), made(3, (40,))
+    a, b, bias = made(4, (64, 128), BF16), made(5, (64, 128), BF16), made(6, (64,))
+    batch, factors = made(7, (3, 5, 40)), made(8, (3, 40))
+    programs: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
+        (lambda x, g: rms_norm(x, g, 0.1), (x, gamma)),
+        (lambda x, r, g: rms_norm_with_add(x, r, g, 0.1), (x, residual, gamma)),
+        (jax.grad(lambda *p: (rms_norm(*p) ** 2).sum(), (0, 1)), (x, gamma)),
+        (jax.grad(lambda *p: sum((q**2).sum() for q in rms_norm_with_add(*p)), (0, 1, 2)), (x, residual, gamma)),
+        (jax.vmap(rms_norm, (0, None)), (batch, gamma)),
+        (jax.vmap(rms_norm), (batch, factors)),
+        (jax.vmap(jax.grad(lambda *p: (rms_norm(*p) ** 2).sum(), (0, 1)), (0, None)), (batch, gamma)),
+        (jax.shard_map(rms_norm, mesh=mesh(), in_specs=(P("d"), P()), out_specs=P("d")), (x, gamma)),
+        (lambda a, b, c: gemm(a, b, bias=c), (a, b, bias)),
+        (lambda a, b: gemm(a, b, out_dtype=F32), (a, b)),
+        (jax.grad(lambda a, b: (gemm(a, b).astype(F32) ** 2).sum(), (0, 1)), (a, b)),
+        (jax.vmap(gemm, (0, None)), (jnp.stack([a, a + 1]), b)),
+        (jax.vmap(gemm, (None, 0)), (a, jnp.stack([b, b + 1]))),
+    ]
+    for function, arguments in programs:
+        assert "custom_call @jax_aiter" in lowered(function, *arguments, platform="cpu")
+        found = jax.jit(function)(*arguments)
+        with monkeypatch.context() as patch:
+            patch.setenv("JAX_AITER_BACKEND", "xla")
+            jax.clear_caches()
+            wanted = jax.jit(function)(*arguments)
+        jax.clear_caches()
+        compare(found, wanted, 1e-5 if jax.tree.leaves(found)[0].dtype == F32 else None)
+
+
+@pytest.mark.usefixtures("on_cpu")
+def check_an_error_of_a_handler_is_an_exception() -> None:
+    with pytest.raises(Exception, match="not here"):
+        jax.block_until_ready(jax.jit(gemm_i8)(*(jnp.ones(part.shape, part.dtype) for part in INT8)))

@@ -1,0 +1,178 @@
+// FFI handlers of tests, for the CPU: they are called as the kernels are called, and compute in plain loops.
+// MODULE, API_MINOR and TRAITS can be set by the compiler's -D; the others leave something out or do it wrong.
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "xla/ffi/api/c_api.h"
+
+#ifndef MODULE
+#define MODULE "fake"
+#endif
+#ifndef API_MINOR
+#define API_MINOR 1
+#endif
+#ifndef TRAITS
+#define TRAITS 0
+#endif
+
+static char root[4096];
+
+#ifndef NO_SET_ROOT
+void jax_aiter_set_root(const char* folder) { snprintf(root, sizeof root, "%s", folder); }
+#endif
+const char* jax_aiter_get_root(void) { return root; }
+#ifndef NO_BUILD_INFO
+const char* jax_aiter_build_info(void) { return "{\"module\": \"" MODULE "\"}"; }
+#endif
+
+static int answered(XLA_FFI_CallFrame* frame) {
+  XLA_FFI_Metadata_Extension* asked = (XLA_FFI_Metadata_Extension*)frame->extension_start;
+  if (asked == NULL || asked->extension_base.type != XLA_FFI_Extension_Metadata) return 0;
+  asked->metadata->api_version.major_version = 0;
+  asked->metadata->api_version.minor_version = API_MINOR;
+  asked->metadata->traits = TRAITS;
+  return 1;
+}
+
+static XLA_FFI_Error* refuse(XLA_FFI_CallFrame* frame, const char* why) {
+  XLA_FFI_Error_Create_Args args = {0};
+  args.struct_size = sizeof args;
+  args.message = why;
+  args.errc = XLA_FFI_Error_Code_INVALID_ARGUMENT;
+  return frame->api->XLA_FFI_Error_Create(&args);
+}
+
+static XLA_FFI_Buffer* arg(XLA_FFI_CallFrame* frame, int i) { return (XLA_FFI_Buffer*)frame->args.args[i]; }
+static XLA_FFI_Buffer* ret(XLA_FFI_CallFrame* frame, int i) { return (XLA_FFI_Buffer*)frame->rets.rets[i]; }
+
+static int shaped(XLA_FFI_Buffer* buffer, int dtype, int64_t rank, int64_t first, int64_t second) {
+  return (int)buffer->dtype == dtype && buffer->rank == rank && buffer->dims[0] == first &&
+         (rank == 1 || buffer->dims[1] == second);
+}
+
+static const XLA_FFI_Scalar* scalar(XLA_FFI_CallFrame* frame, const char* name, int dtype) {
+  for (int64_t i = 0; i < frame->attrs.size; ++i) {
+    const XLA_FFI_ByteSpan* found = frame->attrs.names[i];
+    if (found->len != strlen(name) || memcmp(found->ptr, name, found->len)) continue;
+    if (frame->attrs.types[i] != XLA_FFI_AttrType_SCALAR) return NULL;
+    const XLA_FFI_Scalar* value = (const XLA_FFI_Scalar*)frame->attrs.attrs[i];
+    return (int)value->dtype == dtype ? value : NULL;
+  }
+  return NULL;
+}
+
+static void normalise(const float* x, const float* gamma, float* y, float* rstd, int64_t rows, int64_t n, float e) {
+  for (int64_t i = 0; i < rows; ++i) {
+    double sum = 0;
+    for (int64_t j = 0; j < n; ++j) sum += (double)x[i * n + j] * x[i * n + j];
+    rstd[i] = (float)(1 / sqrt(sum / (double)n + e));
+    for (int64_t j = 0; j < n; ++j) y[i * n + j] = x[i * n + j] * rstd[i] * gamma[j];
+  }
+}
+
+XLA_FFI_Error* JaxAiterRmsNorm(XLA_FFI_CallFrame* frame) {
+  if (answered(frame)) return NULL;
+  if (frame->args.size != 2 || frame->rets.size != 2 || frame->attrs.size != 1) return refuse(frame, "counts");
+  const XLA_FFI_Scalar* epsilon = scalar(frame, "epsilon", XLA_FFI_DataType_F32);
+  int64_t rows = arg(frame, 0)->dims[0], n = arg(frame, 0)->dims[1];
+  if (!epsilon || !shaped(arg(frame, 0), XLA_FFI_DataType_F32, 2, rows, n) ||
+      !shaped(arg(frame, 1), XLA_FFI_DataType_F32, 1, n, 0) ||
+      !shaped(ret(frame, 0), XLA_FFI_DataType_F32, 2, rows, n) ||
+      !shaped(ret(frame, 1), XLA_FFI_DataType_F32, 1, rows, 0))
+    return refuse(frame, "rms_norm is called in another way");
+  normalise(arg(frame, 0)->data, arg(frame, 1)->data, ret(frame, 0)->data, ret(frame, 1)->data, rows, n,
+            *(const float*)epsilon->value);
+  return NULL;
+}
+
+XLA_FFI_Error* JaxAiterRmsNormWithAdd(XLA_FFI_CallFrame* frame) {
+  if (answered(frame)) return NULL;
+  if (frame->args.size != 3 || frame->rets.size != 3 || frame->attrs.size != 1) return refuse(frame, "counts");
+  const XLA_FFI_Scalar* epsilon = scalar(frame, "epsilon", XLA_FFI_DataType_F32);
+  int64_t rows = arg(frame, 0)->dims[0], n = arg(frame, 0)->dims[1];
+  if (!epsilon || !shaped(arg(frame, 1), XLA_FFI_DataType_F32, 2, rows, n) ||
+      !shaped(arg(frame, 2), XLA_FFI_DataType_F32, 1, n, 0) ||
+      !shaped(ret(frame, 1), XLA_FFI_DataType_F32, 2, rows, n) ||
+      !shaped(ret(frame, 2), XLA_FFI_DataType_F32, 1, rows, 0))
+    return refuse(frame, "rms_norm_with_add is called in another way");
+  const float *x = arg(frame, 0)->data, *residual = arg(frame, 1)->data;
+  float* sum = ret(frame, 1)->data;
+  for (int64_t i = 0; i < rows * n; ++i) sum[i] = x[i] + residual[i];
+  normalise(sum, arg(frame, 2)->data, ret(frame, 0)->data, ret(frame, 2)->data, rows, n,
+            *(const float*)epsilon->value);
+  return NULL;
+}
+
+XLA_FFI_Error* JaxAiterRmsNormBwd(XLA_FFI_CallFrame* frame) {
+  if (answered(frame)) return NULL;
+  if (frame->args.size != 4 || frame->rets.size != 2 || frame->attrs.size != 0) return refuse(frame, "counts");
+  int64_t rows = arg(frame, 0)->dims[0], n = arg(frame, 0)->dims[1], parts = ret(frame, 1)->dims[0];
+  if (!shaped(arg(frame, 1), XLA_FFI_DataType_F32, 2, rows, n) ||
+      !shaped(arg(frame, 2), XLA_FFI_DataType_F32, 1, n, 0) ||
+      !shaped(arg(frame, 3), XLA_FFI_DataType_F32, 1, rows, 0) ||
+      !shaped(ret(frame, 0), XLA_FFI_DataType_F32, 2, rows, n) ||
+      !shaped(ret(frame, 1), XLA_FFI_DataType_F32, 2, parts, n) || parts > rows)
+    return refuse(frame, "rms_norm_bwd is called in another way");
+  const float *dy = arg(frame, 0)->data, *x = arg(frame, 1)->data, *gamma = arg(frame, 2)->data;
+  const float* rstd = arg(frame, 3)->data;
+  float *dx = ret(frame, 0)->data, *dgamma = ret(frame, 1)->data;
+  memset(dgamma, 0, sizeof(float) * (size_t)(parts * n));
+  for (int64_t i = 0; i < rows; ++i) {
+    double mean = 0;
+    for (int64_t j = 0; j < n; ++j) mean += (double)dy[i * n + j] * gamma[j] * x[i * n + j] * rstd[i] / (double)n;
+    for (int64_t j = 0; j < n; ++j) {
+      double normal = (double)x[i * n + j] * rstd[i];
+      dx[i * n + j] = (float)(rstd[i] * ((double)dy[i * n + j] * gamma[j] - normal * mean));
+      dgamma[(i % parts) * n + j] += (float)(dy[i * n + j] * normal);
+    }
+  }
+  return NULL;
+}
+
+static float widened(uint16_t half) {
+  uint32_t bits = (uint32_t)half << 16;
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+static uint16_t narrowed(float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  return (uint16_t)((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+}
+
+XLA_FFI_Error* JaxAiterGemmBf16(XLA_FFI_CallFrame* frame) {
+  if (answered(frame)) return NULL;
+  if (frame->args.size != 3 || frame->rets.size != 2 || frame->attrs.size != 2) return refuse(frame, "counts");
+  int64_t m = arg(frame, 0)->dims[0], k = arg(frame, 0)->dims[1], n = arg(frame, 1)->dims[0];
+  int64_t biased = arg(frame, 2)->dims[0];
+  int wide = ret(frame, 0)->dtype == XLA_FFI_DataType_F32;
+  if (!scalar(frame, "splitk", XLA_FFI_DataType_S32) || !shaped(arg(frame, 0), XLA_FFI_DataType_BF16, 2, m, k) ||
+      !shaped(arg(frame, 1), XLA_FFI_DataType_BF16, 2, n, k) ||
+      !shaped(arg(frame, 2), XLA_FFI_DataType_F32, 1, biased, 0) || (biased != 0 && biased != n) ||
+      !shaped(ret(frame, 0), wide ? XLA_FFI_DataType_F32 : XLA_FFI_DataType_BF16, 2, m, n) ||
+      !shaped(ret(frame, 1), XLA_FFI_DataType_U32, 1, 1024, 0))
+    return refuse(frame, "gemm_bf16 is called in another way");
+  const uint16_t *a = arg(frame, 0)->data, *b = arg(frame, 1)->data;
+  const float* bias = arg(frame, 2)->data;
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t j = 0; j < n; ++j) {
+      double sum = biased ? bias[j] : 0;
+      for (int64_t l = 0; l < k; ++l) sum += (double)widened(a[i * k + l]) * widened(b[j * k + l]);
+      if (wide)
+        ((float*)ret(frame, 0)->data)[i * n + j] = (float)sum;
+      else
+        ((uint16_t*)ret(frame, 0)->data)[i * n + j] = narrowed((float)sum);
+    }
+  return NULL;
+}
+
+XLA_FFI_Error* JaxAiterGemmI8(XLA_FFI_CallFrame* frame) { return answered(frame) ? NULL : refuse(frame, "not here"); }
+XLA_FFI_Error* JaxAiterGemmFp8Mi350(XLA_FFI_CallFrame* frame) { return JaxAiterGemmI8(frame); }
+XLA_FFI_Error* JaxAiterGemmFp4(XLA_FFI_CallFrame* frame) { return JaxAiterGemmI8(frame); }
+XLA_FFI_Error* JaxAiterFlatmmFp8(XLA_FFI_CallFrame* frame) { return JaxAiterGemmI8(frame); }
+
+// Something with the right name that is no handler.
+XLA_FFI_Error* JaxAiterSilent(XLA_FFI_CallFrame* frame) { return frame == NULL ? (XLA_FFI_Error*)1 : NULL; }

@@ -1,0 +1,111 @@
+"""A folder _kernels as the wheel has it, with libraries that `cc` makes of handlers.c."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax_aiter._table import AITER, TARGETS
+
+SOURCE = Path(__file__).with_name("handlers.c")
+AITER_GFX = ["gfx942", "gfx950"]
+PORTABLE_GFX = ["gfx90a", "gfx942", "gfx9-4-generic", "gfx11-generic"]
+MODULES: Mapping[str, tuple[str, Sequence[str], Sequence[str]]] = {
+    "gemm_bf16": ("co-launcher", AITER_GFX, ["jax_aiter_gemm_bf16"]),
+    "gemm_i8": ("co-launcher", ["gfx942"], ["jax_aiter_gemm_i8"]),
+    "gemm_fp8_mi350": ("co-launcher", ["gfx950"], ["jax_aiter_gemm_fp8_mi350"]),
+    "gemm_fp4": ("co-launcher", ["gfx950"], ["jax_aiter_gemm_fp4"]),
+    "flatmm_fp8": ("co-launcher", ["gfx942"], ["jax_aiter_flatmm_fp8"]),
+    "rms_norm": (
+        "portable",
+        PORTABLE_GFX,
+        ["jax_aiter_rms_norm", "jax_aiter_rms_norm_with_add", "jax_aiter_rms_norm_bwd"],
+    ),
+}
+assert {target for _, _, targets in MODULES.values() for target in targets} == set(TARGETS)
+assert all(TARGETS[t].backend == AITER for kind, _, ts in MODULES.values() if kind == "co-launcher" for t in ts)
+
+
+def compiled(out: Path, module: str, *defines: str) -> Path:
+    """A library of handlers.c for a module."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    argv = ["cc", "-std=c11", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", f"-I{jax.ffi.include_dir()}"]
+    argv += [f'-DMODULE="{module}"', *(f"-D{define}" for define in defines), str(SOURCE), "-lm", "-o", str(out)]
+    subprocess.run(argv, check=True)
+    return out
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@dataclass
+class Kernels:
+    """A folder _kernels that is being made.
+
+    Attributes:
+        root: of it.
+        manifest: of it; `write` makes a file of it.
+    """
+
+    root: Path
+    manifest: dict[str, Any] = field(
+        default_factory=lambda: {"schema": 1, "version": "1.2.3", "targets": [], "load_order": [], "modules": {}}
+    )
+
+    def add(self, name: str, *defines: str, **changes: Any) -> dict[str, Any]:
+        """Make a module; `changes` to its entry of the manifest come last."""
+        kind, targets, handlers = MODULES.get(name, ("co-launcher", AITER_GFX, []))
+        library = compiled(self.root / "lib" / f"lib{name}.so", changes.pop("says", name), *defines)
+        code = self.root / "hsa" / "gfx942" / name / "kernel.co"
+        code.parent.mkdir(parents=True, exist_ok=True)
+        code.write_bytes(name.encode())
+        entry = {
+            "kind": kind,
+            "library": f"lib/lib{name}.so",
+            "sha256": sha256(library),
+            "needs": [],
+            "targets": list(targets),
+            "ffi": [
+                {"target": t, "symbol": TARGETS[t].symbol, "api": [0, 1], "command_buffer": False} for t in handlers
+            ],
+            "objects": {"gfx942": {f"gfx942/{name}/kernel.co": sha256(code)}},
+        }
+        entry.update(changes)
+        self.manifest["modules"][name] = entry
+        self.manifest["load_order"].append(name)
+        self.manifest["targets"] = sorted({*self.manifest["targets"], *targets})
+        return entry
+
+    def write(self, change: Callable[[dict[str, Any]], None] | None = None) -> Path:
+        """Write the manifest, after a change of it; gives the folder."""
+        if change:
+            change(self.manifest)
+        self.root.mkdir(parents=True, exist_ok=True)
+        (self.root / "manifest.json").write_text(json.dumps(self.manifest))
+        return self.root
+
+
+def all_modules(root: Path) -> Path:
+    """A folder with every module."""
+    kernels = Kernels(root)
+    for name in MODULES:
+        kernels.add(name)
+    return kernels.write()
+
+
+@dataclass(frozen=True)
+class FakeDevice:
+    """An AMD GPU, as far as the choice of a backend looks at one."""
+
+    compute_capability: str
+    id: int = 0
+    platform: str = "gpu"
+    device_kind: str = "AMD Instinct"
+    core_count: int = 304
