@@ -14,7 +14,7 @@ HEADER = "--custom-compile-command=python3 build/update_locks"
 
 
 def update(options: Sequence[str]) -> None:
-    """Write requirements.lock, then the locks of developers, of `attest` and of tests with the same versions and more.
+    """Write requirements.lock, then the locks of developers, `attest`, the device gate and tests, in the same versions.
 
     What is pinned stays, unless an option such as `--upgrade` says otherwise.
 
@@ -23,7 +23,7 @@ def update(options: Sequence[str]) -> None:
     """
     _venv.enter("requirements.lock")
     _compile("requirements", [*options])
-    for name in ("requirements-dev", "requirements-attest", "../tests/rbe/requirements"):
+    for name in ("requirements-dev", "requirements-attest", "requirements-gate", "../tests/rbe/requirements"):
         _compile(name, [*options, "--constraints=requirements.lock"])
     # Nobody installs these: they are unpacked, without what they depend on.
     _compile("requirements-kernels", [*options, "--no-deps"])

@@ -269,11 +269,20 @@ class Outcome(enum.StrEnum):
 
 
 class Tier(enum.StrEnum):
-    """How strong evidence is, weakest first."""
+    """How strong evidence is, weakest first; what was seen on a CPU or a CUDA device says nothing of ROCm.
+
+    The last two stand beside the others, see `LADDER`: they meet no requirement but one for themselves.
+    """
 
     STRUCTURE = "structure"
     COMPILED = "compiled"
     DEVICE = "device"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+LADDER = (Tier.STRUCTURE, Tier.COMPILED, Tier.DEVICE)
+"""The tiers of a gfx target, weakest first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -104,6 +104,14 @@ class Reporter:
             self._last = time.monotonic()
             self.line(f"  {self._step}: {text}{'; ' + what if what else ''}")
 
+    def count_tests(self, done: int, total: int) -> None:
+        """So many tests of so many have ended in the current step."""
+        if self._live is not None and self._task is not None:
+            self._live.update(self._task, completed=done, total=total or None, amount=f"{done:,} of {total:,} tests")
+        elif time.monotonic() - self._last > _PLAIN_INTERVAL:
+            self._last = time.monotonic()
+            self.line(f"  {self._step}: {done:,} of {total:,} tests")
+
     @contextmanager
     def group(self, title: str) -> Iterator[None]:
         """A part of the work with a title; timed, collapsible in CI, live on a terminal."""

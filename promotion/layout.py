@@ -78,6 +78,10 @@ class StagedSet:
         """One gate's word on one target; features of a target, as in gfx90a:xnack-, become gfx90a~xnack-."""
         return f"{self.evidence}{gate}/{target.replace(':', '~')}/{identity}.json"
 
+    def evidence_more(self, gate: str, target: str, name: str) -> str:
+        """What belongs to a gate's word on one target: results of tests, logs; no evidence by itself."""
+        return f"{self.evidence}{gate}/{target.replace(':', '~')}/{name}"
+
     def evidence_log(self, gate: str, identity: str) -> str:
         """What a gate's processes printed."""
         return f"{self.evidence}{gate}/{identity}.log"

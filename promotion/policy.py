@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ci_build.errors import RequestError
-from ci_build.model import Tier, WheelSet
+from ci_build.model import LADDER, Tier, WheelSet
 from ci_build.targets import lists
 from promotion.attestations import AttestationRule, parse_rule
 from promotion.bypass import Bypass, parse_bypasses
@@ -26,7 +26,6 @@ BYPASSES = "bypass_tests_for_releases"
 EDITION = "policy"
 """The setting of evidence that names the edition of the policy under which the gate ran."""
 
-_TIERS = tuple(Tier)
 _SCHEMA_VERSION = 2
 _MOST_DAYS = 36_500
 
@@ -128,8 +127,10 @@ class Policy:
 
 
 def at_least(tier: Tier | None, asked: Tier) -> bool:
-    """Whether a tier is as strong as another."""
-    return tier is not None and _TIERS.index(tier) >= _TIERS.index(asked)
+    """Whether a tier is as strong as another; those that are not of ROCm are as strong as themselves only."""
+    if tier not in LADDER or asked not in LADDER:
+        return tier is asked
+    return LADDER.index(tier) >= LADDER.index(asked)
 
 
 def load_policy(
@@ -219,8 +220,8 @@ def _parsed(values: dict[str, Any]) -> dict[str, Any]:
     if type(unsigned) is not bool:
         raise ValueError(f"unsigned is {unsigned!r}")
     return {
-        "tier": Tier(values.pop("tier")),
-        "tiers": {target: Tier(tier) for target, tier in values.pop("tiers").items()},
+        "tier": _asked(values.pop("tier")),
+        "tiers": {target: _asked(tier) for target, tier in values.pop("tiers").items()},
         "pythons": _number(values.pop("pythons"), least=1),
         "device_members": {name: _strings(paths) for name, paths in values.pop("device_members").items()},
         **{name: _days(values.pop(name)) for name in ("max_age_days", "stale_days")},
@@ -240,6 +241,13 @@ def _gate(rule: Mapping[str, Any]) -> GateRule:
     return GateRule(
         **{**rule, "tier": Tier(rule["tier"]), "known_failures": _strings(known) if isinstance(known, list) else known}
     )
+
+
+def _asked(text: str) -> Tier:
+    """A tier that a gfx target may have to be tested at."""
+    if (tier := Tier(text)) not in LADDER:
+        raise ValueError(f"{text} is no tier of a gfx target")
+    return tier
 
 
 def _days(value: Any) -> int | None:  # noqa: ANN401 - whatever TOML holds

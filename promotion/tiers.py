@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ci_build.model import Tier
+from ci_build.model import LADDER
 
 NONE = "none"
-_ORDER = (NONE, *(tier.value for tier in Tier))
+_ORDER = (NONE, *(tier.value for tier in LADDER))
 
 
 def best(first: Mapping[str, str], second: Mapping[str, str]) -> Mapping[str, str]:

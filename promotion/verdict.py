@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ci_build.model import Evidence, Outcome, Severity, Tier, Verdict, WheelSet
+from ci_build.model import LADDER, Evidence, Outcome, Severity, Tier, Verdict, WheelSet
 from promotion import tiers as tiers_of
 from promotion.attestations import Attested, about_attestations, who_attested
 from promotion.bypass import Bypass
@@ -21,7 +21,6 @@ from promotion.set_rules import about_device_members, about_growth, about_sizes,
 COUNTS = ("collected", "run", "passed", "failed", "known", "skipped")
 CLOCK_SKEW = timedelta(minutes=5)
 """So much may the clocks of two machines differ."""
-_TIERS = tuple(Tier)
 _HOW = {Outcome.FAILED: "failed", Outcome.ERROR: "could not run", Outcome.SKIPPED: "was skipped"}
 
 
@@ -276,10 +275,10 @@ def _tier_of(
     tiers = [
         rule.tier
         for evidence in evidences
-        if evidence.target == target and (rule := policy.gates.get(evidence.gate)) is not None
+        if evidence.target == target and (rule := policy.gates.get(evidence.gate)) is not None and rule.tier in LADDER
         if not any(_problems(evidence, rule, rule.least(wheel_set), policy, now))
     ]
-    return max(tiers, key=_TIERS.index, default=None)
+    return max(tiers, key=LADDER.index, default=None)
 
 
 def _about_tiers(tiers: Mapping[str, Tier | None], policy: Policy) -> Iterator[_Reason]:

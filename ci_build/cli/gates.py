@@ -2,16 +2,51 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import click
 
 from ci_build import options
-from ci_build.cli.common import State, host_runner, open_bucket, print_json
+from ci_build.cli.common import LazyGroup, State, host_runner, open_bucket, print_json
+
+
+class _Gates(LazyGroup):
+    """A command for each gate; those that need no GPU take the same options."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The gates in the order in which they run, then the rest."""
+        return [*options.GATES, options.STRUCTURE, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a gate."""
+        if cmd_name in (*options.GATES, options.STRUCTURE):
+            return _command(cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+
+def _command(name: str) -> click.Command:
+    short = "Run all gates that need no GPU." if name == options.STRUCTURE else f"Run the gate {name}."
+    callback = functools.partial(_gate, name)
+    return click.Command(name, callback=callback, params=list(_gate_options.params), help=_HELP, short_help=short)
+
+
+_LAZY = {
+    "device": "ci_build.cli.device:device",
+    "merge": "ci_build.cli.device:merge",
+}
+_HELP = """Run a gate on a set and keep its evidence beside the staged set; `structure` means all of them.
+
+SET is a folder with wheels.json, which is staged first, or INDEX/DIGEST as `stage` prints it.
+"""
+
+
+@click.group(cls=_Gates, lazy=_LAZY)
+def gate() -> None:
+    """Run a gate on a set and keep its evidence beside the staged set; `structure` means all that need no GPU."""
 
 
 @click.command()
-@click.argument("name", type=click.Choice([*options.GATES, options.STRUCTURE]))
 @click.argument("wheel_set", metavar="SET")
 @click.option("--targets", metavar="GFX,…", help="Look only at these of the set's targets.")
 @click.option(
@@ -29,11 +64,13 @@ from ci_build.cli.common import State, host_runner, open_bucket, print_json
 @click.option("--junit", metavar="FILE", type=click.Path(path_type=Path), help="Write the evidence as JUnit XML too.")
 @options.bucket_option
 @options.signing_key_option
-@click.pass_obj
-def gate(
-    state: State,
-    /,
+def _gate_options(**_: object) -> None:
+    """Holds the options."""
+
+
+def _gate(
     name: str,
+    /,
     wheel_set: str,
     targets: str | None,
     rocm: Path | None,
@@ -48,10 +85,6 @@ def gate(
     redo: bool,
     as_json: bool,
 ) -> None:
-    """Run a gate on a set and keep its evidence beside the staged set; `structure` means all of them.
-
-    SET is a folder with wheels.json, which is staged first, or INDEX/DIGEST as `stage` prints it.
-    """
     from ci_build import gating
     from promotion.gates import raise_for_failures
     from promotion.gates.junit import junit as junit_xml
@@ -66,6 +99,7 @@ def gate(
         redo=redo,
     )
     gating.refuse_unused(name, told)
+    state = click.get_current_context().ensure_object(State)
     reporter = state.reporter()
     with reporter.group(f"gate {name}"):
         opened = open_bucket(bucket, reporter, existing=not Path(wheel_set).is_dir())

@@ -38,6 +38,7 @@ class Check:
         skipped: why it was not looked at; empty when it was.
         known: why it was expected to fail and did; empty otherwise.
         target: gfx target that it is about, or ANY.
+        times: how many things alike it stands for; 0 when it only tells something.
         details: JSON values worth keeping, under names that evidence has no other use for.
     """
 
@@ -46,6 +47,7 @@ class Check:
     skipped: str = ""
     known: str = ""
     target: str = ANY
+    times: int = 1
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -268,16 +270,18 @@ def _evidence(gate: Gate, room: Room) -> list[Evidence]:
 def _judge(
     gate: Gate, wheel_set: WheelSet, target: str, checks: Sequence[Check], failure: tuple[Finding, ...], started: str
 ) -> Evidence:
-    count = Counter(check.outcome for check in checks)
-    if not checks and not failure:
+    count = Counter[str]()
+    for check in checks:
+        count[check.outcome] += check.times
+    if not count.total() and not failure:
         failure = (error("gate-empty", "There was nothing to look at.", "Check what the set holds."),)
     if failure:
         outcome = Outcome.ERROR
     elif count["failed"]:
         outcome = Outcome.FAILED
-    elif count["skipped"] == len(checks):
+    elif count["skipped"] == count.total():
         outcome = Outcome.SKIPPED
-        text = f"Nothing was run: {checks[0].skipped}."
+        text = f"Nothing was run: {next(check.skipped for check in checks if check.skipped)}."
         failure = (Finding(code="gate-skipped", severity=Severity.WARNING, message=text, remedy=""),)
     else:
         outcome = Outcome.PASSED
@@ -292,8 +296,8 @@ def _judge(
         machine=f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}",
         settings=_settings(gate),
         counts={
-            "collected": len(checks),
-            "run": len(checks) - count["skipped"],
+            "collected": count.total(),
+            "run": count.total() - count["skipped"],
             **{word: count[word] for word in ("passed", "failed", "known", "skipped")},
         },
         findings=(*failure, *(f for check in checks for f in check.findings if f.severity is not Severity.NOTE)),

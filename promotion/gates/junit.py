@@ -52,24 +52,24 @@ def _suite(evidence: Evidence) -> ET.Element:
     properties = ET.SubElement(suite, "properties")
     facts = {"set": evidence.set_digest, "tier": evidence.tier.value, "machine": evidence.machine, **evidence.settings}
     for key, value in facts.items():
-        ET.SubElement(properties, "property", name=_clean(key), value=_clean(str(value)))
+        ET.SubElement(properties, "property", name=clean(key), value=clean(str(value)))
     suite.extend(cases)
     return suite
 
 
 def _case(suite: str, check: Mapping[str, Any]) -> ET.Element:
     seconds = float(check.get("seconds", 0.0))
-    case = ET.Element("testcase", classname=suite, name=_clean(check["name"]), time=f"{seconds:.3f}")
-    found = [_clean(text) for text in check.get("findings", ())]
+    case = ET.Element("testcase", classname=suite, name=clean(check["name"]), time=f"{seconds:.3f}")
+    found = [clean(text) for text in check.get("findings", ())]
     match check["outcome"]:
         case "failed":
             found = found or ["failed: the evidence does not say why"]
             failure = ET.SubElement(case, "failure", type=found[0].partition(":")[0], message=found[0])
-            failure.text = _clean("\n".join((*found, str(check.get("error", "")))).strip())
+            failure.text = clean("\n".join((*found, str(check.get("error", "")))).strip())
         case "skipped":
-            ET.SubElement(case, "skipped", message=_clean(check.get("why", "")))
+            ET.SubElement(case, "skipped", message=clean(check.get("why", "")))
         case "known":
-            ET.SubElement(case, "skipped", message=_clean(f"known failure: {check.get('why', '')}"))
+            ET.SubElement(case, "skipped", message=clean(f"known failure: {check.get('why', '')}"))
         case _ if found:
             ET.SubElement(case, "system-out").text = "\n".join(found)
     return case
@@ -79,11 +79,12 @@ def _error(suite: str, evidence: Evidence, checks: Iterable[Mapping[str, Any]]) 
     """A case for what kept a gate from running: errors that no check of it tells."""
     told = {text for check in checks for text in check.get("findings", ())}
     texts = [f"{f.code}: {f.message}" for f in evidence.findings if f.severity is Severity.ERROR]
-    own = [_clean(text) for text in texts if text not in told] or ["gate-error: it does not say why"]
+    own = [clean(text) for text in texts if text not in told] or ["gate-error: it does not say why"]
     case = ET.Element("testcase", classname=suite, name=_ITSELF, time="0.000")
     ET.SubElement(case, "error", type=own[0].partition(":")[0], message=own[0]).text = "\n".join(own)
     return case
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
+    """The text without characters that no XML document may hold."""
     return _NOT_XML.sub("�", text)

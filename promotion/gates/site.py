@@ -145,7 +145,7 @@ def _fill(room: Room, site: Site, root: Path) -> None:
     python = find_pythons((site.version,), room.runner, find_uv_bin()).get(site.version)
     if python is None:
         raise GateError(f"There is no Python {site.version} on this machine.", hint="Install it, for example by uv.")
-    uv = Uv(find_uv_bin(), uv_options(parse_config(_do(room, _PIP_CONFIG))))
+    uv = Uv(find_uv_bin(), uv_options(parse_config(_do(room, PIP_CONFIG))))
     _do(room, uv.create(python, root))
     wheels = wheels_for(room.wheel_set, site.version)
     folders = {room.wheel(wheel).parent for wheel in wheels}
@@ -165,7 +165,7 @@ def _fill(room: Room, site: Site, root: Path) -> None:
     _do(room, Command(argv=(*command.argv, f"--override={kept}"), env=command.env))
 
 
-_PIP_CONFIG = Command(argv=(sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list"))
+PIP_CONFIG = Command(argv=(sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list"))
 
 
 def _do(room: Room, command: Command) -> str:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ci_build.model import Evidence, Finding, Outcome, Severity, Tier, Verdict, WheelSet
 from promotion.evidence import Statement
 from promotion.ledger import LedgerWheel, PromotedSet
-from promotion.policy import GateRule, Policy, load_policy
+from promotion.policy import GateRule, Policy, at_least, load_policy
 from promotion.verdict import verdict as judge
 from promotion.verdict import weakest
 from tests.support import PJRT_LIBRARY, but, make_set, make_wheels, passing_evidence
@@ -488,3 +488,30 @@ def test_every_field_of_the_policy_counts(wheel_set: WheelSet) -> None:
             evidence = [replace(item, started=old, ended=old) for item in evidence]
         assert verdict(large, evidence, POLICY, baseline=smaller).allowed, name
         assert not verdict(large, evidence, replace(POLICY, **values), baseline=smaller).allowed, name
+
+
+@pytest.mark.parametrize("tier", [Tier.CPU, Tier.CUDA])
+def test_what_ran_elsewhere_never_meets_a_requirement_of_rocm(wheel_set: WheelSet, tier: Tier) -> None:
+    policy = replace(POLICY, tier=Tier.DEVICE, gates={**POLICY.gates, "device": DEVICE})
+    others = passing_evidence(wheel_set)
+    elsewhere = [
+        replace(others[0], gate=gate, target=target, tier=tier, counts=counts())
+        for gate in (f"device-{tier}", "device")
+        for target in ("any", *wheel_set.targets)
+    ]
+    word = verdict(wheel_set, [*others, *elsewhere], policy)
+    assert "device" not in word.tiers.values()
+    for target in wheel_set.targets:
+        assert any(f"{target} was tested at tier compiled; device is asked for." == text for text in word.blocked_by)
+        assert any(f"The gate device for {target} claims tier {tier}" in text for text in word.blocked_by)
+    # Not even a policy that asks for such a gate makes it a tier of a target.
+    odd = replace(policy, gates={**policy.gates, f"device-{tier}": replace(DEVICE, tier=tier, per="target")})
+    assert "device" not in verdict(wheel_set, [*others, *elsewhere], odd).tiers.values()
+    assert tier.value not in verdict(wheel_set, [*others, *elsewhere], odd).tiers.values()
+
+
+def test_tiers_of_other_platforms_are_on_no_ladder() -> None:
+    for asked in Tier:
+        for tier in (Tier.CPU, Tier.CUDA):
+            assert at_least(tier, asked) == (tier is asked)
+            assert at_least(asked, tier) == (tier is asked)

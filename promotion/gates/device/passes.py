@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ci_build.runner import render
 from promotion.gates.device.lease import Lease, Platform
 from promotion.gates.device.plugin import SESSION
 
@@ -159,9 +157,3 @@ def session_plan(
     skipped = [{"pattern": skip.pattern, "entry": skip.entry, "reason": skip.reason} for skip in skips]
     told = {"only": None if only is None else sorted(only), "broken": sorted(broken)}
     return {"pass": pass_.name, "leases": leases, **told, "skips": skipped, "solo": solo}
-
-
-def reproduce(python: str, suite: Suite, env: Mapping[str, str], lease: Lease, test: str) -> str:
-    """The one line that runs a single test as the gate did, without the gate."""
-    told = {name: value for name, value in sorted({**env, **lease.env}.items()) if value and name != "PYTHONPATH"}
-    return f"cd {shlex.quote(str(suite.root))} && " + render([python, "-m", "pytest", "--tb=long", test], told)

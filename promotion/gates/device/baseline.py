@@ -1,0 +1,83 @@
+"""What ran the last time a set was promoted: a run that does much less is no proof."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from ci_build.model import Finding
+from promotion.bucket import Bucket
+from promotion.evidence import latest, load_evidence
+from promotion.gates import error
+from promotion.layout import EVIDENCE_FOLDER, Released
+from promotion.publish import read_head
+
+LEAST_RUN, MOST_SKIPPED, SKIPPED_SLACK = 0.95, 1.10, 10
+"""Of what was run before; of what was skipped before, and so many more, since a few come and go with each JAX."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Baseline:
+    """What one gate said of one target of the set that was promoted last.
+
+    Attributes:
+        set_digest: empty when there is none to compare with.
+        seconds: how long each test took, if the results could be had.
+    """
+
+    set_digest: str = ""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    results: str = ""
+
+
+def baseline(bucket: Bucket, index: str, gate: str, target: str, alike: Mapping[str, str]) -> Baseline:
+    """The newest visible set on which the gate ran alike.
+
+    Args:
+        alike: settings that have to be the same for numbers to be compared, such as the size.
+
+    Raises:
+        BucketError: a ledger or evidence that cannot be read.
+    """
+    released = Released(index=index)
+    head, entries = read_head(bucket, released)
+    wanted = re.compile(rf"{EVIDENCE_FOLDER}/{re.escape(gate)}/{re.escape(target.replace(':', '~'))}/[0-9a-f]+\.json")
+    for number in sorted(head.state.visible, reverse=True):
+        promoted = entries.set(number)
+        keys = [released.set_file(promoted.set_digest, name) for name in promoted.files if wanted.fullmatch(name)]
+        said = latest(load_evidence(bucket.get(key), key) for key in keys).get((gate, target))
+        if said is not None and all(said.settings.get(name) == value for name, value in alike.items()):
+            results = next((name for name in promoted.files if _is_results(name, said.details)), "")
+            return Baseline(
+                set_digest=promoted.set_digest,
+                counts=said.counts,
+                settings=said.settings,
+                results=released.set_file(promoted.set_digest, results) if results else "",
+            )
+    return Baseline()
+
+
+def _is_results(name: str, details: Mapping[str, object]) -> bool:
+    checks = details.get("checks")
+    for check in checks if isinstance(checks, list) else []:
+        files = check.get("files") if isinstance(check, dict) else None
+        if isinstance(files, dict) and "results.json.gz" in files:
+            return name == f"{EVIDENCE_FOLDER}/{files['results.json.gz']['name']}"
+    return False
+
+
+def about_baseline(run: int, skipped: int, before: Baseline) -> Iterator[Finding]:
+    """What is missing in comparison; nothing when there is nothing to compare with."""
+    if not before.set_digest:
+        return
+    least = int(before.counts.get("run", 0) * LEAST_RUN)
+    most = int(before.counts.get("skipped", 0) * MOST_SKIPPED) + SKIPPED_SLACK
+    set_ = f"set {before.set_digest[:16]}, which was promoted last"
+    if run < least:
+        text = f"{run} tests were executed; {before.counts.get('run', 0)} were for {set_}, and {least} are asked for."
+        yield error("too-few-tests", text, "See what was not collected, or skipped, and why.")
+    if skipped > most:
+        text = f"{skipped} tests were skipped; {before.counts.get('skipped', 0)} were for {set_}, and {most} may be."
+        yield error("too-many-skipped", text, "See why they were skipped.")

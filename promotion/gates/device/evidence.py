@@ -1,0 +1,175 @@
+"""What a run leaves behind: checks for the evidence, JUnit XML, compact results, logs; all but the upload is pure."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from ci_build.model import Finding, Severity
+from promotion.bucket import Bucket, sha256_of
+from promotion.gates import Check, error
+from promotion.gates.device.preflight import Item
+from promotion.gates.device.results import TestResult, TestVerdict, counts, dump_results
+from promotion.gates.junit import clean
+from promotion.layout import StagedSet
+
+RESULTS, JUNIT, LOGS = "results.json.gz", "junit.xml.gz", "logs.tar.gz"
+ENVIRONMENT = "environment"
+_MESSAGE_CHARACTERS = 4_000
+_FIRST_CHARACTERS = 300
+_LOG_NAMES = ("output.log", "*.crash", "*.jsonl", "plan.json", "outcome.json")
+_LOG_BYTES = 8 << 20
+"""Of each log; more is cut off in front."""
+
+Reproduce = Callable[[str], str]
+"""The command that runs one test again."""
+
+
+def of_preflight(items: Iterable[Item], target: str) -> Iterator[Check]:
+    """A check for each thing that was looked at beforehand; they count for nothing, since no test is among them."""
+    for item in items:
+        found = []
+        if item.problem:
+            text = f"{item.name}: {item.problem}."
+            found.append(error(ENVIRONMENT, text[0].upper() + text[1:], item.remedy))
+        elif item.note:
+            text = f"{item.name}: {item.note}."
+            found.append(Finding(code="preflight-note", severity=Severity.WARNING, message=text, remedy=""))
+        yield Check(
+            name=f"preflight: {item.name}", findings=tuple(found), target=target, times=0, details=dict(item.facts)
+        )
+
+
+def of_tests(results: Sequence[TestResult], target: str, reproduce: Reproduce) -> Iterator[Check]:
+    """Checks for all tests: one for each that is worth a word, one for all of a file that are not."""
+    yield from _of_many(results, target)
+    for result in results:
+        details = {
+            "seconds": result.seconds,
+            "attempts": result.attempts,
+            "worker": result.worker,
+            "device": result.device,
+            "error": result.message[-_MESSAGE_CHARACTERS:],
+        }
+        match result.verdict:
+            case TestVerdict.FAILED | TestVerdict.CRASHED:
+                text = f"{result.id} {result.verdict}: {headline(result.message)}"
+                found = (error(f"test-{result.verdict}", text, f"Run `{reproduce(result.id)}`."),)
+                yield Check(name=result.id, findings=found, target=target, details=details)
+            case TestVerdict.FLAKY:
+                why = f"flaky: {headline(result.message)}; it passed in a fresh process"
+                yield Check(name=result.id, known=why, target=target, details=details)
+            case TestVerdict.ENVIRONMENT:
+                why = f"environment: {headline(result.message)}"
+                yield Check(name=result.id, skipped=why, target=target, details=details)
+            case _:
+                pass
+
+
+def _of_many(results: Sequence[TestResult], target: str) -> Iterator[Check]:
+    passed: dict[str, list[TestResult]] = defaultdict(list)
+    skipped = Counter[tuple[str, str, str]]()
+    for result in results:
+        if result.verdict is TestVerdict.PASSED:
+            passed[result.file].append(result)
+        elif result.verdict is TestVerdict.SKIPPED:
+            skipped[result.file, headline(result.message), result.entry] += 1
+        elif result.verdict is TestVerdict.NOT_RUN:
+            skipped[result.file, "not run", ""] += 1
+    for file, those in passed.items():
+        seconds = round(sum(result.seconds for result in those), 3)
+        yield Check(name=file, target=target, times=len(those), details={"tests": len(those), "seconds": seconds})
+    for (file, why, entry), times in skipped.items():
+        name, details = f"{file}: {why}", {"tests": times, **({"entry": entry} if entry else {})}
+        yield Check(name=name, skipped=why or "no reason given", target=target, times=times, details=details)
+
+
+def headline(message: str) -> str:
+    """The one line of a failure that says most: pytest's last line with an E, else the first."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    marked = [line[1:].strip() for line in lines if line.startswith("E ")]
+    line = marked[0] if marked else lines[0] if lines else ""
+    return line[:_FIRST_CHARACTERS]
+
+
+def to_junit(results: Iterable[TestResult], name: str, reproduce: Reproduce) -> bytes:
+    """JUnit XML, a suite for each file."""
+    files: dict[str, list[TestResult]] = defaultdict(list)
+    for result in results:
+        files[result.file].append(result)
+    root = ET.Element("testsuites", name=name)
+    for file, those in sorted(files.items()):
+        found = counts(those)
+        bad = {"failures": found[TestVerdict.FAILED], "errors": found[TestVerdict.CRASHED]}
+        silent = (TestVerdict.SKIPPED, TestVerdict.NOT_RUN, TestVerdict.ENVIRONMENT)
+        numbers = {"tests": len(those), **bad, "skipped": sum(found[verdict] for verdict in silent)}
+        time = f"{sum(result.seconds for result in those):.3f}"
+        attributes = {"name": clean(file), "time": time, **{key: str(number) for key, number in numbers.items()}}
+        suite = ET.SubElement(root, "testsuite", attributes)
+        suite.extend(_case(result, reproduce) for result in those)
+    data: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
+    return data + b"\n"
+
+
+def _case(result: TestResult, reproduce: Reproduce) -> ET.Element:
+    name = result.id.removeprefix(f"{result.file}::")
+    case = ET.Element("testcase", classname=clean(result.file), name=clean(name), time=f"{result.seconds:.3f}")
+    line = clean(headline(result.message))
+    match result.verdict:
+        case TestVerdict.FAILED | TestVerdict.CRASHED:
+            kind = "failure" if result.verdict is TestVerdict.FAILED else "error"
+            element = ET.SubElement(case, kind, type=result.verdict.value, message=line)
+            element.text = clean(f"{result.message}\n\n{reproduce(result.id)}")
+        case TestVerdict.SKIPPED:
+            ET.SubElement(case, "skipped", message=f"{line} ({result.entry})" if result.entry else line)
+        case TestVerdict.NOT_RUN | TestVerdict.ENVIRONMENT:
+            ET.SubElement(case, "skipped", message=f"{result.verdict.value}: {line}")
+        case TestVerdict.FLAKY:
+            ET.SubElement(case, "system-out").text = clean(f"flaky: {result.message}")
+        case TestVerdict.PASSED:
+            pass
+    return case
+
+
+def pack(data: bytes) -> bytes:
+    """Compressed; equal bytes give equal bytes."""
+    return gzip.compress(data, mtime=0)
+
+
+def pack_logs(folder: Path) -> bytes:
+    """What the sessions of a run wrote, as one archive without times and owners."""
+    out = io.BytesIO()
+    with gzip.GzipFile(fileobj=out, mode="wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
+        for path in sorted({found for name in _LOG_NAMES for found in folder.glob(f"*/{name}")}):
+            data = path.read_bytes()[-_LOG_BYTES:]
+            entry = tarfile.TarInfo(str(path.relative_to(folder)))
+            entry.size, entry.mode = len(data), 0o644
+            archive.addfile(entry, io.BytesIO(data))
+    return out.getvalue()
+
+
+def attachments(results: Sequence[TestResult], folder: Path, name: str, reproduce: Reproduce) -> dict[str, bytes]:
+    """Everything that is put beside the evidence, by kind."""
+    return {
+        RESULTS: pack(dump_results(results)),
+        JUNIT: pack(to_junit(results, name, reproduce)),
+        LOGS: pack_logs(folder),
+    }
+
+
+def upload(
+    bucket: Bucket, staged: StagedSet, gate: str, target: str, files: Mapping[str, bytes]
+) -> dict[str, dict[str, str]]:
+    """Put files beside the set, each once; returns kind -> its name there and its sha256."""
+    told = {}
+    for kind, data in files.items():
+        sha256 = sha256_of(data)
+        key = staged.evidence_more(gate, target, f"{sha256[:16]}.{kind}")
+        bucket.put_if_absent(key, data, sha256=sha256)
+        told[kind] = {"name": key.removeprefix(staged.evidence), "sha256": sha256}
+    return told

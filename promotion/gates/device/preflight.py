@@ -1,0 +1,242 @@
+"""What has to be so before a test says anything: the right platform, device and bytes, and a machine that works.
+
+Each thing that is not so is the environment's, never a failure of what is tested.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+from ci_build.errors import ProcessError
+from ci_build.model import Runner, WheelSet
+from ci_build.units import human
+from promotion.bucket import sha256_of
+from promotion.gates.device.devices import Machine
+from promotion.gates.device.lease import DEVICE_SHARE, Device, Platform
+from promotion.gates.device.passes import VIRTUAL_DEVICES
+from promotion.gates.requirements import wheels_for
+
+CHILD = Path(__file__).with_name("preflight_child.py")
+SHARED_MEMORY = 1 << 30
+"""Bytes that RCCL and NCCL want for their buffers between processes; containers have 64 MB unless told."""
+_SECONDS = 600.0
+_SHM = "/dev/shm"  # noqa: S108 - what is looked at, not written
+_HIP = re.compile(r"libamdhip64\.so(\..*)?")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Item:
+    """One thing that was looked at.
+
+    Attributes:
+        problem: what is wrong, one sentence; empty when nothing is.
+        remedy: what to do about it.
+        note: what a person should know all the same.
+        facts: what evidence keeps.
+    """
+
+    name: str
+    problem: str = ""
+    remedy: str = ""
+    note: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Expected:
+    """What there should be.
+
+    Attributes:
+        targets: gfx targets that the set is tested for here; empty where the platform has none.
+        count: of devices that jax has to see.
+        libraries: file name -> sha256 that it has to have, of the staged wheels' native code.
+        site: where those are installed.
+        rocm_version: that the set was built with.
+    """
+
+    platform: Platform
+    targets: tuple[str, ...]
+    count: int
+    libraries: Mapping[str, str]
+    site: Path
+    rocm_version: str
+
+
+def expected(
+    platform: Platform, wheel_set: WheelSet, devices: Sequence[Device], targets: Sequence[str], site: Path, python: str
+) -> Expected:
+    """What a set and a slice of a machine promise."""
+    members = [member for wheel in wheels_for(wheel_set, python) for member in wheel.members]
+    return Expected(
+        platform=platform,
+        targets=tuple(targets),
+        count=len(devices) or VIRTUAL_DEVICES,
+        libraries={member.path: member.sha256 for member in members},
+        site=site,
+        rocm_version=wheel_set.rocm_version,
+    )
+
+
+def look(
+    runner: Runner,
+    python: Sequence[str],
+    env: Mapping[str, str],
+    machine: Machine,
+    devices: Sequence[Device],
+    wanted: Expected,
+    *,
+    root: Path = Path("/"),
+) -> tuple[Item, ...]:
+    """Everything, in an order in which the first problem explains the next."""
+    host = [*about_host(machine, devices, wanted, root)]
+    return (*host, *about_jax(ask(runner, python, env, wanted.platform), wanted))
+
+
+def ask(runner: Runner, python: Sequence[str], env: Mapping[str, str], platform: Platform) -> Mapping[str, Any]:
+    """What jax says in the environment that is tested; `error` says why it said nothing."""
+    try:
+        done = runner.run((*python, str(CHILD), platform.value), env=env, timeout=_SECONDS)
+        answer: Mapping[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return answer
+    except ProcessError as problem:
+        return {"error": problem.message}
+    except (ValueError, IndexError):
+        return {"error": "the process that imports jax printed no answer"}
+
+
+def about_host(machine: Machine, devices: Sequence[Device], wanted: Expected, root: Path) -> Iterator[Item]:
+    """The driver, the devices and what they need of the host."""
+    if wanted.platform is Platform.CPU:
+        yield Item(name="processor", facts=dict(machine.facts))
+        return
+    names = sorted({device.gfx for device in devices})
+    facts = {"devices": [_told(device) for device in devices], "driver": machine.driver, **machine.facts}
+    problem = "" if devices else f"there is no {wanted.platform} device that may be used"
+    if devices and wanted.platform is Platform.ROCM and (strange := sorted(set(names) - set(_plain(wanted.targets)))):
+        problem = f"the devices are {', '.join(strange)}, not {' or '.join(_plain(wanted.targets))}"
+    yield Item(name="devices", problem=problem, remedy="Use a runner of the family that is asked for.", facts=facts)
+    if wanted.platform is Platform.ROCM:
+        kfd = root / "dev/kfd"
+        opens = kfd.exists() and os.access(kfd, os.R_OK | os.W_OK)
+        problem = "" if opens else "/dev/kfd cannot be opened for reading and writing"
+        remedy = "Give the container --device=/dev/kfd --device=/dev/dri and the groups video and render."
+        yield Item(name="/dev/kfd", problem=problem, remedy=remedy)
+    yield _shared_memory(root / _SHM.lstrip("/"))
+    poor = [device for device in devices if device.free is not None and device.free < DEVICE_SHARE]
+    problem = "; ".join(f"device {d.token} has {human(d.free or 0)} of {human(d.memory)} free" for d in poor)
+    yield Item(name="device memory", problem=problem, remedy="End what uses it, or take another device.")
+    yield Item(name="tenants", note="; ".join(machine.tenants), facts={"tenants": list(machine.tenants)})
+
+
+def about_jax(answer: Mapping[str, Any], wanted: Expected) -> Iterator[Item]:
+    """What jax found, and what it is made of."""
+    if answer["error"]:
+        yield Item(
+            name="platform",
+            problem=f"jax has no platform {wanted.platform}: {answer['error']}",
+            remedy="See what `ci_build doctor` says on this machine.",
+        )
+        return
+    right = {Platform.ROCM: ("rocm", "gpu"), Platform.CUDA: ("cuda", "gpu"), Platform.CPU: ("cpu",)}[wanted.platform]
+    said = {*answer["platforms"], answer["default"]}
+    problem = "" if said <= set(right) else f"jax runs on {', '.join(sorted(said))}, not on {wanted.platform}"
+    if wanted.platform is not Platform.CPU and answer["client"] and answer["client"] != wanted.platform.value:
+        problem = f"jax's client is {answer['client']}, not {wanted.platform}"
+    remedy = "See what `ci_build doctor` says on this machine."
+    facts = {"jax": answer["version"], "kinds": sorted({device["kind"] for device in answer["devices"]})}
+    yield Item(name="platform", problem=problem, remedy=remedy, facts=facts)
+    count = len(answer["devices"])
+    problem = "" if count == wanted.count else f"jax sees {count} devices, not {wanted.count}"
+    yield Item(name="device count", problem=problem, remedy="See whether masks or another process hide some.")
+    if wanted.platform is Platform.ROCM:
+        yield _capabilities(answer["devices"], wanted)
+    yield _libraries(answer["libraries"], wanted)
+    if wanted.platform is Platform.ROCM:
+        yield _rocm(answer["libraries"], wanted.rocm_version)
+    for device in answer["devices"]:
+        problem = f"a kernel on device {device['id']}: {device['kernel']}" if device["kernel"] else ""
+        yield Item(name=f"kernel on device {device['id']}", problem=problem, remedy="Take this device out of service.")
+
+
+def _capabilities(devices: Iterable[Mapping[str, Any]], wanted: Expected) -> Item:
+    """What the runtime calls the devices; a version override in the environment would make it say something else."""
+    names = {str(device["capability"]).partition(":")[0] for device in devices}
+    strange = sorted(name for name in names if name.startswith("gfx") and name not in _plain(wanted.targets))
+    problem = f"the runtime takes the devices for {', '.join(strange)}" if strange else ""
+    return Item(
+        name="gfx name", problem=problem, remedy="Unset HSA_OVERRIDE_GFX_VERSION.", facts={"gfx": sorted(names)}
+    )
+
+
+def _libraries(mapped: Sequence[str], wanted: Expected) -> Item:
+    """The native code that was loaded is the set's: from the site, and byte for byte."""
+    problems, seen = [], {}
+    need = [path for path in wanted.libraries if re.fullmatch(r"jax_plugins/.+\.so", path)]
+    for file in map(Path, mapped):
+        path = next((path for path in wanted.libraries if str(file).endswith(f"/{path}")), "")
+        if not path and file.name in {Path(other).name for other in need}:
+            problems.append(f"{file} was loaded, which is none of the set's")
+        elif path and file != wanted.site / path:
+            problems.append(f"{file} was loaded instead of {path} of the set")
+        elif path:
+            seen[path] = sha256_of(file)
+            if seen[path] != wanted.libraries[path]:
+                problems.append(f"{path} has sha256 {seen[path]}, the set says {wanted.libraries[path]}")
+    if wanted.platform is Platform.ROCM and not any(path in seen for path in need) and not problems:
+        problems.append(f"none of {', '.join(need) or 'the libraries of the set'} was loaded")
+    remedy = "See what PYTHONPATH or LD_LIBRARY_PATH bring in, and run again."
+    return Item(name="libraries", problem="; ".join(problems), remedy=remedy, facts={"loaded": seen})
+
+
+def _rocm(mapped: Sequence[str], version: str) -> Item:
+    """The ROCm that is under jax, by the release that it says of itself."""
+    hip = next((Path(file) for file in mapped if _HIP.fullmatch(Path(file).name)), None)
+    remedy = f"Give the machine ROCm {version}, which the set was built with."
+    if hip is None:
+        return Item(name="ROCm", problem="no libamdhip64.so was loaded", remedy=remedy)
+    found = _version_above(hip.resolve())
+    facts = {"hip": str(hip), "version": found}
+    if not found:
+        return Item(name="ROCm", note=f"{hip} belongs to no ROCm that says its version", facts=facts)
+    try:
+        same = Version(found).release[:2] == Version(version).release[:2]
+    except InvalidVersion:
+        same = False
+    problem = "" if same else f"this is ROCm {found}; the set was built with {version}"
+    return Item(name="ROCm", problem=problem, remedy=remedy, facts=facts)
+
+
+def _version_above(library: Path) -> str:
+    for folder in library.parents:
+        try:
+            return (folder / ".info" / "version").read_text(encoding="ascii").strip().partition("-")[0]
+        except (OSError, UnicodeDecodeError):
+            continue
+    return ""
+
+
+def _shared_memory(path: Path) -> Item:
+    remedy = "Give the container more, such as --shm-size=16g."
+    try:
+        stat = os.statvfs(path)
+    except OSError as error:
+        return Item(name=_SHM, problem=f"{_SHM} cannot be used: {error}", remedy=remedy)
+    free = stat.f_bavail * stat.f_frsize
+    problem = "" if free >= SHARED_MEMORY else f"{_SHM} has {human(free)} free, not {human(SHARED_MEMORY)}"
+    return Item(name=_SHM, problem=problem, remedy=remedy, facts={"shm_bytes": free})
+
+
+def _told(device: Device) -> dict[str, Any]:
+    return {"token": device.token, "gfx": device.gfx, "name": device.name, "memory": device.memory, "free": device.free}
+
+
+def _plain(targets: Iterable[str]) -> list[str]:
+    return [target.partition(":")[0] for target in targets]

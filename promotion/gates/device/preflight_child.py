@@ -1,0 +1,70 @@
+"""Looks at jax and its devices from inside; run by the Python that is tested, before any test.
+
+Standard library, numpy and jax. Its argument is the platform; it prints one line of JSON, the last one: `platform`,
+`version` of jax, `devices` (id, kind, capability, memory limit, what the kernel said), `libraries` that are mapped.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+Answer = dict[str, Any]
+_SIZE = 64
+
+
+def kernel(device: Any) -> str:  # noqa: ANN401 - a device of jax
+    """Compile one kernel for a device and run it there; what is wrong with its numbers, or nothing."""
+    jax, numpy = importlib.import_module("jax"), importlib.import_module("numpy")
+    whole = numpy.arange(_SIZE * _SIZE, dtype=numpy.int32).reshape(_SIZE, _SIZE) % 7 - 3
+    real = whole.astype(numpy.float32) / 8
+
+    def program(a: Any, b: Any) -> Any:  # noqa: ANN401
+        return a @ a.T + a.sum(), jax.numpy.tanh(b @ b.T)
+
+    with jax.default_matmul_precision("highest"):
+        exact, close = jax.jit(program)(jax.device_put(whole, device), jax.device_put(real, device))
+    if {str(found) for found in (*exact.devices(), *close.devices())} != {str(device)}:
+        return f"it ran on {exact.devices()}"
+    if not numpy.array_equal(numpy.asarray(exact), whole @ whole.T + whole.sum()):
+        return "a product of integers is wrong"
+    if not numpy.allclose(numpy.asarray(close), numpy.tanh(real @ real.T), rtol=1e-3, atol=1e-3):
+        return "a product of floats is wrong"
+    return ""
+
+
+def about(device: Any) -> Answer:  # noqa: ANN401 - a device of jax
+    """What jax knows of a device, and how the kernel went there."""
+    try:
+        said = kernel(device)
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+    capability = str(getattr(device, "compute_capability", ""))
+    return {"id": device.id, "kind": device.device_kind, "capability": capability, "kernel": said}
+
+
+def libraries() -> list[str]:
+    """The libraries that this process has mapped."""
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="backslashreplace").splitlines()
+    return sorted({line.split(None, 5)[5] for line in lines if ".so" in line and len(line.split(None, 5)) == 6})
+
+
+def main(platform: str) -> Answer:
+    """Everything."""
+    try:
+        jax = importlib.import_module("jax")
+        devices = jax.local_devices(backend=platform)
+        found = sorted({str(device.platform) for device in devices})
+        own = str(getattr(devices[0].client, "platform", "")) if devices else ""
+        default = jax.default_backend()
+        answer = {"platforms": found, "client": own, "default": default, "version": jax.__version__}
+        return {**answer, "devices": [about(device) for device in devices], "libraries": libraries(), "error": ""}
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"\n{json.dumps(main(sys.argv[1]))}\n")

@@ -1,0 +1,239 @@
+"""The device gate: the staged wheels, installed by hash, run a suite on the devices of this machine."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from uv import find_uv_bin
+
+from ci_build.errors import GateError, ProcessError
+from ci_build.model import Finding, Severity
+from ci_build.runner import HostRunner
+from promotion.evidence import ANY
+from promotion.gates import Check, Gate, Room
+from promotion.gates.device import evidence
+from promotion.gates.device.allotment import allotment
+from promotion.gates.device.baseline import about_baseline, baseline
+from promotion.gates.device.harness import Harness, Report, Work
+from promotion.gates.device.lease import Platform, leases, visible, whole, workers_per_device
+from promotion.gates.device.parts import Part, keep, now, tests_digest
+from promotion.gates.device.passes import Pass, base_env, passes
+from promotion.gates.device.preflight import Expected, Item, about_jax, ask, expected, look
+from promotion.gates.device.results import TestResult, TestVerdict, counts, executed, judge
+from promotion.gates.device.shards import Shard, split
+from promotion.gates.device.suite import Tests, jax_tests, smoke
+from promotion.gates.device.told import LOCK, Told, reproduce
+from promotion.gates.installers import Uv
+from promotion.gates.pip_config import parse_config, uv_options
+from promotion.gates.pythons import find_pythons
+from promotion.gates.site import PIP_CONFIG, Site, make_site
+
+_INSTALL_SECONDS = 900.0
+RUN = "run"
+"""The check that tells what was run on what; it counts for nothing."""
+
+
+def make_gate(told: Told) -> Gate:
+    """The gate."""
+
+    def run(room: Room) -> Iterator[Check]:
+        yield from _Run(room, told).checks()
+
+    return Gate(
+        name=told.gate_name,
+        tier=told.tier,
+        per_target=told.platform is Platform.ROCM,
+        run=run,
+        settings=told.settings,
+        partial=told.shard is not None or bool(told.listed),
+    )
+
+
+class _Run:
+    """One run of the gate."""
+
+    def __init__(self, room: Room, told: Told) -> None:
+        if not isinstance(room.runner, HostRunner):
+            raise GateError("The device gate can watch only processes of this machine.")
+        self.room, self.told, self.runner = room, told, room.runner
+        self.devices = visible(told.machine.devices, told.platform, told.environ)
+        kinds = {device.gfx for device in self.devices}
+        own = [target for target in room.targets if target.partition(":")[0] in kinds]
+        self.target = ANY if told.platform is not Platform.ROCM else (own or list(room.targets))[0]
+        if told.platform is Platform.ROCM and len(kinds) > 1:
+            raise GateError(
+                f"The devices are of several kinds: {', '.join(sorted(kinds))}.",
+                hint="Show this run those of one kind, by ROCR_VISIBLE_DEVICES.",
+            )
+
+    def checks(self) -> Iterator[Check]:
+        """Preflight, passes, retries, and what they add up to.
+
+        Raises:
+            GateError: the machine is unfit, or not everything was run; never because a test failed.
+        """
+        room, told = self.room, self.told
+        site, tests = self._site(), self._tests()
+        suite = tests.suite
+        self.host = allotment(told.environ, cpus=told.cpus, first=self.devices[0].index if self.devices else 0)
+        env = {**site.env, **base_env(told.platform, suite.env)}
+        if told.rocm:
+            env |= {"ROCM_PATH": str(told.rocm), "LD_LIBRARY_PATH": str(told.rocm / "lib")}
+        everything = whole(told.platform, self.devices, self.host)
+        python = (str(site.python),)
+        room.progress.step("preflight")
+        wanted = expected(told.platform, room.wheel_set, self.devices, room.targets, site.folder, site.version)
+        items = look(self.runner, python, {**env, **everything.env}, told.machine, self.devices, wanted)
+        yield from evidence.of_preflight(items, self.target)
+        if bad := [f"{item.name}: {item.problem}" for item in items if item.problem]:
+            raise GateError(f"The machine is not fit: {'; '.join(bad)}.", hint="This says nothing of the set.")
+        run, left_out = self._passes(tests)
+        work = Work(
+            python=python,
+            suite=suite,
+            env=env,
+            passes=run,
+            skips=told.skips,
+            choose=self._choose(tests),
+            limits=told.limits,
+            retries=told.retries,
+            identity=json.dumps([room.staged.digest, suite.commit, told.settings, str(told.shard), site.version]),
+        )
+        folder = told.folder or room.work / "run"
+        room.progress.step(f"{suite.commit[:20]} with {len(run[0].leases)} workers")
+        report = Harness(self.runner, work, folder, told.on_progress).run()
+        results = self._settled(report, python, {**env, **everything.env}, wanted)
+        again = functools.partial(reproduce, told, str(room.staged))
+        yield from evidence.of_tests(results, self.target, again)
+        check = self._told_of(report, results, tests, items, folder, left_out, again)
+        yield check
+        if told.shard:
+            self._keep_part(told.shard, report, results, check)
+        raise_unless_whole(report.problems, len(report.collected), results)
+
+    def _site(self) -> Site:
+        """The set's wheels by hash, and what runs tests, in an environment of this run alone."""
+        room = self.room
+        versions = (self.told.python,) if self.told.python else room.wheel_set.python_versions
+        found = find_pythons(versions, room.runner, find_uv_bin())
+        site = make_site(room, next((version for version in versions if version in found), versions[0]))
+        try:
+            config = room.runner.run(PIP_CONFIG.argv, env=PIP_CONFIG.env).stdout
+            command = Uv(find_uv_bin(), uv_options(parse_config(config))).install_rest(site.python, LOCK, locked=True)
+            room.runner.run(command.argv, env=command.env, timeout=_INSTALL_SECONDS)
+        except ProcessError as problem:
+            text = f"What runs the tests cannot be installed: {problem.message}"
+            raise GateError(text, hint="See whether the package index is there; run the gate again.") from problem
+        return site
+
+    def _tests(self) -> Tests:
+        told = self.told
+        if told.source is None:
+            return smoke(told.listed)
+        work = self.room.work / "tests"
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir()
+        return jax_tests(told.source, told.platform, work, self.runner, size=told.size, listed=told.listed)
+
+    def _passes(self, tests: Tests) -> tuple[tuple[Pass, ...], str]:
+        told = self.told
+        per_device = told.per_device or workers_per_device(self.devices, self.host)
+        single = leases(told.platform, self.devices, self.host, per_device=per_device, workers=told.workers)
+        run, left_out = passes(
+            told.platform, single, whole(told.platform, self.devices, self.host), len(self.devices), marked=tests.marked
+        )
+        if not tests.multi and len(run) > 1:
+            return run[:1], f"size {told.size} leaves them out"
+        return run, left_out
+
+    def _choose(self, tests: Tests) -> Callable[[Sequence[str]], Sequence[str]] | None:
+        shard = self.told.shard
+        if shard is None:
+            return tests.choose
+        seconds = self.told.seconds or {}
+        listed: Callable[[Sequence[str]], Sequence[str]] = tests.choose or list
+        return lambda there: split(listed(there), seconds, shard.count)[shard.number - 1]
+
+    def _settled(
+        self, report: Report, python: Sequence[str], env: Mapping[str, str], wanted: Expected
+    ) -> tuple[TestResult, ...]:
+        """The results; where something fell, the devices are looked at again: a broken one makes many failures."""
+        fell = [r for r in report.results if r.verdict in (TestVerdict.FAILED, TestVerdict.CRASHED)]
+        if not fell:
+            return report.results
+        after = about_jax(ask(self.runner, python, env, self.told.platform), wanted)
+        if not any(item.problem for item in after):
+            return report.results
+        return tuple(judge(result.id, report.attempts[result.id], sick=True) for result in report.results)
+
+    def _told_of(
+        self,
+        report: Report,
+        results: Sequence[TestResult],
+        tests: Tests,
+        items: Sequence[Item],
+        folder: Path,
+        left_out: str,
+        again: evidence.Reproduce,
+    ) -> Check:
+        """What was run on what, and where the rest is told."""
+        room, told = self.room, self.told
+        alike = {name: told.settings[name] for name in ("platform", "size")}
+        before = baseline(room.bucket, room.staged.index, told.gate_name, self.target, alike)
+        silent = sum(result.verdict is TestVerdict.SKIPPED for result in results)
+        found: list[Finding] = [] if told.shard or told.listed else [*about_baseline(executed(results), silent, before)]
+        found += [
+            Finding(code="device-note", severity=Severity.WARNING, message=note, remedy="")
+            for note in (*tests.notes, *report.notes)
+        ]
+        if left_out:
+            text = f"Tests that need several devices were left out: {left_out}."
+            found.append(Finding(code="multi-left-out", severity=Severity.WARNING, message=text, remedy=""))
+        name = f"{told.gate_name}.{self.target}"
+        files = evidence.attachments(results, folder, name, again)
+        uploaded = evidence.upload(room.bucket, room.staged, told.gate_name, self.target, files)
+        facts = {key: value for item in items for key, value in item.facts.items()}
+        details = {
+            "suite": tests.suite.commit,
+            "image": told.image,
+            "devices": [device.token for device in self.devices],
+            "verdicts": {verdict.value: number for verdict, number in counts(results).items()},
+            "shard": str(told.shard) if told.shard else "",
+            "sessions": report.sessions,
+            "files": uploaded,
+            "machine": facts,
+            "allotment": {"cores": self.host.cores, "memory": self.host.memory, "why": self.host.why},
+            "baseline": before.set_digest,
+        }
+        return Check(name=RUN, findings=tuple(found), target=self.target, times=0, details=details)
+
+    def _keep_part(self, shard: Shard, report: Report, results: Sequence[TestResult], check: Check) -> None:
+        part = Part(
+            shard=shard,
+            target=self.target,
+            settings=self.told.settings,
+            tests=tests_digest(report.collected),
+            problems=report.problems,
+            notes=report.notes,
+            results=tuple(results),
+            run=check.details,
+            at=now(),
+        )
+        keep(self.room.bucket, self.room.staged, self.told.gate_name, part, self.told.signer)
+
+
+def raise_unless_whole(problems: Sequence[str], collected: int, results: Sequence[TestResult]) -> None:
+    """Raise GateError when a run is not all that it should have been; that a test failed is no such thing."""
+    found, said = counts(results), list(problems)
+    if not collected:
+        said.append("no test was collected")
+    if found[TestVerdict.NOT_RUN]:
+        said.append(f"{found[TestVerdict.NOT_RUN]} tests were not run")
+    if found[TestVerdict.ENVIRONMENT]:
+        said.append(f"{found[TestVerdict.ENVIRONMENT]} tests failed because of the machine")
+    if said:
+        raise GateError(f"Not everything was run: {'; '.join(said)}.", hint="What was run is told; run the gate again.")

@@ -1,0 +1,256 @@
+"""What the scripts with which JAX runs its own suite set: read, never executed.
+
+Understood are assignments, `source`, and the command lines of pytest. What a test could see and what cannot be told
+without executing something is an error, never a guess: a suite that runs under other conditions than its own says
+nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ci_build.errors import GateError
+
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+_ASSIGNMENT = re.compile(rf"({_NAME})=(.*)", re.DOTALL)
+_REFERENCE = re.compile(rf"\$(?:({_NAME})|\{{({_NAME})(?::?-([^}}]*))?\}})")
+_COMPUTED = re.compile(r"\$\(|`")
+_OPEN, _CLOSE = frozenset({"if", "for", "while", "until", "case"}), frozenset({"fi", "done", "esac"})
+_WORDS_BEFORE = frozenset({"then", "else", "elif", "do", "!", "time", "exec", "command", "env"})
+_OPAQUE = frozenset({"eval", "declare", "typeset", "read", "printf", "local"})
+_NOT_FOR_TESTS = ("JAXCI_",)
+"""Prefixes of what only the scripts themselves use."""
+_OURS = frozenset({"JAX_ENABLE_ROCM_XDIST", "JAX_ENABLE_CUDA_XDIST", "NPROC", "PATH", "PY_COLORS"})
+"""What the gate decides itself, so that it does not matter how a script computes it."""
+_INSTALLERS = ("install_wheels_locally.sh", "setup_build_environment.sh", "setup_portserver.sh")
+"""Sourced scripts that install or build; the gate has its own environment."""
+_FILES_DEEP = 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Script:
+    """What was read.
+
+    Attributes:
+        env: what tests see of it.
+        deselect: node ids, or beginnings of some, that are left out.
+        ignore: files that are left out.
+        files: the scripts themselves, relative to the checkout.
+    """
+
+    env: Mapping[str, str]
+    deselect: tuple[str, ...]
+    ignore: tuple[str, ...]
+    files: tuple[str, ...]
+
+
+@dataclass
+class _Reading:
+    root: Path
+    values: dict[str, str | None] = field(default_factory=dict)
+    """None: it takes executing something to know it."""
+    exported: dict[str, str] = field(default_factory=dict)
+    """Name -> where."""
+    conditional: dict[str, str] = field(default_factory=dict)
+    pytest: list[str] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    all_exported: bool = False
+
+
+def read_script(root: Path, name: str) -> Script:
+    """Read a script of a checkout, and what it sources.
+
+    Args:
+        root: of the checkout.
+        name: of the script, relative to it.
+
+    Raises:
+        GateError: it is not there, runs no pytest, or sets something for tests in a way that cannot be told.
+    """
+    reading = _Reading(root=root)
+    _read(reading, name, 0)
+    if not reading.pytest:
+        raise _unreadable(name, "it runs no pytest")
+    env: dict[str, str] = {}
+    for variable, where in reading.exported.items():
+        if variable in _OURS or variable.startswith(_NOT_FOR_TESTS) or not variable.isupper():
+            continue
+        if variable in reading.conditional:
+            raise _unreadable(reading.conditional[variable], f"{variable} depends on a condition")
+        value = reading.values[variable]
+        if value is None:
+            raise _unreadable(where, f"{variable} is computed")
+        env[variable] = value
+    if not env:
+        raise _unreadable(name, "it sets nothing for tests")
+    words = [word for line in reading.pytest for word in _words(reading, line)]
+    options = list(_options(words))
+    if strange := [option for option, _ in options if option == "-k"]:
+        raise _unreadable(name, f"it chooses tests with {strange[0]}")
+    return Script(
+        env=env,
+        deselect=tuple(dict.fromkeys(value for option, value in options if option == "--deselect")),
+        ignore=tuple(dict.fromkeys(value for option, value in options if option == "--ignore")),
+        files=tuple(dict.fromkeys(reading.files)),
+    )
+
+
+def _read(reading: _Reading, name: str, deep: int) -> None:
+    path = reading.root / name
+    if deep > _FILES_DEEP or not path.resolve().is_relative_to(reading.root.resolve()):
+        raise _unreadable(name, "it is outside the checkout, or sources itself")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise _unreadable(name, f"it cannot be read: {problem}") from problem
+    reading.files.append(name)
+    depth = 0
+    for number, line in _statements(text):
+        where = f"{name}:{number}"
+        first = line.split(None, 1)[0]
+        depth += (first in _OPEN or line.endswith("() {")) - (first in _CLOSE or first == "}")
+        _statement(reading, line, where, deep, inside=depth > 0)
+
+
+def _statements(text: str) -> Iterator[tuple[int, str]]:
+    """Lines with their numbers, continued ones joined, quotes that span lines too; no comments."""
+    pending, begun = "", 0
+    for number, raw in enumerate(text.splitlines(), 1):
+        if not pending and raw.lstrip().startswith("#"):
+            continue
+        begun = begun if pending else number
+        pending += raw
+        if pending.endswith("\\"):
+            pending = pending[:-1]
+            continue
+        if _open_quote(pending):
+            pending += "\n"
+            continue
+        if line := pending.strip():
+            yield begun, line
+        pending = ""
+    if pending.strip():
+        yield begun, pending.strip()
+
+
+def _open_quote(text: str) -> bool:
+    quote, escaped = "", False
+    for number, letter in enumerate(text):
+        if escaped:
+            escaped = False
+        elif letter == "\\" and quote != "'":
+            escaped = True
+        elif quote:
+            quote = "" if letter == quote else quote
+        elif letter in "'\"":
+            quote = letter
+        elif letter == "#" and (number == 0 or text[number - 1].isspace()):
+            return False
+    return bool(quote)
+
+
+def _statement(reading: _Reading, line: str, where: str, deep: int, *, inside: bool) -> None:
+    words = line.split()
+    while words and words[0] in _WORDS_BEFORE:
+        words = words[1:]
+    if not words:
+        return
+    verb, rest = words[0], line[line.index(words[0]) + len(words[0]) :].strip()
+    if verb in ("source", "."):
+        target = _value(reading, rest.split()[0]) if rest else None
+        if target is None:
+            raise _unreadable(where, "it sources what only its execution would tell")
+        target = target.removeprefix("./")
+        if Path(target).name not in _INSTALLERS:
+            _read(reading, target, deep + 1)
+    elif verb == "set":
+        reading.all_exported |= "allexport" in words or any(re.fullmatch("-[a-z]*a[a-z]*", word) for word in words)
+    elif verb in _OPAQUE:
+        raise _unreadable(where, f"it uses {verb}")
+    elif verb == "unset":
+        for name in rest.split():
+            reading.values.pop(name, None)
+            reading.exported.pop(name, None)
+    elif verb in ("export", "readonly"):
+        _assign(reading, rest, where, exported=verb == "export", inside=inside)
+    elif _ASSIGNMENT.match(line) and not _runs_pytest(line):
+        _assign(reading, line, where, exported=reading.all_exported, inside=inside)
+    elif _runs_pytest(line):
+        reading.pytest.append(line)
+
+
+def _runs_pytest(line: str) -> bool:
+    return re.search(r"(?:-m\s+|^|\s)pytest(?:\s|$)", line) is not None and not line.startswith("echo")
+
+
+def _assign(reading: _Reading, text: str, where: str, *, exported: bool, inside: bool) -> None:
+    match = _ASSIGNMENT.match(text)
+    if match is None:  # `export NAME` of what was set before
+        for name in text.split():
+            if re.fullmatch(_NAME, name) and name in reading.values:
+                reading.exported[name] = where
+        return
+    name = match[1]
+    reading.values[name] = _value(reading, match[2])
+    if exported or name in reading.exported:
+        reading.exported[name] = where
+    if inside:
+        reading.conditional[name] = where
+
+
+def _value(reading: _Reading, text: str) -> str | None:
+    """What a word stands for; None when that takes executing something."""
+    if _COMPUTED.search(text) and not text.startswith("'"):
+        return None
+    try:
+        parts = shlex.split(text, comments=True)
+    except ValueError:
+        return None
+    if len(parts) > 1:
+        return None
+    word = parts[0] if parts else ""
+    return word if text.startswith("'") else _expand(reading, word)
+
+
+def _expand(reading: _Reading, word: str) -> str | None:
+    unknown = False
+
+    def put(match: re.Match[str]) -> str:
+        nonlocal unknown
+        name, default = match[1] or match[2], match[3]
+        value = reading.values.get(name, None if default is None else default)
+        if value is None:
+            unknown = True
+            return ""
+        return value.strip('"')
+
+    expanded = _REFERENCE.sub(put, word)
+    return None if unknown or "$" in expanded else expanded
+
+
+def _words(reading: _Reading, line: str) -> list[str]:
+    """The words of a command line; a variable in it may hold several."""
+    words: list[str] = []
+    for word in shlex.split(line, comments=True):
+        match = _REFERENCE.fullmatch(word)
+        value = reading.values.get(match[1] or match[2]) if match else word
+        words += (value or "").split() if match else [word]
+    return words
+
+
+def _options(words: list[str]) -> Iterator[tuple[str, str]]:
+    for number, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name in ("--deselect", "--ignore", "-k"):
+            yield name, value if equals else words[number + 1] if number + 1 < len(words) else ""
+
+
+def _unreadable(where: str, why: str) -> GateError:
+    return GateError(
+        f"What JAX's suite wants to be run with cannot be read from {where}: {why}.",
+        hint="Give a checkout whose scripts are understood, or teach promotion/gates/device/shell_env.py this form.",
+    )

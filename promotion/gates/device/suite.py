@@ -1,0 +1,265 @@
+"""Where the tests come from: JAX's own suite in a checkout of one commit, or this project's smoke suite."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+import shutil
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ci_build.errors import InputError, ProcessError, RequestError
+from ci_build.model import Runner
+from promotion.bucket import sha256_of
+from promotion.gates.device.lease import Platform
+from promotion.gates.device.passes import Suite
+from promotion.gates.device.shell_env import read_script
+
+SMOKE = Path(__file__).parent.parent / "suites" / "smoke"
+SIZES_FILE = Path(__file__).with_name("sizes.toml")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_REMOTE = re.compile(r"(?:[a-z][a-z0-9+.-]*://|[\w.-]+@[\w.-]+:).+")
+_TAKEN = ("tests", "conftest.py", "pyproject.toml", "pytest.ini")
+"""What of a checkout the tests need. Not jax itself: it would be imported instead of the one that is tested."""
+_FETCH_SECONDS = 1800.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """Where a person says that JAX's tests are.
+
+    Attributes:
+        place: folder, or address of a git repository.
+        commit: 40 hexadecimal digits; empty takes a folder as it is.
+    """
+
+    place: str
+    commit: str = ""
+
+    @property
+    def remote(self) -> bool:
+        """Whether it has to be fetched."""
+        return _REMOTE.fullmatch(self.place) is not None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Size:
+    """How much of a suite is run; see sizes.toml."""
+
+    name: str
+    files: tuple[str, ...]
+    multi: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tests:
+    """A suite that is ready to run.
+
+    Attributes:
+        marked: it marks what needs several devices.
+        multi: those are to be run too.
+        choose: which tests of it; None takes all.
+        notes: what a person should know of it.
+    """
+
+    __test__ = False
+
+    suite: Suite
+    marked: bool
+    multi: bool
+    choose: Callable[[Sequence[str]], Sequence[str]] | None = None
+    notes: tuple[str, ...] = ()
+
+
+def parse_source(text: str) -> Source:
+    """Read `PATH`, `PATH@commit` or `URL@commit`.
+
+    Raises:
+        RequestError: an address without a commit: what was tested has to be known, and stay the same.
+    """
+    place, at, commit = text.rpartition("@")
+    pinned = bool(at) and _COMMIT.fullmatch(commit) is not None
+    source = Source(place=place, commit=commit) if pinned else Source(place=text)
+    if source.remote and not pinned:
+        hint = "Write it like URL@0123456789abcdef0123456789abcdef01234567."
+        raise RequestError(f"{text} names no commit.", hint=hint)
+    return source
+
+
+@functools.cache
+def sizes() -> Mapping[str, Size]:
+    """The sizes, smallest first."""
+    table = tomllib.loads(SIZES_FILE.read_text(encoding="utf-8"))
+    if table.pop("schema") != 1:
+        raise RequestError(f"{SIZES_FILE.name} has another schema.", hint="See its first lines.")
+    return {name: Size(name=name, files=tuple(row["files"]), multi=bool(row["multi"])) for name, row in table.items()}
+
+
+def smoke(listed: Sequence[str] = ()) -> Tests:
+    """The suite of this project; its commit is a digest of its files.
+
+    Args:
+        listed: files or tests to run; none is all.
+    """
+    files, notes = _files(SMOKE, Size(name="list", files=tuple(listed), multi=True)) if listed else (["."], ())
+    suite = Suite(root=SMOKE, files=tuple(files), env={}, commit=f"smoke-{_digest(SMOKE)[:16]}")
+    return Tests(suite=suite, marked=True, multi=True, choose=_choice(listed), notes=notes)
+
+
+def identify(source: Source | None, runner: Runner) -> str:
+    """Which suite that is: a commit, or a digest of what lies in a folder; None is the smoke suite.
+
+    Raises:
+        InputError: there is none, or it is another commit than asked for.
+    """
+    if source is None:
+        return smoke().suite.commit
+    return source.commit if source.remote else _place(source, runner)[1]
+
+
+def jax_tests(
+    source: Source, platform: Platform, work: Path, runner: Runner, *, size: str = "", listed: Sequence[str] = ()
+) -> Tests:
+    """JAX's own suite.
+
+    Args:
+        source: where it is.
+        platform: whose conditions it shall be run under.
+        work: an empty folder.
+        runner: for git.
+        size: one of `sizes`.
+        listed: files and tests to run instead.
+
+    Raises:
+        InputError: it cannot be had, or is another commit.
+        GateError: what it wants to be run with cannot be read.
+        RequestError: a size or list that makes no sense.
+    """
+    folder, commit = _had(source, work, runner)
+    script = read_script(folder, f"ci/run_pytest_{platform}.sh")
+    root = work / "suite"
+    root.mkdir()
+    for name in _TAKEN:
+        if (folder / name).is_dir():
+            shutil.copytree(folder / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+        elif (folder / name).is_file():
+            shutil.copy2(folder / name, root / name)
+    if not (root / "tests").is_dir():
+        raise InputError(f"{source.place} has no folder tests.", hint="Give a checkout of JAX.")
+    chosen = Size(name="list", files=tuple(listed), multi=True) if listed else _size(size)
+    files, notes = _files(root, chosen)
+    left_out = {*script.ignore}
+    suite = Suite(
+        root=root,
+        files=tuple(file for file in files if file not in left_out),
+        env=script.env,
+        deselect=(*script.deselect, *(f"{file}::" for file in script.ignore)),
+        commit=commit,
+    )
+    return Tests(
+        suite=suite,
+        marked=True,
+        multi=chosen.multi,
+        choose=_choice(listed),
+        notes=notes,
+    )
+
+
+def _size(name: str) -> Size:
+    if name not in sizes():
+        raise RequestError(f"There is no size {name!r}.", hint=f"There are {', '.join(sizes())}.")
+    return sizes()[name]
+
+
+def _choice(listed: Sequence[str]) -> Callable[[Sequence[str]], Sequence[str]] | None:
+    tests = frozenset(line for line in listed if "::" in line)
+    return functools.partial(_chosen, tests) if tests else None
+
+
+def _chosen(wanted: frozenset[str], there: Sequence[str]) -> list[str]:
+    """Tests that are listed, and all of those files of which none is."""
+    files = {test.partition("::")[0] for test in wanted}
+    return [test for test in there if test.partition("::")[0] not in files or test in wanted]
+
+
+def _files(root: Path, size: Size) -> tuple[list[str], tuple[str, ...]]:
+    names = list(dict.fromkeys(line.partition("::")[0] for line in size.files))
+    missing = [name for name in names if not (root / name).exists()]
+    if len(missing) * 2 > len(names) or not names:
+        text = f"The checkout has {len(names) - len(missing)} of the {len(names)} files of size {size.name}."
+        raise RequestError(text, hint="Mend promotion/gates/device/sizes.toml, or the list.")
+    note = f"The suite has no {', '.join(missing)}, which size {size.name} names."
+    return [name for name in names if name not in missing], (note,) if missing else ()
+
+
+def read_list(path: Path) -> tuple[str, ...]:
+    """A file with a file or a test on each line; RequestError when there is none in it."""
+    lines = tuple(_lines(path))
+    if not lines:
+        raise RequestError(f"{path} names no test.", hint="Write a file or a test on each line.")
+    return lines
+
+
+def _lines(path: Path) -> Iterator[str]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise RequestError(f"{path} cannot be read: {problem}.", hint="Give a list of tests.") from problem
+    for line in text.splitlines():
+        if word := line.partition("#")[0].strip():
+            yield word
+
+
+def _had(source: Source, work: Path, runner: Runner) -> tuple[Path, str]:
+    """The checkout and its commit."""
+    if source.remote:
+        return _fetched(source, work / "checkout", runner), source.commit
+    return _place(source, runner)
+
+
+def _place(source: Source, runner: Runner) -> tuple[Path, str]:
+    folder = Path(source.place)
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder.", hint="Give a checkout of JAX, or URL@commit.")
+    try:
+        commit = _git(runner, folder, "rev-parse", "HEAD")
+        changed = _git(runner, folder, "status", "--porcelain", "--untracked-files=all", "--", "ci", *_TAKEN)
+    except ProcessError as problem:
+        if source.commit:
+            text = f"{folder} is no git checkout, so that its commit is unknown."
+            raise InputError(text, hint="Leave @commit out, or clone it.") from problem
+        return folder, f"tree-{_digest(folder / 'tests')[:16]}"
+    if source.commit and (commit != source.commit or changed):
+        is_at = f"{commit} with changes" if changed else commit
+        raise InputError(f"{folder} is at {is_at}, not at {source.commit}.", hint="Check the commit out.")
+    return folder, f"{commit}+{_digest(folder / 'tests')[:8]}" if changed else commit
+
+
+def _fetched(source: Source, folder: Path, runner: Runner) -> Path:
+    folder.mkdir()
+    try:
+        runner.run(("git", "init", "--quiet", str(folder)))
+        _git(runner, folder, "fetch", "--quiet", "--depth=1", "--no-tags", "--", source.place, source.commit)
+        _git(runner, folder, "checkout", "--quiet", "--detach", "FETCH_HEAD")
+        found = _git(runner, folder, "rev-parse", "HEAD")
+    except ProcessError as problem:
+        raise InputError(f"{source.place} cannot be had: {problem.message}", hint="Try again.") from problem
+    if found != source.commit:
+        raise InputError(f"{source.place} gave {found}, not {source.commit}.", hint="Give another commit.")
+    return folder
+
+
+def _git(runner: Runner, folder: Path, *words: str) -> str:
+    return runner.run(("git", "-C", str(folder), *words), timeout=_FETCH_SECONDS).stdout.strip()
+
+
+def _digest(folder: Path) -> str:
+    """SHA-256 over the Python files and settings below a folder."""
+    sums = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.suffix in (".py", ".ini", ".toml"):
+            sums.update(f"{path.relative_to(folder)} {sha256_of(path)}\n".encode())
+    return sums.hexdigest()

@@ -1,0 +1,113 @@
+"""What the device gate is told, and the command that tells it the same again."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ci_build.model import Tier
+from promotion.bucket import sha256_of
+from promotion.gates.device.devices import Machine
+from promotion.gates.device.harness import MOST_RETRIES
+from promotion.gates.device.lease import Platform
+from promotion.gates.device.passes import Skip
+from promotion.gates.device.session import Limits
+from promotion.gates.device.shards import Shard
+from promotion.gates.device.suite import Source
+from promotion.signing import Signer
+
+LOCK = Path(__file__).parents[3] / "build" / "requirements-gate.lock"
+AUTO = 0
+"""Workers on a device: as many as it, the cores and the memory can bear."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Told:
+    """What the gate is told.
+
+    Attributes:
+        machine: what was found on this one.
+        environ: the environment as inherited, for masks and promises of Kubernetes.
+        family: as a person named it; empty where the platform has none.
+        source: where JAX's tests are; None takes the smoke suite.
+        size: of JAX's suite; empty with `listed` and with the smoke suite.
+        suite: which suite that is, see `suite.identify`.
+        listed: files and tests to run; such evidence is not kept.
+        shard: the part that this runner does; such evidence is kept as a part.
+        per_device: workers that share a device; AUTO: as many as it can bear.
+        workers: on a CPU; 0: as many as it can bear.
+        cpus: cores that may be used; None: all that are allotted.
+        python: version to test with; empty takes the first of the set that is on this machine.
+        rocm: root of the ROCm to load; None takes the one that the loader finds.
+        image: name and digest of the container's image, for evidence.
+        folder: keeps the run, so that one which was killed is gone on with; None keeps nothing.
+        skips: tests that are known not to work.
+        seconds: how long tests took before; None takes the last promoted set's.
+        bucket: as a person named it, for the command that runs a test again.
+        signer: signs a shard; evidence is signed by whoever keeps it.
+        on_progress: told how many tests have ended, and of how many.
+    """
+
+    platform: Platform
+    machine: Machine
+    environ: Mapping[str, str]
+    family: str = ""
+    source: Source | None = None
+    size: str = ""
+    suite: str = ""
+    listed: tuple[str, ...] = ()
+    shard: Shard | None = None
+    per_device: int = 1
+    workers: int = 0
+    cpus: int | None = None
+    python: str = ""
+    rocm: Path | None = None
+    image: str = ""
+    folder: Path | None = None
+    skips: tuple[Skip, ...] = ()
+    retries: int = MOST_RETRIES
+    limits: Limits = field(default_factory=Limits)
+    seconds: Mapping[str, float] | None = None
+    bucket: str = ""
+    signer: Signer | None = None
+    on_progress: Callable[[int, int], None] = lambda _done, _total: None
+
+    @property
+    def gate_name(self) -> str:
+        """What ran on a CPU, or a CUDA device, is the word of another gate."""
+        return "device" if self.platform is Platform.ROCM else f"device-{self.platform}"
+
+    @property
+    def tier(self) -> Tier:
+        """How strong its evidence is."""
+        return {Platform.ROCM: Tier.DEVICE, Platform.CPU: Tier.CPU, Platform.CUDA: Tier.CUDA}[self.platform]
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What evidence has to have in common to be compared, and joined."""
+        return {
+            "platform": self.platform.value,
+            "family": self.family,
+            "suite": self.suite,
+            "size": self.size,
+            "tools": sha256_of(LOCK)[:16],
+            "skips": json.dumps(sorted((skip.pattern, skip.entry) for skip in self.skips)),
+        }
+
+
+def reproduce(told: Told, staged: str, test: str) -> str:
+    """The one line that runs a single test again, on the same bytes and under the same conditions."""
+    source = f"{told.source.place}@{told.source.commit}".rstrip("@") if told.source else ""
+    options = {
+        "--platform": told.platform.value,
+        "--family": told.family,
+        "--jax-tests": source,
+        "--bucket": told.bucket,
+        "--python": told.python,
+        "--test": test,
+    }
+    words = [f"{name}={value}" for name, value in options.items() if value]
+    return shlex.join(["ci_build", "gate", "device", staged, *words])
