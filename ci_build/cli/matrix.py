@@ -9,9 +9,27 @@ from ci_build.cli.common import print_json
 from ci_build.model import Payload
 
 _DEFAULTS = options.defaults()
+_WHEN = ("presubmit", "postsubmit", "nightly", "weekly")
+"""The occasions of promotion/families.toml."""
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+class _BuildsUnlessNamed(click.Group):
+    """`matrix` alone is about builds."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] in self.commands:
+            return super().resolve_command(ctx, args)
+        return "builds", self.commands["builds"], args
+
+
+@click.group(cls=_BuildsUnlessNamed, context_settings={"ignore_unknown_options": True})
+def matrix() -> None:
+    """Print what a CI service has to do, as JSON: builds, unless `tests` is asked for."""
+
+
+@matrix.command(context_settings={"ignore_unknown_options": True})
 @click.option("--python-versions", metavar="X.Y,…", default=_DEFAULTS["build"]["python_versions"], show_default=True)
 @click.option("--jax-versions", metavar="X.Y.Z,…", default=_DEFAULTS["build"]["jax_version"], show_default=True)
 @click.option("--rocm-versions", metavar="X.Y.Z,…", required=True, help="Such as 7.10.0a20251120.")
@@ -19,7 +37,7 @@ _DEFAULTS = options.defaults()
 @click.option("--payload", type=click.Choice([p.value for p in Payload]), default=Payload.SOURCE.value)
 @click.option("--join-pythons", is_flag=True, help="One build for all Pythons of a set: its pjrt is built once.")
 @click.argument("more", nargs=-1, type=click.UNPROCESSED)
-def matrix(
+def builds(
     *,
     python_versions: str,
     jax_versions: str,
@@ -44,3 +62,28 @@ def matrix(
     )
     cells, excluded = make_matrix(axes, Payload(payload), more)
     print_json({"include": cells, "excluded": excluded})
+
+
+@matrix.command()
+@click.argument("wheel_set", metavar="SET")
+@click.option("--when", type=click.Choice(_WHEN), default=_WHEN[0], show_default=True, help="On what occasion.")
+@click.option("--python-versions", metavar="X.Y,…", default=_DEFAULTS["build"]["python_versions"], show_default=True)
+@click.option("--family", "families", multiple=True, metavar="NAME", help="Only this one, whatever the occasion.")
+@click.option("--jax-tests", default="", metavar="PATH|URL@COMMIT", help="JAX's own suite; without it the smoke suite.")
+@click.option("--seed", default="", metavar="TEXT", help="Varies which of several runners is drawn.")
+def tests(
+    *, wheel_set: str, when: str, python_versions: str, families: tuple[str, ...], jax_tests: str, seed: str
+) -> None:
+    """Print who tests SET where, with the exact command of each job (promotion/families.toml).
+
+    `include` is what a CI service takes as its matrix; families in `without_runner` have no machine, so that nothing
+    is promoted for them unless the policy says otherwise.
+    """
+    from ci_build.matrix import words
+    from promotion.families import When, job_matrix, load_families
+
+    made = job_matrix(
+        load_families(), when=When(when), wheel_set=wheel_set, pythons=words(python_versions), names=families,
+        jax_tests=jax_tests, seed=seed,
+    )  # fmt: skip
+    print_json({"include": made.jobs, "without_runner": made.without_runner})
