@@ -30,6 +30,8 @@ from ci_build.wheel.archive import WheelArchive
 STATE = "state.json"
 """File of the log folder: what was run where, and what failed; `shell` reads it."""
 _KEEP = 1 << 16
+_KILLED = 137
+"""Exit code of a container whose command was killed."""
 _FORMAT = 1
 
 LineSink = Callable[[str], None]
@@ -151,7 +153,10 @@ class Native:
 
     def _failure(self, command: BuildCommand, watch: _Watch, returncode: int, log: Path) -> tuple[str]:
         """What to tell when a build failed."""
-        why = watch.failure.summary() or f"exit code {returncode}; it ended with: {watch.last or 'nothing'}"
+        ended = f"exit code {returncode}; it ended with: {watch.last or 'nothing'}"
+        why = watch.failure.summary() or ended
+        if returncode == _KILLED:
+            why = f"it was killed, most likely for want of memory (see --container-memory); {ended}"
         again = f" `{self.again}` opens the same place with the command at hand." if self.again else ""
         return (f"The build of {command.project} failed: {why}. The whole log is {log}.{again}",)
 

@@ -1,0 +1,103 @@
+"""How quick the command line is: the dry run of the seed's command beside a bare Python, medians of one run.
+
+    python -m benchmarks.cli [--repeat N] [--json FILE] [--check]
+
+The cases take turns, so that whatever else the machine does slows all of them down alike; the ratio to a bare Python
+is what can be compared between machines. The dry run prints every command of the build, and asks no server anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks.measure import Cost, measure, note
+from benchmarks.repair import Goal, goal_line
+
+ROOT = Path(__file__).resolve().parents[1]
+CI_BUILD = ("python3", str(ROOT / "build" / "ci_build"))
+SEED = (
+    "--compiler=clang",
+    "--python-versions=3.12",
+    "--rocm-version=7.10.0a20251120",
+    "--therock-path=https://host.invalid/therock-dist-linux-gfx94X-dcgpu-7.10.0a20251120.tar.gz",
+)
+CASES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "python": ("python3 -c pass", ("python3", "-c", "pass")),
+    "help": ("ci_build --help", (*CI_BUILD, "--help")),
+    "seed": ("the seed's command, --dry-run", (*CI_BUILD, *SEED, "dist_wheels", "--dry-run")),
+    "published": ("published wheels, --dry-run", (*CI_BUILD, "dist_wheels", "--payload=published", "--dry-run")),
+}
+LIMIT = 0.6
+"""Seconds that the dry run of the seed's command may take."""
+
+
+def median(costs: Sequence[Cost]) -> Cost:
+    """The median of each figure by itself."""
+    return Cost(
+        wall=statistics.median(cost.wall for cost in costs),
+        cpu=statistics.median(cost.cpu for cost in costs),
+        peak_mib=statistics.median(cost.peak_mib for cost in costs),
+    )
+
+
+def goals(medians: Mapping[str, Cost]) -> list[Goal]:
+    """What has to be reached, and the ratios that say how."""
+    bare, seed = medians["python"], medians["seed"]
+    return [
+        Goal(what="the seed's command, --dry-run", value=seed.wall, unit=" s", limit=LIMIT, at_least=False),
+        Goal(what="  of CPU time", value=seed.cpu, unit=" s", limit=LIMIT, at_least=False),
+        Goal(what="  beside a bare Python", value=seed.wall / bare.wall, unit="x", limit=None, at_least=False),
+        Goal(what="  beside --help", value=seed.wall / medians["help"].wall, unit="x", limit=None, at_least=False),
+    ]
+
+
+def run(repeat: int) -> dict[str, Cost]:
+    """Every case so many times, in turn; the first turn, which fills caches, does not count."""
+    costs: dict[str, list[Cost]] = {key: [] for key in CASES}
+    with tempfile.TemporaryDirectory(prefix="cli-benchmark-") as name:
+        folder = Path(name)
+        for turn in range(repeat + 1):
+            for key, (_, argv) in CASES.items():
+                cost, text = measure(argv, folder=folder, log=folder / "log", environment=dict(os.environ))
+                if key == "seed" and "build/build.py build --wheels=jax-rocm-pjrt" not in text:
+                    raise SystemExit(f"the dry run does not show the build's command: {text[-1000:]}")
+                if turn:
+                    costs[key].append(cost)
+    return {key: median(found) for key, found in costs.items()}
+
+
+def table(medians: Mapping[str, Cost], reached: Sequence[Goal]) -> str:
+    """Both tables as text."""
+    lines = [f"{'median of each':34} {'wall s':>8} {'cpu s':>8} {'peak MiB':>9}"]
+    for key, cost in medians.items():
+        lines.append(f"{CASES[key][0]:34} {cost.wall:8.3f} {cost.cpu:8.3f} {cost.peak_mib:9.0f}")
+    return "\n".join((*lines, "", *map(goal_line, reached)))
+
+
+def main() -> int:
+    """Run the cases; returns 1 for `--check` and a missed goal."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeat", type=int, default=11, metavar="N", help="turns that count")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to a file as well")
+    parser.add_argument("--check", action="store_true", help="exit with 1 when a goal is missed")
+    options = parser.parse_args()
+    note(f"{len(CASES)} cases, {options.repeat} turns …")
+    medians = run(options.repeat)
+    reached = goals(medians)
+    print(table(medians, reached))
+    if options.json:
+        body = {"medians": {key: asdict(cost) for key, cost in medians.items()}, "goals": [asdict(g) for g in reached]}
+        options.json.write_text(json.dumps(body, indent=1))
+    return int(options.check and not all(goal.met for goal in reached))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
