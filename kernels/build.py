@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from ci_build.wheel.record import RecordEntry, format_record
 from kernels import machine, recipe, sources
 from kernels.checks import find_objects
 from kernels.graph import Forecast, Graph
-from kernels.modules import Catalog, Kind, load_catalog, processors
+from kernels.modules import Catalog, Kind, Module, load_catalog, processors
 from kernels.recipe import Native
 from kernels.steps import SRC, Step, library_step, unit_steps
 from kernels.store import KernelStore, Made
@@ -158,7 +158,21 @@ class KernelBuild:
                             target=found.target,
                         )
                     )
+                natives += self._tables(module, tree)
         return natives
+
+    def _tables(self, module: Module, tree: sources.SourceTree) -> Iterator[Native]:
+        """The tables that a launcher chooses from; they lie beside the code objects."""
+        for objects in module.objects:
+            for target in (name for name in self.wanted if objects.csv and name in objects.targets):
+                path = f"{objects.folder.replace('{target}', target)}/{objects.csv}"
+                yield Native(
+                    path=recipe.object_path(module.name, target, objects.csv, objects.sku),
+                    file=tree.folder / path,
+                    sha256=tree.files[path],
+                    module=module.name,
+                    target=target,
+                )
 
     def _make(
         self, graph: Graph, runner: LineRunner, progress: Progress, capacity: Capacity
@@ -255,6 +269,6 @@ def _time(seconds: float) -> str:
 def sizes(built: Built) -> str:
     """Libraries and code objects in one line."""
     libraries = [native for native in built.natives if not native.target]
-    codes = [native for native in built.natives if native.target]
+    codes = [native for native in built.natives if native.path.endswith(".co")]
     total = sum(native.file.stat().st_size for native in built.natives)
     return f"{len(libraries)} libraries, {len(codes)} code objects, {human(total)} unpacked"

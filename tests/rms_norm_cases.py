@@ -115,7 +115,7 @@ def cases(sizes: Sequence[int], *, held: int, rows: int = 3) -> Iterator[Case]:
             yield Case(dtype, rows, n, form, threads, blocks=2)
             if n % dtype.wide == 0:
                 yield Case(dtype, rows, n, "wide", 64 if n < 4096 else 1024, blocks=rows)
-                yield Case(dtype, rows, n, "narrow", 64 if n < 4096 else 1024, blocks=rows, shift=dtype.size)
+                yield Case(dtype, rows, n, "narrow", 64 if n < 4096 else 1024, blocks=rows + 1, shift=dtype.size)
 
 
 def numbers(seed: str, count: int, dtype: Dtype, scale: float = 1.0) -> list[float]:

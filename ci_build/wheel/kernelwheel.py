@@ -1,7 +1,8 @@
 """Wheels of kernel modules: code objects in folders by target, libraries that launch them, a manifest of all.
 
-Layout: `jax_aiter/_kernels/lib/lib<module>.so`, `jax_aiter/_kernels/hsa/<gfx>[/<variant>]/<module>/*.co`, and
-`jax_aiter/_kernels/manifest.json`, which gives the digest of each; `kernels/recipe.py` writes it.
+Layout: `jax_aiter/_kernels/lib/lib<module>.so`, `jax_aiter/_kernels/hsa/<gfx>[/<variant>]/<module>/*.co`, beside them
+the table that a launcher chooses from (`*.csv`), and `jax_aiter/_kernels/manifest.json` with the digest of each;
+`kernels/recipe.py` writes it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ci_build.wheel.record import RecordEntry
 MANIFEST = "jax_aiter/_kernels/manifest.json"
 _ROOT = "jax_aiter/_kernels"
 _SCHEMA = 1
-_OBJECT = re.compile(rf"{_ROOT}/hsa/(?P<gfx>gfx[0-9a-z-]+)/(?:[A-Z0-9]+/)?(?P<module>[a-z0-9_]+)/[^/]+\.co")
+_OBJECT = re.compile(rf"{_ROOT}/hsa/(?P<gfx>gfx[0-9a-z-]+)/(?:[A-Z0-9]+/)?(?P<module>[a-z0-9_]+)/[^/]+\.(co|csv)")
 _BUNDLED = "device-lib"
 
 
@@ -194,7 +195,8 @@ def _findings(
 def target_findings(manifest: KernelManifest, gfx: str) -> Iterator[Finding]:
     """Whether each module that promises a target has code for it."""
     for module in manifest.modules:
-        if gfx in module.targets and not module.objects.get(gfx) and module.kind in ("co-launcher", "portable"):
+        coded = any(path.endswith(".co") for path in module.objects.get(gfx, ()))
+        if gfx in module.targets and not coded and module.kind in ("co-launcher", "portable"):
             yield finding("target-missing", f"{module.name} has no code object for {gfx}.", member=module.library)
 
 

@@ -110,8 +110,8 @@ template <typename Number, u32 kCount>
 GPU_DEVICE void rms_norm_bwd_loop(const RmsNormBwdArgs& args) {
   const u64 first = u64{gpu_thread()} * kCount, step = u64{args.threads} * kCount;
   float* const dgamma = args.dgamma_partial + gpu_block() * args.n;
-  for (u64 column = first; column < args.n; column += step) {
-    for (u32 i = 0; i < kCount; ++i) dgamma[column + i] = 0;
+  for (u64 column = first; column < args.n && gpu_block() >= args.rows; column += step) {
+    for (u32 i = 0; i < kCount; ++i) dgamma[column + i] = 0;  // a block without rows
   }
   for (u64 row = gpu_block(); row < args.rows; row += args.partials) {
     const u64 row_at = row * args.n;
@@ -125,7 +125,10 @@ GPU_DEVICE void rms_norm_bwd_loop(const RmsNormBwdArgs& args) {
     for (u64 column = first; column < args.n; column += step) {
       const Pack<Number, kCount> dy = load<Number, kCount>(args.dy, row_at + column);
       const Pack<Number, kCount> x = load<Number, kCount>(args.x, row_at + column);
-      for (u32 i = 0; i < kCount; ++i) dgamma[column + i] += to_float(dy.at[i]) * (to_float(x.at[i]) * rstd);
+      for (u32 i = 0; i < kCount; ++i) {
+        const float before = row == gpu_block() ? 0 : dgamma[column + i];
+        dgamma[column + i] = before + to_float(dy.at[i]) * (to_float(x.at[i]) * rstd);
+      }
       store(args.dx, row_at + column, dx_of(dy, x, load<Number, kCount>(args.gamma, column), rstd, mean_dot));
     }
   }

@@ -16,6 +16,8 @@ import pytest
 from filelock import FileLock
 
 from tests import docker
+from tests.kernels_fake import building, trees
+from tests.kernels_fake.calls import FakeMachine
 
 CI_BUILD = [sys.executable, str(Path(__file__).resolve().parents[2] / "build" / "ci_build")]
 
@@ -78,3 +80,22 @@ def released(shared_folder: Path, work_cache: Path) -> Released:
     told = json.loads(outcome.read_text())
     assert told["returncode"] == 0, told["said"]
     return Released(folder, told["said"])
+
+
+@pytest.fixture(scope="session")
+def kernel_tree(work_cache: Path, shared_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> trees.KernelTree:
+    """Kernels built with the toolchain of the package index, laid out as in the wheel, and what stands in for a GPU."""
+    folder = shared_folder / "kernel-tree"
+    told = shared_folder / "kernel-tree.source"
+    with FileLock(f"{folder}.lock"):
+        if not told.is_file():
+            shutil.rmtree(folder, ignore_errors=True)
+            told.write_text(str(building.build(work_cache / "kernels", folder)))
+    source = Path(told.read_text())
+    return trees.KernelTree(folder / "lib", folder / "hsa", source, tmp_path_factory.mktemp("kernels"))
+
+
+@pytest.fixture(scope="session")
+def fake_machine(kernel_tree: trees.KernelTree) -> FakeMachine:
+    """GPUs that are not there, one HIP for the whole process."""
+    return trees.start(kernel_tree.lib.parent / "fake")

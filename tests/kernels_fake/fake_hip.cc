@@ -57,7 +57,7 @@ namespace {
 
 std::mutex lock;
 FakeDevice devices[8];
-int device_count = 2;
+int device_count = 8;
 int version = 70'051'831;
 Layout layout = kKnown;
 std::map<std::string, int> failing;

@@ -1,0 +1,124 @@
+"""Whatever the shape: the kernel that is chosen can do it; whatever the threads: each object is loaded once."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.kernels_fake import golden
+from tests.kernels_fake.calls import LAUNCH, LOAD, CallError, FakeMachine, Library
+from tests.kernels_fake.gemm_calls import BF16_GPUS, bf16_call, fp4_call, launched
+from tests.kernels_fake.trees import Gpu, KernelTree, find_device
+
+
+@pytest.fixture(autouse=True)
+def nothing_recorded(fake_machine: FakeMachine) -> None:
+    """Each test reads what it asked for itself."""
+    fake_machine.records()
+
+
+@settings(max_examples=300)
+@given(
+    m=st.integers(1, 5000),
+    n=st.integers(1, 100).flatmap(lambda tiles: st.sampled_from([tiles * 32, tiles * 64, tiles * 256])),
+    k=st.integers(1, 200).flatmap(lambda steps: st.sampled_from([steps * 32, steps * 64, steps * 256])),
+    splitk=st.integers(0, 70),
+    gpu=st.sampled_from(BF16_GPUS),
+)
+def test_every_bf16_kernel_that_is_chosen_fits(
+    kernel_tree: KernelTree, fake_machine: FakeMachine, m: int, n: int, k: int, splitk: int, gpu: Gpu
+) -> None:
+    args, results = bf16_call(m, n, k)
+    call = {"splitk": splitk, "kernel": ""}
+    table = {row.kernel: row for row in golden.rows(kernel_tree.source, gpu.processor, "gemm_bf16")}
+    library = kernel_tree.library("gemm_bf16")
+    try:
+        fake_machine.call(library, "JaxAiterGemmBf16", args, results, call, device=gpu.ordinal)
+    except CallError:
+        assert k % 64 or n % 64 or splitk > min(64, k // 64)
+        return
+    launch, _ = launched(fake_machine)
+    row = table[launch.kernel]
+    across, down, split = launch.grid
+    assert across * row.tile_n == n
+    assert (down - 1) * row.tile_m < m <= down * row.tile_m
+    assert k % 64 == 0
+    assert 1 <= split <= min(64, k // 64)
+    assert split == splitk or splitk == 0
+    # By itself it splits only to fill units that would idle.
+    assert splitk or split == 1 or across * down * split <= gpu.compute_units
+    units = gpu.compute_units
+    assert (row, split) == golden.best(
+        golden.bf16_options(list(table.values()), m, n, k, units, splitk), m, n, units
+    )  # fmt: skip
+
+
+@settings(max_examples=200)
+@given(
+    m=st.integers(1, 40).map(lambda groups: groups * 32),
+    n=st.integers(1, 100).map(lambda tiles: tiles * 64),
+    k=st.integers(1, 64).map(lambda steps: steps * 128),
+    splitk=st.sampled_from([0, 1, 2, 4, 8, 16]),
+    shuffled=st.booleans(),
+)
+def test_every_fp4_kernel_that_is_chosen_fits(
+    kernel_tree: KernelTree, fake_machine: FakeMachine, m: int, n: int, k: int, splitk: int, shuffled: bool
+) -> None:
+    args, results = fp4_call(m, n, k)
+    call = {"splitk": splitk, "kernel": "", "bpreshuffle": shuffled}
+    table = golden.rows(kernel_tree.source, "gfx950", "gemm_fp4")
+    library = kernel_tree.library("gemm_fp4")
+    try:
+        fake_machine.call(library, "JaxAiterGemmFp4", args, results, call, device=find_device("gfx950", 256))
+    except CallError:
+        assert not golden.fp4_options(table, n, k, splitk, shuffled=shuffled)
+        return
+    launch, _ = launched(fake_machine)
+    (row,) = (row for row in table if row.kernel == launch.kernel)
+    assert row.shuffled == shuffled
+    assert row.splits == (splitk > 1)
+    assert launch.grid[0] * row.tile_n == n
+    assert (launch.grid[1] - 1) * row.tile_m < m <= launch.grid[1] * row.tile_m
+    assert launch.grid[2] == max(1, splitk)
+    assert k % (256 * launch.grid[2]) == 0
+
+
+def test_eight_threads_on_two_devices_load_each_object_once(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
+    library: Library = kernel_tree.fresh("gemm_bf16")
+    devices = [find_device("gfx942", 304), find_device("gfx950", 256)]
+    shapes = [(m, n, 1024) for m in (16, 48, 64, 96, 4096) for n in (64, 640, 8192)]
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for at, (m, n, k) in enumerate(shapes * 4):
+                args, results = bf16_call(m, n, k)
+                call = {"splitk": 0, "kernel": ""}
+                fake_machine.call(
+                    library, "JaxAiterGemmBf16", args, results, call, device=devices[(at + number) % 2]
+                )  # fmt: skip
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    records = fake_machine.records()
+    launches = [record for record in records if record.what == LAUNCH]
+    loads = [(record.device, record.sha256) for record in records if record.what == LOAD]
+    assert len(launches) == 8 * 4 * len(shapes)
+    assert len(set(loads)) == len(loads), "an object was loaded twice on a device"
+    assert {(launch.device, launch.sha256) for launch in launches} == set(loads)
+    for gpu in ("gfx942", "gfx950"):
+        own = {golden.digest(row.path) for row in golden.rows(kernel_tree.source, gpu, "gemm_bf16")}
+        used = {sha256 for device, sha256 in loads if device == devices[gpu == "gfx950"]}
+        assert used
+        assert used <= own
+    assert {record.capture_mode for record in records if record.what == LOAD} == {2}, "loaded under stream capture"
+    assert {record.capture_mode for record in launches} == {1}, "the thread's capture mode was not restored"

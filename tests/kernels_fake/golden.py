@@ -1,0 +1,138 @@
+"""What handlers have to do, derived from AITER's files alone: tables, metadata of code objects, host code."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgpack
+from elftools.elf.elffile import ELFFile
+from elftools.elf.segments import NoteSegment
+
+CSV = {
+    "gemm_bf16": "bf16gemm/bf16gemm_outf32.csv",
+    "gemm_i8": "i8gemm/i8gemm_bf16_perTokenI8.csv",
+    "gemm_fp4": "f4gemm/f4gemm_bf16_per1x32Fp4.csv",
+}
+
+
+@cache
+def metadata(path: Path) -> Mapping[str, Any]:
+    """The one kernel of a code object, as its AMDGPU metadata describes it."""
+    with path.open("rb") as file:
+        for segment in ELFFile(file).iter_segments("PT_NOTE"):
+            assert isinstance(segment, NoteSegment)
+            for note in segment.iter_notes():
+                if note["n_name"] == "AMDGPU":
+                    start, size = note["n_offset"] + 12 + 8, note["n_descsz"]
+                    file.seek(start)
+                    (kernel,) = msgpack.unpackb(file.read(size), strict_map_key=False)["amdhsa.kernels"]
+                    return dict(kernel)
+    raise AssertionError(f"{path} has no metadata")
+
+
+@cache
+def digest(path: Path) -> str:
+    """Of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One kernel of a table."""
+
+    kernel: str
+    path: Path
+    tile_m: int
+    tile_n: int
+    splits: bool
+    shuffled: bool
+
+
+@cache
+def rows(hsa: Path, gfx: str, module: str) -> tuple[Row, ...]:
+    """The kernels of a module for a target, in the order of AITER's table."""
+    path = hsa / gfx / CSV[module]
+    with path.open(newline="", encoding="utf-8") as file:
+        found = [{key.lower(): value for key, value in line.items()} for line in csv.DictReader(file)]
+    return tuple(
+        Row(
+            kernel=line["knl_name"],
+            path=path.parent / (line.get("knl_file") or line["co_name"]),
+            tile_m=int(line.get("tilem") or line["tile_m"]),
+            tile_n=int(line.get("tilen") or line["tile_n"]),
+            splits=line.get("splitk", "1") == "1",
+            shuffled=line.get("bpreshuffle", "0") == "1",
+        )
+        for line in found
+    )
+
+
+def ceil(a: int, b: int) -> int:
+    """a / b, rounded up."""
+    return -(-a // b)
+
+
+def best(options: Sequence[tuple[Row, int]], m: int, n: int, units: int) -> tuple[Row, int]:
+    """The row and split with the fewest rounds; then the least padding, idle units, most work for each byte."""
+
+    def key(option: tuple[Row, int]) -> tuple[int, int, int, float, int]:
+        row, split = option
+        blocks = ceil(m, row.tile_m) * (n // row.tile_n) * split
+        rounds = ceil(blocks, units)
+        efficiency = row.tile_m * row.tile_n / (row.tile_m + row.tile_n)
+        return rounds, -m % row.tile_m, rounds * units - blocks, -efficiency, split
+
+    return min(options, key=key)  # the first of those that tie
+
+
+def bf16_options(table: Sequence[Row], m: int, n: int, k: int, units: int, splitk: int) -> list[tuple[Row, int]]:
+    """First generation: any kernel splits, by itself to fill units, at most 64 and no part of k empty."""
+    found = []
+    for row in table:
+        if n % row.tile_n or k % 64 or splitk > min(64, k // 64):
+            continue
+        blocks = ceil(m, row.tile_m) * (n // row.tile_n)
+        fill = min(units // blocks, 64, k // 64) if blocks < units else 1
+        found.append((row, splitk or max(1, fill)))
+    return found
+
+
+def i8_options(table: Sequence[Row], n: int, k: int, splitk: int) -> list[tuple[Row, int]]:
+    """No split unless told; then parts of multiples of 128, none empty."""
+    split = splitk or 1
+    part = ceil(ceil(k, split), 128) * 128
+    if k % 128 or split > 16 or ceil(k, part) != split:
+        return []
+    return [(row, split) for row in table if n % row.tile_n == 0 and (split == 1 or row.splits)]
+
+
+def fp4_options(table: Sequence[Row], n: int, k: int, splitk: int, *, shuffled: bool) -> list[tuple[Row, int]]:
+    """Kernels that split if told, else the others."""
+    split = splitk or 1
+    if k % (256 * split):
+        return []
+    return [
+        (row, split) for row in table if row.shuffled == shuffled and n % row.tile_n == 0 and row.splits == (split > 1)
+    ]
+
+
+def packed(path: Path, values: Mapping[str, int | float]) -> bytes:
+    """Arguments of a code object's kernel: named values at the metadata's offsets, zero everywhere else."""
+    kernel = metadata(path)
+    data = bytearray(kernel[".kernarg_segment_size"])
+    left = dict(values)
+    for argument in kernel[".args"]:
+        name = argument.get(".name", "")
+        if name in left:
+            value = left.pop(name)
+            kind = "f" if isinstance(value, float) else {8: "Q", 4: "I"}[argument[".size"]]
+            struct.pack_into("<" + kind, data, argument[".offset"], value)
+    assert not left, f"{path.name} has no arguments {', '.join(left)}"
+    return bytes(data)
