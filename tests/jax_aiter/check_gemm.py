@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 from jax_aiter import NotDifferentiableError, flatmm_fp8, gemm_fp4, gemm_fp8, gemm_i8, layouts
@@ -73,6 +73,7 @@ def check_shards_give_what_the_whole_gives() -> None:
     compare(jax.jit(found)(a, b, bias), wanted(a, b, bias))
 
 
+@settings(max_examples=6)
 @given(st.integers(1, 3), st.integers(1, 3), st.sampled_from([(32, 16), (16, 16), (16, 32)]))
 def check_a_weight_is_reordered_as_aiter_does(rows: int, columns: int, layout: tuple[int, int]) -> None:
     tile, depth = layout
@@ -90,6 +91,7 @@ def check_a_weight_is_reordered_as_aiter_does(rows: int, columns: int, layout: t
     np.testing.assert_array_equal(np.asarray(back), weight)
 
 
+@settings(max_examples=6)
 @given(st.integers(1, 300), st.integers(1, 20))
 def check_scales_are_padded_and_come_back(rows: int, columns: int) -> None:
     scale = jnp.asarray(np.random.default_rng(0).integers(0, 256, (rows, columns), np.uint8))
@@ -114,6 +116,7 @@ def quantised_i8(m: int, n: int, k: int) -> tuple[Any, ...]:
     return a, b, abs(made(2, (m, 1))), abs(made(3, (1, n))), made(4, (n,))
 
 
+@settings(max_examples=6)
 @given(st.integers(1, 20), st.integers(1, 3), st.integers(1, 3))
 def check_int8_is_right_for_any_shape(m: int, n: int, k: int) -> None:
     a, b, a_scale, b_scale, bias = quantised_i8(m, 32 * n, 32 * k)

@@ -60,19 +60,19 @@ def calls(text: str) -> list[tuple[str, list[str], list[str], dict[str, str]]]:
 
 CASES = {
     "gemm": ("gfx942", gemm, (A, B), [(
-        "jax_aiter_gemm_bf16", ["16x128xbf16", "256x128xbf16", "0xf32"], ["16x256xbf16", "1024xui32"],
+        "jax_aiter_gemm_bf16", ["16x128xbf16", "256x128xbf16", "0xf32"], ["16x256xf32", "1024xui32"],
         {"splitk": "0 : i32", "kernel": '""'})]),
     "gemm with bias": ("gfx950", lambda a, b, c: gemm(a, b, bias=c, out_dtype=F32), (A, B, S((256,), F32)), [(
-        "jax_aiter_gemm_bf16", ["16x128xbf16", "256x128xbf16", "256xf32"], ["16x256xf32", "1024xui32"],
+        "jax_aiter_gemm_bf16", ["16x128xbf16", "256x128xbf16", "0xf32"], ["16x256xf32", "1024xui32"],
         {"splitk": "0 : i32", "kernel": '""'})]),
     "gemm_i8": ("gfx942", gemm_i8, INT8, [(
         "jax_aiter_gemm_i8", ["4x128xi8", "256x128xi8", "4x1xf32", "1x256xf32", "256xf32"], ["4x256xbf16"],
         {"splitk": "0 : i32", "kernel": '""'})]),
     "gemm_fp8_mi350": ("gfx950", gemm_fp8_mi350, FP8, [(
-        "jax_aiter_gemm_fp8_mi350", ["16x512xf8E4M3FN", "256x512xf8E4M3FN", "4x16xf32", "2x4xf32"], ["16x256xbf16"],
+        "jax_aiter_gemm_fp8_mi350", ["16x512xf8E4M3FN", "256x512xf8E4M3FN", "4x16xf32", "4x2xf32"], ["16x256xbf16"],
         {})]),
     "gemm_fp4": ("gfx950", gemm_fp4, (S((4, 128), U8), S((256, 128), U8), S((4, 8), U8), S((256, 8), U8)), [(
-        "jax_aiter_gemm_fp4", ["4x128xui8", "256x128xui8", "256x8xui8", "256x8xui8"], ["4x256xbf16"],
+        "jax_aiter_gemm_fp4", ["32x128xui8", "256x128xui8", "256x8xui8", "256x8xui8"], ["32x256xbf16"],
         {"splitk": "0 : i32", "kernel": '""', "bpreshuffle": "true"})]),
     "flatmm_fp8": ("gfx942", flatmm_fp8, FP8, [(
         "jax_aiter_flatmm_fp8", ["16x512xf8E4M3FNUZ", "256x512xf8E4M3FNUZ", "4x16xf32", "4x2xf32"], ["16x256xf16"],
@@ -110,9 +110,9 @@ def check_gradients_of_products_are_products(monkeypatch: pytest.MonkeyPatch) ->
     found = calls(lowered(jax.value_and_grad(total(gemm), (0, 1)), *shapes))
     # da = dout @ b and db = dout.T @ a, each as a product with a transposed right factor.
     assert [(call[1][:2], call[2][0]) for call in found] == [
-        (["64x128xbf16", "256x128xbf16"], "64x256xbf16"),
-        (["64x256xbf16", "128x256xbf16"], "64x128xbf16"),
-        (["256x64xbf16", "128x64xbf16"], "256x128xbf16"),
+        (["64x128xbf16", "256x128xbf16"], "64x256xf32"),
+        (["64x256xbf16", "128x256xbf16"], "64x128xf32"),
+        (["256x64xbf16", "128x64xbf16"], "256x128xf32"),
     ]
 
 

@@ -87,6 +87,31 @@ def rowwise(
     return result
 
 
+def contract(subscripts: str, a: Array, b: Array, wide: Any) -> Array:
+    """jnp.einsum of two arrays of one dtype, summed in a wider one.
+
+    The CPU of some versions of XLA has no product of halves that is wider; there both are widened first, which is
+    exact. Elsewhere halves stay halves, for the sake of matrix units.
+
+    Args:
+        subscripts: of jnp.einsum.
+        a, b: the arrays.
+        wide: dtype of sums and of the result.
+    """
+    if a.dtype == wide:
+        full: Array = jax.numpy.einsum(subscripts, a, b, precision=jax.lax.Precision.HIGHEST)
+        return full
+
+    def widened(a: Array, b: Array) -> Array:
+        return contract(subscripts, a.astype(wide), b.astype(wide), wide)
+
+    def halves(a: Array, b: Array) -> Array:
+        return jax.numpy.einsum(subscripts, a, b, preferred_element_type=wide)
+
+    product: Array = jax.lax.platform_dependent(a, b, cpu=widened, default=halves)
+    return product
+
+
 def together(*arrays: Any) -> tuple[Any, ...]:
     """The same arrays, all varying over the same axes of a shard_map, so that gradients are summed over the others.
 

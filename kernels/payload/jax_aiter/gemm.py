@@ -15,7 +15,7 @@ from jax import Array
 
 from jax_aiter import _check
 from jax_aiter._choice import Choice, choose
-from jax_aiter._native import dispatch, empty, ffi, int32, rowwise, together
+from jax_aiter._native import contract, dispatch, empty, ffi, int32, rowwise, together
 from jax_aiter._table import AITER, GEMM_BF16
 
 __all__ = ["gemm"]
@@ -83,17 +83,18 @@ def _lowered(a: Array, b: Array, bias: Array | None, out: Any, choice: Choice) -
         wide = jnp.promote_types(jnp.promote_types(a.dtype, b.dtype), jnp.float32)
         if a.dtype != b.dtype:
             a, b = a.astype(wide), b.astype(wide)
-        precision = jax.lax.Precision.HIGHEST if a.dtype in (jnp.float32, jnp.float64) else None
-        total = jnp.einsum("mk,nk->mn", a, b, precision=precision, preferred_element_type=wide)
+        total = contract("mk,nk->mn", a, b, wide)
         return (total + bias if bias.size else total).astype(out)
 
     def call(rows: int) -> Any:
-        results = [((rows, b.shape[0]), out), ((_SEMAPHORE,), jnp.uint32)]
+        results = [((rows, b.shape[0]), jnp.float32), ((_SEMAPHORE,), jnp.uint32)]
         inner = ffi(GEMM_BF16, results, splitk=int32(0), kernel="")
-        return lambda *operands: inner(*operands)[:1]
+        return lambda a, b: inner(a, b, empty(jnp.float32))[:1]
 
     def kernel(a: Array, b: Array, bias: Array) -> Array:
-        return rowwise(call, (True, False, False))(a, b, bias)[0]
+        # Not every generation of these kernels adds a bias or writes bfloat16; XLA fuses both into one pass.
+        total = rowwise(call, (True, False))(a, b)[0]
+        return (total + bias if bias.size else total).astype(out)
 
     result: Array = dispatch(choice, kernel, reference, a, b, empty(jnp.float32) if bias is None else bias)
     return result

@@ -22,6 +22,8 @@ LAYOUT = (16, 16)
 """That the kernels read `b` in, for jax_aiter.layouts.shuffle_weight."""
 
 _BLOCK = 32
+_ROWS = 32
+"""The kernels write whole groups of so many rows."""
 _VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """What the eight magnitudes of e2m1 mean (OCP Microscaling Formats, 5.3.3); the fourth bit is the sign."""
 _BIAS = 127
@@ -111,9 +113,11 @@ def _lowered(choice: Choice, shuffled: bool, *operands: Array) -> Array:
     def kernel(a: Array, b: Array, a_scale: Array, b_scale: Array) -> Array:
         if not shuffled:
             b, a_scale, b_scale = shuffle_weight(b, LAYOUT), shuffle_scale(a_scale), shuffle_scale(b_scale)
-        result = ((a.shape[0], b.shape[0]), jnp.bfloat16)
+        rows = a.shape[0]
+        whole = jnp.pad(a, ((0, -rows % _ROWS), (0, 0)))
+        result = ((whole.shape[0], b.shape[0]), jnp.bfloat16)
         call = ffi(GEMM_FP4, [result], splitk=int32(0), kernel="", bpreshuffle=True)
-        return call(a, b, a_scale, b_scale)[0]
+        return call(whole, b, a_scale, b_scale)[0][:rows]
 
     result: Array = dispatch(choice, kernel, reference, *operands)
     return result

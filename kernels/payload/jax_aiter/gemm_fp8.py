@@ -62,8 +62,10 @@ def _lowered(choice: Choice, shuffled: bool, *operands: Array) -> Array:
 
     def kernel(xq: Array, wq: Array, x_scale: Array, w_scale: Array) -> Array:
         weight = wq if shuffled else shuffle_weight(wq, LAYOUT)
-        # The kernels read the scales of weights by rows of N.
-        return ffi(GEMM_FP8_MI350, [((xq.shape[0], wq.shape[0]), jnp.bfloat16)])(xq, weight, x_scale, w_scale.T)[0]
+        # The kernels walk through the scales of weights along K, so that those of one block of N lie side by side;
+        # the handler only looks at how many there are in each direction.
+        scales = w_scale.T.reshape(w_scale.shape)
+        return ffi(GEMM_FP8_MI350, [((xq.shape[0], wq.shape[0]), jnp.bfloat16)])(xq, weight, x_scale, scales)[0]
 
     result: Array = dispatch(choice, kernel, reference, *operands)
     return result

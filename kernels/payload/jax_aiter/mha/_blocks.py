@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jax_aiter._native import vary, varying
+from jax_aiter._native import contract, vary, varying
 from jax_aiter.mha._dropout import kept
 from jax_aiter.mha._rows import Rows
 
@@ -117,7 +117,7 @@ def forward(config: Config, whole: Sequence) -> tuple[Array, Array]:
             total = total * shrink + jnp.sum(p, axis=-1)
             dropped = p if block.factor is None else p * block.factor
             v = _cut(sequence.v, place, config.keys)
-            more = _einsum("hgqk,khd->hgqd", dropped.astype(v.dtype), v, wide)
+            more = contract("hgqk,khd->hgqd", dropped.astype(v.dtype), v, wide)
             return higher, total, out * shrink[..., None] + more
 
         shape = (heads, group, config.queries)
@@ -189,15 +189,15 @@ def backward(config: Config, whole: Sequence, lse: Array, out: Array, dout: Arra
             block = _block(config, sequence, q, rows, index, place)
             p = jnp.exp(block.scores - high)
             k, v = _cut(sequence.k, place, config.keys), _cut(sequence.v, place, config.keys)
-            dp = _einsum("qhgd,khd->hgqk", do, v, wide)
+            dp = contract("qhgd,khd->hgqk", do, v, wide)
             dropped = p if block.factor is None else p * block.factor
             ds = p * ((dp if block.factor is None else dp * block.factor) - dot)
             narrow = ds.astype(q.dtype)
             at = place * config.keys
             return Gradients(
-                q=sums.q + _einsum("hgqk,khd->qhgd", narrow, k, wide) * config.scale,
-                k=_add(sums.k, _einsum("hgqk,qhgd->khd", narrow, q, wide) * config.scale, at),
-                v=_add(sums.v, _einsum("hgqk,qhgd->khd", dropped.astype(v.dtype), do, wide), at),
+                q=sums.q + contract("hgqk,khd->qhgd", narrow, k, wide) * config.scale,
+                k=_add(sums.k, contract("hgqk,qhgd->khd", narrow, q, wide) * config.scale, at),
+                v=_add(sums.v, contract("hgqk,qhgd->khd", dropped.astype(v.dtype), do, wide), at),
                 bias=None if sums.bias is None else _add(sums.bias, ds.sum((0, 1)), index * config.queries, at),
                 slopes=None if sums.slopes is None else sums.slopes - (ds * block.distance).sum((2, 3)),
             )
@@ -222,7 +222,7 @@ def _block(config: Config, sequence: Sequence, q: Array, rows: Rows, index: Arra
     wide = _wide(q)
     column = place * config.keys + jnp.arange(config.keys, dtype=jnp.int32)
     k = _cut(sequence.k, place, config.keys)
-    scores = _einsum("qhgd,khd->hgqk", q, k, wide) * config.scale
+    scores = contract("qhgd,khd->hgqk", q, k, wide) * config.scale
     if sequence.bias is not None:
         places = (index * config.queries, place * config.keys)
         scores += jax.lax.dynamic_slice(sequence.bias, places, (config.queries, config.keys)).astype(wide)
@@ -261,12 +261,6 @@ def _add(array: Array, part: Array, *places: Array) -> Array:
     before = jax.lax.dynamic_slice(array, where, part.shape)
     sums: Array = jax.lax.dynamic_update_slice(array, before + part, where)
     return sums
-
-
-def _einsum(subscripts: str, a: Array, b: Array, wide: Any) -> Array:
-    precision = jax.lax.Precision.HIGHEST if a.dtype == wide else None
-    product: Array = jnp.einsum(subscripts, a, b, precision=precision, preferred_element_type=wide)
-    return product
 
 
 def _wide(array: Array) -> Any:
