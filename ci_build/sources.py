@@ -80,17 +80,9 @@ def identify(
             jax_commit=jax_commit,
             xla_commit=xla_commit,
             epoch=times.get("jax", pins.epoch if pins else _ZIP_BEGINS),
-            own_commit=_own_commit(own, own_digest, runner),
+            own_commit=folder_commit(own, runner, digest=own_digest)[0],
         ),
     )
-
-
-def _own_commit(own: Path, own_digest: Callable[[], str], runner: Runs) -> str:
-    try:
-        return folder_commit(own, runner, digest=own_digest)[0]
-    except ProcessError:
-        # Without git this program still knows what it is made of.
-        return f"tree-{own_digest()[:16]}"
 
 
 def folder_commit(folder: Path, runner: Runs, *, digest: Callable[[], str] | None = None) -> tuple[str, int]:
@@ -103,8 +95,12 @@ def folder_commit(folder: Path, runner: Runs, *, digest: Callable[[], str] | Non
         Its commit, `<commit>-dirty.<digest>` where files differ from it, `tree-<digest>` where it is not the root of
         a git repository.
     """
-    root = runner.run(gitsource.root_command(str(folder)), check=False)
-    if root.returncode or Path(root.stdout.strip()).resolve() != folder.resolve():
+    try:
+        root = runner.run(gitsource.root_command(str(folder)), check=False)
+        known = root.returncode == 0 and Path(root.stdout.strip()).resolve() == folder.resolve()
+    except ProcessError:
+        known = False  # without git a folder is what is in it
+    if not known:
         made = tree_digest(folder) if digest is None else digest()
         return f"tree-{made[:16]}", _ZIP_BEGINS
     commit = runner.run(gitsource.commit_command(str(folder))).stdout.strip()
