@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import export
 from jax.sharding import PartitionSpec as P
@@ -212,7 +213,35 @@ def check_handlers_are_called_with_what_they_expect(monkeypatch: pytest.MonkeyPa
         compare(found, wanted, 1e-5 if jax.tree.leaves(found)[0].dtype == F32 else None)
 
 
+def numbers(seed: int, part: Any) -> Any:
+    """Values of any shape and dtype; scales are positive, and nothing is NaN."""
+    rng = np.random.default_rng(seed)
+    if part.dtype == U8:
+        # Packed e2m1, all of whose values are numbers, or powers of two near one.
+        low, high = (120, 135) if part.shape[1] <= 8 else (0, 256)
+        return jnp.asarray(rng.integers(low, high, part.shape, np.uint8))
+    if part.dtype == I8:
+        return jnp.asarray(rng.integers(-128, 128, part.shape, np.int8))
+    values = made(seed, part.shape)
+    return (abs(values) + 0.1 if part.dtype == F32 else values).astype(part.dtype)
+
+
+@pytest.mark.parametrize("name", ["gemm_i8", "gemm_fp8_mi350", "flatmm_fp8", "gemm_fp4"])
+def check_what_is_quantised_reaches_handlers_in_aiters_layout(
+    name: str, on_cpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gfx, function, shapes, _ = CASES[name]
+    arguments = [numbers(seed, part) for seed, part in enumerate(shapes)]
+    monkeypatch.setenv("JAX_AITER_TARGET", gfx)
+    assert "custom_call @jax_aiter" in lowered(function, *arguments, platform="cpu")
+    found = jax.jit(function)(*arguments)
+    monkeypatch.setenv("JAX_AITER_BACKEND", "xla")
+    jax.clear_caches()
+    compare(found, jax.jit(function)(*arguments), 4e-3 if found.dtype == BF16 else 5e-4)
+
+
 @pytest.mark.usefixtures("on_cpu")
 def check_an_error_of_a_handler_is_an_exception() -> None:
-    with pytest.raises(Exception, match="not here"):
-        jax.block_until_ready(jax.jit(gemm_i8)(*(jnp.ones(part.shape, part.dtype) for part in INT8)))
+    shapes = (S((13, 128), I8), INT8[1], S((13, 1), F32), *INT8[3:])
+    with pytest.raises(Exception, match="thirteen rows are too many"):
+        jax.block_until_ready(jax.jit(gemm_i8)(*(jnp.ones(part.shape, part.dtype) for part in shapes)))

@@ -169,10 +169,125 @@ XLA_FFI_Error* JaxAiterGemmBf16(XLA_FFI_CallFrame* frame) {
   return NULL;
 }
 
-XLA_FFI_Error* JaxAiterGemmI8(XLA_FFI_CallFrame* frame) { return answered(frame) ? NULL : refuse(frame, "not here"); }
-XLA_FFI_Error* JaxAiterGemmFp8Mi350(XLA_FFI_CallFrame* frame) { return JaxAiterGemmI8(frame); }
-XLA_FFI_Error* JaxAiterGemmFp4(XLA_FFI_CallFrame* frame) { return JaxAiterGemmI8(frame); }
-XLA_FFI_Error* JaxAiterFlatmmFp8(XLA_FFI_CallFrame* frame) { return JaxAiterGemmI8(frame); }
+// Where AITER keeps element (row, byte) of a weight of `width` bytes a row: tiles of `tile` rows and 16 * `pieces`
+// bytes, in a tile the pieces of 16 bytes one after the other, and in a piece the rows.
+static int64_t tiled(int64_t row, int64_t byte, int64_t width, int64_t tile, int64_t pieces) {
+  int64_t block = (row / tile) * (width / (16 * pieces)) + byte / (16 * pieces);
+  return block * tile * 16 * pieces + (byte / 16 % pieces) * tile * 16 + (row % tile) * 16 + byte % 16;
+}
+
+XLA_FFI_Error* JaxAiterGemmI8(XLA_FFI_CallFrame* frame) {
+  if (answered(frame)) return NULL;
+  if (frame->args.size != 5 || frame->rets.size != 1 || frame->attrs.size != 2) return refuse(frame, "counts");
+  int64_t m = arg(frame, 0)->dims[0], k = arg(frame, 0)->dims[1], n = arg(frame, 1)->dims[0];
+  if (m == 13) return refuse(frame, "thirteen rows are too many");
+  if (!shaped(arg(frame, 0), XLA_FFI_DataType_S8, 2, m, k) || !shaped(arg(frame, 1), XLA_FFI_DataType_S8, 2, n, k) ||
+      !shaped(arg(frame, 2), XLA_FFI_DataType_F32, 2, m, 1) || !shaped(arg(frame, 3), XLA_FFI_DataType_F32, 2, 1, n) ||
+      !shaped(arg(frame, 4), XLA_FFI_DataType_F32, 1, n, 0) ||
+      !shaped(ret(frame, 0), XLA_FFI_DataType_BF16, 2, m, n))
+    return refuse(frame, "gemm_i8 is called in another way");
+  const int8_t *a = arg(frame, 0)->data, *b = arg(frame, 1)->data;
+  const float *sa = arg(frame, 2)->data, *sb = arg(frame, 3)->data, *bias = arg(frame, 4)->data;
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t j = 0; j < n; ++j) {
+      int64_t sum = 0;
+      for (int64_t l = 0; l < k; ++l) sum += a[i * k + l] * b[tiled(j, l, k, 32, 2)];
+      ((uint16_t*)ret(frame, 0)->data)[i * n + j] = narrowed((float)sum * sa[i] * sb[j] + bias[j]);
+    }
+  return NULL;
+}
+
+// e4m3 with this bias; `finite` is the kind without infinities and negative zero (fnuz).
+static double e4m3(uint8_t bits, int bias, int finite) {
+  int exponent = bits >> 3 & 15, mantissa = bits & 7;
+  if (finite ? bits == 0x80 : (bits & 0x7F) == 0x7F) return NAN;
+  double value = exponent ? ldexp(8 + mantissa, exponent - bias - 3) : ldexp(mantissa, 1 - bias - 3);
+  return bits & 0x80 ? -value : value;
+}
+
+XLA_FFI_Error* JaxAiterGemmFp8Mi350(XLA_FFI_CallFrame* frame) {
+  if (answered(frame)) return NULL;
+  if (frame->args.size != 4 || frame->rets.size != 1 || frame->attrs.size != 0) return refuse(frame, "counts");
+  int64_t m = arg(frame, 0)->dims[0], k = arg(frame, 0)->dims[1], n = arg(frame, 1)->dims[0];
+  if (!shaped(arg(frame, 0), XLA_FFI_DataType_F8E4M3FN, 2, m, k) ||
+      !shaped(arg(frame, 1), XLA_FFI_DataType_F8E4M3FN, 2, n, k) ||
+      !shaped(arg(frame, 2), XLA_FFI_DataType_F32, 2, k / 128, m) || arg(frame, 3)->rank != 2 ||
+      !shaped(ret(frame, 0), XLA_FFI_DataType_BF16, 2, m, n))
+    return refuse(frame, "gemm_fp8_mi350 is called in another way");
+  const uint8_t *x = arg(frame, 0)->data, *w = arg(frame, 1)->data;
+  const float *sx = arg(frame, 2)->data, *sw = arg(frame, 3)->data;
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t j = 0; j < n; ++j) {
+      double sum = 0;
+      // The code of f8_block_scale_mi350_x32 steps through the scales of weights by 4 bytes for each 128 of K.
+      for (int64_t l = 0; l < k; ++l)
+        sum += e4m3(x[i * k + l], 7, 0) * e4m3(w[tiled(j, l, k, 16, 2)], 7, 0) * sx[l / 128 * m + i] *
+               sw[j / 128 * (k / 128) + l / 128];
+      ((uint16_t*)ret(frame, 0)->data)[i * n + j] = narrowed((float)sum);
+    }
+  return NULL;
+}
+
+XLA_FFI_Error* JaxAiterFlatmmFp8(XLA_FFI_CallFrame* frame) {
+  if (answered(frame)) return NULL;
+  if (frame->args.size != 4 || frame->rets.size != 1 || frame->attrs.size != 0) return refuse(frame, "counts");
+  int64_t m = arg(frame, 0)->dims[0], k = arg(frame, 0)->dims[1], n = arg(frame, 1)->dims[0];
+  if (!shaped(arg(frame, 0), XLA_FFI_DataType_F8E4M3FNUZ, 2, m, k) ||
+      !shaped(arg(frame, 1), XLA_FFI_DataType_F8E4M3FNUZ, 2, n, k) ||
+      !shaped(arg(frame, 2), XLA_FFI_DataType_F32, 2, k / 128, m) ||
+      !shaped(arg(frame, 3), XLA_FFI_DataType_F32, 2, k / 128, n / 128) ||
+      !shaped(ret(frame, 0), XLA_FFI_DataType_F16, 2, m, n))
+    return refuse(frame, "flatmm_fp8 is called in another way");
+  const uint8_t *x = arg(frame, 0)->data, *w = arg(frame, 1)->data;
+  const float *sx = arg(frame, 2)->data, *sw = arg(frame, 3)->data;
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t j = 0; j < n; ++j) {
+      double sum = 0;
+      for (int64_t l = 0; l < k; ++l)
+        sum += e4m3(x[i * k + l], 8, 1) * e4m3(w[tiled(j, l, k, 16, 4)], 8, 1) * sx[l / 128 * m + i] *
+               sw[l / 128 * (n / 128) + j / 128];
+      _Float16 half = (_Float16)sum;
+      memcpy((uint16_t*)ret(frame, 0)->data + i * n + j, &half, sizeof half);
+    }
+  return NULL;
+}
+
+// Where AITER keeps the scale of (row, column) of `columns`, which is a multiple of 8.
+static int64_t scaled(int64_t row, int64_t column, int64_t columns) {
+  int64_t block = row / 32 * (columns / 8) + column / 8;
+  return block * 256 + column % 4 * 64 + row % 16 * 4 + column / 4 % 2 * 2 + row / 16 % 2;
+}
+
+static double e2m1(const uint8_t* bytes, int64_t place, int high) {
+  static const double values[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  int bits = high ? bytes[place] >> 4 : bytes[place] & 15;
+  return bits & 8 ? -values[bits & 7] : values[bits & 7];
+}
+
+XLA_FFI_Error* JaxAiterGemmFp4(XLA_FFI_CallFrame* frame) {
+  if (answered(frame)) return NULL;
+  if (frame->args.size != 4 || frame->rets.size != 1 || frame->attrs.size != 3) return refuse(frame, "counts");
+  int64_t m = arg(frame, 0)->dims[0], half = arg(frame, 0)->dims[1], n = arg(frame, 1)->dims[0];
+  int64_t columns = arg(frame, 2)->dims[1];
+  const XLA_FFI_Scalar* shuffled = scalar(frame, "bpreshuffle", XLA_FFI_DataType_PRED);
+  if (!shuffled || !*(const uint8_t*)shuffled->value || m % 32 != 0 || columns % 8 != 0 || columns < half / 16 ||
+      arg(frame, 2)->dims[0] < m || arg(frame, 3)->dims[0] < n || arg(frame, 3)->dims[1] != columns ||
+      !shaped(arg(frame, 1), XLA_FFI_DataType_U8, 2, n, half) ||
+      !shaped(ret(frame, 0), XLA_FFI_DataType_BF16, 2, m, n))
+    return refuse(frame, "gemm_fp4 is called in another way");
+  const uint8_t *a = arg(frame, 0)->data, *b = arg(frame, 1)->data, *sa = arg(frame, 2)->data, *sb = arg(frame, 3)->data;
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t j = 0; j < n; ++j) {
+      double sum = 0;
+      for (int64_t l = 0; l < 2 * half; ++l) {
+        int power = sa[scaled(i, l / 32, columns)] + sb[scaled(j, l / 32, columns)] - 254;
+        double product = e2m1(a, i * half + l / 2, l & 1) * e2m1(b, tiled(j, l / 2, half, 16, 2), l & 1);
+        sum += ldexp(product, power);
+      }
+      ((uint16_t*)ret(frame, 0)->data)[i * n + j] = narrowed((float)sum);
+    }
+  return NULL;
+}
 
 // Something with the right name that is no handler.
 XLA_FFI_Error* JaxAiterSilent(XLA_FFI_CallFrame* frame) { return frame == NULL ? (XLA_FFI_Error*)1 : NULL; }
