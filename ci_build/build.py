@@ -138,7 +138,12 @@ def dist_wheels(
 
     with reporter.group(f"dist_wheels: {plan.version} for {_targets(plan)}"):
         cache, native = options.cache_dir(settings), prepared.native
-        made = execute(plan, out=out, cache=cache, runner=runner, progress=reporter, native=native)
+        place = None
+        if plan.request.kernels is not None:
+            from ci_build.kernelbuild import place_for
+
+            place = place_for(plan.request.kernels, settings, runner)
+        made = execute(plan, out=out, cache=cache, runner=runner, progress=reporter, native=native, place=place)
     for name, findings in made.findings.items():
         for finding in findings:
             reporter.finding(finding, name)

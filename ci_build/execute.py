@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ci_build import setfiles
 from ci_build.errors import BusyError, FatbinError, InputError, RequestError, WheelSetError
@@ -23,7 +24,11 @@ from ci_build.wheel.findings import is_integrity
 from ci_build.wheel.inspect import inspect_wheel, member_infos
 from ci_build.wheel.manifest import ROCM_MANIFEST
 from ci_build.wheel.repair import Repaired, repair
+from ci_build.wheel.repair_plan import RepairPlan
 from ci_build.wheel.wheelname import WheelName
+
+if TYPE_CHECKING:
+    from kernels.assemble import Place
 
 _DEBUG = "debug"
 
@@ -61,7 +66,14 @@ def up_to_date(plan: BuildPlan, out: Path) -> Made | None:
 
 
 def execute(
-    plan: BuildPlan, *, out: Path, cache: Path, runner: LineRunner, progress: Progress, native: Native | None = None
+    plan: BuildPlan,
+    *,
+    out: Path,
+    cache: Path,
+    runner: LineRunner,
+    progress: Progress,
+    native: Native | None = None,
+    place: Place | None = None,
 ) -> Made:
     """Carry out a plan.
 
@@ -82,7 +94,7 @@ def execute(
     try:
         with FileLock(out.parent / f".{out.name}.lock", timeout=0):
             sweep_beside(out)
-            return up_to_date(plan, out) or _Run(plan, out, cache, runner, progress, native).run()
+            return up_to_date(plan, out) or _Run(plan, out, cache, runner, progress, native, place).run()
     except Timeout as error:
         raise BusyError(f"Another run works on {out}.", hint="Wait for it, or give another --out.") from error
 
@@ -134,13 +146,16 @@ class _Run:
         runner: LineRunner,
         progress: Progress,
         native: Native | None = None,
+        place: Place | None = None,
     ) -> None:
+        self.place = place
         self.plan, self.out, self.runner, self.progress, self.native = plan, out, runner, progress, native
         self.cache, self.inputs, self.steps = cache, InputStore(cache / "inputs"), StepStore(cache / "steps")
         self.tools = tool_versions()
         self.resolved: dict[str, tuple[Resolved, ...]] = {}
         self.built: dict[tuple[str, str], Resolved] = {}
         self.sources: list[InputFile] = []
+        self.recipes: dict[str, RepairPlan] = {}
         self.done: list[FinishedStep] = []
         self.seconds: dict[str, float] = {}
         self.findings: dict[str, tuple[Finding, ...]] = {}
@@ -186,13 +201,16 @@ class _Run:
 
     def _build_kernels(self, step: Step) -> None:
         """Build what is missing of the kernels; the packed wheel is an input from then on."""
-        from kernels import assemble
+        from kernels import assemble, recipe
 
         request, version = self.plan.request, self.plan.version
         self.progress.step(step.what)
         held = set_targets(request, [done.wheel for done in self.done])
         targets = [GfxTarget.parse(target) for target in held]
-        job = assemble.prepare(request, targets, cache=self.cache, runner=self.runner, progress=self.progress)
+        place = self.place or assemble.HERE
+        job = assemble.prepare(
+            request, targets, cache=self.cache, runner=self.runner, progress=self.progress, place=place
+        )
         with tempfile.TemporaryDirectory(prefix=f".{self.out.name}-", dir=self.out.parent) as name:
             packed = assemble.pack(job, version, Path(name), runner=self.runner, progress=self.progress)
             item = Resolved(
@@ -205,6 +223,9 @@ class _Run:
             )
             self.inputs.adopt(item, packed.path)
         self.built[step.project, step.python] = item
+        self.recipes[step.project] = recipe.with_members(
+            recipe.repair_plan(request, version, job.catalog), job.catalog, packed.built.natives
+        )
         if packed.built.source is not None:
             self.sources.append(packed.built.source)
         for line in packed.built.skipped:
@@ -237,6 +258,8 @@ class _Run:
         return found.pop()
 
     def _make_wheel(self, step: Step) -> None:
+        if step.project in self.recipes:
+            step = replace(step, recipe=self.recipes[step.project])
         item = self._input(step)
         key = step_key(effect=step.effect, recipe=step.recipe, input=item.sha256, name=item.filename, tools=self.tools)
         found, started = self.steps.find(key), time.monotonic()

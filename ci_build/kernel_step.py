@@ -15,8 +15,12 @@ from typing import Any
 
 from ci_build import options
 from ci_build.errors import CiBuildError, KernelError
+from ci_build.model import GfxTarget
 from ci_build.runner import HostRunner, render
+from ci_build.targets import machs
+from ci_build.wheel.code_object import HEAD_SIZE, problem
 from kernels.checks import code_problems, library_problems
+from kernels.link import prepare
 from kernels.store import Cost, KernelStore
 
 _TAIL = 30
@@ -48,7 +52,12 @@ def run(spec: Mapping[str, Any]) -> None:
         folder.mkdir()
         out = folder / spec["name"]
         argv = [word.replace("{out}", str(out)) for word in spec["argv"]]
+        if spec.get("link"):
+            parts = Path(name) / "parts"
+            parts.mkdir()
+            argv += prepare(spec["link"], parts)
         done = HostRunner(options.environment()).run(argv, env=spec["environment"], check=False)
+        cost = measured(done.seconds, spec["wrapped_mb"])
         said = f"{done.stdout}\n{done.stderr}".replace(str(out), spec["name"])
         if done.returncode or not out.is_file():
             raise KernelError(f"exit code {done.returncode}\n{_tail(said)}")
@@ -57,9 +66,20 @@ def run(spec: Mapping[str, Any]) -> None:
             raise KernelError(f"the compiler ignored something\n{_tail(said)}")
         if problems := check(out, spec["label"], spec["checks"]):
             raise KernelError("\n".join(problems))
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        cost = Cost(seconds=round(used.ru_utime + used.ru_stime, 2), memory_mb=max(1, used.ru_maxrss >> 10))
         store.keep(spec["key"], folder, spec["name"], label=spec["label"], cost=cost)
+
+
+def measured(seconds: float, wrapped_mb: int) -> Cost:
+    """What the one command that this process has run took.
+
+    Args:
+        seconds: wall time.
+        wrapped_mb: estimated memory of a command that ran in a container, where nobody here can measure; else 0.
+    """
+    if wrapped_mb:
+        return Cost(seconds=round(seconds, 2), memory_mb=wrapped_mb)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return Cost(seconds=round(used.ru_utime + used.ru_stime, 2), memory_mb=max(1, used.ru_maxrss >> 10))
 
 
 def check(out: Path, label: str, checks: Mapping[str, Any]) -> list[str]:
@@ -67,6 +87,9 @@ def check(out: Path, label: str, checks: Mapping[str, Any]) -> list[str]:
     problems: list[str] = []
     if "exports" in checks:
         problems += library_problems(out, label, checks["exports"], checks["sonames"])
+    if "target" in checks and "kernels" not in checks:
+        clause = problem(out.read_bytes()[:HEAD_SIZE], GfxTarget.parse(checks["target"]), machs())
+        problems += [f"{label} {clause}"] if clause else []
     if "kernels" in checks:
         problems += code_problems(out.read_bytes(), label, checks["target"], checks["kernels"])
     size, most = out.stat().st_size, checks.get("max_size", 0)

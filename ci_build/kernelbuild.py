@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ci_build import options, targets, versions
 from ci_build.errors import RequestError
-from ci_build.model import BuildRequest, GfxTarget
-from ci_build.report import Reporter
-from ci_build.runner import HostRunner
+from ci_build.model import BuildRequest, GfxTarget, KernelRequest
+from ci_build.runner import HostRunner, which
 
 if TYPE_CHECKING:
-    from kernels.build import Built, Capacity, KernelBuild
+    from kernels.assemble import Place
+    from kernels.build import Built, Capacity
 
 _TABLES = ("build", "published")
 
@@ -56,13 +58,48 @@ def capacity(jobs: str | None, memory: str | None) -> Capacity:
     return Capacity(jobs=int(jobs or made.jobs), memory_mb=int(memory or made.memory_mb))
 
 
-def prepare(settings: options.Settings, reporter: Reporter, runner: HostRunner) -> tuple[KernelBuild, str]:
-    """The build of a request, and the version of its wheel."""
-    from kernels.assemble import prepare as prepared
+def place_for(request: KernelRequest, settings: options.Settings, runner: HostRunner) -> Place:
+    """Where the compilers of a ROCm run: on this machine with ccache or sccache where there is one, or in a container.
 
-    request, version = make_request(settings)
-    cache = options.cache_dir(settings)
-    return prepared(request, every_target(request), cache=cache, runner=runner, progress=reporter), version
+    Raises:
+        NoContainerEngineError: there is no engine.
+        RequestError: the engine has no such image.
+    """
+    from kernels.assemble import HERE, Place
+
+    if request.toolchain == "pypi":
+        return HERE
+    if request.toolchain == "rocm":
+        return Place(launcher=which("sccache") or which("ccache") or "")
+    from ci_build.container import Mount, container_argv, find_engine, make_spec
+    from kernels.rocmchain import INSIDE
+    from kernels.steps import SRC
+
+    engine = find_engine(None, runner)
+    asked = runner.run((engine.program, "image", "inspect", "--format={{.Id}}", request.image), check=False)
+    if asked.returncode:
+        raise RequestError(f"{engine.name} has no image {request.image}.", hint="Pull or build it first.")
+    cache = options.cache_dir(settings).absolute() / "kernels"
+    cache.mkdir(parents=True, exist_ok=True)
+    rocm = Path(request.rocm or "/opt/rocm").resolve()
+    mounts = [Mount(cache, str(cache), writable=True), Mount(rocm, str(INSIDE)), Mount(SRC, str(SRC))]
+    if request.source and Path(request.source).is_dir():
+        source = Path(request.source).resolve()
+        mounts.append(Mount(source, str(source)))
+    spec = make_spec(engine, asked.stdout.strip(), mounts=mounts)
+    return Place(wrap=container_argv(replace(spec, network="none"), ("/usr/bin/env",)), image=asked.stdout.strip())
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """`i/n` -> (i, n).
+
+    Raises:
+        RequestError: not two numbers, or i is not from 1 to n.
+    """
+    found = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", text)
+    if found is None or int(found[1]) > int(found[2]):
+        raise RequestError(f"--shard is {text!r}.", hint="Write it like 2/8: the second of eight parts.")
+    return int(found[1]), int(found[2])
 
 
 def table(wanted: Sequence[GfxTarget], names: Sequence[str] | None = None) -> list[dict[str, Any]]:

@@ -127,6 +127,8 @@ class KernelRequest:
     Attributes:
         modules: names; empty means all that the toolchain builds and the targets have.
         toolchain: pypi, rocm or container.
+        rocm: folder of the ROCm that the toolchains rocm and container compile with; empty means /opt/rocm.
+        image: that the toolchain container runs in.
         source: AITER's: a folder, a source archive, `amd-aiter==VERSION`; empty means the pinned one.
         require: modules that have to have code for every target.
         allow_partial: leave out what cannot be built, and mark the wheel.
@@ -134,6 +136,8 @@ class KernelRequest:
 
     modules: tuple[str, ...] = ()
     toolchain: str = "pypi"
+    rocm: str = ""
+    image: str = ""
     source: str = ""
     require: tuple[str, ...] = ()
     allow_partial: bool = False

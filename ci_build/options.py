@@ -78,6 +78,8 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--kernels",), {"is_flag": True, "default": None, "help": "Also build the kernel modules: wheel jax_aiter."}),
     (("--aiter-source",), {"metavar": "DIR|FILE|amd-aiter==X", "help": "AITER's sources for the kernels."}),
     (("--kernel-toolchain", "--toolchain", "kernel_toolchain"), {"metavar": "NAME", "help": "pypi, rocm, container."}),
+    (("--kernel-rocm",), {"metavar": "DIR", "help": "ROCm of the toolchains rocm and container."}),
+    (("--kernel-image",), {"metavar": "IMAGE", "help": "Image of the toolchain container."}),
     (("--kernel-modules", "--modules", "kernel_modules"), {"metavar": "NAME,…", "help": "Kernel modules to build."}),
     (("--require",), {"metavar": "NAME,…", "help": "Kernel modules that every target has to have."}),
     (("--allow-partial",), {"is_flag": True, "default": None, "help": "Leave kernel modules out, and mark the wheel."}),
@@ -141,7 +143,9 @@ def _identifier(names: tuple[str, ...]) -> str:
 
 KERNEL_TOOLCHAINS = ("pypi", "rocm", "container")
 """Where the compilers of kernels come from."""
-NEEDS_KERNELS = ("aiter_source", "kernel_toolchain", "kernel_modules", "require", "allow_partial")
+NEEDS_KERNELS = (
+    "aiter_source", "kernel_toolchain", "kernel_rocm", "kernel_image", "kernel_modules", "require", "allow_partial",
+)  # fmt: skip
 """Options that say how kernels are built, and so need `--kernels`."""
 
 
@@ -342,12 +346,18 @@ def _kernels(settings: Settings, *tables: str) -> tuple[KernelRequest | None, li
     request = KernelRequest(
         modules=words(settings.get("kernel_modules").value),
         toolchain=_text(settings.get("kernel_toolchain", *tables)),
+        rocm=str(settings.get("kernel_rocm").value or ""),
+        image=str(settings.get("kernel_image").value or ""),
         source=str(settings.get("aiter_source").value or ""),
         require=words(settings.get("require").value),
         allow_partial=settings.flag("allow_partial"),
     )
     if request.toolchain not in KERNEL_TOOLCHAINS:
         return None, [f"--kernel-toolchain is {request.toolchain!r}, not one of {', '.join(KERNEL_TOOLCHAINS)}."]
+    if request.rocm and request.toolchain == "pypi":
+        return None, ["--kernel-rocm needs --kernel-toolchain=rocm or container."]
+    if bool(request.image) != (request.toolchain == "container"):
+        return None, ["--kernel-image goes with --kernel-toolchain=container."]
     return request, []
 
 

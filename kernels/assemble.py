@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from ci_build.errors import RequestError
 from ci_build.model import BuildRequest, GfxTarget, KernelRequest, Progress
 from ci_build.payload.published import LineRunner
 from ci_build.wheel.repair import Repaired, repair
-from kernels import build, recipe
+from kernels import build, packing, recipe
+from kernels.rocmchain import with_rocm
 from kernels.toolchains import Toolchain, obtain_pypi
 
 FOLDER = "kernels"
@@ -32,20 +33,50 @@ class Packed:
     built: build.Built
 
 
-def toolchain_for(request: KernelRequest, cache: Path, runner: LineRunner, progress: Progress) -> Toolchain:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where the compilers of a ROCm run.
+
+    Attributes:
+        launcher: path of ccache or sccache; empty for none.
+        wrap: command that runs another one in a container; empty for this machine.
+        image: digest of the container's image.
+    """
+
+    launcher: str = ""
+    wrap: tuple[str, ...] = ()
+    image: str = ""
+
+
+HERE = Place()
+
+
+def toolchain_for(
+    request: KernelRequest, cache: Path, runner: LineRunner, progress: Progress, place: Place = HERE
+) -> Toolchain:
     """The toolchain that a request names.
 
     Raises:
-        RequestError: there is none of that name.
+        RequestError: nobody said in which container.
+        InputError: there is no ROCm where it should be.
     """
     pypi = obtain_pypi(cache, runner, progress)
     if request.toolchain == "pypi":
         return pypi
-    raise RequestError(f"There is no kernel toolchain {request.toolchain!r}.", hint="Known is pypi.")
+    if request.toolchain == "container" and not place.wrap:
+        raise RequestError("The container toolchain needs an image.", hint="Name it with --kernel-image.")
+    rocm = Path(request.rocm or "/opt/rocm")
+    return with_rocm(pypi, rocm, request.toolchain, cache, launcher=place.launcher, wrap=place.wrap, image=place.image)
 
 
 def prepare(
-    request: BuildRequest, targets: Sequence[GfxTarget], *, cache: Path, runner: LineRunner, progress: Progress
+    request: BuildRequest,
+    targets: Sequence[GfxTarget],
+    *,
+    cache: Path,
+    runner: LineRunner,
+    progress: Progress,
+    place: Place = HERE,
 ) -> build.KernelBuild:
     """The kernels of a request, with a toolchain that is there.
 
@@ -55,7 +86,7 @@ def prepare(
     """
     assert request.kernels is not None
     own = cache / FOLDER
-    toolchain = toolchain_for(request.kernels, own, runner, progress)
+    toolchain = toolchain_for(request.kernels, own, runner, progress, place)
     return build.KernelBuild(request.kernels, targets, toolchain, cache=own, strip=request.strip)
 
 
@@ -72,7 +103,7 @@ def pack(
     from ci_build.payload.published import file_sha256
 
     built = job.run(runner, progress, capacity or build.Capacity())
-    path = build.pack(built, version, job.catalog, folder)
+    path = packing.pack(built, version, job.catalog, folder)
     return Packed(path=path, sha256=file_sha256(path), built=built)
 
 
@@ -85,6 +116,7 @@ def make_wheel(
     runner: LineRunner,
     progress: Progress,
     capacity: build.Capacity | None = None,
+    place: Place = HERE,
 ) -> tuple[Repaired, build.Built]:
     """The wheel alone, without a set, repaired, in folder `out`.
 
@@ -92,11 +124,9 @@ def make_wheel(
         RequestError: the request names no targets.
     """
     out.mkdir(parents=True, exist_ok=True)
-    job = prepare(request, request.targets or (), cache=cache, runner=runner, progress=progress)
+    job = prepare(request, request.targets or (), cache=cache, runner=runner, progress=progress, place=place)
     with tempfile.TemporaryDirectory(prefix=".kernels-", dir=out) as name:
         packed = pack(job, version, Path(name), runner=runner, progress=progress, capacity=capacity)
-        plan = replace(
-            recipe.repair_plan(request, version, job.catalog),
-            members=tuple(native.path for native in packed.built.natives if not native.target),
-        )
+        plan = recipe.repair_plan(request, version, job.catalog)
+        plan = recipe.with_members(plan, job.catalog, packed.built.natives)
         return repair(packed.path, plan, out, progress=progress), packed.built

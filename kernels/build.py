@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,17 +10,16 @@ from ci_build.errors import KernelError
 from ci_build.model import GfxTarget, InputFile, KernelRequest, Progress
 from ci_build.payload.published import LineRunner
 from ci_build.units import human
-from ci_build.wheel.record import RecordEntry, format_record
 from kernels import machine, recipe, sources
 from kernels.checks import find_objects
+from kernels.devicelib import device_lib_steps, places
+from kernels.generate import Generated, generate
 from kernels.graph import Forecast, Graph
 from kernels.modules import Catalog, Kind, Module, load_catalog, processors
 from kernels.recipe import Native
 from kernels.steps import SRC, Step, library_step, unit_steps
 from kernels.store import KernelStore, Made
 from kernels.toolchains import Toolchain
-
-_EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +83,8 @@ class KernelBuild:
         self.expected = recipe.expected_modules(self.catalog, self.wanted, toolchain.name)
         self.modules = recipe.chosen_modules(self.catalog, self.wanted, request)
         self.store = KernelStore(cache / "store")
+        self._tree: sources.SourceTree | None = None
+        self._generated: dict[str, Generated] = {}
 
     def skipped(self) -> tuple[str, ...]:
         """A line for each module that targets get nothing of, or kernels of our own instead."""
@@ -97,17 +97,51 @@ class KernelBuild:
         return tuple(lines)
 
     def steps(self) -> tuple[Step, ...]:
-        """Everything to compile."""
+        """Everything to compile; of device-libs once `fetch` has been called."""
         found: list[Step] = []
         for module in self.modules:
+            if module.name in self._generated:
+                assert self._tree is not None
+                generated = self._generated[module.name]
+                found += device_lib_steps(module, self.wanted, self.toolchain, self._tree, generated)
             found += [step for _, step in unit_steps(module, self.wanted, self.toolchain, src=self.src)]
             if module.host:
                 found.append(library_step(module, self.toolchain, strip=self.strip, src=self.src))
         return tuple(found)
 
-    def graph(self, places: Mapping[str, Path] | None = None) -> Graph:
+    def fetch(self, runner: LineRunner, progress: Progress) -> None:
+        """Find the upstream source, and let its generators write what is compiled."""
+        self._tree = self._source(runner, progress)
+        for module in self.modules:
+            if module.generators:
+                assert self._tree is not None
+                self._generated[module.name] = generate(module, self._tree, self.cache, runner, progress)
+
+    def graph(self) -> Graph:
         """The steps with their keys."""
-        return Graph(self.steps(), self.toolchain, self.store, {"src": self.src, **(places or {})})
+        found = {"src": self.src} | ({"source": self._tree.folder} if self._tree else {})
+        for module in self.modules:
+            if module.name in self._generated:
+                found |= places(module, self._generated[module.name])
+        return Graph(self.steps(), self.toolchain, self.store, found)
+
+    def work(self) -> Path:
+        """Where ninja keeps its notes."""
+        return self.cache / "work" / self.toolchain.digest[:16]
+
+    def run_shard(self, shard: tuple[int, int], runner: LineRunner, progress: Progress, capacity: Capacity) -> Forecast:
+        """Make what is missing of one of so many parts of the device code; nothing is linked or packed.
+
+        Args:
+            shard: (i, n), i from 1 to n; the parts of equal builds do not overlap and are everything together.
+        """
+        self.fetch(runner, progress)
+        graph = self.graph()
+        own = graph.shard(*shard)
+        forecast = own.forecast(cpus=capacity.jobs, available_mb=capacity.memory_mb)
+        progress.step(said(forecast))
+        own.build(self.work(), runner, progress, cpus=capacity.jobs, available_mb=capacity.memory_mb)
+        return forecast
 
     def run(self, runner: LineRunner, progress: Progress, capacity: Capacity) -> Built:
         """Fetch what is needed, compile what is missing, look into everything.
@@ -115,7 +149,8 @@ class KernelBuild:
         Raises:
             KernelError: what failed, or is not what modules.toml says; every problem at once.
         """
-        tree = self._source(runner, progress)
+        self.fetch(runner, progress)
+        tree = self._tree
         objects = self._objects(tree)
         graph = self.graph()
         forecast = graph.forecast(cpus=capacity.jobs, available_mb=capacity.memory_mb)
@@ -178,9 +213,8 @@ class KernelBuild:
         self, graph: Graph, runner: LineRunner, progress: Progress, capacity: Capacity
     ) -> dict[str, tuple[Step, Made]]:
         """What the steps made; with `allow_partial` without those that failed."""
-        work = self.cache / "work" / self.toolchain.digest[:16]
         try:
-            graph.build(work, runner, progress, cpus=capacity.jobs, available_mb=capacity.memory_mb)
+            graph.build(self.work(), runner, progress, cpus=capacity.jobs, available_mb=capacity.memory_mb)
         except KernelError as error:
             if not self.request.allow_partial:
                 raise
@@ -199,7 +233,8 @@ class KernelBuild:
                 broken.add(module.name)
         natives = [native for native in objects if native.module not in broken]
         for step, result in made.values():
-            if step.module not in broken:
+            # The objects of a device-lib are in its library.
+            if step.module not in broken and (step.module not in self._generated or step.link):
                 natives.append(self._native(step, result))
         whole = {native.module for native in natives}
         missing = tuple(module.name for module in self.expected if module.name not in whole)
@@ -215,42 +250,6 @@ class KernelBuild:
             return Native(path=recipe.library_path(module), file=made.path, sha256=made.sha256, module=module.name)
         path = recipe.object_path(module.name, step.target, step.name)
         return Native(path=path, file=made.path, sha256=made.sha256, module=module.name, target=step.target)
-
-
-def pack(built: Built, version: str, catalog: Catalog, folder: Path) -> Path:
-    """Write the wheel's native files and its manifest as a wheel that a repair completes.
-
-    Equal contents give equal bytes.
-
-    Returns:
-        Path of the wheel in `folder`.
-    """
-    name = f"{recipe.PACKAGE}-{version}-{recipe.TAG}.whl"
-    info = f"{recipe.PACKAGE}-{version}.dist-info"
-    record: list[tuple[str, RecordEntry]] = []
-    with zipfile.ZipFile(folder / name, "w") as archive:
-
-        def write(path: str, data: bytes, mode: int = 0o644) -> None:
-            import hashlib
-
-            entry = zipfile.ZipInfo(path, _EPOCH)
-            entry.external_attr, entry.compress_type = (0o100000 | mode) << 16, zipfile.ZIP_DEFLATED
-            entry.create_system = 3
-            archive.writestr(entry, data, compresslevel=9)
-            record.append((path, RecordEntry(hashlib.sha256(data).hexdigest(), len(data), "sha256")))
-
-        for native in built.natives:
-            write(native.path, native.file.read_bytes(), 0o755 if not native.target else 0o644)
-        text = recipe.manifest(catalog, built.natives, version, built.wanted, missing=built.missing)
-        write(recipe.MANIFEST, text)
-        write(f"{info}/METADATA", f"Metadata-Version: 2.4\nName: {recipe.PROJECT}\nVersion: {version}\n".encode())
-        tag = f"Wheel-Version: 1.0\nGenerator: jax-rocm-release (1)\nRoot-Is-Purelib: false\nTag: {recipe.TAG}\n"
-        write(f"{info}/WHEEL", tag.encode())
-        record.append((f"{info}/RECORD", RecordEntry(None, None)))
-        entry = zipfile.ZipInfo(f"{info}/RECORD", _EPOCH)
-        entry.external_attr, entry.create_system = 0o100644 << 16, 3
-        archive.writestr(entry, format_record(record))
-    return folder / name
 
 
 def said(forecast: Forecast) -> str:

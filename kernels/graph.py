@@ -87,9 +87,16 @@ class Graph:
     ) -> None:
         self.steps, self.toolchain, self.store = tuple(steps), toolchain, store
         self.places = {name: str(path) for name, path in places.items()} | dict(toolchain.places)
+        self._by_label = {step.label: step for step in self.steps}
         self.keys: dict[str, str] = {}
         for step in self.steps:
             self.keys[step.label] = step.key(toolchain, self.keys)
+
+    def shard(self, number: int, count: int) -> Graph:
+        """One of `count` parts of what needs nothing that others make; by key, so that all machines agree."""
+        free = [step for step in self.steps if not step.after and step.rocm]
+        own = [step for step in free if int(self.keys[step.label][:15], 16) % count == number - 1]
+        return Graph(own, self.toolchain, self.store, {name: Path(path) for name, path in self.places.items()})
 
     def cost(self, step: Step) -> Cost:
         """What a step will take: as measured the last time, else as the table estimates."""
@@ -157,7 +164,7 @@ class Graph:
 
     def command(self, step: Step) -> tuple[str, ...]:
         """The command of a step, but for `{out}`."""
-        made = {label: str(self.store.folder(self.keys[label]) / self._step(label).name) for label in step.after}
+        made = {} if step.link else {label: self._made(label) for label in step.after}
         words = tuple(fill(word, {**self.places, **made}) for word in step.argv)
         return (*self.toolchain.wrap, *self.toolchain.launcher, *words) if step.rocm else words
 
@@ -173,10 +180,13 @@ class Graph:
             "name": step.name,
             "environment": dict(self.toolchain.environment),
             "checks": dict(step.checks),
+            "wrapped_mb": step.memory_mb if step.rocm and self.toolchain.wrap else 0,
+            "link": [[self._made(host), {gfx: self._made(co) for gfx, co in devices}] for host, devices in step.link],
         }
 
-    def _step(self, label: str) -> Step:
-        return next(step for step in self.steps if step.label == label)
+    def _made(self, label: str) -> str:
+        """Where a step's file is, or will be."""
+        return str(self.store.folder(self.keys[label]) / self._by_label[label].name)
 
     def _failure(self, output: str, missing: Sequence[Step]) -> str:
         """What failed, in the words of the steps; else the end of what ninja said."""

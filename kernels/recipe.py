@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -142,13 +142,10 @@ def _entry(module: Module, natives: Sequence[Native], wanted: Sequence[str]) -> 
     }
 
 
-def repair_plan(
-    request: BuildRequest, version: str, catalog: Catalog | None = None, natives: Sequence[str] = ()
-) -> RepairPlan:
+def repair_plan(request: BuildRequest, version: str, catalog: Catalog | None = None) -> RepairPlan:
     """What to make of the wheel as it was packed: its Python files, true metadata, a verdict on its platform.
 
-    Args:
-        natives: paths of its libraries; empty asks for no particular ones.
+    Which libraries it has is known once it is packed: see `with_members`.
     """
     catalog = catalog or load_catalog()
     sonames = frozenset(name for module in catalog.modules.values() for name in module.sonames)
@@ -158,12 +155,6 @@ def repair_plan(
         covers=targets.covers(),
         machs=targets.machs(),
         strip=False,
-        members=tuple(natives),
-        device_members=tuple(
-            library_path(module)
-            for module in catalog.modules.values()
-            if module.kind is Kind.DEVICE_LIB and library_path(module) in natives
-        ),
         summary=f"AITER's kernels for JAX on AMD GPUs ({wheel_facts.content(request)})",
         requires_python=_REQUIRES_PYTHON,
         requires_dist=requirements(version),
@@ -172,6 +163,13 @@ def repair_plan(
         files=payload_files(version),
         allowed_sonames=sonames,
     )
+
+
+def with_members(plan: RepairPlan, catalog: Catalog, natives: Sequence[Native]) -> RepairPlan:
+    """The plan for a wheel with these files: exactly their libraries, and device code in those that are for it."""
+    libraries = [native for native in natives if not native.target]
+    coded = [native.path for native in libraries if catalog.modules[native.module].kind is Kind.DEVICE_LIB]
+    return replace(plan, members=tuple(native.path for native in libraries), device_members=tuple(coded))
 
 
 def requirements(version: str) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ class Step:
         inputs: what it reads -> digest, by names that do not depend on where the folders are.
         after: labels of the steps whose files it takes.
         checks: what the file has to be: `target` and `kernels`, or `exports` and `sonames`, and `max_size`.
+        link: of a device-lib: label of each host object, and of its device objects by target.
         rocm: it runs with the compiler of a ROCm, and so behind the toolchain's launcher and wrapper.
     """
 
@@ -45,6 +46,7 @@ class Step:
     target: str = ""
     after: tuple[str, ...] = ()
     checks: Mapping[str, object] = field(default_factory=dict)
+    link: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
     rocm: bool = False
 
     def key(self, toolchain: Toolchain, before: Mapping[str, str]) -> str:

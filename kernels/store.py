@@ -90,6 +90,26 @@ class KernelStore:
                 raise
         self._note(label, cost)
 
+    def merge(self, other: KernelStore) -> tuple[int, int]:
+        """Take over what another store has and this one has not; how many things came, and how many were damaged."""
+        came = damaged = 0
+        for record in sorted(other.root.glob(f"[0-9a-f][0-9a-f]/*/{_RECORD}")):
+            key = record.parent.name
+            if self.find(key) is not None:
+                continue
+            with self.scratch() as name:
+                fresh = KernelStore(Path(name) / "copy")
+                shutil.copytree(record.parent, fresh.folder(key))
+                made = fresh.find(key)
+                if made is None:
+                    damaged += 1
+                    continue
+                body = json.loads((fresh.record(key)).read_text(encoding="utf-8"))
+                cost = Cost(seconds=made.seconds, memory_mb=made.memory_mb)
+                self.keep(key, fresh.folder(key), made.path.name, label=str(body["label"]), cost=cost)
+                came += 1
+        return came, damaged
+
     def measured(self, label: str) -> Cost | None:
         """What a unit took the last time it was made."""
         try:

@@ -67,6 +67,12 @@ class Toolchain:
             word for part in self.data["device"]["command"] for word in (clang if part == "{clang}" else (part,))
         )
 
+    def device_lib_command(self, part: str) -> tuple[str, ...]:
+        """Words of a ROCm's compiler: "compile" begins a command that "device" or "host" go on with, "link" links."""
+        clang = tuple(self.data[self.name]["clang"])
+        words = tuple(self.data["device_lib"][part])
+        return (*clang, *words) if part in ("compile", "link") else words
+
     def code_object_version(self, processor: str) -> str:
         """The version that a target's code objects get."""
         key = "generic_code_object_version" if processor.endswith("-generic") else "code_object_version"

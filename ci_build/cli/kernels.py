@@ -38,16 +38,18 @@ def list_modules(spec: str, modules: str | None, *, as_json: bool) -> None:
 @kernels.command("build")
 @options.chosen_options(
     "targets", "jax_version", "rocm_version", "wheel_post_release", "no_rocm_version_extra", "no_strip", "aiter_source",
-    "kernel_toolchain", "kernel_modules", "require", "allow_partial", "out", "cache_dir", "dry_run", "json", "verbose",
+    "kernel_toolchain", "kernel_rocm",
+    "kernel_image", "kernel_modules", "require", "allow_partial", "out", "cache_dir", "dry_run", "json", "verbose",
 )  # fmt: skip
 @click.option("--jobs", metavar="N", help="Compilers at a time; else as many as processors and memory allow.")
 @click.option("--memory", metavar="MB", help="Megabytes that they may use together; else most of what is free.")
+@click.option("--shard", metavar="I/N", help="Only compile this part of the device code of a ROCm; pack nothing.")
 @click.pass_obj
-def build(state: State, /, *, jobs: str | None, memory: str | None, **after: object) -> None:
+def build(state: State, /, *, jobs: str | None, memory: str | None, shard: str | None, **after: object) -> None:
     """Build the wheel jax_aiter alone, into --out."""
     from ci_build import kernelbuild
     from ci_build.build import kernel_lines
-    from kernels.assemble import make_wheel
+    from kernels.assemble import make_wheel, prepare
     from kernels.build import sizes
 
     settings, reporter = state.settings(after), state.reporter(after)
@@ -60,10 +62,20 @@ def build(state: State, /, *, jobs: str | None, memory: str | None, **after: obj
     from dataclasses import replace
 
     request = replace(request, targets=kernelbuild.every_target(request))
+    assert request.kernels is not None
+    runner = host_runner(reporter)
+    place = kernelbuild.place_for(request.kernels, settings, runner)
+    if shard is not None:
+        cache, part = options.cache_dir(settings), kernelbuild.parse_shard(shard)
+        job = prepare(request, request.targets or (), cache=cache, runner=runner, progress=reporter, place=place)
+        with reporter.group(f"kernels: {version}, part {shard}"):
+            forecast = job.run_shard(part, runner, reporter, room)
+        reporter.line(f"{forecast.steps} steps made, {forecast.found} found in {job.store.root}")
+        return
     with reporter.group(f"kernels: {version}"):
         done, built = make_wheel(
-            request, version, out, cache=options.cache_dir(settings), runner=host_runner(reporter), progress=reporter,
-            capacity=room,
+            request, version, out, cache=options.cache_dir(settings), runner=runner, progress=reporter, capacity=room,
+            place=place,
         )  # fmt: skip
     for line in built.skipped:
         reporter.line(line)
@@ -96,3 +108,21 @@ def lock(state: State, aiter_source: str, cache_dir: str | None) -> None:
         text = sources.render_lock(tree.folder, users)
         sources.write_lock(text)
         reporter.line(f"{text.count(chr(10)) - 1} files of {tree.name} locked")
+
+
+@kernels.command("merge")
+@click.argument("others", metavar="DIR…", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@click.option("--cache-dir", metavar="DIR", help="The cache folder that takes them over.")
+@click.pass_obj
+def merge(state: State, others: tuple[Path, ...], cache_dir: str | None) -> None:
+    """Take over what the cache folders DIR of other machines, each with its --shard, have compiled."""
+    from ci_build.errors import InputError
+    from kernels.store import KernelStore
+
+    own = KernelStore(options.cache_dir(state.settings({"cache_dir": cache_dir})) / "kernels" / "store")
+    for other in others:
+        folder = other / "kernels" / "store"
+        if not folder.is_dir():
+            raise InputError(f"{other} holds no kernel store.", hint="Name a cache folder that --shard worked in.")
+        came, damaged = own.merge(KernelStore(folder))
+        state.reporter().line(f"{other}: {came} taken over, {damaged} damaged")

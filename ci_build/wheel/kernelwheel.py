@@ -26,7 +26,6 @@ MANIFEST = "jax_aiter/_kernels/manifest.json"
 _ROOT = "jax_aiter/_kernels"
 _SCHEMA = 1
 _OBJECT = re.compile(rf"{_ROOT}/hsa/(?P<gfx>gfx[0-9a-z-]+)/(?:[A-Z0-9]+/)?(?P<module>[a-z0-9_]+)/[^/]+\.(co|csv)")
-_BUNDLED = "device-lib"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

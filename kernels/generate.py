@@ -1,0 +1,97 @@
+"""Generators of the upstream source: run once for each content, their exit status and what they wrote checked."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from ci_build.errors import KernelError, ProcessError
+from ci_build.model import Progress
+from ci_build.payload.published import LineRunner, file_sha256
+from kernels.modules import Generator, Module
+from kernels.sources import SourceTree, digest_of
+from kernels.steps import fill
+from kernels.store import key_of
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Generated:
+    """What the generators of a module wrote.
+
+    Attributes:
+        units: files to compile: name -> sha256.
+        headers: what else they wrote: name -> sha256; units may include it.
+    """
+
+    folder: Path
+    units: dict[str, str]
+    headers: dict[str, str]
+
+
+def generate(module: Module, tree: SourceTree, cache: Path, runner: LineRunner, progress: Progress) -> Generated:
+    """Run a module's generators, unless the cache has what they write.
+
+    Raises:
+        KernelError: one failed, or wrote, or kept, another number of files than `modules.toml` says.
+    """
+    used = [module.headers, *((g.script.rpartition("/")[0],) for g in module.generators)]
+    digest = digest_of(tree.files, [folder for group in used for folder in group])
+    key = key_of({"digest": digest, "generators": repr(module.generators), "python": sys.version_info[:2]})
+    folder = cache / "generated" / key
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".generate-", dir=folder.parent) as name:
+            fresh = Path(name) / "out"
+            fresh.mkdir()
+            for generator in module.generators:
+                progress.step(f"generate {generator.count} units of {module.name}")
+                _run(module, generator, tree, fresh, runner)
+            if not folder.is_dir():
+                fresh.rename(folder)
+    return _sorted(module, folder)
+
+
+def _run(module: Module, generator: Generator, tree: SourceTree, out: Path, runner: LineRunner) -> None:
+    before = set(out.iterdir())
+    places = {"out": str(out), "source": str(tree.folder)}
+    argv = [sys.executable, str(tree.folder / generator.script), *(fill(word, places) for word in generator.arguments)]
+    try:
+        runner.run(argv, cwd=str(out), env={"PYTHONDONTWRITEBYTECODE": "1"}, on_line=lambda _: None)
+    except ProcessError as error:
+        raise KernelError(f"The generator {generator.script} of {module.name} failed: {error.message}") from error
+    wrote = [path for path in out.iterdir() if path not in before and path.name.endswith(generator.suffix)]
+    if len(wrote) != generator.count:
+        raise KernelError(
+            f"The generator {generator.script} of {module.name} wrote {len(wrote)} files, not {generator.count}.",
+            hint="Its source has changed: look at what it writes, then correct count and kept in modules.toml.",
+        )
+    kept = [path for path in wrote if keeps(generator, path.name)]
+    if len(kept) != generator.kept:
+        raise KernelError(
+            f"{module.name} keeps {len(kept)} of what {generator.script} writes, not {generator.kept}.",
+            hint="Correct keep, or kept, in modules.toml.",
+        )
+    for path in wrote:
+        if path not in kept:
+            path.unlink()
+
+
+def keeps(generator: Generator, name: str) -> bool:
+    """Whether a generated file is compiled."""
+    return not generator.keep or any(re.fullmatch(pattern, name) for pattern in generator.keep)
+
+
+def _sorted(module: Module, folder: Path) -> Generated:
+    suffixes = tuple(generator.suffix for generator in module.generators)
+    found = {path.name: file_sha256(path) for path in sorted(folder.iterdir()) if path.is_file()}
+    units = {name: digest for name, digest in found.items() if name.endswith(suffixes)}
+    return Generated(folder=folder, units=units, headers={n: d for n, d in found.items() if n not in units})
+
+
+def cuid(module: Module, name: str) -> str:
+    """What tells the translation units of a library apart; the same wherever and whenever it is built."""
+    return hashlib.sha256(f"{module.name}/{name}".encode()).hexdigest()[:16]

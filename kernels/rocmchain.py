@@ -1,0 +1,102 @@
+"""The toolchain of a ROCm that lies somewhere, or that a container sees; named by its content."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from ci_build.errors import InputError
+from ci_build.payload.published import file_sha256
+from kernels.toolchains import Toolchain
+
+INSIDE = Path("/opt/rocm")
+"""Where a container sees the ROCm."""
+_DECIDES = ("include/hip", "lib/libamdhip64.so")
+"""What of a ROCm, beside its compiler, decides what is made: headers, and the library that is linked with."""
+
+
+def with_rocm(
+    pypi: Toolchain,
+    rocm: Path,
+    name: str,
+    cache: Path,
+    *,
+    launcher: str = "",
+    wrap: tuple[str, ...] = (),
+    image: str = "",
+) -> Toolchain:
+    """The toolchain whose device code a ROCm compiles; host code that needs no ROCm is still the package index's.
+
+    Args:
+        pypi: for ninja, and for the host libraries of launchers.
+        rocm: the ROCm on this machine.
+        name: rocm or container.
+        launcher: path of ccache or sccache, or empty.
+        wrap: command that runs another one in a container, where the ROCm is at INSIDE.
+        image: digest of the container's image, whose C++ library the host code uses.
+
+    Raises:
+        InputError: there is no compiler, or no bitcode, in that ROCm.
+    """
+    data = pypi.data["rocm"]
+    clang = next((place for place in data["places"] if (rocm / place).exists()), "")
+    bitcode = next((place for place in data["bitcode"] if (rocm / place / "ocml.bc").exists()), "")
+    if not clang or not bitcode:
+        lacking = "compiler" if not clang else "device bitcode"
+        raise InputError(
+            f"The ROCm in {rocm} has no {lacking}.",
+            hint=f"Name its folder; looked for {', '.join(data['places' if not clang else 'bitcode'])}.",
+        )
+    content = rocm_digest(rocm, clang, bitcode, cache)
+    seen = INSIDE if wrap else rocm
+    places = {"rocm": str(seen), "rocm_clang": str(seen / clang), "rocm_bitcode": str(seen / bitcode)}
+    digest = hashlib.sha256(f"{pypi.digest} {content} {image} {Path(launcher).name}".encode()).hexdigest()
+    environment = dict(pypi.environment)
+    if launcher:
+        # The compiler is known by more than its own file: what it loads and links in counts too.
+        environment |= {"CCACHE_COMPILERCHECK": f"string:{content}", "SCCACHE_C_CUSTOM_CACHE_BUSTER": content}
+    return replace(
+        pypi,
+        name=name,
+        digest=digest,
+        places={**pypi.places, **places},
+        environment=environment,
+        launcher=(launcher,) if launcher else (),
+        wrap=wrap,
+    )
+
+
+def rocm_digest(rocm: Path, clang: str, bitcode: str, cache: Path) -> str:
+    """SHA-256 of the compiler, its libraries, bitcode and headers of a ROCm.
+
+    Hashing some 300 MB takes a while, so it is remembered for files that did not change in size and time.
+    """
+    files = sorted(set(_files(rocm, clang, bitcode)))
+    stats = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    known = cache / "rocm-digests" / f"{hashlib.sha256(json.dumps(stats).encode()).hexdigest()}.json"
+    if known.is_file():
+        return str(json.loads(known.read_text(encoding="utf-8")))
+    total = hashlib.sha256()
+    for path in files:
+        total.update(f"{path.relative_to(rocm)}\0{file_sha256(path)}\n".encode())
+    known.parent.mkdir(parents=True, exist_ok=True)
+    draft = known.with_suffix(".new")
+    draft.write_text(json.dumps(total.hexdigest()), encoding="utf-8")
+    draft.replace(known)
+    return total.hexdigest()
+
+
+def _files(rocm: Path, clang: str, bitcode: str) -> Iterator[Path]:
+    compiler = (rocm / clang).parent
+    for program in ("clang++", "lld", "clang-offload-bundler"):
+        if (compiler / program).exists():
+            yield compiler / program
+    for pattern in ("libLLVM*.so*", "libclang-cpp.so*", "clang/*/include/**/*"):
+        yield from (path for path in (compiler.parent / "lib").glob(pattern) if path.is_file())
+    yield from (path for path in (rocm / bitcode).glob("*.bc"))
+    for name in _DECIDES:
+        path = rocm / name
+        yield from [path] if path.is_file() else (below for below in path.rglob("*") if below.is_file())
