@@ -1,7 +1,7 @@
 """Looks at jax and its devices from inside; run by the Python that is tested, before any test.
 
 Standard library, numpy and jax. Its argument is the platform; it prints one line of JSON, the last one: `platform`,
-`version` of jax, `devices` (id, kind, capability, memory limit, what the kernel said), `libraries` that are mapped.
+`client`: what the runtime says of itself, `version` of jax, `devices` (id, kind, capability, memory limit, what the kernel said), `libraries` that are mapped.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main(platform: str) -> Answer:
         jax = importlib.import_module("jax")
         devices = jax.local_devices(backend=platform)
         found = sorted({str(device.platform) for device in devices})
-        own = str(getattr(devices[0].client, "platform", "")) if devices else ""
+        own = str(getattr(devices[0].client, "platform_version", "")) if devices else ""
         default = jax.default_backend()
         answer = {"platforms": found, "client": own, "default": default, "version": jax.__version__}
         return {**answer, "devices": [about(device) for device in devices], "libraries": libraries(), "error": ""}

@@ -1,0 +1,193 @@
+"""What JAX's scripts set is read, never executed; and which suite is meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ci_build.errors import GateError, InputError, RequestError
+from promotion.gates.device.lease import Platform
+from promotion.gates.device.shell_env import Script, read_script
+from promotion.gates.device.suite import Source, jax_tests, parse_source, read_list, sizes, smoke
+
+DEFAULTS = """
+# What the scripts share.
+export JAXCI_JAX_GIT_DIR=$(pwd)
+export JAXCI_ENABLE_X64=${JAXCI_ENABLE_X64:-0}
+export JAXCI_PYTHON=${JAXCI_PYTHON:-python${JAXCI_HERMETIC_PYTHON_VERSION}}
+"""
+SCRIPT = r"""#!/bin/bash
+set -exu -o history -o allexport
+source ci/envs/default.env
+source ./ci/utilities/install_wheels_locally.sh
+"$JAXCI_PYTHON" -c "import jax; print(jax.devices())"
+export JAX_SKIP_SLOW_TESTS=true
+export JAX_ENABLE_X64="$JAXCI_ENABLE_X64"
+export gpu_count=$(rocminfo | egrep -c "Device Type:\s+GPU")
+export num_processes=$((gpu_count * 4))
+if [[ 16 -lt $num_processes ]]; then
+  num_processes=16
+fi
+export JAX_ENABLE_ROCM_XDIST="$gpu_count"
+export XLA_PYTHON_CLIENT_ALLOCATOR=address   # not the pool
+export XLA_FLAGS="--xla_gpu_force_compilation_parallelism=1 --xla_gpu_enable_command_buffer="
+export rocm_pytest_deselect="\
+--deselect=tests/a_test.py::A::test_one \
+--deselect=tests/b_test.py::B::test_two"
+echo "Running pytest tests..."
+"$JAXCI_PYTHON" -m pytest -n $num_processes --tb=short \
+  -m "not multiaccelerator" \
+tests $rocm_pytest_deselect \
+--deselect tests/c_test.py::C::test_three --ignore=tests/d_test.py
+"""
+
+
+def checkout(root: Path, script: str = SCRIPT, defaults: str = DEFAULTS) -> Path:
+    for name, text in {"ci/envs/default.env": defaults, "ci/run_pytest_rocm.sh": script}.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def read(root: Path, script: str = SCRIPT, defaults: str = DEFAULTS) -> Script:
+    return read_script(checkout(root, script, defaults), "ci/run_pytest_rocm.sh")
+
+
+def test_what_tests_see_is_read(tmp_path: Path) -> None:
+    script = read(tmp_path)
+    assert script.env == {
+        "JAX_SKIP_SLOW_TESTS": "true",
+        "JAX_ENABLE_X64": "0",
+        "XLA_PYTHON_CLIENT_ALLOCATOR": "address",
+        "XLA_FLAGS": "--xla_gpu_force_compilation_parallelism=1 --xla_gpu_enable_command_buffer=",
+    }
+    assert script.deselect == (
+        "tests/a_test.py::A::test_one",
+        "tests/b_test.py::B::test_two",
+        "tests/c_test.py::C::test_three",
+    )
+    assert script.ignore == ("tests/d_test.py",)
+    assert script.files == ("ci/run_pytest_rocm.sh", "ci/envs/default.env")
+
+
+def test_an_environment_in_a_file_of_its_own_is_followed(tmp_path: Path) -> None:
+    head, mark, tail = SCRIPT.partition("export JAX_SKIP_SLOW_TESTS=true\n")
+    (tmp_path / "ci/utilities").mkdir(parents=True)
+    (tmp_path / "ci/utilities/rocm_test_env.sh").write_text(mark)
+    script = read(tmp_path, f"{head}. ci/utilities/rocm_test_env.sh\n{tail}")
+    assert script.env["JAX_SKIP_SLOW_TESTS"] == "true"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("export XLA_FLAGS=$(make_flags)", "XLA_FLAGS is computed"),
+        ("export XLA_FLAGS=`make_flags`", "XLA_FLAGS is computed"),
+        ("export XLA_FLAGS=$UNKNOWN", "XLA_FLAGS is computed"),
+        ("if true; then\nexport XLA_FLAGS=--a\nfi", "XLA_FLAGS depends on a condition"),
+        ("eval $(cat flags)", "it uses eval"),
+        ("declare -x XLA_FLAGS=--a", "it uses declare"),
+        ("source $(find . -name env.sh)", "sources what only its execution would tell"),
+        ("source ../outside.sh", "outside the checkout"),
+        ("source ci/not_there.sh", "cannot be read"),
+        ("source ci/run_pytest_rocm.sh", "sources itself"),
+        ("python -m pytest tests -k 'not slow'", "chooses tests with -k"),
+    ],
+)
+def test_what_takes_executing_something_is_an_error(tmp_path: Path, line: str, said: str) -> None:
+    with pytest.raises(GateError, match="cannot be read from") as refused:
+        read(tmp_path, SCRIPT.replace('echo "Running', f'{line}\necho "Running'))
+    assert said in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "script", ["", "export XLA_FLAGS=--a\n", "python -m pytest tests\n", "export lower=1\npython -m pytest tests\n"]
+)
+def test_a_script_that_says_nothing_is_an_error(tmp_path: Path, script: str) -> None:
+    with pytest.raises(GateError):
+        read(tmp_path, script)
+
+
+def test_nothing_is_executed(tmp_path: Path) -> None:
+    marker = tmp_path / "executed"
+    with pytest.raises(GateError):
+        read(tmp_path, SCRIPT.replace("=true", f"=$(touch {marker})"))
+    read(tmp_path, SCRIPT.replace('echo "Running', f'touch {marker}; echo "Running'))
+    assert not marker.exists()
+
+
+def test_sources_name_a_commit() -> None:
+    commit = "0123456789" * 4
+    assert parse_source(f"https://example.invalid/jax.git@{commit}") == Source(
+        place="https://example.invalid/jax.git", commit=commit
+    )
+    assert parse_source(f"git@example.invalid:jax.git@{commit}").remote
+    assert parse_source("/some/where") == Source(place="/some/where")
+    assert parse_source(f"where@{commit}").commit == commit
+    for text in ("https://example.invalid/jax.git", "https://example.invalid/jax@main", "git@example.invalid:jax.git"):
+        with pytest.raises(RequestError, match="names no commit"):
+            parse_source(text)
+
+
+class NoGit:
+    """A folder that is no checkout of git."""
+
+    def run(self, argv: tuple[str, ...], **_: object) -> None:
+        from ci_build.errors import ProcessError
+
+        raise ProcessError("fatal: not a git repository")
+
+
+def prepared(root: Path, work: Path, **more: object) -> object:
+    work.mkdir(exist_ok=True)
+    return jax_tests(Source(place=str(root)), Platform.ROCM, work, NoGit(), **more)  # type: ignore[arg-type]
+
+
+def test_the_tests_are_taken_without_the_jax_beside_them(tmp_path: Path) -> None:
+    root = checkout(tmp_path / "jax-src")
+    for name in ("tests/lax_test.py", "tests/d_test.py", "jax/__init__.py", "conftest.py", "tests/__pycache__/x.py"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("")
+    tests = prepared(root, tmp_path / "work", size="large")
+    suite = tests.suite  # type: ignore[attr-defined]
+    assert sorted(path.name for path in suite.root.iterdir()) == ["conftest.py", "tests"]
+    assert not (suite.root / "tests/__pycache__").exists()
+    assert suite.commit.startswith("tree-")
+    assert suite.files == ("tests",)
+    assert "tests/d_test.py::" in suite.deselect
+
+
+def test_a_list_chooses_tests_and_whole_files(tmp_path: Path) -> None:
+    root = checkout(tmp_path / "jax-src")
+    (root / "tests").mkdir()
+    for name in "abc":
+        (root / f"tests/{name}_test.py").write_text("")
+    (tmp_path / "list").write_text("tests/a_test.py::A::one  # slow\n\ntests/b_test.py\n")
+    tests = prepared(root, tmp_path / "work", listed=read_list(tmp_path / "list"))
+    assert tests.suite.files == ("tests/a_test.py", "tests/b_test.py")  # type: ignore[attr-defined]
+    there = ["tests/a_test.py::A::one", "tests/a_test.py::A::two", "tests/b_test.py::B::one"]
+    assert tests.choose(there) == [there[0], there[2]]  # type: ignore[attr-defined]
+
+
+def test_a_size_of_which_most_is_missing_is_refused(tmp_path: Path) -> None:
+    root = checkout(tmp_path / "jax-src")
+    (root / "tests").mkdir()
+    with pytest.raises(RequestError, match="has 0 of the"):
+        prepared(root, tmp_path / "work", size="small")
+    with pytest.raises(RequestError, match="no size 'tiny'"):
+        prepared(root, tmp_path / "other", size="tiny")
+    with pytest.raises(InputError):
+        prepared(tmp_path / "nowhere", tmp_path / "third", size="small")
+
+
+def test_sizes_grow() -> None:
+    assert list(sizes()) == ["small", "medium", "large"]
+    assert [size.multi for size in sizes().values()] == [False, False, True]
+
+
+def test_the_smoke_suite_is_named_after_its_files() -> None:
+    tests = smoke()
+    assert tests.suite.commit.startswith("smoke-")
+    assert (tests.suite.root / "pytest.ini").is_file()
+    assert len(list(tests.suite.root.glob("test_*.py"))) >= 8
