@@ -150,7 +150,7 @@ def about_jax(answer: Mapping[str, Any], wanted: Expected) -> Iterator[Item]:
     problem = "" if said <= set(right) else f"jax runs on {', '.join(sorted(said))}, not on {wanted.platform}"
     # To jax all GPUs are alike; the runtime's version begins with, or holds, its name.
     if not problem and wanted.platform is not Platform.CPU and wanted.platform.value not in answer["client"].lower():
-        problem = f"jax's GPUs are those of {answer['client'].splitlines()[0]!r}, not of {wanted.platform}"
+        problem = f"jax's GPUs are those of {' '.join(answer['client'].split())!r}, not of {wanted.platform}"
     remedy = "See what `ci_build doctor` says on this machine."
     facts = {"jax": answer["version"], "kinds": sorted({device["kind"] for device in answer["devices"]})}
     yield Item(name="platform", problem=problem, remedy=remedy, facts=facts)

@@ -1,7 +1,8 @@
 """Looks at jax and its devices from inside; run by the Python that is tested, before any test.
 
-Standard library, numpy and jax. Its argument is the platform; it prints one line of JSON, the last one: `platform`,
-`client`: what the runtime says of itself, `version` of jax, `devices` (id, kind, capability, memory limit, what the kernel said), `libraries` that are mapped.
+Standard library, numpy and jax. Its argument is the platform; it prints one line of JSON, the last one: `platforms`
+of the devices and the `default` one, `client` (what the runtime says of itself), `version` of jax, `devices` (id, kind,
+capability, what their kernel said), `libraries` that are mapped; or `error`.
 """
 
 from __future__ import annotations
