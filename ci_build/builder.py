@@ -8,12 +8,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ci_build.container import ContainerRunner, ContainerSpec, Mount
+from ci_build.container import ContainerSpec, Mount
 from ci_build.errors import MachineError
 from ci_build.model import BuildRequest
 from ci_build.payload.source import Places, source_of
 from ci_build.plan import SourceLayout
 from ci_build.source_request import Compiler
+from ci_build.sources import Runs
 
 _CLANG = re.compile(r"/usr/lib/llvm-(\d+)/bin/clang")
 _LOOK_INTO = ("/usr/lib", "/usr/local/bin", "/opt/python", "/opt/rh")
@@ -49,8 +50,12 @@ def make_mounts(request: BuildRequest, layout: SourceLayout, rocm: Path, built: 
     return tuple(mounts)
 
 
-def find_tools(request: BuildRequest, places: Places, inside: ContainerRunner) -> Places:
+def find_tools(request: BuildRequest, places: Places, image: str, inside: Runs) -> Places:
     """Where the image has its clang, and that it has all that the build needs.
+
+    Args:
+        image: its name, for people.
+        inside: runs commands in it.
 
     Raises:
         MachineError: everything that is missing.
@@ -68,7 +73,7 @@ def find_tools(request: BuildRequest, places: Places, inside: ContainerRunner) -
         missing.append(places.gcc)
     if missing:
         raise MachineError(
-            f"The builder image {inside.spec.image} lacks {', '.join(missing)}.",
+            f"The builder image {image} lacks {', '.join(missing)}.",
             hint="Name another one with --builder-image, or other --python-versions.",
         )
     return replace(places, clang=clang)
@@ -78,11 +83,13 @@ def spec_values(spec: ContainerSpec) -> dict[str, Any]:
     """A specification as JSON values."""
     body = asdict(spec)
     body["mounts"] = [{**mount, "source": str(mount["source"])} for mount in body["mounts"]]
+    body["env_files"] = [str(path) for path in body["env_files"]]
     return body
 
 
 def load_spec(body: Mapping[str, Any]) -> ContainerSpec:
     """The specification of such values; KeyError or TypeError when they are of another version."""
     mounts = tuple(Mount(**{**mount, "source": Path(mount["source"])}) for mount in body["mounts"])
-    lists = {name: tuple(body[name]) for name in ("devices", "groups", "capabilities", "security", "temporary")}
-    return ContainerSpec(**{**body, **lists, "mounts": mounts})
+    lists = {name: tuple(value) for name, value in body.items() if isinstance(value, list)}
+    files = tuple(Path(path) for path in body["env_files"])
+    return ContainerSpec(**{**body, **lists, "mounts": mounts, "env_files": files})

@@ -192,7 +192,8 @@ def _in_container(request: BuildRequest, layout: SourceLayout, given: Circumstan
         memory=asked.memory,
         shm_size=asked.shm_size,
     )
-    places = find_tools(request, layout.places, ContainerRunner(runner, replace(spec, mounts=()), say=reporter.line))
+    bare = ContainerRunner(runner, replace(spec, mounts=()), say=reporter.line)
+    places = find_tools(request, layout.places, image.name, bare)
     return Native(
         request=replace(request, source=replace(request.source, builder=image.digest)),
         layout=replace(layout, places=places),

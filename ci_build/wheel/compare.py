@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,8 +37,12 @@ def compare_wheels(before: Path, now: Path, scratch: Path) -> tuple[Difference, 
     Args:
         scratch: an existing folder for libraries while they are looked at.
     """
-    with WheelArchive(before) as first, WheelArchive(now) as second:
-        return tuple(_compare(first, second, scratch))
+    with (
+        WheelArchive(before) as first,
+        WheelArchive(now) as second,
+        tempfile.TemporaryDirectory(prefix="compare-", dir=scratch) as folder,
+    ):
+        return tuple(_compare(first, second, Path(folder)))
 
 
 def _compare(before: WheelArchive, now: WheelArchive, scratch: Path) -> Iterator[Difference]:

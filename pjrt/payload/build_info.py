@@ -29,6 +29,8 @@ INPUTS: tuple[dict[str, Any], ...] = tuple(DATA.get("inputs", ()))
 """The files that this wheel was made of: filename, size, sha256."""
 TOOLS: dict[str, str] = dict(DATA.get("tools", {}))
 """Versions of the tools that made it."""
+SOURCES: dict[str, str] = dict(DATA.get("sources", {}))
+"""Of a build from source: the commits of jax, XLA and the release pipeline, digests of the ROCm and the builder."""
 FAMILIES: tuple[str, ...] = tuple(DATA.get("families", ()))
 """GPU families whose `_rocm_sdk_libraries_<family>` package serves these targets."""
 RUNPATH: str = DATA.get("runpath", "")

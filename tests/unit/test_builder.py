@@ -1,0 +1,202 @@
+"""Where a build runs: the mounts and tools of a container, the tools of a machine, and the way back into either."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build import inshell
+from ci_build.builder import find_tools, load_spec, make_mounts, spec_values
+from ci_build.container import ContainerSpec, Mount
+from ci_build.errors import InputError, MachineError
+from ci_build.hostbuild import missing, newest_clang
+from ci_build.model import BuildRequest
+from ci_build.native import STATE
+from ci_build.payload.source import IN_CONTAINER
+from ci_build.plan import SourceLayout
+from ci_build.runner import ProcessResult
+from ci_build.source_request import ActionCache, Compiler, SourceRequest
+from tests.golden_build_py import request
+
+
+def source(asked: BuildRequest) -> SourceRequest:
+    assert asked.source is not None
+    return asked.source
+
+
+# Mounts
+
+
+def test_only_what_a_build_writes_to_can_be_written_to(tmp_path: Path) -> None:
+    asked = request("0.10.2", full=True)
+    asked = replace(asked, source=replace(source(asked), cache=ActionCache(disk=str(tmp_path / "disk"))))
+    layout = SourceLayout(checkouts=str(tmp_path / "sources"))
+    (tmp_path / "rocm").mkdir()
+    mounts = make_mounts(asked, layout, tmp_path / "rocm", tmp_path / "cache", tmp_path / "out")
+    assert {(mount.target, mount.writable) for mount in mounts} == {
+        ("/opt/rocm", False),
+        ("/out", True),
+        ("/cache", True),
+        ("/jax", True),
+        ("/xla", True),
+        ("/disk-cache", True),
+        ("/rbe/client.crt", False),
+        ("/rbe/client.key", False),
+        ("/rbe/rbe.bazelrc", False),
+    }
+    there = {mount.target: mount.source for mount in mounts}
+    assert there["/jax"] == Path("/home/me/jax")
+    assert there["/xla"] == tmp_path / "sources" / ("xla-" + "c" * 40)
+    # A daemon would make what is missing, and own it.
+    assert all(there[target].is_dir() for target in ("/opt/rocm", "/out", "/cache", "/disk-cache"))
+
+
+SPEC = ContainerSpec(
+    engine="/usr/bin/docker",
+    image="sha256:" + "a" * 64,
+    mounts=(Mount(Path("/a"), "/b"), Mount(Path("/c"), "/d", writable=True)),
+    env={"HOME": "/tmp/home"},
+    memory="8g",
+)
+
+
+def test_a_specification_survives_being_written_down() -> None:
+    assert load_spec(json.loads(json.dumps(spec_values(SPEC)))) == SPEC
+
+
+# Tools of an image
+
+
+class FakeImage:
+    """An image with these files."""
+
+    def __init__(self, *files: str) -> None:
+        self.files = files
+
+    def run(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, check: bool = True) -> ProcessResult:
+        assert argv[0] == "find"
+        return ProcessResult(returncode=1, stdout="\n".join(self.files), stderr="", seconds=0.0)
+
+
+PYTHONS = ("/opt/python/cp312-cp312/bin/python", "/opt/python/cp313-cp313/bin/python")
+TOOLS = (IN_CONTAINER.bazel, *PYTHONS, "/usr/lib/llvm-9/bin/clang", "/usr/lib/llvm-18/bin/clang")
+
+
+def test_the_newest_clang_is_the_one_with_the_highest_number() -> None:
+    assert (
+        find_tools(request("0.10.2"), IN_CONTAINER, "builder:1", FakeImage(*TOOLS)).clang
+        == "/usr/lib/llvm-18/bin/clang"
+    )
+    asked = request("0.10.2")
+    asked = replace(asked, source=replace(source(asked), clang="/opt/clang"))
+    assert find_tools(asked, IN_CONTAINER, "builder:1", FakeImage(*TOOLS)).clang == "/opt/clang"
+
+
+def test_everything_that_an_image_lacks_is_told() -> None:
+    with pytest.raises(MachineError) as caught:
+        find_tools(request("0.10.2"), IN_CONTAINER, "builder:1", FakeImage(PYTHONS[0]))
+    for words in (IN_CONTAINER.bazel, PYTHONS[1], "a clang below /usr/lib/llvm-*"):
+        assert words in str(caught.value)
+    assert PYTHONS[0] not in str(caught.value)
+
+
+def test_gcc_is_missed_only_by_who_wants_it() -> None:
+    asked = request("0.8.2")
+    find_tools(asked, IN_CONTAINER, "builder:1", FakeImage(*TOOLS))
+    asked = replace(asked, source=replace(source(asked), compiler=Compiler.GCC))
+    with pytest.raises(MachineError, match="gcc-toolset-14"):
+        find_tools(asked, IN_CONTAINER, "builder:1", FakeImage(*TOOLS))
+
+
+# Tools of a machine
+
+
+def test_the_newest_clang_of_a_machine(tmp_path: Path) -> None:
+    assert newest_clang(tmp_path) == ""
+    for name in ("llvm-9", "llvm-18", "llvm-20", "llvm-tools"):
+        (tmp_path / name / "bin").mkdir(parents=True)
+        if name != "llvm-20":
+            (tmp_path / name / "bin" / "clang").write_text("")
+    assert newest_clang(tmp_path) == str(tmp_path / "llvm-18/bin/clang")
+
+
+def test_everything_that_a_machine_lacks_is_told(tmp_path: Path) -> None:
+    places = replace(IN_CONTAINER, bazel="not-found", clang="/no/clang", rocm=str(tmp_path))
+    told = missing(request("0.10.2"), places)
+    assert [text.partition(" ")[0] for text in told if "git" not in text] == ["bazel", "clang,", "a"]
+    assert "Bazel 7.7.0" in told[0]
+    assert "bin/hipcc or llvm/bin/clang" in told[-1]
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/hipcc").write_text("")
+    assert not any("ROCm" in text for text in missing(request("0.10.2"), places))
+    assert any("a ROCm in /no/rocm" in text for text in missing(request("0.10.2"), replace(places, rocm="/no/rocm")))
+
+
+# The way back
+
+
+def written(folder: Path, **changes: Any) -> Path:
+    body = {
+        "state": "failed",
+        "what": "jax-rocm-pjrt",
+        "argv": ["python", "build/build.py", "a b"],
+        "env": {"USER": "builder"},
+        "cwd": "/jax",
+        "out": str(folder / "out"),
+        "inside": "/out",
+        "where": {"kind": "container", "spec": spec_values(replace(SPEC, mounts=()))},
+        **changes,
+    }
+    logs = folder / "dist.logs"
+    logs.mkdir()
+    (logs / STATE).write_text(json.dumps(body))
+    return folder / "dist"
+
+
+def test_a_shell_opens_in_the_same_container_with_the_command_at_hand(tmp_path: Path) -> None:
+    place = inshell.load_place(written(tmp_path))
+    argv = inshell.shell_argv(place, terminal=True)
+    assert argv[-4:] == ("--tty", "--entrypoint", "bash", SPEC.image)
+    assert {"--env", "HISTFILE=/out/.history", "--workdir", "/jax", "--interactive", "USER=builder"} <= set(argv)
+    inshell.prepare(place)
+    assert (tmp_path / "out/.history").read_text() == "cd /jax\npython build/build.py 'a b'\n"
+    command = inshell.shell_argv(place, ("ls", "-l"), terminal=False)
+    assert command[-4:] == ("--entrypoint", "ls", SPEC.image, "-l")
+    assert "--tty" not in command
+    assert inshell.environment_of(place) == {}
+
+
+def test_on_the_machine_itself_it_starts_in_the_same_folder(tmp_path: Path) -> None:
+    place = inshell.load_place(written(tmp_path, where={"kind": "host"}))
+    assert inshell.shell_argv(place, terminal=True) == ("bash",)
+    assert inshell.folder_of(place) == "/jax"
+    assert inshell.environment_of(place) == {"USER": "builder", "HISTFILE": str(tmp_path / "out/.history")}
+
+
+def test_a_place_that_is_gone_is_not_opened(tmp_path: Path) -> None:
+    place = inshell.load_place(written(tmp_path))
+    gone = replace(place, spec=replace(SPEC, mounts=(Mount(tmp_path / "gone", "/x"),)))
+    with pytest.raises(InputError, match="gone is there no more"):
+        inshell.prepare(gone)
+
+
+@pytest.mark.parametrize("change", [{"where": {"kind": "container"}}, {"argv": 1}, {"where": {}}])
+def test_a_damaged_state_is_said(tmp_path: Path, change: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        inshell.load_place(written(tmp_path, **change))
+
+
+def test_a_set_that_was_not_compiled_has_no_such_place(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="Nothing was compiled"):
+        inshell.load_place(tmp_path / "dist")
+
+
+def test_a_shell_needs_somebody_in_front_of_it() -> None:
+    with pytest.raises(MachineError, match="needs a terminal"):
+        inshell.refuse_without_terminal(terminal=False)
+    inshell.refuse_without_terminal(terminal=True)
