@@ -27,7 +27,7 @@ PACKAGE = ROOT / "kernels" / "payload" / "jax_aiter"
 FOREIGN = ("JAX_", "XLA_", "PYTHON", "VIRTUAL_ENV", "TF_", "COV_")
 """Variables of the caller that have no say."""
 # Module -> least number of checks: none may be lost unnoticed.
-COUNTS = {"rmsnorm": 24, "gemm": 40, "mha": 75, "loader": 40, "choice": 34, "lowering": 21}
+COUNTS = {"rmsnorm": 24, "gemm": 40, "mha": 75, "loader": 41, "choice": 34, "lowering": 21}
 
 Environment = Callable[[str], Path]
 

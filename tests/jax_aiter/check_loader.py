@@ -16,7 +16,7 @@ import jax
 import pytest
 from jax_aiter import ManifestError, ModuleLoadError, _loader
 from jax_aiter._loader import Loader
-from jax_aiter._probe import framework_api, probe
+from jax_aiter._probe import Metadata, framework_api, probe
 
 from tests.jax_aiter.kernels import Kernels
 
@@ -129,6 +129,7 @@ NEWER = framework_api()[1] + 1
         ([], {}, no_library, r"libgemm_bf16\.so cannot be loaded: .*(invalid ELF header|file too short)"),
         ([], {}, other_symbol("JaxAiterNone"), r"libgemm_bf16\.so has no symbol JaxAiterNone: .*undefined symbol"),
         ([], {}, other_symbol("JaxAiterSilent"), r"JaxAiterSilent of .* is no FFI handler"),
+        ([], {}, other_symbol("JaxAiterGrown"), "is no FFI handler: Unexpected XLA_FFI_CallFrame size"),
         (["NO_SET_ROOT"], {}, None, "has no symbol jax_aiter_set_root"),
         (["NO_BUILD_INFO"], {}, None, "has no symbol jax_aiter_build_info"),
         (["API_MINOR=2"], {}, None, r"is for FFI API 0\.2, not fit for command buffers; the manifest says 0\.1"),
@@ -187,9 +188,11 @@ def check_the_probe_reads_what_a_handler_says(tmp_path: Path) -> None:
     kernels.add("gemm_i8", "API_MINOR=7", "TRAITS=1")
     library = ctypes.CDLL(str(tmp_path / "lib" / "libgemm_i8.so"))
     said = probe(library.JaxAiterGemmI8)
-    assert said is not None
+    assert isinstance(said, Metadata)
     assert (said.api, said.command_buffer) == ((0, 7), True)
-    assert probe(library.JaxAiterSilent) is None
+    assert probe(library.JaxAiterSilent) == "it does not say which API it is for"
+    # A handler of another time, whose structures have grown.
+    assert probe(library.JaxAiterGrown) == "Unexpected XLA_FFI_CallFrame size"
 
 
 def check_without_kernels_there_is_nothing_to_load(tmp_path: Path) -> None:

@@ -26,21 +26,33 @@ const char* jax_aiter_get_root(void) { return root; }
 const char* jax_aiter_build_info(void) { return "{\"module\": \"" MODULE "\"}"; }
 #endif
 
-static int answered(XLA_FFI_CallFrame* frame) {
+static XLA_FFI_Error* refuse(XLA_FFI_CallFrame* frame, const char* why) {
+  XLA_FFI_Error_Create_Args args = {0};
+  args.struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE;
+  args.message = why;
+  args.errc = XLA_FFI_Error_Code_INVALID_ARGUMENT;
+  return frame->api->XLA_FFI_Error_Create(&args);
+}
+
+// As the handlers of xla/ffi/api/ffi.h do: exactly this call frame, and at least these structures.
+static int answered(XLA_FFI_CallFrame* frame, XLA_FFI_Error** error) {
+  *error = NULL;
+  if (frame->struct_size != XLA_FFI_CallFrame_STRUCT_SIZE) {
+    *error = refuse(frame, "Unexpected XLA_FFI_CallFrame size");
+    return 1;
+  }
   XLA_FFI_Metadata_Extension* asked = (XLA_FFI_Metadata_Extension*)frame->extension_start;
   if (asked == NULL || asked->extension_base.type != XLA_FFI_Extension_Metadata) return 0;
+  if (asked->extension_base.struct_size < XLA_FFI_Metadata_Extension_STRUCT_SIZE ||
+      asked->metadata->struct_size < XLA_FFI_Metadata_STRUCT_SIZE) {
+    *error = refuse(frame, "Unexpected XLA_FFI_Metadata size");
+    return 1;
+  }
+  asked->metadata->api_version.struct_size = XLA_FFI_Api_Version_STRUCT_SIZE;
   asked->metadata->api_version.major_version = 0;
   asked->metadata->api_version.minor_version = API_MINOR;
   asked->metadata->traits = TRAITS;
   return 1;
-}
-
-static XLA_FFI_Error* refuse(XLA_FFI_CallFrame* frame, const char* why) {
-  XLA_FFI_Error_Create_Args args = {0};
-  args.struct_size = sizeof args;
-  args.message = why;
-  args.errc = XLA_FFI_Error_Code_INVALID_ARGUMENT;
-  return frame->api->XLA_FFI_Error_Create(&args);
 }
 
 static XLA_FFI_Buffer* arg(XLA_FFI_CallFrame* frame, int i) { return (XLA_FFI_Buffer*)frame->args.args[i]; }
@@ -72,7 +84,8 @@ static void normalise(const float* x, const float* gamma, float* y, float* rstd,
 }
 
 XLA_FFI_Error* JaxAiterRmsNorm(XLA_FFI_CallFrame* frame) {
-  if (answered(frame)) return NULL;
+  XLA_FFI_Error* error;
+  if (answered(frame, &error)) return error;
   if (frame->args.size != 2 || frame->rets.size != 2 || frame->attrs.size != 1) return refuse(frame, "counts");
   const XLA_FFI_Scalar* epsilon = scalar(frame, "epsilon", XLA_FFI_DataType_F32);
   int64_t rows = arg(frame, 0)->dims[0], n = arg(frame, 0)->dims[1];
@@ -87,7 +100,8 @@ XLA_FFI_Error* JaxAiterRmsNorm(XLA_FFI_CallFrame* frame) {
 }
 
 XLA_FFI_Error* JaxAiterRmsNormWithAdd(XLA_FFI_CallFrame* frame) {
-  if (answered(frame)) return NULL;
+  XLA_FFI_Error* error;
+  if (answered(frame, &error)) return error;
   if (frame->args.size != 3 || frame->rets.size != 3 || frame->attrs.size != 1) return refuse(frame, "counts");
   const XLA_FFI_Scalar* epsilon = scalar(frame, "epsilon", XLA_FFI_DataType_F32);
   int64_t rows = arg(frame, 0)->dims[0], n = arg(frame, 0)->dims[1];
@@ -105,7 +119,8 @@ XLA_FFI_Error* JaxAiterRmsNormWithAdd(XLA_FFI_CallFrame* frame) {
 }
 
 XLA_FFI_Error* JaxAiterRmsNormBwd(XLA_FFI_CallFrame* frame) {
-  if (answered(frame)) return NULL;
+  XLA_FFI_Error* error;
+  if (answered(frame, &error)) return error;
   if (frame->args.size != 4 || frame->rets.size != 2 || frame->attrs.size != 0) return refuse(frame, "counts");
   int64_t rows = arg(frame, 0)->dims[0], n = arg(frame, 0)->dims[1], parts = ret(frame, 1)->dims[0];
   if (!shaped(arg(frame, 1), XLA_FFI_DataType_F32, 2, rows, n) ||
@@ -144,7 +159,8 @@ static uint16_t narrowed(float value) {
 }
 
 XLA_FFI_Error* JaxAiterGemmBf16(XLA_FFI_CallFrame* frame) {
-  if (answered(frame)) return NULL;
+  XLA_FFI_Error* error;
+  if (answered(frame, &error)) return error;
   if (frame->args.size != 3 || frame->rets.size != 2 || frame->attrs.size != 2) return refuse(frame, "counts");
   int64_t m = arg(frame, 0)->dims[0], k = arg(frame, 0)->dims[1], n = arg(frame, 1)->dims[0];
   int64_t biased = arg(frame, 2)->dims[0];
@@ -177,7 +193,8 @@ static int64_t tiled(int64_t row, int64_t byte, int64_t width, int64_t tile, int
 }
 
 XLA_FFI_Error* JaxAiterGemmI8(XLA_FFI_CallFrame* frame) {
-  if (answered(frame)) return NULL;
+  XLA_FFI_Error* error;
+  if (answered(frame, &error)) return error;
   if (frame->args.size != 5 || frame->rets.size != 1 || frame->attrs.size != 2) return refuse(frame, "counts");
   int64_t m = arg(frame, 0)->dims[0], k = arg(frame, 0)->dims[1], n = arg(frame, 1)->dims[0];
   if (m == 13) return refuse(frame, "thirteen rows are too many");
@@ -206,7 +223,8 @@ static double e4m3(uint8_t bits, int bias, int finite) {
 }
 
 XLA_FFI_Error* JaxAiterGemmFp8Mi350(XLA_FFI_CallFrame* frame) {
-  if (answered(frame)) return NULL;
+  XLA_FFI_Error* error;
+  if (answered(frame, &error)) return error;
   if (frame->args.size != 4 || frame->rets.size != 1 || frame->attrs.size != 0) return refuse(frame, "counts");
   int64_t m = arg(frame, 0)->dims[0], k = arg(frame, 0)->dims[1], n = arg(frame, 1)->dims[0];
   if (!shaped(arg(frame, 0), XLA_FFI_DataType_F8E4M3FN, 2, m, k) ||
@@ -229,7 +247,8 @@ XLA_FFI_Error* JaxAiterGemmFp8Mi350(XLA_FFI_CallFrame* frame) {
 }
 
 XLA_FFI_Error* JaxAiterFlatmmFp8(XLA_FFI_CallFrame* frame) {
-  if (answered(frame)) return NULL;
+  XLA_FFI_Error* error;
+  if (answered(frame, &error)) return error;
   if (frame->args.size != 4 || frame->rets.size != 1 || frame->attrs.size != 0) return refuse(frame, "counts");
   int64_t m = arg(frame, 0)->dims[0], k = arg(frame, 0)->dims[1], n = arg(frame, 1)->dims[0];
   if (!shaped(arg(frame, 0), XLA_FFI_DataType_F8E4M3FNUZ, 2, m, k) ||
@@ -265,7 +284,8 @@ static double e2m1(const uint8_t* bytes, int64_t place, int high) {
 }
 
 XLA_FFI_Error* JaxAiterGemmFp4(XLA_FFI_CallFrame* frame) {
-  if (answered(frame)) return NULL;
+  XLA_FFI_Error* error;
+  if (answered(frame, &error)) return error;
   if (frame->args.size != 4 || frame->rets.size != 1 || frame->attrs.size != 3) return refuse(frame, "counts");
   int64_t m = arg(frame, 0)->dims[0], half = arg(frame, 0)->dims[1], n = arg(frame, 1)->dims[0];
   int64_t columns = arg(frame, 2)->dims[1];
@@ -287,6 +307,11 @@ XLA_FFI_Error* JaxAiterGemmFp4(XLA_FFI_CallFrame* frame) {
       ((uint16_t*)ret(frame, 0)->data)[i * n + j] = narrowed((float)sum);
     }
   return NULL;
+}
+
+// A handler of another time, whose call frame has grown.
+XLA_FFI_Error* JaxAiterGrown(XLA_FFI_CallFrame* frame) {
+  return frame->struct_size < XLA_FFI_CallFrame_STRUCT_SIZE + 8 ? refuse(frame, "Unexpected XLA_FFI_CallFrame size") : NULL;
 }
 
 // Something with the right name that is no handler.

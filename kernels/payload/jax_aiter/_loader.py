@@ -106,8 +106,8 @@ class Loader:
         function = _symbol(module, path, library, handler.symbol)
         said = probe(function)
         where = f"Module {module.name}: {handler.symbol} of {path}"
-        if said is None:
-            raise ModuleLoadError(f"{where} is no FFI handler.")
+        if isinstance(said, str):
+            raise ModuleLoadError(f"{where} is no FFI handler: {said.rstrip('.')}.")
         if (said.api, said.command_buffer) != (handler.api, handler.command_buffer):
             raise ModuleLoadError(
                 f"{where} is for FFI API {_dotted(said.api)}, {_captured(said.command_buffer)}; the manifest says"

@@ -59,6 +59,32 @@ class _CallFrame(ctypes.Structure):
     ]
 
 
+class _ErrorArguments(ctypes.Structure):
+    _fields_: ClassVar = [
+        ("struct_size", ctypes.c_size_t),
+        ("extension_start", ctypes.c_void_p),
+        ("message", ctypes.c_char_p),
+        ("code", ctypes.c_int),
+    ]
+
+
+class _Api(ctypes.Structure):
+    # Of all that a handler can call, only what makes an error: it does so when a structure is not of the size it knows.
+    _fields_: ClassVar = [
+        ("struct_size", ctypes.c_size_t),
+        ("extension_start", ctypes.c_void_p),
+        ("api_version", _Version),
+        ("internal_api", ctypes.c_void_p),
+        ("create_error", ctypes.c_void_p),
+        ("rest", ctypes.c_void_p * 128),
+    ]
+
+
+_CREATE_ERROR = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_ErrorArguments))
+_CALL_FRAME_SIZE = 168
+"""What XLA_FFI_CallFrame_STRUCT_SIZE has been in every version (0.1 to 0.5); handlers want it exactly."""
+
+
 @dataclass(frozen=True, slots=True)
 class Metadata:
     """What a handler says about itself.
@@ -72,8 +98,8 @@ class Metadata:
     command_buffer: bool
 
 
-def probe(function: Any) -> Metadata | None:
-    """What a handler says about itself; None when it is no handler.
+def probe(function: Any) -> Metadata | str:
+    """What a handler says about itself, or why it is none.
 
     Args:
         function: symbol of a library that ctypes loaded.
@@ -83,13 +109,22 @@ def probe(function: Any) -> Metadata | None:
     metadata.api_version.major = metadata.api_version.minor = -1
     base = _Extension(struct_size=ctypes.sizeof(_MetadataExtension), type=_METADATA)
     extension = _MetadataExtension(base=base, metadata=ctypes.pointer(metadata))
-    frame = _CallFrame(struct_size=ctypes.sizeof(_CallFrame), extension_start=ctypes.addressof(extension))
+    messages: list[str] = []
+
+    def create_error(arguments: Any) -> int:
+        messages.append((arguments.contents.message or b"").decode(errors="replace"))
+        return 1
+
+    callback = _CREATE_ERROR(create_error)
+    api = _Api(struct_size=ctypes.sizeof(_Api), create_error=ctypes.cast(callback, ctypes.c_void_p))
+    frame = _CallFrame(struct_size=_CALL_FRAME_SIZE)
+    frame.extension_start, frame.api = ctypes.addressof(extension), ctypes.addressof(api)
     call = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(ctypes.cast(function, ctypes.c_void_p).value or 0)
     error = call(ctypes.addressof(frame))
-    api = (metadata.api_version.major, metadata.api_version.minor)
-    if error is not None or min(api) < 0:
-        return None
-    return Metadata(api, bool(metadata.traits & _COMMAND_BUFFER))
+    version = (metadata.api_version.major, metadata.api_version.minor)
+    if error is not None or min(version) < 0:
+        return messages[0] if messages else "it does not say which API it is for"
+    return Metadata(version, bool(metadata.traits & _COMMAND_BUFFER))
 
 
 @cache
