@@ -15,7 +15,7 @@ from ci_build import setfiles
 from ci_build.errors import BusyError, FatbinError, InputError, RequestError, WheelSetError
 from ci_build.model import BuildRequest, Finding, GfxTarget, InputFile, Progress, Wheel, WheelSet, to_json
 from ci_build.native import Native
-from ci_build.payload.published import InputStore, LineRunner, Resolved, resolve
+from ci_build.payload.published import InputStore, LineRunner, Resolved, file_sha256, resolve
 from ci_build.plan import BuildPlan, Effect, Step
 from ci_build.store import FinishedStep, StepStore, step_key, sweep, tool_versions
 from ci_build.units import human
@@ -25,6 +25,7 @@ from ci_build.wheel.inspect import inspect_wheel, member_infos
 from ci_build.wheel.manifest import ROCM_MANIFEST
 from ci_build.wheel.repair import Repaired, repair
 from ci_build.wheel.repair_plan import RepairPlan
+from ci_build.wheel.retag import retag
 from ci_build.wheel.wheelname import WheelName
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ class _Run:
                 self.built[step.project, step.python] = self.native.build(step.build, self.inputs)
             case Effect.KERNELS:
                 self._build_kernels(step)
-            case Effect.REPAIR | Effect.TAKE:
+            case Effect.REPAIR | Effect.TAKE | Effect.RETAG:
                 self._make_wheel(step)
             case Effect.WRITE:
                 self.progress.step(step.what)
@@ -265,7 +266,10 @@ class _Run:
         found, started = self.steps.find(key), time.monotonic()
         if found is None:
             self.progress.step(step.what)
-            found = self._repair(step, item, key) if step.recipe else self._take(item, key)
+            if step.recipe:
+                found = self._repair(step, item, key)
+            else:
+                found = self._retag(item, key) if step.effect is Effect.RETAG else self._take(item, key)
             self.seconds[found.wheel.filename] = time.monotonic() - started
         self.done.append(found)
 
@@ -307,6 +311,21 @@ class _Run:
             shutil.copyfile(source, folder / item.filename)
             wheel = describe(source, sha256=item.sha256, source=source, source_sha256=item.sha256)
             wheel = replace(wheel, members=member_infos(report))
+            return self.steps.keep(key, folder, wheel)
+
+    def _retag(self, item: Resolved, key: str) -> FinishedStep:
+        source = self.inputs.path(item)
+        with self.steps.scratch() as name:
+            folder = Path(name) / "step"
+            folder.mkdir()
+            path, findings = retag(source, folder, progress=self.progress)
+            report = inspect_wheel(path, progress=self.progress)
+            if errors := [finding for finding in report.findings if is_integrity(finding)]:
+                told = "; ".join(f"{finding.code}: {finding.member} {finding.message}" for finding in errors)
+                raise InputError(f"{path.name} is not what it claims to be: {told}")
+            wheel = describe(path, sha256=file_sha256(path), source=source, source_sha256=item.sha256)
+            wheel = replace(wheel, members=member_infos(report))
+            self.findings[wheel.filename] = findings
             return self.steps.keep(key, folder, wheel)
 
     def _assemble(self) -> WheelSet:

@@ -18,11 +18,10 @@ from ci_build.source_request import Compiler, SourceRequest
 
 _CLANG = re.compile(r"llvm-(\d+)")
 _ROCM_PROGRAMS = ("bin/hipcc", "llvm/bin/clang", "lib/llvm/bin/clang")
-_NOT_FOUND = "not-found"
 
 
 def host_places(source: SourceRequest, cache: Path, built: Path, rocm: str) -> Places:
-    """Where this machine has everything; a program that it does not have is called not-found.
+    """Where this machine has everything; a program that it does not have keeps its bare name.
 
     Args:
         cache: for source trees that are fetched.
@@ -37,9 +36,9 @@ def host_places(source: SourceRequest, cache: Path, built: Path, rocm: str) -> P
         cache=str(built / "bazel"),
         disk_cache=source.cache.disk,
         out=str(built / "builds" / "out"),
-        bazel=which("bazel") or which("bazelisk") or _NOT_FOUND,
-        clang=source.clang or newest_clang(Path("/usr/lib")) or which("clang") or _NOT_FOUND,
-        gcc=which("gcc") or _NOT_FOUND,
+        bazel=which("bazel") or which("bazelisk") or "bazel",
+        clang=source.clang or newest_clang(Path("/usr/lib")) or which("clang") or "clang",
+        gcc=which("gcc") or "gcc",
         pythons=dict.fromkeys(("3.11", "3.12", "3.13", "3.14"), sys.executable),
         cert=remote.cert if remote else "",
         key=remote.key if remote else "",
@@ -67,11 +66,11 @@ def _missing(request: BuildRequest, places: Places) -> Iterator[str]:
     source = source_of(request)
     if platform.system() != "Linux" or platform.machine() not in ("x86_64", "aarch64"):
         yield f"a system that wheels are made for: this is {platform.system()} on {platform.machine()}"
-    if places.bazel == _NOT_FOUND:
+    if which(places.bazel) is None:
         yield f"bazel or bazelisk on PATH (the sources are made for Bazel {interface_for(request.jax_version).bazel})"
-    if source.compiler is Compiler.GCC and places.gcc == _NOT_FOUND:
+    if source.compiler is Compiler.GCC and which(places.gcc) is None:
         yield "gcc on PATH"
-    if source.compiler is Compiler.CLANG and not Path(places.clang).exists():
+    if source.compiler is Compiler.CLANG and which(places.clang) is None:
         yield "clang, in /usr/lib/llvm-* or on PATH" if not source.clang else f"the clang {source.clang}"
     if which("git") is None:
         yield "git on PATH"

@@ -29,6 +29,7 @@ class Effect(enum.StrEnum):
     KERNELS = "kernels"
     REPAIR = "repair"
     TAKE = "take"
+    RETAG = "retag"
     WRITE = "write"
 
 
@@ -215,10 +216,11 @@ def _repair(request: BuildRequest, version: str) -> Stage:
 def _take(request: BuildRequest) -> Stage:
     built = request.source is not None and request.source.jaxlib
     base = jaxlib_version(request) if built else published.jax_release(request.jax_version)
+    # What others published stays as it is; of our own, the build only guessed for which platform it is.
+    effect, how = (Effect.RETAG, "retag") if built else (Effect.TAKE, "take")
+    end = "to the platform that its libraries allow" if built else "as it is"
     steps = tuple(
-        Step(
-            what=f"take jaxlib {base} for Python {python} as it is", effect=Effect.TAKE, project="jaxlib", python=python
-        )
+        Step(what=f"{how} jaxlib {base} for Python {python} {end}", effect=effect, project="jaxlib", python=python)
         for python in request.python_versions
     )
     return Stage(

@@ -12,12 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from filelock import FileLock
 from packaging.version import InvalidVersion, Version
 
 from ci_build.errors import InputError, ProcessError, RequestError
 from ci_build.model import BuildRequest, Completed, Progress
 from ci_build.payload import gitsource
 from ci_build.payload.pins import COMMIT, pins_for
+from ci_build.rocm.treefiles import hold
 from ci_build.source_request import Checkout, SourceRequest
 
 _ZIP_BEGINS = 315532800
@@ -201,7 +203,8 @@ def pinned_xla(folder: Path) -> str:
 def bring(checkout: Checkout, folder: Path, runner: Runs, progress: Progress) -> None:
     """See to it that a source tree is there, at its commit, as it was committed.
 
-    It is made under another name and renamed when it is whole; a tree that was changed since is made anew.
+    It is made under another name and renamed when it is whole; a tree that was changed since is made anew. It is in use
+    from now on until this process ends, so that nobody takes it for garbage.
 
     Raises:
         InputError: it cannot be had, or is another commit.
@@ -210,13 +213,20 @@ def bring(checkout: Checkout, folder: Path, runner: Runs, progress: Progress) ->
         return
     if COMMIT.fullmatch(checkout.commit) is None:
         raise InputError(f"{checkout.name}: {checkout.commit!r} is no commit.", hint="Give all 40 digits.")
-    if folder.is_dir():
-        if folder_commit(folder, runner)[0] == checkout.commit:
-            os.utime(folder)
-            return
-        shutil.rmtree(folder)
-    progress.step(f"fetch {checkout.name} at {checkout.commit[:12]}")
     folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.parent / f".{folder.name}.lock"):
+        if folder.is_dir():
+            if folder_commit(folder, runner)[0] == checkout.commit:
+                os.utime(folder)
+                hold(folder)
+                return
+            shutil.rmtree(folder)
+        progress.step(f"fetch {checkout.name} at {checkout.commit[:12]}")
+        _fetch(checkout, folder, runner)
+        hold(folder)
+
+
+def _fetch(checkout: Checkout, folder: Path, runner: Runs) -> None:
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as name:
         work = Path(name) / "tree"
         try:

@@ -65,6 +65,7 @@ def make_jax(folder: Path, targets: Sequence[str] = ("gfx942",)) -> Path:
         "third_party/xla/revision.bzl": f'XLA_COMMIT = "{XLA}"\n'.encode(),
         "build/build.py": BUILD_PY.lstrip().encode(),
         "prebuilt/jaxlib/jaxlib/__init__.py": b"",
+        "prebuilt/jaxlib/jaxlib/_jax.so": library(GLIBC, entry=[TinySymbol("PyInit__jax", defined=True)]),
     }
     for path in pjrt_recipe.members(7):
         files[f"prebuilt/jax-rocm-pjrt/{path}"] = library(fatbins=[fat_binary(targets)], runpath=room)

@@ -64,7 +64,7 @@ def test_a_commit_is_brought_and_then_found(tmp_path: Path, jax: Path, runner: H
     (jax / "build/build.py").unlink()
     bring(wanted, folder, runner, progress)
     assert len(progress.said) == 1
-    assert [path.name for path in folder.parent.iterdir()] == ["jax"]
+    assert sorted(path.name for path in folder.parent.iterdir()) == [".jax.lock", "jax"]
 
 
 def test_an_older_commit_than_the_newest_can_be_brought(tmp_path: Path, jax: Path, runner: HostRunner) -> None:
@@ -99,7 +99,8 @@ def test_what_a_build_leaves_behind_is_no_change(tmp_path: Path, jax: Path, runn
 def test_what_cannot_be_had_leaves_nothing(tmp_path: Path, jax: Path, runner: HostRunner, commit: str) -> None:
     with pytest.raises(InputError, match=commit):
         bring(checkout(jax, commit), tmp_path / "cache" / "jax", runner, FakeProgress())
-    assert not list(tmp_path.glob("cache/*"))
+    assert not list(tmp_path.glob("cache/[!.]*"))
+    assert not list(tmp_path.glob("cache/.jax-*"))
 
 
 def test_a_folder_is_named_by_what_is_in_it(jax: Path, runner: HostRunner) -> None:

@@ -126,7 +126,7 @@ def test_the_newest_clang_of_a_machine(tmp_path: Path) -> None:
 
 
 def test_everything_that_a_machine_lacks_is_told(tmp_path: Path) -> None:
-    places = replace(IN_CONTAINER, bazel="not-found", clang="/no/clang", rocm=str(tmp_path))
+    places = replace(IN_CONTAINER, bazel="/no/bazel", clang="/no/clang", rocm=str(tmp_path))
     told = missing(request("0.10.2"), places)
     assert [text.partition(" ")[0] for text in told if "git" not in text] == ["bazel", "clang,", "a"]
     assert "Bazel 7.7.0" in told[0]

@@ -128,7 +128,7 @@ def test_a_change_that_no_compiler_sees_builds_nothing_anew(field: str) -> None:
 def test_what_was_built_goes_through_the_recipes_and_into_the_set() -> None:
     steps = [step for stage in make_plan(request("0.10.2", full=True)).stages for step in stage.steps]
     built = {(step.project, step.python) for step in steps if step.effect is Effect.BUILD}
-    used = {(step.project, step.python) for step in steps if step.effect in (Effect.REPAIR, Effect.TAKE)}
+    used = {(step.project, step.python) for step in steps if step.effect in (Effect.REPAIR, Effect.RETAG)}
     assert built == used
 
 
