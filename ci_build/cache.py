@@ -11,7 +11,8 @@ from pathlib import Path
 from ci_build.rocm.treefiles import in_use, remove
 
 ROCM = ("rocm/trees", "rocm/tarballs", "rocm/parts")
-KINDS = (*ROCM, "inputs", "steps", "sources", "bazel")
+IMAGES = ("images/files", "images/rocm-packages", "images/contexts")
+KINDS = (*ROCM, *IMAGES, "inputs", "steps", "sources", "bazel")
 """Folders of the cache; each holds one folder for each entry."""
 _YOUNG = 3600
 """Seconds after its last use in which an entry stays in any case: a run may be about to use it."""

@@ -61,6 +61,8 @@ def stand_in(engine: docker.Docker, folder: Path, text: str = STAND_IN) -> str:
     """
     text = text.format(builder=engine.builder())
     name = f"jax-rocm-test-stand-in:{hashlib.sha256(text.encode() + FAKE_COMPILER.encode()).hexdigest()[:12]}"
+    # Stages of earlier runs have no name; those of other workers are younger.
+    engine.run("image", "prune", "--force", "--filter", "until=1h")
     folder.mkdir()
     (folder / "Dockerfile").write_text(text)
     (folder / "fake-compiler").write_text(FAKE_COMPILER)
@@ -190,7 +192,8 @@ class Place:
         """One command with these pins, a cache of its own, and this Docker."""
         command = words[:2] if words[0] == "images" else words[:1]
         rest = words[len(command) :]
-        places = [f"--pins={self.pins}", f"--cache-dir={self.folder / 'cache'}"] if words[0] != "test" else []
+        places = [f"--pins={self.pins}"] if words[0] != "test" else []
+        places += [f"--cache-dir={self.folder / 'cache'}"] if places and "check" not in command else []
         done = subprocess.run(
             [*CI_BUILD, *command, *places, *rest],
             env={**self.engine.environment, **(env or {})},
@@ -208,6 +211,9 @@ class Place:
         return found
 
 
+_NAMES = "{{.Repository}} {{.Tag}} {{.Digest}}"
+
+
 def remove_images(engine: docker.Docker, before: set[str]) -> None:
     """Remove what a test made; other tests keep theirs in the same store."""
     fresh = [name for name in image_names(engine) - before if not name.startswith(("jax-rocm-test-", "<none>"))]
@@ -216,5 +222,7 @@ def remove_images(engine: docker.Docker, before: set[str]) -> None:
 
 
 def image_names(engine: docker.Docker) -> set[str]:
-    """Every name of every image."""
-    return set(engine.ask("image", "ls", "--format", "{{.Repository}}:{{.Tag}}").split())
+    """Every name of every image, those of registries too."""
+    rows = [line.split() for line in engine.ask("image", "ls", "--digests", "--format", _NAMES).splitlines()]
+    named = {f"{name}:{tag}" for name, tag, _ in rows if tag != "<none>"}
+    return named | {f"{name}@{digest}" for name, _, digest in rows if digest != "<none>"}

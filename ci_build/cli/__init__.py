@@ -51,8 +51,9 @@ COMMANDS = {
     "build_manylinux_therock_dockers": "ci_build.cli.dockers:build_manylinux_therock_dockers",
     "build_base_dockers": "ci_build.cli.dockers:build_base_dockers",
     "build_base_therock_dockers": "ci_build.cli.dockers:build_base_therock_dockers",
-    "build_dockers": "ci_build.cli.dockers:build_dockers",
+    "build_dockers": "ci_build.cli.trial:build_dockers",
     "test": "ci_build.cli.trial:trial",
+    "test_docker": "ci_build.cli.trial:test_docker",
     "cache": "ci_build.cli.cache:cache",
     "targets": "ci_build.cli.targets:targets",
     "doctor": "ci_build.cli.doctor:doctor",
@@ -61,7 +62,7 @@ COMMANDS = {
 
 _INTERRUPTED, _BROKEN_PIPE = 130, 141
 _WITH_BUILD_OPTIONS = ("dist_wheels", "release")
-_WITH_SOME = frozenset(name for name in COMMANDS if name.startswith("build_") or name == "test")
+_WITH_SOME = frozenset(name for name in COMMANDS if name.startswith(("build_", "test")))
 """Commands about images: they take some of the options of builds, before or after their name."""
 
 

@@ -26,7 +26,7 @@ _PLACE = ("base_docker", "image_registry", "container_engine", "cache_dir", "dry
 """Options of builds that every one of these commands takes."""
 
 
-def _image_options(*more: str) -> Callable[[_F], _F]:
+def image_options(*more: str) -> Callable[[_F], _F]:
     """Options of one of these commands: those of builds that it takes, and its own."""
     own = (
         click.option("--tag", "-t", metavar="NAME[:TAG]", help="A further name for the image."),
@@ -82,7 +82,7 @@ def plan_only(after: dict[str, Any], names: Sequence[str], reporter: Reporter) -
 
 
 @click.command("build_manylinux_dockers")
-@_image_options("builder_image", "rocm_version")
+@image_options("builder_image", "rocm_version")
 @click.pass_obj
 def build_manylinux_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN401 - values of options
     """Make the image that wheels are compiled in, if it is not there; ROCm is mounted into it and not part of it."""
@@ -99,12 +99,12 @@ def build_manylinux_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN
     finish([(made, names)], request, host, reporter, after)
 
 
-_FILTER = click.option("--filter", "-f", "filters", metavar="PART,…", default="", help="Only images with that in them.")
+FILTER = click.option("--filter", "-f", "filters", metavar="PART,…", default="", help="Only images with that in them.")
 _LLVM = (
     click.option("--install-llvm", is_flag=True, help="Put a clang and an lld in; the image is then a dev image."),
     click.option("--llvm-version", metavar="N", type=int, help="Major of that clang; 18 if nobody says."),
 )
-_ROCM = (
+ROCM = (
     "rocm_version",
     "therock_path",
     "therock",
@@ -121,7 +121,8 @@ _THEROCK = (
 )
 
 
-def _with(*decorators: Callable[[Any], Any]) -> Callable[[_F], _F]:
+def with_options(*decorators: Callable[[Any], Any]) -> Callable[[_F], _F]:
+    """Several options as one decorator."""
     return lambda function: reduce(lambda made, option: option(made), decorators, function)
 
 
@@ -137,7 +138,7 @@ def _llvm(after: dict[str, Any]) -> str:
     return LLVM if after["llvm_version"] is None else str(after["llvm_version"])
 
 
-def _maker(state: State, after: dict[str, Any]) -> tuple[Maker, Reporter, tuple[str, ...]]:
+def image_maker(state: State, after: dict[str, Any]) -> tuple[Maker, Reporter, tuple[str, ...]]:
     """What makes images, and the Pythons that go into them."""
     from ci_build.images.runtime import Maker
 
@@ -146,7 +147,7 @@ def _maker(state: State, after: dict[str, Any]) -> tuple[Maker, Reporter, tuple[
     return Maker(request=request, host=host, progress=reporter), reporter, pythons
 
 
-def _rocm_tree(
+def rocm_tree(
     state: State, after: dict[str, Any], reporter: Reporter
 ) -> tuple[str, ContextFile | None, dict[str, str]]:
     """ROCm's version, its tree (None in a dry run) and labels.
@@ -178,17 +179,17 @@ def _rocm_tree(
 
 
 @click.command("build_base_dockers")
-@_with(_FILTER, *_LLVM, _image_options("python_versions", *_ROCM))
+@with_options(FILTER, *_LLVM, image_options("python_versions", *ROCM))
 @click.pass_obj
 def build_base_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN401 - values of options
     """Make images with Pythons and a ROCm: jax-base-<Ubuntu>.rocm<version>, or jax-dev-… with --install-llvm."""
     from ci_build.images import runtime
 
-    maker, reporter, pythons = _maker(state, after)
+    maker, reporter, pythons = image_maker(state, after)
     llvm = _llvm(after)
     chosen = runtime.releases(maker.request, "base", after["filters"])
     below = [runtime.base(maker, release, pythons, llvm) for release in chosen]
-    version, tree, labels = _rocm_tree(state, after, reporter)
+    version, tree, labels = rocm_tree(state, after, reporter)
     if plan_only(after, [f"{recipe.name}.{runtime.rocm_tag(version)}" for recipe in below], reporter) or tree is None:
         return
     made = []
@@ -200,13 +201,13 @@ def build_base_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN401 -
 
 
 @click.command("build_base_therock_dockers")
-@_with(_FILTER, *_LLVM, *_THEROCK, _image_options("python_versions"))
+@with_options(FILTER, *_LLVM, *_THEROCK, image_options("python_versions"))
 @click.pass_obj
 def build_base_therock_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN401 - values of options
     """Make images with Pythons and the ROCm of a pip index: jax-base-<Ubuntu>.therock-<version>."""
     from ci_build.images import runtime
 
-    maker, reporter, pythons = _maker(state, after)
+    maker, reporter, pythons = image_maker(state, after)
     llvm = _llvm(after)
     chosen = runtime.releases(maker.request, "base-therock", after["filters"] or "therock")
     below = [runtime.base(maker, release, pythons, llvm) for release in chosen]
@@ -214,7 +215,7 @@ def build_base_therock_dockers(state: State, /, **after: Any) -> None:  # noqa: 
 
 
 @click.command("build_manylinux_therock_dockers")
-@_with(*_THEROCK, _image_options())
+@with_options(*_THEROCK, image_options())
 @click.pass_obj
 def build_manylinux_therock_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN401 - values of options
     """Make the image that wheels are compiled in with the ROCm of a pip index: jax-manylinux_2_28-therock-<version>."""
@@ -246,46 +247,4 @@ def _on_index(maker: Maker, reporter: Reporter, after: dict[str, Any], below: Se
             labels = {"com.amdgpu.therock_index_url": index}
             recipe = runtime.with_therock(maker.below(recipe), python, packages.files, packages.version, labels)
             made.append((maker.make(recipe), tuple(dict.fromkeys((name, recipe.name)))))
-    finish(made, maker.request, maker.host, reporter, after)
-
-
-@click.command("build_dockers")
-@click.argument("wheels", metavar="[SET]", default="dist", type=click.Path(path_type=Path))
-@_with(_FILTER, _image_options("python_versions", *_ROCM))
-@click.pass_obj
-def build_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN401 - values of options
-    """Make images with the wheels of a set, by their hashes: jax-<Ubuntu>.rocm<version>.
-
-    Each is put on jax-base-<Ubuntu>.rocm<version>, which is made if the options name its ROCm.
-    """
-    from ci_build.images import runtime
-    from ci_build.images.contents import checked_set, set_contents
-
-    settings = state.settings(after)
-    maker, reporter, pythons = _maker(state, after)
-    wheels: Path = after["wheels"]
-    wheel_set = checked_set(wheels)
-    if not settings.given("python_versions"):
-        pythons = tuple(wheel_set.python_versions)
-    chosen = runtime.releases(maker.request, "jax", after["filters"])
-    word = runtime.rocm_tag(wheel_set.rocm_version)
-    if plan_only(after, [f"jax-{release}.{word}" for release in chosen], reporter):
-        return
-    named = any(settings.given(name) for name in _ROCM if name != "rocm_version")
-    version, tree, labels = _rocm_tree(state, after, reporter) if named else ("", None, {})
-    below = {}
-    for release in chosen:
-        if tree is not None:
-            base = runtime.base(maker, release, pythons, "")
-            below[release] = maker.below(runtime.with_rocm(maker.below(base), tree, version, labels))
-        else:
-            below[release] = runtime.known_base(maker, f"jax-base-{release}.{word}")
-        runtime.check_base(below[release], wheel_set.rocm_version, pythons)
-    made = []
-    with reporter.group("build_dockers"):
-        contents = set_contents(maker, wheels, wheel_set, options.cache_dir(settings), pythons)
-        for release in chosen:
-            name = f"jax-{release}.{word}"
-            recipe = runtime.with_wheels(below[release], name, contents.files, pythons, contents.labels)
-            made.append((maker.make(recipe), (recipe.name,)))
     finish(made, maker.request, maker.host, reporter, after)

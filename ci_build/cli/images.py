@@ -92,7 +92,6 @@ def update(
 @_PINS
 @_ARCH
 @_REGISTRY
-@_CACHE
 @_JSON
 @click.option("--online", is_flag=True, help="Also ask the registry and the servers.")
 @click.pass_obj
@@ -101,15 +100,17 @@ def check(
     pins: Path | None,
     arch: str | None,
     image_registry: str | None,
-    cache_dir: str | None,
     *,
     as_json: bool,
     online: bool,
 ) -> None:
     """Fail where a digest is missing, a Dockerfile ignores an argument, or, with --online, something is not there."""
+    from ci_build.errors import RequestError
     from ci_build.images import upkeep
 
-    request, _, reporter = asked(state, {"image_registry": image_registry, "cache_dir": cache_dir}, pins)
+    if image_registry and not online:
+        raise RequestError("--image-registry has no use without --online.", hint="Give both, or neither.")
+    request, _, reporter = asked(state, {"image_registry": image_registry}, pins)
     found = list(upkeep.problems(request, arch or request.arch, online=online))
     if as_json:
         print_json(found)

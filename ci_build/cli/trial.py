@@ -1,33 +1,150 @@
-"""`ci_build test`: runs something in an image as CI would, on any machine."""
+"""Images with the wheels of a set, and trying them out: on any machine, with whatever GPUs it has."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ci_build import options
 from ci_build.cli.common import State
+from ci_build.cli.dockers import (
+    FILTER,
+    ROCM,
+    finish,
+    image_maker,
+    image_options,
+    plan_only,
+    rocm_tree,
+    with_options,
+)
 from ci_build.cli.images import asked
 
+if TYPE_CHECKING:
+    from ci_build.images.runtime import Below, Maker
+    from ci_build.report import Reporter
+
 _SHM = "16g"
+_CONTAINER = ("container_network", "container_memory", "container_shm_size")
+_TRIED_WITH = ("test_cmd", "env_file", "no_gpu", "debugger", *_CONTAINER)
+set_image_options = with_options(
+    click.argument("wheels", metavar="[SET]", default="dist", type=click.Path(path_type=Path)),
+    FILTER,
+    image_options("python_versions", *ROCM),
+)
+"""For commands that make images of a set."""
+
+
+@click.command("build_dockers")
+@set_image_options
+@click.pass_obj
+def build_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN401 - values of options
+    """Make images with the wheels of a set, by their hashes: jax-<Ubuntu>.rocm<version>.
+
+    Each is put on jax-base-<Ubuntu>.rocm<version>, which is made if the options name its ROCm.
+    """
+    make_set_images(state, after)
+
+
+def make_set_images(state: State, after: dict[str, Any]) -> tuple[str, ...]:
+    """What `build_dockers` does; returns the names of the images, those of a dry run too."""
+    from ci_build.images import runtime
+    from ci_build.images.contents import checked_set, set_contents
+
+    settings, wheels = state.settings(after), after["wheels"]
+    maker, reporter, pythons = image_maker(state, after)
+    wheel_set = checked_set(wheels)
+    if not settings.given("python_versions"):
+        pythons = tuple(wheel_set.python_versions)
+    _refuse_idle(settings, wheel_set.rocm_version)
+    word = runtime.rocm_tag(wheel_set.rocm_version)
+    names = {release: f"jax-{release}.{word}" for release in runtime.releases(maker.request, "jax", after["filters"])}
+    if plan_only(after, tuple(names.values()), reporter):
+        return tuple(names.values())
+    below = _bases(state, after, maker, reporter, {release: f"jax-base-{release}.{word}" for release in names})
+    made = []
+    with reporter.group("build_dockers"):
+        for found in below.values():
+            runtime.check_base(found, wheel_set.rocm_version, pythons)
+        contents = set_contents(maker, wheels, wheel_set, options.cache_dir(settings), pythons)
+        if "com.amdgpu.jax_commit" not in contents.labels:
+            reporter.warning("The wheels do not say which commits they were made of, so the image does not either.")
+        for release, name in names.items():
+            recipe = runtime.with_wheels(below[release], name, contents.files, pythons, contents.labels)
+            made.append((maker.make(recipe), (name,)))
+    finish(made, maker.request, maker.host, reporter, after)
+    return tuple(names.values())
+
+
+def _names_rocm(settings: options.Settings) -> bool:
+    return any(settings.given(name) for name in ROCM if name != "rocm_version")
+
+
+def _refuse_idle(settings: options.Settings, rocm_version: str) -> None:
+    """Refuse options that would have no effect on the images of a set.
+
+    Raises:
+        RequestError: there are such.
+    """
+    from ci_build.errors import RequestError
+
+    wish = str(settings.get("rocm_version").value or rocm_version)
+    if wish != rocm_version:
+        raise RequestError(
+            f"The set is for ROCm {rocm_version}, and --rocm-version says {wish}.", hint="Name another set."
+        )
+    if settings.given("base_docker") and not _names_rocm(settings):
+        raise RequestError(
+            "--base-docker has no use without --therock-path or --therock: the images are put on what is there.",
+            hint="Name the ROCm too, or leave it out.",
+        )
+
+
+def _bases(
+    state: State, after: dict[str, Any], maker: Maker, reporter: Reporter, names: dict[str, str]
+) -> dict[str, Below]:
+    """What the images of a set are put on: made of the ROCm that the options name, or found by name."""
+    from ci_build.images import runtime
+
+    settings = state.settings(after)
+    if not _names_rocm(settings):
+        return {release: runtime.known_base(maker, name) for release, name in names.items()}
+    pythons = options.chosen_pythons(settings, ("build",))
+    version, tree, labels = rocm_tree(state, after, reporter)
+    assert tree is not None
+    return {
+        release: maker.below(
+            runtime.with_rocm(maker.below(runtime.base(maker, release, pythons, "")), tree, version, labels)
+        )
+        for release in names
+    }
+
+
+_TRIAL = with_options(
+    click.option("--test-cmd", metavar="COMMAND", default="", help="What to run, in bash; else the image's own test."),
+    click.option(
+        "--env-file", metavar="FILE", type=click.Path(path_type=Path), help="Variables, a KEY=VALUE each line."
+    ),
+    click.option("--no-gpu", is_flag=True, help="Run it without GPUs."),
+    click.option("--debugger", is_flag=True, help="Let programs look into one another (SYS_PTRACE, no seccomp)."),
+    options.chosen_options(*_CONTAINER),
+)
 
 
 @click.command("test")
 @click.argument("image_name", metavar="IMAGE")
-@click.option("--test-cmd", metavar="COMMAND", default="", help="What to run, in bash; else the image's own test.")
-@click.option("--env-file", metavar="FILE", type=click.Path(path_type=Path), help="Variables, one KEY=VALUE a line.")
-@click.option("--no-gpu", is_flag=True, help="Run it without GPUs.")
-@click.option("--debugger", is_flag=True, help="Let programs look into one another (SYS_PTRACE, no seccomp filter).")
-@options.chosen_options(
-    *("image_registry", "container_engine", "container_network", "container_memory", "container_shm_size"),
-    *("dry_run", "verbose"),
-)
+@_TRIAL
+@options.chosen_options("image_registry", "container_engine", "dry_run", "verbose")
 @click.pass_obj
 def trial(state: State, /, **after: Any) -> None:  # noqa: ANN401 - values of options
     """Run a command in IMAGE with the GPUs of this machine and the current folder at /rocm-jax."""
+    try_image(state, after["image_name"], after)
+
+
+def try_image(state: State, image_name: str, after: dict[str, Any]) -> None:
+    """What `test` does."""
     from ci_build.container import ContainerRunner, container_argv
     from ci_build.images import trial as work
     from ci_build.runner import render
@@ -35,7 +152,7 @@ def trial(state: State, /, **after: Any) -> None:  # noqa: ANN401 - values of op
     settings = state.settings(after)
     request, host, reporter = asked(state, after, None)
     engine = request.engine()
-    image = work.find_image(engine, host, after["image_name"], request.registry)
+    image = work.find_image(engine, host, image_name, request.registry)
     for line in work.commits(image.labels):
         reporter.line(line)
     gpus = None if after["no_gpu"] else work.find_gpus()
@@ -52,3 +169,30 @@ def trial(state: State, /, **after: Any) -> None:  # noqa: ANN401 - values of op
             click.echo(render(container_argv(spec, argv)))
         else:
             runner.run(argv, on_line=click.echo)
+
+
+@click.command("test_docker")
+@click.option("--docker-build-only", is_flag=True, help="Make the images, and run nothing in them.")
+@click.option("--jax-version", metavar="X.Y.Z|latest", default="latest", help="What the set's jax has to be.")
+@set_image_options
+@_TRIAL
+@click.pass_obj
+def test_docker(state: State, /, **after: Any) -> None:  # noqa: ANN401 - values of options
+    """Make the images of a set, as `build_dockers` does, and run their test, as `test` does."""
+    from ci_build.errors import RequestError
+    from ci_build.images.contents import checked_set
+
+    held = checked_set(after["wheels"]).jax_version
+    if after["jax_version"] not in ("latest", held):
+        raise RequestError(
+            f"{after['wheels']} is for jax {held}, and --jax-version says {after['jax_version']}.",
+            hint="Name another set, or leave it out.",
+        )
+    idle = [name for name in _TRIED_WITH if after[name]] if after["docker_build_only"] else []
+    if idle or (after["json"] and not after["docker_build_only"]):
+        words = ", ".join("--" + name.replace("_", "-") for name in idle or ["json"])
+        what = "with" if idle else "without"
+        raise RequestError(f"{words} has no use {what} --docker-build-only.", hint="Leave one of them out.")
+    for name in make_set_images(state, after):
+        if not after["docker_build_only"] and not after["dry_run"]:
+            try_image(state, name, after)

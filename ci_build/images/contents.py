@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import os
 import shutil
 import tomllib
 import zipfile
@@ -65,6 +66,7 @@ def rocm_packages(maker: Maker, image: str, python: str, index: str, version: st
     folder = maker.request.cache / "rocm-packages" / key
     if not version or not _complete(folder):
         _collect(maker, image, python, index, version, folder)
+    os.utime(folder)
     known: dict[str, str] = json.loads((folder / _DONE).read_text())
     files = {
         name: ContextFile(digest=sha256, source=_constant(folder / name)) for name, sha256 in sorted(known.items())

@@ -31,6 +31,8 @@ def fetch(pin: Pin, connect: Connect, cache: Path, progress: Progress) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".lock"):
         if path.exists():
+            # `cache gc` takes what was not used for the longest time.
+            os.utime(folder)
             return path
         progress.step(f"fetching {pin.name} {pin.version} for {pin.arch}")
         found = _append(pin.origin, connect, part, progress)

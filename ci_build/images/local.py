@@ -16,7 +16,7 @@ from ci_build.runner import HostRunner
 # Source: the grammar of references in the distribution project: path components and tags.
 _REFERENCE = re.compile(
     r"(?P<name>(?:[A-Za-z0-9.-]+(?::\d+)?/)?[a-z0-9]+(?:(?:[._]|__|-+|/)[a-z0-9]+)*)"
-    r"(?::(?P<tag>\w[\w.-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
+    r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
 )
 
 
@@ -42,7 +42,7 @@ class LocalImage:
 
 def sanitised(version: str) -> str:
     """A version as part of a tag, which may not hold `+`."""
-    return re.sub(r"[^\w.-]", ".", version)
+    return re.sub(r"[^A-Za-z0-9_.-]", ".", version)
 
 
 def check_name(name: str, origin: str) -> str:
@@ -53,8 +53,10 @@ def check_name(name: str, origin: str) -> str:
     """
     found = _REFERENCE.fullmatch(name)
     if found is None or found["digest"]:
-        good = sanitised(name.replace("/", "\0").replace(":", "\1")).lower() if not found else ""
-        hint = f"{good!r} would be one." if _REFERENCE.fullmatch(good) else "Write it like name:tag."
+        path, _, last = name.partition("@")[0].rpartition("/")
+        last, colon, tag = last.partition(":")
+        good = f"{path}{'/' if path else ''}{sanitised(last).lower()}{colon}{sanitised(tag)}"
+        hint = f"{good} would be one." if _REFERENCE.fullmatch(good) else "Write it like name:tag."
         raise RequestError(f"{origin} {name!r} is no name of an image.", hint=hint)
     return name
 

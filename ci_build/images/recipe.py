@@ -197,6 +197,8 @@ def _build(
     labels = {**recipe.labels, CONTENT_LABEL: recipe.content, BASE_LABEL: recipe.base}
     argv = [engine.program, "build", "--file", str(folder / "Dockerfile"), "--tag", recipe.tag]
     argv += ["--network", recipe.network, *(["--no-cache"] if no_cache else [])]
+    # A step that fails would leave its container.
+    argv += ["--force-rm"]
     argv += [word for key, value in sorted(labels.items()) for word in ("--label", f"{key}={value}")]
     arguments = {**recipe.arguments, "BASE": recipe.base_image()}
     argv += [word for key, value in sorted(arguments.items()) for word in ("--build-arg", f"{key}={value}")]

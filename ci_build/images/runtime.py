@@ -9,7 +9,7 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ci_build.errors import InputError, RequestError
@@ -52,26 +52,31 @@ class Maker:
 
     Attributes:
         request: where everything comes from.
+        made: content -> image, of what was asked for so far.
     """
 
     request: ImageRequest
     host: HostRunner
     progress: Progress
+    made: dict[str, BuilderImage] = field(default_factory=dict)
 
     def make(self, recipe: Recipe) -> BuilderImage:
-        """The image of a recipe."""
-        request = self.request
-        return ensure(
-            recipe, request.engine(), self.host, self.progress, cache=request.cache, no_cache=request.no_cache
-        )
+        """The image of a recipe; made anew once where everything has to be."""
+        if recipe.content not in self.made:
+            request = self.request
+            self.made[recipe.content] = ensure(
+                recipe, request.engine(), self.host, self.progress, cache=request.cache, no_cache=request.no_cache
+            )
+        return self.made[recipe.content]
 
     def below(self, recipe: Recipe) -> Below:
         """The image of a recipe, to put another one on; it is made when it is needed."""
-
-        def image() -> str:
-            return ensure(recipe, self.request.engine(), self.host, self.progress, cache=self.request.cache).name
-
-        return Below(name=recipe.name, identity=f"content:{recipe.content}", image=image, labels=recipe.labels)
+        return Below(
+            name=recipe.name,
+            identity=f"content:{recipe.content}",
+            image=lambda: self.make(recipe).name,
+            labels=recipe.labels,
+        )
 
     def found(self, name: str) -> Below | None:
         """An image that is here, or in the registry, under a name that people know."""

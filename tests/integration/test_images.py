@@ -6,11 +6,17 @@ import json
 import os
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ci_build.engine import find_engine
+from ci_build.errors import ProcessError, RequestError
 from ci_build.images.pins import load_pins
+from ci_build.images.recipe import Recipe, ensure
+from ci_build.report import Reporter
+from ci_build.runner import HostRunner
 from tests import docker, image_parts, registry
 from tests.file_server import Behaviour, serving
 from tests.image_parts import Place
@@ -29,7 +35,10 @@ def place(engine: docker.Docker, tmp_path: Path) -> Iterator[Place]:
     files = {"bazel": ("7.7.0", bazel), "llvm-18": ("18.1.8", image_parts.llvm()), "libtinfo5": ("6.1", b"x")}
     with registry.running(tmp_path / "registry") as address, serving(Behaviour(files={})) as server:
         server.files = {f"/{name}": data for name, (_, data) in files.items()}
-        engine.run("tag", name, f"{address}/stand/in:1")
+        # Its digest is one that no other run has seen.
+        (tmp_path / "unique").mkdir()
+        (tmp_path / "unique" / "Dockerfile").write_text(f"FROM {name}\nLABEL unique={uuid.uuid4().hex}\n")
+        engine.run("build", "--network=none", "--tag", f"{address}/stand/in:1", str(tmp_path / "unique"))
         engine.run("push", f"{address}/stand/in:1")
         engine.run("image", "rm", f"{address}/stand/in:1")
         bases = {"manylinux_2_28": ("stand/in", "1", "")}
@@ -139,3 +148,31 @@ def test_a_registry_that_changes_what_it_says_is_found_out(place: Place) -> None
     blob.write_bytes(blob.read_bytes() + b" ")
     refused = place.ci_build("images", "check", "--online", f"--image-registry={place.registry}", code=1)
     assert "base.manylinux_2_28.x86_64: " in refused.stderr
+
+
+def test_an_argument_that_nothing_uses_is_refused_before_the_engine_would_only_warn(
+    engine: docker.Docker, tmp_path: Path
+) -> None:
+    host = HostRunner(engine.environment)
+    found = find_engine(None, host)
+    name = f"jax-rocm-test-unused-{uuid.uuid4().hex}"
+    recipe = Recipe(
+        name=name,
+        dockerfile="ARG BASE\nFROM ${BASE}\nARG USED\nRUN test ${USED} = x\n",
+        base="of the test",
+        base_image=engine.builder,
+        arguments={"USED": "x", "THEROCK_PATH": "y"},
+    )
+    with pytest.raises(RequestError, match=r"does nothing with the build argument THEROCK_PATH\."):
+        ensure(recipe, found, host, Reporter(terminal=False), cache=tmp_path)
+    assert name not in engine.ask("image", "ls")
+    good = replace(recipe, arguments={"USED": "x"})
+    assert ensure(good, found, host, Reporter(terminal=False), cache=tmp_path).built
+    engine.run("image", "rm", good.tag)
+    # A step that fails leaves nothing: no image, no container.
+    bad = replace(recipe, arguments={"USED": f"not-{name}"})
+    with pytest.raises(ProcessError, match="returned a non-zero code: 1"):
+        ensure(bad, found, host, Reporter(terminal=False), cache=tmp_path)
+    assert name not in engine.ask("image", "ls")
+    assert f"not-{name}" not in engine.ask("ps", "--all", "--no-trunc")
+    assert [path.name for path in (tmp_path / "contexts").iterdir() if not path.name.startswith(".")] == []

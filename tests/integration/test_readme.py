@@ -25,7 +25,7 @@ ELSEWHERE = {
 """Commands that another test, or the run itself, stands for."""
 
 
-READMES = ("README.md", "promotion/gates/README.md")
+READMES = ("README.md", "promotion/gates/README.md", "docker/README.md")
 
 
 def commands(readme: str = READMES[0]) -> list[str]:

@@ -122,6 +122,12 @@ def test_from_an_ubuntu_to_the_test_of_a_set(place: Place) -> None:
     again = names(place.ci_build("build_dockers", "dist", "-f", "ubu24", "--json", env=found))[0]
     assert (again["built"], again["id"]) == (False, image["id"])
 
+    both = place.ci_build("test_docker", "dist", "-f", "ubu24", "--no-gpu", "--jax-version=0.10.2", env=found)
+    assert both.stdout.count("jax 0.10.2") == len(PYTHONS)
+    wrong = place.ci_build("test_docker", "dist", "--jax-version=0.9.0", code=2)
+    assert "is for jax 0.10.2, and --jax-version says 0.9.0" in wrong.stderr
+    idle = place.ci_build("build_dockers", "dist", base, code=2)
+    assert "--base-docker has no use without" in idle.stderr
     tried = place.ci_build("test", image["tags"][0], "--no-gpu", "--container-network=none")
     assert tried.stdout.count("jax 0.10.2") == len(PYTHONS)
     command = "echo hello > made-here; pwd; test ! -e /dev/kfd && env | grep -E '^(SECRET|JAX_PLATFORMS)='"

@@ -1,0 +1,128 @@
+"""What a registry says of a tag: a real HTTP server speaks its protocol, and lies when it is told to."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from ci_build.errors import InputError
+from ci_build.images.registry import digest_in
+from ci_build.rocm.client import Client, Patience
+
+MANIFEST = json.dumps({"schemaVersion": 2, "manifests": []}).encode()
+DIGEST = "sha256:" + hashlib.sha256(MANIFEST).hexdigest()
+
+
+@dataclass
+class Told:
+    """What the registry does.
+
+    Attributes:
+        token: what it wants to see, if anything.
+        claimed: the digest that it says its answer has.
+        failures: statuses that it answers with first.
+        realm: where tokens are given; empty names itself.
+    """
+
+    token: str = ""
+    claimed: str = DIGEST
+    manifest: bytes = MANIFEST
+    failures: list[int] = field(default_factory=list)
+    realm: str = ""
+    address: str = ""
+    seen: list[tuple[str, str, str]] = field(default_factory=list)
+
+
+@pytest.fixture
+def told() -> Iterator[Told]:
+    behaviour = Told()
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the parent's name
+            """Say nothing."""
+
+        def do_GET(self) -> None:
+            authorization = self.headers.get("Authorization", "")
+            behaviour.seen.append((self.path, authorization, self.headers.get("Accept", "")))
+            if behaviour.failures:
+                self._answer(behaviour.failures.pop(0), b"")
+            elif self.path.startswith("/token"):
+                self._answer(200, json.dumps({"token": behaviour.token}).encode())
+            elif behaviour.token and authorization != f"Bearer {behaviour.token}":
+                realm = behaviour.realm or f"http://{behaviour.address}/token"
+                fields = f'Bearer realm="{realm}",service="it",scope="repository:a/b:pull"'
+                self._answer(401, b"", {"WWW-Authenticate": fields})
+            elif self.path in ("/v2/a/b/manifests/1", f"/v2/a/b/manifests/{DIGEST}", "/v2/sub/a/b/manifests/1"):
+                self._answer(200, behaviour.manifest, {"Docker-Content-Digest": behaviour.claimed})
+            else:
+                self._answer(404, b"{}")
+
+        def _answer(self, status: int, body: bytes, more: dict[str, str] | None = None) -> None:
+            self.send_response(status)
+            for name, value in {"Content-Length": str(len(body)), **(more or {})}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        behaviour.address = f"127.0.0.1:{server.server_address[1]}"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield behaviour
+        server.shutdown()
+        thread.join()
+
+
+def ask(told: Told, repository: str = "a/b", reference: str = "1", below: str = "") -> str:
+    client = Client(patience=Patience(tries=2, first_wait=0.01))
+    try:
+        return digest_in(told.address + below, repository, reference, client)
+    finally:
+        client.close()
+
+
+def test_a_digest_is_that_of_the_bytes_of_a_tag_or_of_a_digest(told: Told) -> None:
+    assert ask(told) == DIGEST
+    assert ask(told, reference=DIGEST) == DIGEST
+    assert ask(told, below="/sub") == DIGEST
+    assert "application/vnd.oci.image.index.v1+json" in told.seen[0][2]
+
+
+def test_a_registry_that_wants_a_token_gets_one(told: Told) -> None:
+    told.token = "abc"
+    assert ask(told) == DIGEST
+    assert [path.partition("?")[0] for path, _, _ in told.seen] == [
+        "/v2/a/b/manifests/1",
+        "/token",
+        "/v2/a/b/manifests/1",
+    ]
+    assert told.seen[1][0] == "/token?service=it&scope=repository%3Aa%2Fb%3Apull"
+
+
+def test_what_passes_is_tried_again(told: Told) -> None:
+    told.failures = [503]
+    assert ask(told) == DIGEST
+    told.failures = [503, 503]
+    with pytest.raises(InputError, match="2 tries failed"):
+        ask(told)
+
+
+def test_what_is_not_there_or_not_what_it_says_is_refused(told: Told) -> None:
+    with pytest.raises(InputError, match="has no such image"):
+        ask(told, reference="2")
+    told.claimed = "sha256:" + "0" * 64
+    with pytest.raises(InputError, match="changes what it says"):
+        ask(told)
+    told.claimed, told.manifest = DIGEST, MANIFEST + b" "
+    with pytest.raises(InputError, match="changes what it says"):
+        ask(told, reference=DIGEST)
+    told.manifest, told.token, told.realm = MANIFEST, "abc", "ftp://elsewhere/token"
+    with pytest.raises(InputError, match="does not let us in"):
+        ask(told)
