@@ -20,14 +20,16 @@ _CLANG = re.compile(r"/usr/lib/llvm-(\d+)/bin/clang")
 _LOOK_INTO = ("/usr/lib", "/usr/local/bin", "/opt/python", "/opt/rh")
 
 
-def make_mounts(request: BuildRequest, layout: SourceLayout, rocm: Path, built: Path, work: Path) -> tuple[Mount, ...]:
+def make_mounts(
+    request: BuildRequest, layout: SourceLayout, rocm: Path, built: Path, work: Path, *, disk_cache: Path | None = None
+) -> tuple[Mount, ...]:
     """What the build sees of this machine; the folders that it writes to are made.
 
     The ROCm cannot be written to. A source tree can: build.py keeps its options and Bazel its links in there.
     """
     source, places = source_of(request), layout.places
     # Folders that a daemon of root's would make belong to root.
-    for folder in (work, built / "bazel", Path(source.cache.disk or work), Path(layout.checkouts)):
+    for folder in (work, built / "bazel", disk_cache or work, Path(layout.checkouts)):
         folder.mkdir(parents=True, exist_ok=True)
     mounts = [
         Mount(rocm.resolve(), places.rocm),
@@ -38,8 +40,8 @@ def make_mounts(request: BuildRequest, layout: SourceLayout, rocm: Path, built: 
         Mount(Path(layout.folder(checkout)), places.sources[checkout.name], writable=True)
         for checkout in source.sources
     ]
-    if source.cache.disk:
-        mounts.append(Mount(Path(source.cache.disk), places.disk_cache, writable=True))
+    if disk_cache is not None:
+        mounts.append(Mount(disk_cache, places.disk_cache, writable=True))
     if source.remote is not None:
         files = (
             (source.remote.cert, places.cert),

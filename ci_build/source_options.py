@@ -28,7 +28,7 @@ SOURCE_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--rbe-jobs",), {"metavar": "N", "help": "Actions under way at once."}),
     (("--remote-cache",), {"metavar": "URL", "help": "Cache of actions that is shared."}),
     (("--disk-cache",), {"metavar": "DIR", "help": "Cache of actions in a folder."}),
-    (("--cache-read-only",), {**_FLAG, "help": "Take from the remote cache, put nothing there."}),
+    (("--cache-read-only",), {**_FLAG, "help": "Take from these caches, put nothing there."}),
     (("--clang-path",), {"metavar": "FILE", "help": "Host clang, as the build sees it; by default the newest one."}),
     (("--host", "--no-docker", "host"), {**_FLAG, "help": "Build on this machine itself, without a container."}),
     (("--one-target",), {**_FLAG, "help": "A developer's loop: the first target, the first Python, no jaxlib."}),
@@ -104,10 +104,8 @@ def _contradictions(settings: Settings) -> list[str]:
         problems.append("--rbe needs to know the executors: --rbe-endpoint or --rbe-bazelrc.")
     if settings.given("rbe_cert") != settings.given("rbe_key"):
         problems.append("--rbe-cert and --rbe-key go together.")
-    if settings.flag("cache_read_only") and not settings.given("remote_cache"):
-        problems.append("--cache-read-only is of --remote-cache: Bazel always writes to a cache on disk.")
-    if settings.flag("cache_read_only") and settings.given("disk_cache"):
-        problems.append("--cache-read-only has no use for --disk-cache: Bazel always writes to a cache on disk.")
+    if settings.flag("cache_read_only") and not (settings.given("remote_cache") or settings.given("disk_cache")):
+        problems.append("--cache-read-only has no use without --remote-cache or --disk-cache.")
     if settings.flag("host"):
         problems += [f"{_flag(name)} is of a container, and --host wants none." for name in _ONLY_IN_CONTAINER
                      if settings.given(name) and settings.get(name).origin.startswith("--")]  # fmt: skip

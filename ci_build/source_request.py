@@ -58,7 +58,7 @@ class ActionCache:
     Attributes:
         remote: URL of a remote cache; empty for none.
         disk: folder; empty for none.
-        read_only: take from the remote cache, and put nothing there.
+        read_only: take from them, and put nothing there.
     """
 
     remote: str = ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from ci_build.payload.source import Places
     from ci_build.plan import BuildPlan, SourceLayout
     from ci_build.rocm.source import Asked, Rocm
+    from ci_build.source_request import ActionCache
 
 OWN = Path(__file__).parents[1]
 """This repository."""
@@ -154,6 +157,8 @@ def _on_host(request: BuildRequest, layout: SourceLayout, given: Circumstances, 
             hint="Install them, or leave --host out.",
         )
     builder = describe_host(places, given.runner)
+    if (disk := disk_cache(request.source.cache, given.built)) is not None:
+        places = replace(places, disk_cache=str(disk))
     return Native(
         request=replace(request, source=replace(request.source, builder=builder)),
         layout=replace(layout, places=places),
@@ -166,6 +171,31 @@ def _on_host(request: BuildRequest, layout: SourceLayout, given: Circumstances, 
         where={"kind": "host"},
         again=f"ci_build shell {given.out}",
     )
+
+
+def disk_cache(cache: ActionCache, built: Path) -> Path | None:
+    """The folder that Bazel may use as its cache on disk; None where none was asked for.
+
+    Of one that is only to be read it is a copy by hard links: Bazel never changes a file there, it makes new ones.
+
+    Raises:
+        MachineError: there can be no such copy.
+    """
+    if not cache.disk:
+        return None
+    if not cache.read_only:
+        return Path(cache.disk)
+    copy = built / "disk-cache"
+    shutil.rmtree(copy, ignore_errors=True)
+    try:
+        shutil.copytree(cache.disk, copy, copy_function=os.link)
+    except OSError as error:
+        raise MachineError(
+            f"{cache.disk} cannot be used without writing to it: {copy} would have to hold links to its files, and "
+            f"{error.strerror or 'that fails'}.",
+            hint="Put --cache-dir onto the same file system, as the owner of those files.",
+        ) from error
+    return copy
 
 
 def logs_of(out: Path) -> Path:
@@ -186,8 +216,11 @@ def _in_container(request: BuildRequest, layout: SourceLayout, given: Circumstan
     engine = wanted.engine()
     with reporter.group("builder image"):
         image = builder_image(wanted, runner, reporter)
+    mounts = make_mounts(
+        request, layout, rocm.root, given.built, work, disk_cache=disk_cache(request.source.cache, given.built)
+    )
     spec = replace(
-        make_spec(engine, image.id or image.name, mounts=make_mounts(request, layout, rocm.root, given.built, work)),
+        make_spec(engine, image.id or image.name, mounts=mounts),
         network=asked.network,
         memory=asked.memory,
         shm_size=asked.shm_size,

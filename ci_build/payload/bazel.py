@@ -70,6 +70,8 @@ def xla_options(folder: str) -> tuple[str, ...]:
 def cache_options(cache: ActionCache, disk: str) -> tuple[str, ...]:
     """Where results of actions are kept.
 
+    Bazel has no option that would keep it from writing to a cache on disk; where that is wanted, `disk` is a copy.
+
     Args:
         disk: the disk cache's folder as the build sees it.
     """
@@ -78,8 +80,8 @@ def cache_options(cache: ActionCache, disk: str) -> tuple[str, ...]:
         options.append(setting("disk_cache", disk))
     if cache.remote:
         options.append(setting("remote_cache", cache.remote))
-    if cache.read_only:
-        options.append("--remote_upload_local_results=false")
+        if cache.read_only:
+            options.append("--remote_upload_local_results=false")
     return tuple(options)
 
 

@@ -153,6 +153,7 @@ def test_remote_execution_falls_back_and_names_files_only() -> None:
     [
         (ActionCache(), []),
         (ActionCache(disk="/d"), ["--disk_cache=/disk-cache"]),
+        (ActionCache(disk="/d", read_only=True), ["--disk_cache=/disk-cache"]),
         (ActionCache(remote="grpc://c:1"), ["--remote_cache=grpc://c:1"]),
         (
             ActionCache(remote="grpc://c:1", read_only=True),

@@ -21,6 +21,7 @@ from ci_build.payload.source import IN_CONTAINER
 from ci_build.plan import SourceLayout
 from ci_build.runner import ProcessResult
 from ci_build.source_request import ActionCache, Compiler, SourceRequest
+from ci_build.sourcing import disk_cache
 from tests.golden_build_py import request
 
 
@@ -37,7 +38,8 @@ def test_only_what_a_build_writes_to_can_be_written_to(tmp_path: Path) -> None:
     asked = replace(asked, source=replace(source(asked), cache=ActionCache(disk=str(tmp_path / "disk"))))
     layout = SourceLayout(checkouts=str(tmp_path / "sources"))
     (tmp_path / "rocm").mkdir()
-    mounts = make_mounts(asked, layout, tmp_path / "rocm", tmp_path / "cache", tmp_path / "out")
+    disk = disk_cache(source(asked).cache, tmp_path / "cache")
+    mounts = make_mounts(asked, layout, tmp_path / "rocm", tmp_path / "cache", tmp_path / "out", disk_cache=disk)
     assert {(mount.target, mount.writable) for mount in mounts} == {
         ("/opt/rocm", False),
         ("/out", True),
@@ -54,6 +56,24 @@ def test_only_what_a_build_writes_to_can_be_written_to(tmp_path: Path) -> None:
     assert there["/xla"] == tmp_path / "sources" / ("xla-" + "c" * 40)
     # A daemon would make what is missing, and own it.
     assert all(there[target].is_dir() for target in ("/opt/rocm", "/out", "/cache", "/disk-cache"))
+
+
+def test_a_cache_that_is_only_read_is_a_copy_that_takes_no_room(tmp_path: Path) -> None:
+    (tmp_path / "disk" / "ac").mkdir(parents=True)
+    (tmp_path / "disk" / "ac" / "x").write_text("result")
+    assert disk_cache(ActionCache(), tmp_path) is None
+    assert disk_cache(ActionCache(disk=str(tmp_path / "disk")), tmp_path) == tmp_path / "disk"
+    for _ in range(2):
+        copy = disk_cache(ActionCache(disk=str(tmp_path / "disk"), read_only=True), tmp_path / "cache")
+        assert copy is not None
+        assert (copy / "ac" / "x").samefile(tmp_path / "disk" / "ac" / "x")
+        (copy / "ac" / "y").write_text("what Bazel adds")
+    assert [path.name for path in (tmp_path / "disk" / "ac").iterdir()] == ["x"]
+
+
+def test_such_a_copy_needs_a_cache_that_is_there(tmp_path: Path) -> None:
+    with pytest.raises(MachineError, match="cannot be used without writing to it"):
+        disk_cache(ActionCache(disk=str(tmp_path / "none"), read_only=True), tmp_path / "cache")
 
 
 SPEC = ContainerSpec(
