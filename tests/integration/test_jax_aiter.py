@@ -11,7 +11,9 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import xml.etree.ElementTree as ET
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +26,7 @@ pytestmark = pytest.mark.network
 ROOT = Path(__file__).resolve().parents[2]
 CHECKS = ROOT / "tests" / "jax_aiter"
 PACKAGE = ROOT / "kernels" / "payload" / "jax_aiter"
+CI_BUILD = [sys.executable, str(ROOT / "build" / "ci_build")]
 FOREIGN = ("JAX_", "XLA_", "PYTHON", "VIRTUAL_ENV", "TF_", "COV_")
 """Variables of the caller that have no say."""
 # Module -> least number of checks: none may be lost unnoticed.
@@ -75,12 +78,12 @@ def _minor(version: str) -> int:
     return int(version.split(".")[1])
 
 
-def run(python: Path, folder: Path, *arguments: str) -> dict[str, str]:
+def run(python: Path, folder: Path, *arguments: str, package: Path = PACKAGE) -> dict[str, str]:
     """Run checks; gives what became of each: "" for passed, else what pytest says."""
     (folder / "tests").mkdir()
     (folder / "tests" / "__init__.py").touch()
     shutil.copytree(CHECKS, folder / "tests" / "jax_aiter", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(PACKAGE, folder / "jax_aiter", ignore=shutil.ignore_patterns("__pycache__", "_kernels"))
+    shutil.copytree(package, folder / "jax_aiter", ignore=shutil.ignore_patterns("__pycache__"))
     env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     env |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8", "PYTHONPATH": str(folder)}
     argv = [str(python), "-m", "pytest", "--quiet", "-W", "error", "-p", "no:cacheprovider"]
@@ -137,7 +140,26 @@ def test_a_check_that_fails_is_told(environment: Environment, tmp_path: Path) ->
     path.write_text(text.replace("dx = rstd[:, None] *", "dx = 1.001 * rstd[:, None] *"))
     assert path.read_text() != text
     (tmp_path / "run").mkdir()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tests.integration.test_jax_aiter.PACKAGE", wrong / "jax_aiter")
-        found = run(environment("0.10.2"), tmp_path / "run", "tests/jax_aiter/check_rmsnorm.py", "-k", "finite")
+    arguments = ("tests/jax_aiter/check_rmsnorm.py", "-k", "finite")
+    found = run(environment("0.10.2"), tmp_path / "run", *arguments, package=wrong / "jax_aiter")
     assert [bool(bad) for bad in found.values()] == [True]
+
+
+@pytest.mark.heavy
+def test_the_kernels_of_a_real_wheel_load_and_are_called(
+    environment: Environment, work_cache: Path, tmp_path: Path
+) -> None:
+    argv = [*CI_BUILD, "kernels", "build", "--targets=gfx942,gfx950,gfx1100", f"--cache-dir={work_cache}"]
+    done = subprocess.run([*argv, f"--out={tmp_path / 'out'}"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = (tmp_path / "out").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "wheel")
+    (tmp_path / "run").mkdir()
+    package = tmp_path / "wheel" / "jax_aiter"
+    # What is packed is what lies here.
+    for path in PACKAGE.rglob("*.py"):
+        assert (package / path.relative_to(PACKAGE)).read_bytes() == path.read_bytes()
+    found = run(environment("0.10.2"), tmp_path / "run", "tests/jax_aiter/wheel.py", package=package)
+    assert {name: bad for name, bad in found.items() if bad} == {}
+    assert len(found) == 13

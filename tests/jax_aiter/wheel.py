@@ -1,0 +1,47 @@
+"""The package with the kernels of a wheel: every module loads, and programs for AMD GPUs call it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax_aiter
+import pytest
+from jax_aiter._loader import loader
+from jax_aiter._table import OPERATIONS, TARGETS
+
+from tests.jax_aiter.check_choice import XLA_ONLY
+from tests.jax_aiter.check_lowering import CASES, calls, lowered
+
+NORMS = dict.fromkeys(["rms_norm", "rms_norm_with_add"], "portable")
+SERVED = {
+    "gfx942": {**XLA_ONLY, **NORMS, **dict.fromkeys(["gemm", "gemm_i8", "flatmm_fp8"], "aiter")},
+    "gfx950": {**XLA_ONLY, **NORMS, **dict.fromkeys(["gemm", "gemm_fp8_mi350", "gemm_fp4"], "aiter")},
+    "gfx1100": {**XLA_ONLY, **NORMS},
+}
+
+
+@pytest.mark.parametrize("gfx", SERVED)
+def check_each_target_is_served_as_the_wheel_promises(gfx: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_AITER_TARGET", gfx)
+    told: dict[str, Any] = jax_aiter.info()
+    assert told["problem"] is None
+    assert sorted(told["targets"]) == sorted(SERVED)
+    assert {name: told["operations"][name]["backend"] for name in OPERATIONS} == SERVED[gfx]
+
+
+@pytest.mark.parametrize("name", CASES)
+def check_programs_call_kernels_that_load(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    gfx, function, arguments, wanted = CASES[name]
+    monkeypatch.setenv("JAX_AITER_TARGET", gfx if gfx in SERVED else "gfx1100")
+    jax.clear_caches()
+    assert calls(lowered(function, *arguments)) == wanted
+
+
+def check_every_module_loads() -> None:
+    kernels = loader()
+    assert kernels.manifest is not None
+    assert {handler.target for m in kernels.manifest.modules.values() for handler in m.handlers} == set(TARGETS)
+    for name in reversed(kernels.manifest.load_order):
+        kernels.ensure(name)
+    assert set(kernels.loaded) == set(kernels.manifest.modules)
