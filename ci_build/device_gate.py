@@ -9,6 +9,7 @@ import gzip
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from ci_build import gating, options
 from ci_build import release as way
@@ -23,15 +24,18 @@ from promotion.gates.device.baseline import baseline
 from promotion.gates.device.devices import lister
 from promotion.gates.device.lease import Platform, visible
 from promotion.gates.device.parts import collect
+from promotion.gates.device.remember import remember
 from promotion.gates.device.results import load_results
 from promotion.gates.device.run import make_gate
 from promotion.gates.device.session import Limits
 from promotion.gates.device.shards import parse_shard
 from promotion.gates.device.suite import identify, parse_source, read_list
 from promotion.gates.device.told import AUTO, Told
+from promotion.known_tests import known_for, load_entries
 from promotion.layout import StagedSet
 from promotion.signing import Signer
 from promotion.stage import read_staged
+from promotion.testruns import read_runs
 
 _IMAGE = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
 
@@ -119,19 +123,37 @@ def run(
     """Run the gate; a shard is kept as such, everything else as evidence."""
     targets = targets_of(told, staged, bucket)
     told = replace(
-        told, seconds=_seconds(told, staged, bucket, (targets or ("any",))[0]), on_progress=reporter.count_tests
+        _informed(told, staged, bucket),
+        seconds=_seconds(told, staged, bucket, (targets or ("any",))[0]),
+        on_progress=reporter.count_tests,
     )
     signer = told.signer
-    return run_gates(bucket, staged, [make_gate(told)], runner, reporter, targets=targets, redo=redo, signer=signer)
+    made = run_gates(bucket, staged, [make_gate(told)], runner, reporter, targets=targets, redo=redo, signer=signer)
+    if not told.shard and not told.listed:
+        remember(bucket, staged, read_staged(bucket, staged), made)
+    return made
+
+
+def _informed(told: Told, staged: StagedSet, bucket: Bucket) -> Told:
+    """With what is known of tests: the ledgers, and what was flaky before."""
+    jax, platform = read_staged(bucket, staged).jax_version, told.platform.value
+    today = datetime.now(UTC).date()
+    known = known_for(load_entries(), jax=jax, family=told.family, platform=platform, today=today)
+    with read_runs(bucket, staged.index) as history:
+        flaky = history.flaky_before(platform=platform, family=told.family)
+    return replace(told, known=known, flaky_before=flaky)
 
 
 def join(told: Told, staged: StagedSet, bucket: Bucket, reporter: Reporter, runner: Runner) -> tuple[Evidence, ...]:
     """Make one word of what the shards said."""
     targets = targets_of(told, staged, bucket)
+    told = _informed(told, staged, bucket)
     parts = collect(bucket, staged, told.gate_name, told.settings, targets, told.signer)
     gates = [merge.make_gate(told, parts)]
     about = None if targets is None else [parts.target]
-    return run_gates(bucket, staged, gates, runner, reporter, targets=about, redo=True, signer=told.signer)
+    made = run_gates(bucket, staged, gates, runner, reporter, targets=about, redo=True, signer=told.signer)
+    remember(bucket, staged, read_staged(bucket, staged), made)
+    return made
 
 
 def _seconds(told: Told, staged: StagedSet, bucket: Bucket, target: str) -> dict[str, float]:

@@ -77,8 +77,7 @@ class Entry:
 
     def matches(self, test: str) -> bool:
         """Whether it speaks of a test, by its node id."""
-        subject = test if "::" in self.pattern else test.partition("::")[0]
-        return pattern_of(self.pattern).fullmatch(subject) is not None
+        return re.fullmatch(regex_of(self.pattern), test) is not None
 
     def __str__(self) -> str:
         return f"{self.id} ({self.kind}), by {self.owner}, from {self.opened} until {self.expires}: {self.reason}"
@@ -200,6 +199,12 @@ def known_for(entries: Iterable[Entry], *, jax: str, family: str, platform: str,
         over=tuple(entry for entry in chosen if entry.state(today)),
         today=today,
     )
+
+
+def regex_of(pattern: str) -> str:
+    """The regular expression of whole node ids that an entry's pattern stands for; without `::` of files."""
+    regex = pattern_of(pattern).pattern
+    return f"(?s:{regex})" if "::" in pattern else f"(?s:{regex.replace('.*', '[^:]*')}(?:::.*)?)"
 
 
 @functools.lru_cache(maxsize=4096)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ci_build.model import Finding
+from ci_build.model import Finding, Severity
 from promotion.bucket import Bucket
 from promotion.evidence import latest, load_evidence
 from promotion.gates import error
+from promotion.gates.device.results import TestResult
+from promotion.known_tests import KnownTests
 from promotion.layout import EVIDENCE_FOLDER, Released
 from promotion.publish import read_head
 
@@ -81,3 +83,17 @@ def about_baseline(run: int, skipped: int, before: Baseline) -> Iterator[Finding
     if skipped > most:
         text = f"{skipped} tests were skipped; {before.counts.get('skipped', 0)} were for {set_}, and {most} may be."
         yield error("too-many-skipped", text, "See why they were skipped.")
+
+
+def about_ledgers(known: KnownTests, results: Sequence[TestResult]) -> Iterator[Finding]:
+    """Entries of the ledgers that did nothing: because their time is over, or because they match no test."""
+    tests = [result.id for result in results]
+    for entry, count in known.missed(tests):
+        text = f"{entry.id} in ledgers/{entry.kind}.toml {entry.state(known.today)}; it would be for {count} tests."
+        remedy = f"Ask {entry.owner}, or remove it."
+        yield Finding(code="ledger-over", severity=Severity.WARNING, message=text, remedy=remedy)
+    for entry in known.idle(tests):
+        text = f"{entry.id} in ledgers/{entry.kind}.toml matches no test of this suite."
+        yield Finding(
+            code="ledger-idle", severity=Severity.WARNING, message=text, remedy="Mend its pattern, or remove it."
+        )

@@ -26,6 +26,10 @@ _LOG_NAMES = ("output.log", "*.crash", "*.jsonl", "plan.json", "outcome.json")
 _LOG_BYTES = 8 << 20
 """Of each log; more is cut off in front."""
 
+_WRITE_DOWN = "Look at it; what may stay so is written down in promotion/ledgers/flakes.toml."
+
+KnownFlake = Callable[[str], str]
+"""Why it is no news that a test is flaky; empty when it is."""
 Reproduce = Callable[[str], str]
 """The command that runs one test again."""
 
@@ -45,8 +49,13 @@ def of_preflight(items: Iterable[Item], target: str) -> Iterator[Check]:
         )
 
 
-def of_tests(results: Sequence[TestResult], target: str, reproduce: Reproduce) -> Iterator[Check]:
-    """Checks for all tests: one for each that is worth a word, one for all of a file that are not."""
+def of_tests(
+    results: Sequence[TestResult], target: str, reproduce: Reproduce, known_flake: KnownFlake
+) -> Iterator[Check]:
+    """Checks for all tests: one for each that is worth a word, one for all of a file that are not.
+
+    A flake that is no news counts as a known failure; one that is has to be looked at, and fails.
+    """
     yield from _of_many(results, target)
     for result in results:
         details = {
@@ -63,7 +72,11 @@ def of_tests(results: Sequence[TestResult], target: str, reproduce: Reproduce) -
                 yield Check(name=result.id, findings=found, target=target, details=details)
             case TestVerdict.FLAKY:
                 why = f"flaky: {headline(result.message)}; it passed in a fresh process"
-                yield Check(name=result.id, known=why, target=target, details=details)
+                if reason := known_flake(result.id):
+                    yield Check(name=result.id, known=f"{why} ({reason})", target=target, details=details)
+                else:
+                    found = (error("test-first-flake", f"{result.id} {why}; nobody knew that it does", _WRITE_DOWN),)
+                    yield Check(name=result.id, findings=found, target=target, details=details)
             case TestVerdict.ENVIRONMENT:
                 why = f"environment: {headline(result.message)}"
                 yield Check(name=result.id, skipped=why, target=target, details=details)

@@ -9,7 +9,7 @@ from ci_build.errors import GateError
 from ci_build.model import Finding, Severity
 from promotion.gates import Check, Gate, Room
 from promotion.gates.device import evidence
-from promotion.gates.device.baseline import about_baseline, baseline
+from promotion.gates.device.baseline import about_baseline, about_ledgers, baseline
 from promotion.gates.device.lease import Platform
 from promotion.gates.device.parts import Part, Parts
 from promotion.gates.device.results import TestResult, TestVerdict, counts, dump_results, executed
@@ -55,11 +55,11 @@ def join(parts: Sequence[Part]) -> tuple[TestResult, ...]:
 def _checks(room: Room, told: Told, parts: Parts) -> Iterator[Check]:
     results = join(parts.parts)
     again = functools.partial(reproduce, told, str(room.staged))
-    yield from evidence.of_tests(results, parts.target, again)
+    yield from evidence.of_tests(results, parts.target, again, told.known_flake)
     alike = {name: told.settings[name] for name in ("platform", "size")}
     before = baseline(room.bucket, room.staged.index, told.gate_name, parts.target, alike)
     skipped = sum(result.verdict is TestVerdict.SKIPPED for result in results)
-    found = [*about_baseline(executed(results), skipped, before)]
+    found = [*about_baseline(executed(results), skipped, before), *about_ledgers(told.known, results)]
     notes = dict.fromkeys(note for part in parts.parts for note in part.notes)
     found += [Finding(code="device-note", severity=Severity.WARNING, message=note, remedy="") for note in notes]
     name = f"{told.gate_name}.{parts.target}"

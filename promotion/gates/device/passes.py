@@ -9,6 +9,7 @@ from typing import Any
 
 from promotion.gates.device.lease import Lease, Platform
 from promotion.gates.device.plugin import SESSION
+from promotion.known_tests import regex_of
 
 MULTI = "multiaccelerator"
 """The mark of JAX's suite for tests that need more than one device."""
@@ -40,7 +41,7 @@ class Skip:
     """Tests that are known not to work, and who says so.
 
     Attributes:
-        pattern: of node ids, as fnmatch has them.
+        pattern: as in the ledgers, see `known_tests.regex_of`.
         entry: id of the ledger's entry.
     """
 
@@ -154,6 +155,6 @@ def session_plan(
         {"slot": lease.slot, "device": lease.device, "cpus": list(lease.cpus), "env": dict(lease.env)}
         for lease in pass_.leases
     ]
-    skipped = [{"pattern": skip.pattern, "entry": skip.entry, "reason": skip.reason} for skip in skips]
+    skipped = [{"regex": regex_of(skip.pattern), "entry": skip.entry, "reason": skip.reason} for skip in skips]
     told = {"only": None if only is None else sorted(only), "broken": sorted(broken)}
     return {"pass": pass_.name, "leases": leases, **told, "skips": skipped, "solo": solo}

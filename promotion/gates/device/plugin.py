@@ -4,7 +4,7 @@ Runs in the environment that is tested, loaded by PYTEST_PLUGINS in every proces
 any conftest.py. Standard library and pytest only, no package of ours.
 
 JAX_GATE_SESSION names a folder. It holds `plan.json`: `leases` (slot, device, cpus, env), `only` (node ids, or null for
-all), `broken` (files that are not collected), `skips` (pattern, entry, reason), `solo` (there are
+all), `broken` (files that are not collected), `skips` (regex, entry, reason), `solo` (there are
 no workers: this very process runs the tests). Each process that
 runs tests writes `<worker>.jsonl` there, a line for each event, and `<worker>.crash`, where faulthandler writes.
 Every line is written by a file of its own that is closed again: a test may close, or use up, all file descriptors.
@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import fcntl
-import fnmatch
 import json
 import os
 import re
@@ -163,7 +162,7 @@ class Gate:
         config.hook.pytest_deselected(items=[item for item in items if id(item) not in left])
         items[:] = wanted
         for skip in self.plan["skips"]:
-            matches = re.compile(fnmatch.translate(skip["pattern"])).match
+            matches = re.compile(skip["regex"]).fullmatch
             for item in items:
                 if matches(item.nodeid) and item.nodeid not in self.entries:
                     self.entries[item.nodeid] = skip["entry"]

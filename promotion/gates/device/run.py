@@ -17,7 +17,7 @@ from promotion.evidence import ANY
 from promotion.gates import Check, Gate, Room
 from promotion.gates.device import evidence
 from promotion.gates.device.allotment import allotment
-from promotion.gates.device.baseline import about_baseline, baseline
+from promotion.gates.device.baseline import about_baseline, about_ledgers, baseline
 from promotion.gates.device.harness import Harness, Report, Work
 from promotion.gates.device.lease import Platform, leases, visible, whole, workers_per_device
 from promotion.gates.device.parts import Part, keep, now, tests_digest
@@ -108,7 +108,7 @@ class _Run:
         report = Harness(self.runner, work, folder, told.on_progress).run()
         results = self._settled(report, python, {**env, **everything.env}, wanted)
         again = functools.partial(reproduce, told, str(room.staged))
-        yield from evidence.of_tests(results, self.target, again)
+        yield from evidence.of_tests(results, self.target, again, told.known_flake)
         check = self._told_of(report, results, tests, items, folder, left_out, again)
         yield check
         if told.shard:
@@ -185,7 +185,9 @@ class _Run:
         alike = {name: told.settings[name] for name in ("platform", "size")}
         before = baseline(room.bucket, room.staged.index, told.gate_name, self.target, alike)
         silent = sum(result.verdict is TestVerdict.SKIPPED for result in results)
-        found: list[Finding] = [] if told.shard or told.listed else [*about_baseline(executed(results), silent, before)]
+        found: list[Finding] = []
+        if not told.shard and not told.listed:
+            found += [*about_baseline(executed(results), silent, before), *about_ledgers(told.known, results)]
         found += [
             Finding(code="device-note", severity=Severity.WARNING, message=note, remedy="")
             for note in (*tests.notes, *report.notes)

@@ -17,6 +17,7 @@ from promotion.gates.device.passes import Skip
 from promotion.gates.device.session import Limits
 from promotion.gates.device.shards import Shard
 from promotion.gates.device.suite import Source
+from promotion.known_tests import Kind, KnownTests
 from promotion.signing import Signer
 
 LOCK = Path(__file__).parents[3] / "build" / "requirements-gate.lock"
@@ -44,7 +45,8 @@ class Told:
         rocm: root of the ROCm to load; None takes the one that the loader finds.
         image: name and digest of the container's image, for evidence.
         folder: keeps the run, so that one which was killed is gone on with; None keeps nothing.
-        skips: tests that are known not to work.
+        known: what the ledgers say of tests.
+        flaky_before: tests that were flaky in runs of this family that are still written down.
         seconds: how long tests took before; None takes the last promoted set's.
         bucket: as a person named it, for the command that runs a test again.
         signer: signs a shard; evidence is signed by whoever keeps it.
@@ -67,13 +69,26 @@ class Told:
     rocm: Path | None = None
     image: str = ""
     folder: Path | None = None
-    skips: tuple[Skip, ...] = ()
+    known: KnownTests = field(default_factory=KnownTests)
+    flaky_before: frozenset[str] = frozenset()
     retries: int = MOST_RETRIES
     limits: Limits = field(default_factory=Limits)
     seconds: Mapping[str, float] | None = None
     bucket: str = ""
     signer: Signer | None = None
     on_progress: Callable[[int, int], None] = lambda _done, _total: None
+
+    @property
+    def skips(self) -> tuple[Skip, ...]:
+        """Tests that are known not to work."""
+        entries = (entry for entry in self.known.active if entry.kind is Kind.SKIP)
+        return tuple(Skip(pattern=entry.pattern, entry=entry.id, reason=entry.reason) for entry in entries)
+
+    def known_flake(self, test: str) -> str:
+        """Why it is no news that a test is flaky; empty when it is."""
+        if entry := self.known.of(test, Kind.FLAKE):
+            return entry.id
+        return "it was flaky before" if test in self.flaky_before else ""
 
     @property
     def gate_name(self) -> str:
