@@ -53,7 +53,7 @@ class Parts:
     parts: tuple[Part, ...]
 
 
-def tests_digest(collected: Sequence[str]) -> str:
+def digest_of_tests(collected: Sequence[str]) -> str:
     """SHA-256 over names of tests, whatever their order."""
     return hashlib.sha256("\n".join(sorted(collected)).encode()).hexdigest()
 

@@ -20,7 +20,7 @@ from promotion.gates.device.allotment import allotment
 from promotion.gates.device.baseline import about_baseline, about_ledgers, baseline
 from promotion.gates.device.harness import Harness, Report, Work
 from promotion.gates.device.lease import Platform, leases, visible, whole, workers_per_device
-from promotion.gates.device.parts import Part, keep, now, tests_digest
+from promotion.gates.device.parts import Part, digest_of_tests, keep, now
 from promotion.gates.device.passes import Pass, base_env, passes
 from promotion.gates.device.preflight import Expected, Item, about_jax, ask, expected, look
 from promotion.gates.device.results import TestResult, TestVerdict, counts, executed, judge
@@ -218,7 +218,7 @@ class _Run:
             shard=shard,
             target=self.target,
             settings=self.told.settings,
-            tests=tests_digest(report.collected),
+            tests=digest_of_tests(report.collected),
             problems=report.problems,
             notes=report.notes,
             results=tuple(results),

@@ -1,0 +1,224 @@
+"""The device gate on a CPU, with the published wheels: exactly their bytes, real jax, evidence that tells the truth."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build.adopt import adopt
+from ci_build.model import RocmVersion
+from promotion.gates.device.results import TestVerdict, load_results
+from promotion.gates.device.suite import smoke
+
+pytestmark = pytest.mark.network
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = """
+set -exu -o allexport
+export JAX_ENABLE_X64=1
+export JAX_SKIP_SLOW_TESTS=true
+echo "Running CPU tests..."
+python -m pytest -n auto tests --deselect=tests/numbers_test.py::test_left_out
+"""
+CONFTEST = """
+import os
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "multiaccelerator: needs several devices")
+    import jax
+    assert jax.config.jax_enable_x64
+"""
+NUMBERS = """
+import jax, jax.numpy as jnp, pytest
+
+def test_wide():
+    assert jnp.arange(3.0).dtype == jnp.float64
+
+@pytest.mark.multiaccelerator
+def test_devices():
+    assert len(jax.devices()) == 8
+    assert jax.default_backend() == "cpu"
+
+def test_left_out():
+    raise AssertionError("the suite itself deselects this")
+
+@pytest.mark.skip(reason="no TPU")
+def test_skipped():
+    pass
+
+@pytest.mark.parametrize("n", range(6))
+def test_sum(n):
+    assert int(jax.jit(jnp.sum)(jnp.arange(n))) == n * (n - 1) // 2
+"""
+BAD = """
+import ctypes, jax.numpy as jnp
+
+def test_wrong():
+    assert int(jnp.arange(3).sum()) == 4, "wrong sum"
+
+def test_dies():
+    ctypes.string_at(0)
+
+def test_after():
+    assert int(jnp.arange(3).sum()) == 3
+"""
+
+
+class Silent:
+    """Progress that nobody reads."""
+
+    def step(self, text: str) -> None:
+        """Nothing."""
+
+    def advance(self, done: int, total: int) -> None:
+        """Nothing."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A set, a bucket, and a repository with tests: the first commit has bad ones.
+
+    Attributes:
+        bad, good: commits.
+    """
+
+    folder: Path
+    repository: Path
+    bad: str
+    good: str
+
+    def gate(self, name: str, *words: str) -> tuple[int, list[Mapping[str, Any]], str]:
+        argv = [sys.executable, str(ROOT / "build" / "ci_build"), "gate", name, "set", "--platform=cpu", "--json"]
+        done = subprocess.run([*argv, *words], cwd=self.folder, capture_output=True, text=True, check=False)
+        return done.returncode, json.loads(done.stdout) if done.stdout else [], done.stderr
+
+    def results(self, evidence: Mapping[str, Any]) -> dict[str, str]:
+        (run,) = (check for check in evidence["details"]["checks"] if check["name"] == "run")
+        name = run["files"]["results.json.gz"]["name"]
+        (file,) = (self.folder / "bucket").rglob(Path(name).name)
+        assert {path.name.partition(".")[2] for path in file.parent.iterdir()} >= {"results.json.gz", "junit.xml.gz"}
+        return {r.id: r.verdict.value for r in load_results(gzip.decompress(file.read_bytes()), name)}
+
+
+def git(folder: Path, *words: str) -> str:
+    who = ("-c", "user.name=t", "-c", "user.email=t@example.invalid", "-c", "commit.gpgsign=false")
+    done = subprocess.run(["git", *who, *words], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def write(folder: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+@pytest.fixture(scope="module")
+def place(real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Place:
+    folder = tmp_path_factory.mktemp("device")
+    wheels: Sequence[Path] = [real_wheel("jax-rocm7-pjrt", "0.10.2"), real_wheel("jax-rocm7-plugin", "0.10.2", "3.12")]
+    adopt(list(map(str, wheels)), out=folder / "set", rocm=RocmVersion(text="7.2.0"), progress=Silent())
+    repository = folder / "jax-src"
+    repository.mkdir()
+    files = {
+        "ci/run_pytest_cpu.sh": SCRIPT,
+        "conftest.py": CONFTEST,
+        "tests/numbers_test.py": NUMBERS,
+        "tests/bad_test.py": BAD,
+        "pyproject.toml": "[tool.pytest.ini_options]\npython_files = '*_test.py'\n",
+        # What lies beside the tests is not what is tested.
+        "jax/__init__.py": "raise ImportError('this is the checkout, not the wheel')\n",
+    }
+    write(repository, files)
+    git(repository, "init", "--quiet")
+    git(repository, "add", ".")
+    git(repository, "commit", "--quiet", "-m", "bad")
+    bad = git(repository, "rev-parse", "HEAD")
+    (repository / "tests" / "bad_test.py").unlink()
+    git(repository, "commit", "--quiet", "-a", "-m", "good")
+    return Place(folder, repository, bad, git(repository, "rev-parse", "HEAD"))
+
+
+SUMS = {f"tests/numbers_test.py::test_sum[{n}]": "passed" for n in range(6)}
+GOOD = {
+    **SUMS,
+    "tests/numbers_test.py::test_wide": "passed",
+    "tests/numbers_test.py::test_devices": "passed",
+    "tests/numbers_test.py::test_skipped": "skipped",
+}
+
+
+def test_bad_tests_make_the_gate_fail_and_are_told_apart(place: Place) -> None:
+    status, (evidence,), said = place.gate("device", f"--jax-tests=file://{place.repository}@{place.bad}")
+    assert status == 15, said
+    assert (evidence["gate"], evidence["tier"], evidence["outcome"]) == ("device-cpu", "cpu", "failed")
+    assert evidence["settings"]["suite"] == place.bad
+    assert place.results(evidence) == {
+        **GOOD,
+        "tests/bad_test.py::test_wrong": "failed",
+        "tests/bad_test.py::test_dies": "crashed",
+        "tests/bad_test.py::test_after": "passed",
+    }
+    counts = evidence["counts"]
+    assert {key: counts[key] for key in ("passed", "failed", "skipped")} == {"passed": 9, "failed": 2, "skipped": 1}
+    # The console ends with the failures, their tracebacks, how to run one again, and what the policy makes of it.
+    assert "wrong sum" in said
+    assert "Segmentation fault" in said
+    assert "--test=tests/bad_test.py::test_wrong" in said
+    assert "channel local: blocked" in said
+    assert "The gate device-cpu for any did not pass" in said
+
+
+@pytest.mark.heavy
+def test_shards_of_a_run_are_joined_to_one_word(place: Place) -> None:
+    source = f"--jax-tests={place.repository}@{place.good}"
+    status, _, said = place.gate("merge", source)
+    assert status == 2, said
+    seen: dict[str, str] = {}
+    for number in (1, 2):
+        status, (evidence,), said = place.gate("device", source, f"--shard={number}/2", "--workers=1")
+        assert status == 0, said
+        part = place.results(evidence)
+        assert 3 <= len(part) <= 6
+        assert not part.keys() & seen.keys()
+        seen |= part
+        if number == 1:
+            assert place.gate("merge", source)[0] == 15
+    assert seen == GOOD
+    status, (evidence,), said = place.gate("merge", source)
+    assert status == 0, said
+    assert place.results(evidence) == GOOD
+    assert (evidence["outcome"], evidence["counts"]["passed"]) == ("passed", 8)
+    # Which answers for the gate from now on.
+    status, (again,), said = place.gate("device", source)
+    assert (status, again) == (0, evidence)
+    assert "passed before" in said
+
+
+def test_a_suite_whose_conditions_cannot_be_read_is_an_error(place: Place) -> None:
+    source = place.folder / "unreadable"
+    write(
+        source, {"ci/run_pytest_cpu.sh": "export XLA_FLAGS=$(flags)\npython -m pytest tests\n", "tests/a_test.py": ""}
+    )
+    status, (evidence,), said = place.gate("device", f"--jax-tests={source}")
+    assert (status, evidence["outcome"]) == (15, "error")
+    assert "XLA_FLAGS is computed" in said
+
+
+@pytest.mark.heavy
+def test_the_smoke_suite_passes_on_eight_virtual_devices(place: Place) -> None:
+    status, (evidence,), said = place.gate("device", f"--work={place.folder / 'work'}")
+    assert status == 0, said
+    results = place.results(evidence)
+    assert set(results.values()) <= {TestVerdict.PASSED.value, TestVerdict.SKIPPED.value}
+    assert len(results) > 450
+    assert evidence["settings"]["suite"] == smoke().suite.commit
+    (run,) = (check for check in evidence["details"]["checks"] if check["name"] == "run")
+    assert run["verdicts"]["passed"] > 450

@@ -1,0 +1,369 @@
+"""What a run leaves behind, how parts of it are joined, and what is compared with the last promoted set."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import tarfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ci_build import options
+from ci_build.device_gate import _refuse
+from ci_build.errors import GateError, RequestError
+from promotion.gates import Check, Gate
+from promotion.gates import _judge as judge_gate
+from promotion.gates.device import evidence
+from promotion.gates.device.baseline import Baseline, about_baseline
+from promotion.gates.device.lease import GIB, Allotment, Lease, Platform, leases, whole
+from promotion.gates.device.merge import join
+from promotion.gates.device.parts import Part, collect, digest_of_tests, keep
+from promotion.gates.device.passes import MULTI, Pass, Skip, Suite, base_env, passes, session_argv, session_plan
+from promotion.gates.device.preflight import Item
+from promotion.gates.device.results import TestResult, TestVerdict, dump_results, load_results
+from promotion.gates.device.run import raise_unless_whole
+from promotion.gates.device.shards import Shard
+from promotion.gates.device.view import failures
+from promotion.layout import StagedSet
+from promotion.signing import Signer
+from tests.memory_bucket import MemoryBucket
+from tests.signing_key import signing_key
+from tests.unit.sets import wheel_set
+from tests.unit.test_device_lease import FakeDeviceLister
+
+V = TestVerdict
+STAGED = StagedSet(index="multi-arch", digest="a" * 64)
+BINARY = "\x00\x1b[31m\udcff\ufffe ends here"
+
+
+def result(name: str, verdict: TestVerdict, message: str = "", file: str = "tests/a_test.py") -> TestResult:
+    return TestResult(id=f"{file}::{name}", file=file, verdict=verdict, seconds=1.5, attempts=1, message=message)
+
+
+RESULTS = (
+    result("one", V.PASSED),
+    result("two", V.PASSED),
+    result("bad", V.FAILED, "line\nE   AssertionError: apples\nE   more"),
+    result("dead", V.CRASHED, "Its process died: Segmentation fault.\nstack"),
+    result("odd", V.FLAKY, "E   once"),
+    result("wet", V.ENVIRONMENT, "hipErrorNoDevice"),
+    replace(result("left", V.SKIPPED, "no TPU"), entry="suite"),
+    replace(result("right", V.SKIPPED, "no TPU"), entry="suite"),
+    result("never", V.NOT_RUN),
+)
+
+
+def again(test: str) -> str:
+    return f"run {test}"
+
+
+def checks(results: tuple[TestResult, ...] = RESULTS) -> list[Check]:
+    return list(evidence.of_tests(results, "gfx942", again))
+
+
+def test_each_verdict_adds_to_the_count_that_the_policy_reads() -> None:
+    gate = Gate(name="device", tier=_tier(), per_target=True, run=lambda _: ())
+    judged = judge_gate(gate, wheel_set(), "gfx942", checks(), (), "2026-01-01T00:00:00Z")
+    assert dict(judged.counts) == {"collected": 9, "run": 5, "passed": 2, "failed": 2, "known": 1, "skipped": 4}
+    assert judged.outcome.value == "failed"
+    # Thousands of tests that passed are a line for each file.
+    assert len(judged.details["checks"]) == 7
+
+
+def _tier() -> Any:
+    from ci_build.model import Tier
+
+    return Tier.DEVICE
+
+
+def test_preflight_alone_is_no_evidence() -> None:
+    gate = Gate(name="device", tier=_tier(), per_target=True, run=lambda _: ())
+    items = [Item(name="devices", facts={"x": 1}), Item(name="tenants", note="somebody")]
+    only = list(evidence.of_preflight(items, "gfx942"))
+    judged = judge_gate(gate, wheel_set(), "gfx942", only, (), "2026-01-01T00:00:00Z")
+    assert judged.outcome.value == "error"
+    assert judged.counts["passed"] == 0
+    (bad,) = evidence.of_preflight([Item(name="ROCm", problem="it is another one", remedy="Change it.")], "gfx942")
+    assert [finding.code for finding in bad.findings] == ["environment"]
+
+
+def test_a_failure_says_how_to_run_it_again() -> None:
+    (bad,) = (check for check in checks() if check.name.endswith("bad"))
+    assert bad.findings[0].message == "tests/a_test.py::bad failed: AssertionError: apples"
+    assert "run tests/a_test.py::bad" in bad.findings[0].remedy
+
+
+@pytest.mark.parametrize(
+    ("problems", "collected", "verdict", "said"),
+    [
+        ((), 0, V.PASSED, "no test was collected"),
+        ((), 1, V.NOT_RUN, "1 tests were not run"),
+        ((), 1, V.ENVIRONMENT, "1 tests failed because of the machine"),
+        (("pass single: stood still",), 1, V.PASSED, "stood still"),
+    ],
+)
+def test_what_is_not_whole_is_no_word_on_the_set(
+    problems: tuple[str, ...], collected: int, verdict: TestVerdict, said: str
+) -> None:
+    with pytest.raises(GateError, match=said):
+        raise_unless_whole(problems, collected, [result("x", verdict)])
+
+
+def test_failures_are_no_reason_to_say_that_not_all_was_run() -> None:
+    raise_unless_whole((), 1, [result("x", V.FAILED), result("y", V.CRASHED), result("z", V.FLAKY)])
+
+
+def test_junit_counts_and_takes_anything_that_a_test_may_say() -> None:
+    root = ET.fromstring(evidence.to_junit((*RESULTS, result("raw", V.FAILED, BINARY)), "device.gfx942", again))
+    (suite,) = root
+    assert {key: suite.get(key) for key in ("tests", "failures", "errors", "skipped")} == {
+        "tests": "10",
+        "failures": "2",
+        "errors": "1",
+        "skipped": "4",
+    }
+    assert len(suite) == 10
+
+
+def test_results_and_logs_are_packed_the_same_every_time(tmp_path: Path) -> None:
+    for name in ("output.log", "gw0.crash", "gw0.jsonl", "plan.json", "secret.txt"):
+        (tmp_path / "0000").mkdir(exist_ok=True)
+        (tmp_path / "0000" / name).write_bytes(b"\xff\x00" + name.encode())
+    files = evidence.attachments(RESULTS, tmp_path, "device", again)
+    assert files == evidence.attachments(RESULTS[::-1], tmp_path, "device", again) | {
+        evidence.JUNIT: files[evidence.JUNIT]
+    }
+    assert load_results(gzip.decompress(files[evidence.RESULTS]), "x") == tuple(sorted(RESULTS, key=lambda r: r.id))
+    with tarfile.open(fileobj=io.BytesIO(files[evidence.LOGS])) as archive:
+        assert "0000/secret.txt" not in archive.getnames()
+        assert len(archive.getnames()) == 4
+
+
+def test_attachments_lie_beside_the_set_and_are_no_evidence() -> None:
+    bucket = MemoryBucket()
+    told = evidence.upload(bucket, STAGED, "device", "gfx942:xnack-", {evidence.RESULTS: b"data"})
+    (key,) = bucket.list(STAGED.evidence)
+    assert key == STAGED.evidence + told[evidence.RESULTS]["name"]
+    assert not key.endswith(".json")
+    assert bucket.get(key) == b"data"
+
+
+def test_the_first_failures_are_shown_with_their_tracebacks() -> None:
+    gate = Gate(name="device", tier=_tier(), per_target=True, run=lambda _: ())
+    many = (*RESULTS, *(result(f"bad{n}", V.FAILED, f"E   number {n}") for n in range(5)))
+    judged = judge_gate(gate, wheel_set(), "gfx942", checks(many), (), "2026-01-01T00:00:00Z")
+    lines = list(failures([judged]))
+    assert "--- tests/a_test.py::bad" in lines
+    assert any("apples" in line for line in lines)
+    assert "... and 4 more, in the evidence." in lines
+
+
+# Parts
+
+
+def part(number: int, count: int, *results: TestResult, **changes: Any) -> Part:
+    fields: dict[str, Any] = {
+        "shard": Shard(number=number, count=count),
+        "target": "gfx942",
+        "settings": {"suite": "s", "size": "large"},
+        "tests": digest_of_tests(["a", "b"]),
+        "problems": (),
+        "notes": (),
+        "results": results,
+        "run": {"devices": ["0"]},
+        "at": f"2026-01-01T00:00:0{number}Z",
+    }
+    return Part(**{**fields, **changes})
+
+
+def signer() -> Signer:
+    return Signer(signing_key().encode(), origin="tests")
+
+
+def collected(bucket: MemoryBucket, settings: Mapping[str, str] | None = None) -> tuple[Part, ...]:
+    asked = {"suite": "s", "size": "large"} if settings is None else settings
+    return collect(bucket, STAGED, "device", asked, ["gfx942"], signer()).parts
+
+
+def test_parts_come_back_whole_and_in_order() -> None:
+    bucket = MemoryBucket()
+    parts = [part(2, 2, result("b", V.PASSED)), part(1, 2, result("a", V.FAILED, BINARY.replace("\udcff", "")))]
+    for one in parts:
+        keep(bucket, STAGED, "device", one, signer())
+    assert collected(bucket) == (parts[1], parts[0])
+
+
+def test_the_newest_try_of_a_part_counts() -> None:
+    bucket = MemoryBucket()
+    first = part(1, 1, result("a", V.FAILED), at="2026-01-01T00:00:00Z")
+    second = part(1, 1, result("a", V.PASSED), at="2026-01-02T00:00:00Z")
+    for one in (second, first):
+        keep(bucket, STAGED, "device", one, signer())
+    assert collected(bucket) == (second,)
+
+
+def test_a_missing_part_is_named() -> None:
+    bucket = MemoryBucket()
+    for number in (1, 3, 4):
+        keep(bucket, STAGED, "device", part(number, 4), signer())
+    with pytest.raises(GateError, match="there is no 2/4"):
+        collected(bucket)
+    with pytest.raises(RequestError, match="No shard"):
+        collected(bucket, {"suite": "another"})
+
+
+def test_parts_of_other_tests_are_not_mixed() -> None:
+    bucket = MemoryBucket()
+    keep(bucket, STAGED, "device", part(1, 2), signer())
+    keep(bucket, STAGED, "device", part(2, 2, tests=digest_of_tests(["a", "c"])), signer())
+    with pytest.raises(GateError, match="No run is complete"):
+        collected(bucket)
+
+
+def test_a_part_that_nobody_signed_does_not_count() -> None:
+    bucket = MemoryBucket()
+    keep(bucket, STAGED, "device", part(1, 1), None)
+    with pytest.raises(GateError, match="not signed"):
+        collected(bucket)
+
+
+def test_a_part_of_another_set_does_not_count() -> None:
+    bucket = MemoryBucket()
+    other = StagedSet(index="multi-arch", digest="b" * 64)
+    key = keep(bucket, other, "device", part(1, 1), signer())
+    moved = key.replace("b" * 64, "a" * 64)
+    from promotion.bucket import sha256_of
+
+    for suffix in ("", ".sig"):
+        data = bucket.get(key + suffix)
+        bucket.put_if_absent(moved + suffix, data, sha256=sha256_of(data))
+    with pytest.raises(GateError, match="another set"):
+        collected(bucket)
+
+
+def test_a_test_that_two_parts_ran_is_an_error_and_a_file_is_not() -> None:
+    file = TestResult(id="tests/x.py", file="tests/x.py", verdict=V.FAILED)
+    flaky = replace(file, verdict=V.FLAKY)
+    assert join([part(1, 2, flaky), part(2, 2, file)]) == (file,)
+    with pytest.raises(GateError, match="was run by two shards"):
+        join([part(1, 2, result("a", V.PASSED)), part(2, 2, result("a", V.PASSED))])
+
+
+# The last promoted set
+
+
+@pytest.mark.parametrize(
+    ("run", "skipped", "codes"),
+    [
+        (1000, 50, []),
+        (950, 65, []),
+        (949, 50, ["too-few-tests"]),
+        (1000, 66, ["too-many-skipped"]),
+        (0, 999, ["too-few-tests", "too-many-skipped"]),
+    ],
+)
+def test_much_less_than_last_time_is_no_proof(run: int, skipped: int, codes: list[str]) -> None:
+    before = Baseline(set_digest="c" * 64, counts={"run": 1000, "skipped": 50})
+    assert [finding.code for finding in about_baseline(run, skipped, before)] == codes
+    assert list(about_baseline(run, skipped, Baseline())) == []
+
+
+# Passes
+
+HOST = Allotment(cpus=tuple(range(8)), cores=8, memory=64 * GIB)
+SUITE = Suite(root=Path("/suite"), files=("tests",), env={}, deselect=("tests/a.py::x",), commit="c")
+
+
+def some_passes(platform: Platform, count: int) -> tuple[tuple[Pass, ...], str]:
+    devices = FakeDeviceLister(count).devices()
+    single = leases(platform, devices, HOST)
+    return passes(platform, single, whole(platform, devices, HOST), count, marked=True)
+
+
+def test_single_accelerator_tests_run_under_xdist_and_the_others_with_all_devices() -> None:
+    (single, multi), left_out = some_passes(Platform.ROCM, 4)
+    assert (single.marks, len(single.leases)) == (f"not {MULTI}", 4)
+    assert (multi.marks, len(multi.leases)) == (MULTI, 1)
+    assert multi.leases[0].env["ROCR_VISIBLE_DEVICES"].count(",") == 3
+    assert left_out == ""
+    (only,), left_out = some_passes(Platform.CUDA, 1)
+    assert only.name == "single"
+    assert left_out == "there is one device"
+
+
+def test_on_a_cpu_every_worker_has_all_virtual_devices() -> None:
+    (only,), left_out = passes(
+        Platform.CPU, leases(Platform.CPU, (), HOST), whole(Platform.CPU, (), HOST), 0, marked=True
+    )
+    assert (only.marks, left_out) == ("", "")
+    env = base_env(Platform.CPU, {"XLA_FLAGS": "--a", "JAX_ENABLE_X64": "0"})
+    assert env["XLA_FLAGS"] == "--a --xla_force_host_platform_device_count=8"
+    assert env["JAX_PLATFORMS"] == "cpu"
+
+
+def test_only_one_lends_devices() -> None:
+    env = base_env(Platform.ROCM, {"JAX_ENABLE_ROCM_XDIST": "4", "XLA_FLAGS": "--a"})
+    assert "JAX_ENABLE_ROCM_XDIST" not in env
+    assert env["XLA_FLAGS"] == "--a"
+    assert env["JAX_PLATFORMS"] == "rocm,cpu"
+
+
+LEASE = Lease(slot=0, device="0", cpus=(0,), env={"X": "1"})
+ONE = Pass(name="single", marks=f"not {MULTI}", leases=(LEASE,))
+
+
+def test_the_command_of_a_session() -> None:
+    argv = session_argv(("python",), SUITE, ONE, workers=2, files=["tests"])
+    assert argv[:3] == ["python", "-m", "pytest"]
+    assert {"--numprocesses=2", "--deselect=tests/a.py::x", f"-m=not {MULTI}", "--rootdir=/suite"} <= set(argv)
+    assert argv[-1] == "tests"
+    alone = session_argv(("python",), SUITE, ONE, workers=0, files=["tests/a.py"])
+    assert not any(word.startswith("--numprocesses") for word in alone)
+    # A test that kills its parent does not meet the gate.
+    assert alone[:3] == ["python", "-I", "-c"]
+
+
+@given(st.none() | st.sets(st.text(min_size=1)), st.sets(st.text(min_size=1)))
+def test_plans_are_json(only: set[str] | None, broken: set[str]) -> None:
+    skip = Skip(pattern="tests/*", entry="ledger-1", reason="known")
+    plan = session_plan(ONE, only=None if only is None else list(only), broken=list(broken), skips=[skip])
+    assert json.loads(json.dumps(plan)) == plan
+    assert plan["only"] == (None if only is None else sorted(only))
+    assert plan["skips"] == [{"pattern": "tests/*", "entry": "ledger-1", "reason": "known"}]
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    ("given_", "said"),
+    [
+        ({}, "needs --family"),
+        ({"platform": "cpu", "family": "gfx942"}, "no use for --family"),
+        ({"platform": "cpu", "workers_per_device": "2"}, "no use for --workers-per-device"),
+        ({"platform": "cuda", "workers": 2}, "no use for --workers"),
+        ({"platform": "cpu", "rocm": Path("/opt")}, "no use for --rocm"),
+        ({"platform": "cpu", "size": "small"}, "--size is about JAX"),
+        ({"platform": "cpu", "jax_tests": "x", "size": "small", "tests": ("a",)}, "--size contradicts"),
+        ({"platform": "cpu", "shard": "1/2", "tests": ("a",)}, "--shard contradicts"),
+        ({"family": "gfx942", "workers_per_device": "many"}, "--workers-per-device is 'many'"),
+        ({"family": "gfx942", "image": "name:latest"}, "has no digest"),
+    ],
+)
+def test_no_option_is_silently_without_effect(given_: dict[str, Any], said: str) -> None:
+    nobody: dict[str, Any] = {"platform": "rocm", "family": "", "jax_tests": "", "python": ""}
+    words = options.device_words({**nobody, **given_})
+    with pytest.raises(RequestError, match=said):
+        _refuse(words, Platform(words.platform))
+
+
+def test_a_result_that_is_kept_is_the_one_that_was_dumped() -> None:
+    assert load_results(dump_results(RESULTS), "x") == tuple(sorted(RESULTS, key=lambda r: r.id))
