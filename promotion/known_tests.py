@@ -201,6 +201,20 @@ def known_for(entries: Iterable[Entry], *, jax: str, family: str, platform: str,
     )
 
 
+def why_not(entry: Entry, *, jax: str, family: str, platform: str, today: date) -> str:
+    """Why an entry does not count in a run; empty when it does."""
+    reasons = []
+    if platform not in entry.platforms:
+        reasons.append(f"it is for {', '.join(entry.platforms)}")
+    if entry.families and family not in entry.families:
+        reasons.append(f"it is for {', '.join(entry.families)}")
+    if not entry.jax.contains(jax, prereleases=True):
+        reasons.append(f"it is for jax {entry.jax}")
+    if state := entry.state(today):
+        reasons.append(f"it {state}")
+    return ", and ".join(reasons)
+
+
 def regex_of(pattern: str) -> str:
     """The regular expression of whole node ids that an entry's pattern stands for; without `::` of files."""
     regex = pattern_of(pattern).pattern

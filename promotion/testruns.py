@@ -7,6 +7,7 @@ evidence does not hold, is signed by nobody, and promotes nothing.
 from __future__ import annotations
 
 import contextlib
+import re
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -173,7 +174,13 @@ class TestRuns:
             family: only of this one; None for all.
             limit: at most so many.
         """
-        wanted = pattern_of(pattern)
+        yield from self._outcomes(pattern_of(pattern), family, limit)
+
+    def outcomes_of(self, test: str, *, limit: int) -> Iterator[Outcome]:
+        """What became of one test, by its node id, the newest run first."""
+        yield from self._outcomes(re.compile(re.escape(test)), None, limit)
+
+    def _outcomes(self, wanted: re.Pattern[str], family: str | None, limit: int) -> Iterator[Outcome]:
         rows = self._db.execute(
             "select name, verdict, seconds, attempts,"
             " evidence, set_digest, platform, family, jax, rocm, suite, finished"

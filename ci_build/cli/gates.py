@@ -34,6 +34,7 @@ def _command(name: str) -> click.Command:
 _LAZY = {
     "device": "ci_build.cli.device:device",
     "merge": "ci_build.cli.device:merge",
+    "explain": "ci_build.cli.explain:explain",
 }
 _HELP = """Run a gate on a set and keep its evidence beside the staged set; `structure` means all of them.
 

@@ -183,13 +183,23 @@ def retention(
     metavar="[PATTERN]",
     help="What became of tests that were run on its sets.",
 )
+@click.option("--rebuild", is_flag=True, help="With --tests: first write down all that staged evidence says.")
 @click.option("--family", metavar="NAME", help="With --tests: only on machines of this family.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="With --tests: at most so many lines (1000).")
 @click.option("--json", "as_json", is_flag=True, help="Print the entries as JSON.")
 @options.bucket_option
 @click.pass_obj
 def history(
-    state: State, /, index: str, bucket: str, *, tests: str | None, family: str | None, limit: int | None, as_json: bool
+    state: State,
+    /,
+    index: str,
+    bucket: str,
+    *,
+    tests: str | None,
+    rebuild: bool,
+    family: str | None,
+    limit: int | None,
+    as_json: bool,
 ) -> None:
     """List what happened to INDEX, newest first; with --tests to tests whose names match PATTERN (* and ?)."""
     from promotion.layout import Released
@@ -198,10 +208,10 @@ def history(
     if tests is not None:
         from ci_build.cli.testruns import print_history
 
-        print_history(state, index, bucket, tests, family, limit or 1000, as_json=as_json)
+        print_history(state, index, bucket, tests, family, limit or 1000, rebuild=rebuild, as_json=as_json)
         return
-    if family is not None or limit is not None:
-        raise RequestError("--family and --limit are of the history of tests.", hint="Give --tests, too.")
+    if rebuild or family is not None or limit is not None:
+        raise RequestError("--rebuild, --family and --limit are of the history of tests.", hint="Give --tests, too.")
     entries = [*entries_of(open_bucket(bucket, state.reporter()), Released(index=index))]
     if as_json:
         print_json(entries)

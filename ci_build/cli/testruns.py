@@ -6,12 +6,25 @@ from ci_build.cli.common import State, open_bucket, print_json
 
 
 def print_history(
-    state: State, index: str, bucket: str, pattern: str, family: str | None, limit: int, *, as_json: bool
+    state: State,
+    index: str,
+    bucket: str,
+    pattern: str,
+    family: str | None,
+    limit: int,
+    *,
+    rebuild: bool,
+    as_json: bool,
 ) -> None:
     """Print what became of the tests of an index whose names match a pattern, newest run first."""
     from promotion.testruns import read_runs
 
-    with read_runs(open_bucket(bucket, state.reporter()), index) as history:
+    store = open_bucket(bucket, state.reporter())
+    if rebuild:
+        from promotion.gates.device.remember import rebuild as write_down
+
+        state.reporter().line(f"{write_down(store, index)} runs were written down")
+    with read_runs(store, index) as history:
         found = [*history.outcomes(pattern, family=family, limit=limit)]
     if as_json:
         print_json(found)

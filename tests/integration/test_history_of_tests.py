@@ -55,4 +55,4 @@ def test_the_history_of_tests(bucket: Path) -> None:
 def test_options_without_an_effect_are_refused(bucket: Path) -> None:
     done = ci_build("--family", "gfx1151", "--bucket", str(bucket))
     assert done.returncode != 0
-    assert "--family and --limit are of the history of tests" in done.stderr
+    assert "--rebuild, --family and --limit are of the history of tests" in done.stderr

@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 
 from ci_build.errors import BusyError, RequestError
 from ci_build.runner import HostRunner
-from promotion.gates.device import passes, plugin
+from promotion.gates.device import passes
 from promotion.gates.device.passes import Pass, Skip, Suite, session_argv, session_env, session_plan
 from promotion.gates.device.results import Attempt, Round, TestResult, file_of, judge, to_retry
 from promotion.gates.device.session import Limits, Outcome, Session, end_marked, write_plan
@@ -226,7 +226,7 @@ class Harness:
         state, folder, suite = self._states[pass_.name], self.folder / f"{self._number:04}", self.work.suite
         self._number += 1
         folder.mkdir()
-        shutil.copyfile(plugin.__file__, folder / f"{passes.PLUGIN}.py")
+        shutil.copyfile(passes.PLUGIN_FILE, folder / f"{passes.PLUGIN}.py")
         broken = [str(suite.root / file) for file in state.broken if file != mend]
         plan = session_plan(pass_, only=only, broken=broken, skips=self.work.skips, solo=not workers)
         write_plan(folder, {**plan, "round": round_.value})

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from promotion.gates.device.lease import Lease, Platform
-from promotion.gates.device.plugin import SESSION
 from promotion.known_tests import regex_of
 
+SESSION = "JAX_GATE_SESSION"
+"""Names the folder of a session to our plugin, which has pytest to import and so is not imported here."""
 MULTI = "multiaccelerator"
 """The mark of JAX's suite for tests that need more than one device."""
 PLUGIN = "jax_release_device_gate"
 """The name under which a session imports our plugin."""
+PLUGIN_FILE = Path(__file__).with_name("plugin.py")
 VIRTUAL_DEVICES = 8
 _LAUNCH = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]) % 256)"
 _OURS = ("JAX_ENABLE_ROCM_XDIST", "JAX_ENABLE_CUDA_XDIST", "JAX_ENABLE_TPU_XDIST")
