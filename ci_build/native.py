@@ -20,8 +20,9 @@ from ci_build import sources
 from ci_build.errors import InputError, ProcessError
 from ci_build.model import BuildRequest, Completed, Progress, to_json
 from ci_build.payload import bazel
+from ci_build.payload.made import name_of_built, wheel_said
 from ci_build.payload.published import InputStore, Resolved, file_sha256
-from ci_build.payload.source import BuildCommand, name_of_built, source_of, wheel_said
+from ci_build.payload.source import BuildCommand, source_of
 from ci_build.plan import SourceLayout
 from ci_build.source_request import Checkout
 from ci_build.store import step_key

@@ -15,7 +15,7 @@ from ci_build.report import Reporter
 from ci_build.runner import HostRunner
 from ci_build.wheel.compare import Difference, compare_wheels
 
-_FROM_CALLER = ("cache_dir", "rocm_lock", "container_engine", "image_registry", "verbose")
+_FROM_CALLER = ("cache_dir", "rocm_lock", "container_engine", "image_registry", "source_mirror", "verbose")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

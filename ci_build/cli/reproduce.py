@@ -17,6 +17,7 @@ from ci_build.errors import DifferentError
 @click.option("--cache-dir", metavar="DIR", help="Folder for fetched inputs; nothing that was built is taken from it.")
 @click.option("--container-engine", metavar="docker|podman|FILE", help="Engine that runs containers.")
 @click.option("--image-registry", metavar="HOST[/PATH]", help="Registry that the builder image may come from.")
+@click.option("--source-mirror", metavar="URL|DIR", help="Where jax-ml/jax and its like are fetched from.")
 @click.option("--json", "as_json", is_flag=True, help="Print what differs as JSON.")
 @click.option("--verbose", "-v", is_flag=True, default=None, help="Also print commands and their output.")
 @click.pass_obj

@@ -18,7 +18,6 @@ own builder print `Output wheel: <path>`.
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,14 +25,12 @@ from dataclasses import dataclass, field
 from packaging.version import Version
 
 from ci_build import layouts
-from ci_build.errors import InputError, RequestError
+from ci_build.errors import RequestError
 from ci_build.model import BuildRequest
 from ci_build.payload import bazel
 from ci_build.payload.pins import Interface, Kind, interface_for
 from ci_build.source_request import Compiler, SourceRequest
 from ci_build.versions import package_name, wheel_version
-
-_SAID = re.compile(r"(?:Distribution path|Output wheel): (\S.*?\.whl)\s*$")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -318,51 +315,3 @@ def _rocm_jax_versions(request: BuildRequest, version: str) -> tuple[str, ...]:
 def tag(python: str) -> str:
     """cp312 of 3.12."""
     return "cp" + python.replace(".", "")
-
-
-def wheel_said(line: str) -> str | None:
-    """The path of a wheel that a line of the build's output names; None for other lines."""
-    found = _SAID.search(line)
-    return found[1] if found else None
-
-
-def name_of_built(said: list[str], command: BuildCommand) -> str:
-    """The file name of the one wheel that a build made.
-
-    Args:
-        said: every path that its output named.
-
-    Returns:
-        The name, in `command.output`.
-
-    Raises:
-        InputError: it named none or several, one elsewhere, or one that was not asked for.
-    """
-    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
-
-    paths = list(dict.fromkeys(said))
-    if len(paths) != 1:
-        what = f"{len(paths)} wheels ({', '.join(paths)})" if paths else "no wheel"
-        raise InputError(f"The build of {command.target} says that it made {what}.", hint="Look at its log.")
-    folder, _, name = paths[0].rpartition("/")
-    try:
-        project, version, _, tags = parse_wheel_filename(name)
-    except InvalidWheelFilename as error:
-        raise InputError(f"The build made {name}, which is not a wheel's name.", hint="Look at its log.") from error
-    wanted = {"py3"} if not command.python else {tag(command.python)}
-    wrong = [
-        text
-        for text, fits in (
-            (f"it lies in {folder}", folder == command.output),
-            (f"it is of {project}", project == command.project),
-            (f"its version is {version}", str(version) in command.versions),
-            (f"it is for {', '.join(sorted({t.interpreter for t in tags}))}", {t.interpreter for t in tags} == wanted),
-        )
-        if not fits
-    ]
-    if wrong:
-        raise InputError(
-            f"The build made {name}, which is not what was asked for: {'; '.join(wrong)}.",
-            hint=f"Asked for was {command.project} {command.versions[0]} in {command.output}.",
-        )
-    return name

@@ -14,14 +14,8 @@ from hypothesis import strategies as st
 from ci_build.errors import InputError, RequestError
 from ci_build.model import BuildRequest, GfxTarget
 from ci_build.payload import bazel, pins
-from ci_build.payload.source import (
-    IN_CONTAINER,
-    BuildCommand,
-    build_commands,
-    name_of_built,
-    version_suffix,
-    wheel_said,
-)
+from ci_build.payload.made import name_of_built, wheel_said
+from ci_build.payload.source import IN_CONTAINER, BuildCommand, build_commands, version_suffix
 from ci_build.plan import make_plan
 from ci_build.source_request import ActionCache, Compiler, Remote, SourceRequest
 from tests.golden_build_py import FOLDER, files, request

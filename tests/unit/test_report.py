@@ -48,6 +48,19 @@ def test_long_work_says_how_far_it_is(capsys: pytest.CaptureFixture[str], monkey
     assert capsys.readouterr().err.splitlines() == ["  fetch", "  fetch: 2.0 MB of 4.0 MB"]
 
 
+def test_a_build_says_how_many_actions_are_done(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter([0.0, 5.0, 11.0, 11.0, 12.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(now))
+    reporter = Reporter(terminal=False)
+    reporter.step("build x")
+    for done in (1, 1234, 2345):
+        reporter.count(done, 5678, "Compiling a.cc")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["  build x", "  build x: 1,234 of 5,678 actions; Compiling a.cc"]
+
+
 def test_details_are_for_the_curious(capsys: pytest.CaptureFixture[str]) -> None:
     Reporter(terminal=False).detail("pip install")
     Reporter(terminal=False, verbose=True).detail("pip download")
