@@ -1,0 +1,264 @@
+"""The seed's command for real: wheels from source, in a container, with a real Bazel and a real HIP compiler.
+
+The image and the sources are small stand-ins (tests/docker/builder.sh, tests/workspace/jax); everything that happens
+to them is what happens to the real ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+from ci_build.wheel.archive import WheelArchive
+from tests import docker, rbe
+from tests.integration.conftest import CI_BUILD
+
+pytestmark = [pytest.mark.heavy, pytest.mark.network]
+
+ROOT = Path(__file__).resolve().parents[2]
+VERSION, PYTHON = "7.10.0a20251120", "3.13"
+TARBALL = f"therock-dist-linux-multiarch-{VERSION}.tar.zst"
+DEVICE = {"_linalg.so", "_prng.so", "_solver.so", "xla_rocm_plugin.so"}
+_SECONDS = 600
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where these tests work: one cache, one jax, one ROCm as a folder and as a tarball.
+
+    Attributes:
+        rocm: the folder.
+    """
+
+    folder: Path
+    engine: docker.Docker
+    rocm: Path
+    tarball: Path
+    jax: Path
+
+    def argv(self, out: Path, *more: str, rocm: Path | None = None, jax: Path | None = None) -> list[str]:
+        """The seed's command, with a stand-in for each of its inputs."""
+        return [
+            *CI_BUILD,
+            "--compiler=clang",
+            f"--python-versions={PYTHON}",
+            f"--rocm-version={VERSION}",
+            f"--therock-path={rocm or self.tarball}",
+            "dist_wheels",
+            f"--builder-image={self.engine.builder()}",
+            f"--jax-source-dir={jax or self.jax}",
+            f"--cache-dir={self.folder / 'cache'}",
+            f"--rocm-lock={out.with_suffix('.lock')}",
+            f"--out={out}",
+            *more,
+        ]
+
+    def run(self, out: Path, *more: str, **inputs: Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.argv(out, *more, **inputs),
+            env=self.engine.environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_SECONDS,
+        )
+
+    def containers(self) -> set[str]:
+        """Those of these tests; others may use the same daemon."""
+        mine = f"--filter=volume={self.folder / 'cache' / 'builds' / 'out'}"
+        return set(self.engine.ask("ps", "--all", "--quiet", mine).split())
+
+
+@pytest.fixture(scope="module")
+def place(engine: docker.Docker, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    folder = tmp_path_factory.mktemp("source-build")
+    rocm = docker.rocm(VERSION)
+    tarball = folder / TARBALL
+    with tarball.open("wb") as file, zstandard.ZstdCompressor(level=1, threads=-1).stream_writer(file) as packed:
+        subprocess.run(["tar", "-C", rocm, "-cf", folder / "tar", "."], check=True)
+        with (folder / "tar").open("rb") as plain:
+            shutil.copyfileobj(plain, packed, 1 << 20)
+        (folder / "tar").unlink()
+    return Place(folder=folder, engine=engine, rocm=rocm, tarball=tarball, jax=jax_in(folder / "jax"))
+
+
+def jax_in(folder: Path) -> Path:
+    """A checkout of the small workspace, with a commit."""
+    shutil.copytree(ROOT / "tests" / "workspace" / "jax", folder, ignore=shutil.ignore_patterns("bazel-*", ".jax_*"))
+    git = ["git", "-C", str(folder), "-c", "user.name=somebody", "-c", "user.email=somebody@localhost"]
+    for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message=All"]):
+        subprocess.run([*git, *words], check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def dist(place: Place) -> Path:
+    """The set that the seed's command makes."""
+    done = place.run(place.folder / "dist", "--targets", "gfx942,gfx1151")
+    assert done.returncode == 0, done.stderr
+    return place.folder / "dist"
+
+
+def wheels_json(dist: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((dist / "wheels.json").read_text())
+    return found
+
+
+def test_the_wheels_hold_real_code_for_exactly_what_was_asked_for(place: Place, dist: Path) -> None:
+    version = f"0.10.2+rocm{VERSION}.gfx942.gfx1151"
+    assert {path.name for path in dist.glob("*.whl")} == {
+        f"jax_rocm7_pjrt-{version}-py3-none-manylinux_2_28_x86_64.whl",
+        f"jax_rocm7_plugin-{version}-cp313-cp313-manylinux_2_28_x86_64.whl",
+        f"jaxlib-0.10.2+rocm{VERSION}-cp313-cp313-manylinux_2_27_x86_64.whl",
+    }
+    argv = [*CI_BUILD, "inspect", str(dist), "--targets=gfx942,gfx1151", f"--rocm-version={VERSION}", "--json"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    members = [member for wheel in wheels_json(dist)["wheels"] for member in wheel["members"]]
+    found = {Path(member["path"]).name: sorted(member["targets"]) for member in members}
+    assert {name for name, targets in found.items() if targets} == DEVICE
+    assert all(found[name] == ["gfx1151", "gfx942"] for name in DEVICE)
+    # Other targets than those are not there: the same wheels do not pass for them.
+    argv = [*CI_BUILD, "inspect", str(dist), "--targets=gfx942,gfx1100"]
+    assert subprocess.run(argv, capture_output=True, check=False).returncode != 0
+
+
+def test_everything_that_went_in_is_recorded(place: Place, dist: Path) -> None:
+    source = wheels_json(dist)["request"]["source"]
+    assert source["builder"] == place.engine.ask("image", "inspect", "--format={{.Id}}", place.engine.builder())
+    head = subprocess.run(["git", "-C", place.jax, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    assert source["jax_commit"] == head.stdout.strip()
+    assert source["xla_commit"] in (place.jax / "third_party" / "xla" / "revision.bzl").read_text()
+    assert re.match(r"[0-9a-f]{40}|tree-", source["own_commit"])
+    assert re.fullmatch(r"[0-9a-f]{64}", source["rocm"])
+    assert source["compiler"] == "clang"
+    # The commit reached the build itself.
+    (jaxlib,) = dist.glob("jaxlib-*.whl")
+    with WheelArchive(jaxlib) as archive:
+        assert source["jax_commit"].encode() in archive.read("jaxlib/version.py")
+
+
+def test_outputs_are_the_callers_and_no_container_stays(place: Place, dist: Path) -> None:
+    made = [*dist.rglob("*"), *dist.parent.glob("dist.logs/*")]
+    assert len(made) > 10
+    assert {path.lstat().st_uid for path in made} == {os.getuid()}
+    assert not (place.folder / "cache" / "rocm" / "parts").exists()
+    assert place.containers() == set()
+    # What was read stayed what it was: nothing was written into the ROCm.
+    assert subprocess.run([*CI_BUILD, "rocm", "verify", str(dist.with_suffix(".lock"))], check=False).returncode in (
+        0,
+        2,
+    )
+
+
+def test_a_second_run_does_no_work(place: Place, dist: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in [*dist.rglob("*"), *dist.parent.glob("dist.logs/*")]}
+    done = place.run(dist, "--targets", "gfx942,gfx1151")
+    assert done.returncode == 0, done.stderr
+    assert "is up to date; nothing to do" in done.stderr
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    # Also where the set is gone, what was compiled is found again.
+    moved = place.run(place.folder / "elsewhere", "--targets", "gfx942,gfx1151")
+    assert moved.returncode == 0, moved.stderr
+    assert not list(place.folder.glob("elsewhere.logs/*.log"))
+    assert wheels_json(place.folder / "elsewhere")["digest"] == wheels_json(dist)["digest"]
+
+
+def test_a_failing_build_is_summarised_and_leaves_the_set_alone(place: Place, dist: Path) -> None:
+    jax = jax_in(place.folder / "broken")
+    kernels = jax / "jaxlib" / "rocm" / "pjrt.hip"
+    kernels.write_text(kernels.read_text().replace("fmaf(", "no_such_function("))
+    before = wheels_json(dist)
+    done = place.run(dist, "--targets", "gfx942", jax=jax)
+    assert done.returncode not in (0, 1), done.stderr
+    said = " ".join(done.stderr.split())
+    assert "use of undeclared identifier 'no_such_function'" in said
+    assert "//jaxlib/rocm" in said
+    assert "ci_build shell" in said
+    log = re.search(r"The whole log is (\S+\.log)\.", said)
+    assert log is not None
+    assert "no_such_function" in Path(log[1]).read_text()
+    assert wheels_json(dist) == before
+    assert place.containers() == set()
+
+
+def test_an_interrupt_leaves_nothing(place: Place) -> None:
+    out = place.folder / "interrupted"
+    argv = place.argv(out, "--targets", "gfx1100", "--one-target")
+    process = subprocess.Popen(
+        ["env", "--default-signal=INT", *argv],  # whoever started the tests may ignore it
+        env=place.engine.environment,
+        cwd=place.folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    log = place.folder / "interrupted.logs" / "jax-rocm-pjrt.log"
+    wait_for(lambda: log.exists() and "Starting local Bazel server" in log.read_text(), process)
+    assert place.containers()
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=_SECONDS)
+    assert process.returncode == 130, said
+    assert place.containers() == set()
+    assert not out.exists()
+    assert not list((place.folder / "cache").rglob("*.new"))
+
+
+def wait_for(true: Any, process: subprocess.Popen[str]) -> None:
+    for _ in range(_SECONDS * 10):
+        if true():
+            return
+        if process.poll() is not None:
+            pytest.fail(f"it ended too early: {process.communicate()[1]}")
+        time.sleep(0.1)
+    pytest.fail("it did not come so far")
+
+
+@pytest.fixture(scope="module")
+def service(engine: docker.Docker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[rbe.Service]:
+    with rbe.running(engine, tmp_path_factory.mktemp("rbe")) as started:
+        yield started
+
+
+def test_remote_executors_build_also_when_one_is_killed(place: Place, service: rbe.Service) -> None:
+    out = place.folder / "remote"
+    options = ["--targets", "gfx942", "--one-target", "--rbe", f"--rbe-endpoint={service.endpoint}"]
+    with contextlib.ExitStack() as stack:
+        first, second = (stack.enter_context(service.worker(name, place.rocm)) for name in ("first", "second"))
+        process = subprocess.Popen(
+            place.argv(out, *options, rocm=place.rocm),
+            env=place.engine.environment,
+            cwd=place.folder,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        log = place.folder / "remote.logs" / f"jax-rocm-plugin-{PYTHON}.log"
+        wait_for(lambda: log.exists() and "remote, remote-cache ... (" in log.read_text(), process)
+        os.kill(first.pid, signal.SIGKILL)
+        _, said = process.communicate(timeout=_SECONDS)
+        assert process.returncode == 0, said
+        assert service.ran(second) > 10
+    for path in (log, log.with_name("jax-rocm-pjrt.log")):
+        done = re.search(r"INFO: \d+ processes: .*?(\d+) remote\.", path.read_text())
+        assert done is not None, path.read_text()
+        assert "sandbox" not in done[0]
+        assert int(done[1]) >= 4
+    members = [member for wheel in wheels_json(out)["wheels"] for member in wheel["members"]]
+    assert {Path(member["path"]).name for member in members if member["targets"] == ["gfx942"]} == DEVICE
