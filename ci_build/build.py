@@ -13,7 +13,7 @@ from ci_build import options, sourcing
 from ci_build.errors import InputError, RequestError
 from ci_build.model import BuildRequest, Payload
 from ci_build.report import Reporter
-from ci_build.runner import HostRunner, render
+from ci_build.runner import HostRunner, render, without_credentials
 from ci_build.sourcing import Prepared
 from ci_build.units import human
 
@@ -85,7 +85,8 @@ def _rocm(settings: options.Settings, asked: Asked, reporter: Reporter, *tables:
 
     check_name(asked, therock.gfx_names())
     if settings.flag("dry_run"):
-        reporter.line(f"would fetch what is missing of {asked.source}, verify it and lock it in {asked.lock}")
+        source = without_credentials(asked.source)
+        reporter.line(f"would fetch what is missing of {source}, verify it and lock it in {asked.lock}")
         return None
     return therock.obtain_rocm(settings, reporter, asked, *tables)
 

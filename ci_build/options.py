@@ -58,6 +58,8 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--therock-path",), {"metavar": "URL|FILE|DIR", "help": "The ROCm: a tarball or a folder."}),
     (("--therock",), {"metavar": "nightly|latest|X.Y.Z", "help": "The ROCm: the newest such build of a listing."}),
     (("--family",), {"metavar": "NAME,…", "help": "Families that it has to hold, such as gfx94X-dcgpu."}),
+    (("--therock-index-url",), {"metavar": "URL", "help": "The ROCm: pip packages of this index."}),
+    (("--therock-version",), {"metavar": "X.Y.Z", "help": "Version of these packages; the newest by default."}),
     (("--therock-listing",), {"metavar": "URL", "help": "The page that lists the builds."}),
     (("--therock-sha256",), {"metavar": "HEX", "help": "What the tarball's sha256 has to be."}),
     (("--rocm-lock",), {"metavar": "FILE", "help": "Where the ROCm is written down exactly."}),
@@ -368,7 +370,7 @@ def _source_problems(settings: Settings) -> list[str]:
     job = settings.given("rocm_build_job") or settings.given("rocm_build_num")
     problems += [
         f"--{name.replace('_', '-')} excludes --rocm-build-job and --rocm-build-num."
-        for name in ("therock_path", "therock")
+        for name in ("therock_path", "therock", "therock_index_url")
         if job and settings.given(name)
     ]
     return problems

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,12 +11,14 @@ from ci_build import cache, options
 from ci_build.errors import InputError, RequestError
 from ci_build.model import BuildRequest, Payload
 from ci_build.report import Reporter
+from ci_build.runner import HostRunner, without_credentials
 from ci_build.units import parse_size
 
 if TYPE_CHECKING:
     from ci_build.rocm.client import Client
     from ci_build.rocm.listing import Build
-    from ci_build.rocm.source import Asked, GfxNames, Rocm
+    from ci_build.rocm.packages import Packages
+    from ci_build.rocm.source import Asked, GfxNames, PackageFinder, Rocm
 
 _NEED_A_SOURCE = ("therock_sha256", "rocm_full", "no_tarball_cache", "cache_limit")
 _NEED_A_LISTING = ("family", "therock_listing")
@@ -45,7 +48,16 @@ def find_source(settings: options.Settings, reporter: Reporter, *tables: str) ->
     _refuse_contradictions(settings)
     lock = Path(str(settings.get("rocm_lock", *tables).value))
     locked = settings.flag("locked")
-    if wish:
+    index = str(settings.get("therock_index_url").value or "")
+    version = str(settings.get("therock_version").value or "")
+    if index:
+        from ci_build.rocm.client import canonical
+        from ci_build.rocm.packages import SCHEME
+
+        path = SCHEME + canonical(index)
+        if not version and not settings.given("rocm_version") and not locked:
+            version = _newest(index, reporter)
+    elif wish:
         path = _chosen(settings, reporter, str(wish), *tables)
     elif locked and not path:
         path = _locked_source(lock)
@@ -59,14 +71,28 @@ def find_source(settings: options.Settings, reporter: Reporter, *tables: str) ->
         full=settings.flag("rocm_full"),
         lock=lock,
         locked=locked,
+        index_version=version,
     )
 
 
-def suggest(settings: options.Settings, asked: Asked) -> None:
-    """Let a tarball's name stand in for `--rocm-version` and `--targets` of a build from source."""
-    from ci_build.rocm.listing import parse_name
-    from ci_build.rocm.source import file_name
+def _newest(index: str, reporter: Reporter) -> str:
+    from ci_build.rocm_index import newest_version
 
+    version = newest_version(index, HostRunner(options.environment()))
+    reporter.line(f"--therock-index-url: the newest ROCm there is {version}")
+    return version
+
+
+def suggest(settings: options.Settings, asked: Asked) -> None:
+    """Let a tarball's name, or a version of packages, stand in for options of a build from source."""
+    from ci_build.rocm.listing import parse_name
+    from ci_build.rocm.lock import load_lock
+    from ci_build.rocm.source import file_name, is_index
+
+    if asked.index_version:
+        settings.suggest("rocm_version", asked.index_version, origin="--therock-version")
+    elif asked.locked and is_index(asked.source) and asked.lock is not None and (known := load_lock(asked.lock)):
+        settings.suggest("rocm_version", known.version, origin=str(asked.lock))
     if told := parse_name(file_name(asked.source)):
         family, version = told
         settings.suggest("rocm_version", version, origin=f"the name {file_name(asked.source)}")
@@ -110,11 +136,12 @@ def obtain_rocm(settings: options.Settings, reporter: Reporter, asked: Asked, *t
 
     root = options.cache_dir(settings)
     keep = not settings.flag("no_tarball_cache")
-    with reporter.group(f"ROCm: {asked.source.rpartition('/')[2] or asked.source}"):
+    with reporter.group(f"ROCm: {asked.source.rpartition('/')[2] or without_credentials(asked.source)}"):
         store = RocmStore(root / "rocm", progress=reporter, keep_tarballs=keep)
         connections = client()
         try:
-            rocm = obtain(asked, gfx_names(), store, connections, progress=reporter)
+            finder = _finder(root, reporter)
+            rocm = obtain(asked, gfx_names(), store, connections, progress=reporter, find_packages=finder)
         finally:
             connections.close()
     for note in rocm.notes:
@@ -124,6 +151,23 @@ def obtain_rocm(settings: options.Settings, reporter: Reporter, asked: Asked, *t
     for entry in removed:
         reporter.line(f"removed {entry.name} from the cache, which was over its limit")
     return rocm
+
+
+def _finder(cache_root: Path, reporter: Reporter) -> PackageFinder:
+    def find(asked: Asked, locked: Mapping[str, str]) -> Packages:
+        from ci_build.layouts import family_packages
+        from ci_build.rocm_index import fetch_packages, kept_in
+
+        return fetch_packages(
+            asked,
+            locked,
+            families=family_packages(asked.targets or None),
+            runner=HostRunner(options.environment()),
+            store=kept_in(cache_root),
+            progress=reporter,
+        )
+
+    return find
 
 
 def gfx_names() -> GfxNames:
@@ -138,18 +182,26 @@ def gfx_names() -> GfxNames:
 
 def _refuse_contradictions(settings: options.Settings) -> None:
     problems = []
-    if settings.given("therock_path") and settings.given("therock"):
-        problems.append("--therock-path and --therock both name a ROCm.")
+    named = [name for name in ("therock_path", "therock", "therock_index_url") if settings.given(name)]
+    if len(named) > 1:
+        words = " and ".join("--" + name.replace("_", "-") for name in named)
+        problems.append(f"{words} {'both' if len(named) == 2 else 'all'} name a ROCm.")
+    if settings.given("therock_version") and not settings.given("therock_index_url"):
+        problems.append("--therock-version has no use without --therock-index-url.")
+    if settings.given("therock_sha256") and settings.given("therock_index_url"):
+        problems.append("--therock-sha256 is of a tarball.")
+    if settings.given("no_tarball_cache") and settings.given("therock_index_url"):
+        problems.append("--no-tarball-cache has no use with --therock-index-url: pip fetches packages before all else.")
     if settings.given("therock") and not settings.given("family"):
         problems.append("--therock needs --family.")
     # An internal build job stands in for a path.
-    source = settings.get("therock_path").value or settings.given("therock")
+    source = settings.get("therock_path").value or settings.given("therock") or settings.given("therock_index_url")
     if source and settings.given("rocm_manifest"):
         problems.append("--rocm-manifest has no use beside a whole ROCm, whose manifest is made.")
-    needs = [(name, "--therock-path or --therock") for name in _NEED_A_SOURCE if not source]
+    needs = [(name, "--therock-path, --therock or --therock-index-url") for name in _NEED_A_SOURCE if not source]
     needs += [(name, "--therock") for name in _NEED_A_LISTING if not settings.given("therock")]
     if not source and not settings.flag("locked"):
-        needs.append(("rocm_lock", "--therock-path, --therock or --locked"))
+        needs.append(("rocm_lock", "--therock-path, --therock, --therock-index-url or --locked"))
     problems += [
         f"--{name.replace('_', '-')} has no use without {what}." for name, what in needs if settings.given(name)
     ]

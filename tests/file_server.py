@@ -91,6 +91,8 @@ class _Handler(BaseHTTPRequestHandler):
             mark = str(len(told.seen)) if told.restless else hashlib.sha256(data).hexdigest()[:8]
             self.send_header("ETag", f'"{mark}"')
         body = data[first : last + 1]
+        if self.path.endswith("/"):
+            self.send_header("Content-Type", "text/html")
         self.send_header("Content-Length", str(len(body) + told.longer))
         self.end_headers()
         limit = len(body)

@@ -83,6 +83,8 @@ def _plain(stream: Stream, compression: str) -> io.BufferedIOBase:
             reader = igzip.IGzipFile(None, "rb", fileobj=source)  # type: ignore[no-untyped-call]
         case "xz":
             reader = lzma.LZMAFile(source)  # noqa: SIM115 - closed by the caller
+        case "tar":
+            reader = source
         case _:
             reader = _Zstandard(source)
     return cast("io.BufferedIOBase", reader)

@@ -23,13 +23,14 @@ class RocmLock:
     """A ROCm, pinned.
 
     Attributes:
-        source: URL without credentials, or the absolute path of a tarball or a folder.
-        sha256, size: of the tarball; empty and 0 for a folder.
+        source: URL without credentials, `pip+` before that of an index; or the absolute path of a tarball or a folder.
+        sha256, size: of the tarball, or of all packages; empty and 0 for a folder.
         families: as its name tells; empty where it has no such name.
         targets: processors that rocBLAS has kernels for.
         compiler: such as `clang 20.0.0git`.
         libraries: soname -> version of the file behind it, such as 7.2.53211, or empty where it tells none.
         device_libraries: path -> sha256.
+        packages: file name -> sha256 of the wheels that it is made of; none for a tarball or a folder.
     """
 
     source: str
@@ -41,6 +42,7 @@ class RocmLock:
     compiler: str
     libraries: Mapping[str, str]
     device_libraries: Mapping[str, str]
+    packages: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def make_lock(facts: RocmFacts, root: Path, *, source: str, sha256: str, size: int, family: str) -> RocmLock:
@@ -88,6 +90,8 @@ def _words(value: object) -> str:
 def dump_lock(lock: RocmLock) -> str:
     """As TOML."""
     body = {key: list(value) if isinstance(value, tuple) else value for key, value in dataclasses.asdict(lock).items()}
+    if not lock.packages:
+        del body["packages"]
     return "# Written by ci_build; commit it to build against this ROCm and no other (--locked).\n" + tomli_w.dumps(
         {"schema": SCHEMA, **body}
     )

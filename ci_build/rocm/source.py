@@ -1,14 +1,14 @@
 """Where a ROCm comes from -> a tree that was looked at, is what was asked for, and is locked.
 
-A source is a URL, a tarball or a folder. What its name tells is compared before a byte is fetched, what its files
-tell before anything is built.
+A source is a URL, a tarball, a folder, or an index of pip packages. What its name tells is compared before a byte is
+fetched, what its files tell before anything is built.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -19,6 +19,7 @@ from ci_build.rocm.extract import Contents, format_of
 from ci_build.rocm.facts import RocmFacts, problems, read_facts, selection
 from ci_build.rocm.listing import MULTIARCH, parse_name
 from ci_build.rocm.lock import RocmLock, differences, load_lock, make_lock, write_lock
+from ci_build.rocm.packages import SCHEME, Packages
 from ci_build.rocm.store import RocmStore, StoredTree
 
 
@@ -42,7 +43,8 @@ class Asked:
     """What somebody asked for.
 
     Attributes:
-        source: URL, tarball or folder.
+        source: URL, tarball or folder; `pip+` and the URL of an index.
+        index_version: of the packages of an index; empty takes `version`.
         version: the ROCm that it has to be; empty takes what is there.
         targets: what is going to be built; empty where nothing is.
         sha256: of the tarball, where somebody gave it.
@@ -58,6 +60,11 @@ class Asked:
     full: bool = False
     lock: Path | None = None
     locked: bool = False
+    index_version: str = ""
+
+
+PackageFinder = Callable[[Asked, Mapping[str, str]], Packages]
+"""Brings the packages of an index; those that are locked, file name -> sha256, or the fitting ones where none are."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,9 +105,14 @@ def check_name(asked: Asked, gfx: GfxNames) -> str:
     Raises:
         RequestError: every difference at once.
     """
+    if asked.index_version and asked.version not in ("", asked.index_version):
+        raise RequestError(
+            f"--therock-version is {asked.index_version}, and --rocm-version says {asked.version}.",
+            hint="Leave one of the two out.",
+        )
     told = parse_name(file_name(asked.source))
     if told is None:
-        return asked.version
+        return asked.index_version or asked.version
     family, version = told
     wrong = []
     if asked.version and asked.version != version:
@@ -115,8 +127,19 @@ def check_name(asked: Asked, gfx: GfxNames) -> str:
     return version
 
 
-def obtain(asked: Asked, gfx: GfxNames, store: RocmStore, client: Client, *, progress: Progress) -> Rocm:
+def obtain(
+    asked: Asked,
+    gfx: GfxNames,
+    store: RocmStore,
+    client: Client,
+    *,
+    progress: Progress,
+    find_packages: PackageFinder | None = None,
+) -> Rocm:
     """Fetch, unpack, look, compare, lock.
+
+    Args:
+        find_packages: brings those of an index.
 
     Raises:
         RequestError: it is not what was asked for, or not what is locked.
@@ -133,8 +156,15 @@ def obtain(asked: Asked, gfx: GfxNames, store: RocmStore, client: Client, *, pro
             hint="Ask for what is locked, or make a new lock without --locked.",
         )
     pinned = known if known is not None and known.source == source else None
-    sha256, trust = _expected(asked, pinned, client)
-    stored = _stored(asked, store, client, sha256, source)
+    packages = None
+    if is_index(source):
+        assert find_packages is not None
+        packages, trust = _packages(asked, pinned, find_packages)
+        version = packages.version
+        stored: StoredTree | None = store.from_packages(packages, selection(full=asked.full))
+    else:
+        sha256, trust = _expected(asked, pinned, client)
+        stored = _stored(asked, store, client, sha256, source)
     root = Path(source) if stored is None else stored.root
     contents = None if stored is None else stored.contents
     facts, notes = read_facts(root, contents, version, processors=gfx.processors, progress=progress)
@@ -144,9 +174,11 @@ def obtain(asked: Asked, gfx: GfxNames, store: RocmStore, client: Client, *, pro
         root,
         source=source,
         sha256=stored.sha256 if stored else "",
-        size=stored.size if stored else 0,
+        size=packages.size if packages else stored.size if stored else 0,
         family=told[0] if told else "",
     )
+    if packages is not None:
+        lock = replace(lock, packages=dict(sorted(packages.sha256.items())))
     _compare(asked, pinned, lock)
     if asked.targets:
         lacking, worse = problems(facts, asked.targets, gfx.covers)
@@ -161,8 +193,28 @@ def obtain(asked: Asked, gfx: GfxNames, store: RocmStore, client: Client, *, pro
     return Rocm(root=root, contents=contents, facts=facts, lock=lock, trust=trust, notes=notes)
 
 
+def is_index(source: str) -> bool:
+    """Whether a source is an index of pip packages."""
+    return source.startswith(SCHEME)
+
+
+def _packages(asked: Asked, pinned: RocmLock | None, find: PackageFinder) -> tuple[Packages, str]:
+    """The packages, which are the locked ones as far as the lock knows them; and why they are believed to be right."""
+    locked = dict(pinned.packages) if pinned is not None else {}
+    found = find(asked, locked if asked.locked else {})
+    if other := sorted(name for name, digest in found.sha256.items() if locked.get(name, digest) != digest):
+        raise InputError(
+            f"The index serves other bytes than {asked.lock} has: {', '.join(other)}.",
+            hint="Ask who publishes it; if it was replaced on purpose, remove it from the lock.",
+        )
+    known = bool(found.sha256.keys() & locked.keys())
+    return found, f"its packages are those of {asked.lock}" if known else "the index says what their sha256 have to be"
+
+
 def _recorded(source: str) -> str:
     """The source as a lock names it."""
+    if is_index(source):
+        return SCHEME + without_user(canonical(source.removeprefix(SCHEME)))
     return without_user(canonical(source)) if is_url(source) else str(Path(source).absolute())
 
 

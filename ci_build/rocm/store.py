@@ -12,12 +12,11 @@ that nobody else takes it for garbage; locks end with their process.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,7 +27,9 @@ from ci_build.errors import ArchiveError, InputError
 from ci_build.model import Progress
 from ci_build.rocm.client import Client
 from ci_build.rocm.extract import Contents, Wanted, dump_contents, extract, format_of, load_contents
+from ci_build.rocm.feed import Feed, KnownDigest
 from ci_build.rocm.fetch import ChangedError, Hash, RemoteFile, Version
+from ci_build.rocm.packages import Packages, prefix_of
 from ci_build.rocm.treefiles import NEW, differences, hold, remove, sweep
 from ci_build.runner import without_credentials
 
@@ -193,6 +194,15 @@ class RocmStore:
                 self._progress.advance(done, remote.version.size or 0)
                 yield chunk
 
+    def from_packages(self, packages: Packages, selection: Selection) -> StoredTree:
+        """Make the prefix that ROCm's pip packages hold together, or find it made."""
+        if tree := self.find(packages.digest, selection):
+            return tree
+        self._progress.step(f"unpack {', '.join(sorted(packages.files))}")
+        feed = Feed(prefix_of(tuple(packages.files.values())))
+        where = f"ROCm {packages.version} of packages"
+        return self._unpack(feed, where + ".tar", KnownDigest(packages.digest), selection, expected="", where=where)
+
     def _unpack(
         self, feed: Feed, name: str, hashed: Hash, selection: Selection, *, expected: str, where: str
     ) -> StoredTree:
@@ -204,7 +214,9 @@ class RocmStore:
         try:
             (work / "rocm").mkdir()
             with feed:
-                contents = extract(feed, format_of(name), work / "rocm", wanted=selection.wanted)
+                contents = extract(
+                    feed, "tar" if name.endswith(".tar") else format_of(name), work / "rocm", wanted=selection.wanted
+                )
             if expected and hashed.hexdigest() != expected:
                 raise WrongDigestError(
                     f"{where} has sha256 {hashed.hexdigest()}, not {expected}.",
@@ -246,41 +258,6 @@ class RocmStore:
             done += len(chunk)
             self._progress.advance(done, total)
             yield chunk
-
-
-class Feed(io.RawIOBase):
-    """Chunks as a file that is read once.
-
-    Args:
-        halt: called when it is closed, so that whoever waits for a chunk waits no more.
-    """
-
-    def __init__(self, chunks: Iterator[bytes], halt: Callable[[], None] = lambda: None) -> None:
-        self.count = 0
-        self._chunks, self._halt = chunks, halt
-        self._left = memoryview(b"")
-
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override] # a buffer of any kind
-        """The next bytes; 0 at the end."""
-        while not self._left:
-            if (chunk := next(self._chunks, None)) is None:
-                return 0
-            self._left = memoryview(chunk)
-        count = min(len(buffer), len(self._left))
-        buffer[:count] = self._left[:count]
-        self._left = self._left[count:]
-        self.count += count
-        return count
-
-    def close(self) -> None:
-        """Nobody reads any more."""
-        if not self.closed:
-            self._halt()
-        super().close()
 
 
 def _load(entry: Path) -> StoredTree | None:

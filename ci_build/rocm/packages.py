@@ -1,0 +1,203 @@
+"""ROCm as pip packages: their wheels become one tar stream of the prefix that `rocm-sdk init` would make.
+
+A wheel cannot hold links, so `rocm-sdk-devel` carries a tar of a whole prefix, in which every file that belongs to
+another package is a link to it; these become the files themselves here, as TheRock's own expansion makes hard links of
+them. `rocm-sdk-device-*` says in a list which of its files belong where in the prefix. Nothing of a package is run.
+
+Source: TheRock, docs/packaging/python_packaging.md and build_tools/packaging/python/templates/rocm (2026-08).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+import tarfile
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from ci_build.errors import ArchiveError, InputError
+from ci_build.rocm.decompress import decompressed
+from ci_build.rocm.tar import Blocks, Entry, Kind, entries, padding
+
+SCHEME = "pip+"
+"""In front of the URL of an index, where a source is named."""
+CORE, DEVEL, LIBRARIES, DEVICE = "rocm-sdk-core", "rocm-sdk-devel", "rocm-sdk-libraries", "rocm-sdk-device"
+_PREFIX = "_rocm_sdk_devel"
+_PARTS = "_rocm_sdk_"
+_TARS = {"rocm_sdk_devel/_devel.tar": "tar", "rocm_sdk_devel/_devel.tar.xz": "xz"}
+_LINKS = "/.devel_links/"
+_PIECE = 1 << 20
+_END = bytes(2 * 512)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Packages:
+    """The wheels of one ROCm.
+
+    Attributes:
+        version: of all of them, in full.
+        files: file name -> the wheel.
+        sha256: file name -> 64 hexadecimal digits.
+    """
+
+    version: str
+    files: Mapping[str, Path]
+    sha256: Mapping[str, str]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the names and digests of all of them; names the tree."""
+        lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(self.sha256.items()))
+        return hashlib.sha256(lines.encode()).hexdigest()
+
+    @property
+    def size(self) -> int:
+        """Bytes of all of them."""
+        return sum(path.stat().st_size for path in self.files.values())
+
+
+@dataclass(kw_only=True, slots=True)
+class _Site:
+    """What the wheels would put beside each other into site-packages: path -> where it is."""
+
+    members: dict[str, tuple[zipfile.ZipFile, zipfile.ZipInfo]] = field(default_factory=dict)
+    tars: list[tuple[zipfile.ZipFile, str]] = field(default_factory=list)
+
+    def add(self, wheel: zipfile.ZipFile) -> None:
+        for info in wheel.infolist():
+            if info.filename in _TARS:
+                self.tars.append((wheel, info.filename))
+            elif info.filename.startswith(_PARTS) and not info.is_dir():
+                self.members[info.filename] = (wheel, info)
+
+    def file(self, name: str, path: str) -> Iterator[bytes]:
+        """A tar entry `name` with the content of a member."""
+        wheel, info = self.members[path]
+        yield _header(name, size=info.file_size, mode=(info.external_attr >> 16) & 0o777 or 0o644)
+        with wheel.open(info) as content:
+            yield from _content(content, info.file_size)
+
+    def below(self, folder: str) -> list[str]:
+        return [path for path in self.members if path.startswith(f"{folder}/")]
+
+
+def prefix_of(wheels: Sequence[Path]) -> Iterator[bytes]:
+    """The prefix as a plain tar stream.
+
+    Raises:
+        InputError: the wheels do not make a prefix; ArchiveError: one of them is damaged.
+    """
+    with ExitStack() as stack:
+        site = _Site()
+        for path in sorted(wheels):
+            try:
+                site.add(stack.enter_context(zipfile.ZipFile(path)))
+            except zipfile.BadZipFile as error:
+                raise ArchiveError(f"{path.name} is not a wheel: {error}.", hint="Fetch it again.") from error
+        if len(site.tars) != 1:
+            raise InputError(
+                f"{DEVEL} has {len(site.tars)} of {' and '.join(_TARS)}, not one.",
+                hint="Take a version whose packages this program knows, or a tarball.",
+            )
+        try:
+            yield from _prefix(site)
+        except zipfile.BadZipFile as error:
+            raise ArchiveError(f"A wheel of ROCm is damaged: {error}.", hint="Fetch it again.") from error
+    yield _END
+
+
+def _prefix(site: _Site) -> Iterator[bytes]:
+    own = {path for path in site.members if path.startswith(f"{_PREFIX}/") or _is_prefix(path)}
+    made: set[str] = set()
+    root = ""
+    wheel, name = site.tars[0]
+    with wheel.open(name) as packed, _plain(packed, _TARS[name]) as pieces:
+        blocks = Blocks(pieces)
+        for entry in entries(blocks):
+            path = posixpath.normpath(entry.name)
+            root = root or path.partition("/")[0]
+            if path.partition("/")[0] != root or not root.startswith(_PREFIX):
+                raise ArchiveError(f"{name} holds {entry.name!r}, beside its prefix.", hint="Do not use it.")
+            made.add(path)
+            yield from _entry(site, entry, path, root, blocks)
+    for path in sorted(own - made):
+        yield from site.file(path.partition("/")[2], path)
+        made.add(path)
+    for path, target in _device_links(site, root):
+        if path not in made:
+            made.add(path)
+            yield from site.file(path.partition("/")[2], target)
+
+
+def _is_prefix(path: str) -> bool:
+    return path.partition("/")[0].startswith(_PREFIX) and _LINKS not in path
+
+
+def _entry(site: _Site, entry: Entry, path: str, root: str, blocks: Blocks) -> Iterator[bytes]:
+    """One entry of the tar, as it is in the prefix."""
+    name = path.partition("/")[2]
+    if entry.kind is Kind.FILE:
+        yield _header(name, size=entry.size, mode=entry.mode & 0o777)
+        left = entry.size + padding(entry.size)
+        while left:
+            piece = bytes(blocks.some(min(left, _PIECE)))
+            left -= len(piece)
+            yield piece
+    elif entry.kind is Kind.SYMLINK:
+        leads = posixpath.normpath(posixpath.join(posixpath.dirname(path), entry.link))
+        if leads.partition("/")[0] == root:
+            yield _header(name, kind=tarfile.SYMTYPE, link=entry.link)
+        elif leads in site.members:
+            yield from site.file(name, leads)
+        elif inside := site.below(leads):
+            for member in sorted(inside):
+                yield from site.file(f"{name}{member.removeprefix(leads)}", member)
+        else:
+            raise InputError(
+                f"{DEVEL} needs {leads}, which is in none of the packages.", hint="Take packages of one version."
+            )
+    elif entry.kind is Kind.HARDLINK:
+        yield _header(name, kind=tarfile.LNKTYPE, link=posixpath.normpath(entry.link).partition("/")[2])
+
+
+def _device_links(site: _Site, root: str) -> Iterator[tuple[str, str]]:
+    """Files of device packages: path in the prefix, and the member that it is."""
+    for path, (wheel, info) in sorted(site.members.items()):
+        if _LINKS not in path or not path.endswith(".json"):
+            continue
+        try:
+            rows = [(row["relpath"], row["target"]) for row in json.loads(wheel.read(info))["links"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path} is no list of links: {error!r}.", hint="Take another version.") from error
+        for relative, target in rows:
+            there = posixpath.join(root, relative)
+            leads = posixpath.normpath(posixpath.join(posixpath.dirname(there), target))
+            if leads not in site.members:
+                raise InputError(f"{path} names {leads}, which is in none of the packages.", hint="Fetch it again.")
+            yield there, leads
+
+
+@contextmanager
+def _plain(packed: IO[bytes], compression: str) -> Iterator[Iterator[memoryview]]:
+    if compression == "tar":
+        yield (memoryview(data) for data in iter(lambda: packed.read(_PIECE), b""))
+        return
+    with decompressed(packed, compression) as pieces:
+        yield pieces
+
+
+def _header(name: str, *, size: int = 0, mode: int = 0o644, kind: bytes = tarfile.REGTYPE, link: str = "") -> bytes:
+    info = tarfile.TarInfo(name)
+    info.size, info.mode, info.type, info.linkname = size, mode, kind, link
+    return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+
+
+def _content(file: IO[bytes], size: int) -> Iterator[bytes]:
+    while data := file.read(_PIECE):
+        yield data
+    yield bytes(padding(size))
