@@ -26,7 +26,7 @@ CI_BUILD = [sys.executable, str(Path(__file__).resolve().parents[1] / "build" / 
 STAND_IN = """
 FROM {builder}
 # Where manylinux_2_28 has its newest gcc.
-RUN mkdir -p /opt/rh/gcc-toolset-14/root && ln -s /usr /opt/rh/gcc-toolset-14/root/usr
+RUN mkdir -p /opt/rh/gcc-toolset-14/root && ln -s /usr /opt/rh/gcc-toolset-14/root/usr && rm -rf /usr/lib/llvm-18
 # Whose Pythons have a pip.
 COPY pip /usr/lib/python3/dist-packages/pip
 """
