@@ -94,7 +94,8 @@ class SourceRequest:
     Attributes:
         sources: the trees that it is made of.
         xla: pin, head, a commit, or dir where the user gave a folder.
-        jax_commit, xla_commit: of what is compiled, also where a pin of the sources themselves decides.
+        jax_commit, xla_commit: of what the pjrt and plugin wheels are compiled of, also where a pin of the sources
+            themselves decides.
         jaxlib: build jaxlib too.
         epoch: SOURCE_DATE_EPOCH, seconds since 1970: when the commit that is built was made.
         own_commit: of this repository.
@@ -135,4 +136,7 @@ class SourceRequest:
         }
         if tree := self.source("rocm-jax"):
             found["rocm-jax"] = tree.commit
+            # rocm-jax compiles the jax that it pins; a tree of one's own is where jaxlib comes from.
+            if own := self.source("jax"):
+                found["jaxlib"] = own.commit
         return found

@@ -74,7 +74,8 @@ def identify(
         xla_commit = pinned_xla(Path(jax.folder))
     else:
         xla_commit = pins.xla if pins else ""
-    jax_commit = jax.commit if jax is not None else (pins.jax if pins else "")
+    of_folder = jax is not None and source.source("rocm-jax") is None
+    jax_commit = jax.commit if jax is not None and of_folder else (pins.jax if pins else "")
     return replace(
         request,
         source=replace(

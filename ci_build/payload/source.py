@@ -247,8 +247,9 @@ def bazel_options(request: BuildRequest, version: str, places: Places, *, rocm_w
         options += bazel.xla_options(places.sources["xla"])
     if by_jax:
         options += _version_options(request, version)
-        if source.jax_commit:
-            options.append(bazel.setting("//jaxlib/tools:jaxlib_git_hash", source.jax_commit))
+        tree = source.source("jax")
+        if commit := tree.commit if tree else source.jax_commit:
+            options.append(bazel.setting("//jaxlib/tools:jaxlib_git_hash", commit))
     epoch = str(source.epoch)
     options += bazel.environment_settings("SOURCE_DATE_EPOCH", epoch)
     options += bazel.remote_options(source.remote, cert=places.cert, key=places.key)

@@ -123,7 +123,7 @@ def test_the_wheels_hold_real_code_for_exactly_what_was_asked_for(place: Place, 
     assert {path.name for path in dist.glob("*.whl")} == {
         f"jax_rocm7_pjrt-{version}-py3-none-manylinux_2_28_x86_64.whl",
         f"jax_rocm7_plugin-{version}-cp313-cp313-manylinux_2_28_x86_64.whl",
-        f"jaxlib-0.10.2+rocm{VERSION}-cp313-cp313-manylinux_2_27_x86_64.whl",
+        f"jaxlib-0.10.2+rocm{VERSION}-cp313-cp313-manylinux_2_28_x86_64.whl",
     }
     argv = [*CI_BUILD, "inspect", str(dist), "--targets=gfx942,gfx1151", f"--rocm-version={VERSION}", "--json"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)

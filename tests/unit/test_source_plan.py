@@ -182,3 +182,21 @@ def test_the_container_of_a_request_is_part_of_what_wheels_json_keeps() -> None:
 
     body = to_json(with_source(container=Container(image="builder:1", network="none")))
     assert body["source"]["container"]["image"] == "builder:1"
+
+
+def test_a_jax_of_ones_own_beside_rocm_jax_is_where_jaxlib_comes_from() -> None:
+    made = request("0.8.2", full=True).source
+    assert made is not None
+    own = Checkout(name="jax", folder="/home/me/jax", commit="9" * 40)
+    made = replace(made, sources=(*(tree for tree in made.sources if tree.name != "jax"), own))
+    assert made.stamps()["jax"] == SOURCE.jax_commit
+    assert made.stamps()["jaxlib"] == "9" * 40
+    plan = make_plan(replace(request("0.8.2", full=True), source=made))
+    told = {
+        step.project: [word for word in step.build.argv if "git_hash" in word]
+        for stage in plan.stages
+        for step in stage.steps
+        if step.build
+    }
+    assert told["jax-rocm7-pjrt"] == []
+    assert told["jaxlib"] == [f"--bazel_options=--//jaxlib/tools:jaxlib_git_hash={'9' * 40}"]
