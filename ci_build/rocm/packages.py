@@ -14,6 +14,7 @@ import json
 import posixpath
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -106,7 +107,7 @@ def prefix_of(wheels: Sequence[Path]) -> Iterator[bytes]:
             )
         try:
             yield from _prefix(site)
-        except zipfile.BadZipFile as error:
+        except (zipfile.BadZipFile, zlib.error) as error:
             raise ArchiveError(f"A wheel of ROCm is damaged: {error}.", hint="Fetch it again.") from error
     yield _END
 
