@@ -20,7 +20,8 @@ from ci_build.units import human
 if TYPE_CHECKING:
     from ci_build.execute import Made
     from ci_build.plan import BuildPlan
-    from ci_build.rocm.source import Asked, Rocm
+    from ci_build.rocm.asked import Asked
+    from ci_build.rocm.source import Rocm
 
 
 def make_plan(
@@ -81,7 +82,7 @@ def make_plan(
 def _rocm(settings: options.Settings, asked: Asked, reporter: Reporter, *tables: str) -> Rocm | None:
     """A ROCm that is fetched, verified and locked; in a dry run only its name is looked at, and None is returned."""
     from ci_build import therock
-    from ci_build.rocm.source import check_name
+    from ci_build.rocm.asked import check_name
 
     check_name(asked, therock.gfx_names())
     if settings.flag("dry_run"):

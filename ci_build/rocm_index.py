@@ -16,8 +16,8 @@ from packaging.utils import parse_wheel_filename
 from ci_build.errors import InputError, ProcessError
 from ci_build.model import Completed, GfxTarget, Progress
 from ci_build.payload.published import InputStore, LineRunner, Resolved, parse_report
-from ci_build.rocm.packages import CORE, DEVEL, DEVICE, LIBRARIES, SCHEME, Packages
-from ci_build.rocm.source import Asked
+from ci_build.rocm.asked import SCHEME, Asked
+from ci_build.rocm.packages import CORE, DEVEL, DEVICE, LIBRARIES, Packages
 
 _NOTHING_FITS = "No matching distribution found"
 

@@ -12,14 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from filelock import FileLock
 from packaging.version import InvalidVersion, Version
 
 from ci_build.errors import InputError, ProcessError, RequestError
 from ci_build.model import BuildRequest, Completed, Progress
 from ci_build.payload import gitsource
 from ci_build.payload.pins import COMMIT, pins_for
-from ci_build.rocm.treefiles import hold
 from ci_build.source_request import Checkout, SourceRequest
 
 _ZIP_BEGINS = 315532800
@@ -214,6 +212,10 @@ def bring(checkout: Checkout, folder: Path, runner: Runs, progress: Progress) ->
         return
     if COMMIT.fullmatch(checkout.commit) is None:
         raise InputError(f"{checkout.name}: {checkout.commit!r} is no commit.", hint="Give all 40 digits.")
+    from filelock import FileLock
+
+    from ci_build.rocm.treefiles import hold
+
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.parent / f".{folder.name}.lock"):
         if folder.is_dir():

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from ci_build.native import Native
     from ci_build.payload.source import Places
     from ci_build.plan import BuildPlan, SourceLayout
-    from ci_build.rocm.source import Asked, Rocm
+    from ci_build.rocm.asked import Asked
+    from ci_build.rocm.source import Rocm
     from ci_build.source_request import ActionCache
 
 OWN = Path(__file__).parents[1]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci_build import cache, options
+from ci_build import options
 from ci_build.errors import InputError, RequestError
 from ci_build.model import BuildRequest, Payload
 from ci_build.report import Reporter
@@ -15,10 +15,11 @@ from ci_build.runner import HostRunner, without_credentials
 from ci_build.units import parse_size
 
 if TYPE_CHECKING:
+    from ci_build.rocm.asked import Asked, GfxNames
     from ci_build.rocm.client import Client
     from ci_build.rocm.listing import Build
     from ci_build.rocm.packages import Packages
-    from ci_build.rocm.source import Asked, GfxNames, PackageFinder, Rocm
+    from ci_build.rocm.source import PackageFinder, Rocm
 
 _NEED_A_SOURCE = ("therock_sha256", "rocm_full", "no_tarball_cache", "cache_limit")
 _NEED_A_LISTING = ("family", "therock_listing")
@@ -51,8 +52,8 @@ def find_source(settings: options.Settings, reporter: Reporter, *tables: str) ->
     index = str(settings.get("therock_index_url").value or "")
     version = str(settings.get("therock_version").value or "")
     if index:
+        from ci_build.rocm.asked import SCHEME
         from ci_build.rocm.client import canonical
-        from ci_build.rocm.packages import SCHEME
 
         path = SCHEME + canonical(index)
         if not version and not settings.given("rocm_version") and not locked:
@@ -63,7 +64,7 @@ def find_source(settings: options.Settings, reporter: Reporter, *tables: str) ->
         path = _locked_source(lock)
     if not path:
         return None
-    from ci_build.rocm.source import Asked
+    from ci_build.rocm.asked import Asked
 
     return Asked(
         source=str(path),
@@ -85,9 +86,9 @@ def _newest(index: str, reporter: Reporter) -> str:
 
 def suggest(settings: options.Settings, asked: Asked) -> None:
     """Let a tarball's name, or a version of packages, stand in for options of a build from source."""
+    from ci_build.rocm.asked import file_name, is_index
     from ci_build.rocm.listing import parse_name
     from ci_build.rocm.lock import load_lock
-    from ci_build.rocm.source import file_name, is_index
 
     if asked.index_version:
         settings.suggest("rocm_version", asked.index_version, origin="--therock-version")
@@ -112,8 +113,8 @@ def verify(settings: options.Settings, reporter: Reporter, lock: Path, *tables: 
     Raises:
         InputError: the tree was changed; RequestError: it is not what is locked.
     """
+    from ci_build.rocm.asked import Asked
     from ci_build.rocm.lock import load_lock
-    from ci_build.rocm.source import Asked
     from ci_build.rocm.treefiles import differences
 
     if (known := load_lock(lock)) is None:
@@ -147,6 +148,8 @@ def obtain_rocm(settings: options.Settings, reporter: Reporter, asked: Asked, *t
     for note in rocm.notes:
         reporter.warning(note)
     reporter.line(f"ROCm {rocm.facts.version}, {rocm.facts.compiler}, in {rocm.root}; {rocm.trust}")
+    from ci_build import cache
+
     removed = cache.collect(root, limit=parse_size(str(settings.get("cache_limit", *tables).value)), kinds=cache.ROCM)
     for entry in removed:
         reporter.line(f"removed {entry.name} from the cache, which was over its limit")
@@ -173,7 +176,7 @@ def _finder(cache_root: Path, reporter: Reporter) -> PackageFinder:
 def gfx_names() -> GfxNames:
     """What the gfx table says, as far as a ROCm is compared with it."""
     from ci_build import targets
-    from ci_build.rocm.source import GfxNames
+    from ci_build.rocm.asked import GfxNames
 
     table = targets.load_table()
     processors = [name for name, row in table.targets.items() if row.covers == (name,)]

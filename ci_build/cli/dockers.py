@@ -158,7 +158,7 @@ def rocm_tree(
     from ci_build import therock
     from ci_build.errors import RequestError
     from ci_build.images.runtime import tree_file
-    from ci_build.rocm.source import check_name
+    from ci_build.rocm.asked import check_name
 
     settings = state.settings(after)
     found = therock.find_source(settings, reporter, "build")

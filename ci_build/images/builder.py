@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ci_build import options
 from ci_build.engine import Engine, find_engine
@@ -25,8 +26,10 @@ from ci_build.images.recipe import (
     text_file,
 )
 from ci_build.model import Progress
-from ci_build.rocm.client import Client
 from ci_build.runner import HostRunner
+
+if TYPE_CHECKING:
+    from ci_build.rocm.client import Client
 
 SEARCH = "search"
 """What `--builder-image` says when an image has to be found, and none may be made."""
@@ -76,6 +79,13 @@ class _Once:
         return self.engine
 
 
+def _connect() -> Client:
+    # Most requests never download anything, and a dry run never does.
+    from ci_build.rocm.client import Client
+
+    return Client(proxy=options.proxy_of)
+
+
 def image_request(
     settings: options.Settings, host: HostRunner, *tables: str, pins: Path | None = None, no_cache: bool = False
 ) -> ImageRequest:
@@ -90,7 +100,7 @@ def image_request(
         engine=_Once(str(name) if name else None, host),
         pins=loaded,
         cache=options.cache_dir(settings) / "images",
-        connect=lambda: Client(proxy=options.proxy_of),
+        connect=_connect,
         builder_image=str(settings.get("builder_image", *tables).value or ""),
         base=str(settings.get("base_docker", *tables).value or ""),
         registry=str(settings.get("image_registry", *tables).value or loaded.registry).rstrip("/"),

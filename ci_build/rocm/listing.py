@@ -6,12 +6,15 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urljoin
 
 from packaging.version import InvalidVersion, Version
 
 from ci_build.errors import InputError, RequestError
-from ci_build.rocm.client import Client
+
+if TYPE_CHECKING:  # a name can be read without a connection
+    from ci_build.rocm.client import Client
 
 MULTIARCH = "multiarch"
 """In the place of a family: all of them."""

@@ -8,11 +8,12 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-import tomli_w
+from typing import TYPE_CHECKING
 
 from ci_build.errors import InputError
-from ci_build.rocm.facts import RocmFacts
+
+if TYPE_CHECKING:  # what a lock is compared with has to be there; a lock can be read without it
+    from ci_build.rocm.facts import RocmFacts
 
 SCHEMA = 1
 ROCM_LOCK = "rocm.lock"
@@ -89,6 +90,8 @@ def _words(value: object) -> str:
 
 def dump_lock(lock: RocmLock) -> str:
     """As TOML."""
+    import tomli_w
+
     body = {key: list(value) if isinstance(value, tuple) else value for key, value in dataclasses.asdict(lock).items()}
     if not lock.packages:
         del body["packages"]

@@ -25,8 +25,6 @@ from ci_build.errors import ArchiveError, InputError
 from ci_build.rocm.decompress import decompressed
 from ci_build.rocm.tar import Blocks, Entry, Kind, entries, padding
 
-SCHEME = "pip+"
-"""In front of the URL of an index, where a source is named."""
 CORE, DEVEL, LIBRARIES, DEVICE = "rocm-sdk-core", "rocm-sdk-devel", "rocm-sdk-libraries", "rocm-sdk-device"
 _PREFIX = "_rocm_sdk_devel"
 _PARTS = "_rocm_sdk_"

@@ -7,61 +7,20 @@ fetched, what its files tell before anything is built.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from ci_build.errors import InputError, RequestError
-from ci_build.model import GfxTarget, Progress
+from ci_build.model import Progress
+from ci_build.rocm.asked import SCHEME, Asked, GfxNames, check_name, file_name, is_index, is_url
 from ci_build.rocm.client import Client, canonical, without_user
 from ci_build.rocm.extract import Contents, format_of
 from ci_build.rocm.facts import RocmFacts, problems, read_facts, selection
-from ci_build.rocm.listing import MULTIARCH, parse_name
+from ci_build.rocm.listing import parse_name
 from ci_build.rocm.lock import RocmLock, differences, load_lock, make_lock, write_lock
-from ci_build.rocm.packages import SCHEME, Packages
+from ci_build.rocm.packages import Packages
 from ci_build.rocm.store import RocmStore, StoredTree
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GfxNames:
-    """What the gfx table says, as far as a ROCm is compared with it.
-
-    Attributes:
-        processors: concrete ones, all that there are.
-        families: family -> its members.
-        covers: generic target -> the processors that run its code.
-    """
-
-    processors: Sequence[str]
-    families: Mapping[str, Sequence[str]]
-    covers: Mapping[str, tuple[str, ...]]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
-    """What somebody asked for.
-
-    Attributes:
-        source: URL, tarball or folder; `pip+` and the URL of an index.
-        index_version: of the packages of an index; empty takes `version`.
-        version: the ROCm that it has to be; empty takes what is there.
-        targets: what is going to be built; empty where nothing is.
-        sha256: of the tarball, where somebody gave it.
-        full: take everything out of the tarball, not only what a build needs.
-        lock: the file; None locks nothing.
-        locked: refuse what is not as the lock says.
-    """
-
-    source: str
-    version: str = ""
-    targets: tuple[GfxTarget, ...] = ()
-    sha256: str = ""
-    full: bool = False
-    lock: Path | None = None
-    locked: bool = False
-    index_version: str = ""
-
 
 PackageFinder = Callable[[Asked, Mapping[str, str]], Packages]
 """Brings the packages of an index; those that are locked, file name -> sha256, or the fitting ones where none are."""
@@ -84,47 +43,6 @@ class Rocm:
     lock: RocmLock
     trust: str
     notes: tuple[str, ...]
-
-
-def is_url(source: str) -> bool:
-    """Whether a source is to be fetched."""
-    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", source) is not None
-
-
-def file_name(source: str) -> str:
-    """The last part of a source's URL or path, decoded."""
-    return unquote(urlsplit(source).path.rpartition("/")[2]) if is_url(source) else Path(source).name
-
-
-def check_name(asked: Asked, gfx: GfxNames) -> str:
-    """Compare what the source's name tells with what was asked for; nothing is fetched for it.
-
-    Returns:
-        The version in full: as the name tells it, else as it was asked for; empty where nobody says.
-
-    Raises:
-        RequestError: every difference at once.
-    """
-    if asked.index_version and asked.version not in ("", asked.index_version):
-        raise RequestError(
-            f"--therock-version is {asked.index_version}, and --rocm-version says {asked.version}.",
-            hint="Leave one of the two out.",
-        )
-    told = parse_name(file_name(asked.source))
-    if told is None:
-        return asked.index_version or asked.version
-    family, version = told
-    wrong = []
-    if asked.version and asked.version != version:
-        wrong.append(f"{file_name(asked.source)} is ROCm {version}, and --rocm-version says {asked.version}.")
-    if family != MULTIARCH and family in gfx.families:
-        members = set(gfx.families[family])
-        outside = [str(t) for t in asked.targets if not members & set(gfx.covers.get(t.processor, (t.processor,)))]
-        if outside:
-            wrong.append(f"{file_name(asked.source)} is for {family}, and --targets asks for {', '.join(outside)}.")
-    if wrong:
-        raise RequestError(" ".join(wrong), hint="Name the tarball of that version and family, or change the options.")
-    return version
 
 
 def obtain(
@@ -191,11 +109,6 @@ def obtain(
     if asked.lock is not None and not asked.locked:
         write_lock(asked.lock, lock)
     return Rocm(root=root, contents=contents, facts=facts, lock=lock, trust=trust, notes=notes)
-
-
-def is_index(source: str) -> bool:
-    """Whether a source is an index of pip packages."""
-    return source.startswith(SCHEME)
 
 
 def _packages(asked: Asked, pinned: RocmLock | None, find: PackageFinder) -> tuple[Packages, str]:

@@ -15,10 +15,11 @@ from ci_build import therock
 from ci_build.errors import CiBuildError, InputError, RequestError
 from ci_build.model import GfxTarget
 from ci_build.report import Reporter
+from ci_build.rocm.asked import Asked, check_name
 from ci_build.rocm.client import Client
 from ci_build.rocm.facts import parts, problems, read_facts, selection
 from ci_build.rocm.lock import RocmLock, differences, load_lock
-from ci_build.rocm.source import Asked, Rocm, check_name, obtain
+from ci_build.rocm.source import Rocm, obtain
 from ci_build.rocm.store import RocmStore
 from ci_build.targets import load_table
 from ci_build.units import parse_size
