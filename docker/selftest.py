@@ -15,9 +15,10 @@ def main() -> None:
     if sys.argv[1:] == ["--no-gpu"]:
         return
     devices = jax.devices()
-    platforms = {device.client.platform_version.split()[0] for device in devices}
-    print(f"{len(devices)} devices: {devices[0].device_kind}, {', '.join(sorted(platforms))}")
-    if {device.platform for device in devices} != {"gpu"} or not any("rocm" in text.lower() for text in platforms):
+    # Such as "PJRT C API\nrocm 70200".
+    versions = {" ".join(device.client.platform_version.split()) for device in devices}
+    print(f"{len(devices)} devices: {devices[0].device_kind}, {'; '.join(sorted(versions))}")
+    if {device.platform for device in devices} != {"gpu"} or not all("rocm" in text.lower() for text in versions):
         sys.exit("jax does not use ROCm.")
     for device in devices:
         with jax.default_device(device):
