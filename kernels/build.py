@@ -212,11 +212,12 @@ class KernelBuild:
     def _make(
         self, graph: Graph, runner: LineRunner, progress: Progress, capacity: Capacity
     ) -> dict[str, tuple[Step, Made]]:
-        """What the steps made; with `allow_partial` without those that failed."""
+        """What the steps made; with `allow_partial` without those that failed, unless no module is whole then."""
         try:
             graph.build(self.work(), runner, progress, cpus=capacity.jobs, available_mb=capacity.memory_mb)
         except KernelError as error:
-            if not self.request.allow_partial:
+            broken = {step.module for step in graph.missing()}
+            if not self.request.allow_partial or all(module.name in broken for module in self.modules):
                 raise
             progress.step(f"left out: {error.message}")
         found = ((step, self.store.find(graph.keys[step.label])) for step in graph.steps)

@@ -202,6 +202,32 @@ def test_unknown_placeholders_stay() -> None:
     assert fill("{src}/{out} {m/u for gfx942}", {"src": "/s", "m/u for gfx942": "/x"}) == "/s/{out} /x"
 
 
+@given(st.integers(1, 7))
+def test_parts_do_not_overlap_and_are_everything(count: int) -> None:
+    one = Step(label="", argv=("x",), name="u", inputs={}, seconds=1, memory_mb=1, module="m", rocm=True)
+    steps = [replace(one, label=f"s{n}", argv=(str(n),)) for n in range(40)]
+    last = replace(one, label="link", after=("s1",))
+    graph = Graph([*steps, last], TOOLCHAIN, KernelStore(Path("/nowhere")), {})
+    parts = [step.label for number in range(1, count + 1) for step in graph.shard(number, count).steps]
+    assert sorted(parts) == sorted(step.label for step in steps)
+
+
+def test_a_store_takes_over_what_is_whole_in_another(src: Path, tmp_path: Path) -> None:
+    graph = graph_of(src, steps_of(src, "gfx942", "gfx1100"))
+    give(graph, "m/u for gfx942", b"one")
+    give(graph, "m/u for gfx1100", b"two")
+    damaged = graph.store.find(graph.keys["m/u for gfx1100"])
+    assert damaged is not None
+    damaged.path.write_bytes(b"other")
+    own = KernelStore(tmp_path / "own")
+    assert own.merge(graph.store) == (1, 1)
+    assert own.merge(graph.store) == (0, 1)
+    taken = own.find(graph.keys["m/u for gfx942"])
+    assert taken is not None
+    assert taken.path.read_bytes() == b"one"
+    assert own.measured("m/u for gfx942") == QUICK
+
+
 # What is chosen
 
 

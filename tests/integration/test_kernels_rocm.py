@@ -1,0 +1,159 @@
+"""Device libraries: generators that fail or change, and Composable Kernel's real units with a real compiler."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build import kernelbuild, options
+from ci_build.errors import InputError, KernelError
+from ci_build.model import GfxTarget, KernelRequest
+from ci_build.runner import HostRunner
+from ci_build.targets import machs
+from ci_build.wheel.elf import Elf
+from ci_build.wheel.fatbin import read_targets, registered
+from kernels.assemble import toolchain_for
+from kernels.build import Built, Capacity, KernelBuild
+from kernels.generate import generate
+from kernels.modules import Catalog, Generator, Module, load_catalog
+from kernels.rocmchain import with_rocm
+from kernels.sources import SourceTree
+from kernels.toolchains import obtain_pypi
+from tests import docker
+from tests.kernels_fake.building import Silent
+
+SCRIPT = """
+import pathlib, sys
+out = pathlib.Path(sys.argv[1])
+for name in ("a_x.cpp", "b_x.cpp", "c_y.cpp", "common.hpp"):
+    (out / name).write_text(name)
+sys.exit(int(sys.argv[2]))
+"""
+
+
+def module(**changes: Any) -> Module:
+    generator = Generator(
+        script="gen/gen.py", arguments=("{out}", "0"), suffix=".cpp", count=3, kept=2, keep=(r".*_x\.cpp",)
+    )
+    return replace(
+        load_catalog().modules["ck_rms_norm"], headers=("include",), generators=(replace(generator, **changes),)
+    )
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> SourceTree:
+    folder = tmp_path / "source"
+    (folder / "gen").mkdir(parents=True)
+    (folder / "gen" / "gen.py").write_text(SCRIPT)
+    files = {"gen/gen.py": hashlib.sha256(SCRIPT.encode()).hexdigest()}
+    return SourceTree(folder=folder, files=files, origin=None, name="s")
+
+
+def generated(tree: SourceTree, cache: Path, **changes: Any) -> tuple[list[str], list[str]]:
+    made = generate(module(**changes), tree, cache, HostRunner(os.environ), Silent())
+    return sorted(made.units), sorted(made.headers)
+
+
+def test_instances_that_nothing_can_reach_are_left_out(tree: SourceTree, tmp_path: Path) -> None:
+    assert generated(tree, tmp_path / "cache") == (["a_x.cpp", "b_x.cpp"], ["common.hpp"])
+    (tree.folder / "gen" / "gen.py").unlink()  # the second time it is not asked
+    assert generated(tree, tmp_path / "cache") == (["a_x.cpp", "b_x.cpp"], ["common.hpp"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"arguments": ("{out}", "3")}, r"The generator gen/gen\.py of ck_rms_norm failed: .*exit code 3"),
+        ({"count": 4}, r"wrote 3 files, not 4"),
+        ({"kept": 1}, r"keeps 2 of what gen/gen\.py writes, not 1"),
+        ({"keep": ("none",), "kept": 1}, r"keeps 0 of what gen/gen\.py writes, not 1"),
+        ({"script": "gen/none.py"}, r"The generator gen/none\.py of ck_rms_norm failed"),
+    ],
+)
+def test_generators_that_fail_or_write_something_else_are_errors(
+    changes: dict[str, Any], said: str, tree: SourceTree, tmp_path: Path
+) -> None:
+    with pytest.raises(KernelError, match=said):
+        generated(tree, tmp_path / "cache", **changes)
+    assert [path for path in (tmp_path / "cache" / "generated").iterdir() if path.is_dir()] == []
+
+
+@pytest.mark.network
+def test_a_folder_without_a_compiler_is_no_rocm(work_cache: Path, tmp_path: Path) -> None:
+    pypi = obtain_pypi(work_cache / "kernels", HostRunner(os.environ), Silent())
+    with pytest.raises(InputError, match="has no compiler"):
+        with_rocm(pypi, tmp_path, "rocm", tmp_path / "cache")
+    (tmp_path / "llvm/bin").mkdir(parents=True)
+    (tmp_path / "llvm/bin/clang++").write_text("")
+    with pytest.raises(InputError, match="has no device bitcode"):
+        with_rocm(pypi, tmp_path, "rocm", tmp_path / "cache")
+
+
+# Composable Kernel
+
+UNITS = r"rmsnorm2d_fwd_(bf16|fp16)_n64_nsm\.cpp"
+
+
+class InContainer:
+    """Builds two real units of RMSNorm with the compiler of Debian's ROCm, in a container."""
+
+    def __init__(self, engine: docker.Docker, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("DOCKER_HOST", "PATH"):
+            monkeypatch.setenv(name, engine.environment[name])
+        self.cache, self.runner = cache, HostRunner(os.environ)
+        self.request = KernelRequest(
+            toolchain="container",
+            image=engine.builder(),
+            rocm=str(docker.rocm("7.2.0")),
+            modules=("ck_rms_norm",),
+            allow_partial=True,
+        )
+        known = load_catalog()
+        whole = known.modules["ck_rms_norm"]
+        (generator,) = whole.generators
+        few = replace(whole, generators=(replace(generator, keep=(UNITS,), kept=2),))
+        self.catalog = Catalog(sources=known.sources, modules={**known.modules, few.name: few})
+
+    def job(self, targets: Sequence[str]) -> KernelBuild:
+        settings = options.Settings({"cache_dir": str(self.cache)}, {}, {})
+        place = kernelbuild.place_for(self.request, settings, self.runner)
+        toolchain = toolchain_for(self.request, self.cache / "kernels", self.runner, Silent(), place)
+        wanted = [GfxTarget.parse(target) for target in targets]
+        return KernelBuild(self.request, wanted, toolchain, cache=self.cache / "kernels", catalog=self.catalog)
+
+    def run(self, *targets: str) -> Built:
+        return self.job(targets).run(self.runner, Silent(), Capacity())
+
+
+@pytest.mark.heavy
+@pytest.mark.network
+def test_real_units_of_composable_kernel(
+    engine: docker.Docker, work_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = InContainer(engine, work_cache, monkeypatch)
+    first = inside.job(["gfx942"]).run_shard((1, 1), inside.runner, Silent(), Capacity())
+    assert first.steps == 4  # each unit for the target and for the host; nothing is linked in a part
+    built = inside.run("gfx942")
+    assert (built.forecast.steps, built.forecast.found) == (1, 4)
+    (library,) = built.natives
+    report = read_targets(library.file, verify=True, machs=machs())
+    assert report.findings == ()
+    assert [(code.target, code.bundles) for code in report.device.targets] == [("gfx942", 2)]
+    kernels = {name for bundle in registered(library.file) for name in bundle.kernels}
+    units = (inside.cache / "kernels" / "generated").glob("*/rmsnorm2d_fwd_*16_n64_nsm.cpp")
+    assert len(kernels) == sum(unit.read_text().count("template float rmsnorm2d_fwd_<") for unit in units) > 0
+    elf = Elf.read(library.file)
+    assert "libamdhip64.so.7" in elf.needed
+    assert any("rmsnorm2d_fwd_" in name for name in elf.exported)
+
+    more = inside.run("gfx942", "gfx1100")
+    assert (more.forecast.steps, more.forecast.found) == (3, 4)  # two device objects and the link
+    (library,) = more.natives
+    held = read_targets(library.file, verify=True, machs=machs()).device.targets
+    assert [(code.target, code.bundles) for code in held] == [("gfx1100", 2), ("gfx942", 2)]
