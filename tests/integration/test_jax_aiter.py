@@ -30,7 +30,7 @@ CI_BUILD = [sys.executable, str(ROOT / "build" / "ci_build")]
 FOREIGN = ("JAX_", "XLA_", "PYTHON", "VIRTUAL_ENV", "TF_", "COV_")
 """Variables of the caller that have no say."""
 # Module -> least number of checks: none may be lost unnoticed.
-COUNTS = {"rmsnorm": 24, "gemm": 40, "mha": 75, "loader": 41, "choice": 34, "lowering": 21}
+COUNTS = {"rmsnorm": 24, "gemm": 40, "mha": 78, "loader": 41, "choice": 35, "lowering": 21}
 
 Environment = Callable[[str], Path]
 

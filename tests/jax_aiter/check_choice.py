@@ -177,6 +177,12 @@ def check_info_is_data_and_loads_nothing(installed: Path, monkeypatch: pytest.Mo
     assert [device["platform"] for device in told["devices"]] == ["cpu"] * 8
 
 
+def check_the_version_is_that_of_the_wheel() -> None:
+    assert jax_aiter.__version__ == "0"
+    with pytest.raises(AttributeError, match="has no attribute 'gemms'"):
+        _ = jax_aiter.gemms
+
+
 def check_the_command_says_the_same() -> None:
     done = subprocess.run([sys.executable, "-m", "jax_aiter"], capture_output=True, text=True, check=True)
     told = json.loads(done.stdout)

@@ -15,6 +15,8 @@ JAX_AITER_TARGET=gfx942 lowers for GPUs that this machine does not have. What is
 Importing loads no kernels and starts no backend.
 """
 
+import importlib
+
 from jax_aiter._errors import (
     BackendError,
     JaxAiterError,
@@ -32,3 +34,13 @@ __all__ = [
     "NotDifferentiableError",
     "info",
 ]
+
+
+def __getattr__(name: str) -> str:
+    """`__version__`: of the wheel, which is made when it is packed."""
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return str(importlib.import_module("jax_aiter.version").__version__)
+    except ModuleNotFoundError:
+        return "0"

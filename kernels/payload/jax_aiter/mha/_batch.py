@@ -86,19 +86,7 @@ def flash_attn_func(
         _check.equal(_NAME, "bias", bias.shape, (queries, keys), "(Sq, Sk)")
         _check.dtype(_NAME, "bias", bias, (jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64))
     slopes = _arguments.slopes(_NAME, alibi_slopes, batch, heads)
-    left, right = _arguments.window(_NAME, window_size, causal)
-    if (cu_seqlens_q is None) != (cu_seqlens_kv is None):
-        raise ValueError(f"{_NAME}: cu_seqlens_q and cu_seqlens_kv come together.")
-    rows = _rows.whole(queries, keys, left, right)
-    if cu_seqlens_q is not None:
-        counts = [
-            _lengths(name, array, batch, places)
-            for name, array, places in (
-                ("cu_seqlens_q", cu_seqlens_q, queries),
-                ("cu_seqlens_kv", cu_seqlens_kv, keys),
-            )
-        ]
-        rows = jax.vmap(lambda one, other: _rows.padded(queries, one, other, left, right))(*counts)
+    rows = _ranges(q, k, cu_seqlens_q, cu_seqlens_kv, _arguments.window(_NAME, window_size, causal))
     choose("flash_attn")
     del deterministic
     q, k, v, bias, slopes, seed, *ranges = together(q, k, v, bias, slopes, seed, *rows)
@@ -112,11 +100,25 @@ def flash_attn_func(
     return results[0] if len(results) == 1 else tuple(results)
 
 
+def _ranges(q: Array, k: Array, cu_q: Any, cu_kv: Any, window: tuple[int, int]) -> _rows.Rows:
+    # [queries] where all of them count, and otherwise [batch, queries].
+    (batch, queries), keys = q.shape[:2], k.shape[1]
+    if (cu_q is None) != (cu_kv is None):
+        raise ValueError(f"{_NAME}: cu_seqlens_q and cu_seqlens_kv come together.")
+    if cu_q is None:
+        return _rows.whole(queries, keys, *window)
+    query_counts = _lengths("cu_seqlens_q", cu_q, batch, queries)
+    key_counts = _lengths("cu_seqlens_kv", cu_kv, batch, keys)
+    rows: _rows.Rows = jax.vmap(lambda one, other: _rows.padded(queries, one, other, *window))(query_counts, key_counts)
+    return rows
+
+
 def _lengths(name: str, array: Any, batch: int, places: int) -> Array:
     checked = _arguments.cumulative(_NAME, name, array, batch, batch * places)
-    lengths = checked[1:] - checked[:-1]
-    if not isinstance(array, jax.core.Tracer) and np.asarray(lengths).max() > places:
-        raise ValueError(
-            f"{_NAME}: a sequence of {name} has {np.asarray(lengths).max()}, and there are {places} places."
-        )
+    if not isinstance(array, jax.core.Tracer):
+        # As numbers of the host: under jit every operation of jax gives a tracer, of a constant too.
+        longest = int(np.diff(np.asarray(array)).max())
+        if longest > places:
+            raise ValueError(f"{_NAME}: a sequence of {name} has {longest}, and there are {places} places.")
+    lengths: Array = checked[1:] - checked[:-1]
     return lengths
