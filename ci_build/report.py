@@ -188,10 +188,11 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, numeri
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[int]) -> Table:
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number in numeric else "left", overflow="fold", no_wrap=number == 0)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))  # not markup: brackets stand for themselves
     return table

@@ -5,6 +5,7 @@ Nothing is claimed that no evidence says: a module nobody tested is listed as su
 
 from __future__ import annotations
 
+import gzip
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,9 @@ from ci_build.errors import RequestError
 from ci_build.model import Evidence, Outcome, Tier
 from promotion.bucket import Bucket
 from promotion.evidence import latest, load_evidence
-from promotion.known_tests import pattern_of
+from promotion.gates.device.remember import results_files
+from promotion.gates.device.results import TestVerdict, load_results
+from promotion.known_tests import regex_of
 from promotion.layout import EVIDENCE_FOLDER, Released
 from promotion.ledger import LedgerEntry, PromotedSet
 
@@ -26,7 +29,13 @@ COMPAT_FILE = Path(__file__).with_name("compat.toml")
 _SCHEMA_VERSION = 1
 _GATES = ("device", "compile")
 """Gates that run or compile programs, the stronger one first."""
-_GOOD, _KNOWN, _SILENT = "passed", "known", "skipped"
+_GOOD, _SILENT = "passed", "skipped"
+_OUTCOMES = {
+    TestVerdict.PASSED: _GOOD,
+    TestVerdict.FLAKY: _GOOD,
+    TestVerdict.FAILED: "failed",
+    TestVerdict.CRASHED: "failed",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +48,7 @@ class Module:
 
     def counts(self, check: str) -> bool:
         """Whether a check is one of its own."""
-        return any(pattern_of(pattern).fullmatch(check) for pattern in self.checks)
+        return any(re.fullmatch(regex_of(pattern), check) for pattern in self.checks)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,6 +73,14 @@ class Check:
     name: str
     outcome: str
     reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Said:
+    """Evidence, and what it says of each check."""
+
+    evidence: Evidence
+    checks: tuple[Check, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,32 +176,46 @@ def load_spec(file: Path = COMPAT_FILE) -> tuple[tuple[Module, ...], tuple[Libra
     return modules, libraries
 
 
-def checks_of(evidence: Evidence) -> Iterator[Check]:
-    """What a gate's evidence says of each program or test file."""
+def read_evidence(bucket: Bucket, released: Released, digest: str) -> Mapping[str, Said]:
+    """What each gate that tries JAX last said of a promoted set on each target, by its key in the bucket."""
+    root = released.set_file(digest, f"{EVIDENCE_FOLDER}/")
+    keys = [key for key in bucket.list(root) if key.endswith(".json") and key[len(root) :].partition("/")[0] in _GATES]
+    found = {key: load_evidence(bucket.get(key), key) for key in keys}
+    last = {id(evidence) for evidence in latest(found.values()).values()}
+    return {
+        key: Said(evidence=evidence, checks=(*_checks(evidence), *_tests(bucket, root, evidence)))
+        for key, evidence in found.items()
+        if id(evidence) in last
+    }
+
+
+def _checks(evidence: Evidence) -> Iterator[Check]:
     for body in evidence.details.get("checks", ()):
         yield Check(name=str(body["name"]), outcome=str(body["outcome"]), reason=str(body.get("reason") or ""))
 
 
-def read_evidence(bucket: Bucket, released: Released, digest: str) -> Mapping[str, Evidence]:
-    """What each gate last said of a promoted set on each target, by its key in the bucket."""
-    keys = [key for key in bucket.list(released.set_file(digest, f"{EVIDENCE_FOLDER}/")) if key.endswith(".json")]
-    found = {key: load_evidence(bucket.get(key), key) for key in keys}
-    last = {id(evidence) for evidence in latest(found.values()).values()}
-    return {key: evidence for key, evidence in found.items() if id(evidence) in last}
+def _tests(bucket: Bucket, root: str, evidence: Evidence) -> Iterator[Check]:
+    """Each test of a run, from the results that lie beside its evidence."""
+    for name in results_files(evidence.details):
+        for result in load_results(gzip.decompress(bucket.get(root + name)), name):
+            if outcome := _OUTCOMES.get(result.verdict):
+                yield Check(name=result.id, outcome=outcome, reason=str(result.verdict) if outcome != _GOOD else "")
 
 
-def words(module: Module, evidence: Mapping[str, Evidence]) -> tuple[Word, ...]:
+def words(module: Module, evidence: Mapping[str, Said]) -> tuple[Word, ...]:
     """What the strongest evidence says of a module, on each target that some evidence speaks of."""
     found: dict[str, Word] = {}
     for gate in _GATES:
         for key, said in sorted(evidence.items()):
-            if said.gate == gate and said.target not in found and (word := _word(module, key, said)):
-                found[said.target] = word
+            target = said.evidence.target
+            if said.evidence.gate == gate and target not in found and (word := _word(module, key, said)):
+                found[target] = word
     return tuple(found[target] for target in sorted(found))
 
 
-def _word(module: Module, key: str, said: Evidence) -> Word | None:
-    told = [check for check in checks_of(said) if module.counts(check.name) and check.outcome != _SILENT]
+def _word(module: Module, key: str, told_by: Said) -> Word | None:
+    said = told_by.evidence
+    told = [check for check in told_by.checks if module.counts(check.name) and check.outcome != _SILENT]
     if not told:
         return None
     passed = sum(check.outcome == _GOOD for check in told)
@@ -199,7 +230,7 @@ def _word(module: Module, key: str, said: Evidence) -> Word | None:
 
 def make_tables(
     index: str,
-    history: Sequence[tuple[LedgerEntry, Mapping[str, Evidence]]],
+    history: Sequence[tuple[LedgerEntry, Mapping[str, Said]]],
     *,
     offered: Iterable[int],
     libraries: Mapping[str, str] | None = None,
@@ -247,7 +278,7 @@ def _set_row(released: Released, made: PromotedSet, *, offered: bool) -> SetRow:
     )
 
 
-def _module_row(module: Module, promotions: Sequence[tuple[PromotedSet, Mapping[str, Evidence]]]) -> ModuleRow:
+def _module_row(module: Module, promotions: Sequence[tuple[PromotedSet, Mapping[str, Said]]]) -> ModuleRow:
     said: list[tuple[PromotedSet, tuple[Word, ...]]] = [(made, words(module, found)) for made, found in promotions]
     since: PromotedSet | None = None
     for made, told in reversed(said):

@@ -245,17 +245,16 @@ def _jobs(
     family: Family, occasion: Occasion, python: str, *, wheel_set: str, jax_tests: str, seed: str
 ) -> Iterable[Job]:
     suite = SANITY if family.sanity_only or not jax_tests else occasion.size
-    passes = [("single", family.single, 1 if suite == SANITY else occasion.shards)]
-    if occasion.multi:
-        passes.append(("multi", family.multi, 1))
-    for devices, runners, shards in passes:
-        if not runners:
-            continue
+    # A machine with several accelerators also runs what needs one only; the gate sees how many there are.
+    several = bool(occasion.multi and family.multi)
+    devices, runners = ("multi", family.multi) if several else ("single", family.single)
+    shards = 1 if several or suite == SANITY else occasion.shards
+    if runners:
         for number in range(1, shards + 1):
             shard = f"{number}/{shards}"
             label = draw(runners, f"{seed}:{family.name}:{python}:{devices}:{shard}")
             argv = ["python3", "build/ci_build", "gate", GATE, wheel_set, "--platform", "rocm", "--family", family.name]
-            argv += ["--python", python, "--devices", devices]
+            argv += ["--python", python]
             if suite != SANITY:
                 argv += ["--jax-tests", jax_tests, "--size", suite]
             if shards > 1:

@@ -12,12 +12,13 @@ import pytest
 
 from ci_build.errors import RequestError
 from ci_build.model import Evidence, Outcome, Tier
-from promotion.compat import COMPAT_FILE, Library, Module, ModuleRow, Tables, load_spec, make_tables, words
+from promotion.compat import COMPAT_FILE, Check, Library, Module, ModuleRow, Said, Tables, load_spec, make_tables, words
 from promotion.compat_text import sheets, to_markdown, to_rst
 from promotion.history import Kind, State
+from promotion.known_tests import regex_of
 from promotion.ledger import LedgerEntry, PromotedSet
 
-NUMPY = Module(name="jax.numpy", description="Arrays | of *numbers*", checks=("numpy.*", "smoke/test_numpy.py"))
+NUMPY = Module(name="jax.numpy", description="Arrays | of *numbers*", checks=("numpy.*", "test_numpy.py"))
 SPARSE = Module(name="jax.experimental.sparse", description="Sparse", checks=("sparse.*",))
 SPEC = ((NUMPY, SPARSE), (Library(name="hipBLAS", soname="libhipblas.so", purpose="algebra", used_in="matmul"),))
 
@@ -28,12 +29,13 @@ def check(name: str, outcome: str = "passed", reason: str = "") -> dict[str, str
 
 def evidence(
     *checks: Mapping[str, str], gate: str = "compile", target: str = "gfx942", outcome: Outcome = Outcome.PASSED
-) -> Evidence:
-    return Evidence(
+) -> Said:
+    told = Evidence(
         set_digest="a" * 64, gate=gate, target=target, tier=Tier.DEVICE if gate == "device" else Tier.COMPILED,
         outcome=outcome, started="2026-01-01T00:00:00Z", ended="2026-01-01T00:00:01Z", machine="m", settings={},
-        counts={}, findings=(), details={"checks": list(checks)}, logs={},
+        counts={}, findings=(), details={}, logs={},
     )  # fmt: skip
+    return Said(evidence=told, checks=tuple(Check(**body) for body in checks))
 
 
 def entry(number: int, jax: str, rocm: str = "7.2.0") -> LedgerEntry:
@@ -47,7 +49,7 @@ def entry(number: int, jax: str, rocm: str = "7.2.0") -> LedgerEntry:
     )  # fmt: skip
 
 
-def tables(*told: tuple[LedgerEntry, Mapping[str, Evidence]], **more: Any) -> Tables:
+def tables(*told: tuple[LedgerEntry, Mapping[str, Said]], **more: Any) -> Tables:
     return make_tables("multi-arch", told, offered=[1], spec=SPEC, **more)
 
 
@@ -61,9 +63,7 @@ def test_the_real_file_is_good_and_names_programs_that_exist() -> None:
     assert {library.soname for library in libraries} >= {"libamdhip64.so", "librccl.so"}
     folder = COMPAT_FILE.parent / "corpus" / "programs"
     known = {path.stem for path in folder.glob("*.py")}
-    prefixes = {
-        pattern.partition(".")[0] for module in modules for pattern in module.checks if not pattern.endswith(".py")
-    }
+    prefixes = {pattern.partition(".")[0] for module in modules for pattern in module.checks if ".py" not in pattern}
     assert prefixes <= known
     untold = {"__init__", "declaration"} | prefixes
     assert known <= untold, "a module of the corpus counts for nothing"
@@ -86,10 +86,24 @@ def test_a_file_that_is_not_understood_is_refused(tmp_path: Path, old: str, new:
         load_spec(file)
 
 
+def test_every_test_of_the_smoke_suite_counts_for_a_module() -> None:
+    modules, _ = load_spec()
+    folder = COMPAT_FILE.parent / "gates" / "suites" / "smoke"
+    tests = [
+        f"{path.name}::{name}"
+        for path in sorted(folder.glob("test_*.py"))
+        for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)
+    ]
+    lost = [test for test in tests if not any(module.counts(test) for module in modules)]
+    assert lost == ["test_modules.py::test_module_is_there", "test_modules.py::test_ordinary_differential_equation"]
+    patterns = [pattern for module in modules for pattern in module.checks if pattern.startswith("test_")]
+    assert [pattern for pattern in patterns if not any(re.fullmatch(regex_of(pattern), test) for test in tests)] == []
+
+
 def test_the_strongest_gate_is_heard_for_each_target() -> None:
     told = {
         "c942": evidence(check("numpy.a"), check("numpy.b")),
-        "d942": evidence(check("smoke/test_numpy.py"), gate="device"),
+        "d942": evidence(check("test_numpy.py"), gate="device"),
         "c950": evidence(check("numpy.a"), target="gfx950"),
     }
     found = {word.target: (word.gate, word.tier, word.checks, word.evidence) for word in words(NUMPY, told)}
@@ -103,10 +117,10 @@ def test_the_strongest_gate_is_heard_for_each_target() -> None:
 def test_a_stronger_gate_that_says_no_is_not_drowned_by_a_weaker_one() -> None:
     told = {
         "c": evidence(check("numpy.a")),
-        "d": evidence(check("smoke/test_numpy.py", "failed"), gate="device", outcome=Outcome.FAILED),
+        "d": evidence(check("test_numpy.py", "failed"), gate="device", outcome=Outcome.FAILED),
     }
     (word,) = words(NUMPY, told)
-    assert (word.gate, word.tier, word.unsupported) == ("device", None, (("smoke/test_numpy.py", ""),))
+    assert (word.gate, word.tier, word.unsupported) == ("device", None, (("test_numpy.py", ""),))
 
 
 @pytest.mark.parametrize(

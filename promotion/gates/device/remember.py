@@ -29,7 +29,7 @@ def runs_of(
         BucketError: evidence whose results are gone or damaged.
     """
     for evidence in evidences:
-        for name in _results_files(evidence.details):
+        for name in results_files(evidence.details):
             key = staged.evidence + name
             try:
                 results = load_results(gzip.decompress(bucket.get(key)), key)
@@ -38,7 +38,8 @@ def runs_of(
             yield _run(evidence, wheel_set), results
 
 
-def _results_files(details: Any) -> Iterator[str]:  # noqa: ANN401 - whatever evidence holds
+def results_files(details: Any) -> Iterator[str]:  # noqa: ANN401 - whatever evidence holds
+    """Names of the files with a run's results, beside its evidence."""
     checks = details.get("checks")
     for check in checks if isinstance(checks, list) else []:
         files = check.get("files") if isinstance(check, dict) else None
