@@ -110,7 +110,7 @@ void run(Stream stream, const Tensor& a, const Tensor& b, const Tensor& bias, co
   const std::int64_t m = a.shape[0], n = b.shape[0], k = a.shape[1];
   expect(b, ffi::DataType::BF16, n, k);
   const bool with_bias = bias.shape.size() != 1 || bias.shape[0] != 0;
-  if (with_bias) expect(bias, ffi::DataType::F32, n);
+  expect(bias, ffi::DataType::F32, with_bias ? n : 0);
   const bool bf16 = out.dtype == ffi::DataType::BF16;
   expect(out, bf16 ? ffi::DataType::BF16 : ffi::DataType::F32, m, n);
   expect(semaphore, ffi::DataType::U32, kSemaphores);

@@ -1,13 +1,14 @@
-// gpu.h for the host: a block's threads are coroutines that run until they meet, so that the very source of a kernel runs
-// on a CPU. Between two meetings they run one after the other, in an order that a check chooses: a kernel whose result
-// depends on it lacks a barrier.
+// gpu.h for the host: a block's threads are coroutines, so that the very source of a kernel runs on a CPU. A group of 32
+// lanes, which meet when they shuffle, runs as far as the next barrier before another group starts, in an order that a
+// check chooses: a kernel whose result depends on the order lacks a barrier.
 #pragma once
 
 #include <ucontext.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <random>
@@ -32,11 +33,14 @@ using Half = _Float16;
 namespace gpu_host {
 
 constexpr std::size_t kStackBytes = 64 * 1024;
+constexpr u32 kGroup = 32;
+
+enum class State { kReady, kAtShuffle, kAtBarrier, kDone };
 
 struct Thread {
   ucontext_t context;
   std::unique_ptr<char[]> stack;
-  bool done;
+  State state;
 };
 
 struct Block {
@@ -51,43 +55,66 @@ inline Block* block = nullptr;
 
 inline void enter() {
   block->body();
-  block->threads[block->running].done = true;
+  block->threads[block->running].state = State::kDone;
 }
 
-// Lets every other thread come here before any goes on.
-inline void meet() {
-  const u32 self = block->running;
-  swapcontext(&block->threads[self].context, &block->scheduler);
+// Waits: at a shuffle for the lanes of the group, at a barrier for all threads of the block.
+inline void wait(State where) {
+  Thread& self = block->threads[block->running];
+  self.state = where;
+  swapcontext(&self.context, &block->scheduler);
 }
 
+inline void start_threads() {
+  for (Thread& thread : block->threads) {
+    if (!thread.stack) thread.stack = std::make_unique<char[]>(kStackBytes);
+    getcontext(&thread.context);
+    thread.context.uc_stack.ss_sp = thread.stack.get();
+    thread.context.uc_stack.ss_size = kStackBytes;
+    thread.context.uc_link = &block->scheduler;
+    thread.state = State::kReady;
+    makecontext(&thread.context, enter, 0);
+  }
+}
+
+// All threads of a range that wait there go on, if all of them do.
+inline bool release(u32 first, u32 count, State where) {
+  for (u32 i = first; i < first + count; ++i) {
+    if (block->threads[i].state != where) return false;
+  }
+  for (u32 i = first; i < first + count; ++i) block->threads[i].state = State::kReady;
+  return true;
+}
+
+inline void run_group(u32 first) {
+  do {
+    for (u32 lane = first; lane < first + kGroup; ++lane) {
+      if (block->threads[lane].state != State::kReady) continue;
+      block->running = lane;
+      swapcontext(&block->scheduler, &block->threads[lane].context);
+    }
+  } while (release(first, kGroup, State::kAtShuffle));
+}
+
+// seed: of the order of groups; 0 is their own order.
 inline void run(unsigned blocks, unsigned threads, unsigned seed, const std::function<void()>& body) {
   Block made;
   block = &made;
   made.body = body;
   made.threads.resize(threads);
   made.exchanged.resize(threads);
-  std::vector<u32> order(threads);
-  for (u32 i = 0; i < threads; ++i) order[i] = i;
+  std::vector<u32> groups(threads / kGroup);
+  for (u32 i = 0; i < groups.size(); ++i) groups[i] = i * kGroup;
   std::mt19937 random(seed);
   for (made.number = 0; made.number < blocks; ++made.number) {
-    for (Thread& thread : made.threads) {
-      if (!thread.stack) thread.stack = std::make_unique<char[]>(kStackBytes);
-      getcontext(&thread.context);
-      thread.context.uc_stack.ss_sp = thread.stack.get();
-      thread.context.uc_stack.ss_size = kStackBytes;
-      thread.context.uc_link = &made.scheduler;
-      thread.done = false;
-      makecontext(&thread.context, enter, 0);
-    }
-    for (bool left = true; left;) {
-      left = false;
-      for (u32 i = threads - 1; seed != 0 && i > 0; --i) std::swap(order[i], order[random() % (i + 1)]);
-      for (const u32 next : order) {
-        if (made.threads[next].done) continue;
-        made.running = next;
-        swapcontext(&made.scheduler, &made.threads[next].context);
-        left = true;
-      }
+    start_threads();
+    do {
+      if (seed != 0) std::shuffle(groups.begin(), groups.end(), random);
+      for (const u32 group : groups) run_group(group);
+    } while (release(0, threads, State::kAtBarrier));
+    // Threads that do not meet where the others do would hang a GPU.
+    for (const Thread& thread : made.threads) {
+      if (thread.state != State::kDone) std::abort();
     }
   }
   block = nullptr;
@@ -97,14 +124,14 @@ inline void run(unsigned blocks, unsigned threads, unsigned seed, const std::fun
 
 GPU_DEVICE u32 gpu_thread() { return gpu_host::block->running; }
 GPU_DEVICE u32 gpu_block() { return gpu_host::block->number; }
-GPU_DEVICE void gpu_barrier() { gpu_host::meet(); }
+GPU_DEVICE void gpu_barrier() { gpu_host::wait(gpu_host::State::kAtBarrier); }
 
 GPU_DEVICE float gpu_shuffle_xor(float value, u32 mask) {
   const u32 self = gpu_thread();
   gpu_host::block->exchanged[self] = value;
-  gpu_host::meet();
+  gpu_host::wait(gpu_host::State::kAtShuffle);
   const float from = gpu_host::block->exchanged[self ^ mask];
-  gpu_host::meet();
+  gpu_host::wait(gpu_host::State::kAtShuffle);
   return from;
 }
 

@@ -22,6 +22,18 @@ STAND_INS = {
     "rms_norm_host.so": ("-x", "c++", str(SRC / "rms_norm.hip")),
 }
 """What the tests compile besides the kernels: file -> words of its command."""
+BARRIERS = 2
+"""Of a sum, in gpu.h; a library without each of them is what checks for races have to see."""
+
+SECOND_HEAD = "knl_name,co_name,tn,tileM,tileN,pf,bPreshuffle,splitK,subK,bias"
+SECOND = {
+    "bf16gemm_fp32bf16_tn_64x64_bshuffle_splitk": ("64,64,0,1,0,64,1", 352),
+    "bf16gemm_fp32bf16_tn_32x64_pf3_splitk": ("32,64,3,0,0,64,1", 336),
+    "bf16gemm_fp32bf16_tn_64x64_splitk_clean": ("64,64,0,0,1,64,1", 352),
+    "bf16gemm_bf16_tn_256x256": ("256,256,0,0,0,64,0", 304),
+}
+"""Rows of the tables of later AITER sources: kernel -> fields, bytes of arguments. The objects that stand in for them
+have those names and sizes, and do nothing."""
 
 
 class Silent:
@@ -52,9 +64,39 @@ def build(cache: Path, folder: Path) -> Path:
     (folder / "fake").mkdir()
     for name, words in STAND_INS.items():
         compile_host(toolchain, runner, words, folder / "fake" / name)
+    for barrier in range(BARRIERS):
+        source = _without_barrier(barrier, folder / "racing" / str(barrier))
+        compile_host(toolchain, runner, ("-x", "c++", str(source)), folder / "fake" / f"racing-{barrier}.so")
+    _second_generation(toolchain, runner, folder / "second" / "gfx942" / "gemm_bf16")
     (table,) = {native.file.parents[2] for native in built.natives if native.path.endswith("bf16gemm_outf32.csv")
                 and native.target == "gfx942"}  # fmt: skip
     return table
+
+
+def _second_generation(toolchain: Toolchain, runner: HostRunner, folder: Path) -> None:
+    """The folder of a module made from SECOND."""
+    folder.mkdir(parents=True)
+    lines = [SECOND_HEAD]
+    for name, (fields, size) in SECOND.items():
+        source = folder.parent / f"{name}.hip"
+        source.write_text(
+            f"struct Args {{ unsigned word[{size // 4}]; }};\n"
+            f'extern "C" __attribute__((global)) void {name}(Args args) {{ if (args.word[0]) __builtin_trap(); }}\n',
+            encoding="utf-8",
+        )
+        compile_device(toolchain, runner, source, "gfx942", folder / f"{name}.co")
+        lines.append(f"{name},{name}.co,1,{fields}")
+    (folder / "bf16gemm_fp32bf16.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _without_barrier(number: int, folder: Path) -> Path:
+    """A copy of the kernels that lacks one barrier."""
+    shutil.copytree(SRC, folder)
+    parts = (folder / "gpu.h").read_text(encoding="utf-8").split("  gpu_barrier();")
+    assert len(parts) == BARRIERS + 1
+    parts[number] += parts.pop(number + 1)
+    (folder / "gpu.h").write_text("  gpu_barrier();".join(parts), encoding="utf-8")
+    return folder / "rms_norm.hip"
 
 
 def compile_host(toolchain: Toolchain, runner: HostRunner, words: tuple[str, ...], out: Path) -> None:

@@ -23,8 +23,8 @@ CSV = {
 
 
 @cache
-def metadata(path: Path) -> Mapping[str, Any]:
-    """The one kernel of a code object, as its AMDGPU metadata describes it."""
+def kernels(path: Path) -> Mapping[str, Mapping[str, Any]]:
+    """The kernels of a code object by name, as its AMDGPU metadata describes them."""
     with path.open("rb") as file:
         for segment in ELFFile(file).iter_segments("PT_NOTE"):
             assert isinstance(segment, NoteSegment)
@@ -32,9 +32,15 @@ def metadata(path: Path) -> Mapping[str, Any]:
                 if note["n_name"] == "AMDGPU":
                     start, size = note["n_offset"] + 12 + 8, note["n_descsz"]
                     file.seek(start)
-                    (kernel,) = msgpack.unpackb(file.read(size), strict_map_key=False)["amdhsa.kernels"]
-                    return dict(kernel)
+                    found = msgpack.unpackb(file.read(size), strict_map_key=False)["amdhsa.kernels"]
+                    return {kernel[".name"]: kernel for kernel in found}
     raise AssertionError(f"{path} has no metadata")
+
+
+def metadata(path: Path) -> Mapping[str, Any]:
+    """The one kernel of a code object."""
+    (kernel,) = kernels(path).values()
+    return kernel
 
 
 @cache
