@@ -95,11 +95,11 @@ class Case:
 def plan(n: int, dtype: Dtype, *, aligned: bool, held: int) -> tuple[str, int]:
     """Form and threads that the handler has to choose."""
     if not aligned or n % dtype.wide:
-        return "narrow", min(1024, max(64, _power(n)))
+        return "narrow", min(512, max(64, _power(n)))
     packs = n // dtype.wide
     if packs <= 256 * held:
         return "held", min(256, max(64, _power(packs)))
-    threads = min(1024, _power(packs))
+    threads = min(512, _power(packs))
     return ("held" if packs <= threads * held else "wide"), threads
 
 
@@ -114,8 +114,8 @@ def cases(sizes: Sequence[int], *, held: int, rows: int = 3) -> Iterator[Case]:
             form, threads = plan(n, dtype, aligned=True, held=held)
             yield Case(dtype, rows, n, form, threads, blocks=2)
             if n % dtype.wide == 0:
-                yield Case(dtype, rows, n, "wide", 64 if n < 4096 else 1024, blocks=rows)
-                yield Case(dtype, rows, n, "narrow", 64 if n < 4096 else 1024, blocks=rows + 1, shift=dtype.size)
+                yield Case(dtype, rows, n, "wide", 64 if n < 4096 else 512, blocks=rows)
+                yield Case(dtype, rows, n, "narrow", 64 if n < 4096 else 512, blocks=rows + 1, shift=dtype.size)
 
 
 def numbers(seed: str, count: int, dtype: Dtype, scale: float = 1.0) -> list[float]:

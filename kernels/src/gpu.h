@@ -9,7 +9,7 @@
 
 #define GPU_DEVICE static inline __attribute__((device, always_inline))
 #define GPU_KERNEL(name, Args) \
-  extern "C" __attribute__((global, visibility("default"), amdgpu_flat_work_group_size(64, 1024))) void name(Args args)
+  extern "C" __attribute__((global, visibility("default"), amdgpu_flat_work_group_size(64, 512))) void name(Args args)
 #define GPU_DEVICE_MEMBER static __attribute__((device, always_inline))
 #define GPU_SHARED __attribute__((shared))
 
@@ -43,7 +43,7 @@ GPU_DEVICE Half to_half(float value) { return static_cast<Half>(value); }
 #include <cuda_fp16.h>
 
 #define GPU_DEVICE static __device__ __forceinline__
-#define GPU_KERNEL(name, Args) extern "C" __global__ void __launch_bounds__(1024) name(Args args)
+#define GPU_KERNEL(name, Args) extern "C" __global__ void __launch_bounds__(512) name(Args args)
 #define GPU_DEVICE_MEMBER static __device__ __forceinline__
 #define GPU_SHARED __shared__
 
@@ -120,9 +120,9 @@ GPU_DEVICE void store(void* to, u64 index, const Pack<Number, kCount>& pack) {
   *reinterpret_cast<Pack<Number, kCount>*>(static_cast<Number*>(to) + index) = pack;
 }
 
-// The sum over all threads of a block, the same in each; `threads` is a multiple of 32, at most 1024.
+// The sum over all threads of a block, the same in each; `threads` is a multiple of 32, at most 512.
 GPU_DEVICE float block_sum(float value, u32 threads) {
-  GPU_SHARED float sums[32];
+  GPU_SHARED float sums[16];
   for (u32 mask = 16; mask > 0; mask /= 2) value += gpu_shuffle_xor(value, mask);
   if (gpu_thread() % 32 == 0) sums[gpu_thread() / 32] = value;
   gpu_barrier();

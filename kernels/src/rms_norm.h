@@ -56,7 +56,7 @@ struct RmsNormPlan {
 constexpr RmsNormPlan plan_rms_norm(unsigned long n, unsigned wide, bool aligned, unsigned held) {
   const bool narrow = !aligned || n % wide != 0;
   const unsigned long packs = narrow ? n : n / wide;
-  const unsigned most = !narrow && packs <= 256 * held ? 256 : 1024;
+  const unsigned most = !narrow && packs <= 256 * held ? 256 : 512;
   unsigned threads = 64;
   while (threads < most && threads < packs) threads *= 2;
   if (narrow) return {RmsNormForm::kNarrow, threads};

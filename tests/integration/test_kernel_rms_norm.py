@@ -32,9 +32,9 @@ from tests.rms_norm_cases import (
 
 SIZES = (1, 2, 7, 64, 1000, 4096)
 LONG = [
-    Case(F32, 1, 65536, "wide", 1024, 1),
-    Case(F16, 1, 65537, "narrow", 1024, 1),
-    Case(BF16, 2, 69632, "wide", 1024, 1),
+    Case(F32, 1, 65536, "wide", 512, 1),
+    Case(F16, 1, 65537, "narrow", 512, 1),
+    Case(BF16, 2, 69632, "wide", 512, 1),
 ]
 PORTABLE = {"gfx1100": "gfx1100", "gfx1103": "gfx11-generic", "gfx90a": "gfx90a", "gfx942": "gfx942"}
 """Processor -> the folder that serves it."""
@@ -153,7 +153,7 @@ def test_code_objects_have_every_kernel_and_no_spills(kernel_tree: KernelTree, t
     assert set(found) == set(unit.kernels)
     for name, kernel in found.items():
         assert (kernel[".private_segment_fixed_size"], kernel[".vgpr_spill_count"]) == (0, 0), name
-        assert kernel[".max_flat_workgroup_size"] == 1024
+        assert kernel[".max_flat_workgroup_size"] == 512
         # One structure, and nothing hidden that a runtime would have to fill in.
         assert [(arg[".offset"], arg[".value_kind"]) for arg in kernel[".args"]] == [(0, "by_value")]
 
