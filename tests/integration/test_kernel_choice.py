@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.kernels_fake import golden
 from tests.kernels_fake.calls import LAUNCH, LOAD, CallError, FakeMachine, Library
-from tests.kernels_fake.gemm_calls import BF16_GPUS, bf16_call, fp4_call, launched
+from tests.kernels_fake.gemm_calls import BF16_GPUS, bf16_call, fp4_call, i8_call, launched
 from tests.kernels_fake.trees import Gpu, KernelTree, find_device
 
 
@@ -84,6 +84,37 @@ def test_every_fp4_kernel_that_is_chosen_fits(
     assert (launch.grid[1] - 1) * row.tile_m < m <= launch.grid[1] * row.tile_m
     assert launch.grid[2] == max(1, splitk)
     assert k % (256 * launch.grid[2]) == 0
+
+
+@settings(max_examples=150)
+@given(
+    m=st.integers(1, 5000),
+    n=st.integers(1, 200).map(lambda tiles: tiles * 64),
+    k=st.integers(1, 200).map(lambda steps: steps * 64),
+    splitk=st.integers(0, 20),
+)
+def test_every_i8_kernel_that_is_chosen_fits(
+    kernel_tree: KernelTree, fake_machine: FakeMachine, m: int, n: int, k: int, splitk: int
+) -> None:
+    args, results = i8_call(m, n, k)
+    call = {"splitk": splitk, "kernel": ""}
+    table = golden.rows(kernel_tree.source, "gfx942", "gemm_i8")
+    options = golden.i8_options(table, n, k, splitk)
+    library = kernel_tree.library("gemm_i8")
+    try:
+        fake_machine.call(library, "JaxAiterGemmI8", args, results, call, device=find_device("gfx942", 304))
+    except CallError:
+        assert not options
+        return
+    launch, _ = launched(fake_machine)
+    row, split = golden.best(options, m, n, 304)
+    assert launch.kernel == row.kernel
+    assert launch.grid[0] == n // row.tile_n * split
+    assert (launch.grid[1] - 1) * row.tile_m < m <= launch.grid[1] * row.tile_m
+    # Every part of K is a multiple of 128, and none is empty.
+    part = golden.ceil(golden.ceil(k, split), 128) * 128
+    assert k % 128 == 0
+    assert (split - 1) * part < k <= split * part
 
 
 def test_eight_threads_on_two_devices_load_each_object_once(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:

@@ -7,6 +7,8 @@ import math
 import struct
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kernels.modules import load_catalog
 from tests.kernels_fake import golden
@@ -144,6 +146,33 @@ def test_handlers(kernel_tree: KernelTree, fake_machine: FakeMachine, gpu: Gpu, 
         backward = plan(n, dtype, aligned=aligned, held=BWD_HELD)
         addresses = [tensor.address for tensor in (dy, x, gamma, rstd, dx, partial)]
         expect(back, "rms_norm_bwd", backward, 5, struct.pack("<8QII", *addresses, rows, n, backward[1], 5))
+
+
+@settings(max_examples=200)
+@given(
+    n=st.integers(1, 400_000),
+    rows=st.integers(1, 1 << 33),
+    dtype=st.sampled_from(DTYPES),
+    shift=st.sampled_from([0, 4]),
+)
+def test_whatever_the_row_its_kernel_reaches_all_of_it(
+    kernel_tree: KernelTree, fake_machine: FakeMachine, n: int, rows: int, dtype: Dtype, shift: int
+) -> None:
+    t, shape = dtype.name, (rows, n)
+    made = tensors((t, shape), (t, (n,)), (t, shape), ("f32", (rows,)))
+    x, gamma, y, rstd = shifted(made, aligned=shift == 0)
+    fake_machine.records()
+    fake_machine.call(kernel_tree.library("rms_norm"), "JaxAiterRmsNorm", [x, gamma], [y, rstd], {"epsilon": 0.0})
+    (launch,) = (record for record in fake_machine.records() if record.what == LAUNCH)
+    form, threads = launch.kernel.rpartition("_")[2], launch.block[0]
+    assert threads in (64, 128, 256, 512)
+    assert launch.grid[0] * threads < 1 << 32
+    assert launch.grid[0] == min(rows, 1 << 20)
+    if form != "narrow":
+        assert n % dtype.wide == 0
+        assert shift == 0
+    if form == "held":
+        assert threads * HELD * dtype.wide >= n
 
 
 @pytest.mark.parametrize("target", [target for target in TARGETS if target in PORTABLE.values()])

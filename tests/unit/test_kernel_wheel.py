@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,28 @@ def promised_target_without_code(made: MadeWheel) -> None:
     tell_modules(made, body["modules"])
 
 
+def with_table(made: MadeWheel, gfx: str, code: str) -> dict[str, Any]:
+    """A table of kernels beside a code object, listed; the modules of the manifest."""
+    table = code.replace("a.co", "kernels.csv")
+    made.files[table] = b"knl_name,co_name\n"
+    modules: dict[str, Any] = manifest(made.files)["modules"]
+    digest = hashlib.sha256(made.files[table]).hexdigest()
+    modules["gemm"]["objects"][gfx][table.removeprefix("jax_aiter/_kernels/hsa/")] = digest
+    return modules
+
+
+def promised_target_with_a_table_alone(made: MadeWheel) -> None:
+    modules = with_table(made, "gfx950", OTHER)
+    del modules["gemm"]["objects"]["gfx950"][OTHER.removeprefix("jax_aiter/_kernels/hsa/")]
+    del made.files[OTHER]
+    tell_modules(made, modules)
+
+
+def table_that_was_changed(made: MadeWheel) -> None:
+    tell(made, modules=with_table(made, "gfx942", OBJECT))
+    made.files[OBJECT.replace("a.co", "kernels.csv")] += b"more\n"
+
+
 def tell_modules(made: MadeWheel, modules: dict[str, Any]) -> None:
     made.files.setdefault(OTHER, b"")
     tell(made, modules=modules)
@@ -110,6 +133,9 @@ def object_listed_for_another_module(made: MadeWheel) -> None:
         (missing_object, ["kernels-missing"]),
         (object_that_nobody_listed, ["kernels-manifest-untrue"]),
         (promised_target_without_code, ["target-missing"]),
+        (promised_target_with_a_table_alone, ["target-missing"]),
+        (table_that_was_changed, ["kernels-manifest-untrue"]),
+        (lambda made: tell(made, modules=with_table(made, "gfx942", OBJECT)), []),
         (handler_missing, ["handler-missing"]),
         (object_listed_for_another_module, ["kernels-manifest-untrue"]),
     ],
