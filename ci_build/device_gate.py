@@ -67,6 +67,7 @@ def tell(words: options.DeviceOptions, runner: Runner, signer: Signer | None, bu
         cpus=words.cpus,
         python=words.python,
         rocm=words.rocm.absolute() if words.rocm else None,
+        also=words.also.absolute() if words.also else None,
         image=words.image,
         folder=words.work.absolute() if words.work else None,
         retries=words.retries,
@@ -83,6 +84,7 @@ def _refuse(words: options.DeviceOptions, platform: Platform) -> None:
     strange = {
         "--family": bool(words.family) and not rocm,
         "--rocm": words.rocm is not None and not rocm,
+        "--also": words.also is not None and platform is not Platform.CUDA,
         "--workers-per-device": bool(words.workers_per_device) and platform is Platform.CPU,
         "--workers": bool(words.workers) and platform is not Platform.CPU,
     }

@@ -563,6 +563,7 @@ class DeviceOptions:
     cpus: int | None
     python: str
     rocm: Path | None
+    also: Path | None
     image: str
     work: Path | None
     retries: int
@@ -574,6 +575,8 @@ _DEVICE_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--family",), {"metavar": "NAME", "default": "", "help": "What GPUs the runner has, such as gfx94X-dcgpu."}),
     (("--jax-tests",), {"metavar": "PATH|URL@commit", "default": "", "help": "JAX's suite; else the smoke suite."}),
     (("--size",), {"type": click.Choice(SIZES), "help": "How much of JAX's suite; large if not given."}),
+    (("--also",), {"metavar": "FILE", "type": click.Path(path_type=Path, exists=True, dir_okay=False),
+      "help": "Hash-locked requirements to install beside the set: NVIDIA's plugin."}),
     (("--python",), {"metavar": "X.Y", "default": "", "help": "Python of the set to test with; else its first here."}),
 )  # fmt: skip
 _RUN_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
@@ -610,6 +613,14 @@ def device_run_options(function: _F) -> _F:
 def device_words(given: Mapping[str, Any]) -> DeviceOptions:
     """What a command was given, with what nobody said."""
     nobody: dict[str, Any] = {"test_list": None, "tests": (), "shard": "", "workers_per_device": "", "cpus": None}
-    nobody |= {"workers": 0, "rocm": None, "image": "", "work": None, "retries": 40, "test_timeout": 900.0}
+    nobody |= {
+        "workers": 0,
+        "rocm": None,
+        "also": None,
+        "image": "",
+        "work": None,
+        "retries": 40,
+        "test_timeout": 900.0,
+    }
     words = {**nobody, **{name: value for name, value in given.items() if value is not None}}
     return DeviceOptions(**{"size": "", **words})

@@ -364,6 +364,7 @@ def test_plans_are_json(only: set[str] | None, broken: set[str]) -> None:
         ({"platform": "cpu", "workers_per_device": "2"}, "no use for --workers-per-device"),
         ({"platform": "cuda", "workers": 2}, "no use for --workers"),
         ({"platform": "cpu", "rocm": Path("/opt")}, "no use for --rocm"),
+        ({"platform": "cpu", "also": Path("x")}, "no use for --also"),
         ({"platform": "cpu", "size": "small"}, "--size is about JAX"),
         ({"platform": "cpu", "jax_tests": "x", "size": "small", "tests": ("a",)}, "--size contradicts"),
         ({"platform": "cpu", "shard": "1/2", "tests": ("a",)}, "--shard contradicts"),

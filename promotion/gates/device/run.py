@@ -101,7 +101,7 @@ class _Run:
             choose=self._choose(tests),
             limits=told.limits,
             retries=told.retries,
-            identity=json.dumps([room.staged.digest, suite.commit, told.settings, str(told.shard), site.version]),
+            identity=json.dumps([room.staged.digest, told.settings, str(told.shard), told.listed, site.version]),
         )
         folder = told.folder or room.work / "run"
         room.progress.step(f"{suite.commit[:20]} with {len(run[0].leases)} workers")
@@ -118,13 +118,18 @@ class _Run:
     def _site(self) -> Site:
         """The set's wheels by hash, and what runs tests, in an environment of this run alone."""
         room = self.room
-        versions = (self.told.python,) if self.told.python else room.wheel_set.python_versions
+        own = room.wheel_set.python_versions
+        if self.told.python and self.told.python not in own:
+            raise GateError(f"The set is not for Python {self.told.python}.", hint=f"It is for {', '.join(own)}.")
+        versions = (self.told.python,) if self.told.python else own
         found = find_pythons(versions, room.runner, find_uv_bin())
         site = make_site(room, next((version for version in versions if version in found), versions[0]))
         try:
             config = room.runner.run(PIP_CONFIG.argv, env=PIP_CONFIG.env).stdout
-            command = Uv(find_uv_bin(), uv_options(parse_config(config))).install_rest(site.python, LOCK, locked=True)
-            room.runner.run(command.argv, env=command.env, timeout=_INSTALL_SECONDS)
+            uv = Uv(find_uv_bin(), uv_options(parse_config(config)))
+            for lock in filter(None, (LOCK, self.told.also)):
+                command = uv.install_rest(site.python, lock, locked=True)
+                room.runner.run(command.argv, env=command.env, timeout=_INSTALL_SECONDS)
         except ProcessError as problem:
             text = f"What runs the tests cannot be installed: {problem.message}"
             raise GateError(text, hint="See whether the package index is there; run the gate again.") from problem

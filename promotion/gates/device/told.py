@@ -43,6 +43,7 @@ class Told:
         cpus: cores that may be used; None: all that are allotted.
         python: version to test with; empty takes the first of the set that is on this machine.
         rocm: root of the ROCm to load; None takes the one that the loader finds.
+        also: hash-locked requirements to install beside the set, such as those of NVIDIA's plugin.
         image: name and digest of the container's image, for evidence.
         folder: keeps the run, so that one which was killed is gone on with; None keeps nothing.
         known: what the ledgers say of tests.
@@ -67,6 +68,7 @@ class Told:
     cpus: int | None = None
     python: str = ""
     rocm: Path | None = None
+    also: Path | None = None
     image: str = ""
     folder: Path | None = None
     known: KnownTests = field(default_factory=KnownTests)
@@ -109,6 +111,7 @@ class Told:
             "suite": self.suite,
             "size": self.size,
             "tools": sha256_of(LOCK)[:16],
+            "also": sha256_of(self.also) if self.also else "",
             "skips": json.dumps(sorted((skip.pattern, skip.entry) for skip in self.skips)),
         }
 
@@ -122,6 +125,7 @@ def reproduce(told: Told, staged: str, test: str) -> str:
         "--jax-tests": source,
         "--bucket": told.bucket,
         "--python": told.python,
+        "--also": str(told.also or ""),
         "--test": test,
     }
     words = [f"{name}={value}" for name, value in options.items() if value]
