@@ -105,20 +105,13 @@ _LLVM = (
     click.option("--llvm-version", metavar="N", type=int, help="Major of that clang; 18 if nobody says."),
 )
 ROCM = (
-    "rocm_version",
-    "therock_path",
-    "therock",
-    "family",
-    "therock_listing",
-    "therock_sha256",
-    "rocm_lock",
-    "locked",
+    *("rocm_version", "therock_path", "therock", "family", "therock_listing", "therock_sha256"),
+    *("therock_index_url", "therock_version", "rocm_build_job", "rocm_build_num", "rocm_build_url"),
+    *("rocm_lock", "locked"),
 )
+"""Options that say which ROCm goes into an image."""
 _INDEX = "https://rocm.nightlies.amd.com/v2/gfx950-dcgpu/"
-_THEROCK = (
-    click.option("--therock-index-url", metavar="URL", default=_INDEX, show_default=True, help="pip index with ROCm."),
-    click.option("--therock-version", metavar="X.Y.Z", default="", help="ROCm's version; else the newest."),
-)
+"""Where `build_*_therock_dockers` take ROCm from, where nobody says it."""
 
 
 def with_options(*decorators: Callable[[Any], Any]) -> Callable[[_F], _F]:
@@ -159,13 +152,16 @@ def rocm_tree(
     from ci_build.errors import RequestError
     from ci_build.images.runtime import tree_file
     from ci_build.rocm.asked import check_name
+    from ci_build.source_options import rocm_build_url
 
     settings = state.settings(after)
+    if url := rocm_build_url(settings):
+        settings.suggest("therock_path", url, origin="--rocm-build-url")
     found = therock.find_source(settings, reporter, "build")
     if found is None:
         raise RequestError(
             "Nobody says which ROCm goes into the image.",
-            hint="Give --therock-path, or --therock and --family; build_base_therock_dockers takes one of a pip index.",
+            hint="Give --therock-path, --therock-index-url, --rocm-build-job, or --therock and --family.",
         )
     wish = str(settings.get("rocm_version").value or "")
     found = replace(found, version=wish or found.version, full=True)
@@ -201,7 +197,7 @@ def build_base_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN401 -
 
 
 @click.command("build_base_therock_dockers")
-@with_options(FILTER, *_LLVM, *_THEROCK, image_options("python_versions"))
+@with_options(FILTER, *_LLVM, image_options("python_versions", "therock_index_url", "therock_version"))
 @click.pass_obj
 def build_base_therock_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN401 - values of options
     """Make images with Pythons and the ROCm of a pip index: jax-base-<Ubuntu>.therock-<version>."""
@@ -211,11 +207,11 @@ def build_base_therock_dockers(state: State, /, **after: Any) -> None:  # noqa: 
     llvm = _llvm(after)
     chosen = runtime.releases(maker.request, "base-therock", after["filters"] or "therock")
     below = [runtime.base(maker, release, pythons, llvm) for release in chosen]
-    _on_index(maker, reporter, after, below, "/usr/local/bin/python3")
+    _on_index(state, maker, reporter, after, below, "/usr/local/bin/python3")
 
 
 @click.command("build_manylinux_therock_dockers")
-@with_options(*_THEROCK, image_options())
+@with_options(image_options("therock_index_url", "therock_version"))
 @click.pass_obj
 def build_manylinux_therock_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN401 - values of options
     """Make the image that wheels are compiled in with the ROCm of a pip index: jax-manylinux_2_28-therock-<version>."""
@@ -225,16 +221,20 @@ def build_manylinux_therock_dockers(state: State, /, **after: Any) -> None:  # n
     request, host, reporter = asked(state, after, after["pins"], no_cache=after["no_cache"])
     maker = Maker(request=request, host=host, progress=reporter)
     below = builder_recipe(request, host, reporter)
-    _on_index(maker, reporter, after, [below], "/opt/python/cp313-cp313/bin/python3")
+    _on_index(state, maker, reporter, after, [below], "/opt/python/cp313-cp313/bin/python3")
 
 
-def _on_index(maker: Maker, reporter: Reporter, after: dict[str, Any], below: Sequence[Recipe], python: str) -> None:
+def _on_index(
+    state: State, maker: Maker, reporter: Reporter, after: dict[str, Any], below: Sequence[Recipe], python: str
+) -> None:
     """Put ROCm's packages of an index on images."""
     from ci_build.images import runtime
     from ci_build.images.contents import rocm_packages
     from ci_build.images.local import sanitised
 
-    index, version = after["therock_index_url"], after["therock_version"]
+    settings = state.settings(after)
+    index = str(settings.get("therock_index_url").value or _INDEX)
+    version = str(settings.get("therock_version").value or "")
     word = sanitised(version or "latest").lower()
     names = [f"{recipe.name}{runtime.joint(recipe.name)}therock-{word}" for recipe in below]
     if plan_only(after, names, reporter):

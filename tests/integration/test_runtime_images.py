@@ -231,3 +231,9 @@ def test_a_name_that_no_engine_takes_and_options_of_others_are_refused(place: Pl
     assert "images.toml has no download python-3.11" in refused.stderr
     refused = place.ci_build("build_base_dockers", base, "--python-versions=3.13", "--filter=ubu24", code=2)
     assert "Nobody says which ROCm goes into the image" in refused.stderr
+    words = ("build_base_dockers", base, "--python-versions=3.13", "--filter=ubu24")
+    refused = place.ci_build(*words, "--rocm-build-job=nightly", code=2)
+    assert "nobody said where that job keeps its tarballs" in refused.stderr
+    job = ("--rocm-build-job=nightly", f"--rocm-build-url={place.server.url}/{{job}}/{NAME}", "--dry-run")
+    planned = place.ci_build(*words, *job)
+    assert f"would make jax-base-ubu24.rocm{VERSION.replace('.', '')}" in planned.stderr
