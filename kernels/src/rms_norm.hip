@@ -105,6 +105,18 @@ GPU_DEVICE Pack<Number, kCount> dx_of(const Pack<Number, kCount>& dy, const Pack
   return dx;
 }
 
+// to += terms, 16 bytes at a time; the first time, to = terms.
+template <u32 kCount>
+GPU_DEVICE void add_to(float* to, const float (&terms)[kCount], bool first) {
+  constexpr u32 kPart = kCount < 4 ? kCount : 4;
+  for (u32 part = 0; part < kCount; part += kPart) {
+    Pack<float, kPart> sum{};
+    if (!first) sum = load<float, kPart>(to, part);
+    for (u32 i = 0; i < kPart; ++i) sum.at[i] += terms[part + i];
+    store(to, part, sum);
+  }
+}
+
 // Each thread owns some columns, in all rows of its block, so that nobody else touches its part of dgamma.
 template <typename Number, u32 kCount>
 GPU_DEVICE void rms_norm_bwd_loop(const RmsNormBwdArgs& args) {
@@ -125,10 +137,9 @@ GPU_DEVICE void rms_norm_bwd_loop(const RmsNormBwdArgs& args) {
     for (u64 column = first; column < args.n; column += step) {
       const Pack<Number, kCount> dy = load<Number, kCount>(args.dy, row_at + column);
       const Pack<Number, kCount> x = load<Number, kCount>(args.x, row_at + column);
-      for (u32 i = 0; i < kCount; ++i) {
-        const float before = row == gpu_block() ? 0 : dgamma[column + i];
-        dgamma[column + i] = before + to_float(dy.at[i]) * (to_float(x.at[i]) * rstd);
-      }
+      float terms[kCount];
+      for (u32 i = 0; i < kCount; ++i) terms[i] = to_float(dy.at[i]) * (to_float(x.at[i]) * rstd);
+      add_to(dgamma + column, terms, row == gpu_block());
       store(args.dx, row_at + column, dx_of(dy, x, load<Number, kCount>(args.gamma, column), rstd, mean_dot));
     }
   }
@@ -169,8 +180,7 @@ GPU_DEVICE void rms_norm_bwd_held(const RmsNormBwdArgs& args) {
 #pragma unroll
   for (u32 k = 0; k < kRmsNormBwdHeld; ++k) {
     if (first + k * step >= args.n) continue;
-    float* const to = args.dgamma_partial + gpu_block() * args.n + first + k * step;
-    for (u32 i = 0; i < kCount; ++i) to[i] = dgamma[k][i];
+    add_to(args.dgamma_partial + gpu_block() * args.n + first + k * step, dgamma[k], true);
   }
 }
 
