@@ -44,12 +44,7 @@ def make_plan(
     """
     from ci_build import plan, targets, therock
 
-    from_source = settings.get("payload", *tables).value == Payload.SOURCE
-    if from_source:
-        sourcing.suggest(settings)
-    asked = therock.find_source(settings, reporter, *tables)
-    if asked is not None and from_source:
-        therock.suggest(settings, asked)
+    asked = _asked(settings, reporter, *tables)
     request, warnings = options.build_request(settings, *tables)
     for text in warnings:
         reporter.warning(text)
@@ -77,6 +72,19 @@ def make_plan(
         own_commit=own_commit,
     )
     return sourcing.prepare(request, given)
+
+
+def _asked(settings: options.Settings, reporter: Reporter, *tables: str) -> Asked | None:
+    """Which ROCm was asked for; what a build from source can tell by itself is suggested on the way."""
+    from ci_build import therock
+
+    from_source = settings.get("payload", *tables).value == Payload.SOURCE
+    if from_source:
+        sourcing.suggest(settings)
+    asked = therock.find_source(settings, reporter, *tables)
+    if asked is not None and from_source:
+        therock.suggest(settings, asked)
+    return asked
 
 
 def _rocm(settings: options.Settings, asked: Asked, reporter: Reporter, *tables: str) -> Rocm | None:

@@ -99,7 +99,8 @@ class SourceRequest:
         jaxlib: build jaxlib too.
         epoch: SOURCE_DATE_EPOCH, seconds since 1970: when the commit that is built was made.
         own_commit: of this repository.
-        rocm: sha256 of the ROCm's lock, or empty in a plan that is only looked at.
+        rocm: sha256 of the ROCm's lock, and of names and sizes where it is a folder; empty in a plan that is only
+            looked at.
         builder: digest of the builder image, or what compiles on this machine; empty like `rocm`.
         one_target: the fast loop of a developer: one target, one Python, no jaxlib.
         clang: path of the host clang as the build sees it; empty takes the newest one that is there.

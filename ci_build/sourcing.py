@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -128,8 +129,22 @@ def _with_rocm(request: BuildRequest, rocm: Rocm) -> BuildRequest:
     from ci_build.rocm.lock import dump_lock
 
     assert request.source is not None
-    digest = hashlib.sha256(dump_lock(rocm.lock).encode()).hexdigest()
-    return replace(request, source=replace(request.source, rocm=digest))
+    digest = hashlib.sha256(dump_lock(rocm.lock).encode())
+    if not rocm.lock.sha256:
+        # A folder can be changed in place: what a lock says of it is little, and reading all of it would take minutes.
+        for line in listing(rocm.root):
+            digest.update(line.encode(errors="surrogateescape"))
+    return replace(request, source=replace(request.source, rocm=digest.hexdigest()))
+
+
+def listing(root: Path) -> Iterator[str]:
+    """A line for each file of a tree, with its size or where it leads; sorted."""
+    for top, folders, names in os.walk(root):
+        folders.sort()
+        for name in sorted({*names, *(name for name in folders if Path(top, name).is_symlink())}):
+            path = Path(top, name)
+            told = f"-> {path.readlink()}" if path.is_symlink() else str(path.stat().st_size)
+            yield f"{path.relative_to(root)} {told}\n"
 
 
 def _places(request: BuildRequest, given: Circumstances) -> Places:

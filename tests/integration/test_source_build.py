@@ -219,6 +219,26 @@ def test_an_interrupt_leaves_nothing(place: Place) -> None:
     assert not list((place.folder / "cache").rglob("*.new"))
 
 
+def test_the_place_of_a_build_can_be_looked_at(place: Place, dist: Path) -> None:
+    for command, words in (
+        (["cat", "/opt/rocm/.info/version"], "7.10.0"),
+        (["tail", "-n1", "/out/.history"], "build/build.py build --wheels="),
+        (["env"], "JAX_RELEASE=1"),
+    ):
+        argv = [*CI_BUILD, "shell", str(dist), *command]
+        done = subprocess.run(argv, env=place.engine.environment, capture_output=True, text=True, check=False)
+        assert (done.returncode, words in done.stdout) == (0, True), done.stderr
+
+
+def test_the_same_comes_out_once_more(place: Place, dist: Path) -> None:
+    argv = [*CI_BUILD, "reproduce", str(dist), f"--rocm-lock={dist.with_suffix('.lock')}"]
+    argv.append(f"--cache-dir={place.folder / 'cache'}")
+    done = subprocess.run(argv, env=place.engine.environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("same  ") == 3
+    assert not list((place.folder / "cache").glob("reproduce-*"))
+
+
 def wait_for(true: Any, process: subprocess.Popen[str]) -> None:
     for _ in range(_SECONDS * 10):
         if true():

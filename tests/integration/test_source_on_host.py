@@ -79,6 +79,8 @@ def test_a_set_says_what_it_is_made_of_and_is_not_built_twice(machine: Machine) 
     assert "nothing to do" in ok(machine.build())
     again = ok(machine.build("--no-strip"))
     assert "build jax-rocm7-pjrt" in again, "its version is another one"
+    (machine.folder / "rocm/include/hip/more.h").write_text("")
+    assert "build jax-rocm7-pjrt" in ok(machine.build()), "its ROCm is another one"
     (machine.folder / "jax/prebuilt/jaxlib/jaxlib/__init__.py").write_text("x = 1\n")
     assert "build jaxlib" in ok(machine.build())
 
