@@ -154,12 +154,13 @@ def test_what_a_killed_run_left_is_removed_by_the_next_one_and_nothing_else(
         *(spec.image, "sleep", "86403"),
     )
     try:
-        assert sweep(spec.engine, host) == ()
+        # Other workers kill their own.
+        assert left not in sweep(spec.engine, host)
         child.kill()
         child.wait()
         said: list[str] = []
         ContainerRunner(host, spec, say=said.append).run(["true"])
-        assert said == [f"removed container {left[:12]}, left by a run that was killed"]
+        assert f"removed container {left[:12]}, left by a run that was killed" in said
         assert containers(engine, "86402") == []
         assert containers(engine, "86403") == [foreign]
     finally:
