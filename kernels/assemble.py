@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import tempfile
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ci_build.errors import RequestError
 from ci_build.model import BuildRequest, GfxTarget, KernelRequest, Progress
-from ci_build.payload.published import LineRunner
-from ci_build.wheel.repair import Repaired, repair
+from ci_build.payload.published import LineRunner, file_sha256
+from ci_build.store import step_key, tool_versions
+from ci_build.wheel.repair_plan import RepairPlan
 from kernels import build, packing, recipe
+from kernels.modules import Catalog
 from kernels.rocmchain import with_rocm
+from kernels.store import Cost, KernelStore
 from kernels.toolchains import Toolchain, obtain_pypi
 
 FOLDER = "kernels"
@@ -100,11 +103,23 @@ def pack(
     capacity: build.Capacity | None = None,
 ) -> Packed:
     """Build what is missing, and pack the wheel into a folder."""
-    from ci_build.payload.published import file_sha256
-
     built = job.run(runner, progress, capacity or build.Capacity())
     path = packing.pack(built, version, job.catalog, folder)
     return Packed(path=path, sha256=file_sha256(path), built=built)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finished:
+    """A repaired wheel.
+
+    Attributes:
+        size: bytes.
+    """
+
+    path: Path
+    sha256: str
+    size: int
+    built: build.Built
 
 
 def make_wheel(
@@ -117,16 +132,52 @@ def make_wheel(
     progress: Progress,
     capacity: build.Capacity | None = None,
     place: Place = HERE,
-) -> tuple[Repaired, build.Built]:
-    """The wheel alone, without a set, repaired, in folder `out`.
+) -> Finished:
+    """The wheel alone, without a set, repaired, in folder `out`; one that was made before is taken as it is.
 
     Raises:
         RequestError: the request names no targets.
     """
-    out.mkdir(parents=True, exist_ok=True)
     job = prepare(request, request.targets or (), cache=cache, runner=runner, progress=progress, place=place)
-    with tempfile.TemporaryDirectory(prefix=".kernels-", dir=out) as name:
-        packed = pack(job, version, Path(name), runner=runner, progress=progress, capacity=capacity)
-        plan = recipe.repair_plan(request, version, job.catalog)
-        plan = recipe.with_members(plan, job.catalog, packed.built.natives)
-        return repair(packed.path, plan, out, progress=progress), packed.built
+    built = job.run(runner, progress, capacity or build.Capacity())
+    plan = recipe.with_members(recipe.repair_plan(request, version, job.catalog), job.catalog, built.natives)
+    key = _key(built, plan)
+    finished = KernelStore(cache / FOLDER / "wheels")
+    if finished.find(key) is None:
+        _repair(built, version, job.catalog, plan, finished, key, progress)
+    made = finished.find(key)
+    assert made is not None
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / made.path.name
+    if not path.is_file() or file_sha256(path) != made.sha256:
+        draft = out / f".{made.path.name}.new"
+        shutil.copyfile(made.path, draft)
+        draft.replace(path)
+    return Finished(path=path, sha256=made.sha256, size=path.stat().st_size, built=built)
+
+
+def _key(built: build.Built, plan: RepairPlan) -> str:
+    """Of everything that decides the bytes of the repaired wheel."""
+    natives = [(native.path, native.sha256) for native in built.natives]
+    return step_key(natives=natives, missing=built.missing, wanted=built.wanted, plan=plan, tools=tool_versions())
+
+
+def _repair(
+    built: build.Built,
+    version: str,
+    catalog: Catalog,
+    plan: RepairPlan,
+    finished: KernelStore,
+    key: str,
+    progress: Progress,
+) -> None:
+    """Pack and repair the wheel, and keep it under its key."""
+    from ci_build.wheel.repair import repair
+
+    with finished.scratch() as name:
+        packed, made = Path(name) / "packed", Path(name) / "made"
+        packed.mkdir()
+        made.mkdir()
+        done = repair(packing.pack(built, version, catalog, packed), plan, made, progress=progress)
+        cost = Cost(seconds=0.0, memory_mb=1)
+        finished.keep(key, made, done.path.name, label=done.path.name, cost=cost)

@@ -73,10 +73,11 @@ def build(state: State, /, *, jobs: str | None, memory: str | None, shard: str |
         reporter.line(f"{forecast.steps} steps made, {forecast.found} found in {job.store.root}")
         return
     with reporter.group(f"kernels: {version}"):
-        done, built = make_wheel(
+        done = make_wheel(
             request, version, out, cache=options.cache_dir(settings), runner=runner, progress=reporter, capacity=room,
             place=place,
         )  # fmt: skip
+    built = done.built
     for line in built.skipped:
         reporter.line(line)
     if built.missing:
