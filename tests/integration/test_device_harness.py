@@ -17,8 +17,9 @@ import pytest
 from ci_build.errors import BusyError, RequestError
 from ci_build.runner import HostRunner
 from promotion.gates.device.harness import Harness, Report, Work
+from promotion.gates.device.processes import marked
 from promotion.gates.device.results import Ending, Round, TestVerdict
-from promotion.gates.device.session import Limits, marked
+from promotion.gates.device.session import Limits
 from tests import bad_suite
 from tests.device_child import LIMITS, work
 

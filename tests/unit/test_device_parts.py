@@ -106,6 +106,14 @@ def test_a_flake_that_nobody_knew_fails() -> None:
     assert [finding.code for finding in news.findings] == ["test-first-flake"]
 
 
+def test_of_thousands_of_failures_the_first_are_told_one_by_one_and_all_are_counted() -> None:
+    many = tuple(result(f"t{n}", V.FAILED if n % 2 else V.ENVIRONMENT, "E   no") for n in range(2000))
+    told = checks(many)
+    assert len(told) == evidence.MOST_TOLD + 2
+    assert sum(check.times for check in told if check.failed) == 1000
+    assert sum(check.times for check in told if check.skipped) == 1000
+
+
 def test_a_failure_says_how_to_run_it_again() -> None:
     (bad,) = (check for check in checks() if check.name.endswith("bad"))
     assert bad.findings[0].message == "tests/a_test.py::bad failed: AssertionError: apples"
@@ -116,6 +124,7 @@ def test_a_failure_says_how_to_run_it_again() -> None:
     ("problems", "collected", "verdict", "said"),
     [
         ((), 0, V.PASSED, "no test was collected"),
+        ((), 1, V.SKIPPED, "no test was executed"),
         ((), 1, V.NOT_RUN, "1 tests were not run"),
         ((), 1, V.ENVIRONMENT, "1 tests failed because of the machine"),
         (("pass single: stood still",), 1, V.PASSED, "stood still"),
@@ -126,6 +135,10 @@ def test_what_is_not_whole_is_no_word_on_the_set(
 ) -> None:
     with pytest.raises(GateError, match=said):
         raise_unless_whole(problems, collected, [result("x", verdict)])
+
+
+def test_a_part_may_have_nothing_to_execute() -> None:
+    raise_unless_whole((), 1, [], shard=True)
 
 
 def test_failures_are_no_reason_to_say_that_not_all_was_run() -> None:

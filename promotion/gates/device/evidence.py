@@ -21,6 +21,9 @@ from promotion.layout import StagedSet
 RESULTS, JUNIT, LOGS = "results.json.gz", "junit.xml.gz", "logs.tar.gz"
 ENVIRONMENT = "environment"
 _MESSAGE_CHARACTERS = 4_000
+MOST_TOLD = 500
+"""So many tests are told of one by one; of a set that is broken through and through, nobody reads more."""
+_WORTH_A_WORD = (TestVerdict.FAILED, TestVerdict.CRASHED, TestVerdict.FLAKY, TestVerdict.ENVIRONMENT)
 _FIRST_CHARACTERS = 300
 _LOG_NAMES = ("output.log", "*.crash", "*.jsonl", "plan.json", "outcome.json")
 _LOG_BYTES = 8 << 20
@@ -57,31 +60,46 @@ def of_tests(
     A flake that is no news counts as a known failure; one that is has to be looked at, and fails.
     """
     yield from _of_many(results, target)
-    for result in results:
-        details = {
-            "seconds": result.seconds,
-            "attempts": result.attempts,
-            "worker": result.worker,
-            "device": result.device,
-            "error": result.message[-_MESSAGE_CHARACTERS:],
-        }
-        match result.verdict:
-            case TestVerdict.FAILED | TestVerdict.CRASHED:
-                text = f"{result.id} {result.verdict}: {headline(result.message)}"
-                found = (error(f"test-{result.verdict}", text, f"Run `{reproduce(result.id)}`."),)
-                yield Check(name=result.id, findings=found, target=target, details=details)
-            case TestVerdict.FLAKY:
-                why = f"flaky: {headline(result.message)}; it passed in a fresh process"
-                if reason := known_flake(result.id):
-                    yield Check(name=result.id, known=f"{why} ({reason})", target=target, details=details)
-                else:
-                    found = (error("test-first-flake", f"{result.id} {why}; nobody knew that it does", _WRITE_DOWN),)
-                    yield Check(name=result.id, findings=found, target=target, details=details)
-            case TestVerdict.ENVIRONMENT:
-                why = f"environment: {headline(result.message)}"
-                yield Check(name=result.id, skipped=why, target=target, details=details)
-            case _:
-                pass
+    worth = [result for result in results if result.verdict in _WORTH_A_WORD]
+    for result in worth[:MOST_TOLD]:
+        yield _of_one(result, target, reproduce, known_flake(result.id))
+    more = Counter((result.file, result.verdict, bool(known_flake(result.id))) for result in worth[MOST_TOLD:])
+    for (file, verdict, known), times in more.items():
+        text = f"{file}: {times} more {verdict}"
+        if verdict is TestVerdict.ENVIRONMENT:
+            yield Check(name=text, skipped=verdict.value, target=target, times=times)
+        elif known:
+            yield Check(name=text, known=verdict.value, target=target, times=times)
+        else:
+            found = (error(f"test-{verdict}", f"{text}.", "See the results beside the evidence."),)
+            yield Check(name=text, findings=found, target=target, times=times)
+
+
+def _of_one(result: TestResult, target: str, reproduce: Reproduce, known: str) -> Check:
+    """The check for a test that is worth a word.
+
+    Args:
+        known: why it is no news that it is flaky; empty when it is.
+    """
+    details = {
+        "seconds": result.seconds,
+        "attempts": result.attempts,
+        "worker": result.worker,
+        "device": result.device,
+        "error": result.message[-_MESSAGE_CHARACTERS:],
+    }
+    said = headline(result.message)
+    if result.verdict is TestVerdict.ENVIRONMENT:
+        return Check(name=result.id, skipped=f"environment: {said}", target=target, details=details)
+    if result.verdict is TestVerdict.FLAKY:
+        why = f"flaky: {said}; it passed in a fresh process"
+        if known:
+            return Check(name=result.id, known=f"{why} ({known})", target=target, details=details)
+        found = error("test-first-flake", f"{result.id} {why}; nobody knew that it does", _WRITE_DOWN)
+    else:
+        text = f"{result.id} {result.verdict}: {said}"
+        found = error(f"test-{result.verdict}", text, f"Run `{reproduce(result.id)}`.")
+    return Check(name=result.id, findings=(found,), target=target, details=details)
 
 
 def _of_many(results: Sequence[TestResult], target: str) -> Iterator[Check]:

@@ -19,8 +19,9 @@ from ci_build.errors import BusyError, RequestError
 from ci_build.runner import HostRunner
 from promotion.gates.device import passes
 from promotion.gates.device.passes import Pass, Skip, Suite, session_argv, session_env, session_plan
+from promotion.gates.device.processes import end_marked
 from promotion.gates.device.results import Attempt, Round, TestResult, file_of, judge, to_retry
-from promotion.gates.device.session import Limits, Outcome, Session, end_marked, write_plan
+from promotion.gates.device.session import Limits, Outcome, Session, write_plan
 from promotion.gates.device.state import Choose, PassState
 
 _PATIENCE = 3

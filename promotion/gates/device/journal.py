@@ -7,11 +7,13 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 CRASH_CHARACTERS = 8_000
+_MANY_TEXTS, _SHORT_CHARACTERS = 500, 1_000
+"""Where more than so many tests fail, each further one is kept shorter: they are likely to say the same."""
 _FATAL = re.compile(r"^Fatal Python error: (.+)$", re.MULTILINE)
 CONTROLLER, SOLO = "controller", "solo"
 
@@ -81,6 +83,7 @@ class SessionJournal:
         self.garbage = ""
         self.changed = time.monotonic()
         self._offsets: dict[Path, int] = {}
+        self._texts = 0
 
     def read(self) -> None:
         """Take in the lines that were completed since the last time."""
@@ -141,7 +144,11 @@ class SessionJournal:
                 worker.running, worker.started_at = str(event["id"]), float(event["at"])
             case "end":
                 worker.running = ""
-                self.ended.append(_ended(event, worker))
+                ended = _ended(event, worker)
+                self._texts += bool(ended.text)
+                if self._texts > _MANY_TEXTS:
+                    ended = replace(ended, text=ended.text[-_SHORT_CHARACTERS:])
+                self.ended.append(ended)
             case "internal":
                 worker.internal = str(event["text"])
             case "finish":

@@ -32,6 +32,8 @@ TEXT_CHARACTERS, SECTION_CHARACTERS = 48_000, 4_000
 _LOST = 71
 """Exit code of a worker that can write no journal, and of a test's forked child that came back."""
 _CLAIM_SECONDS = 30.0
+_MASKS = ("_VISIBLE_DEVICES", "_DEVICE_ORDINAL")
+"""What lends a device; what else a lease sets, such as numbers of threads, a test may set anew."""
 
 # What tests may replace, or mock, is taken before they can.
 _dumps, _open, _write, _close, _getpid, _exit = json.dumps, os.open, os.write, os.close, os.getpid, os._exit
@@ -95,7 +97,7 @@ class Gate:
         if self._cpus:
             os.sched_setaffinity(0, self._cpus)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        self._held = {key: _environ.get(key) for key in self.lease["env"]}
+        self._held = {key: _environ.get(key) for key in self.lease["env"] if key.endswith(_MASKS)}
         told = {"slot": self.lease["slot"], "device": self.lease["device"], "late": "jax" in sys.modules}
         self.journal.note("worker", pid=self.journal.pid, **told)
 

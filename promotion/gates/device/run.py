@@ -113,7 +113,7 @@ class _Run:
         yield check
         if told.shard:
             self._keep_part(told.shard, report, results, check)
-        raise_unless_whole(report.problems, len(report.collected), results)
+        raise_unless_whole(report.problems, len(report.collected), results, shard=told.shard is not None)
 
     def _site(self) -> Site:
         """The set's wheels by hash, and what runs tests, in an environment of this run alone."""
@@ -233,11 +233,19 @@ class _Run:
         keep(self.room.bucket, self.room.staged, self.told.gate_name, part, self.told.signer)
 
 
-def raise_unless_whole(problems: Sequence[str], collected: int, results: Sequence[TestResult]) -> None:
-    """Raise GateError when a run is not all that it should have been; that a test failed is no such thing."""
+def raise_unless_whole(
+    problems: Sequence[str], collected: int, results: Sequence[TestResult], *, shard: bool = False
+) -> None:
+    """Raise GateError when a run is not all that it should have been; that a test failed is no such thing.
+
+    Args:
+        shard: it is a part, which may happen to have nothing to execute.
+    """
     found, said = counts(results), list(problems)
     if not collected:
         said.append("no test was collected")
+    elif not executed(results) and not shard:
+        said.append("no test was executed")
     if found[TestVerdict.NOT_RUN]:
         said.append(f"{found[TestVerdict.NOT_RUN]} tests were not run")
     if found[TestVerdict.ENVIRONMENT]:

@@ -7,26 +7,25 @@ from __future__ import annotations
 
 import enum
 import json
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from ci_build.errors import ProcessError
 from ci_build.runner import HostRunner, without_credentials
 from promotion.gates.device.journal import Ended, SessionJournal, Worker
+from promotion.gates.device.processes import RUN, alive, end, end_marked
 
-RUN = "JAX_GATE_RUN"
-"""Marks every process of a run, so that what tests leave behind is found, and nothing else."""
 _LOOK_SECONDS = 0.1
 _KEPT_CHARACTERS = 1 << 16
 _FINE = (0, 1, 5)
 """Exit statuses of a session that came to its end: all passed, some failed, there was none."""
 LOG, PLAN = "output.log", "plan.json"
+_LOG_CHARACTERS = 32 << 20
+"""Of what a session prints. A suite may print more than any disk holds; what counts is in the journals."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,7 +130,7 @@ class Session:
         problem = ""
         with (self.folder / LOG).open("w", encoding="utf-8", errors="backslashreplace") as log:
             try:
-                done = self.runner.also(lambda line: print(line, file=log, flush=True)).run(
+                done = self.runner.also(_bounded(log)).run(
                     argv,
                     env={**env, RUN: self.run},
                     cwd=str(cwd),
@@ -158,13 +157,13 @@ class Session:
             return (
                 "has finished, but something keeps its output open" if now - self._finished > self.limits.grace else ""
             )
-        if not _alive(pid):
+        if not alive(pid):
             return "died, and left workers without anybody to tell them what to do"
         busy = [worker for worker in self.journal.unfinished() if worker.pid]
         for worker in busy:
             if why := self._look_at(worker, pid, now):
                 return why
-        if sum(not _alive(worker.pid) for worker in busy) > self.limits.crashes:
+        if sum(not alive(worker.pid) for worker in busy) > self.limits.crashes:
             return f"lost more than {self.limits.crashes} workers"
         quiet = now - max(self._began, self.journal.changed)
         if quiet > max(self.limits.test, self.limits.collect) + 2 * self.limits.grace:
@@ -175,7 +174,7 @@ class Session:
 
     def _look_at(self, worker: Worker, leader: int, now: float) -> str:
         """End what hangs; say why the session has to be stopped when a file cannot be imported."""
-        if not _alive(worker.pid):
+        if not alive(worker.pid):
             self.lost.add(worker.name)
             return f"cannot import {worker.collecting}" if worker.collecting else ""
         limit = self.limits.test if worker.running else self.limits.collect if worker.collecting else None
@@ -184,9 +183,9 @@ class Session:
         asked = self.hung.get(worker.name)
         if asked is None:
             self.hung[worker.name] = now
-            _end(worker.pid, leader, signal.SIGABRT)  # faulthandler writes down where it hangs
+            end(worker.pid, leader, signal.SIGABRT)  # faulthandler writes down where it hangs
         elif now - asked > self.limits.grace:
-            _end(worker.pid, leader, signal.SIGKILL)
+            end(worker.pid, leader, signal.SIGKILL)
         return ""
 
     def outcome(self, problem: str = "") -> Outcome:
@@ -241,43 +240,25 @@ class Session:
         )
 
 
+def _bounded(log: TextIO) -> Callable[[str], None]:
+    """Writes lines to a file until it is full."""
+    left = _LOG_CHARACTERS
+
+    def take(line: str) -> None:
+        nonlocal left
+        if left > 0:
+            left -= len(line) + 1
+            log.write(f"{line}\n" if left > 0 else "[... and more]\n")
+            log.flush()
+
+    return take
+
+
 def write_plan(folder: Path, plan: Mapping[str, Any]) -> None:
     """Put a session's plan where its processes read it."""
     part = folder / f"{PLAN}.part"
     part.write_text(json.dumps(plan), encoding="utf-8")
     part.replace(folder / PLAN)
-
-
-def marked(run: str) -> Iterator[int]:
-    """Processes that a run started, whatever became of their parents."""
-    wanted = f"{RUN}={run}".encode()
-    for place in Path("/proc").iterdir():
-        if place.name.isdecimal() and int(place.name) != os.getpid():
-            with suppress(OSError):
-                if wanted in (place / "environ").read_bytes().split(b"\0"):
-                    yield int(place.name)
-
-
-def end_marked(run: str) -> None:
-    """End what a run left behind: it may hold a device."""
-    for pid in marked(run):
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def _end(pid: int, leader: int, sign: signal.Signals) -> None:
-    """Send a signal to a worker, if the number is still that of a process of this session."""
-    with suppress(ProcessLookupError, PermissionError):
-        if os.getsid(pid) == leader:
-            os.kill(pid, sign)
-
-
-def _alive(pid: int) -> bool:
-    """Whether a process runs; one that only waits to be reaped does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
-    except (OSError, IndexError):
-        return False
 
 
 def _left(ended: Sequence[Ended]) -> Iterator[str]:

@@ -1,0 +1,44 @@
+"""Processes of a run: which there are, and how they are ended; only those that the run started."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+RUN = "JAX_GATE_RUN"
+"""Marks every process of a run, so that what tests leave behind is found, and nothing else."""
+
+
+def marked(run: str) -> Iterator[int]:
+    """Processes that a run started, whatever became of their parents."""
+    wanted = f"{RUN}={run}".encode()
+    for place in Path("/proc").iterdir():
+        if place.name.isdecimal() and int(place.name) != os.getpid():
+            with suppress(OSError):
+                if wanted in (place / "environ").read_bytes().split(b"\0"):
+                    yield int(place.name)
+
+
+def end_marked(run: str) -> None:
+    """End what a run left behind: it may hold a device."""
+    for pid in marked(run):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def end(pid: int, leader: int, sign: signal.Signals) -> None:
+    """Send a signal to a worker, if the number is still that of a process of this session."""
+    with suppress(ProcessLookupError, PermissionError):
+        if os.getsid(pid) == leader:
+            os.kill(pid, sign)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that only waits to be reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
+    except (OSError, IndexError):
+        return False

@@ -1,0 +1,128 @@
+"""What sessions told is put together: what is left, who is blamed, what is run again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from promotion.gates.device.journal import Ended
+from promotion.gates.device.results import Ending, Round, TestVerdict, judge
+from promotion.gates.device.session import Death, Died, Outcome
+from promotion.gates.device.state import PassState
+
+A, B, C = "t.py::a", "t.py::b", "t.py::c"
+
+
+def ended(test: str, ending: str = "passed") -> Ended:
+    return Ended(id=test, ending=ending, seconds=1.0, text="", entry="", worker="gw0", device="0", left=())
+
+
+def died(test: str, how: Death = Death.CRASHED) -> Died:
+    return Died(id=test, how=how, message="dead", seconds=1.0, worker="gw0", device="0")
+
+
+def outcome(items: Sequence[str] | None = (A, B, C), **more: Any) -> Outcome:
+    fields: Mapping[str, Any] = {
+        "items": None if items is None else tuple(items),
+        "ended": (),
+        "died": (),
+        "suspects": (),
+        "broken": (),
+        "unusable": {},
+        "skipped_files": {},
+        "status": 0,
+        "problem": "",
+        "left": (),
+    }
+    return Outcome(**{**fields, **more})
+
+
+def test_what_did_not_end_is_left() -> None:
+    state = PassState()
+    state.take(outcome(ended=(ended(A),)), Round.FIRST, "0000")
+    assert state.left() == [B, C]
+
+
+def test_a_crash_is_run_once_more_with_the_others_and_a_hang_is_not() -> None:
+    state = PassState()
+    state.take(outcome(ended=(ended(C, "failed"),), died=(died(A), died(B, Death.HUNG))), Round.FIRST, "0000")
+    assert state.left() == [A]
+    state.take(outcome(died=(died(A),)), Round.FIRST, "0001")
+    assert state.left() == []
+    assert [item.round for item in state.tests[A]] == [Round.FIRST, Round.RERUN]
+
+
+def test_suspects_run_alone_and_nobody_is_blamed_for_what_another_did() -> None:
+    state = PassState()
+    state.take(outcome(suspects=(died(A), died(B))), Round.FIRST, "0000")
+    assert (state.left(), state.alone()) == ([C], [A, B])
+    state.take(outcome(ended=(ended(A),)), Round.FIRST, "0001")
+    state.blame(died(B), Round.FIRST, "0002")
+    assert state.alone() == []
+    assert judge(A, state.tests[A]).verdict is TestVerdict.PASSED
+    assert judge(B, state.tests[B]).verdict is TestVerdict.CRASHED
+
+
+def test_a_file_that_ends_processes_is_told_once_and_may_be_mended() -> None:
+    state = PassState()
+    for session in ("0000", "0001"):
+        state.take(outcome(None, broken=(died("bad.py"), died("bad.py"))), Round.FIRST, session)
+    assert list(state.broken) == ["bad.py"]
+    assert len(state.files["bad.py"]) == 1
+    assert state.chosen is None
+    state.take(outcome([A], unusable={"odd.py": "ImportError"}), Round.FIRST, "0002")
+    state.take(outcome([A], unusable={"odd.py": "ImportError"}, ended=(ended(A),)), Round.FIRST, "0003")
+    assert [item.ending for item in state.files["odd.py"]] == [Ending.FAILED]
+    state.mended("odd.py", "0004")
+    assert {test: judge(test, tries).verdict for test, tries in state.all()} == {
+        "bad.py": TestVerdict.CRASHED,
+        "odd.py": TestVerdict.FLAKY,
+        A: TestVerdict.PASSED,
+    }
+
+
+def test_a_choice_is_made_once() -> None:
+    asked: list[Sequence[str]] = []
+
+    def choose(tests: Sequence[str]) -> Sequence[str]:
+        asked.append(tests)
+        return tests[::2]
+
+    state = PassState(choose=choose)
+    state.take(outcome(), Round.FIRST, "0000")
+    state.take(outcome([A, B]), Round.FIRST, "0001")
+    assert (state.left(), len(asked)) == ([A, C], 1)
+    # What a mended file brings in a fresh process is run as well.
+    state.take(outcome(["new.py::x"]), Round.RETRY, "0002")
+    assert "new.py::x" in (state.chosen or {})
+
+
+TESTS = st.sampled_from([A, B, C])
+OUTCOMES = st.builds(
+    lambda done, fell, unsure: outcome(
+        ended=tuple(ended(test, how) for test, how in done.items()),
+        died=tuple(died(test, how) for test, how in fell.items()),
+        suspects=tuple(died(test) for test in unsure),
+    ),
+    st.dictionaries(TESTS, st.sampled_from(["passed", "failed", "skipped"])),
+    st.dictionaries(TESTS, st.sampled_from(Death)),
+    st.sets(TESTS),
+)
+
+
+@given(st.lists(OUTCOMES, max_size=6))
+def test_every_chosen_test_is_left_or_suspected_or_was_tried(outcomes: list[Outcome]) -> None:
+    state = PassState()
+    before = state.progress()
+    for number, told in enumerate(outcomes):
+        state.take(told, Round.FIRST, f"{number:04}")
+        if told.ended or told.died:
+            assert state.progress() != before
+        before = state.progress()
+    if outcomes:
+        assert dict(state.all()).keys() == {A, B, C}
+        for test in (A, B, C):
+            assert test in state.left() or test in state.suspects or state.tests[test]
