@@ -14,8 +14,10 @@ from ci_build.model import BuildRequest, GfxTarget, KernelRequest
 from ci_build.runner import HostRunner, which
 
 if TYPE_CHECKING:
+    from ci_build.report import Reporter
     from kernels.assemble import Place
-    from kernels.build import Built, Capacity
+    from kernels.build import Built, Capacity, KernelBuild
+    from kernels.graph import Forecast
 
 _TABLES = ("build", "published")
 
@@ -119,6 +121,41 @@ def table(wanted: Sequence[GfxTarget], names: Sequence[str] | None = None) -> li
     ]
 
 
+def compile_part(
+    job: KernelBuild, shard: str | None, units: str, runner: HostRunner, reporter: Reporter, room: Capacity, *,
+    only_say: bool,
+) -> dict[str, Any]:  # fmt: skip
+    """Compile a part of a ROCm's device code, or say what everything, or a part, will take; nothing is packed.
+
+    Raises:
+        RequestError: the toolchain has no such parts, or the shard is not two numbers.
+    """
+    from kernels.build import said
+
+    part = parse_shard(shard) if shard else None
+    if job.toolchain.name == "pypi" and (part or units):
+        raise RequestError("--shard and --units are for the device code of a ROCm.", hint="Give --toolchain=rocm.")
+    if only_say:
+        job.fetch(runner, reporter)
+        found = job.forecast(room, part, units)
+        reporter.line(said(found))
+    else:
+        found = job.run_shard(part or (1, 1), runner, reporter, room, units)
+        reporter.line(f"{found.steps} steps made, {found.found} found in {job.store.root}")
+    return {"store": str(job.store.root), **forecast(found)}
+
+
+def forecast(found: Forecast) -> dict[str, Any]:
+    """What there is, or was, to compile, as JSON values: CPU and wall time in seconds."""
+    return {
+        "steps": found.steps,
+        "found": found.found,
+        "cpu_seconds": round(found.seconds, 1),
+        "wall_seconds": round(found.wall_seconds, 1),
+        "jobs": found.limits.jobs,
+    }
+
+
 def receipt(path: Path, sha256: str, size: int, built: Built) -> dict[str, Any]:
     """What was made, as JSON values."""
     return {
@@ -130,5 +167,6 @@ def receipt(path: Path, sha256: str, size: int, built: Built) -> dict[str, Any]:
         "missing": list(built.missing),
         "skipped": list(built.skipped),
         "steps": {"made": built.forecast.steps, "found": built.forecast.found},
+        "forecast": forecast(built.forecast),
         "source": None if built.source is None else {"filename": built.source.filename, "sha256": built.source.sha256},
     }

@@ -12,7 +12,7 @@ from ci_build.payload.published import LineRunner
 from ci_build.units import human
 from kernels import machine, recipe, sources
 from kernels.checks import find_objects
-from kernels.devicelib import device_lib_steps, places
+from kernels.devicelib import device_lib_steps, places, shim_step
 from kernels.generate import Generated, generate
 from kernels.graph import Forecast, Graph
 from kernels.modules import Catalog, Kind, Module, load_catalog, processors
@@ -103,9 +103,12 @@ class KernelBuild:
             if module.name in self._generated:
                 assert self._tree is not None
                 generated = self._generated[module.name]
-                found += device_lib_steps(module, self.wanted, self.toolchain, self._tree, generated)
+                found += device_lib_steps(module, self.wanted, self.toolchain, self._tree, generated, src=self.src)
             found += [step for _, step in unit_steps(module, self.wanted, self.toolchain, src=self.src)]
-            if module.host:
+            if module.kind is Kind.FFI_SHIM:
+                if self._tree is not None:
+                    found.append(shim_step(module, self.catalog, self.toolchain, self._tree, src=self.src))
+            elif module.host:
                 found.append(library_step(module, self.toolchain, strip=self.strip, src=self.src))
         return tuple(found)
 
@@ -129,15 +132,26 @@ class KernelBuild:
         """Where ninja keeps its notes."""
         return self.cache / "work" / self.toolchain.digest[:16]
 
-    def run_shard(self, shard: tuple[int, int], runner: LineRunner, progress: Progress, capacity: Capacity) -> Forecast:
+    def forecast(self, capacity: Capacity, shard: tuple[int, int] | None = None, units: str = "") -> Forecast:
+        """What there is to do, of everything or of a part; `fetch` has to be called before."""
+        graph = self.graph().shard(*(shard or (1, 1)), units) if shard or units else self.graph()
+        return graph.forecast(cpus=capacity.jobs, available_mb=capacity.memory_mb)
+
+    def run_shard(
+        self, shard: tuple[int, int], runner: LineRunner, progress: Progress, capacity: Capacity, units: str = ""
+    ) -> Forecast:
         """Make what is missing of one of so many parts of the device code; nothing is linked or packed.
 
         Args:
             shard: (i, n), i from 1 to n; the parts of equal builds do not overlap and are everything together.
+            units: regular expression; only steps whose label it matches somewhere.
+
+        Raises:
+            KernelError: what failed, or nothing matches.
         """
         self.fetch(runner, progress)
         graph = self.graph()
-        own = graph.shard(*shard)
+        own = graph.shard(*shard, units)
         forecast = own.forecast(cpus=capacity.jobs, available_mb=capacity.memory_mb)
         progress.step(said(forecast))
         own.build(self.work(), runner, progress, cpus=capacity.jobs, available_mb=capacity.memory_mb)

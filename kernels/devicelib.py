@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from kernels.checks import COMMON_EXPORTS
 from kernels.generate import Generated, cuid
-from kernels.modules import Module
+from kernels.modules import Catalog, Module
 from kernels.sources import SourceTree, digest_of
-from kernels.steps import Step, fill
+from kernels.steps import SRC, Step, closure, fill
 from kernels.store import key_of
 from kernels.toolchains import Toolchain
+
+_OWN = "module.cc"
+"""What every library says to the loader."""
 
 
 def places(module: Module, generated: Generated) -> dict[str, Path]:
@@ -23,7 +27,13 @@ def places(module: Module, generated: Generated) -> dict[str, Path]:
 
 
 def device_lib_steps(
-    module: Module, processors: Sequence[str], toolchain: Toolchain, tree: SourceTree, generated: Generated
+    module: Module,
+    processors: Sequence[str],
+    toolchain: Toolchain,
+    tree: SourceTree,
+    generated: Generated,
+    *,
+    src: Path = SRC,
 ) -> list[Step]:
     """Everything that makes one device-lib."""
     headers = {"headers": digest_of(tree.files, module.headers), "generated": key_of(dict(generated.headers))}
@@ -35,10 +45,14 @@ def device_lib_steps(
     for path, name, digest in units:
         inputs = {name: digest, **headers}
         host = _host(module, toolchain, path, name, inputs)
-        devices = {target: _device(module, toolchain, path, name, inputs, target) for target in wanted}
+        devices = {
+            target: _device(module, toolchain, path, name, inputs, target)
+            for target in wanted
+            if module.compiles(name, target)
+        }
         steps += [*devices.values(), host]
         parts.append((host.label, {target: step.label for target, step in devices.items()}))
-    return [*steps, _link(module, toolchain, parts)]
+    return [*steps, _link(module, toolchain, parts, src)]
 
 
 def _common(module: Module, toolchain: Toolchain, name: str) -> list[str]:
@@ -47,7 +61,7 @@ def _common(module: Module, toolchain: Toolchain, name: str) -> list[str]:
     return [
         *toolchain.device_lib_command("compile"),
         f"-cuid={cuid(module, name)}",
-        *module.flags.get(toolchain.name, module.flags.get("rocm", ())),
+        *flags(module, toolchain),
         *include,
         *own,
     ]
@@ -83,18 +97,72 @@ def _host(module: Module, toolchain: Toolchain, path: str, name: str, inputs: Ma
     )
 
 
-def _link(module: Module, toolchain: Toolchain, parts: Sequence[tuple[str, Mapping[str, str]]]) -> Step:
+def _link(module: Module, toolchain: Toolchain, parts: Sequence[tuple[str, Mapping[str, str]]], src: Path) -> Step:
     after = [label for host, devices in parts for label in (host, *devices.values())]
+    inputs = closure([src / _OWN], src)
     return Step(
-        label=f"{module.library} (link)",
-        argv=(*toolchain.device_lib_command("link"), f"-Wl,-soname,{module.library}", "-o", "{out}"),
+        label=_label(module),
+        argv=(
+            *toolchain.device_lib_command("link"),
+            *named(module, key_of({"files": inputs})),
+            *toolchain.device_lib_command("own"),
+            f"{{src}}/{_OWN}",
+            *("-x", "none", "-o", "{out}"),
+        ),
         name=module.library,
-        inputs={},
+        inputs=inputs,
         seconds=2.0,
         memory_mb=500,
         module=module.name,
         after=tuple(after),
         link=tuple((host, tuple(sorted(devices.items()))) for host, devices in parts),
-        checks={"exports": (), "sonames": module.sonames, "max_size": module.max_size},
+        checks={"exports": COMMON_EXPORTS, "sonames": module.sonames, "max_size": module.max_size},
         rocm=True,
+    )
+
+
+def shim_step(module: Module, catalog: Catalog, toolchain: Toolchain, tree: SourceTree, *, src: Path = SRC) -> Step:
+    """The host library that calls device-libs: compiled with the headers, flags and C++ library that they have."""
+    needed = [catalog.modules[name] for name in module.needs]
+    inputs = closure([src / name for name in module.host], src)
+    inputs |= {"headers": digest_of(tree.files, module.headers)}
+    argv = (
+        *toolchain.device_lib_command("link"),
+        *named(module, key_of({"files": inputs})),
+        *toolchain.device_lib_command("shim"),
+        *flags(module, toolchain),
+        *(word for folder in module.include for word in ("-isystem", f"{{source}}/{folder}")),
+        *(f"{{src}}/{name}" for name in module.host),
+        *("-x", "none", *(f"{{{_label(lib)}}}" for lib in needed), "-o", "{out}"),
+    )
+    exports = (*COMMON_EXPORTS, *(ffi.symbol for ffi in module.ffi))
+    return Step(
+        label=f"{module.library} (host)",
+        argv=argv,
+        name=module.library,
+        inputs=inputs,
+        seconds=module.seconds,
+        memory_mb=module.memory_mb,
+        module=module.name,
+        after=tuple(_label(lib) for lib in needed),
+        checks={"exports": exports, "sonames": module.sonames, "max_size": module.max_size},
+        rocm=True,
+    )
+
+
+def _label(module: Module) -> str:
+    return f"{module.library} (link)"
+
+
+def flags(module: Module, toolchain: Toolchain) -> tuple[str, ...]:
+    """A module's own flags."""
+    return module.flags.get(toolchain.name, module.flags.get("rocm", ()))
+
+
+def named(module: Module, digest: str) -> tuple[str, ...]:
+    """Words that give a library its name, for the linker and for the loader."""
+    return (
+        f'-DJAX_AITER_MODULE="{module.name}"',
+        f'-DJAX_AITER_SOURCE_DIGEST="{digest}"',
+        f"-Wl,-soname,{module.library}",
     )

@@ -12,10 +12,12 @@ from pathlib import Path
 from ci_build.errors import KernelError, ProcessError
 from ci_build.model import Progress
 from ci_build.payload.published import LineRunner, file_sha256
-from kernels.modules import Generator, Module
+from kernels.modules import GENERATORS, Generator, Module
 from kernels.sources import SourceTree, digest_of
 from kernels.steps import fill
 from kernels.store import key_of
+
+_CHILD = Path(__file__).with_name("generator_child.py")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +42,9 @@ def generate(module: Module, tree: SourceTree, cache: Path, runner: LineRunner, 
     """
     used = [module.headers, *((g.script.rpartition("/")[0],) for g in module.generators)]
     digest = digest_of(tree.files, [folder for group in used for folder in group])
-    key = key_of({"digest": digest, "generators": repr(module.generators), "python": sys.version_info[:2]})
+    own = {g.driver: file_sha256(GENERATORS / g.driver) for g in module.generators if g.driver}
+    parts = {"digest": digest, "generators": repr(module.generators), "own": own, "python": sys.version_info[:2]}
+    key = key_of(parts)
     folder = cache / "generated" / key
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -57,8 +61,11 @@ def generate(module: Module, tree: SourceTree, cache: Path, runner: LineRunner, 
 
 def _run(module: Module, generator: Generator, tree: SourceTree, out: Path, runner: LineRunner) -> None:
     before = set(out.iterdir())
-    places = {"out": str(out), "source": str(tree.folder)}
-    argv = [sys.executable, str(tree.folder / generator.script), *(fill(word, places) for word in generator.arguments)]
+    places = {"out": str(out), "source": str(tree.folder), "keep": next(iter(generator.keep), "")}
+    scripts = [str(tree.folder / generator.script)]
+    if generator.driver:
+        scripts.insert(0, str(GENERATORS / generator.driver))
+    argv = [sys.executable, str(_CHILD), *scripts, *(fill(word, places) for word in generator.arguments)]
     try:
         runner.run(argv, cwd=str(out), env={"PYTHONDONTWRITEBYTECODE": "1"}, on_line=lambda _: None)
     except ProcessError as error:

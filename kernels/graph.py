@@ -92,9 +92,23 @@ class Graph:
         for step in self.steps:
             self.keys[step.label] = step.key(toolchain, self.keys)
 
-    def shard(self, number: int, count: int) -> Graph:
-        """One of `count` parts of what needs nothing that others make; by key, so that all machines agree."""
-        free = [step for step in self.steps if not step.after and step.rocm]
+    def shard(self, number: int, count: int, units: str = "") -> Graph:
+        """A part of what a ROCm compiles and needs nothing that others make.
+
+        Args:
+            number, count: one of so many parts, by key, so that all machines agree.
+            units: regular expression; only steps whose label matches it somewhere.
+
+        Raises:
+            KernelError: `units` is no regular expression, or matches nothing.
+        """
+        try:
+            free = [s for s in self.steps if not s.after and s.rocm and re.search(units, s.label)]
+        except re.error as error:
+            raise KernelError(f"{units!r} is no regular expression: {error}.", hint="Mend it.") from error
+        if units and not free:
+            named = next((s.label for s in self.steps if not s.after and s.rocm), "nothing")
+            raise KernelError(f"No unit matches {units!r}.", hint=f"Their names are like {named!r}.")
         own = [step for step in free if int(self.keys[step.label][:15], 16) % count == number - 1]
         return Graph(own, self.toolchain, self.store, {name: Path(path) for name, path in self.places.items()})
 

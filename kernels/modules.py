@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,8 @@ from ci_build.errors import RequestError
 from ci_build.model import GfxTarget
 
 MODULES_TOML = Path(__file__).with_name("modules.toml")
+GENERATORS = Path(__file__).with_name("generators")
+"""Programs that run in the place of the source's generators."""
 EVERY = "every"
 """In `targets`: whatever the gfx table has."""
 
@@ -133,7 +136,8 @@ class Generator:
 
     Attributes:
         script: below the source's folder; run by this program's Python, its exit status counts.
-        arguments: `{out}` is the folder to write to, `{source}` the source's folder, `{targets}` the targets.
+        arguments: `{out}` is the folder to write to, `{source}` the source's folder, `{keep}` the first of `keep`.
+        driver: program of ours in `kernels/generators` that is run instead; its first argument is the script.
         suffix: what it writes that is compiled.
         count: files with that suffix that it writes, exactly.
         keep: regular expressions; a file is compiled when its name matches one. Empty keeps all.
@@ -146,6 +150,7 @@ class Generator:
     count: int
     kept: int
     keep: tuple[str, ...] = ()
+    driver: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -164,7 +169,9 @@ class Module:
         headers: folders or files of the source that its units include.
         include: those folders that are on the include path.
         compiled: files of the source that are compiled beside what generators write.
-        flags: toolchain -> compiler flags for the device code of a device-lib.
+        only: regular expression -> processors: a generated unit whose name matches has device code for these alone;
+            for none of them where it holds no kernels, as what chooses among them.
+        flags: toolchain -> compiler flags for a device-lib, or for a shim; those of rocm are also container's.
         sonames: libraries besides the C and C++ runtime that its library may need.
         seconds, memory_mb: of each host or generated unit; estimated CPU seconds and megabytes.
         max_size: bytes of the library.
@@ -186,6 +193,7 @@ class Module:
     headers: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
     compiled: tuple[str, ...] = ()
+    only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     sonames: tuple[str, ...] = ()
     ffi: tuple[FfiTarget, ...] = ()
@@ -196,6 +204,11 @@ class Module:
     def supports(self, processor: str) -> bool:
         """Whether it has, or can have, code for that very processor."""
         return EVERY in self.targets or processor in self.targets
+
+    def compiles(self, unit: str, processor: str) -> bool:
+        """Whether a generated unit has device code for a processor."""
+        limits = [targets for pattern, targets in self.only.items() if re.fullmatch(pattern, unit)]
+        return self.supports(processor) and all(processor in targets for targets in limits)
 
     @property
     def library(self) -> str:

@@ -14,17 +14,17 @@ from typing import Any, TypeVar
 
 from ci_build import targets as table
 from ci_build.errors import KernelError
-from kernels.modules import EVERY, Catalog, Kind, Module, Objects, Source
+from kernels.modules import EVERY, GENERATORS, Catalog, Kind, Module, Objects, Source
 
 SCHEMA = 1
 TOOLCHAINS = ("pypi", "rocm", "container")
 _T = TypeVar("_T")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _HAS: Mapping[Kind, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    Kind.CO_LAUNCHER: (("source", "host", "ffi", "objects"), ("units", "generators", "flags", "compiled")),
-    Kind.PORTABLE: (("host", "ffi", "units"), ("source", "objects", "generators", "compiled", "headers")),
+    Kind.CO_LAUNCHER: (("source", "host", "ffi", "objects"), ("units", "generators", "flags", "compiled", "only")),
+    Kind.PORTABLE: (("host", "ffi", "units"), ("source", "objects", "generators", "compiled", "headers", "only")),
     Kind.DEVICE_LIB: (("source", "generators", "flags", "headers"), ("objects", "units", "ffi", "host")),
-    Kind.FFI_SHIM: (("source", "host", "ffi", "needs", "abi"), ("objects", "units", "generators")),
+    Kind.FFI_SHIM: (("source", "host", "ffi", "needs", "abi"), ("objects", "units", "generators", "only")),
 }
 """Kind -> fields that it needs, fields that it may not have."""
 
@@ -147,6 +147,11 @@ def _problems(module: Module, catalog: Catalog) -> Iterator[str]:
         if not 0 < generator.kept <= generator.count or (not generator.keep and generator.kept != generator.count):
             yield f"{generator.script} keeps {generator.kept} of {generator.count}"
         yield from (f"{generator.script}: {bad!r} is no regular expression" for bad in filter(_bad_re, generator.keep))
+        if generator.driver and not (GENERATORS / generator.driver).is_file():
+            yield f"{generator.script}: there is no {generator.driver} in kernels/{GENERATORS.name}"
+    for pattern, names in module.only.items():
+        if _bad_re(pattern) or not set(names) <= set(module.targets):
+            yield f"only: {pattern!r} is no regular expression, or its processors are not of the module's targets"
 
 
 def _bad_names(module: Module, catalog: Catalog) -> Iterator[str]:

@@ -68,7 +68,11 @@ class Toolchain:
         )
 
     def device_lib_command(self, part: str) -> tuple[str, ...]:
-        """Words of a ROCm's compiler: "compile" begins a command that "device" or "host" go on with, "link" links."""
+        """Words of a ROCm's compiler: "compile" and "link" begin a command.
+
+        "compile" goes on with "device" or "host"; "link" with "own", sources of ours, or with "shim", sources that
+        include the upstream's headers too.
+        """
         clang = tuple(self.data[self.name]["clang"])
         words = tuple(self.data["device_lib"][part])
         return (*clang, *words) if part in ("compile", "link") else words

@@ -44,8 +44,13 @@ def list_modules(spec: str, modules: str | None, *, as_json: bool) -> None:
 @click.option("--jobs", metavar="N", help="Compilers at a time; else as many as processors and memory allow.")
 @click.option("--memory", metavar="MB", help="Megabytes that they may use together; else most of what is free.")
 @click.option("--shard", metavar="I/N", help="Only compile this part of the device code of a ROCm; pack nothing.")
+@click.option("--units", metavar="REGEX", help="Only compile those of it whose name this matches; pack nothing.")
+@click.option("--forecast", is_flag=True, help="Say what there is to compile and what it will take, and stop.")
 @click.pass_obj
-def build(state: State, /, *, jobs: str | None, memory: str | None, shard: str | None, **after: object) -> None:
+def build(
+    state: State, /, *, jobs: str | None, memory: str | None, shard: str | None, units: str | None, forecast: bool,
+    **after: object,
+) -> None:  # fmt: skip
     """Build the wheel jax_aiter alone, into --out."""
     from ci_build import kernelbuild
     from ci_build.build import kernel_lines
@@ -65,12 +70,15 @@ def build(state: State, /, *, jobs: str | None, memory: str | None, shard: str |
     assert request.kernels is not None
     runner = host_runner(reporter)
     place = kernelbuild.place_for(request.kernels, settings, runner)
-    if shard is not None:
-        cache, part = options.cache_dir(settings), kernelbuild.parse_shard(shard)
-        job = prepare(request, request.targets or (), cache=cache, runner=runner, progress=reporter, place=place)
-        with reporter.group(f"kernels: {version}, part {shard}"):
-            forecast = job.run_shard(part, runner, reporter, room)
-        reporter.line(f"{forecast.steps} steps made, {forecast.found} found in {job.store.root}")
+    if shard or units or forecast:
+        job = prepare(
+            request, request.targets or (), cache=options.cache_dir(settings), runner=runner, progress=reporter,
+            place=place,
+        )  # fmt: skip
+        with reporter.group(f"kernels: {version}, device code"):
+            found = kernelbuild.compile_part(job, shard, units or "", runner, reporter, room, only_say=forecast)
+        if settings.flag("json"):
+            print_json(found)
         return
     with reporter.group(f"kernels: {version}"):
         done = make_wheel(

@@ -84,6 +84,13 @@ def test_generators_that_fail_or_write_something_else_are_errors(
     assert [path for path in (tmp_path / "cache" / "generated").iterdir() if path.is_dir()] == []
 
 
+@pytest.mark.parametrize("line", ["import socket; socket.socket()", "import os; os.system('true')"])
+def test_generators_have_neither_network_nor_other_programs(line: str, tree: SourceTree, tmp_path: Path) -> None:
+    (tree.folder / "gen" / "gen.py").write_text(f"{line}\n{SCRIPT}")
+    with pytest.raises(KernelError, match=r"(?s)gen/gen\.py of ck_rms_norm failed: .*a generator may not do this"):
+        generated(tree, tmp_path / "cache")
+
+
 @pytest.mark.network
 def test_a_folder_without_a_compiler_is_no_rocm(work_cache: Path, tmp_path: Path) -> None:
     pypi = obtain_pypi(work_cache / "kernels", HostRunner(os.environ), Silent())

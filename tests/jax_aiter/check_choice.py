@@ -27,7 +27,7 @@ CHOICES = {
     "gfx942": {**XLA_ONLY, **NORMS, **dict.fromkeys(["gemm", "gemm_i8", "flatmm_fp8"], "aiter")},
     "gfx942:sramecc+:xnack-": {**XLA_ONLY, **NORMS, **dict.fromkeys(["gemm", "gemm_i8", "flatmm_fp8"], "aiter")},
     "gfx950": {**XLA_ONLY, **NORMS, **dict.fromkeys(["gemm", "gemm_fp8_mi350", "gemm_fp4"], "aiter")},
-    "gfx90a": {**XLA_ONLY, **NORMS},
+    "gfx90a": {**XLA_ONLY, **dict.fromkeys(NORMS, "aiter")},
     "gfx1151": {**XLA_ONLY, **NORMS},
     "gfx1100": {**XLA_ONLY, **NORMS},
     "gfx1201": XLA_ONLY,
@@ -106,7 +106,7 @@ def check_options_force_a_backend(kernels: Path, operation: str, environment: di
     ("operation", "environment", "gfx", "said"),
     [
         ("gemm", {"JAX_AITER_BACKEND": "portable"}, "gfx942", "there is no portable kernel for gemm"),
-        ("rms_norm", {"JAX_AITER_BACKEND": "aiter"}, "gfx942", "there is no AITER kernel for rms_norm"),
+        ("rms_norm", {"JAX_AITER_BACKEND": "aiter"}, "gfx942", "rmsnorm_fwd has no code for gfx942, only for gfx90a"),
         ("flash_attn", {"JAX_AITER_BACKEND_FLASH_ATTN": "aiter"}, "gfx942", "there is no AITER kernel for flash_attn"),
         ("gemm", {"JAX_AITER_BACKEND": "aiter"}, "gfx90a", "gemm_bf16 has no code for gfx90a, only for gfx942, gfx950"),
         ("gemm", {"JAX_AITER_BACKEND": "aiter"}, "", "there is no AMD GPU to lower for"),
@@ -172,7 +172,7 @@ def check_info_is_data_and_loads_nothing(installed: Path, monkeypatch: pytest.Mo
         "modules": ["gemm_bf16"],
     }
     assert told["operations"]["rms_norm"]["backend"] is None
-    assert "there is no AITER kernel for rms_norm" in told["operations"]["rms_norm"]["why"]
+    assert "module rmsnorm_fwd has no code for" in told["operations"]["rms_norm"]["why"]
     assert told["modules"]["gemm_i8"]["kind"] == "co-launcher"
     assert [device["platform"] for device in told["devices"]] == ["cpu"] * 8
 

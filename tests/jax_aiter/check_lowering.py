@@ -83,6 +83,16 @@ CASES = {
     "rms_norm_with_add": ("gfx950", lambda x, r, g: rms_norm_with_add(x, r, g, 0.5), (X, X, GAMMA), [(
         "jax_aiter_rms_norm_with_add", ["4x128xf32", "4x128xf32", "128xf32"], ["4x128xf32", "4x128xf32", "4xf32"],
         {"epsilon": "5.000000e-01 : f32"})]),
+    "rms_norm of halves": ("gfx90a", lambda x, g: rms_norm(x, g, 0.5), (S((4, 128), BF16), S((128,), BF16)), [(
+        "jax_aiter_ck_rms_norm", ["4x128xbf16", "0xbf16", "128xbf16"], ["4x128xbf16", "0xbf16"],
+        {"epsilon": "5.000000e-01 : f32"})]),
+    "rms_norm_with_add of halves": ("gfx90a", rms_norm_with_add, (*[S((4, 128), BF16)] * 2, S((128,), BF16)), [(
+        "jax_aiter_ck_rms_norm", ["4x128xbf16", "4x128xbf16", "128xbf16"], ["4x128xbf16", "4x128xbf16"],
+        {"epsilon": "9.99999997E-7 : f32"})]),
+    "gradient of rms_norm of halves": ("gfx90a", jax.grad(total(lambda x, g: rms_norm(x, g, 0.5))), (
+        S((4, 128), BF16), S((128,), BF16)), [  # y is not asked for, and rstd is XLA's
+        ("jax_aiter_rms_norm_bwd", ["4x128xbf16", "4x128xbf16", "128xbf16", "4xf32"], ["4x128xbf16", "4x128xf32"],
+         {})]),
     "gradient of rms_norm": ("gfx90a", jax.grad(total(lambda x, g: rms_norm(x, g, 0.5))), (X, GAMMA), [
         ("jax_aiter_rms_norm", ["4x128xf32", "128xf32"], ["4x128xf32", "4xf32"], {"epsilon": "5.000000e-01 : f32"}),
         ("jax_aiter_rms_norm_bwd", ["4x128xf32", "4x128xf32", "128xf32", "4xf32"], ["4x128xf32", "4x128xf32"], {})]),

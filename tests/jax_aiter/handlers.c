@@ -118,6 +118,12 @@ XLA_FFI_Error* JaxAiterRmsNormWithAdd(XLA_FFI_CallFrame* frame) {
   return NULL;
 }
 
+XLA_FFI_Error* JaxAiterCkRmsNorm(XLA_FFI_CallFrame* frame) {
+  XLA_FFI_Error* error;
+  if (answered(frame, &error)) return error;
+  return refuse(frame, "halves are not computed here");
+}
+
 XLA_FFI_Error* JaxAiterRmsNormBwd(XLA_FFI_CallFrame* frame) {
   XLA_FFI_Error* error;
   if (answered(frame, &error)) return error;

@@ -22,6 +22,7 @@ MODULES: Mapping[str, tuple[str, Sequence[str], Sequence[str]]] = {
     "gemm_fp8_mi350": ("co-launcher", ["gfx950"], ["jax_aiter_gemm_fp8_mi350"]),
     "gemm_fp4": ("co-launcher", ["gfx950"], ["jax_aiter_gemm_fp4"]),
     "flatmm_fp8": ("co-launcher", ["gfx942"], ["jax_aiter_flatmm_fp8"]),
+    "rmsnorm_fwd": ("ffi-shim", ["gfx90a"], ["jax_aiter_ck_rms_norm"]),
     "rms_norm": (
         "portable",
         PORTABLE_GFX,

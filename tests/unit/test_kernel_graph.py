@@ -14,9 +14,12 @@ from hypothesis import strategies as st
 from ci_build.errors import KernelError, RequestError
 from ci_build.model import KernelRequest
 from kernels import recipe
+from kernels.devicelib import device_lib_steps, shim_step
+from kernels.generate import Generated
 from kernels.graph import Graph, limits_for
 from kernels.modules import Kind, Module, Unit, load_catalog
 from kernels.recipe import Native
+from kernels.sources import SourceTree
 from kernels.steps import Step, closure, fill, library_step, unit_steps
 from kernels.store import Cost, KernelStore, key_of
 from kernels.toolchains import Toolchain, load
@@ -210,6 +213,66 @@ def test_parts_do_not_overlap_and_are_everything(count: int) -> None:
     graph = Graph([*steps, last], TOOLCHAIN, KernelStore(Path("/nowhere")), {})
     parts = [step.label for number in range(1, count + 1) for step in graph.shard(number, count).steps]
     assert sorted(parts) == sorted(step.label for step in steps)
+
+
+def test_a_part_can_be_named(src: Path) -> None:
+    one = Step(label="", argv=("x",), name="u", inputs={}, seconds=1, memory_mb=1, module="m", rocm=True)
+    names = ["m/a_n64.cpp for gfx942", "m/a_n64.cpp (host)", "m/a_n128.cpp for gfx942"]
+    graph = Graph([replace(one, label=name, argv=(name,)) for name in names], TOOLCHAIN, KernelStore(src), {})
+    assert [step.label for step in graph.shard(1, 1, r"_n64\.cpp").steps] == names[:2]
+    assert [step.label for step in graph.shard(1, 1, "for gfx942").steps] == names[::2]
+    with pytest.raises(KernelError, match="No unit matches '_n32'"):
+        graph.shard(1, 1, "_n32")
+    with pytest.raises(KernelError, match=r"'\(' is no regular expression"):
+        graph.shard(1, 1, "(")
+
+
+# Device libraries, and the handlers that call them
+
+
+ROCM = replace(
+    TOOLCHAIN, name="rocm", places={"pypi": "/t", "rocm": "/r", "rocm_clang": "/r/c", "rocm_bitcode": "/r/b"}
+)
+TREE = SourceTree(folder=Path("/source"), files={"inc/a.hpp": "1", "gen/g.py": "2"}, origin=None, name="s")
+LIB = replace(load_catalog().modules["ck_rms_norm"], headers=("inc",), only={"api.cpp": (), "x_.*": ("gfx950",)})
+
+
+def lib_steps(*processors: str, lib: Module = LIB, tree: SourceTree = TREE) -> dict[str, Step]:
+    units = {"api.cpp": "3", "x_big.cpp": "4", "n64.cpp": "5"}
+    made = Generated(folder=Path("/g"), units=units, headers={"common.hpp": "6"})
+    return {step.label: step for step in device_lib_steps(lib, processors, ROCM, tree, made)}
+
+
+def test_units_have_device_code_for_the_targets_that_they_serve() -> None:
+    devices = [label for label in lib_steps("gfx942", "gfx950", "gfx1030") if " for " in label]
+    assert devices == [
+        "ck_rms_norm/x_big.cpp for gfx950", "ck_rms_norm/n64.cpp for gfx942", "ck_rms_norm/n64.cpp for gfx950",
+    ]  # fmt: skip
+    assert len([label for label in lib_steps("gfx942") if "(host)" in label]) == 3
+
+
+def test_flags_and_headers_of_a_device_lib_decide_what_is_made() -> None:
+    def key(**more: Any) -> str:
+        step = lib_steps("gfx942", **more)["ck_rms_norm/n64.cpp for gfx942"]
+        assert not step.after
+        return step.key(ROCM, {})
+
+    other = replace(TREE, files={**TREE.files, "inc/a.hpp": "9"})
+    made = {key(), key(tree=other), key(lib=replace(LIB, flags={"rocm": ("-O1",)}))}
+    assert len(made) == 3
+    assert key(tree=replace(TREE, files={**TREE.files, "gen/g.py": "9"})) == key()
+    words = lib_steps("gfx942")["ck_rms_norm/n64.cpp for gfx942"].argv
+    assert "--offload-arch=gfx942" in words
+    assert not [word for word in words if "early-inline-all" in word]
+
+
+def test_a_shim_is_linked_with_what_it_calls() -> None:
+    known = load_catalog()
+    step = shim_step(known.modules["rmsnorm_fwd"], known, ROCM, TREE)
+    assert step.after == ("libck_rms_norm.so (link)",)
+    assert "{libck_rms_norm.so (link)}" in step.argv
+    assert "{src}/ck_rms_norm.cc" in step.argv
+    assert "JaxAiterCkRmsNorm" in step.checks["exports"]  # type: ignore[operator]
 
 
 def test_a_store_takes_over_what_is_whole_in_another(src: Path, tmp_path: Path) -> None:

@@ -124,6 +124,10 @@ def test_the_little_catalog_is_good() -> None:
         (lambda b: b["modules"]["c"].update(abi="rust"), "abi is 'rust', not c or c++"),
         (lambda b: b["modules"]["d"]["generators"][0].update(kept=4), "gen.py keeps 4 of 3"),
         (lambda b: b["modules"]["d"]["generators"][0].update(keep=["("]), "'(' is no regular expression"),
+        (lambda b: b["modules"]["d"]["generators"][0].update(driver="x.py"), "there is no x.py in kernels/generators"),
+        (lambda b: b["modules"]["d"].update(only={"a": ["gfx1100"]}), "'a' is no regular expression, or its proc"),
+        (lambda b: b["modules"]["d"].update(only={"(": []}), "is no regular expression, or its processors"),
+        (lambda b: b["modules"]["c"].update(only={"a": []}), "a ffi-shim has no only"),
         (lambda b: b["sources"]["up"].update(sha256="0"), "sources.up: sha256 or size is none"),
     ],
 )

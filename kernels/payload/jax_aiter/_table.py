@@ -45,6 +45,7 @@ GEMM_I8 = _target("jax_aiter_gemm_i8", AITER, "a b a_scale b_scale bias", "out",
 GEMM_FP8_MI350 = _target("jax_aiter_gemm_fp8_mi350", AITER, "xq wq x_scale w_scale", "out")
 GEMM_FP4 = _target("jax_aiter_gemm_fp4", AITER, "a b a_scale b_scale", "out", "splitk kernel bpreshuffle")
 FLATMM_FP8 = _target("jax_aiter_flatmm_fp8", AITER, "xq wq x_scale w_scale", "out")
+CK_RMS_NORM = _target("jax_aiter_ck_rms_norm", AITER, "x residual gamma", "y sum", "epsilon")
 RMS_NORM = _target("jax_aiter_rms_norm", PORTABLE, "x gamma", "y rstd", "epsilon")
 RMS_NORM_WITH_ADD = _target("jax_aiter_rms_norm_with_add", PORTABLE, "x residual gamma", "y sum rstd", "epsilon")
 RMS_NORM_BWD = _target("jax_aiter_rms_norm_bwd", PORTABLE, "dy x gamma rstd", "dx dgamma_partial")
@@ -54,7 +55,7 @@ TARGETS: Mapping[str, FfiTarget] = MappingProxyType(
         target.name: target
         for target in (
             *(GEMM_BF16, GEMM_I8, GEMM_FP8_MI350, GEMM_FP4, FLATMM_FP8),
-            *(RMS_NORM, RMS_NORM_WITH_ADD, RMS_NORM_BWD),
+            *(CK_RMS_NORM, RMS_NORM, RMS_NORM_WITH_ADD, RMS_NORM_BWD),
         )
     }
 )
@@ -62,8 +63,8 @@ TARGETS: Mapping[str, FfiTarget] = MappingProxyType(
 OPERATIONS: Mapping[str, tuple[FfiTarget, ...]] = MappingProxyType(
     {
         "flash_attn": (),
-        "rms_norm": (RMS_NORM, RMS_NORM_BWD),
-        "rms_norm_with_add": (RMS_NORM_WITH_ADD, RMS_NORM_BWD),
+        "rms_norm": (CK_RMS_NORM, RMS_NORM, RMS_NORM_BWD),
+        "rms_norm_with_add": (CK_RMS_NORM, RMS_NORM_WITH_ADD, RMS_NORM_BWD),
         "gemm": (GEMM_BF16,),
         "gemm_fp8_mi350": (GEMM_FP8_MI350,),
         "gemm_i8": (GEMM_I8,),

@@ -16,12 +16,13 @@ from jax import Array
 
 from jax_aiter import _check
 from jax_aiter._choice import Choice, choose
-from jax_aiter._native import dispatch, ffi, rowwise, together
-from jax_aiter._table import PORTABLE, RMS_NORM, RMS_NORM_BWD, RMS_NORM_WITH_ADD
+from jax_aiter._native import dispatch, empty, ffi, rowwise, together
+from jax_aiter._table import AITER, CK_RMS_NORM, PORTABLE, RMS_NORM, RMS_NORM_BWD, RMS_NORM_WITH_ADD
 
 __all__ = ["rms_norm", "rms_norm_with_add"]
 
 _DTYPES = (jnp.float32, jnp.float16, jnp.bfloat16, jnp.float64)
+_HALVES = (jnp.float16, jnp.bfloat16)
 _PARTIALS = 256
 """Rows of partial sums that the backward kernel writes for the gradient of gamma."""
 
@@ -43,7 +44,7 @@ def rms_norm(x: Array, gamma: Array, epsilon: float = 1e-6) -> Array:
         jax_aiter.BackendError: a backend was forced that is not there.
     """
     _validate("rms_norm", x, gamma, epsilon)
-    choice = choose("rms_norm", (RMS_NORM,), obstacles=_obstacles(x))
+    choice = choose("rms_norm", (CK_RMS_NORM, RMS_NORM), obstacles=_obstacles(x))
     rows, gamma = together(x.reshape(-1, x.shape[-1]), gamma)
     y: Array = _rms_norm(rows, gamma, float(epsilon), choice)
     return y.reshape(x.shape)
@@ -71,7 +72,7 @@ def rms_norm_with_add(x: Array, residual: Array, gamma: Array, epsilon: float = 
     _check.rank(operation, "residual", residual, _shape(x))
     _check.equal(operation, "residual", residual.shape, x.shape, "the shape of x")
     _check.dtype(operation, "residual", residual, (x.dtype,))
-    choice = choose(operation, (RMS_NORM_WITH_ADD,), obstacles=_obstacles(x))
+    choice = choose(operation, (CK_RMS_NORM, RMS_NORM_WITH_ADD), obstacles=_obstacles(x))
     flat = (-1, x.shape[-1])
     rows, other, gamma = together(x.reshape(flat), residual.reshape(flat), gamma)
     y, total = _with_add(rows, other, gamma, float(epsilon), choice)
@@ -97,17 +98,19 @@ def _shape(x: Any) -> str:
 
 
 def _obstacles(x: Array) -> dict[str, str]:
-    found = _check.first_failing(
-        [
-            (x.dtype != jnp.float64, "the portable kernels do not take float64"),
-            (x.size > 0, "there are no rows"),
-        ]
-    )
-    return {PORTABLE: found}
+    rows = (x.size > 0, "there are no rows")
+    half = (x.dtype in _HALVES, f"AITER's kernels take float16 and bfloat16 and not {x.dtype}")
+    own = (x.dtype != jnp.float64, "the portable kernels do not take float64")
+    return {AITER: _check.first_failing([half, rows]), PORTABLE: _check.first_failing([own, rows])}
 
 
 def _wide(x: Array) -> Array:
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def _rstd(x: Array, epsilon: float) -> Array:
+    wide = _wide(x)
+    return jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1) + epsilon)
 
 
 # Forward: (y, rstd), where rstd is 1 / sqrt(mean(x**2) + epsilon) of each row in float32.
@@ -115,14 +118,22 @@ def _wide(x: Array) -> Array:
 
 def _forward(x: Array, gamma: Array, epsilon: float, choice: Choice) -> tuple[Array, Array]:
     def reference(x: Array, gamma: Array) -> tuple[Array, Array]:
-        wide = _wide(x)
-        rstd = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1) + epsilon)
-        return (wide * rstd[:, None] * _wide(gamma)).astype(x.dtype), rstd
+        rstd = _rstd(x, epsilon)
+        return (_wide(x) * rstd[:, None] * _wide(gamma)).astype(x.dtype), rstd
 
     def call(rows: int) -> Any:
         return ffi(RMS_NORM, [((rows, x.shape[1]), x.dtype), ((rows,), jnp.float32)], epsilon=np.float32(epsilon))
 
-    y, rstd = dispatch(choice, rowwise(call, (True, False)), reference, x, gamma)
+    def call_ck(rows: int) -> Any:
+        inner = ffi(CK_RMS_NORM, [((rows, x.shape[1]), x.dtype), ((0,), x.dtype)], epsilon=np.float32(epsilon))
+        return lambda x, gamma: inner(x, empty(x.dtype), gamma)[:1]
+
+    def ck(x: Array, gamma: Array) -> tuple[Array, Array]:
+        # It does not tell rstd; XLA computes it where a gradient wants it.
+        return rowwise(call_ck, (True, False))(x, gamma)[0], _rstd(x, epsilon)
+
+    kernel = ck if choice.backend == AITER else rowwise(call, (True, False))
+    y, rstd = dispatch(choice, kernel, reference, x, gamma)
     return y, rstd
 
 
@@ -131,15 +142,22 @@ def _forward_with_add(
 ) -> tuple[Array, Array, Array]:
     def reference(x: Array, residual: Array, gamma: Array) -> tuple[Array, Array, Array]:
         total = x + residual
-        wide = _wide(total)
-        rstd = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1) + epsilon)
-        return (wide * rstd[:, None] * _wide(gamma)).astype(x.dtype), total, rstd
+        rstd = _rstd(total, epsilon)
+        return (_wide(total) * rstd[:, None] * _wide(gamma)).astype(x.dtype), total, rstd
 
     def call(rows: int) -> Any:
         results = [((rows, x.shape[1]), x.dtype), ((rows, x.shape[1]), x.dtype), ((rows,), jnp.float32)]
         return ffi(RMS_NORM_WITH_ADD, results, epsilon=np.float32(epsilon))
 
-    y, total, rstd = dispatch(choice, rowwise(call, (True, True, False)), reference, x, residual, gamma)
+    def call_ck(rows: int) -> Any:
+        return ffi(CK_RMS_NORM, [((rows, x.shape[1]), x.dtype)] * 2, epsilon=np.float32(epsilon))
+
+    def ck(x: Array, residual: Array, gamma: Array) -> tuple[Array, Array, Array]:
+        y, total = rowwise(call_ck, (True, True, False))(x, residual, gamma)
+        return y, total, _rstd(total, epsilon)
+
+    kernel = ck if choice.backend == AITER else rowwise(call, (True, True, False))
+    y, total, rstd = dispatch(choice, kernel, reference, x, residual, gamma)
     return y, total, rstd
 
 

@@ -1,0 +1,73 @@
+// What the handlers that call Composable Kernel share: its functions are in a library of their own, made from AITER's
+// generated sources. They choose a kernel and start it, return -1 where they have none, and throw where HIP refuses.
+#pragma once
+
+#include <exception>
+#include <limits>
+#include <string>
+#include <string_view>
+
+#include "handler.h"
+#include "hip.h"
+
+namespace jax_aiter {
+
+// For the time of one call: the stream's device is the current one, and HIP may load the library's code objects, which it
+// does when the first of their kernels starts, even while XLA records a command buffer.
+class CkScope {
+ public:
+  explicit CkScope(Stream stream) : device_(device_of(stream)), current_(device_.ordinal) {
+    Hip::get().check(Hip::get().exchange_capture_mode(&mode_), "allowing loads while work is recorded");
+  }
+  ~CkScope() { Hip::get().exchange_capture_mode(&mode_); }
+  CkScope(const CkScope&) = delete;
+  CkScope& operator=(const CkScope&) = delete;
+
+  const Device& device() const { return device_; }
+
+ private:
+  const Device& device_;
+  DeviceScope current_;
+  int mode_ = 2;  // hipStreamCaptureModeRelaxed
+};
+
+// Calls one of its functions. Throws Error with `what`, the shapes, where there is no kernel or HIP refused.
+template <typename Function>
+void call_ck(Stream stream, const std::string& what, Function&& function) {
+  const CkScope scope(stream);
+  float answer = -1;
+  try {
+    answer = function();
+  } catch (const std::exception& error) {
+    throw Error(Code::kInternal, "Composable Kernel failed on " + scope.device().name + " for " + what + ": " +
+                                     error.what() + ". Has this library code for that GPU?");
+  }
+  if (answer < 0) {
+    throw Error(Code::kUnimplemented, "Composable Kernel has no kernel on " + scope.device().name + " for " + what + ".");
+  }
+}
+
+// A number that its 32-bit argument structures can hold; throws Error otherwise.
+inline int ck_int(std::string_view name, std::int64_t value) {
+  if (value < 0 || value > std::numeric_limits<int>::max()) {
+    throw Error(Code::kInvalidArgument,
+                std::string(name) + " is " + std::to_string(value) + "; Composable Kernel's numbers end at 2147483647.");
+  }
+  return static_cast<int>(value);
+}
+
+// Its name of a dtype; throws Error for those that it was not built for.
+inline std::string ck_dtype(const Tensor& tensor) {
+  if (tensor.dtype == ffi::DataType::F16) return "fp16";
+  if (tensor.dtype == ffi::DataType::BF16) return "bf16";
+  refuse(tensor, "f16 or bf16");
+}
+
+// Its kernels read 16 bytes at a time.
+inline void expect_aligned(const Tensor& tensor) {
+  if (reinterpret_cast<std::uintptr_t>(tensor.data) % 16 != 0) {
+    throw Error(Code::kInvalidArgument, tensor.text() + " does not begin at a multiple of 16 bytes.");
+  }
+}
+
+}  // namespace jax_aiter
