@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import re
+import shlex
 import tarfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,14 +25,17 @@ from promotion.gates import Check, Gate
 from promotion.gates import _judge as judge_gate
 from promotion.gates.device import evidence
 from promotion.gates.device.baseline import Baseline, about_baseline
+from promotion.gates.device.devices import Machine
 from promotion.gates.device.lease import GIB, Allotment, Lease, Platform, leases, whole
 from promotion.gates.device.merge import join
 from promotion.gates.device.parts import Part, collect, digest_of_tests, keep
 from promotion.gates.device.passes import MULTI, Pass, Skip, Suite, base_env, passes, session_argv, session_plan
 from promotion.gates.device.preflight import Item
 from promotion.gates.device.results import TestResult, TestVerdict, dump_results, load_results
-from promotion.gates.device.run import raise_unless_whole
+from promotion.gates.device.run import make_gate, raise_unless_whole
 from promotion.gates.device.shards import Shard
+from promotion.gates.device.suite import Source
+from promotion.gates.device.told import Told, reproduce
 from promotion.gates.device.view import failures
 from promotion.layout import StagedSet
 from promotion.signing import Signer
@@ -188,6 +192,38 @@ def test_the_first_failures_are_shown_with_their_tracebacks() -> None:
     assert "--- tests/a_test.py::bad" in lines
     assert any("apples" in line for line in lines)
     assert "... and 4 more, in the evidence." in lines
+
+
+def test_what_the_whole_said_is_no_answer_for_a_part() -> None:
+    told = Told(platform=Platform.CPU, machine=Machine(devices=()), environ={}, suite="s")
+    whole_, one, part_ = (
+        make_gate(word)
+        for word in (told, replace(told, listed=("t.py::a",)), replace(told, shard=Shard(number=1, count=2)))
+    )
+    assert (whole_.partial, one.partial, part_.partial) == (False, True, True)
+    assert whole_.settings not in (one.settings, part_.settings)
+    assert one.settings != part_.settings
+    rocm = make_gate(replace(told, platform=Platform.ROCM, family="gfx94X-dcgpu"))
+    assert (rocm.name, rocm.tier.value, rocm.per_target) == ("device", "device", True)
+    assert (whole_.name, whole_.tier.value, whole_.per_target) == ("device-cpu", "cpu", False)
+
+
+def test_the_command_that_runs_a_test_again_is_complete() -> None:
+    source = Source(place="https://example.invalid/jax.git", commit="0" * 40)
+    told = Told(
+        platform=Platform.ROCM,
+        machine=Machine(devices=()),
+        environ={},
+        family="gfx94X-dcgpu",
+        source=source,
+        bucket="b c",
+    )
+    words = shlex.split(reproduce(told, "multi-arch/abc", "tests/a.py::A::test_one[x y]"))
+    assert words[:4] == ["ci_build", "gate", "device", "multi-arch/abc"]
+    assert f"--jax-tests=https://example.invalid/jax.git@{'0' * 40}" in words
+    assert {"--platform=rocm", "--family=gfx94X-dcgpu", "--bucket=b c", "--test=tests/a.py::A::test_one[x y]"} < set(
+        words
+    )
 
 
 # Parts

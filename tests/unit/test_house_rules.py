@@ -129,7 +129,7 @@ def test_every_module_has_its_place_in_each_import_contract(contract: str, elsew
 LOCKS = ["requirements", "requirements-dev", "requirements-attest"]
 
 
-@pytest.mark.parametrize("name", [f"{name}.lock" for name in LOCKS])
+@pytest.mark.parametrize("name", [f"{name}.lock" for name in (*LOCKS, "requirements-gate")])
 def test_locks_are_hashed_and_name_no_host(name: str) -> None:
     text = (ROOT / "build" / name).read_text()
     assert not re.search(r"://|file:|index|find-links|@", text)
@@ -146,7 +146,7 @@ def test_the_larger_locks_hold_the_smallest_with_the_same_versions() -> None:
 
 
 def test_every_requirement_is_locked() -> None:
-    for name in LOCKS:
+    for name in (*LOCKS, "requirements-gate"):
         wanted = re.findall(r"^([a-z][\w-]*)", (ROOT / "build" / f"{name}.in").read_text(), re.MULTILINE)
         locked = re.findall(r"^([\w-]+)==", (ROOT / "build" / f"{name}.lock").read_text(), re.MULTILINE)
         assert sorted(set(wanted) - set(locked)) == []

@@ -43,13 +43,15 @@ def make_gate(told: Told) -> Gate:
     def run(room: Room) -> Iterator[Check]:
         yield from _Run(room, told).checks()
 
+    # What the whole said is no answer to somebody who asks for a part.
+    part = {"part": " ".join((str(told.shard or ""), *told.listed))} if told.shard or told.listed else {}
     return Gate(
         name=told.gate_name,
         tier=told.tier,
         per_target=told.platform is Platform.ROCM,
         run=run,
-        settings=told.settings,
-        partial=told.shard is not None or bool(told.listed),
+        settings={**told.settings, **part},
+        partial=bool(part),
     )
 
 
