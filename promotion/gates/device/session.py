@@ -142,7 +142,8 @@ class Session:
                     problem = f"pytest ended with {_how(done.returncode)}"
             except ProcessError as error:
                 problem = "" if self._finished is not None else without_credentials(error.message[-400:])
-        end_marked(self.run)
+            finally:  # also when a person stops it all
+                end_marked(self.run)
         return self.outcome(problem)
 
     def _watch(self, pid: int) -> str:
