@@ -109,6 +109,8 @@ def _contradictions(settings: Settings) -> list[str]:
     if settings.flag("host"):
         problems += [f"{_flag(name)} is of a container, and --host wants none." for name in _ONLY_IN_CONTAINER
                      if settings.given(name) and settings.get(name).origin.startswith("--")]  # fmt: skip
+    elif settings.given("clang_path") and not str(settings.get("clang_path").value).startswith("/"):
+        problems.append("--clang-path is a path in the builder image, and has to be absolute.")
     if settings.given("builder_image") and settings.given("base_docker"):
         problems.append("--base-docker is what a builder image is built on, and --builder-image names a finished one.")
     problems += [

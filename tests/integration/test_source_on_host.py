@@ -70,6 +70,8 @@ def test_a_set_says_what_it_is_made_of_and_is_not_built_twice(machine: Machine) 
         ("jax-rocm7-plugin", version),
         ("jaxlib", f"0.10.2+rocm{VERSION}"),
     }
+    state = json.loads((machine.folder / "dist.logs/state.json").read_text())
+    assert f"--clang_path={machine.folder}/tools/clang" in state["argv"]
     assert {wheel.filename.rpartition("-")[2] for wheel in made.wheels} == {"manylinux_2_28_x86_64.whl"}
     source = made.request["source"]
     assert source["xla_commit"] == XLA

@@ -99,6 +99,7 @@ def test_every_option_is_tried(jax: Path) -> None:
         ({"host": True, "builder_image": "x"}, "--builder-image is of a container"),
         ({"host": True, "base_docker": "x"}, "--base-docker is of a container"),
         ({"builder_image": "x", "base_docker": "y"}, "names a finished one"),
+        ({"clang_path": "bin/clang"}, "--clang-path is a path in the builder image"),
         ({"jax_source_dir": "/no/jax"}, "--jax-source-dir: /no/jax is not a folder"),
         ({"xla_source_dir": "/no/xla"}, "--xla-source-dir: /no/xla is not a folder"),
         ({"compiler": "gcc"}, "--compiler=gcc: jax 0.10.2 is built by clang only"),
