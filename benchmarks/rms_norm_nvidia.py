@@ -179,7 +179,11 @@ def numerics(gpu: Nvidia, sizes: Sequence[int]) -> dict[str, dict[str, float]]:
 SPEED_SIZES = (256, 1024, 4096, 4095, 8192, 32768, 131072)
 FAMILIES = {"rms_norm": (2, HELD), "rms_norm_with_add": (4, HELD), "rms_norm_bwd": (3, BWD_HELD)}
 """Kernels -> tensors that they read and write, packs that a thread holds."""
-PARTIALS = 1056
+
+
+def partials(rows: int, n: int) -> int:
+    """Blocks of the backward kernel, as the package asks for them."""
+    return min(rows, max(256, min(4096, (1 << 21) // n)))
 
 
 def bandwidth(gpu: Nvidia, size: int = 1 << 28) -> list[dict[str, Any]]:
@@ -191,7 +195,7 @@ def bandwidth(gpu: Nvidia, size: int = 1 << 28) -> list[dict[str, Any]]:
         moved, held = FAMILIES[family]
         rows = size // dtype.size // n
         form, threads = plan(n, dtype, aligned=True, held=held)
-        blocks = min(rows, PARTIALS if family == "rms_norm_bwd" else 1 << 20)
+        blocks = partials(rows, n) if family == "rms_norm_bwd" else min(rows, 1 << 20)
         if family == "rms_norm_bwd":
             packed = struct.pack("<8QII", *at[:3], at[4], at[3], at[5], rows, n, threads, blocks)
         else:

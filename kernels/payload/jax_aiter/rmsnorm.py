@@ -23,8 +23,10 @@ __all__ = ["rms_norm", "rms_norm_with_add"]
 
 _DTYPES = (jnp.float32, jnp.float16, jnp.bfloat16, jnp.float64)
 _HALVES = (jnp.float16, jnp.bfloat16)
-_PARTIALS = 256
-"""Rows of partial sums that the backward kernel writes for the gradient of gamma."""
+_PARTIALS = (256, 4096)
+"""Rows of partial sums of the gradient of gamma, one for each block of the backward kernel: at least, at most."""
+_PARTIAL_SUMS = 1 << 21
+"""Between those, so many sums: enough blocks to fill a GPU where rows are short, 8 MiB that stay in its cache."""
 
 
 def rms_norm(x: Array, gamma: Array, epsilon: float = 1e-6) -> Array:
@@ -170,7 +172,8 @@ def _backward(dy: Array, x: Array, gamma: Array, rstd: Array, choice: Choice) ->
         return dx.astype(x.dtype), jnp.sum(_wide(dy) * normal, axis=0).astype(gamma.dtype)
 
     def kernel(dy: Array, x: Array, gamma: Array, rstd: Array) -> tuple[Array, Array]:
-        partials = (min(x.shape[0], _PARTIALS), x.shape[1])
+        rows, n = x.shape
+        partials = (min(rows, max(_PARTIALS[0], min(_PARTIALS[1], _PARTIAL_SUMS // max(1, n)))), n)
         dx, dgamma = ffi(RMS_NORM_BWD, [(x.shape, x.dtype), (partials, jnp.float32)])(dy, x, gamma, rstd)
         return dx, jnp.sum(dgamma, axis=0).astype(gamma.dtype)
 
