@@ -23,6 +23,7 @@ from tests import docker
 from tests.file_server import Behaviour
 
 CI_BUILD = [sys.executable, str(Path(__file__).resolve().parents[1] / "build" / "ci_build")]
+_MARK = "jax-rocm-test-place"
 STAND_IN = """
 FROM {builder}
 # Where manylinux_2_28 has its newest gcc.
@@ -175,6 +176,7 @@ class Place:
     Attributes:
         pins: an images.toml.
         stand_in: the base image's local name.
+        mark: what everything is marked with that is made here.
         files: what the file server has.
     """
 
@@ -183,6 +185,7 @@ class Place:
     pins: Path
     registry: str
     stand_in: str
+    mark: str
     files: dict[str, bytes]
     server: Behaviour
 
@@ -211,18 +214,24 @@ class Place:
         return found
 
 
-_NAMES = "{{.Repository}} {{.Tag}} {{.Digest}}"
+def own(engine: docker.Docker, folder: Path, base: str, mark: str) -> str:
+    """An image like another one, of which everything that is made has a label; by name.
+
+    Args:
+        mark: what no other test has.
+    """
+    folder.mkdir()
+    (folder / "Dockerfile").write_text(f"FROM {base}\nLABEL {_MARK}={mark}\n")
+    name = f"jax-rocm-test-own:{hashlib.sha256(f'{base} {mark}'.encode()).hexdigest()[:12]}"
+    engine.run("build", "--network=none", "--tag", name, str(folder))
+    return name
 
 
-def remove_images(engine: docker.Docker, before: set[str]) -> None:
-    """Remove what a test made; other tests keep theirs in the same store."""
-    fresh = [name for name in image_names(engine) - before if not name.startswith(("jax-rocm-test-", "<none>"))]
-    if fresh:
-        engine.run("image", "rm", "--force", *fresh, check=False)
-
-
-def image_names(engine: docker.Docker) -> set[str]:
-    """Every name of every image, those of registries too."""
-    rows = [line.split() for line in engine.ask("image", "ls", "--digests", "--format", _NAMES).splitlines()]
-    named = {f"{name}:{tag}" for name, tag, _ in rows if tag != "<none>"}
-    return named | {f"{name}@{digest}" for name, _, digest in rows if digest != "<none>"}
+def remove_images(engine: docker.Docker, mark: str) -> None:
+    """Remove what was made of images with that mark, and those; other workers keep theirs in the same store."""
+    words = ("image", "ls", "--all", "--quiet", "--filter", f"label={_MARK}={mark}")
+    # One that others are made of goes after those.
+    while made := set(engine.ask(*words).split()):
+        engine.run("image", "rm", "--force", *made, check=False)
+        if set(engine.ask(*words).split()) == made:
+            break

@@ -28,23 +28,22 @@ pytestmark = [pytest.mark.heavy, pytest.mark.network]
 def place(engine: docker.Docker, tmp_path: Path) -> Iterator[Place]:
     if why := registry.obstacle():
         pytest.skip(f"a registry {why}")
-    name = image_parts.stand_in(engine, tmp_path / "small", image_parts.SMALL)
-    before = image_parts.image_names(engine)
+    mark = uuid.uuid4().hex
+    # Its digest is one that no other run has seen.
+    small = image_parts.stand_in(engine, tmp_path / "small", image_parts.SMALL)
+    name = image_parts.own(engine, tmp_path / "own", small, mark)
     # What is in no other image, so that nothing is found that another run has made.
     bazel = image_parts.BAZEL + f"# {uuid.uuid4().hex}\n".encode()
     files = {"bazel": ("7.7.0", bazel), "llvm-18": ("18.1.8", image_parts.llvm()), "libtinfo5": ("6.1", b"x")}
     with registry.running(tmp_path / "registry") as address, serving(Behaviour(files={})) as server:
         server.files = {f"/{name}": data for name, (_, data) in files.items()}
-        # Its digest is one that no other run has seen.
-        (tmp_path / "unique").mkdir()
-        (tmp_path / "unique" / "Dockerfile").write_text(f"FROM {name}\nLABEL unique={uuid.uuid4().hex}\n")
-        engine.run("build", "--network=none", "--tag", f"{address}/stand/in:1", str(tmp_path / "unique"))
+        engine.run("tag", name, f"{address}/stand/in:1")
         engine.run("push", f"{address}/stand/in:1")
         engine.run("image", "rm", f"{address}/stand/in:1")
         bases = {"manylinux_2_28": ("stand/in", "1", "")}
         pins = image_parts.pins(tmp_path, server.url, bases, files)
-        yield Place(engine, tmp_path, pins, address, name, server.files, server)
-        image_parts.remove_images(engine, before)
+        yield Place(engine, tmp_path, pins, address, name, mark, server.files, server)
+        image_parts.remove_images(engine, mark)
 
 
 def test_a_builder_is_made_of_pins_once_and_pushed_and_found(place: Place) -> None:
@@ -84,7 +83,8 @@ def test_a_builder_is_made_of_pins_once_and_pushed_and_found(place: Place) -> No
 
 @pytest.mark.parametrize("buildkit", ["0", "1"])
 def test_the_builder_compiles_for_any_user_and_has_what_it_should(place: Place, buildkit: str) -> None:
-    base = image_parts.stand_in(place.engine, place.folder / "full")
+    full = image_parts.stand_in(place.engine, place.folder / "full")
+    base = image_parts.own(place.engine, place.folder / "own-full", full, place.mark)
     words = ("build_manylinux_dockers", f"--base-docker={base}", "-t", "mine:tools")
     place.ci_build(*words, env={"DOCKER_BUILDKIT": buildkit})
     script = """

@@ -51,8 +51,8 @@ COMMIT = "c0ffee" * 6 + "abcd"
 
 @pytest.fixture
 def place(engine: docker.Docker, tmp_path: Path) -> Iterator[Place]:
-    name = image_parts.stand_in(engine, tmp_path / "full")
-    before = image_parts.image_names(engine)
+    mark = uuid.uuid4().hex
+    name = image_parts.own(engine, tmp_path / "own", image_parts.stand_in(engine, tmp_path / "full"), mark)
     unique = uuid.uuid4().hex.encode()
     files = {f"python-{version}": (f"{version}.1", image_parts.python(version, unique)) for version in PYTHONS}
     files |= {"llvm-18": ("18.1.8", image_parts.llvm()), "libtinfo5": ("6.1", b"x")}
@@ -61,8 +61,8 @@ def place(engine: docker.Docker, tmp_path: Path) -> Iterator[Place]:
         server.files = {f"/{name}": data for name, (_, data) in files.items()}
         bases = dict.fromkeys(("ubu22", "ubu24"), ("library/ubuntu", "1", ""))
         pins = image_parts.pins(tmp_path, server.url, {**bases, "manylinux_2_28": ("x/y", "1", "")}, files)
-        yield Place(engine, tmp_path, pins, "", name, server.files, server)
-        image_parts.remove_images(engine, before)
+        yield Place(engine, tmp_path, pins, "", name, mark, server.files, server)
+        image_parts.remove_images(engine, mark)
 
 
 def resolved(folder: Path, name: str, version: str) -> Resolved:
