@@ -145,6 +145,9 @@ def _device_heading(report: WheelReport) -> str:
     devices = [elf.device for elf in report.elfs if elf.device.bundles]
     formats = sorted({name for device in devices for name in device.formats})
     stored, unpacked = sum(d.stored for d in devices), sum(d.unpacked for d in devices)
+    if not formats:  # plain code objects, without a bundle around them
+        objects = sum(1 for elf in report.elfs if elf.machine == "amdgpu")
+        return f"Device code: {len(report.targets)} targets in {objects} code objects"
     return (
         f"Device code: {len(report.targets)} targets in {sum(d.bundles for d in devices)} fat binaries"
         f" ({', '.join(formats)}), {human(stored)} -> {human(unpacked)}"

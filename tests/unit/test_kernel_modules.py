@@ -14,6 +14,7 @@ from ci_build.model import GfxTarget
 from ci_build.targets import load_table
 from kernels.modules import MODULES_TOML, Kind, Support, load_catalog, processors
 from kernels.schema import parse_catalog
+from kernels.sources import read_lock, used_by
 
 LAUNCHERS = {"gemm_bf16", "gemm_i8", "gemm_fp8_mi350", "gemm_fp4", "flatmm_fp8"}
 
@@ -183,3 +184,27 @@ def test_targets_with_features_are_served_by_their_processor() -> None:
 def test_targets_are_named_in_the_gfx_table_alone() -> None:
     named = set(re.findall(r"gfx[0-9][0-9a-f]{2,3}\b", MODULES_TOML.read_text()))
     assert named <= set(load_table().targets)
+
+
+def test_the_toolchain_is_locked_by_hash_and_names_no_host() -> None:
+    folder = MODULES_TOML.parents[1] / "build"
+    lock = (folder / "requirements-kernels.lock").read_text()
+    assert not re.search(r"://|file:|index|find-links|@", lock)
+    assert set(re.findall(r"^([\w-]+)==", lock, re.MULTILINE)) == {"jaxlib", "ninja", "ziglang"}
+    pinned = re.findall(r"^(\S+==\S+)$", (folder / "requirements-kernels.in").read_text(), re.MULTILINE)
+    assert [pin for pin in pinned if f"{pin} \\" not in lock] == []
+
+
+def test_each_file_of_our_own_that_a_module_names_is_there() -> None:
+    src = MODULES_TOML.with_name("src")
+    for module in load_catalog().modules.values():
+        named = [*module.host, *(unit.source for unit in module.units)]
+        assert [name for name in named if not (src / name).is_file()] == []
+
+
+def test_each_module_has_the_files_that_it_uses_locked() -> None:
+    lock = read_lock()
+    for module in load_catalog().modules.values():
+        if module.source:
+            assert used_by([module], lock)
+            assert [name for name in used_by([module], lock) if name not in lock] == []

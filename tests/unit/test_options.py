@@ -175,3 +175,43 @@ def test_a_refusal_names_the_variable_that_the_word_came_from(variable: str, wor
     after = {} if variable.endswith("PAYLOAD") else PUBLISHED
     with pytest.raises(RequestError, match=f"^{variable} .*{word}"):
         options.build_request(settings(after, env={variable: word}), "build")
+
+
+@pytest.mark.parametrize("name", options.NEEDS_KERNELS)
+def test_options_of_kernels_need_kernels(name: str) -> None:
+    with pytest.raises(RequestError, match=f"--{name.replace('_', '-')} needs --kernels"):
+        request({name: "x"})
+
+
+KERNELS = {
+    "aiter_source": "x",
+    "kernel_toolchain": "rocm",
+    "kernel_rocm": "/rocm",
+    "kernel_image": "i",
+    "kernel_modules": "a, b",
+    "require": "a",
+    "allow_partial": True,
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_no_option_of_kernels_is_silent(name: str) -> None:
+    toolchain = {"kernel_rocm": "rocm", "kernel_image": "container"}.get(name)
+    base: dict[str, Any] = {"kernels": True} | ({"kernel_toolchain": toolchain} if toolchain else {})
+    more = {"kernel_image": "other"} if name == "kernel_image" else {}
+    assert request({**base, **more, name: KERNELS[name]}).kernels != request({"kernels": True}).kernels
+    assert set(KERNELS) == set(options.NEEDS_KERNELS)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"kernel_toolchain": "gcc"}, "--kernel-toolchain is 'gcc', not one of pypi, rocm, container"),
+        ({"kernel_rocm": "/x"}, "--kernel-rocm needs --kernel-toolchain=rocm or container"),
+        ({"kernel_image": "x"}, "--kernel-image goes with --kernel-toolchain=container"),
+        ({"kernel_toolchain": "container"}, "--kernel-image goes with --kernel-toolchain=container"),
+    ],
+)
+def test_contradictions_of_kernels_are_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(RequestError, match=said):
+        request({"kernels": True, **given})
