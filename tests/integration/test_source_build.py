@@ -192,6 +192,13 @@ def test_a_failing_build_is_summarised_and_leaves_the_set_alone(place: Place, di
     log = re.search(r"The whole log is (\S+\.log)\.", said)
     assert log is not None
     assert "no_such_function" in Path(log[1]).read_text()
+    # The way back in that the message names leads to where it failed.
+    looked = ["sh", "-c", "cat /jax/jaxlib/rocm/pjrt.hip; ls /opt/rocm/bin"]
+    argv = [*CI_BUILD, "shell", str(dist), *looked]
+    inside = subprocess.run(argv, env=place.engine.environment, capture_output=True, text=True, check=False)
+    assert inside.returncode == 0, inside.stderr
+    assert "no_such_function" in inside.stdout
+    assert "hipcc" in inside.stdout
     assert wheels_json(dist) == before
     assert place.containers() == set()
 
