@@ -12,6 +12,8 @@ from tests.kernels_fake.gemm_calls import bf16_call, fp4_call, fp8_call, i8_call
 from tests.kernels_fake.refused import refused
 from tests.kernels_fake.trees import KernelTree, find_device
 
+pytestmark = [pytest.mark.network, pytest.mark.heavy]
+
 INVALID, UNIMPLEMENTED = 3, 12
 MI300, MI350 = find_device("gfx942", 304), find_device("gfx950", 256)
 

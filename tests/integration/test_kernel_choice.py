@@ -13,6 +13,8 @@ from tests.kernels_fake.calls import LAUNCH, LOAD, CallError, FakeMachine, Libra
 from tests.kernels_fake.gemm_calls import BF16_GPUS, bf16_call, fp4_call, i8_call, launched
 from tests.kernels_fake.trees import Gpu, KernelTree, find_device
 
+pytestmark = [pytest.mark.network, pytest.mark.heavy]
+
 
 @pytest.fixture(autouse=True)
 def nothing_recorded(fake_machine: FakeMachine) -> None:

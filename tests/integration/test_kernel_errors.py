@@ -16,6 +16,8 @@ from tests.kernels_fake.gemm_calls import bf16_call
 from tests.kernels_fake.refused import refused
 from tests.kernels_fake.trees import KernelTree, find_device
 
+pytestmark = [pytest.mark.network, pytest.mark.heavy]
+
 NOT_FOUND, PRECONDITION, UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS = 5, 9, 12, 13, 14, 15
 MI300, MI350, RDNA4 = find_device("gfx942", 304), find_device("gfx950", 256), find_device("gfx1201", 32)
 OBJECT = "bf16gemm_outf32_tn_64x64_pf3.co"

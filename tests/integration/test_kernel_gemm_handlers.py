@@ -12,6 +12,8 @@ from tests.kernels_fake.calls import CallError, FakeMachine, Record, Tensor
 from tests.kernels_fake.gemm_calls import BF16_GPUS, bf16_call, fp4_call, fp8_call, i8_call, launched
 from tests.kernels_fake.trees import Gpu, KernelTree, find_device
 
+pytestmark = [pytest.mark.network, pytest.mark.heavy]
+
 SHAPES = [(512, 512, 1024), (1, 64, 64), (17, 128, 4096), (4096, 4096, 4096), (1000, 6400, 8192), (33, 28672, 128)]
 
 

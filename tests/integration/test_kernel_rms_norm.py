@@ -32,6 +32,8 @@ from tests.rms_norm_cases import (
     plan,
 )
 
+pytestmark = [pytest.mark.network, pytest.mark.heavy]
+
 SIZES = (1, 2, 7, 64, 1000, 4096)
 LONG = [
     Case(F32, 1, 65536, "wide", 512, 1),

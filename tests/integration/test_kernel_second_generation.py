@@ -14,6 +14,8 @@ from tests.kernels_fake.gemm_calls import bf16_call, launched
 from tests.kernels_fake.refused import refused
 from tests.kernels_fake.trees import KernelTree, find_device
 
+pytestmark = [pytest.mark.network, pytest.mark.heavy]
+
 UNIMPLEMENTED = 12
 MI300 = find_device("gfx942", 304)
 CLEAN, PLAIN = "bf16gemm_fp32bf16_tn_64x64_splitk_clean", "bf16gemm_fp32bf16_tn_32x64_pf3_splitk"
