@@ -35,6 +35,7 @@ inline std::string dtype_name(ffi::DataType dtype) {
     case ffi::DataType::S8: return "s8";
     case ffi::DataType::U8: return "u8";
     case ffi::DataType::U32: return "u32";
+    case ffi::DataType::S32: return "s32";
     case ffi::DataType::F8E4M3FN: return "f8e4m3fn";
     case ffi::DataType::F8E4M3FNUZ: return "f8e4m3fnuz";
     default: return "dtype " + std::to_string(static_cast<int>(dtype));
