@@ -66,7 +66,7 @@ def test_bf16(kernel_tree: KernelTree, fake_machine: FakeMachine, gpu: Gpu, spli
         assert zeroed == ([(results[0].address, 0, m * n * 4)] if split > 1 else [])
 
 
-def test_bf16_of_the_shape_that_the_facts_name(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
+def test_bf16_splits_a_square_to_fill_the_gpu(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
     args, results = bf16_call(512, 512, 1024)
     mi300 = find_device("gfx942", 304)
     call = {"splitk": 0, "kernel": ""}
