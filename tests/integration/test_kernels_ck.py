@@ -1,0 +1,153 @@
+"""Composable Kernel's RMSNorm from generator to handler: real units, dispatcher, handler, compiled by a real ROCm."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build.runner import HostRunner
+from ci_build.wheel.code_metadata import kernarg_sizes
+from ci_build.wheel.elf64 import Image
+from kernels.modules import Catalog
+from kernels.toolchains import obtain_pypi
+from tests import docker
+from tests.integration.test_kernels_rocm import UNITS, InContainer
+from tests.kernels_fake.building import HERE, STAND_INS, Silent, compile_host
+
+X, RESIDUAL, GAMMA, Y, SUM = (0x7F00_0000_0000 + at * 0x1_0000_0000_00 for at in range(5))
+
+
+def call(rows: int, n: int, dtype: str = "bf16", *, adds: bool = False, **more: Any) -> dict[str, Any]:
+    side = [rows, n] if adds else [0]
+    return {
+        "args": [(dtype, [rows, n], X), (dtype, side, RESIDUAL), (dtype, [n], GAMMA)],
+        "results": [(dtype, [rows, n], Y), (dtype, side, SUM)],
+        "epsilon": 0.5,
+    } | more
+
+
+CALLS = {
+    "eight": call(1000, 64),
+    "four": call(1000, 60, "f16"),
+    "one": call(1000, 63),
+    "empty": call(0, 64),
+    "long": call(20_000_000, 64),
+    "add": call(4, 64, adds=True),
+    "f32": call(4, 64, "f32"),
+    "shapes": call(4, 64) | {"args": [("bf16", [4, 64], X), ("bf16", [0], RESIDUAL), ("bf16", [63], GAMMA)]},
+    "crooked": call(4, 64) | {"results": [("bf16", [4, 64], Y + 8), ("bf16", [0], SUM)]},
+    "epsilon": call(4, 64, epsilon=-1.0),
+    "no code": call(4, 64, fail=209),
+}
+
+
+class WithHandler(InContainer):
+    """The two units of `InContainer`, what chooses among them, and the handler."""
+
+    def __init__(self, engine: docker.Docker, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(engine, cache, monkeypatch)
+        self.request = replace(self.request, modules=("rmsnorm_fwd",))
+        few = self.catalog.modules["ck_rms_norm"]
+        pattern = rf"{UNITS}|rmsnorm2d_fwd_api\.cpp"
+        few = replace(few, generators=(replace(few.generators[0], keep=(pattern,), kept=3),))
+        self.catalog = Catalog(sources=self.catalog.sources, modules={**self.catalog.modules, few.name: few})
+
+
+def answers(engine: docker.Docker, inside: WithHandler, folder: Path) -> dict[str, dict[str, Any]]:
+    """What the handler did for each of CALLS."""
+    runner = HostRunner(os.environ)
+    toolchain = obtain_pypi(inside.cache / "kernels", runner, Silent())
+    words = (*STAND_INS["libamdhip64.so.7"], str(HERE / "fake_runtime.cc"))
+    compile_host(toolchain, runner, words, folder / "libamdhip64.so.7")
+    compile_host(toolchain, runner, STAND_INS["drive.so"], folder / "drive.so")
+    (folder / "calls.json").write_text(json.dumps(list(CALLS.values())))
+    root = HERE.parents[1]
+    mounts = (f"--mount=type=bind,src={path},dst={path},readonly" for path in (folder, root))
+    program = ("python3.13", "-B", str(HERE / "drive_ck.py"), str(folder), str(folder / "calls.json"))
+    done = engine.run(
+        "run", "--rm", "--network=none", *mounts, f"--env=LD_LIBRARY_PATH={folder}", inside.request.image, *program
+    )
+    return dict(zip([*CALLS, "library"], json.loads(done.stdout.splitlines()[-1]), strict=True))
+
+
+def symbols_of_units(inside: WithHandler) -> set[str]:
+    """The kernels of the code objects, each of which is for gfx942 with any setting of xnack and sramecc."""
+    job = inside.job(["gfx942"])
+    job.fetch(inside.runner, Silent())
+    graph = job.graph()
+    found = [graph.store.find(graph.keys[step.label]) for step in graph.steps if step.target]
+    data = [made.path.read_bytes() for made in found if made is not None]
+    assert [int.from_bytes(code[48:52], "little") for code in data] == [0x54C, 0x54C]
+    return {name for code in data for name in kernarg_sizes(Image.parse(code, "unit.co"))}
+
+
+def named_units(inside: WithHandler) -> dict[str, int]:
+    """What `kernels build --units` says of the two units: they are the same ones in a build of everything."""
+    words = ["--targets=gfx942", "--toolchain=container", f"--kernel-image={inside.request.image}"]
+    words += [f"--kernel-rocm={inside.request.rocm}", "--modules=ck_rms_norm", "--allow-partial", "--json"]
+    words += [f"--cache-dir={inside.cache}", "--units=_(bf16|fp16)_n64_nsm"]
+    argv = [sys.executable, "-m", "ci_build.cli", "kernels", "build", *words]
+    done = subprocess.run(argv, cwd=HERE.parents[1], capture_output=True, text=True, check=True)
+    told = json.loads(done.stdout)
+    return {name: told[name] for name in ("steps", "found")}
+
+
+@pytest.mark.heavy
+@pytest.mark.network
+def test_the_handler_reaches_real_kernels(
+    engine: docker.Docker, work_cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    inside = WithHandler(engine, work_cache, monkeypatch)
+    built = inside.run("gfx942")
+    again = inside.run("gfx942")
+    assert (again.forecast.steps, again.forecast.found) == (0, 7)  # two units, dispatcher, library, handler
+    assert [n.sha256 for n in again.natives] == [n.sha256 for n in built.natives]
+    for native in built.natives:
+        shutil.copyfile(native.file, tmp_path / Path(native.path).name)
+    symbols = symbols_of_units(inside)
+    assert named_units(inside) == {"steps": 0, "found": 4}
+    told = answers(engine, inside, tmp_path)
+
+    def one(name: str) -> dict[str, Any]:
+        (launch,) = told[name]["launches"]
+        assert launch["kernel"] in symbols  # the very kernel that the code objects hold
+        return dict(launch)
+
+    # Blocks have 8 rows, or 4, and a wavefront for each.
+    assert (one("eight")["grid"], one("eight")["block"]) == ([125, 1, 1], [512, 1, 1])
+    assert (one("four")["grid"], one("four")["block"]) == ([250, 1, 1], [256, 1, 1])
+    assert (one("one")["grid"], one("one")["block"]) == ([250, 1, 1], [256, 1, 1])
+    assert len({one(name)["kernel"] for name in ("eight", "four", "one")}) == 3
+    wanted = {"x": X, "gamma": GAMMA, "y": Y, "residual": 0, "sum": 0, "epsilon": 0.5, "m": 1000, "n": 64}
+    wanted |= dict.fromkeys(("x_stride", "y_stride"), 64)
+    assert {name: one("eight")[name] for name in wanted} == wanted
+    assert told["empty"] == {"launches": []}
+    # More bytes than 32 bits address go in pieces.
+    first, second = told["long"]["launches"]
+    most = (2**31 - 1) // 128
+    assert [(part["x"], part["y"], part["m"]) for part in (first, second)] == [
+        (X, Y, most),
+        (X + most * 128, Y + most * 128, 20_000_000 - most),
+    ]
+
+    for name, said in {
+        "add": r"no kernel on gfx942:sramecc+:xnack- for x bf16[4,64], residual bf16[4,64].",
+        "f32": "x f32[4,64] does not fit: it has to be f16 or bf16.",
+        "shapes": "gamma bf16[63] does not fit: it has to be bf16[64].",
+        "crooked": "y bf16[4,64] does not begin at a multiple of 16 bytes.",
+        "epsilon": "epsilon is -1.000000, not 0 or more.",
+        "no code": "no code object for this device",
+    }.items():
+        assert told[name]["error"].startswith("jax_aiter_ck_rms_norm: ")
+        assert said in told[name]["error"]
+    assert all(told[name]["launches"] == [] for name in ("add", "f32", "shapes", "crooked", "epsilon"))
+    assert told["library"]["info"]["module"] == "rmsnorm_fwd"
+    assert told["library"]["traits"] == [0, 3, 1]
