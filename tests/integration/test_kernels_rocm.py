@@ -145,7 +145,8 @@ def test_real_units_of_composable_kernel(
 ) -> None:
     inside = InContainer(engine, work_cache, monkeypatch)
     first = inside.job(["gfx942"]).run_shard((1, 1), inside.runner, Silent(), Capacity())
-    assert first.steps == 4  # each unit for the target and for the host; nothing is linked in a part
+    # Each unit for the target and for the host; nothing is linked in a part. Another test may have made them.
+    assert first.steps + first.found == 4
     built = inside.run("gfx942")
     assert (built.forecast.steps, built.forecast.found) == (1, 4)
     (library,) = built.natives
