@@ -5,10 +5,9 @@ Nothing is claimed that no evidence says: a module nobody tested is listed as su
 
 from __future__ import annotations
 
-import gzip
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,26 +15,14 @@ from typing import Any
 from packaging.version import Version
 
 from ci_build.errors import RequestError
-from ci_build.model import Evidence, Outcome, Tier
-from promotion.bucket import Bucket
-from promotion.evidence import latest, load_evidence
-from promotion.gates.device.remember import results_files
-from promotion.gates.device.results import TestVerdict, load_results
+from ci_build.model import Outcome, Tier
+from promotion.compat_said import GATES, GOOD, SILENT, Said
 from promotion.known_tests import regex_of
 from promotion.layout import EVIDENCE_FOLDER, Released
 from promotion.ledger import LedgerEntry, PromotedSet
 
 COMPAT_FILE = Path(__file__).with_name("compat.toml")
 _SCHEMA_VERSION = 1
-_GATES = ("device", "compile")
-"""Gates that run or compile programs, the stronger one first."""
-_GOOD, _SILENT = "passed", "skipped"
-_OUTCOMES = {
-    TestVerdict.PASSED: _GOOD,
-    TestVerdict.FLAKY: _GOOD,
-    TestVerdict.FAILED: "failed",
-    TestVerdict.CRASHED: "failed",
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,28 +46,6 @@ class Library:
     soname: str
     purpose: str
     used_in: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Check:
-    """What one evidence says of one check.
-
-    Attributes:
-        outcome: passed, failed, known (to fail) or skipped.
-        reason: why it is known to fail, or was skipped.
-    """
-
-    name: str
-    outcome: str
-    reason: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Said:
-    """Evidence, and what it says of each check."""
-
-    evidence: Evidence
-    checks: tuple[Check, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,36 +141,10 @@ def load_spec(file: Path = COMPAT_FILE) -> tuple[tuple[Module, ...], tuple[Libra
     return modules, libraries
 
 
-def read_evidence(bucket: Bucket, released: Released, digest: str) -> Mapping[str, Said]:
-    """What each gate that tries JAX last said of a promoted set on each target, by its key in the bucket."""
-    root = released.set_file(digest, f"{EVIDENCE_FOLDER}/")
-    keys = [key for key in bucket.list(root) if key.endswith(".json") and key[len(root) :].partition("/")[0] in _GATES]
-    found = {key: load_evidence(bucket.get(key), key) for key in keys}
-    last = {id(evidence) for evidence in latest(found.values()).values()}
-    return {
-        key: Said(evidence=evidence, checks=(*_checks(evidence), *_tests(bucket, root, evidence)))
-        for key, evidence in found.items()
-        if id(evidence) in last
-    }
-
-
-def _checks(evidence: Evidence) -> Iterator[Check]:
-    for body in evidence.details.get("checks", ()):
-        yield Check(name=str(body["name"]), outcome=str(body["outcome"]), reason=str(body.get("reason") or ""))
-
-
-def _tests(bucket: Bucket, root: str, evidence: Evidence) -> Iterator[Check]:
-    """Each test of a run, from the results that lie beside its evidence."""
-    for name in results_files(evidence.details):
-        for result in load_results(gzip.decompress(bucket.get(root + name)), name):
-            if outcome := _OUTCOMES.get(result.verdict):
-                yield Check(name=result.id, outcome=outcome, reason=str(result.verdict) if outcome != _GOOD else "")
-
-
 def words(module: Module, evidence: Mapping[str, Said]) -> tuple[Word, ...]:
     """What the strongest evidence says of a module, on each target that some evidence speaks of."""
     found: dict[str, Word] = {}
-    for gate in _GATES:
+    for gate in GATES:
         for key, said in sorted(evidence.items()):
             target = said.evidence.target
             if said.evidence.gate == gate and target not in found and (word := _word(module, key, said)):
@@ -215,11 +154,11 @@ def words(module: Module, evidence: Mapping[str, Said]) -> tuple[Word, ...]:
 
 def _word(module: Module, key: str, told_by: Said) -> Word | None:
     said = told_by.evidence
-    told = [check for check in told_by.checks if module.counts(check.name) and check.outcome != _SILENT]
+    told = [check for check in told_by.checks if module.counts(check.name) and check.outcome != SILENT]
     if not told:
         return None
-    passed = sum(check.outcome == _GOOD for check in told)
-    bad = tuple((check.name, check.reason) for check in told if check.outcome != _GOOD)
+    passed = sum(check.outcome == GOOD for check in told)
+    bad = tuple((check.name, check.reason) for check in told if check.outcome != GOOD)
     # A gate that did not pass as a whole proves nothing of its parts; what is known to fail leaves the rest standing.
     works = passed > 0 and said.outcome is Outcome.PASSED
     return Word(

@@ -40,12 +40,19 @@ def sheets(tables: Tables, *, base: str = "") -> tuple[Sheet, ...]:
         tables: what is known.
         base: what the keys of evidence are put behind, such as the URL of the bucket with a slash at its end.
     """
-    inside = ("name", "digest", "jax", "rocm", "python", "system")
+    inside = ("digest", "jax", "rocm", "python", "system")
     images = Sheet(
         title="Images",
         note="Container images by digest, and what is inside." + ("" if tables.images else " No image was given."),
         columns=("Image", "Digest", "JAX", "ROCm", "Python", "System"),
-        rows=tuple(tuple((str(image.get(key, "")) or _NOTHING,) for key in inside) for image in tables.images),
+        rows=tuple(
+            # `build_dockers --json` names an image by its contents; people know it by its tags.
+            (
+                tuple(map(str, image.get("tags") or (image.get("name") or _NOTHING,))),
+                *((str(image.get(key) or _NOTHING),) for key in inside),
+            )
+            for image in tables.images
+        ),
     )
     sets = Sheet(
         title="Wheel sets",

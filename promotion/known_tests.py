@@ -5,6 +5,7 @@ An entry has an owner, a reason and an end; whatever is not complete is refused,
 
 from __future__ import annotations
 
+import difflib
 import enum
 import functools
 import re
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
 
 from ci_build.errors import RequestError
 from ci_build.targets import load_table
@@ -199,6 +201,22 @@ def known_for(entries: Iterable[Entry], *, jax: str, family: str, platform: str,
         over=tuple(entry for entry in chosen if entry.state(today)),
         today=today,
     )
+
+
+def check_run(*, jax: str, family: str) -> None:
+    """Refuse words that no run could have: what is known of it would seem to be nothing.
+
+    Raises:
+        RequestError: a family that is not spelled as in ci_build/targets.toml, or no version.
+    """
+    families = load_table().families
+    if family and family not in families:
+        near = difflib.get_close_matches(family, families) or families
+        raise RequestError(f"{family!r} is no family.", hint=f"Give one like {', '.join(near)}.")
+    try:
+        Version(jax)
+    except InvalidVersion as error:
+        raise RequestError(f"{jax!r} is no version of jax.", hint="Give one like 0.10.2.") from error
 
 
 def why_not(entry: Entry, *, jax: str, family: str, platform: str, today: date) -> str:

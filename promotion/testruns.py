@@ -166,6 +166,10 @@ class TestRuns:
         )
         return frozenset(name for (name,) in rows)
 
+    def families(self) -> frozenset[str]:
+        """Those that runs are of; a CPU's have none."""
+        return frozenset(name for (name,) in self._db.execute("select distinct family from run where family != ''"))
+
     def outcomes(self, pattern: str = "*", *, family: str | None = None, limit: int = 1000) -> Iterator[Outcome]:
         """What became of tests, the newest run first.
 

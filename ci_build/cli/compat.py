@@ -44,7 +44,8 @@ def compat(
     images: Path | None, bucket: str,
 ) -> None:  # fmt: skip
     """Write what works with which JAX and ROCm, from the evidence of what INDEX has promoted."""
-    from promotion.compat import make_tables, read_evidence
+    from promotion.compat import make_tables
+    from promotion.compat_said import read_evidence
     from promotion.layout import Released
     from promotion.operate import history
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
@@ -39,7 +39,7 @@ def image_options(*more: str) -> Callable[[_F], _F]:
 
 
 def finish(
-    made: Sequence[tuple[BuilderImage, tuple[str, ...]]],
+    made: Sequence[tuple[BuilderImage, tuple[str, ...], Mapping[str, str]]],
     request: ImageRequest,
     host: HostRunner,
     reporter: Reporter,
@@ -48,20 +48,23 @@ def finish(
     """Give images their further names, push them if that was asked for, and say what they are.
 
     Args:
-        made: each with the names that people know it by.
+        made: each with the names that people know it by, and its labels.
     """
     from ci_build.errors import RequestError
     from ci_build.images import builder, local
     from ci_build.images.recipe import also_known_as
+    from ci_build.images.runtime import inside
 
     if after["tag"] and len(made) != 1:
         raise RequestError(f"--tag is one name, and these are {len(made)} images.", hint="Choose one with --filter.")
     told = []
-    for image, names in made:
+    for image, names, labels in made:
+        contents = inside(names[0] if names else image.name, labels)
         names = (*names, *([local.check_name(after["tag"], "--tag")] if after["tag"] else []))
         also_known_as(image, names, request.engine(), host)
         pushed = builder.push(request, image, host) if after["push"] else ""
-        told.append({**{key: getattr(image, key) for key in image.__slots__}, "tags": names, "pushed": pushed})
+        facts = {key: getattr(image, key) for key in image.__slots__}
+        told.append({**facts, "tags": names, "pushed": pushed, **contents})
         how = "made" if image.built else "was there"
         reporter.line(f"{image.name} {how}: {image.digest}" + "".join(f", {name}" for name in names))
         if pushed:
@@ -96,7 +99,7 @@ def build_manylinux_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN
     with reporter.group("build_manylinux_dockers"):
         made = builder_image(request, host, reporter)
     names = (f"{BUILDER}-rocm-{local.sanitised(str(version)).lower()}",) if version else ()
-    finish([(made, names)], request, host, reporter, after)
+    finish([(made, names, {})], request, host, reporter, after)
 
 
 FILTER = click.option("--filter", "-f", "filters", metavar="PART,…", default="", help="Only images with that in them.")
@@ -192,7 +195,7 @@ def build_base_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN401 -
     with reporter.group("build_base_dockers"):
         for recipe in below:
             recipe = runtime.with_rocm(maker.below(recipe), tree, version, labels)
-            made.append((maker.make(recipe), (recipe.name,)))
+            made.append((maker.make(recipe), (recipe.name,), recipe.labels))
     finish(made, maker.request, maker.host, reporter, after)
 
 
@@ -246,5 +249,5 @@ def _on_index(
             packages = rocm_packages(maker, image.id, python, index, version)
             labels = {"com.amdgpu.therock_index_url": index}
             recipe = runtime.with_therock(maker.below(recipe), python, packages.files, packages.version, labels)
-            made.append((maker.make(recipe), tuple(dict.fromkeys((name, recipe.name)))))
+            made.append((maker.make(recipe), tuple(dict.fromkeys((name, recipe.name))), recipe.labels))
     finish(made, maker.request, maker.host, reporter, after)

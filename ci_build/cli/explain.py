@@ -27,9 +27,10 @@ def explain(
     *, as_json: bool,
 ) -> None:  # fmt: skip
     """Say which entries of the ledgers apply to TEST, a node id of pytest, and which do not, and why."""
-    from promotion.known_tests import load_entries, why_not
+    from promotion.known_tests import check_run, load_entries, why_not
     from promotion.testruns import read_runs
 
+    check_run(jax=jax_version, family=family)
     today = datetime.now(UTC).date()
     told = [
         (entry, why_not(entry, jax=jax_version, family=family, platform=platform, today=today))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ci_build.cli.common import State, open_bucket, print_json
+from ci_build.errors import RequestError
 
 
 def print_history(
@@ -25,6 +26,9 @@ def print_history(
 
         state.reporter().line(f"{write_down(store, index)} runs were written down")
     with read_runs(store, index) as history:
+        if family is not None and family not in (known := history.families()):
+            there = f"There are runs on {', '.join(sorted(known))}." if known else "No run was on a family's machine."
+            raise RequestError(f"No run of {index} was on {family!r}.", hint=there)
         found = [*history.outcomes(pattern, family=family, limit=limit)]
     if as_json:
         print_json(found)

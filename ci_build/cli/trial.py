@@ -73,7 +73,7 @@ def make_set_images(state: State, after: dict[str, Any]) -> tuple[str, ...]:
             reporter.warning("The wheels do not say which commits they were made of, so the image does not either.")
         for release, name in names.items():
             recipe = runtime.with_wheels(below[release], name, contents.files, pythons, contents.labels)
-            made.append((maker.make(recipe), (name,)))
+            made.append((maker.make(recipe), (name,), recipe.labels))
     finish(made, maker.request, maker.host, reporter, after)
     return tuple(names.values())
 

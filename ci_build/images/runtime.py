@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ OURS = ("com.amdgpu.", "jax-rocm-release.commit.")
 """How labels begin that an image hands on to those that are put on it."""
 UBUNTU = "ubu"
 """Bases of runtime images begin with it, as in ubu24."""
+_SYSTEM = re.compile(rf"{UBUNTU}[0-9]+|manylinux_[0-9]+_[0-9]+")
 DEFAULT_PYTHON = "3.12"
 """The Python of an image that is called python, where it is among those asked for."""
 
@@ -221,6 +223,23 @@ def with_wheels(
         arguments={"PYTHONS": " ".join(pythons)},
         labels={**labels},
     )
+
+
+def inside(name: str, labels: Mapping[str, str]) -> Mapping[str, str]:
+    """What is inside an image, as the compatibility tables want it: jax, rocm, python, system; empty is not known.
+
+    Args:
+        name: as people know it.
+        labels: its labels.
+    """
+    own = {key.removeprefix(OURS[0]): text for key, text in labels.items() if key.startswith(OURS[0])}
+    system = _SYSTEM.search(name)
+    return {
+        "jax": own.get("jax_version", ""),
+        "rocm": own.get("rocm_version") or own.get("therock_version", ""),
+        "python": ", ".join(filter(None, own.get("python_versions", "").split(","))),
+        "system": system[0] if system else "",
+    }
 
 
 def joint(name: str) -> str:

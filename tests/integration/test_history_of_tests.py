@@ -56,3 +56,13 @@ def test_options_without_an_effect_are_refused(bucket: Path) -> None:
     done = ci_build("--family", "gfx1151", "--bucket", str(bucket))
     assert done.returncode != 0
     assert "--rebuild, --family and --limit are of the history of tests" in done.stderr
+    done = ci_build("--tests", "--family", "gfx94x-dcgpu", "--bucket", str(bucket))
+    assert done.returncode == 2
+    assert "There are runs on gfx1151, gfx94X-dcgpu" in done.stderr
+
+
+def test_explain_refuses_a_family_that_nobody_has() -> None:
+    argv = [sys.executable, "build/ci_build", "gate", "explain", "a_test.py::test_x", "--family=gfx94x-dcgpu"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stdout
+    assert "'gfx94x-dcgpu' is no family" in done.stderr

@@ -113,6 +113,8 @@ def test_from_an_ubuntu_to_the_test_of_a_set(place: Place) -> None:
     found = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(place.folder / "others")}
     (image,) = names(place.ci_build("build_dockers", "dist", "-f", "ubu24", "--json", env=found))
     assert image["tags"] == [f"jax-ubu24.rocm{VERSION.replace('.', '')}"]
+    inside = {"jax": "0.10.2", "rocm": VERSION, "python": "3.13, 3.14", "system": "ubu24"}
+    assert {key: image[key] for key in inside} == inside
     labels = place.labels(image["tags"][0])
     assert labels["jax-rocm-release.set"] == made.digest
     assert labels["com.amdgpu.rocm_version"] == VERSION

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from ci_build.errors import RequestError
+from ci_build.images.runtime import inside
 from ci_build.model import Evidence, Outcome, Tier
-from promotion.compat import COMPAT_FILE, Check, Library, Module, ModuleRow, Said, Tables, load_spec, make_tables, words
+from promotion.compat import COMPAT_FILE, Library, Module, ModuleRow, Tables, load_spec, make_tables, words
+from promotion.compat_said import Check, Said
 from promotion.compat_text import sheets, to_markdown, to_rst
 from promotion.history import Kind, State
 from promotion.known_tests import regex_of
@@ -169,6 +171,20 @@ def test_versions_of_libraries_are_those_of_the_rocm_at_hand() -> None:
     made = tables(libraries=libraries, rocm="7.2.0")
     assert [item.version for item in made.libraries] == ["?, 3.1.70200"]
     assert [item.version for item in tables().libraries] == [""]
+
+
+def test_what_build_dockers_prints_fills_the_table_of_images() -> None:
+    labels = {
+        "com.amdgpu.jax_version": "0.10.2",
+        "com.amdgpu.rocm_version": "7.2.0",
+        "com.amdgpu.python_versions": "3.11,3.12",
+    }
+    image = {"name": "content:1", "digest": "sha256:1", "tags": ["jax-ubu24.rocm720", "mine"]}
+    made = tables((entry(1, "0.10.2"), {}), images=[{**image, **inside("jax-ubu24.rocm720", labels)}])
+    (told,) = sheets(made)[0].rows
+    assert told == (
+        ("jax-ubu24.rocm720", "mine"), ("sha256:1",), ("0.10.2",), ("7.2.0",), ("3.11, 3.12",), ("ubu24",),
+    )  # fmt: skip
 
 
 def test_every_row_leads_to_its_evidence_and_is_escaped() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ci_build.errors import RequestError
-from promotion.known_tests import Entry, Kind, known_for, load_entries, parse_entry, pattern_of
+from promotion.known_tests import Entry, Kind, check_run, known_for, load_entries, parse_entry, pattern_of
 
 TODAY = date(2026, 2, 1)
 BODY: dict[str, Any] = {
@@ -170,3 +170,14 @@ def test_entries_that_match_nothing_are_told() -> None:
     known = known_for([used, idle], jax="0.10.2", family="gfx94X-dcgpu", platform="rocm", today=TODAY)
     assert known.idle(["tests/pallas/a_test.py::test"]) == (idle,)
     assert known.idle([]) == (used, idle)
+
+
+@pytest.mark.parametrize(
+    ("jax", "family", "said"),
+    [("0.10.2", "gfx94x-dcgpu", "no family"), ("0.10.2", "gfx94", "no family"), ("new", "", "no version")],
+)
+def test_words_that_no_run_could_have_are_refused(jax: str, family: str, said: str) -> None:
+    check_run(jax="0.10.2", family="gfx94X-dcgpu")
+    check_run(jax="0.10.2", family="")
+    with pytest.raises(RequestError, match=said):
+        check_run(jax=jax, family=family)
