@@ -190,14 +190,20 @@ def plan_lines(plan: BuildPlan, out: Path) -> Iterator[str]:
 
 def kernel_lines(request: BuildRequest, version: str) -> Iterator[str]:
     """What building the kernels of a request means, for people."""
-    from ci_build.kernelbuild import every_target, table
+    from ci_build.kernelbuild import planned
 
-    assert request.kernels is not None
-    yield f"kernels {version} with the {request.kernels.toolchain} toolchain"
-    for row in table(every_target(request), request.kernels.modules or None):
-        built = request.kernels.toolchain in row["toolchains"]
+    plan = planned(request, version)
+    yield f"kernels {version} with the {plan['toolchain']} toolchain"
+    for row in plan["modules"]:
+        built = plan["toolchain"] in row["toolchains"]
         given = ", ".join(name for name, support in row["targets"].items() if support != "unsupported")
         yield f"  {row['module']}: {given or 'none of the targets'}{'' if built else ' (not with this toolchain)'}"
+    most = plan["at_most"]
+    hours = most["cpu_seconds"] / 3600
+    cost = f"{hours:.1f} h" if hours > 1 else f"{most['cpu_seconds']:.0f} s"
+    yield f"at most {most['steps']} steps and {cost} of CPU; --forecast says what of it is still to do"
+    if plan["has_to_be_named"]:
+        yield "that long takes only what is named with --modules, unless most of it is there already"
 
 
 def _targets(plan: BuildPlan) -> str:

@@ -26,11 +26,15 @@ def make_request(settings: options.Settings) -> tuple[BuildRequest, str]:
     """The request, and the version of the wheel.
 
     Raises:
-        RequestError: contradictions, or no targets.
+        RequestError: contradictions, no targets, or a JAX that is too old for the handlers.
     """
+    from kernels.modules import load_catalog
+    from kernels.recipe import check_jax
+
     settings.suggest("kernels", True, origin="ci_build kernels")
     settings.suggest("payload", "published", origin="ci_build kernels")
     request, _ = options.build_request(settings, *_TABLES)
+    check_jax(load_catalog(), request.jax_version)
     version = versions.wheel_version(
         request.jax_version,
         rocm=request.rocm_version if request.rocm_version_extra else None,
@@ -119,6 +123,28 @@ def table(wanted: Sequence[GfxTarget], names: Sequence[str] | None = None) -> li
         }
         for module in (catalog.chosen(names) if names else catalog.modules.values())
     ]
+
+
+def planned(request: BuildRequest, version: str) -> dict[str, Any]:
+    """What building the kernels of a request means, as JSON values; nothing is fetched or touched.
+
+    Raises:
+        RequestError: what the build itself would refuse before it starts.
+    """
+    from kernels import estimate, recipe
+    from kernels.modules import load_catalog, processors
+
+    assert request.kernels is not None
+    wanted, catalog = every_target(request), load_catalog()
+    chosen = recipe.chosen_modules(catalog, processors(wanted), request.kernels)
+    most = estimate.bound(chosen, processors(wanted))
+    return {
+        "version": version,
+        "toolchain": request.kernels.toolchain,
+        "modules": table(wanted, request.kernels.modules),
+        "at_most": {"steps": most.steps, "cpu_seconds": round(most.seconds, 1)},
+        "has_to_be_named": not request.kernels.modules and most.hours > estimate.HOURS_UNASKED,
+    }
 
 
 def compile_part(

@@ -233,6 +233,7 @@ def _kernels(request: BuildRequest, version: str) -> Stage:
     wanted = "the set's targets" if request.targets is None else ", ".join(map(str, request.targets))
     # Refused here, before anything that takes time.
     known = targets.expand(targets.ALL) if request.targets is None else request.targets
+    kernels_recipe.check_jax(load_catalog(), request.jax_version)
     chosen = kernels_recipe.chosen_modules(load_catalog(), processors(known), request.kernels)
     names = ", ".join(module.name for module in chosen)
     what = f"kernels ({names}) for {wanted} with the {request.kernels.toolchain} toolchain"

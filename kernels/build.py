@@ -10,7 +10,7 @@ from ci_build.errors import KernelError
 from ci_build.model import GfxTarget, InputFile, KernelRequest, Progress
 from ci_build.payload.published import LineRunner
 from ci_build.units import human
-from kernels import machine, recipe, sources
+from kernels import estimate, machine, recipe, sources
 from kernels.checks import find_objects
 from kernels.devicelib import device_lib_steps, places, shim_step
 from kernels.generate import Generated, generate
@@ -162,12 +162,14 @@ class KernelBuild:
 
         Raises:
             KernelError: what failed, or is not what modules.toml says; every problem at once.
+            RequestError: it would take hours, and no modules were named.
         """
         self.fetch(runner, progress)
         tree = self._tree
         objects = self._objects(tree)
         graph = self.graph()
         forecast = graph.forecast(cpus=capacity.jobs, available_mb=capacity.memory_mb)
+        estimate.refuse_unasked(forecast.seconds, self.modules, self.request.modules)
         if forecast.steps:
             progress.step(said(forecast))
         made = self._make(graph, runner, progress, capacity)

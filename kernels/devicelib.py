@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kernels.checks import COMMON_EXPORTS
+from kernels.estimate import HOST_SHARE
 from kernels.generate import Generated, cuid
 from kernels.modules import Catalog, Module
 from kernels.sources import SourceTree, digest_of
@@ -75,7 +76,7 @@ def _device(module: Module, toolchain: Toolchain, path: str, name: str, inputs: 
         argv=(*_common(module, toolchain, name), *more, path, "-o", "{out}"),
         name="unit.co",
         inputs=inputs,
-        seconds=module.seconds * 0.75,
+        seconds=module.seconds * (1 - HOST_SHARE),
         memory_mb=module.memory_mb,
         module=module.name,
         target=target,
@@ -90,7 +91,7 @@ def _host(module: Module, toolchain: Toolchain, path: str, name: str, inputs: Ma
         argv=(*_common(module, toolchain, name), *toolchain.device_lib_command("host"), path, "-o", "{out}"),
         name="unit.o",
         inputs=inputs,
-        seconds=module.seconds * 0.25,
+        seconds=module.seconds * HOST_SHARE,
         memory_mb=module.memory_mb,
         module=module.name,
         rocm=True,

@@ -27,6 +27,8 @@ TAG = "py3-none-manylinux_2_28_x86_64"
 MANIFEST_SCHEMA = 1
 LAUNCHERS_LIMIT = 4_000_000
 """Bytes of a wheel with the co-launchers for gfx942 and gfx950."""
+FFI_SINCE = {(0, 1): "0.8.0", (0, 2): "0.8.2", (0, 3): "0.9.1"}
+"""FFI API -> the first jaxlib whose XLA has it, as c_api.h in jaxlib's wheels says; older ones refuse such handlers."""
 _PAYLOAD = Path(__file__).with_name("payload") / PACKAGE
 _REQUIRES_PYTHON = ">=3.11"
 
@@ -63,6 +65,20 @@ def expected_modules(catalog: Catalog, wanted: Sequence[str], toolchain: str) ->
     """The modules of a complete wheel for some processors: all that the toolchain builds and one of them has."""
     chosen = catalog.chosen(None, toolchain)
     return tuple(module for module in chosen if any(map(module.supports, wanted)))
+
+
+def check_jax(catalog: Catalog, jax_version: str) -> None:
+    """A wheel goes with the jaxlib of its own version: that one has to take the handlers.
+
+    Raises:
+        RequestError: its XLA is older than the FFI that they are compiled against.
+    """
+    api = max(handler.api for module in catalog.modules.values() for handler in module.ffi)
+    if Version(jax_version) < Version(FFI_SINCE[api]):
+        raise RequestError(
+            f"The kernels are made for FFI API {api[0]}.{api[1]}, which jaxlib {jax_version} does not have.",
+            hint=f"Give --jax-version={FFI_SINCE[api]} or a later one, or make a set without kernels.",
+        )
 
 
 def chosen_modules(catalog: Catalog, wanted: Sequence[str], request: KernelRequest) -> tuple[Module, ...]:

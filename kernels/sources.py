@@ -99,8 +99,8 @@ def find(wish: str, source: Source, *, cache: Path, runner: LineRunner, progress
     """
     found = re.fullmatch(r"([A-Za-z0-9][\w.-]*)==([\w.+!-]+)", wish or f"{source.project}=={source.version}")
     origin: InputFile | None = None
-    if found is not None:
-        folder, origin = _from_index(found[1], found[2], source, cache, runner, progress)
+    if found is not None and _plain(found[1]) == _plain(source.project):
+        folder, origin = _from_index(source.project, found[2], source, cache, runner, progress)
     elif Path(wish).is_dir():
         folder = Path(wish).resolve()
     elif Path(wish).is_file():
@@ -113,6 +113,10 @@ def find(wish: str, source: Source, *, cache: Path, runner: LineRunner, progress
     name = origin.filename if origin else str(folder)
     root = folder / source.folder if (folder / source.folder / "hsa").is_dir() else folder
     return SourceTree(folder=root, files={}, origin=origin, name=name)
+
+
+def _plain(project: str) -> str:
+    return re.sub(r"[-_.]+", "-", project).lower()
 
 
 def check(root: Path, wanted: Iterable[str], name: str, lock: Mapping[str, str] | None = None) -> dict[str, str]:

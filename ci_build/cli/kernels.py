@@ -54,13 +54,21 @@ def build(
     """Build the wheel jax_aiter alone, into --out."""
     from ci_build import kernelbuild
     from ci_build.build import kernel_lines
+    from ci_build.errors import RequestError
     from kernels.assemble import make_wheel, prepare
     from kernels.build import sizes
 
     settings, reporter = state.settings(after), state.reporter(after)
     request, version = kernelbuild.make_request(settings)
     room, out = kernelbuild.capacity(jobs, memory), Path(str(settings.get("out", "build").value))
+    if out.exists() and not out.is_dir():
+        raise RequestError(f"--out is {out}, which is no folder.", hint="Name a folder, or one that is not there yet.")
     if settings.flag("dry_run"):
+        if shard or units or forecast:
+            raise RequestError("--dry-run fetches nothing, so it cannot know units.", hint="Give --forecast alone.")
+        if settings.flag("json"):
+            print_json(kernelbuild.planned(request, version))
+            return
         for line in kernel_lines(request, version):
             click.echo(line)
         return
