@@ -200,6 +200,10 @@ def test_shards_of_a_run_are_joined_to_one_word(place: Place) -> None:
     status, (again,), said = place.gate("device", source)
     assert (status, again) == (0, evidence)
     assert "passed before" in said
+    # One of more runners than tests has nothing to do, and does not fail.
+    status, (evidence,), said = place.gate("device", source, "--shard=12/12", "--workers=1")
+    assert (status, evidence["outcome"]) == (0, "skipped"), said
+    assert "there are more shards than tests" in evidence["findings"][0]["message"]
 
 
 def test_a_suite_whose_conditions_cannot_be_read_is_an_error(place: Place) -> None:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from ci_build import options
 from ci_build.device_gate import _refuse
 from ci_build.errors import GateError, RequestError
-from promotion.gates import Check, Gate
+from promotion.gates import Check, Gate, raise_for_failures
 from promotion.gates import _judge as judge_gate
 from promotion.gates.device import evidence
 from promotion.gates.device.baseline import Baseline, about_baseline
@@ -102,6 +102,15 @@ def test_preflight_alone_is_no_evidence() -> None:
     assert judged.counts["passed"] == 0
     (bad,) = evidence.of_preflight([Item(name="ROCm", problem="it is another one", remedy="Change it.")], "gfx942")
     assert [finding.code for finding in bad.findings] == ["environment"]
+
+
+def test_a_shard_without_tests_is_no_failure() -> None:
+    gate = Gate(name="device", tier=_tier(), per_target=True, run=lambda _: (), partial=True)
+    told = [*evidence.of_preflight([Item(name="devices")], "gfx942"), evidence.of_empty_shard("5/5", "gfx942")]
+    judged = judge_gate(gate, wheel_set(), "gfx942", told, (), "2026-01-01T00:00:00Z")
+    assert judged.outcome.value == "skipped"
+    assert judged.counts["passed"] == 0
+    raise_for_failures([judged])
 
 
 def test_a_flake_that_nobody_knew_fails() -> None:

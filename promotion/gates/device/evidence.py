@@ -75,6 +75,11 @@ def of_tests(
             yield Check(name=text, findings=found, target=target, times=times)
 
 
+def of_empty_shard(shard: str, target: str) -> Check:
+    """The check for a shard that got no test, since there are more shards: nothing was run, and nothing is wrong."""
+    return Check(name=f"shard {shard}", skipped="there are more shards than tests", target=target)
+
+
 def _of_one(result: TestResult, target: str, reproduce: Reproduce, known: str) -> Check:
     """The check for a test that is worth a word.
 

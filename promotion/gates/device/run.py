@@ -111,6 +111,8 @@ class _Run:
         results = self._settled(report, python, {**env, **everything.env}, wanted)
         again = functools.partial(reproduce, told, str(room.staged))
         yield from evidence.of_tests(results, self.target, again, told.known_flake)
+        if told.shard and not results:
+            yield evidence.of_empty_shard(str(told.shard), self.target)
         check = self._told_of(report, results, tests, items, folder, left_out, again)
         yield check
         if told.shard:
