@@ -21,6 +21,16 @@ VIRTUAL_DEVICES = 8
 _LAUNCH = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]) % 256)"
 _OURS = ("JAX_ENABLE_ROCM_XDIST", "JAX_ENABLE_CUDA_XDIST", "JAX_ENABLE_TPU_XDIST")
 """Make JAX's own conftest.py lend devices to workers: only one may do that."""
+_OTHERS = (
+    "PYTEST_ADDOPTS",
+    "PYTEST_CURRENT_TEST",
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD",
+    "PYTEST_XDIST_AUTO_NUM_WORKERS",
+    "PYTEST_XDIST_TESTRUNUID",
+    "PYTEST_XDIST_WORKER",
+    "PYTEST_XDIST_WORKER_COUNT",
+)
+"""Of a pytest that runs us, or a person's own: with them a session would take itself for a worker of another."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,8 +130,8 @@ def session_env(env: Mapping[str, str], folder: Path) -> dict[str, str]:
         env: the site's and the suite's.
         folder: of the session, where the plugin lies too.
     """
-    ours = {SESSION: str(folder), "PYTEST_PLUGINS": PLUGIN, "PYTHONPATH": str(folder), "PYTEST_ADDOPTS": ""}
-    return {**env, **ours}
+    ours = {SESSION: str(folder), "PYTEST_PLUGINS": PLUGIN, "PYTHONPATH": str(folder)}
+    return {**env, **dict.fromkeys(_OTHERS, ""), **ours}
 
 
 def session_argv(python: Sequence[str], suite: Suite, pass_: Pass, *, workers: int, files: Sequence[str]) -> list[str]:
