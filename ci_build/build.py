@@ -48,7 +48,13 @@ def make_plan(
     request, warnings = options.build_request(settings, *tables)
     for text in warnings:
         reporter.warning(text)
-    rocm = None if asked is None else _rocm(settings, therock.for_request(asked, request), reporter, *tables)
+    rocm = None
+    if asked is not None:
+        asked = therock.for_request(asked, request)
+        _check_rocm(asked)
+        if not settings.flag("dry_run"):
+            sourcing.check_place(request, settings, runner, reporter, *tables)
+        rocm = _rocm(settings, asked, reporter, *tables)
     for finding in targets.warnings_for(request.targets or ()):
         reporter.warning(f"{finding.message} {finding.remedy}")
     manifest = _dumped(rocm) or _rocm_manifest(settings, request, reporter)
@@ -87,14 +93,24 @@ def _asked(settings: options.Settings, reporter: Reporter, *tables: str) -> Aske
     return asked
 
 
+def _check_rocm(asked: Asked) -> None:
+    """Refuse what the name of the ROCm alone tells to be wrong."""
+    from ci_build import therock
+    from ci_build.rocm.asked import check_name, check_source
+
+    check_name(asked, therock.gfx_names())
+    check_source(asked)
+
+
 def _rocm(settings: options.Settings, asked: Asked, reporter: Reporter, *tables: str) -> Rocm | None:
     """A ROCm that is fetched, verified and locked; in a dry run only its name is looked at, and None is returned."""
     from ci_build import therock
-    from ci_build.rocm.asked import check_name
+    from ci_build.rocm.asked import is_index, is_url
 
-    check_name(asked, therock.gfx_names())
     if settings.flag("dry_run"):
         source = without_credentials(asked.source)
+        if not (is_url(source) or is_index(source) or Path(source).exists()):
+            reporter.warning(f"{source} is not there; the build will ask for it.")
         reporter.line(f"would fetch what is missing of {source}, verify it and lock it in {asked.lock}")
         return None
     return therock.obtain_rocm(settings, reporter, asked, *tables)

@@ -319,7 +319,8 @@ def build_request(settings: Settings, *tables: str) -> tuple[BuildRequest, tuple
         if payload is Payload.PUBLISHED and settings.given(name)
     )
     spec = _text(settings.get("targets", *tables))
-    jax_version, pythons = _version(settings.get("jax_version", *tables)), chosen_pythons(settings, tables)
+    jax_version = _version(settings.get("jax_version", *tables))
+    pythons = _pythons_of(jax_version, settings, tables)
     source = source_request(settings, jax_version, *tables) if payload is Payload.SOURCE else None
     # What a build from source holds is what it is told to: there is no other list that `all` could mean.
     wanted = None if is_all(spec) and source is None else expand(spec)
@@ -426,6 +427,27 @@ def chosen_pythons(settings: Settings, tables: tuple[str, ...]) -> tuple[str, ..
             f"{setting.origin} asks for {', '.join(unknown) or 'nothing'}.", hint=f"Known are {', '.join(supported)}."
         )
     return tuple(version for version in supported if version in wanted)
+
+
+def _pythons_of(jax_version: str, settings: Settings, tables: tuple[str, ...]) -> tuple[str, ...]:
+    """The Pythons to build for: those that were asked for, or of the default ones those that the release runs with.
+
+    Raises:
+        RequestError: one was asked for that the release does not run with.
+    """
+    from packaging.specifiers import SpecifierSet
+
+    from ci_build.wheel_facts import requires_python
+
+    pythons, wanted = chosen_pythons(settings, tables), requires_python(jax_version)
+    good = tuple(python for python in pythons if python in SpecifierSet(wanted))
+    if not good or (settings.given("python_versions") and good != pythons):
+        raise RequestError(
+            f"jax {jax_version} needs Python {wanted}, and {settings.get('python_versions', *tables).origin} asks for "
+            f"{', '.join(python for python in pythons if python not in good)}.",
+            hint="Leave these out, or build an older --jax-version.",
+        )
+    return good
 
 
 def this_python_and_one_more(supported: list[str], current: str) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from ci_build.errors import RequestError
 from ci_build.source_request import ActionCache, Checkout, Compiler, Container, Remote, SourceRequest
+from ci_build.units import check_engine_size
 
 if TYPE_CHECKING:
     from ci_build.options import Settings
@@ -160,9 +161,19 @@ def _container(settings: Settings, *tables: str) -> Container:
         image=str(settings.get("builder_image").value or ""),
         base=str(settings.get("base_docker").value or ""),
         network=str(settings.get("container_network", *tables).value),
-        memory=str(settings.get("container_memory", *tables).value or ""),
-        shm_size=str(settings.get("container_shm_size", *tables).value),
+        memory=container_size(settings, "container_memory", *tables),
+        shm_size=container_size(settings, "container_shm_size", *tables),
     )
+
+
+def container_size(settings: Settings, name: str, *tables: str) -> str:
+    """A limit of containers, checked before anything is fetched; empty when nobody says one.
+
+    Raises:
+        RequestError: it is no size.
+    """
+    setting = settings.get(name, *tables)
+    return check_engine_size(str(setting.value), setting.origin) if setting.value else ""
 
 
 def _remote(settings: Settings, platform: str, *tables: str) -> Remote | None:

@@ -87,6 +87,22 @@ class Circumstances:
         return Path(str(self.settings.get("out", *self.tables).value)).absolute()
 
 
+def check_place(
+    request: BuildRequest, settings: options.Settings, runner: HostRunner, reporter: Reporter, *tables: str
+) -> None:
+    """Refuse what has nowhere to be built, before gigabytes are fetched for it.
+
+    Raises:
+        NoContainerEngineError: there is no engine.
+        InputError: the builder image is not here, and there is nothing to make it of.
+    """
+    if request.source is None or request.source.container.host:
+        return
+    from ci_build.images.builder import check_obtainable, image_request
+
+    check_obtainable(image_request(settings, runner, *tables), runner, reporter)
+
+
 def prepare(request: BuildRequest, given: Circumstances) -> Prepared:
     """Find out every commit and digest, and lay out the work; without a ROCm, in a dry run, nothing is asked for.
 

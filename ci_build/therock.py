@@ -47,6 +47,7 @@ def find_source(settings: options.Settings, reporter: Reporter, *tables: str) ->
     """
     path, wish = settings.get("therock_path").value, settings.get("therock").value
     _refuse_contradictions(settings)
+    _limit(settings, *tables)
     lock = Path(str(settings.get("rocm_lock", *tables).value))
     locked = settings.flag("locked")
     index = str(settings.get("therock_index_url").value or "")
@@ -74,6 +75,12 @@ def find_source(settings: options.Settings, reporter: Reporter, *tables: str) ->
         locked=locked,
         index_version=version,
     )
+
+
+def _limit(settings: options.Settings, *tables: str) -> int:
+    """Bytes that the ROCms in the cache may have; asked for before anything is fetched, since it may be no size."""
+    setting = settings.get("cache_limit", *tables)
+    return parse_size(str(setting.value), setting.origin)
 
 
 def _newest(index: str, reporter: Reporter) -> str:
@@ -150,7 +157,7 @@ def obtain_rocm(settings: options.Settings, reporter: Reporter, asked: Asked, *t
     reporter.line(f"ROCm {rocm.facts.version}, {rocm.facts.compiler}, in {rocm.root}; {rocm.trust}")
     from ci_build import cache
 
-    removed = cache.collect(root, limit=parse_size(str(settings.get("cache_limit", *tables).value)), kinds=cache.ROCM)
+    removed = cache.collect(root, limit=_limit(settings, *tables), kinds=cache.ROCM)
     for entry in removed:
         reporter.line(f"removed {entry.name} from the cache, which was over its limit")
     return rocm

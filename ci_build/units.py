@@ -18,13 +18,27 @@ def human(size: float) -> str:
     return f"{size:.2f} GB"
 
 
-def parse_size(text: str) -> int:
+def parse_size(text: str, origin: str = "") -> int:
     """Bytes of a size as people write it: 60GB, 500 MB, 1000 (powers of 1000).
+
+    Args:
+        origin: the option that says it, for the error.
 
     Raises:
         RequestError: it is no size.
     """
     found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?B)?\s*", text, re.IGNORECASE)
     if found is None:
-        raise RequestError(f"{text!r} is not a size.", hint="Write it like 60GB.")
+        raise RequestError(f"{f'{origin}: ' if origin else ''}{text!r} is not a size.", hint="Write it like 60GB.")
     return int(float(found[1]) * 1000 ** _POWERS[(found[2] or "B").lower()])
+
+
+def check_engine_size(text: str, origin: str) -> str:
+    """A size as docker and podman take it (powers of 1024): 64g, 512m, 1.5gb; returned as it is.
+
+    Raises:
+        RequestError: it is none.
+    """
+    if re.fullmatch(r"(?!0+(?:\.0+)?[^0-9.]*$)[0-9]+(?:\.[0-9]+)?(?:[kmgt]b?|b)?", text, re.IGNORECASE) is None:
+        raise RequestError(f"{origin}: {text!r} is not a size that containers take.", hint="Write it like 64g.")
+    return text

@@ -50,17 +50,14 @@ def finish(
     Args:
         made: each with the names that people know it by, and its labels.
     """
-    from ci_build.errors import RequestError
-    from ci_build.images import builder, local
+    from ci_build.images import builder
     from ci_build.images.recipe import also_known_as
     from ci_build.images.runtime import inside
 
-    if after["tag"] and len(made) != 1:
-        raise RequestError(f"--tag is one name, and these are {len(made)} images.", hint="Choose one with --filter.")
     told = []
     for image, names, labels in made:
         contents = inside(names[0] if names else image.name, labels)
-        names = (*names, *([local.check_name(after["tag"], "--tag")] if after["tag"] else []))
+        names = (*names, *([after["tag"]] if after["tag"] else []))
         also_known_as(image, names, request.engine(), host)
         pushed = builder.push(request, image, host) if after["push"] else ""
         facts = {key: getattr(image, key) for key in image.__slots__}
@@ -71,6 +68,26 @@ def finish(
             reporter.line(f"pushed {pushed}")
     if after["json"]:
         print_json(told)
+
+
+def check_finish(after: dict[str, Any], request: ImageRequest, number: int) -> None:
+    """Refuse before anything is made what `finish` could not do.
+
+    Args:
+        number: of the images that are asked for.
+
+    Raises:
+        RequestError: --tag is no name, or one name for several images; --push has no registry.
+    """
+    from ci_build.errors import RequestError
+    from ci_build.images import builder, local
+
+    if after["tag"]:
+        local.check_name(after["tag"], "--tag")
+        if number != 1:
+            raise RequestError(f"--tag is one name, and these are {number} images.", hint="Choose one with --filter.")
+    if after["push"]:
+        builder.check_push(request)
 
 
 def plan_only(after: dict[str, Any], names: Sequence[str], reporter: Reporter) -> bool:
@@ -93,6 +110,7 @@ def build_manylinux_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN
     from ci_build.images.builder import BUILDER, builder_image, planned_image
 
     request, host, reporter = asked(state, after, after["pins"], no_cache=after["no_cache"])
+    check_finish(after, request, 1)
     version = state.settings(after).get("rocm_version").value
     if plan_only(after, [planned_image(request, host, reporter)] if after["dry_run"] else (), reporter):
         return
@@ -154,7 +172,7 @@ def rocm_tree(
     from ci_build import therock
     from ci_build.errors import RequestError
     from ci_build.images.runtime import tree_file
-    from ci_build.rocm.asked import check_name
+    from ci_build.rocm.asked import check_name, check_source
     from ci_build.source_options import rocm_build_url
 
     settings = state.settings(after)
@@ -169,6 +187,7 @@ def rocm_tree(
     wish = str(settings.get("rocm_version").value or "")
     found = replace(found, version=wish or found.version, full=True)
     version = check_name(found, therock.gfx_names())
+    check_source(found)
     if after["dry_run"]:
         return version or "VERSION", None, {}
     rocm = therock.obtain_rocm(settings, reporter, found, "build")
@@ -187,6 +206,7 @@ def build_base_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN401 -
     maker, reporter, pythons = image_maker(state, after)
     llvm = _llvm(after)
     chosen = runtime.releases(maker.request, "base", after["filters"])
+    check_finish(after, maker.request, len(chosen))
     below = [runtime.base(maker, release, pythons, llvm) for release in chosen]
     version, tree, labels = rocm_tree(state, after, reporter)
     if plan_only(after, [f"{recipe.name}.{runtime.rocm_tag(version)}" for recipe in below], reporter) or tree is None:
@@ -209,6 +229,7 @@ def build_base_therock_dockers(state: State, /, **after: Any) -> None:  # noqa: 
     maker, reporter, pythons = image_maker(state, after)
     llvm = _llvm(after)
     chosen = runtime.releases(maker.request, "base-therock", after["filters"] or "therock")
+    check_finish(after, maker.request, len(chosen))
     below = [runtime.base(maker, release, pythons, llvm) for release in chosen]
     _on_index(state, maker, reporter, after, below, "/usr/local/bin/python3")
 
@@ -222,6 +243,7 @@ def build_manylinux_therock_dockers(state: State, /, **after: Any) -> None:  # n
     from ci_build.images.runtime import Maker
 
     request, host, reporter = asked(state, after, after["pins"], no_cache=after["no_cache"])
+    check_finish(after, request, 1)
     maker = Maker(request=request, host=host, progress=reporter)
     below = builder_recipe(request, host, reporter)
     _on_index(state, maker, reporter, after, [below], "/opt/python/cp313-cp313/bin/python3")

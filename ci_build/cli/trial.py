@@ -13,6 +13,7 @@ from ci_build.cli.common import State
 from ci_build.cli.dockers import (
     FILTER,
     ROCM,
+    check_finish,
     finish,
     image_maker,
     image_options,
@@ -21,6 +22,7 @@ from ci_build.cli.dockers import (
     with_options,
 )
 from ci_build.cli.images import asked
+from ci_build.source_options import container_size
 
 if TYPE_CHECKING:
     from ci_build.images.runtime import Below, Maker
@@ -61,6 +63,7 @@ def make_set_images(state: State, after: dict[str, Any]) -> tuple[str, ...]:
     _refuse_idle(settings, wheel_set.rocm_version)
     word = runtime.rocm_tag(wheel_set.rocm_version)
     names = {release: f"jax-{release}.{word}" for release in runtime.releases(maker.request, "jax", after["filters"])}
+    check_finish(after, maker.request, len(names))
     if plan_only(after, tuple(names.values()), reporter):
         return tuple(names.values())
     below = _bases(state, after, maker, reporter, {release: f"jax-base-{release}.{word}" for release in names})
@@ -150,6 +153,7 @@ def try_image(state: State, image_name: str, after: dict[str, Any]) -> None:
     from ci_build.runner import render
 
     settings = state.settings(after)
+    memory, shm_size = (container_size(settings, name) for name in ("container_memory", "container_shm_size"))
     request, host, reporter = asked(state, after, None)
     engine = request.engine()
     image = work.find_image(engine, host, image_name, request.registry)
@@ -160,8 +164,8 @@ def try_image(state: State, image_name: str, after: dict[str, Any]) -> None:
     spec = replace(
         spec,
         network=str(settings.get("container_network", "build").value),
-        memory=str(settings.get("container_memory").value or ""),
-        shm_size=str(settings.get("container_shm_size").value or _SHM),
+        memory=memory,
+        shm_size=shm_size or _SHM,
     )
     runner = ContainerRunner(host, spec, say=reporter.line)
     for argv in work.commands(image.labels, after["test_cmd"], gpu=gpus is not None):

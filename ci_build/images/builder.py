@@ -129,6 +129,24 @@ def builder_image(request: ImageRequest, runner: HostRunner, reporter: Progress)
     return ensure(recipe, engine, runner, reporter, cache=request.cache, no_cache=request.no_cache)
 
 
+def check_obtainable(request: ImageRequest, runner: HostRunner, reporter: Progress) -> None:
+    """Refuse a builder image that cannot be had, as far as it can be told without making one.
+
+    Raises:
+        NoContainerEngineError: no engine answers.
+        InputError: there is no image of that name, or no base image here or in a registry that anybody named.
+    """
+    engine = request.engine()
+    if request.builder_image:
+        builder_image(request, runner, reporter)
+        return
+    if request.registry:
+        return
+    recipe = builder_recipe(request, runner, reporter)
+    if not request.base and find_made(recipe, engine, runner) is None:
+        recipe.base_image()
+
+
 def planned_image(request: ImageRequest, runner: HostRunner, reporter: Progress) -> str:
     """Name of the image that a build will run in, for a dry run; no engine is asked unless a base was named."""
     if request.builder_image and request.builder_image != SEARCH:
@@ -261,13 +279,22 @@ def tagged(image: local.LocalImage, request: ImageRequest, host: HostRunner) -> 
     return name
 
 
-def push(request: ImageRequest, image: BuilderImage, host: HostRunner) -> str:
-    """Give an image to the configured registry under the name that its content has; returns it as name@sha256:….
+def check_push(request: ImageRequest) -> None:
+    """Refuse to push where nobody says to which registry.
 
     Raises:
         RequestError: no registry is configured.
     """
     if not request.registry:
         raise RequestError("--push needs a registry.", hint="Give --image-registry, or set CI_BUILD_IMAGE_REGISTRY.")
+
+
+def push(request: ImageRequest, image: BuilderImage, host: HostRunner) -> str:
+    """Give an image to the configured registry under the name that its content has; returns it as name@sha256:….
+
+    Raises:
+        RequestError: no registry is configured.
+    """
+    check_push(request)
     name = image.name.removeprefix(f"{request.registry}/")
     return local.push(request.engine(), host, image.id or image.name, f"{request.registry}/{name}")

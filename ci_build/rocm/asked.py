@@ -11,9 +11,12 @@ from urllib.parse import unquote, urlsplit
 from ci_build.errors import RequestError
 from ci_build.model import GfxTarget
 from ci_build.rocm.listing import MULTIARCH, parse_name
+from ci_build.runner import without_credentials
 
 SCHEME = "pip+"
 """In front of the URL of an index, where a source is named."""
+FORMATS = {".tar.gz": "gz", ".tgz": "gz", ".tar.xz": "xz", ".txz": "xz", ".tar.zst": "zst", ".tzst": "zst"}
+"""Endings of the archives that can be read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,3 +103,41 @@ def check_name(asked: Asked, gfx: GfxNames) -> str:
 def is_index(source: str) -> bool:
     """Whether a source is an index of pip packages."""
     return source.startswith(SCHEME)
+
+
+def format_of(name: str) -> str:
+    """Which compression a file's name tells.
+
+    Raises:
+        RequestError: none that is known.
+    """
+    for ending, found in FORMATS.items():
+        if name.endswith(ending):
+            return found
+    raise RequestError(f"{name!r} is not a tarball that can be read.", hint=f"Known are {', '.join(FORMATS)}.")
+
+
+def check_source(asked: Asked) -> None:
+    """Refuse what cannot become a ROCm whatever is in it; nothing is fetched for it, a dry run does it too.
+
+    A file or folder that is not there is no mistake yet: a plan may be looked at elsewhere than it is carried out.
+
+    Raises:
+        RequestError: no URL, no tarball, no sha256, or no lock where one has to be.
+    """
+    if asked.sha256 and re.fullmatch(r"[0-9A-Fa-f]{64}", asked.sha256) is None:
+        raise RequestError(f"--therock-sha256 {asked.sha256!r} is no sha256.", hint="Give 64 hexadecimal digits.")
+    if asked.locked and asked.lock is not None and not asked.lock.exists():
+        raise RequestError(f"--locked, and there is no {asked.lock}.", hint="Make it once without --locked.")
+    if is_index(asked.source):
+        return
+    if is_url(asked.source) and urlsplit(asked.source).scheme.lower() not in ("http", "https"):
+        raise RequestError(
+            f"{without_credentials(asked.source)!r} is not an http or https URL.",
+            hint="Write it like https://host/path/file.tar.gz.",
+        )
+    path = Path(asked.source)
+    if is_url(asked.source) or path.is_file():
+        format_of(file_name(asked.source))
+    elif path.is_dir() and asked.sha256:
+        raise RequestError("--therock-sha256 is of a tarball, and a folder was given.", hint="Leave it out.")

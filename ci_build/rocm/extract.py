@@ -14,12 +14,10 @@ from pathlib import Path
 
 from isal import isal_zlib
 
-from ci_build.errors import ArchiveError, RequestError
+from ci_build.errors import ArchiveError
 from ci_build.rocm.decompress import Stream, decompressed
 from ci_build.rocm.tar import Blocks, Entry, Kind, entries, padding
 
-FORMATS = {".tar.gz": "gz", ".tgz": "gz", ".tar.xz": "xz", ".txz": "xz", ".tar.zst": "zst", ".tzst": "zst"}
-"""Endings of the archives that can be read."""
 _LONGEST_END = 1 << 20
 """Bytes after the end mark: tar fills up records of 10 kB, others of more."""
 _READ_ONLY = 0o555
@@ -59,18 +57,6 @@ class Item:
 
 Contents = dict[str, Item]
 """Path below the root, with `/` -> what is there."""
-
-
-def format_of(name: str) -> str:
-    """Which compression a file's name tells.
-
-    Raises:
-        RequestError: none that is known.
-    """
-    for ending, found in FORMATS.items():
-        if name.endswith(ending):
-            return found
-    raise RequestError(f"{name} is not a tarball that can be read.", hint=f"Known are {', '.join(FORMATS)}.")
 
 
 def extract(

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from ci_build.errors import InputError, RequestError
 from ci_build.model import Progress
-from ci_build.rocm.asked import SCHEME, Asked, GfxNames, check_name, file_name, is_index, is_url
+from ci_build.rocm.asked import SCHEME, Asked, GfxNames, check_name, check_source, file_name, is_index, is_url
 from ci_build.rocm.client import Client, canonical, without_user
-from ci_build.rocm.extract import Contents, format_of
+from ci_build.rocm.extract import Contents
 from ci_build.rocm.facts import RocmFacts, problems, read_facts, selection
 from ci_build.rocm.listing import parse_name
 from ci_build.rocm.lock import RocmLock, differences, load_lock, make_lock, write_lock
@@ -64,9 +64,8 @@ def obtain(
         InputError: it cannot be had, or lacks what a build for the targets needs.
     """
     version = check_name(asked, gfx)
+    check_source(asked)
     known = load_lock(asked.lock) if asked.lock else None
-    if asked.locked and known is None:
-        raise RequestError(f"--locked, and there is no {asked.lock}.", hint="Make it once without --locked.")
     source = _recorded(asked.source)
     if asked.locked and known is not None and known.source != source:
         raise RequestError(
@@ -133,10 +132,7 @@ def _recorded(source: str) -> str:
 
 def _expected(asked: Asked, pinned: RocmLock | None, client: Client) -> tuple[str, str]:
     """The sha256 that the tarball has to have, if anybody says, and who says so."""
-    given = asked.sha256.lower()
-    if given and re.fullmatch(r"[0-9a-f]{64}", given) is None:
-        raise RequestError(f"--therock-sha256 {asked.sha256!r} is no sha256.", hint="Give 64 hexadecimal digits.")
-    if given:
+    if given := asked.sha256.lower():
         return given, "its sha256 is the one that was given"
     if pinned is not None and pinned.sha256 and (asked.locked or is_url(asked.source)):
         return pinned.sha256, f"its sha256 is the one in {asked.lock}"
@@ -153,16 +149,12 @@ def _stored(asked: Asked, store: RocmStore, client: Client, sha256: str, source:
     """The unpacked tarball; None for a folder, which is used where it is."""
     chosen, name = selection(full=asked.full), file_name(asked.source)
     if is_url(asked.source):
-        format_of(name)
         return store.from_url(client, canonical(asked.source), name, chosen, sha256=sha256)
     path = Path(source)
     if path.is_file():
-        format_of(name)
         return store.from_file(path, chosen, sha256=sha256)
     if not path.is_dir():
         raise InputError(f"{path} is not there.", hint="Give a URL, a tarball, or the folder of a ROCm.")
-    if asked.sha256:
-        raise RequestError("--therock-sha256 is of a tarball, and a folder was given.", hint="Leave it out.")
     return None
 
 

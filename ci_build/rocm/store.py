@@ -25,8 +25,9 @@ from filelock import FileLock
 
 from ci_build.errors import ArchiveError, InputError
 from ci_build.model import Progress
+from ci_build.rocm.asked import format_of
 from ci_build.rocm.client import Client
-from ci_build.rocm.extract import Contents, Wanted, dump_contents, extract, format_of, load_contents
+from ci_build.rocm.extract import Contents, Wanted, dump_contents, extract, load_contents
 from ci_build.rocm.feed import Feed, KnownDigest
 from ci_build.rocm.fetch import ChangedError, Hash, RemoteFile, Version
 from ci_build.rocm.packages import Packages, prefix_of

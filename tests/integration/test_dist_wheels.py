@@ -216,6 +216,50 @@ def test_the_seeds_command_without_a_container_engine_says_how_to_go_on(tmp_path
     assert "with --payload=published nothing is compiled" in done.stderr
 
 
+def test_nothing_is_fetched_for_a_build_that_has_nowhere_to_run(tmp_path: Path) -> None:
+    env = {**os.environ, "PATH": str(tmp_path)}
+    argv = [*CI_BUILD, "--rocm-version=7.10.0", "--therock-path=http://127.0.0.1:1/rocm.tar.gz", "dist_wheels"]
+    argv += [f"--cache-dir={tmp_path / 'cache'}"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env, cwd=tmp_path)
+    assert done.returncode == 5, done.stderr
+    assert "No container engine answers" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["--therock-path=https://127.0.0.1:1/rocm.zip"], "'rocm.zip' is not a tarball that can be read"),
+        (["--therock-path=https://127.0.0.1:1/rocm.tar.gz", "--cache-limit=big"], "--cache-limit: 'big' is not a size"),
+        (["--therock-path=https://127.0.0.1:1/rocm.tar.gz", "--locked"], "--locked, and there is no rocm.lock"),
+    ],
+)
+def test_a_dry_run_refuses_what_no_build_can_take(tmp_path: Path, words: list[str], error: str) -> None:
+    argv = [*CI_BUILD, "--rocm-version=7.10.0", *words, "dist_wheels", "--dry-run"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert error in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["build_manylinux_dockers", "--tag=a tag"], "--tag 'a tag' is no name of an image"),
+        (["build_manylinux_therock_dockers", "--push"], "--push needs a registry"),
+        (["build_base_therock_dockers", "--tag=a:b"], "--tag is one name, and these are 2 images"),
+        (["build_base_dockers", "--therock-path=/x.zip", "--tag=a:b"], "--tag is one name, and these are 2 images"),
+        (["test", "image:1", "--container-memory=much"], "--container-memory: 'much' is not a size"),
+    ],
+)
+def test_a_name_that_no_image_can_have_is_refused_before_one_is_made(
+    tmp_path: Path, words: list[str], error: str
+) -> None:
+    env = {key: value for key, value in os.environ.items() if key != "CI_BUILD_IMAGE_REGISTRY"}
+    done = subprocess.run([*CI_BUILD, *words], capture_output=True, text=True, check=False, cwd=tmp_path, env=env)
+    assert done.returncode == 2, done.stderr
+    assert error in done.stderr
+
+
 def test_a_version_that_nobody_published_is_pips_word_in_one_error(cache: Path, tmp_path: Path) -> None:
     done = dist_wheels(tmp_path / "dist", cache, "--jax-version=0.0.1")
     assert done.returncode == 12

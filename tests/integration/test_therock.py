@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +33,11 @@ def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     argv = [*CI_BUILD, *words]
     if words[0] not in ("rocm", "cache") and not any(word.startswith("--cache-dir") for word in words):
         argv.append(f"--cache-dir={tmp_path / 'cache'}")
-    return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=work)
+    if "dist_wheels" in words and "--payload=published" not in words:
+        # What comes after the ROCm is no matter of these tests: a machine without any program cannot compile.
+        argv.append("--host")
+    env = {**os.environ, "PATH": str(work)}
+    return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=work, env=env)
 
 
 def seeds_command(tmp_path: Path, told: Behaviour, *more: str) -> subprocess.CompletedProcess[str]:
@@ -42,7 +47,7 @@ def seeds_command(tmp_path: Path, told: Behaviour, *more: str) -> subprocess.Com
 
 def test_the_seeds_command_verifies_and_locks_its_rocm_before_anything_else(tmp_path: Path, told: Behaviour) -> None:
     done = seeds_command(tmp_path, told)
-    assert done.returncode in (2, 5), done.stderr
+    assert done.returncode == 18, done.stderr
     assert f"ROCm {VERSION}, clang 20.0.0git" in done.stderr
     assert "nobody says what its sha256 has to be: this first one is taken, and locked" in done.stderr
     lock = tmp_path / "work/rocm.lock"

@@ -22,9 +22,9 @@ def run(tmp_path: Path, *words: str, index: str = "", version: str = VERSION) ->
     work.mkdir(exist_ok=True)
     options = [f"--therock-index-url={index}"] if index else []
     options += [f"--therock-version={version}"] if index and version else []
-    # After the ROCm there is nowhere to build, and what that says is not of interest here.
-    argv = [*CI_BUILD, "--builder-image=nobody/has-it", f"--cache-dir={tmp_path / 'cache'}", *options, *words]
-    env = {**os.environ, "PIP_NO_INDEX": "1", "DOCKER_HOST": "unix:///nowhere", "CONTAINER_HOST": "unix:///nowhere"}
+    # After the ROCm there is nothing to build with, and what that says is not of interest here.
+    argv = [*CI_BUILD, "--host", f"--cache-dir={tmp_path / 'cache'}", *options, *words]
+    env = {**os.environ, "PIP_NO_INDEX": "1", "PATH": str(work)}
     return subprocess.run([*argv, "dist_wheels"], capture_output=True, text=True, check=False, cwd=work, env=env)
 
 

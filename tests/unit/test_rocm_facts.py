@@ -15,7 +15,7 @@ from ci_build import therock
 from ci_build.errors import CiBuildError, InputError, RequestError
 from ci_build.model import GfxTarget
 from ci_build.report import Reporter
-from ci_build.rocm.asked import Asked, check_name
+from ci_build.rocm.asked import Asked, check_name, check_source
 from ci_build.rocm.client import Client
 from ci_build.rocm.facts import parts, problems, read_facts, selection
 from ci_build.rocm.lock import RocmLock, differences, load_lock
@@ -226,6 +226,29 @@ def test_what_is_not_there_or_no_tarball_is_an_error(tmp_path: Path) -> None:
         get(tmp_path, Asked(source=str(tmp_path / "file.zip")))
     with pytest.raises(RequestError, match="a folder was given"):
         get(tmp_path, Asked(source=str(tmp_path), sha256="0" * 64))
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (Asked(source="https://host/rocm.zip"), "not a tarball that can be read"),
+        (Asked(source="https://host/"), "not a tarball that can be read"),
+        (Asked(source="ftp://me:secret@host/rocm.tar.gz"), "not an http or https URL"),
+        (Asked(source=__file__), "not a tarball that can be read"),
+        (Asked(source="/", sha256="0" * 64), "a folder was given"),
+        (Asked(source="https://host/rocm.tar.gz", sha256="abc"), "is no sha256"),
+        (Asked(source="pip+https://host/", lock=Path("/no/rocm.lock"), locked=True), "there is no /no/rocm.lock"),
+    ],
+)
+def test_what_can_never_be_a_rocm_is_refused_without_a_look_at_it(asked: Asked, words: str) -> None:
+    with pytest.raises(RequestError, match=words) as caught:
+        check_source(asked)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("source", ["https://host/a%2Bb.tar.xz", "pip+https://host/", "/", "/not/there", "/no/x.zip"])
+def test_what_may_be_a_rocm(source: str) -> None:
+    check_source(Asked(source=source))
 
 
 def test_every_pattern_leaves_something_out() -> None:

@@ -106,6 +106,10 @@ def test_every_option_is_tried(jax: Path) -> None:
         ({"jax_version": "0.12.0"}, "There are no pinned sources of jax 0.12.0"),
         ({"jax_version": "0.8.1", "jax_source_dir": "."}, "rocm-jax builds its plugin"),
         ({"jax_version": "0.7.1"}, "older than every build"),
+        ({"container_memory": "lots"}, "--container-memory: 'lots' is not a size"),
+        ({"container_memory": "0g"}, "--container-memory: '0g' is not a size"),
+        ({"container_shm_size": "-1"}, "--container-shm-size: '-1' is not a size"),
+        ({"jax_version": "0.11.0", "python_versions": "3.11,3.12"}, "needs Python >=3.12, and --python-versions asks"),
     ],
 )
 def test_contradictions_are_refused(given: dict[str, Any], words: str) -> None:
@@ -113,6 +117,18 @@ def test_contradictions_are_refused(given: dict[str, Any], words: str) -> None:
         request(**given)
     assert caught.value.exit_code == 2
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("size", ["64g", "512m", "1.5GB", "1000", "0.5t"])
+def test_sizes_of_containers(size: str) -> None:
+    assert source(container_memory=size).container.memory == size
+
+
+def test_default_pythons_are_those_that_the_release_runs_with() -> None:
+    newer = options.Settings({"rocm_version": "7.10.0", "jax_version": "0.11.0", "targets": "gfx942"}, {}, {})
+    older = options.Settings({"rocm_version": "7.10.0", "targets": "gfx942"}, {}, {})
+    made = [options.build_request(settings, "build")[0].python_versions for settings in (newer, older)]
+    assert made == [("3.12", "3.13", "3.14"), ("3.11", "3.12", "3.13", "3.14")]
 
 
 def test_all_of_them_at_once() -> None:
