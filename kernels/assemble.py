@@ -68,7 +68,7 @@ def toolchain_for(
         return pypi
     if request.toolchain == "container" and not place.wrap:
         raise RequestError("The container toolchain needs an image.", hint="Name it with --kernel-image.")
-    rocm = Path(request.rocm or "/opt/rocm")
+    rocm = Path(request.rocm or "/opt/rocm").absolute()
     return with_rocm(pypi, rocm, request.toolchain, cache, launcher=place.launcher, wrap=place.wrap, image=place.image)
 
 
@@ -88,7 +88,8 @@ def prepare(
         cache: the cache folder of the whole program.
     """
     assert request.kernels is not None
-    own = cache / FOLDER
+    # Commands run in another folder than this one.
+    own = cache.absolute() / FOLDER
     toolchain = toolchain_for(request.kernels, own, runner, progress, place)
     return build.KernelBuild(request.kernels, targets, toolchain, cache=own, strip=request.strip)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,9 +14,10 @@ import pytest
 
 from ci_build import cli
 from ci_build.errors import RequestError
-from ci_build.model import KernelRequest
+from ci_build.model import BuildRequest, KernelRequest, Payload, RocmVersion
 from ci_build.targets import expand
-from kernels import recipe, sources
+from kernels import recipe, sources, toolchains
+from kernels.assemble import prepare
 from kernels.build import Capacity, KernelBuild
 from kernels.devicelib import device_lib_steps
 from kernels.estimate import HOURS_UNASKED, bound
@@ -168,3 +170,26 @@ def test_only_aiter_is_taken_for_its_source(wish: str, tmp_path: Path) -> None:
         sources.find(wish, source, cache=tmp_path, runner=NoProcesses(), progress=Silent())
     with pytest.raises(StartedError):
         sources.find("AMD_aiter==1", source, cache=tmp_path, runner=NoProcesses(), progress=Silent())
+
+
+# Where things are
+
+
+def test_whatever_is_named_relative_to_a_folder_is_found_from_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    digest = hashlib.sha256(toolchains._LAYOUT.encode() + toolchains.LOCK.read_bytes()).hexdigest()
+    ready = Path("my cache", "kernels", "toolchains", f"pypi-{digest[:16]}", toolchains._READY)
+    for path in (ready, Path("my rocm/llvm/bin/clang++"), Path("my rocm/amdgcn/bitcode/ocml.bc")):
+        path.parent.mkdir(parents=True)
+        path.write_text("")
+    wanted = expand("gfx942")
+    kernels = KernelRequest(toolchain="rocm", rocm="my rocm")
+    request = BuildRequest(
+        jax_version="0.10.2", rocm_version=RocmVersion(text="7.2.0"), python_versions=("3.12",), targets=wanted,
+        payload=Payload.PUBLISHED, kernels=kernels,
+    )  # fmt: skip
+    made = prepare(request, wanted, cache=Path("my cache"), runner=NoProcesses(), progress=Silent())
+    places = [*map(Path, made.toolchain.places.values()), made.toolchain.ninja, made.store.root, made.work()]
+    assert [path for path in places if not path.is_relative_to(tmp_path)] == []
