@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ci_build.errors import MachineError, ProcessError
+from ci_build.wheel.elf import Elf
+from ci_build.wheel.elfwriter import Export, shared_library
+from ci_build.wheel.manifest import Library
 from promotion.gates.device import allotment as module
 from promotion.gates.device.allotment import allotment, memory, quotas
 from promotion.gates.device.devices import CpuLister, KfdLister, NvidiaLister
@@ -261,3 +266,23 @@ def test_each_fault_of_jax_has_its_name(tmp_path: Path) -> None:
 def test_another_rocm_is_the_environments(tmp_path: Path, version: str, good: bool) -> None:
     expected, said = site_with(tmp_path, version)
     assert bad([*about_jax(said, expected)]).keys() == (set() if good else {"ROCm"})
+
+
+def test_the_rocm_is_the_one_that_the_set_was_built_with(tmp_path: Path) -> None:
+    _, said = site_with(tmp_path)
+    hip = tmp_path / "rocm/lib/libamdhip64.so.7.2.70200"
+    hip.write_bytes(shared_library("libamdhip64.so.7", [Export(name="hipInit", data=8)]))
+    elf = Elf.read(hip)
+
+    def problem(**changes: Any) -> str:
+        library = Library(soname="libamdhip64.so.7", path="lib/libamdhip64.so.7", symbols={}, size=elf.size)
+        told = wanted(rocm={"libamdhip64.so.7": replace(library, **changes)})
+        libraries = [str(hip), "/lib/libc.so.6"]
+        return bad([*about_jax({**said, "libraries": libraries}, told)]).get("ROCm's libraries", "")
+
+    assert problem() == ""
+    assert "size" in problem(size=elf.size + 1)
+    assert "has build id none, that of the set's ROCm has ab" in problem(build_id="ab")
+    assert problem(soname="libamdhip64.so.6") == "no library of the set's ROCm was loaded"
+    hip.write_bytes(b"no library")
+    assert "cannot be read" in problem()

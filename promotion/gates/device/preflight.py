@@ -15,9 +15,11 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from ci_build.errors import ProcessError
+from ci_build.errors import ElfError, ProcessError
 from ci_build.model import Runner, WheelSet
 from ci_build.units import human
+from ci_build.wheel.elf import Elf
+from ci_build.wheel.manifest import Library, Manifest
 from promotion.bucket import sha256_of
 from promotion.gates.device.devices import Machine
 from promotion.gates.device.lease import DEVICE_SHARE, Device, Platform
@@ -60,6 +62,7 @@ class Expected:
         libraries: file name -> sha256 that it has to have, of the staged wheels' native code.
         site: where those are installed.
         rocm_version: that the set was built with.
+        rocm: the libraries of that ROCm, by soname, where the set carries its manifest.
     """
 
     platform: Platform
@@ -68,10 +71,17 @@ class Expected:
     libraries: Mapping[str, str]
     site: Path
     rocm_version: str
+    rocm: Mapping[str, Library] = field(default_factory=dict)
 
 
 def expected(
-    platform: Platform, wheel_set: WheelSet, devices: Sequence[Device], targets: Sequence[str], site: Path, python: str
+    platform: Platform,
+    wheel_set: WheelSet,
+    devices: Sequence[Device],
+    targets: Sequence[str],
+    site: Path,
+    python: str,
+    rocm: Manifest | None,
 ) -> Expected:
     """What a set and a slice of a machine promise."""
     members = [member for wheel in wheels_for(wheel_set, python) for member in wheel.members]
@@ -82,6 +92,7 @@ def expected(
         libraries={member.path: member.sha256 for member in members},
         site=site,
         rocm_version=wheel_set.rocm_version,
+        rocm={} if rocm is None or rocm.weak else rocm.libraries,
     )
 
 
@@ -162,6 +173,7 @@ def about_jax(answer: Mapping[str, Any], wanted: Expected) -> Iterator[Item]:
     yield _libraries(answer["libraries"], wanted)
     if wanted.platform is Platform.ROCM:
         yield _rocm(answer["libraries"], wanted.rocm_version)
+        yield _same_rocm(answer["libraries"], wanted)
     for device in answer["devices"]:
         problem = f"a kernel on device {device['id']}: {device['kernel']}" if device["kernel"] else ""
         yield Item(name=f"kernel on device {device['id']}", problem=problem, remedy="Take this device out of service.")
@@ -213,6 +225,34 @@ def _rocm(mapped: Sequence[str], version: str) -> Item:
         same = False
     problem = "" if same else f"this is ROCm {found}; the set was built with {version}"
     return Item(name="ROCm", problem=problem, remedy=remedy, facts=facts)
+
+
+def _same_rocm(mapped: Sequence[str], wanted: Expected) -> Item:
+    """The ROCm under jax is the very one that the set was built with: library by library, by build id, else by size."""
+    name = "ROCm's libraries"
+    if not wanted.rocm:
+        return Item(name=name, note="the set does not carry the manifest of its ROCm: only the release was compared")
+    problems, same = [], []
+    for file in map(Path, mapped):
+        # What is mapped goes by its real name, such as libamdhip64.so.7.2.70200 for the soname libamdhip64.so.7.
+        known = next((lib for lib in wanted.rocm.values() if f"{file.name}.".startswith(f"{lib.soname}.")), None)
+        if known is None:
+            continue
+        try:
+            elf = Elf.read(file)
+        except (ElfError, OSError) as error:
+            problems.append(f"{file} cannot be read: {error}")
+            continue
+        found, asked = (elf.build_id or "", known.build_id) if known.build_id else (str(elf.size), str(known.size))
+        if found == asked:
+            same.append(known.soname)
+        else:
+            what = "build id" if known.build_id else "size"
+            problems.append(f"{file} has {what} {found or 'none'}, that of the set's ROCm has {asked}")
+    if not problems and not same:
+        problems.append("no library of the set's ROCm was loaded")
+    remedy = f"Give the machine the very ROCm {wanted.rocm_version} that the set was built with; `--rocm` names it."
+    return Item(name=name, problem="; ".join(problems), remedy=remedy, facts={"rocm_libraries": sorted(same)})
 
 
 def _version_above(library: Path) -> str:

@@ -30,6 +30,7 @@ from promotion.gates.device.told import LOCK, Told, reproduce
 from promotion.gates.installers import Uv
 from promotion.gates.pip_config import parse_config, uv_options
 from promotion.gates.pythons import find_pythons
+from promotion.gates.rocm_manifest import set_manifest
 from promotion.gates.site import PIP_CONFIG, Site, make_site
 
 _INSTALL_SECONDS = 900.0
@@ -88,7 +89,8 @@ class _Run:
         everything = whole(told.platform, self.devices, self.host)
         python = (str(site.python),)
         room.progress.step("preflight")
-        wanted = expected(told.platform, room.wheel_set, self.devices, room.targets, site.folder, site.version)
+        rocm = set_manifest(room) if told.platform is Platform.ROCM else None
+        wanted = expected(told.platform, room.wheel_set, self.devices, room.targets, site.folder, site.version, rocm)
         items = look(self.runner, python, {**env, **everything.env}, told.machine, self.devices, wanted)
         yield from evidence.of_preflight(items, self.target)
         if bad := [f"{item.name}: {item.problem}" for item in items if item.problem]:
