@@ -206,6 +206,13 @@ def test_shards_of_a_run_are_joined_to_one_word(place: Place) -> None:
     assert "there are more shards than tests" in evidence["findings"][0]["message"]
 
 
+def test_a_test_that_is_not_there_is_an_error(place: Place) -> None:
+    listed = ("--test=tests/numbers_test.py::test_sum[0]", "--test=tests/numbers_test.py::test_summ")
+    status, (evidence,), said = place.gate("device", f"--jax-tests={place.repository}@{place.good}", *listed)
+    assert (status, evidence["outcome"], evidence["counts"]["passed"]) == (15, "error", 1), said
+    assert "the suite has no tests/numbers_test.py::test_summ" in said
+
+
 def test_a_suite_whose_conditions_cannot_be_read_is_an_error(place: Place) -> None:
     source = place.folder / "unreadable"
     write(

@@ -32,7 +32,7 @@ from promotion.gates.device.parts import Part, collect, digest_of_tests, keep
 from promotion.gates.device.passes import MULTI, Pass, Skip, Suite, base_env, passes, session_argv, session_plan
 from promotion.gates.device.preflight import Item
 from promotion.gates.device.results import TestResult, TestVerdict, dump_results, load_results
-from promotion.gates.device.run import make_gate, raise_unless_whole
+from promotion.gates.device.run import absent, make_gate, raise_unless_whole
 from promotion.gates.device.shards import Shard
 from promotion.gates.device.suite import Source
 from promotion.gates.device.told import Told, reproduce
@@ -148,6 +148,14 @@ def test_what_is_not_whole_is_no_word_on_the_set(
 ) -> None:
     with pytest.raises(GateError, match=said):
         raise_unless_whole(problems, collected, [result("x", verdict)])
+
+
+def test_a_list_that_names_tests_which_are_not_there_is_no_whole_run() -> None:
+    there = ["a.py::x", "a.py::y[1]", "b.py::z"]
+    assert [*absent(["a.py::x", "b.py", "a.py::y[1]"], there)] == []
+    assert [*absent(["a.py::x", "a.py::Z", "b.py::y"], there)] == ["the suite has no a.py::Z, b.py::y"]
+    (many,) = absent([f"a.py::{n}" for n in range(6)], there)
+    assert many.endswith("a.py::4 and others")
 
 
 def test_a_part_may_have_nothing_to_execute() -> None:

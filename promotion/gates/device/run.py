@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from uv import find_uv_bin
@@ -34,6 +34,7 @@ from promotion.gates.rocm_manifest import set_manifest
 from promotion.gates.site import PIP_CONFIG, Site, make_site
 
 _INSTALL_SECONDS = 900.0
+_NAMED = 5
 RUN = "run"
 """The check that tells what was run on what; it counts for nothing."""
 
@@ -119,7 +120,8 @@ class _Run:
         yield check
         if told.shard:
             self._keep_part(told.shard, report, results, check)
-        raise_unless_whole(report.problems, len(report.collected), results, shard=told.shard is not None)
+        problems = (*report.problems, *absent(told.listed, report.collected))
+        raise_unless_whole(problems, len(report.collected), results, shard=told.shard is not None)
 
     def _site(self) -> Site:
         """The set's wheels by hash, and what runs tests, in an environment of this run alone."""
@@ -237,6 +239,12 @@ class _Run:
             at=now(),
         )
         keep(self.room.bucket, self.room.staged, self.told.gate_name, part, self.told.signer)
+
+
+def absent(listed: Sequence[str], collected: Collection[str]) -> Iterator[str]:
+    """What is wrong with a list: it names tests that the suite does not have, or leaves out by itself."""
+    if missing := [test for test in listed if "::" in test and test not in set(collected)]:
+        yield f"the suite has no {', '.join(missing[:_NAMED])}" + (" and others" if missing[_NAMED:] else "")
 
 
 def raise_unless_whole(
