@@ -26,15 +26,19 @@ def make_request(settings: options.Settings) -> tuple[BuildRequest, str]:
     """The request, and the version of the wheel.
 
     Raises:
-        RequestError: contradictions, no targets, or a JAX that is too old for the handlers.
+        RequestError: contradictions, no targets, a JAX that is too old for the handlers, no such source.
     """
     from kernels.modules import load_catalog
     from kernels.recipe import check_jax
+    from kernels.sources import check_wish
 
     settings.suggest("kernels", True, origin="ci_build kernels")
     settings.suggest("payload", "published", origin="ci_build kernels")
     request, _ = options.build_request(settings, *_TABLES)
-    check_jax(load_catalog(), request.jax_version)
+    catalog = load_catalog()
+    check_jax(catalog, request.jax_version)
+    for source in catalog.sources.values():
+        check_wish(request.kernels.source if request.kernels else "", source)
     version = versions.wheel_version(
         request.jax_version,
         rocm=request.rocm_version if request.rocm_version_extra else None,

@@ -103,6 +103,10 @@ def chosen_modules(catalog: Catalog, wanted: Sequence[str], request: KernelReque
             f"None of {', '.join(m.name for m in chosen)} has code for {', '.join(wanted)}.",
             hint="See `ci_build kernels list`.",
         )
+    if without := sorted(set(request.require) - {module.name for module in found}):
+        raise RequestError(
+            f"{', '.join(without)} is required, and --modules leaves it out.", hint="Name it there too, or not at all."
+        )
     expected = {module.name for module in expected_modules(catalog, wanted, request.toolchain)}
     left_out = sorted(expected - {module.name for module in found})
     if left_out and not request.allow_partial:

@@ -98,22 +98,34 @@ def find(wish: str, source: Source, *, cache: Path, runner: LineRunner, progress
         RequestError: it is none of these.
         InputError: it cannot be had, or the pinned archive has another digest.
     """
-    found = re.fullmatch(r"([A-Za-z0-9][\w.-]*)==([\w.+!-]+)", wish or f"{source.project}=={source.version}")
+    version = check_wish(wish, source)
     origin: InputFile | None = None
-    if found is not None and _plain(found[1]) == _plain(source.project):
-        folder, origin = _from_index(source.project, found[2], source, cache, runner, progress)
+    if version:
+        folder, origin = _from_index(source.project, version, source, cache, runner, progress)
     elif Path(wish).is_dir():
         folder = Path(wish).resolve()
-    elif Path(wish).is_file():
-        folder, origin = _from_archive(Path(wish), source, cache, progress)
     else:
+        folder, origin = _from_archive(Path(wish), source, cache, progress)
+    name = origin.filename if origin else str(folder)
+    root = folder / source.folder if (folder / source.folder / "hsa").is_dir() else folder
+    return SourceTree(folder=root, files={}, origin=origin, name=name)
+
+
+def check_wish(wish: str, source: Source) -> str:
+    """The version that the package index is asked for; empty for a folder or an archive, which is there.
+
+    Raises:
+        RequestError: it is none of these.
+    """
+    found = re.fullmatch(r"([A-Za-z0-9][\w.-]*)==([\w.+!-]+)", wish or f"{source.project}=={source.version}")
+    if found is not None and _plain(found[1]) == _plain(source.project):
+        return found[2]
+    if not Path(wish).exists():
         raise RequestError(
             f"--aiter-source {wish!r} is neither a folder, nor a source archive, nor {source.project}==VERSION.",
             hint="Leave it out to take the pinned version from your package index.",
         )
-    name = origin.filename if origin else str(folder)
-    root = folder / source.folder if (folder / source.folder / "hsa").is_dir() else folder
-    return SourceTree(folder=root, files={}, origin=origin, name=name)
+    return ""
 
 
 def _plain(project: str) -> str:

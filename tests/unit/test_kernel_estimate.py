@@ -133,6 +133,12 @@ def test_a_dry_run_says_what_it_costs_and_what_has_to_be_named() -> None:
         (["--targets=gfx1100", "--require=gemm_bf16"], "gemm_bf16 is required and has no code for gfx1100"),
         (["--targets=gfx1100", "--require=gemm"], "There is no kernel module gemm"),
         (["--targets=gfx942", "--modules=gemm_bf16"], "The wheel would lack flatmm_fp8, .*--allow-partial"),
+        (
+            ["--targets=gfx942", "--modules=gemm_i8", "--require=rms_norm", "--allow-partial"],
+            "rms_norm is required, and --modules leaves it out",
+        ),
+        (["--targets=gfx942", "--aiter-source=/nowhere"], "is neither a folder, nor a source archive"),
+        (["--targets=gfx942", "--aiter-source=torch==1.0"], "nor amd-aiter==VERSION"),
         (["--targets=gfx942", "--shard=3/2"], "--dry-run fetches nothing"),
         (["--targets=gfx942", "--units=n64"], "--dry-run fetches nothing"),
         (["--targets=gfx942", "--forecast"], "--dry-run fetches nothing"),
