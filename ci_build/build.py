@@ -57,6 +57,10 @@ def make_plan(
         rocm = _rocm(settings, asked, reporter, *tables)
     for finding in targets.warnings_for(request.targets or ()):
         reporter.warning(f"{finding.message} {finding.remedy}")
+    if request.kernels is not None:
+        from ci_build.kernelbuild import check_source
+
+        check_source(request)
     manifest = _dumped(rocm) or _rocm_manifest(settings, request, reporter)
     digest = hashlib.sha256(manifest).hexdigest() if manifest else ""
     request = replace(request, rocm_manifest=digest)

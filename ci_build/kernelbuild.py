@@ -30,15 +30,12 @@ def make_request(settings: options.Settings) -> tuple[BuildRequest, str]:
     """
     from kernels.modules import load_catalog
     from kernels.recipe import check_jax
-    from kernels.sources import check_wish
 
     settings.suggest("kernels", True, origin="ci_build kernels")
     settings.suggest("payload", "published", origin="ci_build kernels")
     request, _ = options.build_request(settings, *_TABLES)
-    catalog = load_catalog()
-    check_jax(catalog, request.jax_version)
-    for source in catalog.sources.values():
-        check_wish(request.kernels.source if request.kernels else "", source)
+    check_jax(load_catalog(), request.jax_version)
+    check_source(request)
     version = versions.wheel_version(
         request.jax_version,
         rocm=request.rocm_version if request.rocm_version_extra else None,
@@ -46,6 +43,19 @@ def make_request(settings: options.Settings) -> tuple[BuildRequest, str]:
         variant=versions.variant_label(request.targets, stripped=request.strip),
     )
     return request, version
+
+
+def check_source(request: BuildRequest) -> None:
+    """Refuse a source of the kernels that is not there, before anything is fetched.
+
+    Raises:
+        RequestError: it is neither a path nor a version.
+    """
+    from kernels.modules import load_catalog
+    from kernels.sources import check_wish
+
+    for source in load_catalog().sources.values():
+        check_wish(request.kernels.source if request.kernels else "", source)
 
 
 def every_target(request: BuildRequest) -> tuple[GfxTarget, ...]:

@@ -178,6 +178,13 @@ def test_only_aiter_is_taken_for_its_source(wish: str, tmp_path: Path) -> None:
         sources.find("AMD_aiter==1", source, cache=tmp_path, runner=NoProcesses(), progress=Silent())
 
 
+def test_a_set_is_refused_for_a_source_that_is_not_there() -> None:
+    words = ["--payload=published", "--targets=gfx942", "--python-versions=3.12", "--kernels", "--dry-run"]
+    done = click.testing.CliRunner().invoke(cli.main, ["dist_wheels", *words, "--aiter-source=/nowhere"])
+    assert isinstance(done.exception, RequestError)
+    assert "--aiter-source '/nowhere' is neither" in str(done.exception)
+
+
 # Where things are
 
 
