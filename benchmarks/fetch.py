@@ -167,6 +167,8 @@ def main() -> int:
         note("aria2c or pigz is not installed: left out")
         chosen.remove("aria2")
     results: dict[str, Result] = {}
+    if options.work:
+        options.work.mkdir(parents=True, exist_ok=True)
     base = Path(tempfile.mkdtemp(prefix="fetch-benchmark-", dir=options.work))
     try:
         tarball = base / NAME

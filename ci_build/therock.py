@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -219,13 +219,24 @@ def _refuse_contradictions(settings: options.Settings) -> None:
         raise RequestError(" ".join(problems), hint="See `ci_build dist_wheels --help`.")
 
 
-def _chosen(settings: options.Settings, reporter: Reporter, wish: str, *tables: str) -> str:
-    from ci_build.rocm.listing import MULTIARCH, choose
+def check_families(families: Sequence[str]) -> None:
+    """Refuse what no build of a listing can be for.
+
+    Raises:
+        RequestError: one that is no family.
+    """
+    from ci_build.rocm.listing import MULTIARCH
 
     known = gfx_names().families
-    families = [word.strip() for word in str(settings.get("family").value).split(",") if word.strip()]
     if unknown := [family for family in families if family not in (*known, MULTIARCH)]:
         raise RequestError(f"--family: {', '.join(unknown)} is no family.", hint="See `ci_build targets`.")
+
+
+def _chosen(settings: options.Settings, reporter: Reporter, wish: str, *tables: str) -> str:
+    from ci_build.rocm.listing import choose
+
+    families = [word.strip() for word in str(settings.get("family").value).split(",") if word.strip()]
+    check_families(families)
     connections = client()
     try:
         build = choose(listing(settings, connections, *tables), wish, families)

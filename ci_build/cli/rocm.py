@@ -48,6 +48,8 @@ def list_builds(state: State, family: str | None, therock_listing: str | None, l
     from ci_build import therock
     from ci_build.report import print_table
 
+    if family is not None:
+        therock.check_families([family])
     connections = therock.client()
     try:
         builds = therock.listing(state.settings({"therock_listing": therock_listing}), connections, "build")
