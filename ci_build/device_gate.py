@@ -142,7 +142,7 @@ def _informed(told: Told, staged: StagedSet, bucket: Bucket) -> Told:
     today = datetime.now(UTC).date()
     known = known_for(load_entries(), jax=jax, family=told.family, platform=platform, today=today)
     with read_runs(bucket, staged.index) as history:
-        flaky = history.flaky_before(platform=platform, family=told.family)
+        flaky = history.flaky_before(platform=platform, family=told.family, but=staged.digest)
     return replace(told, known=known, flaky_before=flaky)
 
 

@@ -19,6 +19,8 @@ from promotion.layout import StagedSet
 from promotion.signing import EVIDENCE_TYPE, SUFFIX, Signer, is_sound, load_signature
 
 SCHEMA_VERSION = 3
+ENVIRONMENT = "environment"
+"""The code of a finding about the machine that a gate ran on, which says nothing of the set."""
 ANY = "any"
 """The target of a gate that does not depend on one."""
 TIME = "%Y-%m-%dT%H:%M:%SZ"

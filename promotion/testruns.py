@@ -19,8 +19,8 @@ from promotion.gates.device.results import TestResult, TestVerdict
 from promotion.known_tests import pattern_of
 from promotion.layout import runs_file
 
-MOST_RUNS = 90
-"""For each family and platform so many runs are kept, the newest ones."""
+MOST_RUNS = 60
+"""For each family, platform and suite so many runs are kept, the newest ones."""
 _ATTEMPTS = 8
 _SCHEMA_VERSION = 1
 _SCHEMA = f"""
@@ -138,9 +138,10 @@ class TestRuns:
                 [(row, item.verdict.value, round(item.seconds, 3), item.attempts, item.id) for item in results],
             )
             self._db.execute(
-                "delete from run where platform = ? and family = ? and id not in"
-                " (select id from run where platform = ? and family = ? order by finished desc, id desc limit ?)",
-                (run.platform, run.family) * 2 + (keep,),
+                "delete from run where platform = ? and family = ? and suite = ? and id not in"
+                " (select id from run where platform = ? and family = ? and suite = ?"
+                " order by finished desc, id desc limit ?)",
+                (run.platform, run.family, run.suite) * 2 + (keep,),
             )
             self._db.execute("delete from test where id not in (select test from outcome)")
         return True
@@ -157,12 +158,18 @@ class TestRuns:
             found.update(rows)
         return found
 
-    def flaky_before(self, *, platform: str, family: str) -> frozenset[str]:
-        """Tests that were flaky in a run of this family that is still written down."""
+    def flaky_before(self, *, platform: str, family: str, but: str = "") -> frozenset[str]:
+        """Tests that were flaky in a run of this family that is still written down.
+
+        Args:
+            platform: rocm, cpu or cuda.
+            family: exact name; empty on a CPU.
+            but: digest of a set whose runs do not count: a flake is no old one because it was seen a moment ago.
+        """
         rows = self._db.execute(
             "select distinct name from outcome join test on test.id = test join run on run.id = run"
-            " where platform = ? and family = ? and verdict = ?",
-            (platform, family, TestVerdict.FLAKY),
+            " where platform = ? and family = ? and verdict = ? and set_digest != ?",
+            (platform, family, TestVerdict.FLAKY, but),
         )
         return frozenset(name for (name,) in rows)
 

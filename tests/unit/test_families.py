@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from ci_build.cli.device import device
 from ci_build.errors import RequestError
-from ci_build.targets import load_table
+from ci_build.model import GfxTarget
+from ci_build.targets import family_of, load_table
 from promotion.families import FAMILIES_FILE, Families, When, draw, job_matrix, load_families
 from promotion.policy import load_policy
 
@@ -195,3 +196,12 @@ def test_every_option_of_a_job_is_one_of_the_gate(tmp_path: Path) -> None:
     for when in When:
         for job in job_matrix(two, when=when, wheel_set="I/D", pythons=["3.12"], jax_tests="URL@c").jobs:
             assert {word for word in job.argv if word.startswith("--")} <= known
+
+
+def test_the_policy_asks_of_sanity_only_families_what_their_suite_can_give() -> None:
+    for one in load_families().families.values():
+        index = family_of(map(GfxTarget.parse, one.targets))
+        for channel in ("nightly", "release"):
+            rule = load_policy(index, channel=channel).gates["device"]
+            assert rule.min_passed == (450 if one.sanity_only else 1000), (channel, index)
+        assert rule.settings["size"] == ("" if one.sanity_only else "large")

@@ -37,6 +37,14 @@ def results(**told: tuple[TestVerdict, float]) -> list[TestResult]:
     ]
 
 
+def test_short_suites_push_out_no_long_ones() -> None:
+    with TestRuns() as history:
+        history.add(run(1), results(a=(PASSED, 1.0)), keep=1)
+        for number in (2, 3):
+            history.add(run(number, suite="smoke"), results(b=(PASSED, 1.0)), keep=1)
+        assert {item.run.finished[8:10] for item in history.outcomes()} == {"01", "03"}
+
+
 def test_what_was_written_is_read() -> None:
     with TestRuns() as first:
         assert first.add(run(1), results(a=(PASSED, 1.5), b=(FLAKY, 2.0)))
@@ -50,6 +58,7 @@ def test_what_was_written_is_read() -> None:
         ]
         assert found[0].run == run(1)
         assert again.flaky_before(platform="rocm", family="gfx94X-dcgpu") == {"t_test.py::b"}
+        assert again.flaky_before(platform="rocm", family="gfx94X-dcgpu", but="d" * 64) == frozenset()
         assert again.flaky_before(platform="rocm", family="gfx94X") == frozenset()
         assert again.flaky_before(platform="cpu", family="gfx94X-dcgpu") == frozenset()
 

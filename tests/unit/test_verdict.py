@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ci_build.model import Evidence, Finding, Outcome, Severity, Tier, Verdict, WheelSet
-from promotion.evidence import Statement
+from promotion.evidence import ENVIRONMENT, Statement
 from promotion.ledger import LedgerWheel, PromotedSet
 from promotion.policy import GateRule, Policy, at_least, load_policy
 from promotion.verdict import verdict as judge
@@ -452,6 +452,22 @@ def test_a_policy_that_names_no_key_believes_nobody(wheel_set: WheelSet) -> None
     policy = replace(POLICY, keys={}, unsigned=False)
     signed = [Statement(evidence=evidence, key=MINE) for evidence in passing_evidence(wheel_set)]
     assert judge(wheel_set, signed, policy, now=NOW).tiers == {"gfx942": "none", "gfx950": "none"}
+
+
+def test_a_machine_that_was_not_fit_says_nothing_of_the_set(wheel_set: WheelSet) -> None:
+    good = passing_evidence(wheel_set)
+    unfit = replace(WRONG, code=ENVIRONMENT)
+    for found, outcome, allowed in (
+        ((unfit,), Outcome.ERROR, True),
+        ((WRONG,), Outcome.ERROR, False),
+        ((unfit,), Outcome.FAILED, False),
+        ((replace(unfit, severity=Severity.WARNING), WRONG), Outcome.ERROR, False),
+    ):
+        more = replace(good[0], gate="device", outcome=outcome, findings=found)
+        assert verdict(wheel_set, [*good, more], POLICY).allowed is allowed
+    failed = replace(good[0], gate="device", outcome=Outcome.FAILED, findings=(WRONG,))
+    later = replace(failed, outcome=Outcome.ERROR, findings=(unfit,), ended="2026-01-02T05:00:00Z")
+    assert not verdict(wheel_set, [*good, failed, later], POLICY).allowed, "it takes no failure back"
 
 
 def test_every_field_of_the_policy_counts(wheel_set: WheelSet) -> None:

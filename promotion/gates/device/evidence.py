@@ -12,6 +12,7 @@ from xml.etree import ElementTree as ET
 
 from ci_build.model import Finding, Severity
 from promotion.bucket import Bucket, sha256_of
+from promotion.evidence import ENVIRONMENT
 from promotion.gates import Check, error
 from promotion.gates.device.preflight import Item
 from promotion.gates.device.results import TestResult, TestVerdict, counts, dump_results
@@ -19,7 +20,6 @@ from promotion.gates.junit import clean
 from promotion.layout import StagedSet
 
 RESULTS, JUNIT, LOGS = "results.json.gz", "junit.xml.gz", "logs.tar.gz"
-ENVIRONMENT = "environment"
 _MESSAGE_CHARACTERS = 4_000
 MOST_TOLD = 500
 """So many tests are told of one by one; of a set that is broken through and through, nobody reads more."""
