@@ -99,10 +99,17 @@ def place(engine: docker.Docker, tmp_path_factory: pytest.TempPathFactory) -> Pl
 def jax_in(folder: Path) -> Path:
     """A checkout of the small workspace, with a commit."""
     shutil.copytree(ROOT / "tests" / "workspace" / "jax", folder, ignore=shutil.ignore_patterns("bazel-*", ".jax_*"))
+    commit_all(folder)
+    return folder
+
+
+def commit_all(folder: Path) -> str:
+    """Make a checkout of a folder; returns its commit."""
     git = ["git", "-C", str(folder), "-c", "user.name=somebody", "-c", "user.email=somebody@localhost"]
     for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message=All"]):
         subprocess.run([*git, *words], check=True)
-    return folder
+    done = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
 @pytest.fixture(scope="module")
@@ -175,6 +182,24 @@ def test_a_second_run_does_no_work(place: Place, dist: Path) -> None:
     assert moved.returncode == 0, moved.stderr
     assert not list(place.folder.glob("elsewhere.logs/*.log"))
     assert wheels_json(place.folder / "elsewhere")["digest"] == wheels_json(dist)["digest"]
+
+
+def test_another_xla_is_what_is_compiled_and_a_cache_on_disk_is_filled(place: Place) -> None:
+    xla, cache = place.folder / "another xla", place.folder / "actions"
+    shutil.copytree(ROOT / "tests" / "workspace" / "jax" / "third_party" / "xla", xla)
+    head = commit_all(xla)
+    words = ["--targets", "gfx942", "--one-target", f"--xla-source-dir={xla}", f"--disk-cache={cache}"]
+    done = place.run(place.folder / "with-xla", *words)
+    assert done.returncode == 0, done.stderr
+    assert wheels_json(place.folder / "with-xla")["request"]["source"]["xla_commit"] == head
+    filled = {path for path in cache.rglob("*") if path.is_file()}
+    assert len(filled) > 10
+    # Bazel compiles that folder, and not what jax pins.
+    header = xla / "xla" / "pjrt_c_api.h"
+    header.write_text(header.read_text() + "\n#error this is another one\n")
+    failed = place.run(place.folder / "with-xla", *words)
+    assert failed.returncode not in (0, 1), failed.stderr
+    assert "this is another one" in " ".join(failed.stderr.split())
 
 
 def test_a_failing_build_is_summarised_and_leaves_the_set_alone(place: Place, dist: Path) -> None:
