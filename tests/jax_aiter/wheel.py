@@ -8,7 +8,7 @@ import jax
 import jax_aiter
 import pytest
 from jax_aiter._loader import loader
-from jax_aiter._table import OPERATIONS, TARGETS
+from jax_aiter._table import CK_RMS_NORM, OPERATIONS, TARGETS
 
 from tests.jax_aiter.check_choice import XLA_ONLY
 from tests.jax_aiter.check_lowering import CASES, calls, lowered
@@ -31,7 +31,11 @@ def check_each_target_is_served_as_the_wheel_promises(gfx: str, monkeypatch: pyt
     assert {name: told["operations"][name]["backend"] for name in OPERATIONS} == SERVED[gfx]
 
 
-@pytest.mark.parametrize("name", CASES)
+# Norms of halves are for what a ROCm compiles, which is not in a wheel that was made without one.
+CALLED = [name for name in CASES if "halves" not in name]
+
+
+@pytest.mark.parametrize("name", CALLED)
 def check_programs_call_kernels_that_load(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     gfx, function, arguments, wanted = CASES[name]
     monkeypatch.setenv("JAX_AITER_TARGET", gfx if gfx in SERVED else "gfx1100")
@@ -42,7 +46,9 @@ def check_programs_call_kernels_that_load(name: str, monkeypatch: pytest.MonkeyP
 def check_every_module_loads() -> None:
     kernels = loader()
     assert kernels.manifest is not None
-    assert {handler.target for m in kernels.manifest.modules.values() for handler in m.handlers} == set(TARGETS)
+    assert {handler.target for m in kernels.manifest.modules.values() for handler in m.handlers} == {*TARGETS} - {
+        CK_RMS_NORM.name
+    }
     for name in reversed(kernels.manifest.load_order):
         kernels.ensure(name)
     assert set(kernels.loaded) == set(kernels.manifest.modules)
