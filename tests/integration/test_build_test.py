@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCSTRING = '"""Documented."""\n'
-PACKAGES = ("ci_build", "ci_build/cli", "ci_build/wheel", "pjrt", "plugin", "promotion", "benchmarks", "tests")
+PACKAGES = ("kernels", "ci_build", "ci_build/cli", "ci_build/wheel", "pjrt", "plugin", "promotion", "benchmarks", "tests")
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def project(tmp_path: Path) -> Path:
         (tmp_path / package / "__init__.py").write_text(DOCSTRING)
     for module in ("model", "errors", "runner", "plan", "targets"):
         (tmp_path / "ci_build" / f"{module}.py").write_text(DOCSTRING)
-    for recipe in ("pjrt", "plugin"):
+    for recipe in ("kernels", "pjrt", "plugin"):
         (tmp_path / recipe / "recipe.py").write_text(DOCSTRING)
     (tmp_path / "build").mkdir()
     shutil.copy(ROOT / "build" / "_venv.py", tmp_path / "build")

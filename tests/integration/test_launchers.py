@@ -361,6 +361,9 @@ def test_a_real_first_start_and_help_at_once_after_that(tree: Tree) -> None:
 def test_update_locks_keeps_what_is_pinned(tree: Tree) -> None:
     for path in (ROOT / "build").glob("requirements*"):
         shutil.copy(path, tree.root / "build" / path.name)
+    (tree.root / "tests" / "rbe").mkdir(parents=True)
+    for path in (ROOT / "tests" / "rbe").glob("requirements*"):
+        shutil.copy(path, tree.root / "tests" / "rbe" / path.name)
     tree.env = dict(os.environ)
     done = tree.run(launcher="update_locks")
     if "Failed to fetch" in done.stderr:
