@@ -16,7 +16,17 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCSTRING = '"""Documented."""\n'
-PACKAGES = ("kernels", "ci_build", "ci_build/cli", "ci_build/wheel", "pjrt", "plugin", "promotion", "benchmarks", "tests")
+PACKAGES = (
+    "kernels",
+    "ci_build",
+    "ci_build/cli",
+    "ci_build/wheel",
+    "pjrt",
+    "plugin",
+    "promotion",
+    "benchmarks",
+    "tests",
+)
 
 
 @pytest.fixture
