@@ -101,7 +101,8 @@ def test_killed_at_any_point_and_resumed_it_is_the_same_tree(tmp_path: Path, dat
         told.pause, told.sent = 0, 0
         tree = from_url(told, root)
         if ranges:
-            assert told.sent <= len(data) - begun + 2
+            # The server may have written one more piece to whoever was killed.
+            assert told.sent <= len(data) - begun + 2 + (128 << 10)
     assert picture(tree.root) == expected
     assert tree.sha256 == hashlib.sha256(data).hexdigest()
     assert names(root / "parts") == []
