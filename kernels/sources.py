@@ -19,8 +19,8 @@ from filelock import FileLock
 from ci_build.errors import InputError, KernelError, ProcessError, RequestError
 from ci_build.model import InputFile, Progress
 from ci_build.payload.published import NOT_FOR_US, LineRunner, file_sha256
-from ci_build.rocm.asked import format_of
 from ci_build.rocm.extract import Limits, extract
+from ci_build.rocm.formats import format_of
 from ci_build.rocm.treefiles import remove
 from kernels.modules import Module, Source
 

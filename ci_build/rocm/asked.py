@@ -10,13 +10,12 @@ from urllib.parse import unquote, urlsplit
 
 from ci_build.errors import RequestError
 from ci_build.model import GfxTarget
+from ci_build.rocm.formats import format_of
 from ci_build.rocm.listing import MULTIARCH, parse_name
 from ci_build.runner import without_credentials
 
 SCHEME = "pip+"
 """In front of the URL of an index, where a source is named."""
-FORMATS = {".tar.gz": "gz", ".tgz": "gz", ".tar.xz": "xz", ".txz": "xz", ".tar.zst": "zst", ".tzst": "zst"}
-"""Endings of the archives that can be read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,18 +102,6 @@ def check_name(asked: Asked, gfx: GfxNames) -> str:
 def is_index(source: str) -> bool:
     """Whether a source is an index of pip packages."""
     return source.startswith(SCHEME)
-
-
-def format_of(name: str) -> str:
-    """Which compression a file's name tells.
-
-    Raises:
-        RequestError: none that is known.
-    """
-    for ending, found in FORMATS.items():
-        if name.endswith(ending):
-            return found
-    raise RequestError(f"{name!r} is not a tarball that can be read.", hint=f"Known are {', '.join(FORMATS)}.")
 
 
 def check_source(asked: Asked) -> None:

@@ -66,7 +66,7 @@ def extract(
 
     Args:
         stream: read to its end by a second thread, which is gone when this returns.
-        compression: of FORMATS.
+        compression: of `formats.FORMATS`.
         wanted: whether a path is taken; folders are made as they are needed.
 
     Raises:

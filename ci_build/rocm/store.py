@@ -25,11 +25,11 @@ from filelock import FileLock
 
 from ci_build.errors import ArchiveError, InputError
 from ci_build.model import Progress
-from ci_build.rocm.asked import format_of
 from ci_build.rocm.client import Client
 from ci_build.rocm.extract import Contents, Wanted, dump_contents, extract, load_contents
 from ci_build.rocm.feed import Feed, KnownDigest
 from ci_build.rocm.fetch import ChangedError, Hash, RemoteFile, Version
+from ci_build.rocm.formats import format_of
 from ci_build.rocm.packages import Packages, prefix_of
 from ci_build.rocm.treefiles import NEW, differences, hold, remove, sweep
 from ci_build.runner import without_credentials

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from isal import igzip
 
 from ci_build.errors import ArchiveError, RequestError
-from ci_build.rocm.asked import format_of
 from ci_build.rocm.extract import Contents, Limits, dump_contents, extract, load_contents
+from ci_build.rocm.formats import format_of
 from ci_build.rocm.tar import Blocks, entries, padding
 from ci_build.rocm.treefiles import differences, remove
 
