@@ -6,15 +6,20 @@ Nothing is said of times here; what the goals demand of memory and of the disk h
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES = ["curl", "full", "full-keep", "build"]
 
 
 def test_every_case_comes_to_its_end_within_its_memory_and_without_a_copy(tmp_path: Path) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("needs curl")
     work, figures = tmp_path / "not yet there", tmp_path / "figures.json"
     argv = [sys.executable, "-m", "benchmarks.fetch", "--size=0.02", "--only", *CASES]
     argv += [f"--work={work}", f"--json={figures}"]
