@@ -135,6 +135,7 @@ def main(argv: Sequence[str]) -> int:
     settings = [f"--rootdir={ROOT}", f"--config-file={ROOT / 'pyproject.toml'}"]
     # The tests of a file stay together, since they share what they made.
     settings += [f"--numprocesses={jobs}", "--dist=loadfile", "--no-loadscope-reorder"]
+    settings += ["--durations=40", "--durations-min=10"]  # seconds: what to look at when the whole run gets slow
     summary = Summary(steps, left_out, jobs)
     status = pytest.main([*settings, *map(str, chosen), *rest], plugins=[summary])
     summary.show()
