@@ -29,9 +29,16 @@ PACKAGES = (
 )
 
 
+@pytest.fixture(scope="module")
+def types(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What mypy found out about the libraries, which is the same for all little projects."""
+    return tmp_path_factory.mktemp("mypy")
+
+
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path: Path, types: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A little project with this project's settings and test infrastructure, where all is well."""
+    monkeypatch.setenv("MYPY_CACHE_DIR", str(types))
     for package in (*PACKAGES, "tests/unit"):
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").write_text(DOCSTRING)
