@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from ci_build import setfiles
 from ci_build.errors import BusyError, FatbinError, InputError, RequestError, WheelSetError
 from ci_build.model import BuildRequest, Finding, GfxTarget, InputFile, Progress, Wheel, WheelSet, to_json
-from ci_build.native import Native
 from ci_build.payload.published import InputStore, LineRunner, Resolved, file_sha256, resolve
 from ci_build.plan import BuildPlan, Effect, Step
+from ci_build.source.native import Native
 from ci_build.store import FinishedStep, StepStore, step_key, sweep, tool_versions
 from ci_build.units import human
 from ci_build.wheel.archive import WheelArchive

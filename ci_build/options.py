@@ -567,7 +567,7 @@ SIZES = ("small", "medium", "large")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceOptions:
-    """Words for the device gate; `ci_build.device_gate.tell` makes sense of them.
+    """Words for the device gate; `ci_build.releasing.device_gate.tell` makes sense of them.
 
     Attributes:
         test_timeout: seconds for each test.

@@ -168,7 +168,7 @@ class Graph:
             spec = work / f"{key}.json"
             spec.write_text(json.dumps(self.spec(step), indent=1), encoding="utf-8")
             before = [str(self.store.record(self.keys[label])) for label in step.after if label in making]
-            run = shlex.join((sys.executable, "-m", "ci_build.kernel_step", str(spec)))
+            run = shlex.join((sys.executable, "-m", "ci_build.making.kernel_step", str(spec)))
             inputs = " ".join(_escape_path(path) for path in before)
             lines.append(f"build {_escape_path(str(self.store.record(key)))}: step {inputs}".rstrip())
             lines += [f"  run = {_escape(run)}", f"  label = {_escape(step.label)}"]
@@ -183,7 +183,7 @@ class Graph:
         return (*self.toolchain.wrap, *self.toolchain.launcher, *words) if step.rocm else words
 
     def spec(self, step: Step) -> dict[str, object]:
-        """What `ci_build.kernel_step` has to know of a step."""
+        """What `ci_build.making.kernel_step` has to know of a step."""
         return {
             "label": step.label,
             "module": step.module,

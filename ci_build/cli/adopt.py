@@ -20,7 +20,7 @@ def adopt(state: State, wheels: tuple[str, ...], out: Path, rocm_version: str | 
 
     The set's request says `adopted`. What is wrong with the wheels is for the gates to say.
     """
-    from ci_build import adopt as way
+    from ci_build.making import adopt as way
     from ci_build.model import RocmVersion
 
     rocm = RocmVersion(text=rocm_version) if rocm_version else None

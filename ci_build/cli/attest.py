@@ -42,7 +42,7 @@ def attest(
     SET is INDEX/DIGEST as `stage` prints it. With --verify it may also be a wheel, or a folder of wheels, with their
     attestations (`<wheel>.provenance`) beside them; whose signature counts is what the policy says of the channel.
     """
-    from ci_build import gating
+    from ci_build.releasing import gating
     from promotion.attest import attest as go
     from promotion.attest import verified_files, verified_set, with_identity
 

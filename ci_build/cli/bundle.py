@@ -20,7 +20,7 @@ def bundle(state: State, wheel_set: str, out: Path | None, bucket: str) -> None:
 
     SET is INDEX/DIGEST as `stage` prints it, or the set's folder, which is staged first.
     """
-    from ci_build import gating
+    from ci_build.releasing import gating
     from promotion.bundle import bundle as make
 
     reporter = state.reporter()

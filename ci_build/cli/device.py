@@ -39,7 +39,7 @@ def device(
 
     SET is a folder with wheels.json, which is staged first, or INDEX/DIGEST as `stage` prints it.
     """
-    from ci_build import device_gate, gating
+    from ci_build.releasing import device_gate, gating
     from promotion.gates import raise_for_failures
     from promotion.gates.junit import junit as junit_xml
 
@@ -82,7 +82,7 @@ def merge(
 
     SET is a folder with wheels.json, or INDEX/DIGEST as `stage` prints it.
     """
-    from ci_build import device_gate, gating
+    from ci_build.releasing import device_gate, gating
     from promotion.gates import raise_for_failures
 
     words, reporter = options.device_words(given), state.reporter()

@@ -13,7 +13,7 @@ from ci_build.cli.common import State, host_runner, print_json
 @click.pass_obj
 def dist_wheels(state: State, /, **after: object) -> None:
     """Make a wheel set: wheels, wheels.json, constraints.txt, pylock.toml, SHA256SUMS."""
-    from ci_build import build
+    from ci_build.making import build
 
     settings, reporter = state.settings(after), state.reporter(after)
     made = build.dist_wheels(settings, reporter, host_runner(reporter), "build")

@@ -169,9 +169,9 @@ def rocm_tree(
     Raises:
         RequestError: nobody names a ROCm.
     """
-    from ci_build import therock
     from ci_build.errors import RequestError
     from ci_build.images.runtime import tree_file
+    from ci_build.making import therock
     from ci_build.rocm.asked import check_name, check_source
     from ci_build.source_options import rocm_build_url
 

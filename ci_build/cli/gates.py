@@ -86,7 +86,7 @@ def _gate(
     redo: bool,
     as_json: bool,
 ) -> None:
-    from ci_build import gating
+    from ci_build.releasing import gating
     from promotion.gates import raise_for_failures
     from promotion.gates.junit import junit as junit_xml
 

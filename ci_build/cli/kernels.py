@@ -21,7 +21,7 @@ def kernels() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def list_modules(spec: str, modules: str | None, *, as_json: bool) -> None:
     """List what each target gets of each module: yes, portable (a kernel of our own) or unsupported."""
-    from ci_build import kernelbuild
+    from ci_build.making import kernelbuild
     from ci_build.report import print_table
     from ci_build.targets import expand
     from kernels.modules import processors
@@ -52,9 +52,9 @@ def build(
     **after: object,
 ) -> None:  # fmt: skip
     """Build the wheel jax_aiter alone, into --out."""
-    from ci_build import kernelbuild
-    from ci_build.build import kernel_lines
     from ci_build.errors import RequestError
+    from ci_build.making import kernelbuild
+    from ci_build.making.build import kernel_lines
     from kernels.assemble import make_wheel, prepare
     from kernels.build import sizes
 

@@ -51,7 +51,7 @@ def builds(
 
     `include` is what a CI service takes as its matrix; `excluded` says what is not built, and why.
     """
-    from ci_build.matrix import Axes, make_matrix, words
+    from ci_build.making.matrix import Axes, make_matrix, words
 
     axes = Axes(
         pythons=words(python_versions),
@@ -79,7 +79,7 @@ def tests(
     `include` is what a CI service takes as its matrix; families in `without_runner` have no machine, so that nothing
     is promoted for them unless the policy says otherwise.
     """
-    from ci_build.matrix import words
+    from ci_build.making.matrix import words
     from promotion.families import When, job_matrix, load_families
 
     made = job_matrix(

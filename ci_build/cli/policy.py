@@ -29,8 +29,8 @@ def check(
 
     SET is INDEX/DIGEST as `stage` prints it.
     """
-    from ci_build import gating
-    from ci_build import release as way
+    from ci_build.releasing import gating
+    from ci_build.releasing import release as way
     from promotion.check import raise_if_blocked
 
     reporter = state.reporter()

@@ -29,7 +29,7 @@ def release(
     **after: object,
 ) -> None:
     """Build a set, stage it, gate it, promote it to `v2`, and print the line that installs it."""
-    from ci_build import release as way
+    from ci_build.releasing import release as way
 
     if not local:
         raise RequestError("release needs --local.", hint="Run `ci_build release --local`.")
@@ -47,7 +47,7 @@ def release(
 @click.pass_obj
 def stage(state: State, /, wheel_set: Path, bucket: str, *, dry_run: bool, as_json: bool) -> None:
     """Put the wheel set in folder SET under its digest in `v2-staging`; never overwrites."""
-    from ci_build import release as way
+    from ci_build.releasing import release as way
 
     reporter = state.reporter()
     staged = way.stage(wheel_set, open_bucket(bucket, reporter, dry_run=dry_run, existing=False), reporter)
@@ -80,8 +80,8 @@ def promote(
 
     SET is INDEX/DIGEST as `stage` prints it, or the set's folder.
     """
-    from ci_build import gating
-    from ci_build import release as way
+    from ci_build.releasing import gating
+    from ci_build.releasing import release as way
 
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, dry_run=dry_run, existing=not Path(staged).is_dir())

@@ -26,7 +26,7 @@ def reproduce(state: State, /, folder: Path, *, as_json: bool, **after: object) 
 
     The exit code is 0 when all wheels are the same, byte for byte, and 20 when some are not.
     """
-    from ci_build import reproduction
+    from ci_build.making import reproduction
 
     settings, reporter = state.settings(after), state.reporter(after)
     found = reproduction.reproduce(folder, settings, reporter, host_runner(reporter))

@@ -45,7 +45,7 @@ def manifest(state: State, tree: Path, out: Path | None, rocm_version: str | Non
 @click.pass_obj
 def list_builds(state: State, family: str | None, therock_listing: str | None, limit: int, *, as_json: bool) -> None:
     """List the builds that `--therock` chooses from, newest first."""
-    from ci_build import therock
+    from ci_build.making import therock
     from ci_build.report import print_table
 
     if family is not None:
@@ -99,7 +99,7 @@ def show(lock: Path, *, as_json: bool) -> None:
 @click.pass_obj
 def verify(state: State, lock: Path, cache_dir: str | None) -> None:
     """Compare the ROCm of a lock, every file of it, with what was locked; it is fetched if it is not there."""
-    from ci_build import therock
+    from ci_build.making import therock
 
     reporter = state.reporter()
     rocm = therock.verify(state.settings({"cache_dir": cache_dir}), reporter, lock, "build")

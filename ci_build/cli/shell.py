@@ -20,7 +20,7 @@ def shell(state: State, folder: Path, command: tuple[str, ...], *, show: bool) -
 
     The command of that build is the newest of the shell's history. With a COMMAND, run that there instead.
     """
-    from ci_build import inshell
+    from ci_build.making import inshell
     from ci_build.runner import become, render
 
     reporter = state.reporter()

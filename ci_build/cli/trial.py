@@ -148,7 +148,7 @@ def trial(state: State, /, **after: Any) -> None:  # noqa: ANN401 - values of op
 
 def try_image(state: State, image_name: str, after: dict[str, Any]) -> None:
     """What `test` does."""
-    from ci_build.container import ContainerRunner, container_argv
+    from ci_build.containers.container import ContainerRunner, container_argv
     from ci_build.images import trial as work
     from ci_build.runner import render
 

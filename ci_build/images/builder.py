@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_build import options
-from ci_build.engine import Engine, find_engine
+from ci_build.containers.engine import Engine, find_engine
 from ci_build.errors import InputError, RequestError
 from ci_build.images import local
 from ci_build.images.fetch import Connect, fetch

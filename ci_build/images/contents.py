@@ -20,7 +20,7 @@ from packaging.markers import Marker
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from ci_build import options, setfiles
-from ci_build.container import ContainerRunner, Mount, make_spec
+from ci_build.containers.container import ContainerRunner, Mount, make_spec
 from ci_build.errors import InputError, ProcessError, RequestError, WheelSetError
 from ci_build.images.recipe import ContextFile, made_file
 from ci_build.images.runtime import Maker

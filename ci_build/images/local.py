@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from ci_build.engine import Engine
+from ci_build.containers.engine import Engine
 from ci_build.errors import InputError, ProcessError, RequestError
 from ci_build.runner import HostRunner
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ci_build.engine import Engine
+from ci_build.containers.engine import Engine
 from ci_build.errors import NoContainerEngineError, ProcessError
 from ci_build.images.dockerfile import check_arguments
 from ci_build.images.local import LocalImage, find, tag

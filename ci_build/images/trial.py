@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ci_build.container import ContainerSpec, Engine, Mount, make_spec
+from ci_build.containers.container import ContainerSpec, Engine, Mount, make_spec
 from ci_build.errors import InputError, MachineError, RequestError
 from ci_build.images import local
 from ci_build.runner import HostRunner

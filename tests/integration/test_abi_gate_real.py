@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from ci_build.adopt import adopt
 from ci_build.layouts import allowed_sonames, load_layouts
+from ci_build.making.adopt import adopt
 from ci_build.model import Completed, Evidence, GfxTarget, Outcome, RocmVersion, Severity
 from ci_build.rocm.tree import read_tree
 from ci_build.wheel.elf import Elf

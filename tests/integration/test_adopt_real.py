@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_build import adopt
+from ci_build.making import adopt
 from ci_build.model import Outcome, RocmVersion, Severity
 from ci_build.runner import HostRunner
 from promotion.dirbucket import DirBucket

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.adopt import adopt
+from ci_build.making.adopt import adopt
 from ci_build.model import Evidence, Outcome, RocmVersion, Severity
 from ci_build.runner import HostRunner
 from promotion.dirbucket import DirBucket

@@ -15,9 +15,9 @@ from textwrap import dedent
 
 import pytest
 
-from ci_build.container import ContainerRunner, ContainerSpec, Mount, find_engine, make_spec
+from ci_build.containers.container import ContainerRunner, ContainerSpec, Mount, find_engine, make_spec
+from ci_build.containers.leftovers import OWNER_LABEL, sweep
 from ci_build.errors import NoContainerEngineError, ProcessError
-from ci_build.leftovers import OWNER_LABEL, sweep
 from ci_build.runner import HostRunner
 from tests import docker
 
@@ -110,7 +110,7 @@ def test_a_timeout_stops_the_container(engine: docker.Docker, spec: ContainerSpe
 CHILD = """
 import os, sys
 from dataclasses import replace
-from ci_build.container import ContainerRunner, find_engine, make_spec
+from ci_build.containers.container import ContainerRunner, find_engine, make_spec
 from ci_build.runner import HostRunner
 host = HostRunner(os.environ)
 spec = replace(make_spec(find_engine(None, host), sys.argv[1]), network="none", shm_size="64m")

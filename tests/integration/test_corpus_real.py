@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ci_build.adopt import adopt
+from ci_build.making.adopt import adopt
 from ci_build.model import GfxTarget, RocmVersion
 from ci_build.runner import HostRunner
 from ci_build.targets import machs

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ci_build.adopt import adopt
+from ci_build.making.adopt import adopt
 from ci_build.model import RocmVersion
 from promotion.gates.device.results import TestVerdict, load_results
 from promotion.gates.device.suite import smoke

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.engine import find_engine
+from ci_build.containers.engine import find_engine
 from ci_build.errors import ProcessError, RequestError
 from ci_build.images.pins import load_pins
 from ci_build.images.recipe import Recipe, ensure

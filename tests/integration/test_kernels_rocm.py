@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from ci_build import kernelbuild, options
+from ci_build import options
 from ci_build.errors import InputError, KernelError
+from ci_build.making import kernelbuild
 from ci_build.model import GfxTarget, KernelRequest
 from ci_build.runner import HostRunner
 from ci_build.targets import machs

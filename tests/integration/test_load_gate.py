@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.adopt import adopt
 from ci_build.layouts import allowed_sonames
+from ci_build.making.adopt import adopt
 from ci_build.model import Finding, RocmVersion, Severity
 from ci_build.runner import HostRunner
 from ci_build.wheel.elf import Elf

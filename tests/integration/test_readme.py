@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from ci_build import gating, options
+from ci_build import options
+from ci_build.releasing import gating
 from ci_build.report import Reporter
 from tests.integration.conftest import Released
 

@@ -13,8 +13,8 @@ import pytest
 from ci_build.errors import InputError, RequestError
 from ci_build.model import BuildRequest
 from ci_build.runner import HostRunner
+from ci_build.source.sources import bring, folder_commit, identify, pinned_xla, release_of, remote_head, tree_digest
 from ci_build.source_request import Checkout
-from ci_build.sources import bring, folder_commit, identify, pinned_xla, release_of, remote_head, tree_digest
 from tests.golden_build_py import request
 from tests.unit.test_native import FakeProgress
 

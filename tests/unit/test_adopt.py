@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ci_build import adopt
 from ci_build.errors import BusyError, CiBuildError, InputError, RequestError
+from ci_build.making import adopt
 from ci_build.model import RocmVersion, WheelSet
 from ci_build.setfiles import check_files, read_set
 from promotion.dirbucket import DirBucket

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from ci_build import inshell
-from ci_build.builder import find_tools, load_spec, make_mounts, spec_values
-from ci_build.container import ContainerSpec, Mount
+from ci_build.containers.container import ContainerSpec, Mount
 from ci_build.errors import InputError, MachineError
-from ci_build.hostbuild import missing, newest_clang
+from ci_build.making import inshell
+from ci_build.making.sourcing import disk_cache
 from ci_build.model import BuildRequest
-from ci_build.native import STATE
 from ci_build.payload.source import IN_CONTAINER
 from ci_build.plan import SourceLayout
 from ci_build.runner import ProcessResult
+from ci_build.source.builder import find_tools, load_spec, make_mounts, spec_values
+from ci_build.source.hostbuild import missing, newest_clang
+from ci_build.source.native import STATE
 from ci_build.source_request import ActionCache, Compiler, SourceRequest
-from ci_build.sourcing import disk_cache
 from tests.golden_build_py import request
 
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci_build.container import ContainerSpec, Engine, Mount, container_argv, make_spec, mount_option
-from ci_build.engine import read_info
+from ci_build.containers.container import ContainerSpec, Engine, Mount, container_argv, make_spec, mount_option
+from ci_build.containers.engine import read_info
+from ci_build.containers.leftovers import is_left, owner
 from ci_build.errors import RequestError
-from ci_build.leftovers import is_left, owner
 
 SPEC = ContainerSpec(
     engine="/usr/bin/docker",

@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ci_build import options
-from ci_build.device_gate import _refuse
 from ci_build.errors import GateError, RequestError
+from ci_build.releasing.device_gate import _refuse
 from promotion.gates import Check, Gate, raise_for_failures
 from promotion.gates import _judge as judge_gate
 from promotion.gates.device import evidence

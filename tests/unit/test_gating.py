@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from ci_build import gating, options
+from ci_build import options
 from ci_build.cli.common import open_bucket
 from ci_build.errors import BucketError, RequestError
-from ci_build.gating import Told
 from ci_build.model import Finding, Outcome, Severity, Tier
+from ci_build.releasing import gating
+from ci_build.releasing.gating import Told
 from ci_build.report import Reporter
 from promotion.dirbucket import DirBucket
 from promotion.gates.compile_material import material

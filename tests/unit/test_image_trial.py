@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.container import Engine, container_argv
+from ci_build.containers.container import Engine, container_argv
 from ci_build.errors import InputError, MachineError, RequestError
 from ci_build.images import runtime
 from ci_build.images.builder import ImageRequest

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ci_build import options
 from ci_build.cli import matrix as command
 from ci_build.errors import RequestError, UnknownTargetError
-from ci_build.matrix import Axes, Cell, make_matrix, words
+from ci_build.making.matrix import Axes, Cell, make_matrix, words
 from ci_build.model import BuildRequest, Payload, to_json
 from ci_build.source_options import SOURCE_OPTIONS
 

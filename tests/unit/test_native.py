@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from ci_build.errors import InputError, ProcessError
-from ci_build.native import STATE, Native, made_of
 from ci_build.payload.published import InputStore, file_sha256
 from ci_build.payload.source import IN_CONTAINER, BuildCommand, build_commands
 from ci_build.plan import SourceLayout, make_plan
 from ci_build.runner import ProcessResult
+from ci_build.source.native import STATE, Native, made_of
 from ci_build.source_request import Checkout, SourceRequest
 from tests.golden_build_py import request
 from tests.made_wheel import clean_pjrt

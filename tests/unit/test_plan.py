@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ci_build.build import plan_lines
+from ci_build.making.build import plan_lines
 from ci_build.model import BuildRequest, GfxTarget, KernelRequest, Payload, RocmVersion
 from ci_build.plan import Effect, make_plan
 from ci_build.store import step_key

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from ci_build import therock
 from ci_build.errors import CiBuildError, InputError, RequestError
+from ci_build.making import therock
 from ci_build.model import GfxTarget
 from ci_build.report import Reporter
 from ci_build.rocm.asked import Asked, check_name, check_source

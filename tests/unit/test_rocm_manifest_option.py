@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import urllib3  # noqa: F401 - it tries IPv6 when it is imported, which no test may
 
-from ci_build import build, options, setfiles
+from ci_build import options, setfiles
 from ci_build.errors import CiBuildError, InputError, RequestError
+from ci_build.making import build
 from ci_build.model import load_wheel_set
 from ci_build.plan import BuildPlan
 from ci_build.report import Reporter

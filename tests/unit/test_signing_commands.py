@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from ci_build import cli, gating, options
-from ci_build import release as way
+from ci_build import cli, options
 from ci_build.errors import PromotionBlockedError, RequestError
 from ci_build.model import Outcome, Tier
+from ci_build.releasing import gating
+from ci_build.releasing import release as way
 from ci_build.report import Reporter
 from ci_build.runner import HostRunner
 from promotion import gates

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from ci_build.build import plan_lines
+from ci_build.making.build import plan_lines
 from ci_build.model import BuildRequest, GfxTarget, KernelRequest, RocmVersion
-from ci_build.native import made_of
 from ci_build.plan import Effect, SourceLayout, make_plan
+from ci_build.source.native import made_of
 from ci_build.source_request import ActionCache, Checkout, Compiler, Container, Remote, SourceRequest
 from ci_build.store import step_key
 from tests.golden_build_py import request

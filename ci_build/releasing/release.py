@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ci_build import build, gating, options
+from ci_build import options
+from ci_build.making import build
 from ci_build.model import Verdict
+from ci_build.releasing import gating
 from ci_build.report import Reporter
 from ci_build.runner import HostRunner, render
 from promotion import promote as promotion_promote

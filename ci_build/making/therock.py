@@ -84,7 +84,7 @@ def _limit(settings: options.Settings, *tables: str) -> int:
 
 
 def _newest(index: str, reporter: Reporter) -> str:
-    from ci_build.rocm_index import newest_version
+    from ci_build.making.rocm_index import newest_version
 
     version = newest_version(index, HostRunner(options.environment()))
     reporter.line(f"--therock-index-url: the newest ROCm there is {version}")
@@ -166,7 +166,7 @@ def obtain_rocm(settings: options.Settings, reporter: Reporter, asked: Asked, *t
 def _finder(cache_root: Path, reporter: Reporter) -> PackageFinder:
     def find(asked: Asked, locked: Mapping[str, str]) -> Packages:
         from ci_build.layouts import family_packages
-        from ci_build.rocm_index import fetch_packages, kept_in
+        from ci_build.making.rocm_index import fetch_packages, kept_in
 
         return fetch_packages(
             asked,

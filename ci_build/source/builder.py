@@ -8,13 +8,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ci_build.container import ContainerSpec, Mount
+from ci_build.containers.container import ContainerSpec, Mount
 from ci_build.errors import MachineError
 from ci_build.model import BuildRequest
 from ci_build.payload.source import Places, source_of
 from ci_build.plan import SourceLayout
+from ci_build.source.sources import Runs
 from ci_build.source_request import Compiler
-from ci_build.sources import Runs
 
 _CLANG = re.compile(r"/usr/lib/llvm-(\d+)/bin/clang")
 _LOOK_INTO = ("/usr/lib", "/usr/local/bin", "/opt/python", "/opt/rh")

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ci_build import build, options, setfiles
+from ci_build import options, setfiles
 from ci_build.errors import RequestError, WheelSetError
+from ci_build.making import build
 from ci_build.model import WheelSet, to_json
 from ci_build.report import Reporter
 from ci_build.runner import HostRunner

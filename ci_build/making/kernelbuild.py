@@ -91,7 +91,7 @@ def place_for(request: KernelRequest, settings: options.Settings, runner: HostRu
         return HERE
     if request.toolchain == "rocm":
         return Place(launcher=which("sccache") or which("ccache") or "")
-    from ci_build.container import Mount, container_argv, find_engine, make_spec
+    from ci_build.containers.container import Mount, container_argv, find_engine, make_spec
     from kernels.rocmchain import INSIDE
     from kernels.steps import SRC
 

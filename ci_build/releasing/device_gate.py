@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from ci_build import gating, options
-from ci_build import release as way
+from ci_build import options
 from ci_build.errors import GateError, RequestError
 from ci_build.model import Evidence, Runner
+from ci_build.releasing import gating
+from ci_build.releasing import release as way
 from ci_build.report import Reporter
 from ci_build.targets import expand
 from promotion.bucket import Bucket

@@ -16,7 +16,6 @@ from typing import Any, Protocol, TextIO
 
 from filelock import FileLock
 
-from ci_build import sources
 from ci_build.errors import InputError, ProcessError
 from ci_build.model import BuildRequest, Completed, Progress, to_json
 from ci_build.payload import bazel
@@ -24,6 +23,7 @@ from ci_build.payload.made import name_of_built, wheel_said
 from ci_build.payload.published import InputStore, Resolved, file_sha256
 from ci_build.payload.source import BuildCommand, source_of
 from ci_build.plan import SourceLayout
+from ci_build.source import sources
 from ci_build.source_request import Checkout
 from ci_build.store import step_key
 from ci_build.wheel.archive import WheelArchive

@@ -1,4 +1,4 @@
-"""One step of a kernel build, as ninja starts it: `python -m ci_build.kernel_step SPEC.json`.
+"""One step of a kernel build, as ninja starts it: `python -m ci_build.making.kernel_step SPEC.json`.
 
 Runs one compiler, looks at what it made, and puts it into the store; nothing is kept of what failed.
 """

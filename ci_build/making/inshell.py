@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ci_build.builder import load_spec
-from ci_build.container import ContainerSpec, container_argv
+from ci_build.containers.container import ContainerSpec, container_argv
 from ci_build.errors import InputError, MachineError
-from ci_build.native import STATE
+from ci_build.making.sourcing import logs_of
 from ci_build.runner import render
-from ci_build.sourcing import logs_of
+from ci_build.source.builder import load_spec
+from ci_build.source.native import STATE
 
 _HISTORY = ".history"
 

@@ -17,14 +17,14 @@ from ci_build.report import Reporter
 from ci_build.runner import HostRunner
 
 if TYPE_CHECKING:
-    from ci_build.native import Native
     from ci_build.payload.source import Places
     from ci_build.plan import BuildPlan, SourceLayout
     from ci_build.rocm.asked import Asked
     from ci_build.rocm.source import Rocm
+    from ci_build.source.native import Native
     from ci_build.source_request import ActionCache
 
-OWN = Path(__file__).parents[1]
+OWN = Path(__file__).parents[2]
 """This repository."""
 
 
@@ -38,8 +38,8 @@ class Prepared:
 
 def suggest(settings: options.Settings) -> None:
     """Let the jax folder say its release, and the options of an internal build job say where its ROCm is."""
+    from ci_build.source.sources import release_of
     from ci_build.source_options import rocm_build_url
-    from ci_build.sources import release_of
 
     if url := rocm_build_url(settings):
         settings.suggest("therock_path", url, origin="--rocm-build-url")
@@ -110,7 +110,8 @@ def prepare(request: BuildRequest, given: Circumstances) -> Prepared:
         NoContainerEngineError, MachineError: there is nowhere to build.
         RequestError: the sources cannot do what was asked for.
     """
-    from ci_build import plan, sources, store
+    from ci_build import plan, store
+    from ci_build.source import sources
 
     look_only, runner = given.rocm is None, given.runner
     request = sources.identify(request, runner, own=OWN, own_digest=lambda: store.own_digest(OWN), look_only=look_only)
@@ -169,7 +170,7 @@ def _places(request: BuildRequest, given: Circumstances) -> Places:
 
     assert request.source is not None
     if request.source.container.host:
-        from ci_build.hostbuild import host_places
+        from ci_build.source.hostbuild import host_places
 
         source = given.asked.source
         rocm = source if Path(source).is_dir() else str(given.cache / "rocm" / "trees")
@@ -178,8 +179,8 @@ def _places(request: BuildRequest, given: Circumstances) -> Places:
 
 
 def _on_host(request: BuildRequest, layout: SourceLayout, given: Circumstances, rocm: Rocm) -> Native:
-    from ci_build.hostbuild import describe_host, host_places, missing
-    from ci_build.native import Native
+    from ci_build.source.hostbuild import describe_host, host_places, missing
+    from ci_build.source.native import Native
 
     assert request.source is not None
     places = host_places(request.source, given.cache, given.built, str(rocm.root))
@@ -236,10 +237,10 @@ def logs_of(out: Path) -> Path:
 
 
 def _in_container(request: BuildRequest, layout: SourceLayout, given: Circumstances, rocm: Rocm) -> Native:
-    from ci_build.builder import find_tools, make_mounts, spec_values
-    from ci_build.container import ContainerRunner, make_spec
+    from ci_build.containers.container import ContainerRunner, make_spec
     from ci_build.images.builder import builder_image, image_request
-    from ci_build.native import Native
+    from ci_build.source.builder import find_tools, make_mounts, spec_values
+    from ci_build.source.native import Native
 
     assert request.source is not None
     runner, reporter = given.runner, given.reporter

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ci_build.engine import ENGINES, Engine, find_engine
+from ci_build.containers.engine import ENGINES, Engine, find_engine
+from ci_build.containers.leftovers import OWNER_LABEL, RUN_LABEL, of_run, owner, remove, sweep
 from ci_build.errors import ProcessError, RequestError
-from ci_build.leftovers import OWNER_LABEL, RUN_LABEL, of_run, owner, remove, sweep
 from ci_build.runner import HostRunner, LineSink, ProcessResult, failure, merge_environment, undisturbed
 
 __all__ = [

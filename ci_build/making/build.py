@@ -9,12 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ci_build import options, sourcing
+from ci_build import options
 from ci_build.errors import InputError, RequestError
+from ci_build.making import sourcing
+from ci_build.making.sourcing import Prepared
 from ci_build.model import BuildRequest, Payload
 from ci_build.report import Reporter
 from ci_build.runner import HostRunner, render, without_credentials
-from ci_build.sourcing import Prepared
 from ci_build.units import human
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ def make_plan(
         InputError: there is no readable ROCm or manifest where it should be.
         MachineError: a build on this machine itself was asked for and it lacks what that needs.
     """
-    from ci_build import plan, targets, therock
+    from ci_build import plan, targets
+    from ci_build.making import therock
 
     asked = _asked(settings, reporter, *tables)
     request, warnings = options.build_request(settings, *tables)
@@ -58,7 +60,7 @@ def make_plan(
     for finding in targets.warnings_for(request.targets or ()):
         reporter.warning(f"{finding.message} {finding.remedy}")
     if request.kernels is not None:
-        from ci_build.kernelbuild import check_source
+        from ci_build.making.kernelbuild import check_source
 
         check_source(request)
     manifest = _dumped(rocm) or _rocm_manifest(settings, request, reporter)
@@ -86,7 +88,7 @@ def make_plan(
 
 def _asked(settings: options.Settings, reporter: Reporter, *tables: str) -> Asked | None:
     """Which ROCm was asked for; what a build from source can tell by itself is suggested on the way."""
-    from ci_build import therock
+    from ci_build.making import therock
 
     from_source = settings.get("payload", *tables).value == Payload.SOURCE
     if from_source:
@@ -99,7 +101,7 @@ def _asked(settings: options.Settings, reporter: Reporter, *tables: str) -> Aske
 
 def _check_rocm(asked: Asked) -> None:
     """Refuse what the name of the ROCm alone tells to be wrong."""
-    from ci_build import therock
+    from ci_build.making import therock
     from ci_build.rocm.asked import check_name, check_source
 
     check_name(asked, therock.gfx_names())
@@ -108,7 +110,7 @@ def _check_rocm(asked: Asked) -> None:
 
 def _rocm(settings: options.Settings, asked: Asked, reporter: Reporter, *tables: str) -> Rocm | None:
     """A ROCm that is fetched, verified and locked; in a dry run only its name is looked at, and None is returned."""
-    from ci_build import therock
+    from ci_build.making import therock
     from ci_build.rocm.asked import is_index, is_url
 
     if settings.flag("dry_run"):
@@ -170,7 +172,7 @@ def dist_wheels(
         cache, native = options.cache_dir(settings), prepared.native
         place = None
         if plan.request.kernels is not None:
-            from ci_build.kernelbuild import place_for
+            from ci_build.making.kernelbuild import place_for
 
             place = place_for(plan.request.kernels, settings, runner)
         made = execute(plan, out=out, cache=cache, runner=runner, progress=reporter, native=native, place=place)
@@ -210,7 +212,7 @@ def plan_lines(plan: BuildPlan, out: Path) -> Iterator[str]:
 
 def kernel_lines(request: BuildRequest, version: str) -> Iterator[str]:
     """What building the kernels of a request means, for people."""
-    from ci_build.kernelbuild import planned
+    from ci_build.making.kernelbuild import planned
 
     plan = planned(request, version)
     yield f"kernels {version} with the {plan['toolchain']} toolchain"

@@ -1,0 +1,1 @@
+"""Compiling from source: the trees, where the build runs (a container or this machine), and carrying it out."""
