@@ -170,10 +170,11 @@ def _places(request: BuildRequest, given: Circumstances) -> Places:
 
     assert request.source is not None
     if request.source.container.host:
+        from ci_build.rocm.debs import debs_in
         from ci_build.source.hostbuild import host_places
 
         source = given.asked.source
-        rocm = source if Path(source).is_dir() else str(given.cache / "rocm" / "trees")
+        rocm = source if Path(source).is_dir() and not debs_in(source) else str(given.cache / "rocm" / "trees")
         return host_places(request.source, given.cache, given.built, rocm)
     return replace(IN_CONTAINER, clang=request.source.clang or IN_CONTAINER.clang)
 

@@ -30,7 +30,8 @@ _PREFIX = "_rocm_sdk_devel"
 _PARTS = "_rocm_sdk_"
 _TARS = {"rocm_sdk_devel/_devel.tar": "tar", "rocm_sdk_devel/_devel.tar.xz": "xz"}
 _LINKS = "/.devel_links/"
-_PIECE = 1 << 20
+PIECE = 1 << 20
+"""Bytes that are handed on at once."""
 _END = bytes(2 * 512)
 
 
@@ -77,7 +78,7 @@ class _Site:
     def file(self, name: str, path: str) -> Iterator[bytes]:
         """A tar entry `name` with the content of a member."""
         wheel, info = self.members[path]
-        yield _header(name, size=info.file_size, mode=(info.external_attr >> 16) & 0o777 or 0o644)
+        yield tar_header(name, size=info.file_size, mode=(info.external_attr >> 16) & 0o777 or 0o644)
         with wheel.open(info) as content:
             yield from _content(content, info.file_size)
 
@@ -141,16 +142,16 @@ def _entry(site: _Site, entry: Entry, path: str, root: str, blocks: Blocks) -> I
     """One entry of the tar, as it is in the prefix."""
     name = path.partition("/")[2]
     if entry.kind is Kind.FILE:
-        yield _header(name, size=entry.size, mode=entry.mode & 0o777)
+        yield tar_header(name, size=entry.size, mode=entry.mode & 0o777)
         left = entry.size + padding(entry.size)
         while left:
-            piece = bytes(blocks.some(min(left, _PIECE)))
+            piece = bytes(blocks.some(min(left, PIECE)))
             left -= len(piece)
             yield piece
     elif entry.kind is Kind.SYMLINK:
         leads = posixpath.normpath(posixpath.join(posixpath.dirname(path), entry.link))
         if leads.partition("/")[0] == root:
-            yield _header(name, kind=tarfile.SYMTYPE, link=entry.link)
+            yield tar_header(name, kind=tarfile.SYMTYPE, link=entry.link)
         elif leads in site.members:
             yield from site.file(name, leads)
         elif inside := site.below(leads):
@@ -161,7 +162,7 @@ def _entry(site: _Site, entry: Entry, path: str, root: str, blocks: Blocks) -> I
                 f"{DEVEL} needs {leads}, which is in none of the packages.", hint="Take packages of one version."
             )
     elif entry.kind is Kind.HARDLINK:
-        yield _header(name, kind=tarfile.LNKTYPE, link=posixpath.normpath(entry.link).partition("/")[2])
+        yield tar_header(name, kind=tarfile.LNKTYPE, link=posixpath.normpath(entry.link).partition("/")[2])
 
 
 def _device_links(site: _Site, root: str) -> Iterator[tuple[str, str]]:
@@ -184,19 +185,20 @@ def _device_links(site: _Site, root: str) -> Iterator[tuple[str, str]]:
 @contextmanager
 def _plain(packed: IO[bytes], compression: str) -> Iterator[Iterator[memoryview]]:
     if compression == "tar":
-        yield (memoryview(data) for data in iter(lambda: packed.read(_PIECE), b""))
+        yield (memoryview(data) for data in iter(lambda: packed.read(PIECE), b""))
         return
     with decompressed(packed, compression) as pieces:
         yield pieces
 
 
-def _header(name: str, *, size: int = 0, mode: int = 0o644, kind: bytes = tarfile.REGTYPE, link: str = "") -> bytes:
+def tar_header(name: str, *, size: int = 0, mode: int = 0o644, kind: bytes = tarfile.REGTYPE, link: str = "") -> bytes:
+    """The header of an entry of a tar."""
     info = tarfile.TarInfo(name)
     info.size, info.mode, info.type, info.linkname = size, mode, kind, link
     return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 
 def _content(file: IO[bytes], size: int) -> Iterator[bytes]:
-    while data := file.read(_PIECE):
+    while data := file.read(PIECE):
         yield data
     yield bytes(padding(size))

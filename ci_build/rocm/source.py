@@ -1,7 +1,7 @@
 """Where a ROCm comes from -> a tree that was looked at, is what was asked for, and is locked.
 
-A source is a URL, a tarball, a folder, or an index of pip packages. What its name tells is compared before a byte is
-fetched, what its files tell before anything is built.
+A source is a URL, a tarball, a folder with a ROCm or with a distribution's packages of it, or an index of pip packages.
+What its name tells is compared before a byte is fetched, what its files tell before anything is built.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from ci_build.errors import InputError, RequestError
 from ci_build.model import Progress
 from ci_build.rocm.asked import SCHEME, Asked, GfxNames, check_name, check_source, file_name, is_index, is_url
 from ci_build.rocm.client import Client, canonical, without_user
+from ci_build.rocm.debs import debs_in, packages_of, prefix_of_debs
 from ci_build.rocm.extract import Contents
 from ci_build.rocm.facts import RocmFacts, problems, read_facts, selection
 from ci_build.rocm.listing import parse_name
@@ -79,6 +80,10 @@ def obtain(
         packages, trust = _packages(asked, pinned, find_packages)
         version = packages.version
         stored: StoredTree | None = store.from_packages(packages, selection(full=asked.full))
+    elif debs := debs_in(source):
+        progress.step(f"look at {len(debs)} packages in {source}")
+        packages, trust = packages_of(debs, progress), "its packages are files of this machine"
+        stored = store.from_packages(packages, selection(full=asked.full), prefix_of_debs)
     else:
         sha256, trust = _expected(asked, pinned, client)
         stored = _stored(asked, store, client, sha256, source)

@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -195,13 +195,19 @@ class RocmStore:
                 self._progress.advance(done, remote.version.size or 0)
                 yield chunk
 
-    def from_packages(self, packages: Packages, selection: Selection) -> StoredTree:
-        """Make the prefix that ROCm's pip packages hold together, or find it made."""
+    def from_packages(
+        self, packages: Packages, selection: Selection, prefix: Callable[[Sequence[Path]], Iterator[bytes]] = prefix_of
+    ) -> StoredTree:
+        """Make the prefix that ROCm's packages hold together, or find it made.
+
+        Args:
+            prefix: makes it out of their files, as a tar stream; by default they are of pip.
+        """
         if tree := self.find(packages.digest, selection):
             return tree
         self._progress.step(f"unpack {', '.join(sorted(packages.files))}")
-        feed = Feed(prefix_of(tuple(packages.files.values())))
-        where = f"ROCm {packages.version} of packages"
+        feed = Feed(prefix(tuple(packages.files.values())))
+        where = " ".join(filter(None, ("ROCm", packages.version, "of packages")))
         return self._unpack(feed, where + ".tar", KnownDigest(packages.digest), selection, expected="", where=where)
 
     def _unpack(

@@ -1,0 +1,125 @@
+"""ROCm as packages of a distribution: the .deb files of a folder become one tar stream of the prefix that they install.
+
+AMD's packages put everything below one folder, such as /opt/rocm-7.2.0; what they put elsewhere belongs to a system and
+not to a ROCm. Nothing of a package is run.
+
+Sources: deb(5) and ar(5).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import posixpath
+import re
+import tarfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+from ci_build.errors import ArchiveError, InputError
+from ci_build.model import Progress
+from ci_build.rocm.decompress import decompressed
+from ci_build.rocm.packages import PIECE, Packages, tar_header
+from ci_build.rocm.tar import Blocks, Entry, Kind, entries, padding
+
+_MAGIC = b"!<arch>\n"
+_HEADER = 60
+_DATA = {"data.tar": "tar", "data.tar.gz": "gz", "data.tar.xz": "xz", "data.tar.zst": "zst"}
+_PREFIX = re.compile(r"/opt/(rocm(?:-[\w.+~-]+)?)(?:/(.*))?")
+
+
+def debs_in(source: str) -> tuple[Path, ...]:
+    """The .deb files that a folder holds side by side, by name; none for anything else."""
+    folder = Path(source)
+    return tuple(sorted(folder.glob("*.deb"))) if folder.is_dir() else ()
+
+
+def packages_of(files: Sequence[Path], progress: Progress) -> Packages:
+    """Those files, each with its sha256; their version is what their ROCm says of itself."""
+    sha256 = {}
+    for done, path in enumerate(files):
+        progress.advance(done, len(files))
+        with path.open("rb", buffering=0) as file:
+            sha256[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return Packages(version="", files={path.name: path for path in files}, sha256=sha256)
+
+
+def prefix_of_debs(files: Sequence[Path]) -> Iterator[bytes]:
+    """The prefix as a plain tar stream.
+
+    Raises:
+        InputError: the packages do not make one prefix; ArchiveError: one of them is damaged.
+    """
+    root = ""
+    for path in files:
+        with path.open("rb") as file, decompressed(*_content(file, path.name)) as pieces:
+            blocks = Blocks(pieces)
+            for entry in entries(blocks):
+                place = posixpath.normpath(f"/{entry.name}")
+                found = _PREFIX.fullmatch(place)
+                if entry.kind is Kind.FOLDER or found is None or not found[2]:
+                    blocks.skip(entry.size + padding(entry.size))
+                    continue
+                root = root or found[1]
+                if root != found[1]:
+                    raise InputError(
+                        f"{path.name} installs into /opt/{found[1]}, and others into /opt/{root}.",
+                        hint="Give a folder with the packages of one ROCm.",
+                    )
+                yield from _entry(entry, found[2], root, blocks)
+    if not root:
+        raise InputError("None of the packages installs anything into /opt/rocm.", hint="Give AMD's packages of ROCm.")
+    yield bytes(2 * 512)
+
+
+def _entry(entry: Entry, name: str, root: str, blocks: Blocks) -> Iterator[bytes]:
+    if entry.kind is Kind.FILE:
+        yield tar_header(name, size=entry.size, mode=entry.mode & 0o777)
+        left = entry.size + padding(entry.size)
+        while left:
+            piece = bytes(blocks.some(min(left, PIECE)))
+            left -= len(piece)
+            yield piece
+        return
+    kind = tarfile.SYMTYPE if entry.kind is Kind.SYMLINK else tarfile.LNKTYPE
+    link = entry.link
+    if kind == tarfile.LNKTYPE:
+        link = posixpath.normpath(f"/{link}").removeprefix(f"/opt/{root}/")
+    elif link.startswith("/"):
+        # It would lead out of the tree, and does not where everything lies together.
+        link = posixpath.relpath(link, posixpath.dirname(f"/opt/{root}/{name}"))
+    yield tar_header(name, kind=kind, link=link)
+
+
+class _Member(io.RawIOBase):
+    """A part of a file."""
+
+    def __init__(self, file: IO[bytes], size: int) -> None:
+        self._file, self._left = file, size
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: bytearray, /) -> int:  # type: ignore[override]
+        """The next bytes; 0 at the end."""
+        data = self._file.read(min(len(buffer), self._left))
+        self._left -= len(data)
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def _content(file: IO[bytes], name: str) -> tuple[io.RawIOBase, str]:
+    """The member of a package with what it installs, and how that is compressed."""
+    if file.read(len(_MAGIC)) != _MAGIC:
+        raise ArchiveError(f"{name} is no Debian package.", hint="Fetch it again.")
+    while len(header := file.read(_HEADER)) == _HEADER:
+        member = header[:16].decode("ascii", "replace").rstrip(" /")
+        size = header[48:58].decode("ascii", "replace").strip()
+        if header[58:] != b"`\n" or not size.isdecimal():
+            break
+        if member in _DATA:
+            return _Member(file, int(size)), _DATA[member]
+        file.seek(int(size) + int(size) % 2, io.SEEK_CUR)
+    raise ArchiveError(f"{name} has none of {', '.join(_DATA)}.", hint="Fetch it again.")
