@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from promotion.gates.device.harness import Harness, Report, Work
 from promotion.gates.device.processes import marked
 from promotion.gates.device.results import Ending, Round, TestVerdict
 from promotion.gates.device.session import Limits
+from promotion.gates.device.shards import split
 from tests import bad_suite
 from tests.device_child import LIMITS, work
 
@@ -81,6 +83,26 @@ def test_a_crash_a_failure_and_a_flake_are_told_apart(tmp_path: Path) -> None:
         (Round.RETRY, Ending.FAILED),
     ]
     assert {line["device"] for line in lines(tmp_path / "run", "worker")} == {"3", "5"}
+
+
+def test_a_part_of_a_suite_stays_that_part_when_one_of_it_fails(tmp_path: Path) -> None:
+    root = bad_suite.write(tmp_path / "suite", "fail")
+    more = "".join(f"def test_more_{n}(): pass\n" for n in range(9))
+    (root / "test_fail.py").write_text((root / "test_fail.py").read_text() + more)
+    (root / "test_mended.py").write_text(
+        "import pathlib, pytest\n"
+        "mark = pathlib.Path(__file__).with_name('mark')\n"
+        "if not mark.exists():\n    mark.touch()\n    raise ImportError('not yet')\n"
+        "@pytest.mark.parametrize('n', range(4))\ndef test_it(n): pass\n"
+    )
+    job = replace(work(root), choose=lambda there: split(there, {}, 2)[0])
+    report = run(replace(job, passes=(replace(job.passes[0], leases=job.passes[0].leases[:1]),)), tmp_path / "run")
+    verdicts = Counter(result.verdict for result in report.results)
+    assert verdicts[TestVerdict.NOT_RUN] == 0
+    # A half of what was there at first, the file that was mended, and a half of its tests.
+    assert sum(verdicts.values()) == len(split([t for t in report.collected if "test_fail" in t], {}, 2)[0]) + 1 + 2
+    assert verdicts[TestVerdict.FLAKY] == 1
+    assert report.problems == ()
 
 
 def test_a_suite_without_tests_is_no_success(tmp_path: Path) -> None:

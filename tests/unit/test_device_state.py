@@ -84,7 +84,7 @@ def test_a_file_that_ends_processes_is_told_once_and_may_be_mended() -> None:
     }
 
 
-def test_a_choice_is_made_once() -> None:
+def test_a_choice_is_made_once_of_each_test() -> None:
     asked: list[Sequence[str]] = []
 
     def choose(tests: Sequence[str]) -> Sequence[str]:
@@ -93,11 +93,14 @@ def test_a_choice_is_made_once() -> None:
 
     state = PassState(choose=choose)
     state.take(outcome(), Round.FIRST, "0000")
-    state.take(outcome([A, B]), Round.FIRST, "0001")
+    state.take(outcome([A, B, "new.py::x", "new.py::y"]), Round.FIRST, "0001")
     assert (state.left(), len(asked)) == ([A, C], 1)
-    # What a mended file brings in a fresh process is run as well.
-    state.take(outcome(["new.py::x"]), Round.RETRY, "0002")
-    assert "new.py::x" in (state.chosen or {})
+    # A test that is tried again is collected with all others of its file, and they are not chosen by that.
+    state.take(outcome([A, B]), Round.RETRY, "0002")
+    assert (list(state.chosen or ()), len(asked)) == ([A, C], 1)
+    # What a mended file brings in a fresh process is chosen from as well.
+    state.take(outcome(["new.py::x", "new.py::y"]), Round.RETRY, "0003")
+    assert list(state.chosen or ()) == [A, C, "new.py::x"]
 
 
 TESTS = st.sampled_from([A, B, C])

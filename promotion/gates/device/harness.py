@@ -210,7 +210,7 @@ class Harness:
             state.blame(death, Round.RETRY, f"{self._number - 1:04}")
         if outcome.items is not None and not outcome.broken and file not in outcome.unusable:
             state.mended(file, f"{self._number - 1:04}")
-            for test in [test for test in outcome.items if not state.tests.get(test)]:
+            for test in [test for test in outcome.items if test in (state.chosen or ()) and not state.tests.get(test)]:
                 self._alone(pass_, test, Round.RETRY)
 
     def _session(

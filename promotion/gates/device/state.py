@@ -21,8 +21,9 @@ class PassState:
     """One pass of a run.
 
     Attributes:
-        choose: asked once, when it is known what there is; None takes all.
+        choose: asked when it is known what there is, and of what a file that was mended adds; None takes all.
         chosen: tests to run; None until something was collected.
+        offered: tests that were chosen from.
         tests: attempts at each test, in order.
         files: attempts at each file that could not be collected, or skips itself.
         broken: files that took their process with them.
@@ -32,6 +33,7 @@ class PassState:
     choose: Choose | None = None
     chosen: dict[str, None] | None = None
     collected: dict[str, None] = field(default_factory=dict)
+    offered: dict[str, None] = field(default_factory=dict)
     tests: dict[str, list[Attempt]] = field(default_factory=lambda: defaultdict(list))
     files: dict[str, list[Attempt]] = field(default_factory=lambda: defaultdict(list))
     broken: dict[str, None] = field(default_factory=dict)
@@ -105,10 +107,11 @@ class PassState:
 
     def _collected(self, items: Sequence[str], *, again: bool) -> None:
         self.collected |= dict.fromkeys(items)
-        if self.chosen is None:
-            self.chosen = dict.fromkeys(items if self.choose is None else self.choose(items))
-        elif again:
-            self.chosen |= dict.fromkeys(items)
+        new = [test for test in items if test not in self.offered]
+        if self.chosen is None or (again and new):  # a file that could be collected only then
+            self.offered |= dict.fromkeys(new)
+            chosen = new if self.choose is None else self.choose(new)
+            self.chosen = {**(self.chosen or {}), **dict.fromkeys(chosen)}
 
     def _file(self, file: str, attempt: Attempt) -> None:
         """Each session says the same of a file; only a fresh process says something new."""
