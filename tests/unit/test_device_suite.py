@@ -93,12 +93,38 @@ def test_an_environment_in_a_file_of_its_own_is_followed(tmp_path: Path) -> None
         ("source ci/not_there.sh", "cannot be read"),
         ("source ci/run_pytest_rocm.sh", "sources itself"),
         ("python -m pytest tests -k 'not slow'", "chooses tests with -k"),
+        ("python -m pytest tests -m 'not slow'", "chooses tests with -m"),
+        ("left=$(cat left)\npython -m pytest $left tests", "left, which pytest is given, is computed"),
+        ("python -m pytest $LEFT tests", "LEFT, which pytest is given, is computed"),
+        ("LEFT=\nif true; then\nLEFT=--ignore=tests/a_test.py\nfi\npytest $LEFT", "depends on a condition"),
     ],
 )
 def test_what_takes_executing_something_is_an_error(tmp_path: Path, line: str, said: str) -> None:
     with pytest.raises(GateError, match="cannot be read from") as refused:
         read(tmp_path, SCRIPT.replace('echo "Running', f'{line}\necho "Running'))
     assert said in refused.value.message
+
+
+def test_how_many_processes_there_are_is_not_what_tests_see(tmp_path: Path) -> None:
+    script = read(
+        tmp_path,
+        """set -o allexport
+export JAX_SKIP_SLOW_TESTS=true
+export IS_JAXCI_PYTHON_NOGIL=$(python -c "print(0)")
+MAX_PROCESSES=${MAX_PROCESSES:-}
+MAX_PROCESSES_ARG=""
+if [[ -n "${MAX_PROCESSES}" ]]; then
+  MAX_PROCESSES_ARG="--maxprocesses=${MAX_PROCESSES}"
+elif [[ "$(uname -m)" == "aarch64" && "${IS_JAXCI_PYTHON_NOGIL}" == "1" ]]; then
+  MAX_PROCESSES_ARG="--maxprocesses=32"
+fi
+count=$(nproc)
+"$JAXCI_PYTHON" -m pytest -n auto $MAX_PROCESSES_ARG --maxfail=20 tests examples
+"$JAXCI_PYTHON" -m pytest -n $count -m "multiaccelerator" tests
+""",
+    )
+    assert script.env == {"JAX_SKIP_SLOW_TESTS": "true"}
+    assert (script.deselect, script.ignore) == ((), ())
 
 
 @pytest.mark.parametrize(
@@ -146,16 +172,40 @@ def prepared(root: Path, work: Path, **more: object) -> object:
 
 def test_the_tests_are_taken_without_the_jax_beside_them(tmp_path: Path) -> None:
     root = checkout(tmp_path / "jax-src")
-    for name in ("tests/lax_test.py", "tests/d_test.py", "jax/__init__.py", "conftest.py", "tests/__pycache__/x.py"):
+    names = ("tests/lax_test.py", "tests/d_test.py", "jax/__init__.py", "conftest.py", "tests/__pycache__/x.py")
+    for name in (*names, "docs/autodidax.py", "examples/examples_test.py", "build/test-requirements.txt"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("")
     tests = prepared(root, tmp_path / "work", size="large")
     suite = tests.suite  # type: ignore[attr-defined]
-    assert sorted(path.name for path in suite.root.iterdir()) == ["conftest.py", "tests"]
+    assert sorted(path.name for path in suite.root.iterdir()) == ["conftest.py", "docs", "examples", "tests"]
     assert not (suite.root / "tests/__pycache__").exists()
     assert suite.commit.startswith("tree-")
     assert suite.files == ("tests",)
     assert "tests/d_test.py::" in suite.deselect
+
+
+def test_a_folder_that_is_left_out_is_left_out_whole(tmp_path: Path) -> None:
+    root = checkout(tmp_path / "jax-src", SCRIPT.replace("--ignore=tests/d_test.py", "--ignore=tests/deep"))
+    (root / "tests/deep").mkdir(parents=True)
+    tests = prepared(root, tmp_path / "work", size="large")
+    assert "tests/deep/" in tests.suite.deselect  # type: ignore[attr-defined]
+
+
+def test_whatever_has_a_say_in_tests_makes_another_suite(tmp_path: Path) -> None:
+    root = checkout(tmp_path / "jax-src")
+    files = ("tests/a_test.py", "conftest.py", "pyproject.toml", "build/test-requirements.txt", "docs/autodidax.py")
+    seen = set()
+    for number, name in enumerate(("", *files, "ci/run_pytest_rocm.sh")):
+        file = root / (name or "tests/b_test.py")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text((file.read_text() if file.exists() else "") + "# more\n")
+        seen.add(prepared(root, tmp_path / f"work{number}", size="large").suite.commit)  # type: ignore[attr-defined]
+    assert len(seen) == len(files) + 2
+
+
+def test_workers_of_the_smoke_suite_can_share_a_device() -> None:
+    assert smoke().suite.env == {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
 def test_a_list_chooses_tests_and_whole_files(tmp_path: Path) -> None:
@@ -179,6 +229,17 @@ def test_a_size_of_which_most_is_missing_is_refused(tmp_path: Path) -> None:
         prepared(root, tmp_path / "other", size="tiny")
     with pytest.raises(InputError):
         prepared(tmp_path / "nowhere", tmp_path / "third", size="small")
+
+
+def test_a_file_of_a_size_that_a_release_does_not_have_is_told(tmp_path: Path) -> None:
+    root = checkout(tmp_path / "jax-src")
+    (gone, *there) = sizes()["small"].files
+    for name in there:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("")
+    tests = prepared(root, tmp_path / "work", size="small")
+    assert tests.notes == (f"The suite has no {gone}, which size small names.",)  # type: ignore[attr-defined]
+    assert tests.suite.files == tuple(there)  # type: ignore[attr-defined]
 
 
 def test_sizes_grow() -> None:

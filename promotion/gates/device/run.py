@@ -6,6 +6,7 @@ import functools
 import json
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from uv import find_uv_bin
@@ -17,7 +18,9 @@ from promotion.evidence import ANY
 from promotion.gates import Check, Gate, Room
 from promotion.gates.device import evidence
 from promotion.gates.device.allotment import allotment
+from promotion.gates.device.asked import other_release, unmet
 from promotion.gates.device.baseline import about_baseline, about_ledgers, baseline
+from promotion.gates.device.borrowed import borrow
 from promotion.gates.device.harness import Harness, Report, Work
 from promotion.gates.device.lease import Platform, leases, visible, whole, workers_per_device
 from promotion.gates.device.parts import Part, digest_of_tests, keep, now
@@ -81,7 +84,8 @@ class _Run:
             GateError: the machine is unfit, or not everything was run; never because a test failed.
         """
         room, told = self.room, self.told
-        site, tests = self._site(), self._tests()
+        site = self._site()
+        tests = self._tests(site)
         suite = tests.suite
         self.host = allotment(told.environ, cpus=told.cpus, first=self.devices[0].index if self.devices else 0)
         env = {**site.env, **base_env(told.platform, suite.env)}
@@ -119,7 +123,7 @@ class _Run:
         check = self._told_of(report, results, tests, items, folder, left_out, again)
         yield check
         if told.shard:
-            self._keep_part(told.shard, report, results, check)
+            self._keep_part(told.shard, report, results, check, tests.notes)
         problems = (*report.problems, *absent(told.listed, report.collected))
         raise_unless_whole(problems, len(report.collected), results, shard=told.shard is not None)
 
@@ -143,14 +147,21 @@ class _Run:
             raise GateError(text, hint="See whether the package index is there; run the gate again.") from problem
         return site
 
-    def _tests(self) -> Tests:
+    def _tests(self, site: Site) -> Tests:
         told = self.told
         if told.source is None:
             return smoke(told.listed)
         work = self.room.work / "tests"
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
-        return jax_tests(told.source, told.platform, work, self.runner, size=told.size, listed=told.listed)
+        tests = jax_tests(told.source, told.platform, work, self.runner, size=told.size, listed=told.listed)
+        notes = [*tests.notes, *unmet(tests.asks, LOCK.read_text(encoding="utf-8"), site.version)]
+        if tests.checkout:
+            wheel_set = self.room.wheel_set
+            notes.append(other_release(tests.checkout, wheel_set.pins.get("jax", wheel_set.jax_version)))
+            if taken := borrow(tests.checkout, site.folder):
+                notes.append(f"What tests import and jax's wheel leaves out is the checkout's: {', '.join(taken)}.")
+        return replace(tests, notes=tuple(filter(None, notes)))
 
     def _passes(self, tests: Tests) -> tuple[tuple[Pass, ...], str]:
         told = self.told
@@ -226,14 +237,16 @@ class _Run:
         }
         return Check(name=RUN, findings=tuple(found), target=self.target, times=0, details=details)
 
-    def _keep_part(self, shard: Shard, report: Report, results: Sequence[TestResult], check: Check) -> None:
+    def _keep_part(
+        self, shard: Shard, report: Report, results: Sequence[TestResult], check: Check, notes: Sequence[str]
+    ) -> None:
         part = Part(
             shard=shard,
             target=self.target,
             settings=self.told.settings,
             tests=digest_of_tests(report.collected),
             problems=report.problems,
-            notes=report.notes,
+            notes=(*notes, *report.notes),
             results=tuple(results),
             run=check.details,
             at=now(),

@@ -22,10 +22,20 @@ _COMPUTED = re.compile(r"\$\(|`")
 _OPEN, _CLOSE = frozenset({"if", "for", "while", "until", "case"}), frozenset({"fi", "done", "esac"})
 _WORDS_BEFORE = frozenset({"then", "else", "elif", "do", "!", "time", "exec", "command", "env"})
 _OPAQUE = frozenset({"eval", "declare", "typeset", "read", "printf", "local"})
-_NOT_FOR_TESTS = ("JAXCI_",)
-"""Prefixes of what only the scripts themselves use."""
-_OURS = frozenset({"JAX_ENABLE_ROCM_XDIST", "JAX_ENABLE_CUDA_XDIST", "NPROC", "PATH", "PY_COLORS"})
+_NOT_FOR_TESTS = "JAXCI_"
+"""Part of the names that only the scripts themselves use."""
+_OURS = frozenset(
+    {
+        *("JAX_ENABLE_ROCM_XDIST", "JAX_ENABLE_CUDA_XDIST", "NPROC", "PATH", "PY_COLORS"),
+        *("MAX_PROCESSES", "MAX_PROCESSES_ARG"),
+    }
+)
 """What the gate decides itself, so that it does not matter how a script computes it."""
+_PROCESSES = frozenset({"-n", "--numprocesses", "--maxprocesses"})
+"""Options whose value may be computed: how many processes there are is for the gate to say."""
+_MARKS = frozenset({"multiaccelerator", "not multiaccelerator"})
+"""What the passes of the gate choose by."""
+_CHOOSING = re.compile(r"(?<!\S)(--deselect|--ignore|-k|-m)(?![\w-])")
 _INSTALLERS = ("install_wheels_locally.sh", "setup_build_environment.sh", "setup_portserver.sh")
 """Sourced scripts that install or build; the gate has its own environment."""
 _FILES_DEEP = 8
@@ -56,6 +66,9 @@ class _Reading:
     exported: dict[str, str] = field(default_factory=dict)
     """Name -> where."""
     conditional: dict[str, str] = field(default_factory=dict)
+    """Name -> where it is set under a condition."""
+    choosing: dict[str, str] = field(default_factory=dict)
+    """Name -> where it is set, under a condition, to options that choose tests."""
     pytest: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     all_exported: bool = False
@@ -77,7 +90,7 @@ def read_script(root: Path, name: str) -> Script:
         raise _unreadable(name, "it runs no pytest")
     env: dict[str, str] = {}
     for variable, where in reading.exported.items():
-        if variable in _OURS or variable.startswith(_NOT_FOR_TESTS) or not variable.isupper():
+        if not _for_tests(variable):
             continue
         if variable in reading.conditional:
             raise _unreadable(reading.conditional[variable], f"{variable} depends on a condition")
@@ -87,16 +100,22 @@ def read_script(root: Path, name: str) -> Script:
         env[variable] = value
     if not env:
         raise _unreadable(name, "it sets nothing for tests")
-    words = [word for line in reading.pytest for word in _words(reading, line)]
+    words = [word for line in reading.pytest for word in _words(reading, line, name)]
     options = list(_options(words))
-    if strange := [option for option, _ in options if option == "-k"]:
-        raise _unreadable(name, f"it chooses tests with {strange[0]}")
+    for option, value in options:
+        if option == "-k" or (option == "-m" and value not in _MARKS):
+            raise _unreadable(name, f"it chooses tests with {option} {value!r}")
     return Script(
         env=env,
         deselect=tuple(dict.fromkeys(value for option, value in options if option == "--deselect")),
         ignore=tuple(dict.fromkeys(value for option, value in options if option == "--ignore")),
         files=tuple(dict.fromkeys(reading.files)),
     )
+
+
+def _for_tests(variable: str) -> bool:
+    """Whether a test could make something of it."""
+    return variable.isupper() and variable not in _OURS and _NOT_FOR_TESTS not in variable
 
 
 def _read(reading: _Reading, name: str, deep: int) -> None:
@@ -200,6 +219,8 @@ def _assign(reading: _Reading, text: str, where: str, *, exported: bool, inside:
         reading.exported[name] = where
     if inside:
         reading.conditional[name] = where
+        if _CHOOSING.search(match[2]):
+            reading.choosing[name] = where
 
 
 def _value(reading: _Reading, text: str) -> str | None:
@@ -232,20 +253,28 @@ def _expand(reading: _Reading, word: str) -> str | None:
     return None if unknown or "$" in expanded else expanded
 
 
-def _words(reading: _Reading, line: str) -> list[str]:
-    """The words of a command line; a variable in it may hold several."""
+def _words(reading: _Reading, line: str, script: str) -> list[str]:
+    """The words of a command line after `pytest`; a variable in it may hold several."""
     words: list[str] = []
     for word in shlex.split(line, comments=True):
         match = _REFERENCE.fullmatch(word)
-        value = reading.values.get(match[1] or match[2]) if match else word
-        words += (value or "").split() if match else [word]
+        if match is None:
+            words = [] if word == "pytest" else [*words, word]
+            continue
+        name = match[1] or match[2]
+        if name in reading.choosing:
+            raise _unreadable(reading.choosing[name], "which tests are left out depends on a condition")
+        value = reading.values.get(name, match[3])
+        if value is None and _for_tests(name.upper()) and not (words and words[-1] in _PROCESSES):
+            raise _unreadable(script, f"{name}, which pytest is given, is computed")
+        words += (value or "").split()
     return words
 
 
 def _options(words: list[str]) -> Iterator[tuple[str, str]]:
     for number, word in enumerate(words):
         name, equals, value = word.partition("=")
-        if name in ("--deselect", "--ignore", "-k"):
+        if name in ("--deselect", "--ignore", "-k", "-m"):
             yield name, value if equals else words[number + 1] if number + 1 < len(words) else ""
 
 

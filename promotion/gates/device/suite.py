@@ -14,6 +14,7 @@ from pathlib import Path
 from ci_build.errors import InputError, ProcessError, RequestError
 from ci_build.model import Runner
 from promotion.bucket import sha256_of
+from promotion.gates.device.asked import ASKED
 from promotion.gates.device.lease import Platform
 from promotion.gates.device.passes import Suite
 from promotion.gates.device.shell_env import read_script
@@ -22,8 +23,15 @@ SMOKE = Path(__file__).parent.parent / "suites" / "smoke"
 SIZES_FILE = Path(__file__).with_name("sizes.toml")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _REMOTE = re.compile(r"(?:[a-z][a-z0-9+.-]*://|[\w.-]+@[\w.-]+:).+")
-_TAKEN = ("tests", "conftest.py", "pyproject.toml", "pytest.ini")
-"""What of a checkout the tests need. Not jax itself: it would be imported instead of the one that is tested."""
+_TAKEN = ("tests", "docs", "examples", "conftest.py", "pyproject.toml", "pytest.ini")
+"""What of a checkout the tests need: some read the documentation, or run what it shows.
+
+Not jax itself: it would be imported instead of the one that is tested.
+"""
+_CONDITIONS = (*_TAKEN, "ci", ASKED)
+"""What of a checkout has a say in what tests do."""
+_SMOKE_ENV = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+"""Else the first of several workers on a device takes three quarters of its memory, and the others find none."""
 _FETCH_SECONDS = 1800.0
 
 
@@ -63,6 +71,8 @@ class Tests:
         multi: those are to be run too.
         choose: which tests of it; None takes all.
         notes: what a person should know of it.
+        asks: for these packages, as requirements; see `asked.unmet`.
+        checkout: where the suite was taken from; None for the smoke suite.
     """
 
     __test__ = False
@@ -72,6 +82,8 @@ class Tests:
     multi: bool
     choose: Callable[[Sequence[str]], Sequence[str]] | None = None
     notes: tuple[str, ...] = ()
+    asks: str = ""
+    checkout: Path | None = None
 
 
 def parse_source(text: str) -> Source:
@@ -105,7 +117,7 @@ def smoke(listed: Sequence[str] = ()) -> Tests:
         listed: files or tests to run; none is all.
     """
     files, notes = _files(SMOKE, Size(name="list", files=tuple(listed), multi=True)) if listed else (["."], ())
-    suite = Suite(root=SMOKE, files=tuple(files), env={}, commit=f"smoke-{_digest(SMOKE)[:16]}")
+    suite = Suite(root=SMOKE, files=tuple(files), env=_SMOKE_ENV, commit=f"smoke-{_digest(SMOKE)[:16]}")
     return Tests(suite=suite, marked=True, multi=True, choose=_choice(listed), notes=notes)
 
 
@@ -156,7 +168,7 @@ def jax_tests(
         root=root,
         files=tuple(file for file in files if file not in left_out),
         env=script.env,
-        deselect=(*script.deselect, *(f"{file}::" for file in script.ignore)),
+        deselect=(*script.deselect, *(f"{file}::" if file.endswith(".py") else f"{file}/" for file in script.ignore)),
         commit=commit,
     )
     return Tests(
@@ -165,6 +177,8 @@ def jax_tests(
         multi=chosen.multi,
         choose=_choice(listed),
         notes=notes,
+        asks=(folder / ASKED).read_text(encoding="utf-8") if (folder / ASKED).is_file() else "",
+        checkout=folder,
     )
 
 
@@ -226,16 +240,16 @@ def _place(source: Source, runner: Runner) -> tuple[Path, str]:
         raise InputError(f"{folder} is not a folder.", hint="Give a checkout of JAX, or URL@commit.")
     try:
         commit = _git(runner, folder, "rev-parse", "HEAD")
-        changed = _git(runner, folder, "status", "--porcelain", "--untracked-files=all", "--", "ci", *_TAKEN)
+        changed = _git(runner, folder, "status", "--porcelain", "--untracked-files=all", "--", *_CONDITIONS)
     except ProcessError as problem:
         if source.commit:
             text = f"{folder} is no git checkout, so that its commit is unknown."
             raise InputError(text, hint="Leave @commit out, or clone it.") from problem
-        return folder, f"tree-{_digest(folder / 'tests')[:16]}"
+        return folder, f"tree-{_digest(folder, _CONDITIONS)[:16]}"
     if source.commit and (commit != source.commit or changed):
         is_at = f"{commit} with changes" if changed else commit
         raise InputError(f"{folder} is at {is_at}, not at {source.commit}.", hint="Check the commit out.")
-    return folder, f"{commit}+{_digest(folder / 'tests')[:8]}" if changed else commit
+    return folder, f"{commit}+{_digest(folder, _CONDITIONS)[:8]}" if changed else commit
 
 
 def _fetched(source: Source, folder: Path, runner: Runner) -> Path:
@@ -256,10 +270,11 @@ def _git(runner: Runner, folder: Path, *words: str) -> str:
     return runner.run(("git", "-C", str(folder), *words), timeout=_FETCH_SECONDS).stdout.strip()
 
 
-def _digest(folder: Path) -> str:
-    """SHA-256 over the Python files and settings below a folder."""
+def _digest(folder: Path, names: Sequence[str] = (".",)) -> str:
+    """SHA-256 over the Python files and settings below some names of a folder."""
     sums = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.suffix in (".py", ".ini", ".toml"):
-            sums.update(f"{path.relative_to(folder)} {sha256_of(path)}\n".encode())
+    for top in (folder / name for name in names):
+        for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
+            if path.is_file() and path.suffix in (".py", ".ini", ".toml", ".sh", ".env", ".txt"):
+                sums.update(f"{path.relative_to(folder)} {sha256_of(path)}\n".encode())
     return sums.hexdigest()

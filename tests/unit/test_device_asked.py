@@ -1,0 +1,89 @@
+"""What JAX's suite asks for beside jax, and what it borrows from its checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from promotion.gates.device.asked import other_release, unmet
+from promotion.gates.device.borrowed import borrow
+from promotion.gates.device.told import LOCK
+
+HAVE = "absl-py==2.5.1 \\\n    --hash=sha256:00\nmpmath==1.4.1 \\\npytest==8.4.2 \\\n"
+
+
+def test_what_the_gate_has_in_another_version_or_not_at_all_is_told() -> None:
+    asked = """absl-py
+mpmath==1.3.0  # its sinc(inf) is either nan or 0.0
+pytest<9.0
+# not for us
+Pillow>=11.3
+portpicker; python_version<"3.13"
+-r other.txt
+"""
+    assert unmet(asked, HAVE, "3.13") == (
+        "The suite asks for mpmath==1.3.0, not 1.4.1, with which it is run.",
+        "The suite asks for Pillow too, which the gate does not install.",
+    )
+    assert "Pillow, portpicker too" in unmet(asked, HAVE, "3.12")[1]
+    assert unmet("", HAVE, "3.12") == ()
+
+
+def test_the_lock_is_what_the_suites_of_supported_releases_ask_for() -> None:
+    asked = "absl-py\ncloudpickle\nfilelock\nflatbuffers\nhypothesis==6.142.1\nmpmath==1.3.0\npillow>=11.3\n"
+    asked += "portpicker\npytest<9.0\npytest-xdist\nrich\n"
+    assert unmet(asked, LOCK.read_text(), "3.12") == ()
+
+
+def test_a_suite_of_another_release_is_told(tmp_path: Path) -> None:
+    assert other_release(tmp_path, "0.10.2") == ""
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax/version.py").write_text('import os\n\n_version = "0.10.2"\n')
+    assert other_release(tmp_path, "0.10.2") == ""
+    assert "of jax 0.10.2, and tests jax 0.9.1" in other_release(tmp_path, "0.9.1")
+
+
+@pytest.fixture
+def trees(tmp_path: Path) -> tuple[Path, Path]:
+    """A checkout of JAX, and site-packages with the jax of its wheel, which leaves out what is for tests alone."""
+    files = {
+        "jax/__init__.py": "checkout",
+        "jax/_src/__init__.py": "",
+        "jax/_src/core.py": "checkout",
+        "jax/_src/deep_test_util.py": "from jax._src import core\nfrom jax._src.late import schedule\n",
+        "jax/_src/late/__init__.py": "",
+        "jax/_src/late/schedule.py": "from . import rules\nfrom .odd import nothing\n",
+        "jax/_src/late/rules.py": "import jax._src.core\nimport numpy\n",
+        "jax/_src/never_asked_for.py": "",
+        "tests/a_test.py": "import jax\n\ndef test():\n    from jax._src import deep_test_util as util\n",
+        "tests/deep/b_test.py": "from jax._src.core import Jaxpr\n",
+        "tests/odd_test.py": "def (:\n",
+    }
+    for name, text in files.items():
+        (tmp_path / "checkout" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "checkout" / name).write_text(text)
+    for name in ("jax/__init__.py", "jax/_src/__init__.py", "jax/_src/core.py"):
+        (tmp_path / "site" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "site" / name).write_text("wheel")
+    return tmp_path / "checkout", tmp_path / "site"
+
+
+def test_only_what_tests_import_and_the_wheel_leaves_out_is_borrowed(trees: tuple[Path, Path]) -> None:
+    checkout, site = trees
+    assert borrow(checkout, site) == (
+        "jax/_src/deep_test_util.py",
+        "jax/_src/late/__init__.py",
+        "jax/_src/late/rules.py",
+        "jax/_src/late/schedule.py",
+    )
+    assert (site / "jax/_src/deep_test_util.py").read_text() == (checkout / "jax/_src/deep_test_util.py").read_text()
+    assert [(site / "jax" / name).read_text() for name in ("__init__.py", "_src/core.py")] == ["wheel", "wheel"]
+    assert not (site / "jax/_src/never_asked_for.py").exists()
+    assert borrow(checkout, site) == ()
+
+
+def test_a_suite_without_a_jax_beside_it_borrows_nothing(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/a_test.py").write_text("import jax._src.anything\n")
+    assert borrow(tmp_path, tmp_path / "site") == ()
