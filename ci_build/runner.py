@@ -26,7 +26,12 @@ _GRACE_SECONDS = 5.0
 _LOOK_SECONDS = 0.1
 _SIGNALS = {sign.value: sign.name for sign in signal.Signals}
 """Names by number; a real-time signal but for the first and the last has none."""
-_CREDENTIALS = re.compile(r"(?<=://)[^/\s'\"@]+(?:@[^/\s'\"@]+)*(?=@)")
+_CREDENTIALS = re.compile(
+    r"(?<=://)[^/\s'\"@]+(?:@[^/\s'\"@]+)*(?=@)"
+    # Headers that Bazel sends, where it repeats its options; their values may hold spaces.
+    r"|(?<=_header=).+?(?= --|$)",
+    re.MULTILINE,
+)
 
 LineSink = Callable[[str], None]
 Watch = Callable[[int], str]
@@ -83,7 +88,10 @@ def render(argv: Sequence[str], env: Mapping[str, str] | None = None) -> str:
 
 
 def without_credentials(text: str) -> str:
-    """The text with `****` for user and password of every URL: what is shown may be kept, and published as evidence."""
+    """The text with `****` for user and password of every URL, and for the headers of Bazel's remote_header options.
+
+    What is shown may be kept, and published as evidence.
+    """
     return _CREDENTIALS.sub("****", text)
 
 

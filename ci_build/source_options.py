@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ci_build.errors import RequestError
-from ci_build.source_request import ActionCache, Checkout, Compiler, Container, Remote, SourceRequest
+from ci_build.source_request import ActionCache, Checkout, Compiler, Container, Credentials, Remote, SourceRequest
 from ci_build.units import check_engine_size
 
 if TYPE_CHECKING:
@@ -22,9 +23,12 @@ SOURCE_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--source-mirror",), {"metavar": "URL|DIR", "help": "Where jax-ml/jax and its like are fetched from."}),
     (("--rbe",), {**_FLAG, "help": "Build on remote executors, and here what they fail to take."}),
     (("--rbe-endpoint",), {"metavar": "URL", "help": "The executors: grpc://… or grpcs://…."}),
-    (("--rbe-cert",), {"metavar": "FILE", "help": "Client certificate for them."}),
+    (("--no-rbe-fallback",), {**_FLAG, "help": "Fail where they fail, and build nothing here instead."}),
+    (("--rbe-ca",), {"metavar": "FILE", "help": "Who may have signed their certificate, or that of --remote-cache."}),
+    (("--rbe-cert",), {"metavar": "FILE", "help": "Client certificate for them, and for --remote-cache."}),
     (("--rbe-key",), {"metavar": "FILE", "help": "Its key."}),
-    (("--rbe-bazelrc",), {"metavar": "FILE", "help": "Further options and credentials that Bazel reads itself."}),
+    (("--rbe-credential-helper",), {"metavar": "FILE", "help": "Program that Bazel asks for the headers they want."}),
+    (("--rbe-bazelrc",), {"metavar": "FILE", "help": "Options that Bazel reads itself, such as --remote_header."}),
     (("--rbe-platform",), {"metavar": "LABEL|none", "help": "What the executors are, as a platform of the sources."}),
     (("--rbe-jobs",), {"metavar": "N", "help": "Actions under way at once."}),
     (("--remote-cache",), {"metavar": "URL", "help": "Cache of actions that is shared."}),
@@ -37,7 +41,8 @@ SOURCE_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
 )  # fmt: skip
 """As `options._OPTIONS` has them."""
 
-_ONLY_WITH_RBE = ("rbe_endpoint", "rbe_cert", "rbe_key", "rbe_bazelrc", "rbe_platform", "rbe_jobs")
+_ONLY_WITH_RBE = ("rbe_endpoint", "no_rbe_fallback", "rbe_platform", "rbe_jobs")
+_CREDENTIALS = ("rbe_ca", "rbe_cert", "rbe_key", "rbe_credential_helper", "rbe_bazelrc")
 _ONLY_IN_CONTAINER = (
     "builder_image",
     "base_docker",
@@ -77,6 +82,9 @@ def source_request(settings: Settings, jax_version: str, *tables: str) -> Source
         jaxlib=settings.given("jax_source_dir") and not one_target,
         container=_container(settings, *tables),
         remote=_remote(settings, interface.rbe_platform, *tables),
+        credentials=Credentials(
+            **{name.removeprefix("rbe_"): _absolute(settings.get(name).value) for name in _CREDENTIALS}
+        ),
         cache=ActionCache(
             remote=str(settings.get("remote_cache").value or ""),
             disk=_absolute(settings.get("disk_cache").value),
@@ -101,6 +109,11 @@ def _contradictions(settings: Settings) -> list[str]:
         for name in _ONLY_WITH_RBE
         if settings.given(name) and not settings.flag("rbe")
     ]
+    problems += [
+        f"{_flag(name)} has no use without --rbe or --remote-cache."
+        for name in _CREDENTIALS
+        if settings.given(name) and not (settings.flag("rbe") or settings.given("remote_cache"))
+    ]
     if settings.flag("rbe") and not (settings.given("rbe_endpoint") or settings.given("rbe_bazelrc")):
         problems.append("--rbe needs to know the executors: --rbe-endpoint or --rbe-bazelrc.")
     if settings.given("rbe_cert") != settings.given("rbe_key"):
@@ -121,9 +134,12 @@ def _contradictions(settings: Settings) -> list[str]:
     ]
     problems += [
         f"{_flag(name)}: {settings.get(name).value} is not a file."
-        for name in ("rbe_cert", "rbe_key", "rbe_bazelrc")
+        for name in _CREDENTIALS
         if settings.given(name) and not Path(str(settings.get(name).value)).is_file()
     ]
+    helper = settings.get("rbe_credential_helper").value
+    if helper and Path(str(helper)).is_file() and not os.access(str(helper), os.X_OK):
+        problems.append(f"--rbe-credential-helper: {helper} is not a program: it cannot be executed.")
     problems += [
         f"{_flag(name)}: {settings.get(name).value} is not a folder."
         for name in ("xla_source_dir", "jax_source_dir")
@@ -190,11 +206,9 @@ def _remote(settings: Settings, platform: str, *tables: str) -> Remote | None:
         raise RequestError(f"--rbe-jobs is {jobs!r}.", hint="Give a whole number from 1.")
     return Remote(
         endpoint=endpoint,
-        cert=_absolute(settings.get("rbe_cert").value),
-        key=_absolute(settings.get("rbe_key").value),
-        bazelrc=_absolute(settings.get("rbe_bazelrc").value),
         platform="" if given == "none" else given,
         jobs=int(jobs),
+        fallback=not settings.flag("no_rbe_fallback"),
     )
 
 

@@ -33,22 +33,37 @@ class Checkout:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Remote:
-    """Remote execution (REAPI); what fails there is built here.
+    """Remote execution (REAPI).
 
     Attributes:
-        endpoint: grpc:// or grpcs:// URL; empty when `bazelrc` names it.
-        cert, key: files with the client's certificate and key; only their paths are passed on.
-        bazelrc: file with further options and credentials, read by Bazel itself.
+        endpoint: grpc:// or grpcs:// URL; empty when the bazelrc of the credentials names it.
         platform: label of the platform that the executors are, or empty.
         jobs: actions under way at once.
+        fallback: what fails there is built here; otherwise the build fails.
     """
 
     endpoint: str = ""
-    cert: str = ""
-    key: str = ""
-    bazelrc: str = ""
     platform: str = ""
     jobs: int = 200
+    fallback: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Credentials:
+    """Files that open remote executors and caches; only their paths are passed on, and Bazel reads them.
+
+    Attributes:
+        ca: certificates of the authorities that may have signed the server's, in place of the usual ones.
+        cert, key: the client's certificate and its key.
+        credential_helper: program that Bazel asks for the headers of a request.
+        bazelrc: further options, such as `build --remote_header=…`.
+    """
+
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+    credential_helper: str = ""
+    bazelrc: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,6 +117,7 @@ class SourceRequest:
         rocm: sha256 of the ROCm's lock, and of names and sizes where it is a folder; empty in a plan that is only
             looked at.
         builder: digest of the builder image, or what compiles on this machine; empty like `rocm`.
+        credentials: for `remote` and for the remote one of `cache`.
         one_target: the fast loop of a developer: one target, one Python, no jaxlib.
         clang: path of the host clang as the build sees it; empty takes the newest one that is there.
     """
@@ -118,6 +134,7 @@ class SourceRequest:
     builder: str = ""
     container: Container = Container()
     remote: Remote | None = None
+    credentials: Credentials = Credentials()
     cache: ActionCache = ActionCache()
     one_target: bool = False
     clang: str = ""

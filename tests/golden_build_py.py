@@ -13,7 +13,7 @@ from ci_build.model import BuildRequest, GfxTarget, Payload, RocmVersion, to_jso
 from ci_build.payload import pins
 from ci_build.payload.source import IN_CONTAINER, build_commands
 from ci_build.plan import make_plan
-from ci_build.source_request import ActionCache, Checkout, Remote, SourceRequest
+from ci_build.source_request import ActionCache, Checkout, Credentials, Remote, SourceRequest
 
 FOLDER = Path(__file__).parent / "data" / "golden" / "build_py"
 OWN = "0123456789abcdef0123456789abcdef01234567"
@@ -49,10 +49,14 @@ def request(jax_version: str, *, full: bool = False) -> BuildRequest:
             jaxlib=True,
             remote=Remote(
                 endpoint="grpcs://executors.example:443",
+                platform=interface.rbe_platform,
+            ),
+            credentials=Credentials(
+                ca="/home/me/ca.crt",
                 cert="/home/me/client.crt",
                 key="/home/me/client.key",
+                credential_helper="/home/me/credential-helper",
                 bazelrc="/home/me/rbe.bazelrc",
-                platform=interface.rbe_platform,
             ),
             cache=ActionCache(remote="https://cache.example/", disk="/home/me/cache", read_only=True),
         )

@@ -106,12 +106,13 @@ def settings_of(wheel_set: WheelSet, caller: options.Settings, out: Path) -> opt
         "container_shm_size": None if container["host"] else container["shm_size"],
         # Where actions run and what is kept of them decides nothing about the wheels.
         "rbe": remote is not None or None,
-        **({f"rbe_{name}": value or None for name, value in remote.items()} if remote else {}),
+        **({f"rbe_{name}": value or None for name, value in source["credentials"].items()} if remote else {}),
         "locked": True,
         "out": str(out),
     }
     if remote:
-        given["rbe_jobs"], given["rbe_platform"] = str(remote["jobs"]), remote["platform"] or "none"
+        given["rbe_endpoint"], given["rbe_jobs"] = remote["endpoint"] or None, str(remote["jobs"])
+        given["rbe_platform"], given["no_rbe_fallback"] = remote["platform"] or "none", not remote["fallback"] or None
     for name in _FROM_CALLER:
         if (value := caller.get(name).value) is not None:
             given[name] = value
@@ -124,7 +125,10 @@ def _others(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -
     for key in sorted({*before, *now}):
         name = f"{path}{key}"
         old, new = before.get(key), now.get(key)
-        if name in ("source.cache", "source.xla", "source.container", "source.remote") or old == new:
+        if (
+            name in ("source.cache", "source.xla", "source.container", "source.remote", "source.credentials")
+            or old == new
+        ):
             continue
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             found += _others(old, new, f"{name}.")

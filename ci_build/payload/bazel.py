@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from ci_build import targets
 from ci_build.errors import RequestError
 from ci_build.model import GfxTarget
-from ci_build.source_request import ActionCache, Remote
+from ci_build.source_request import ActionCache, Credentials, Remote
 
 _PLAIN = re.compile(r"[\w@%+=:,./~^-]*")
 _NEVER = re.compile(r'["\\$`\x00-\x1f]')
 _PROGRESS = re.compile(r"^\[([\d,]+) / ([\d,]+)\]\s*(.*)$")
-_ERROR = re.compile(r"^ERROR: (.*)$")
+_PROCESSES = re.compile(r"^INFO: [\d,]+ process(?:es)?: (.*)\.$")
+_UNREACHED = re.compile(r"^ERROR: (Failed to query remote execution capabilities: .*)$")
+_REMOTE_WARNING = re.compile(r"^WARNING: (.*\b[Rr]emote\b.*)$")
+_ERROR = re.compile(r"^ERROR: (?!Build did NOT complete)(.*)$")
 _TARGET = re.compile(r"(?:from target |target '?|no such target ')((?:@@?[\w.~+-]*)?//[^\s)':]*(?::[^\s)',;]+)?)")
 _COMPILER = re.compile(r"(?:^|: )(?:fatal )?error: |^Error in \w+: |: undefined (?:reference to|symbol: )")
 _BUILD_FILE = re.compile(r"^(/\S*?)/BUILD(?:\.bazel)?:\d+:\d+: ")
@@ -85,30 +89,53 @@ def cache_options(cache: ActionCache, disk: str) -> tuple[str, ...]:
     return tuple(options)
 
 
-def remote_options(remote: Remote | None, *, cert: str, key: str) -> tuple[str, ...]:
-    """Remote execution, and building here what the executors fail to take.
+def credential_options(given: Credentials, seen: Credentials, servers: Iterable[str]) -> tuple[str, ...]:
+    """What opens remote executors and caches, by the paths of files alone.
 
     Args:
-        cert, key: the files as the build sees them.
+        given: which of the files there are.
+        seen: their paths as the build sees them.
+        servers: URLs that the credential helper is for; it is asked for no other host where one is known.
     """
+    options = []
+    if given.ca:
+        options.append(setting("tls_certificate", seen.ca))
+    if given.cert:
+        options += [setting("tls_client_certificate", seen.cert), setting("tls_client_key", seen.key)]
+    if given.credential_helper:
+        hosts = dict.fromkeys(f"{host}=" for url in servers if (host := urlsplit(url).hostname))
+        options += [setting("credential_helper", f"{host}{seen.credential_helper}") for host in hosts or ("",)]
+    if given.bazelrc:
+        # jax's own bazelrc lets Bazel print what it reads, headers with tokens too.
+        options.append("--noannounce_rc")
+    return tuple(options)
+
+
+def remote_options(remote: Remote | None) -> tuple[str, ...]:
+    """Remote execution, and building here what the executors fail to take, where that is wanted."""
     if remote is None:
         return ()
     options = []
     if remote.endpoint:
         options.append(setting("remote_executor", remote.endpoint))
-    if remote.cert:
-        options += [setting("tls_client_certificate", cert), setting("tls_client_key", key)]
     if remote.platform:
         kinds = ("host_platform", "extra_execution_platforms", "platforms")
         options += [setting(kind, remote.platform) for kind in kinds]
     return (
         *options,
         "--spawn_strategy=remote,worker,sandboxed,local",
-        "--remote_local_fallback",
+        *_fallback(wanted=remote.fallback),
         "--remote_timeout=3600",
         "--grpc_keepalive_time=30s",
         f"--jobs={remote.jobs}",
     )
+
+
+def _fallback(*, wanted: bool) -> tuple[str, ...]:
+    """What is built here needs what was built there: unless it was brought here at once, it is gone with the server."""
+    if not wanted:
+        return ("--noremote_local_fallback",)
+    return ("--remote_local_fallback", "--remote_download_outputs=all")
 
 
 def output_options() -> tuple[str, ...]:
@@ -124,13 +151,53 @@ def progress_of(line: str) -> tuple[int, int, str] | None:
     return int(found[1].replace(",", "")), int(found[2].replace(",", "")), found[3].strip()
 
 
+def processes_of(line: str) -> dict[str, int] | None:
+    """How actions were carried out, such as `remote cache hit`, `remote`, `sandbox`; None for any other line."""
+    found = _PROCESSES.match(line)
+    if found is None:
+        return None
+    parts = (part.strip().partition(" ") for part in re.split(r", (?=\d)", found[1]))
+    return {how: int(count.replace(",", "")) for count, _, how in parts}
+
+
+@dataclass(kw_only=True, slots=True)
+class Carried:
+    """Where actions were carried out, and why not on the executors: feed it every line in order.
+
+    Attributes:
+        counts: as `processes_of` tells.
+        warning: the first one that is about executors or a cache; that there are none, Bazel calls an error.
+    """
+
+    counts: dict[str, int] = field(default_factory=dict)
+    warning: str = ""
+
+    def feed(self, line: str) -> None:
+        """Look at one line."""
+        if not self.warning and (found := _UNREACHED.match(line) or _REMOTE_WARNING.match(line)):
+            self.warning = found[1].strip()
+        if (counts := processes_of(line)) is not None:
+            self.counts = counts
+
+    @property
+    def here(self) -> int:
+        """Actions that were carried out on this machine; what Bazel does within itself is none."""
+        elsewhere = ("internal", "remote", "remote cache hit", "disk cache hit", "action cache hit")
+        return sum(count for how, count in self.counts.items() if how not in elsewhere)
+
+    def summary(self) -> str:
+        """One line; empty when nothing was carried out."""
+        return ", ".join(f"{count:,} {how}" for how, count in self.counts.items() if how != "internal")
+
+
 @dataclass(kw_only=True, slots=True)
 class Failure:
     """Why a build failed, as far as its output has told: feed it every line in order.
 
     Attributes:
         root: folder of the workspace, as the build sees it.
-        error: Bazel's first error.
+        error: Bazel's first error, where there is another one than that the executors cannot be reached: with a
+            fallback that one is none.
         target: label of the target that it is about, or of its package where no more is told.
         cause: the first error of a compiler or linker after it, which says more.
     """
@@ -142,7 +209,7 @@ class Failure:
 
     def feed(self, line: str) -> None:
         """Look at one line."""
-        if not self.error:
+        if not self.error or _UNREACHED.fullmatch(f"ERROR: {self.error}"):
             if found := _ERROR.match(line):
                 self.error = found[1].strip()
                 self.target = self._target(self.error)

@@ -29,8 +29,16 @@ from ci_build.errors import RequestError
 from ci_build.model import BuildRequest
 from ci_build.payload import bazel
 from ci_build.payload.pins import Interface, Kind, interface_for
-from ci_build.source_request import Compiler, SourceRequest
+from ci_build.source_request import Compiler, Credentials, SourceRequest
 from ci_build.versions import package_name, wheel_version
+
+_CREDENTIALS = Credentials(
+    ca="/rbe/ca.crt",
+    cert="/rbe/client.crt",
+    key="/rbe/client.key",
+    credential_helper="/rbe/credential-helper",
+    bazelrc="/rbe/rbe.bazelrc",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +54,7 @@ class Places:
         bazel: the program.
         clang, gcc: host compilers.
         pythons: Python version -> interpreter that runs build.py.
-        cert, key, bazelrc: files of a remote execution service.
+        credentials: files that open remote executors and caches.
         path: PATH of the commands; empty leaves it to the image.
         home: a folder that may be written to.
     """
@@ -60,9 +68,7 @@ class Places:
     clang: str
     gcc: str
     pythons: Mapping[str, str] = field(default_factory=dict)
-    cert: str = "/rbe/client.crt"
-    key: str = "/rbe/client.key"
-    bazelrc: str = "/rbe/rbe.bazelrc"
+    credentials: Credentials = _CREDENTIALS
     path: str = ""
     home: str = "/tmp/home"  # noqa: S108 - in a container of its own
 
@@ -185,8 +191,8 @@ def _startup(source: SourceRequest, interface: Interface, places: Places, *, by_
     options = [f"--output_user_root={places.cache}/bazel"]
     if by_jax and interface.kind is Kind.JAX and interface.bazelrc:
         options.append(f"--bazelrc={interface.bazelrc}")
-    if source.remote and source.remote.bazelrc:
-        options.append(f"--bazelrc={places.bazelrc}")
+    if source.credentials.bazelrc:
+        options.append(f"--bazelrc={places.credentials.bazelrc}")
     return tuple(shlex.quote(option) for option in options)
 
 
@@ -252,8 +258,10 @@ def bazel_options(request: BuildRequest, version: str, places: Places, *, rocm_w
             options.append(bazel.setting("//jaxlib/tools:jaxlib_git_hash", commit))
     epoch = str(source.epoch)
     options += bazel.environment_settings("SOURCE_DATE_EPOCH", epoch)
-    options += bazel.remote_options(source.remote, cert=places.cert, key=places.key)
+    options += bazel.remote_options(source.remote)
     options += bazel.cache_options(source.cache, places.disk_cache)
+    servers = (source.remote.endpoint if source.remote else "", source.cache.remote)
+    options += bazel.credential_options(source.credentials, places.credentials, servers)
     return tuple(options)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +42,8 @@ def make_mounts(
     ]
     if disk_cache is not None:
         mounts.append(Mount(disk_cache, places.disk_cache, writable=True))
-    if source.remote is not None:
-        files = (
-            (source.remote.cert, places.cert),
-            (source.remote.key, places.key),
-            (source.remote.bazelrc, places.bazelrc),
-        )
-        mounts += [Mount(Path(path), target) for path, target in files if path]
+    files = zip(astuple(source.credentials), astuple(places.credentials), strict=True)
+    mounts += [Mount(Path(path), target) for path, target in files if path]
     return tuple(mounts)
 
 

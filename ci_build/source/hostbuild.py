@@ -29,7 +29,6 @@ def host_places(source: SourceRequest, cache: Path, built: Path, rocm: str) -> P
     """
     folders = {checkout.name: checkout.folder or str(cache / "sources" / f"{checkout.name}-{checkout.commit}")
                for checkout in source.sources}  # fmt: skip
-    remote = source.remote
     own = str(Path(source.clang).absolute()) if source.clang else ""
     return Places(
         rocm=rocm,
@@ -41,9 +40,7 @@ def host_places(source: SourceRequest, cache: Path, built: Path, rocm: str) -> P
         clang=own or newest_clang(Path("/usr/lib")) or which("clang") or "clang",
         gcc=which("gcc") or "gcc",
         pythons=dict.fromkeys(("3.11", "3.12", "3.13", "3.14"), sys.executable),
-        cert=remote.cert if remote else "",
-        key=remote.key if remote else "",
-        bazelrc=remote.bazelrc if remote else "",
+        credentials=source.credentials,
         home=str(Path.home()),
     )
 

@@ -59,6 +59,9 @@ class BuildProgress(Progress, Protocol):
     def count(self, done: int, total: int, what: str) -> None:
         """So many actions of so many are done in the current step, and what goes on."""
 
+    def warning(self, text: str) -> None:
+        """Something that is not as it should be but does not stop the work."""
+
 
 @dataclass(kw_only=True)
 class Native:
@@ -150,7 +153,18 @@ class Native:
         if not made.is_file():
             raise InputError(f"The build says that it made {name}, and {made} is not there.", hint=f"Look at {log}.")
         self._note(command, log, "done")
+        self._tell_where(command, watch.carried)
         return made
+
+    def _tell_where(self, command: BuildCommand, carried: bazel.Carried) -> None:
+        """Say how much came from a cache or from executors, and above all when those did not do their part."""
+        source = source_of(self.request)
+        if source.remote is None and not source.cache.remote and not source.cache.disk:
+            return
+        self.progress.step(f"{command.project}: {carried.summary() or 'nothing had to be done'}")
+        if carried.warning or (source.remote is not None and carried.here):
+            why = f": {carried.warning}" if carried.warning else ""
+            self.progress.warning(f"{carried.here:,} actions of {command.project} were carried out here{why}")
 
     def _failure(self, command: BuildCommand, watch: _Watch, returncode: int, log: Path) -> tuple[str]:
         """What to tell when a build failed."""
@@ -186,6 +200,7 @@ class _Watch:
         self._log, self._progress = log, progress
         self.said: list[str] = []
         self.failure = bazel.Failure(root=root)
+        self.carried = bazel.Carried()
         self.last = ""
 
     def line(self, line: str) -> None:
@@ -198,6 +213,7 @@ class _Watch:
         if (path := wheel_said(line)) is not None:
             self.said.append(path)
         self.failure.feed(line)
+        self.carried.feed(line)
         if line.strip():
             self.last = line.strip()
 

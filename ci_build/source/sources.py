@@ -22,7 +22,7 @@ from ci_build.source_request import Checkout, SourceRequest
 
 _ZIP_BEGINS = 315532800
 """1980-01-01: no member of a wheel can be older."""
-_LEFT_BY_BUILDS = re.compile(r"bazel-.*|\.jax_configure\.bazelrc|__pycache__|\.git")
+_LEFT_BY_BUILDS = re.compile(r"bazel-.*|\.jax_configure\.bazelrc|MODULE\.bazel\.lock|__pycache__|\.git")
 _VERSION = re.compile(r'^_version = "([^"]+)"$', re.MULTILINE)
 _XLA_PIN = re.compile(r'^XLA_COMMIT = "([0-9a-f]{40})"$', re.MULTILINE)
 

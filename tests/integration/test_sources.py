@@ -90,6 +90,7 @@ def test_what_a_build_leaves_behind_is_no_change(tmp_path: Path, jax: Path, runn
     bring(checkout(jax), folder, runner, FakeProgress())
     (folder / "bazel-bin").symlink_to("/nowhere")
     (folder / ".jax_configure.bazelrc").write_text("build\n")
+    (folder / "MODULE.bazel.lock").write_text("{}")
     progress = FakeProgress()
     bring(checkout(jax), folder, runner, progress)
     assert progress.said == []

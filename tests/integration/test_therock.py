@@ -156,3 +156,15 @@ def test_a_sidecar_is_believed(tmp_path: Path, told: Behaviour) -> None:
     told.files[f"{PATH}.sha256"] = f"{'1' * 64} *{NAME}\n".encode()
     (tmp_path / "work/rocm.lock").unlink()
     assert seeds_command(tmp_path, told).returncode == 6
+
+
+def test_a_build_job_of_ones_own_is_fetched_by_number_or_as_its_last_good_one(tmp_path: Path, told: Behaviour) -> None:
+    words = ["--rocm-build-job=nightly", f"--rocm-build-url={told.url}/{{job}}/{{num}}/{NAME}", "dist_wheels"]
+    for number, given in (("7", ["--rocm-build-num=7"]), ("lastSuccessfulBuild", [])):
+        told.files[f"/nightly/{number}/{NAME}"] = told.files[PATH]
+        done = run(tmp_path, *given, *words, f"--rocm-lock={number}.lock")
+        assert f"ROCm {VERSION}, clang 20.0.0git" in done.stderr, done.stderr
+        assert f'source = "{told.url}/nightly/{number}/{NAME}"' in (tmp_path / "work" / f"{number}.lock").read_text()
+    refused = run(tmp_path, "--rocm-build-num=8", *words)
+    assert refused.returncode == 6
+    assert f"/nightly/8/{NAME} cannot be had" in refused.stderr

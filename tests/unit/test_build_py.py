@@ -17,7 +17,7 @@ from ci_build.payload import bazel, pins
 from ci_build.payload.made import name_of_built, wheel_said
 from ci_build.payload.source import IN_CONTAINER, BuildCommand, build_commands, version_suffix
 from ci_build.plan import make_plan
-from ci_build.source_request import ActionCache, Compiler, Remote, SourceRequest
+from ci_build.source_request import ActionCache, Compiler, Credentials, Remote, SourceRequest
 from tests.golden_build_py import FOLDER, files, request
 
 JAX_INTERFACE = [release for release in pins.releases() if pins.interface_for(release).kind is pins.Kind.JAX]
@@ -134,12 +134,42 @@ def test_remote_execution_falls_back_and_names_files_only() -> None:
             options = bazel_options(command)
             assert "--remote_executor=grpcs://executors.example:443" in options
             assert "--remote_local_fallback" in options
+            assert "--tls_certificate=/rbe/ca.crt" in options
             assert "--tls_client_certificate=/rbe/client.crt" in options
             assert "--tls_client_key=/rbe/client.key" in options
+            assert [option for option in options if "helper" in option] == [
+                "--credential_helper=executors.example=/rbe/credential-helper",
+                "--credential_helper=cache.example=/rbe/credential-helper",
+            ]
             assert "--bazel_startup_options=--bazelrc=/rbe/rbe.bazelrc" in command.argv
+            assert "--noannounce_rc" in options
+            assert not any("/home/me" in word for word in command.argv)
             assert options.index("--remote_executor=grpcs://executors.example:443") < options.index(
                 "--remote_cache=https://cache.example/"
             )
+
+
+def test_a_build_that_is_not_to_fall_back_does_not() -> None:
+    asked = request("0.10.2")
+    brought = "--remote_download_outputs=all"
+    for fallback, options in ((True, ["--remote_local_fallback", brought]), (False, ["--noremote_local_fallback"])):
+        remote = Remote(endpoint="grpc://a:1", fallback=fallback)
+        made = commands(replace(asked, source=replace(source(asked), remote=remote)))
+        told = [word for word in bazel_options(made[0]) if "fallback" in word or "download" in word]
+        assert told == options
+
+
+def test_a_cache_alone_is_opened_too() -> None:
+    asked = request("0.10.2")
+    given = Credentials(cert="/c", key="/k", credential_helper="/h")
+    cache = ActionCache(remote="grpcs://cache.example:1")
+    options = bazel_options(commands(replace(asked, source=replace(source(asked), cache=cache, credentials=given)))[0])
+    assert {"--tls_client_certificate=/rbe/client.crt", "--tls_client_key=/rbe/client.key"} <= set(options)
+    assert "--credential_helper=cache.example=/rbe/credential-helper" in options
+    assert not any("tls_certificate" in option or "announce" in option for option in options)
+    # Where only Bazel knows the server, the helper is asked for all.
+    named = bazel.credential_options(given, IN_CONTAINER.credentials, ["", ""])
+    assert "--credential_helper=/rbe/credential-helper" in named
 
 
 @pytest.mark.parametrize(
@@ -254,6 +284,36 @@ def test_progress_is_read_off_bazels_lines() -> None:
     assert bazel.progress_of("INFO: [1 / 2] no") is None
 
 
+@pytest.mark.parametrize(
+    ("line", "counts"),
+    [
+        ("INFO: 1 process: 1 internal.", {"internal": 1}),
+        (
+            "INFO: 1,023 processes: 9 remote cache hit, 14 internal, 1,000 remote.",
+            {"remote cache hit": 9, "internal": 14, "remote": 1000},
+        ),
+        ("INFO: 3 processes and more", None),
+    ],
+)
+def test_how_actions_were_carried_out_is_read_off_bazels_lines(line: str, counts: dict[str, int] | None) -> None:
+    assert bazel.processes_of(line) == counts
+
+
+def test_what_was_carried_out_here_and_why() -> None:
+    carried = bazel.Carried()
+    for line in (
+        "WARNING: something else",
+        "ERROR: Failed to query remote execution capabilities: UNAVAILABLE: io exception",
+        "WARNING: Remote Cache: later",
+        "INFO: 13 processes: 2 disk cache hit, 3 remote cache hit, 2 remote, 5 processwrapper-sandbox, 1 local.",
+    ):
+        carried.feed(line)
+    assert carried.here == 6
+    assert carried.warning == "Failed to query remote execution capabilities: UNAVAILABLE: io exception"
+    assert carried.summary().endswith("2 remote, 5 processwrapper-sandbox, 1 local")
+    assert bazel.Carried().summary() == ""
+
+
 def test_a_failure_is_the_first_error_its_target_and_its_cause() -> None:
     failure = bazel.Failure()
     for line in (
@@ -269,6 +329,19 @@ def test_a_failure_is_the_first_error_its_target_and_its_cause() -> None:
     assert failure.cause == "jaxlib/a.cc:7:3: error: use of undeclared identifier 'x'"
     assert "a.cc failed" in failure.summary()
     assert "did NOT complete" not in failure.summary()
+
+
+def test_that_executors_cannot_be_reached_is_the_reason_only_where_there_is_no_other() -> None:
+    failure = bazel.Failure(root="/jax")
+    failure.feed("ERROR: Failed to query remote execution capabilities: UNAVAILABLE: io exception")
+    failure.feed("ERROR: Build did NOT complete successfully")
+    assert failure.summary() == "Failed to query remote execution capabilities: UNAVAILABLE: io exception"
+    failure.feed("ERROR: /jax/jaxlib/BUILD:3:1: Compiling a.cc failed: (Exit 1): clang failed")
+    failure.feed("a.cc:7:3: error: no")
+    assert (
+        failure.summary()
+        == "/jax/jaxlib/BUILD:3:1: Compiling a.cc failed: (Exit 1): clang failed; in //jaxlib; a.cc:7:3: error: no"
+    )
 
 
 def test_where_bazel_names_a_file_only_the_package_is_told() -> None:
@@ -307,7 +380,7 @@ def test_a_mirror_stands_in_for_the_server() -> None:
 
 def test_an_rbe_file_alone_names_no_endpoint() -> None:
     asked = request("0.10.2")
-    asked = replace(asked, source=replace(source(asked), remote=Remote(bazelrc="/x")))
+    asked = replace(asked, source=replace(source(asked), remote=Remote(), credentials=Credentials(bazelrc="/x")))
     options = bazel_options(commands(asked)[0])
     assert not any("remote_executor" in option or "tls" in option or "platform" in option for option in options)
     assert json.dumps(options).count("--remote_local_fallback") == 1

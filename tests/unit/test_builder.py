@@ -47,6 +47,8 @@ def test_only_what_a_build_writes_to_can_be_written_to(tmp_path: Path) -> None:
         ("/jax", True),
         ("/xla", True),
         ("/disk-cache", True),
+        ("/rbe/ca.crt", False),
+        ("/rbe/credential-helper", False),
         ("/rbe/client.crt", False),
         ("/rbe/client.key", False),
         ("/rbe/rbe.bazelrc", False),

@@ -16,7 +16,8 @@ from ci_build.payload.source import IN_CONTAINER, BuildCommand, build_commands
 from ci_build.plan import SourceLayout, make_plan
 from ci_build.runner import ProcessResult
 from ci_build.source.native import STATE, Native, made_of
-from ci_build.source_request import Checkout, SourceRequest
+from ci_build.source.sources import refuse_unknown
+from ci_build.source_request import ActionCache, Checkout, Remote, SourceRequest
 from tests.golden_build_py import request
 from tests.made_wheel import clean_pjrt
 
@@ -39,6 +40,9 @@ class FakeProgress:
 
     def count(self, done: int, total: int, what: str) -> None:
         self.said.append(f"{done} of {total}: {what}")
+
+    def warning(self, text: str) -> None:
+        self.said.append(f"warning: {text}")
 
 
 @dataclass
@@ -226,6 +230,56 @@ def test_nothing_is_compiled_of_what_nobody_knows(bench: Bench) -> None:
     bench.native.request = replace(ASKED, source=SourceRequest())
     with pytest.raises(InputError, match="not known: builder, jax, jax-rocm-release, rocm, xla"):
         bench.native.checkout(Checkout(name="jax", url="/x", commit="a" * 40), "/nowhere")
+
+
+@pytest.mark.parametrize("name", ["jax_commit", "xla_commit", "own_commit", "rocm", "builder", "rocm-jax", "jaxlib"])
+@pytest.mark.parametrize("value", ["", "HEAD"])
+def test_none_of_what_is_stamped_may_be_empty(bench: Bench, name: str, value: str) -> None:
+    source = request("0.8.2", full=True).source
+    assert source is not None
+    refuse_unknown(source)
+    tree = {"jaxlib": "jax"}.get(name, name)
+    if name in ("rocm-jax", "jaxlib"):
+        trees = (replace(item, commit=value) if item.name == tree else item for item in source.sources)
+        source = replace(source, sources=tuple(trees))
+    else:
+        unknown: dict[str, Any] = {name: value}
+        source = replace(source, **unknown)
+    bench.native.request = replace(ASKED, source=source)
+    stamp = {"own_commit": "jax-rocm-release"}.get(name, name.removesuffix("_commit"))
+    with pytest.raises(InputError, match=rf"not known: {stamp}\."):
+        bench.native.checkout(Checkout(name="xla", url="/x", commit="a" * 40), "/nowhere")
+
+
+HERE = [
+    "ERROR: Failed to query remote execution capabilities: UNAVAILABLE: io exception",
+    "INFO: 9 processes: 3 internal, 4 processwrapper-sandbox, 2 remote.",
+]
+
+
+@pytest.mark.parametrize(
+    ("remote", "cache", "says", "told"),
+    [
+        (None, ActionCache(), HERE, []),
+        (Remote(endpoint="grpc://a:1"), ActionCache(), HERE[1:], ["4 processwrapper-sandbox, 2 remote", "warning: 4"]),
+        (Remote(endpoint="grpc://a:1"), ActionCache(), ["INFO: 2 processes: 2 remote."], ["2 remote"]),
+        (None, ActionCache(disk="/d"), HERE[1:], ["4 processwrapper-sandbox, 2 remote"]),
+        (None, ActionCache(disk="/d"), [], ["nothing had to be done"]),
+        (None, ActionCache(remote="grpc://a:1"), HERE, ["4 processwrapper", "warning: 4 actions"]),
+    ],
+)
+def test_where_actions_were_carried_out_is_told(
+    bench: Bench, remote: Remote | None, cache: ActionCache, says: list[str], told: list[str]
+) -> None:
+    source = ASKED.source
+    assert source is not None
+    bench.native.request = replace(ASKED, source=replace(source, remote=remote, cache=cache))
+    bench.builder.says = says
+    bench.build()
+    said = [text for text in bench.progress.said if not text.startswith("build ")]
+    assert len(said) == len(told)
+    assert all(words in text for words, text in zip(told, said, strict=True))
+    assert any(HERE[0].removeprefix("ERROR: ") in text for text in said) == (said != [] and HERE[0] in says)
 
 
 def test_what_decides_a_result_leaves_out_this_repository() -> None:

@@ -30,8 +30,9 @@ def source(**given: Any) -> SourceRequest:
 @pytest.fixture
 def jax(tmp_path: Path) -> Path:
     (tmp_path / "jax").mkdir()
-    for name in ("cert", "key", "rc"):
+    for name in ("ca", "cert", "key", "rc", "helper"):
         (tmp_path / name).write_text("")
+    (tmp_path / "helper").chmod(0o755)
     return tmp_path / "jax"
 
 
@@ -48,6 +49,9 @@ def changes(jax: Path) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
         "source_mirror": ({}, {"source_mirror": "/srv/git"}),
         "rbe": ({}, RBE),
         "rbe_endpoint": (RBE, {"rbe_endpoint": "grpc://127.0.0.1:50051"}),
+        "no_rbe_fallback": (RBE, {"no_rbe_fallback": True}),
+        "rbe_ca": (RBE, {"rbe_ca": str(jax.parent / "ca")}),
+        "rbe_credential_helper": (RBE, {"rbe_credential_helper": str(jax.parent / "helper")}),
         "rbe_cert": (RBE, files),
         "rbe_key": ({**RBE, **files}, {"rbe_key": str(jax.parent / "cert")}),
         "rbe_bazelrc": (RBE, {"rbe_bazelrc": str(jax.parent / "rc")}),
@@ -88,6 +92,9 @@ def test_every_option_is_tried(jax: Path) -> None:
         ({"xla": "c" * 12}, "neither pin, head nor a whole commit"),
         ({"rbe_endpoint": "grpc://a:1"}, "--rbe-endpoint has no use without --rbe"),
         ({"rbe_jobs": "3"}, "--rbe-jobs has no use without --rbe"),
+        ({"no_rbe_fallback": True}, "--no-rbe-fallback has no use without --rbe"),
+        ({"rbe_ca": "README.md"}, "--rbe-ca has no use without --rbe or --remote-cache"),
+        ({**RBE, "rbe_credential_helper": "README.md"}, "README.md is not a program: it cannot be executed"),
         ({"rbe": True}, "--rbe needs to know the executors"),
         ({**RBE, "rbe_cert": "pyproject.toml"}, "--rbe-cert and --rbe-key go together"),
         ({**RBE, "rbe_cert": "/no/cert", "rbe_key": "/no/key"}, "--rbe-key: /no/key is not a file"),
@@ -129,6 +136,11 @@ def test_default_pythons_are_those_that_the_release_runs_with() -> None:
     older = options.Settings({"rocm_version": "7.10.0", "targets": "gfx942"}, {}, {})
     made = [options.build_request(settings, "build")[0].python_versions for settings in (newer, older)]
     assert made == [("3.12", "3.13", "3.14"), ("3.11", "3.12", "3.13", "3.14")]
+
+
+def test_credentials_serve_a_cache_without_executors_too(jax: Path) -> None:
+    given = {"rbe_cert": str(jax.parent / "cert"), "rbe_key": str(jax.parent / "key")}
+    assert source(remote_cache="grpcs://c:1", **given).credentials.key == str(jax.parent / "key")
 
 
 def test_all_of_them_at_once() -> None:

@@ -12,7 +12,15 @@ from ci_build.making.build import plan_lines
 from ci_build.model import BuildRequest, GfxTarget, KernelRequest, RocmVersion
 from ci_build.plan import Effect, SourceLayout, make_plan
 from ci_build.source.native import made_of
-from ci_build.source_request import ActionCache, Checkout, Compiler, Container, Remote, SourceRequest
+from ci_build.source_request import (
+    ActionCache,
+    Checkout,
+    Compiler,
+    Container,
+    Credentials,
+    Remote,
+    SourceRequest,
+)
 from ci_build.store import step_key
 from tests.golden_build_py import request
 
@@ -44,6 +52,7 @@ SOURCE_CHANGES: dict[str, Any] = {
     "rocm": "2" * 64,
     "builder": "sha256:" + "3" * 64,
     "remote": Remote(endpoint="grpc://127.0.0.1:1"),
+    "credentials": Credentials(ca="/ca"),
     "cache": ActionCache(disk="/d"),
 }
 DECIDED_BEFORE = {
@@ -77,14 +86,8 @@ def test_every_field_is_tried() -> None:
     assert {*SOURCE_CHANGES, *DECIDED_BEFORE} == {field.name for field in fields(SourceRequest)}
 
 
-REMOTE = Remote(endpoint="grpcs://a:1", cert="/c", key="/k", bazelrc="/b", platform="//p", jobs=2)
-REMOTE_CHANGES: dict[str, Any] = {
-    "endpoint": "grpcs://b:1",
-    "cert": "",
-    "bazelrc": "",
-    "platform": "",
-    "jobs": 3,
-}
+REMOTE = Remote(endpoint="grpcs://a:1", platform="//p", jobs=2)
+REMOTE_CHANGES: dict[str, Any] = {"endpoint": "grpcs://b:1", "platform": "", "jobs": 3, "fallback": False}
 
 
 @pytest.mark.parametrize("field", REMOTE_CHANGES)
@@ -95,8 +98,15 @@ def test_no_field_of_remote_execution_is_silent(field: str) -> None:
 
 
 def test_every_field_of_remote_execution_is_tried() -> None:
-    # The key comes and goes with the certificate.
-    assert {*REMOTE_CHANGES, "key"} == {field.name for field in fields(Remote)}
+    assert {*REMOTE_CHANGES} == {field.name for field in fields(Remote)}
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(Credentials)])
+def test_no_field_of_the_credentials_is_silent(field: str) -> None:
+    # A certificate and its key come together; which of their files they are is for the mounts.
+    base = Credentials(key="/k") if field == "cert" else Credentials(cert="/c") if field == "key" else Credentials()
+    changed, before = (make_plan(with_source(credentials=item)) for item in (replace(base, **{field: "/x"}), base))
+    assert (replace(changed, request=BASE) == replace(before, request=BASE)) == (field == "key")
 
 
 @pytest.mark.parametrize(
