@@ -132,6 +132,7 @@ class KernelRequest:
         source: AITER's: a folder, a source archive, `amd-aiter==VERSION`; empty means the pinned one.
         require: modules that have to have code for every target.
         allow_partial: leave out what cannot be built, and mark the wheel.
+        instances: regular expression; only generated kernels whose name it matches somewhere. Empty means all.
     """
 
     modules: tuple[str, ...] = ()
@@ -141,6 +142,7 @@ class KernelRequest:
     source: str = ""
     require: tuple[str, ...] = ()
     allow_partial: bool = False
+    instances: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,6 +10,7 @@ import functools
 import getpass
 import os
 import platform
+import re
 import sys
 import tomllib
 from collections.abc import Callable, Collection, Mapping
@@ -83,6 +84,8 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--kernel-rocm",), {"metavar": "DIR", "help": "ROCm of the toolchains rocm and container."}),
     (("--kernel-image",), {"metavar": "IMAGE", "help": "Image of the toolchain container."}),
     (("--kernel-modules", "--modules", "kernel_modules"), {"metavar": "NAME,…", "help": "Kernel modules to build."}),
+    (("--kernel-instances", "--instances", "kernel_instances"),
+     {"metavar": "REGEX", "help": "Only those generated kernels whose name this matches."}),
     (("--require",), {"metavar": "NAME,…", "help": "Kernel modules that every target has to have."}),
     (("--allow-partial",), {"is_flag": True, "default": None, "help": "Leave kernel modules out, and mark the wheel."}),
     (("--rocm-manifest",), {"metavar": "FILE|DIR", "help": "What the ROCm exports: `rocm manifest` or its tree."}),
@@ -146,7 +149,8 @@ def _identifier(names: tuple[str, ...]) -> str:
 KERNEL_TOOLCHAINS = ("pypi", "rocm", "container")
 """Where the compilers of kernels come from."""
 NEEDS_KERNELS = (
-    "aiter_source", "kernel_toolchain", "kernel_rocm", "kernel_image", "kernel_modules", "require", "allow_partial",
+    "aiter_source", "kernel_toolchain", "kernel_rocm", "kernel_image", "kernel_modules", "kernel_instances",
+    "require", "allow_partial",
 )  # fmt: skip
 """Options that say how kernels are built, and so need `--kernels`."""
 
@@ -354,6 +358,7 @@ def _kernels(settings: Settings, *tables: str) -> tuple[KernelRequest | None, li
         source=str(settings.get("aiter_source").value or ""),
         require=words(settings.get("require").value),
         allow_partial=settings.flag("allow_partial"),
+        instances=str(settings.get("kernel_instances").value or ""),
     )
     if request.toolchain not in KERNEL_TOOLCHAINS:
         return None, [f"--kernel-toolchain is {request.toolchain!r}, not one of {', '.join(KERNEL_TOOLCHAINS)}."]
@@ -361,7 +366,22 @@ def _kernels(settings: Settings, *tables: str) -> tuple[KernelRequest | None, li
         return None, ["--kernel-rocm needs --kernel-toolchain=rocm or container."]
     if bool(request.image) != (request.toolchain == "container"):
         return None, ["--kernel-image goes with --kernel-toolchain=container."]
-    return request, []
+    return request, _instance_problems(request)
+
+
+def _instance_problems(request: KernelRequest) -> list[str]:
+    if not request.instances:
+        return []
+    problems = []
+    if request.toolchain == "pypi":
+        problems.append("--kernel-instances needs --kernel-toolchain=rocm or container.")
+    if not request.allow_partial:
+        problems.append("--kernel-instances leaves kernels out, so it needs --allow-partial.")
+    try:
+        re.compile(request.instances)
+    except re.error as error:
+        problems.append(f"--kernel-instances is no regular expression: {error}.")
+    return problems
 
 
 def _source_problems(settings: Settings) -> list[str]:

@@ -160,7 +160,10 @@ def make_wheel(
 def _key(built: build.Built, plan: RepairPlan) -> str:
     """Of everything that decides the bytes of the repaired wheel."""
     natives = [(native.path, native.sha256) for native in built.natives]
-    return step_key(natives=natives, missing=built.missing, wanted=built.wanted, plan=plan, tools=tool_versions())
+    return step_key(
+        natives=natives, missing=built.missing, wanted=built.wanted, instances=built.instances, plan=plan,
+        tools=tool_versions(),
+    )  # fmt: skip
 
 
 def _repair(

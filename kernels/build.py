@@ -12,7 +12,7 @@ from ci_build.payload.published import LineRunner
 from ci_build.units import human
 from kernels import estimate, machine, recipe, sources
 from kernels.checks import find_objects
-from kernels.devicelib import device_lib_steps, places, shim_step
+from kernels.devicelib import Objects, device_objects, places, shim_steps
 from kernels.generate import Generated, generate
 from kernels.graph import Forecast, Graph
 from kernels.modules import Catalog, Kind, Module, load_catalog, processors
@@ -45,6 +45,7 @@ class Built:
         missing: modules that a complete wheel would hold.
         source: the record of the upstream archive; None where a checkout was used or none was needed.
         forecast: what there was to do.
+        instances: what the names of generated kernels had to match; empty for all of them.
     """
 
     wanted: tuple[str, ...]
@@ -53,6 +54,7 @@ class Built:
     source: InputFile | None
     forecast: Forecast
     skipped: tuple[str, ...]
+    instances: str = ""
 
 
 class KernelBuild:
@@ -99,15 +101,19 @@ class KernelBuild:
     def steps(self) -> tuple[Step, ...]:
         """Everything to compile; of device-libs once `fetch` has been called."""
         found: list[Step] = []
+        objects: dict[str, Objects] = {}
+        tree, chain, src = self._tree, self.toolchain, self.src
         for module in self.modules:
             if module.name in self._generated:
-                assert self._tree is not None
+                assert tree is not None
                 generated = self._generated[module.name]
-                found += device_lib_steps(module, self.wanted, self.toolchain, self._tree, generated, src=self.src)
-            found += [step for _, step in unit_steps(module, self.wanted, self.toolchain, src=self.src)]
+                objects[module.name] = device_objects(module, self.wanted, chain, tree, generated, src=src)
+                found += objects[module.name].steps
+            found += [step for _, step in unit_steps(module, self.wanted, chain, src=src)]
             if module.kind is Kind.FFI_SHIM:
-                if self._tree is not None:
-                    found.append(shim_step(module, self.catalog, self.toolchain, self._tree, src=self.src))
+                if tree is not None:
+                    called = [objects[name] for name in module.needs]
+                    found += shim_steps(module, called, chain, tree, strip=self.strip, src=src)
             elif module.host:
                 found.append(library_step(module, self.toolchain, strip=self.strip, src=self.src))
         return tuple(found)
@@ -118,7 +124,9 @@ class KernelBuild:
         for module in self.modules:
             if module.generators:
                 assert self._tree is not None
-                self._generated[module.name] = generate(module, self._tree, self.cache, runner, progress)
+                self._generated[module.name] = generate(
+                    module, self._tree, self.cache, runner, progress, self.request.instances
+                )
 
     def graph(self) -> Graph:
         """The steps with their keys."""
@@ -162,8 +170,9 @@ class KernelBuild:
 
         Raises:
             KernelError: what failed, or is not what modules.toml says; every problem at once.
-            RequestError: it would take hours, and no modules were named.
+            RequestError: it would take hours, and no modules were named; or they are code without a handler.
         """
+        recipe.refuse_code_alone(self.modules)
         self.fetch(runner, progress)
         tree = self._tree
         objects = self._objects(tree)
@@ -181,6 +190,7 @@ class KernelBuild:
             source=tree.origin if tree else None,
             forecast=forecast,
             skipped=self.skipped(),
+            instances=self.request.instances,
         )
 
     def _source(self, runner: LineRunner, progress: Progress) -> sources.SourceTree | None:
@@ -250,8 +260,7 @@ class KernelBuild:
                 broken.add(module.name)
         natives = [native for native in objects if native.module not in broken]
         for step, result in made.values():
-            # The objects of a device-lib are in its library.
-            if step.module not in broken and (step.module not in self._generated or step.link):
+            if step.module not in broken and self._packed(step):
                 natives.append(self._native(step, result))
         whole = {native.module for native in natives}
         missing = tuple(module.name for module in self.expected if module.name not in whole)
@@ -260,6 +269,11 @@ class KernelBuild:
                 f"The wheel would lack {', '.join(missing)}.", hint="Build all modules, or add --allow-partial."
             )
         return tuple(sorted(natives, key=lambda native: native.path)), missing
+
+    def _packed(self, step: Step) -> bool:
+        """Whether a step makes something that goes into the wheel, and not into a library that does."""
+        module = self.catalog.modules[step.module]
+        return module.kind is Kind.PORTABLE or step.name == module.library
 
     def _native(self, step: Step, made: Made) -> Native:
         module = self.catalog.modules[step.module]

@@ -1,25 +1,41 @@
-"""Libraries of generated device code: a device object for each unit and target, one host pass for each unit, one link.
+"""Generated device code: a device object for each unit and target, one host pass for each, one library with handlers.
 
 The host pass leaves the fat binary of each unit as a symbol that somebody else defines, so that another target makes
-neither the host objects nor those of other targets again.
+neither the host objects nor those of other targets again. What calls the units is linked with them into one library:
+each library has a C++ library of its own inside, so that no exception may pass from one to another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from kernels.checks import COMMON_EXPORTS
 from kernels.estimate import HOST_SHARE
 from kernels.generate import Generated, cuid
-from kernels.modules import Catalog, Module
+from kernels.modules import Module
 from kernels.sources import SourceTree, digest_of
-from kernels.steps import SRC, Step, closure, fill
+from kernels.steps import SRC, Step, closure, fill, named
 from kernels.store import key_of
 from kernels.toolchains import Toolchain
 
-_OWN = "module.cc"
-"""What every library says to the loader."""
+_PRELUDE = "hip_libcxx.h"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Objects:
+    """What is linked.
+
+    Attributes:
+        steps: that make them.
+        parts: label of each host object, and of its device objects by target.
+        max_size: bytes that they may add to a library.
+    """
+
+    steps: tuple[Step, ...]
+    parts: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+    max_size: int
 
 
 def places(module: Module, generated: Generated) -> dict[str, Path]:
@@ -27,7 +43,7 @@ def places(module: Module, generated: Generated) -> dict[str, Path]:
     return {f"generated {module.name}": generated.folder}
 
 
-def device_lib_steps(
+def device_objects(
     module: Module,
     processors: Sequence[str],
     toolchain: Toolchain,
@@ -35,14 +51,15 @@ def device_lib_steps(
     generated: Generated,
     *,
     src: Path = SRC,
-) -> list[Step]:
-    """Everything that makes one device-lib."""
+) -> Objects:
+    """The objects of one device-lib."""
     headers = {"headers": digest_of(tree.files, module.headers), "generated": key_of(dict(generated.headers))}
+    headers |= closure([src / _PRELUDE], src)
     wanted = [name for name in processors if module.supports(name)]
     units = [(f"{{generated {module.name}}}/{name}", name, digest) for name, digest in generated.units.items()]
     units += [(f"{{source}}/{path}", path, tree.files[path]) for path in module.compiled]
     steps: list[Step] = []
-    parts: list[tuple[str, dict[str, str]]] = []
+    parts = []
     for path, name, digest in units:
         inputs = {name: digest, **headers}
         host = _host(module, toolchain, path, name, inputs)
@@ -52,20 +69,22 @@ def device_lib_steps(
             if module.compiles(name, target)
         }
         steps += [*devices.values(), host]
-        parts.append((host.label, {target: step.label for target, step in devices.items()}))
-    return [*steps, _link(module, toolchain, parts, src)]
+        parts.append((host.label, tuple(sorted((target, step.label) for target, step in devices.items()))))
+    return Objects(steps=tuple(steps), parts=tuple(parts), max_size=module.max_size)
 
 
-def _common(module: Module, toolchain: Toolchain, name: str) -> list[str]:
-    include = [word for folder in module.include for word in ("-I", f"{{source}}/{folder}")]
-    own = ["-I", f"{{generated {module.name}}}"]
-    return [
-        *toolchain.device_lib_command("compile"),
+def _common(module: Module, toolchain: Toolchain, name: str) -> tuple[str, ...]:
+    return (
+        *toolchain.device_lib_command("compile", "libraries"),
         f"-cuid={cuid(module, name)}",
-        *flags(module, toolchain),
-        *include,
-        *own,
-    ]
+        *module.flags.get(toolchain.name, module.flags.get("rocm", ())),
+    )
+
+
+def _generated(module: Module, toolchain: Toolchain, name: str) -> tuple[str, ...]:
+    folders = (*(f"{{source}}/{folder}" for folder in module.include), f"{{generated {module.name}}}")
+    include = (word for folder in folders for word in ("-I", folder))
+    return (*_common(module, toolchain, name), *toolchain.device_lib_command("generated"), *include)
 
 
 def _device(module: Module, toolchain: Toolchain, path: str, name: str, inputs: Mapping[str, str], target: str) -> Step:
@@ -73,7 +92,7 @@ def _device(module: Module, toolchain: Toolchain, path: str, name: str, inputs: 
     more = [fill(word, words) for word in toolchain.device_lib_command("device")]
     return Step(
         label=f"{module.name}/{name} for {target}",
-        argv=(*_common(module, toolchain, name), *more, path, "-o", "{out}"),
+        argv=(*_generated(module, toolchain, name), *more, path, "-o", "{out}"),
         name="unit.co",
         inputs=inputs,
         seconds=module.seconds * (1 - HOST_SHARE),
@@ -86,9 +105,10 @@ def _device(module: Module, toolchain: Toolchain, path: str, name: str, inputs: 
 
 
 def _host(module: Module, toolchain: Toolchain, path: str, name: str, inputs: Mapping[str, str]) -> Step:
+    more = toolchain.device_lib_command("host")
     return Step(
         label=f"{module.name}/{name} (host)",
-        argv=(*_common(module, toolchain, name), *toolchain.device_lib_command("host"), path, "-o", "{out}"),
+        argv=(*_generated(module, toolchain, name), *more, path, "-o", "{out}"),
         name="unit.o",
         inputs=inputs,
         seconds=module.seconds * HOST_SHARE,
@@ -98,72 +118,62 @@ def _host(module: Module, toolchain: Toolchain, path: str, name: str, inputs: Ma
     )
 
 
-def _link(module: Module, toolchain: Toolchain, parts: Sequence[tuple[str, Mapping[str, str]]], src: Path) -> Step:
-    after = [label for host, devices in parts for label in (host, *devices.values())]
-    inputs = closure([src / _OWN], src)
-    return Step(
-        label=_label(module),
+def shim_steps(
+    module: Module,
+    libraries: Sequence[Objects],
+    toolchain: Toolchain,
+    tree: SourceTree,
+    *,
+    strip: bool = True,
+    src: Path = SRC,
+) -> tuple[Step, ...]:
+    """The objects of what calls device-libs, compiled with the headers that those have, and the library of them all.
+
+    Args:
+        libraries: the device-libs that it calls.
+    """
+    everything = closure([src / name for name in module.host], src)
+    words = named(module, key_of({"files": everything}))
+    own = tuple(_own(module, toolchain, tree, name, words, src) for name in module.host)
+    parts = [(step.label, ()) for step in own] + [part for library in libraries for part in library.parts]
+    exports = (*COMMON_EXPORTS, *(ffi.symbol for ffi in module.ffi))
+    most = module.max_size + sum(library.max_size for library in libraries)
+    link = Step(
+        label=f"{module.library} (link)",
         argv=(
             *toolchain.device_lib_command("link"),
-            *named(module, key_of({"files": inputs})),
-            *toolchain.device_lib_command("own"),
-            f"{{src}}/{_OWN}",
-            *("-x", "none", "-o", "{out}"),
+            *(["-s"] if strip else []),
+            f"-Wl,-soname,{module.library}",
+            *("-o", "{out}"),
         ),
         name=module.library,
-        inputs=inputs,
+        inputs={},
         seconds=2.0,
         memory_mb=500,
         module=module.name,
-        after=tuple(after),
-        link=tuple((host, tuple(sorted(devices.items()))) for host, devices in parts),
-        checks={"exports": COMMON_EXPORTS, "sonames": module.sonames, "max_size": module.max_size},
-        rocm=True,
+        after=tuple(label for host, devices in parts for label in (host, *(label for _, label in devices))),
+        link=tuple(parts),
+        checks={"exports": exports, "sonames": module.sonames, "max_size": most},
     )
+    return (*own, link)
 
 
-def shim_step(module: Module, catalog: Catalog, toolchain: Toolchain, tree: SourceTree, *, src: Path = SRC) -> Step:
-    """The host library that calls device-libs: compiled with the headers, flags and C++ library that they have."""
-    needed = [catalog.modules[name] for name in module.needs]
-    inputs = closure([src / name for name in module.host], src)
-    inputs |= {"headers": digest_of(tree.files, module.headers)}
-    argv = (
-        *toolchain.device_lib_command("link"),
-        *named(module, key_of({"files": inputs})),
-        *toolchain.device_lib_command("shim"),
-        *flags(module, toolchain),
-        *(word for folder in module.include for word in ("-isystem", f"{{source}}/{folder}")),
-        *(f"{{src}}/{name}" for name in module.host),
-        *("-x", "none", *(f"{{{_label(lib)}}}" for lib in needed), "-o", "{out}"),
-    )
-    exports = (*COMMON_EXPORTS, *(ffi.symbol for ffi in module.ffi))
+def _own(module: Module, toolchain: Toolchain, tree: SourceTree, name: str, words: Sequence[str], src: Path) -> Step:
+    """The object of one of our sources."""
+    inputs = closure([src / name, src / _PRELUDE], src) | {"headers": digest_of(tree.files, module.headers)}
     return Step(
-        label=f"{module.library} (host)",
-        argv=argv,
-        name=module.library,
+        label=f"{module.name}/{name} (host)",
+        argv=(
+            *_common(module, toolchain, name),
+            *toolchain.device_lib_command("own", "host"),
+            *words,
+            *(word for folder in module.include for word in ("-isystem", f"{{source}}/{folder}")),
+            *(f"{{src}}/{name}", "-o", "{out}"),
+        ),
+        name="unit.o",
         inputs=inputs,
-        seconds=module.seconds,
+        seconds=module.seconds / len(module.host),
         memory_mb=module.memory_mb,
         module=module.name,
-        after=tuple(_label(lib) for lib in needed),
-        checks={"exports": exports, "sonames": module.sonames, "max_size": module.max_size},
         rocm=True,
-    )
-
-
-def _label(module: Module) -> str:
-    return f"{module.library} (link)"
-
-
-def flags(module: Module, toolchain: Toolchain) -> tuple[str, ...]:
-    """A module's own flags."""
-    return module.flags.get(toolchain.name, module.flags.get("rocm", ()))
-
-
-def named(module: Module, digest: str) -> tuple[str, ...]:
-    """Words that give a library its name, for the linker and for the loader."""
-    return (
-        f'-DJAX_AITER_MODULE="{module.name}"',
-        f'-DJAX_AITER_SOURCE_DIGEST="{digest}"',
-        f"-Wl,-soname,{module.library}",
     )

@@ -38,9 +38,11 @@ def bound(modules: Sequence[Module], wanted: Sequence[str]) -> Bound:
     steps, seconds = 0, 0.0
     for module in modules:
         own = sum(1 for name in wanted if module.supports(name))
-        steps += 1 + own * len(module.units)
+        steps += own * len(module.units)
         seconds += own * sum(unit.seconds for unit in module.units)
         if module.kind is not Kind.DEVICE_LIB:
+            # A shim's files are compiled one by one before they are linked.
+            steps += 1 + len(module.host) * (module.kind is Kind.FFI_SHIM)
             seconds += module.seconds
             continue
         count = sum(generator.kept for generator in module.generators) + len(module.compiled)

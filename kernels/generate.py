@@ -6,6 +6,7 @@ import hashlib
 import re
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,17 +35,22 @@ class Generated:
     headers: dict[str, str]
 
 
-def generate(module: Module, tree: SourceTree, cache: Path, runner: LineRunner, progress: Progress) -> Generated:
+def generate(
+    module: Module, tree: SourceTree, cache: Path, runner: LineRunner, progress: Progress, instances: str = ""
+) -> Generated:
     """Run a module's generators, unless the cache has what they write.
 
+    Args:
+        instances: regular expression; only instances whose name it matches somewhere. Empty means all.
+
     Raises:
-        KernelError: one failed, or wrote, or kept, another number of files than `modules.toml` says.
+        KernelError: one failed, or wrote, or kept, another number of files than `modules.toml` says, or none.
     """
     used = [module.headers, *((g.script.rpartition("/")[0],) for g in module.generators)]
     digest = digest_of(tree.files, [folder for group in used for folder in group])
     own = {g.driver: file_sha256(GENERATORS / g.driver) for g in module.generators if g.driver}
     parts = {"digest": digest, "generators": repr(module.generators), "own": own, "python": sys.version_info[:2]}
-    key = key_of(parts)
+    key = key_of(parts | {"instances": instances})
     folder = cache / "generated" / key
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -53,38 +59,60 @@ def generate(module: Module, tree: SourceTree, cache: Path, runner: LineRunner, 
             fresh.mkdir()
             for generator in module.generators:
                 progress.step(f"generate {generator.count} units of {module.name}")
-                _run(module, generator, tree, fresh, runner)
+                _run(module, generator, tree, fresh, runner, instances)
             if not folder.is_dir():
                 fresh.rename(folder)
     return _sorted(module, folder)
 
 
-def _run(module: Module, generator: Generator, tree: SourceTree, out: Path, runner: LineRunner) -> None:
+def _run(module: Module, generator: Generator, tree: SourceTree, out: Path, runner: LineRunner, instances: str) -> None:
     before = set(out.iterdir())
     places = {"out": str(out), "source": str(tree.folder), "keep": next(iter(generator.keep), "")}
     scripts = [str(tree.folder / generator.script)]
     if generator.driver:
         scripts.insert(0, str(GENERATORS / generator.driver))
+        places["instances"] = instances
     argv = [sys.executable, str(_CHILD), *scripts, *(fill(word, places) for word in generator.arguments)]
     try:
         runner.run(argv, cwd=str(out), env={"PYTHONDONTWRITEBYTECODE": "1"}, on_line=lambda _: None)
     except ProcessError as error:
         raise KernelError(f"The generator {generator.script} of {module.name} failed: {error.message}") from error
     wrote = [path for path in out.iterdir() if path not in before and path.name.endswith(generator.suffix)]
-    if len(wrote) != generator.count:
-        raise KernelError(
-            f"The generator {generator.script} of {module.name} wrote {len(wrote)} files, not {generator.count}.",
-            hint="Its source has changed: look at what it writes, then correct count and kept in modules.toml.",
-        )
     kept = [path for path in wrote if keeps(generator, path.name)]
-    if len(kept) != generator.kept:
-        raise KernelError(
-            f"{module.name} keeps {len(kept)} of what {generator.script} writes, not {generator.kept}.",
-            hint="Correct keep, or kept, in modules.toml.",
-        )
+    if instances:
+        _check_few(module, generator, [path.name for path in kept], instances)
+    else:
+        _check_all(module, generator, len(wrote), len(kept))
     for path in wrote:
         if path not in kept:
             path.unlink()
+
+
+def _check_all(module: Module, generator: Generator, wrote: int, kept: int) -> None:
+    if wrote != generator.count:
+        raise KernelError(
+            f"The generator {generator.script} of {module.name} wrote {wrote} files, not {generator.count}.",
+            hint="Its source has changed: look at what it writes, then correct count and kept in modules.toml.",
+        )
+    if kept != generator.kept:
+        raise KernelError(
+            f"{module.name} keeps {kept} of what {generator.script} writes, not {generator.kept}.",
+            hint="Correct keep, or kept, in modules.toml.",
+        )
+
+
+def _check_few(module: Module, generator: Generator, kept: Sequence[str], instances: str) -> None:
+    """What chooses among the instances is there even where none of them is."""
+    if not any(module.compiles(name, target) for name in kept for target in module.targets):
+        raise KernelError(
+            f"No instance of {module.name} has a name that matches {instances!r}.",
+            hint=f"See which names {generator.script} writes.",
+        )
+    if len(kept) > generator.kept:
+        raise KernelError(
+            f"{module.name} keeps {len(kept)} of what {generator.script} writes, more than {generator.kept}.",
+            hint="Its source has changed: look at what it writes, then correct count and kept in modules.toml.",
+        )
 
 
 def keeps(generator: Generator, name: str) -> bool:

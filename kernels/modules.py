@@ -25,8 +25,8 @@ class Kind(enum.StrEnum):
 
     co-launcher: a host library that launches code objects which AITER ships ready-made.
     portable: a host library and kernels of our own in HIP, compiled here for any target.
-    device-lib: device code generated from AITER's sources, compiled by a ROCm into one library.
-    ffi-shim: a host library that calls a device-lib through its C++ ABI.
+    device-lib: device code generated from AITER's sources, compiled by a ROCm.
+    ffi-shim: a library of handlers and of the device-libs that they call through their C++ ABI.
     """
 
     CO_LAUNCHER = "co-launcher"
@@ -136,12 +136,13 @@ class Generator:
 
     Attributes:
         script: below the source's folder; run by this program's Python, its exit status counts.
-        arguments: `{out}` is the folder to write to, `{source}` the source's folder, `{keep}` the first of `keep`.
+        arguments: `{out}` is the folder to write to, `{source}` the source's folder, `{keep}` the first of `keep`,
+            `{instances}` what names of instances have to match, for its driver; empty for all.
         driver: program of ours in `kernels/generators` that is run instead; its first argument is the script.
         suffix: what it writes that is compiled.
-        count: files with that suffix that it writes, exactly.
+        count: files with that suffix that it writes, exactly; at most, where not all instances are wanted.
         keep: regular expressions; a file is compiled when its name matches one. Empty keeps all.
-        kept: how many that are, exactly.
+        kept: how many that are, exactly; at most, where not all instances are wanted.
     """
 
     script: str
@@ -163,8 +164,8 @@ class Module:
         targets: processors that it has code for; (EVERY,) for all of the gfx table.
         fallback: portable module that serves targets outside of `targets`; empty when there is none.
         host: C++ files below `kernels/src` that make the library.
-        needs: modules that have to be loaded before it.
-        abi: how it calls those that it needs: "c", "c++" (same C++ library and compiler), or empty.
+        needs: modules that have to be loaded before it; of a shim, the device-libs that are linked into it.
+        abi: how it calls those that it needs: "c", "c++" (in one library with it), or empty.
         toolchains: those that can build it.
         headers: folders or files of the source that its units include.
         include: those folders that are on the include path.
@@ -172,9 +173,9 @@ class Module:
         only: regular expression -> processors: a generated unit whose name matches has device code for these alone;
             for none of them where it holds no kernels, as what chooses among them.
         flags: toolchain -> compiler flags for a device-lib, or for a shim; those of rocm are also container's.
-        sonames: libraries besides the C and C++ runtime that its library may need.
+        sonames: libraries besides the C library that its library may need.
         seconds, memory_mb: of each host or generated unit; estimated CPU seconds and megabytes.
-        max_size: bytes of the library.
+        max_size: bytes of the library, or what a device-lib may add to one.
     """
 
     name: str

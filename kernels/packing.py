@@ -36,7 +36,8 @@ def pack(built: Built, version: str, catalog: Catalog, folder: Path) -> Path:
 
         for native in built.natives:
             write(native.path, native.file.read_bytes(), 0o755 if not native.target else 0o644)
-        text = recipe.manifest(catalog, built.natives, version, built.wanted, missing=built.missing)
+        text = recipe.manifest(catalog, built.natives, version, built.wanted, missing=built.missing,
+                               instances=built.instances)  # fmt: skip
         write(recipe.MANIFEST, text)
         write(f"{info}/METADATA", f"Metadata-Version: 2.4\nName: {recipe.PROJECT}\nVersion: {version}\n".encode())
         tag = f"Wheel-Version: 1.0\nGenerator: jax-rocm-release (1)\nRoot-Is-Purelib: false\nTag: {recipe.TAG}\n"

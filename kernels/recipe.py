@@ -62,8 +62,11 @@ def object_path(module: str, target: str, name: str, sku: str = "") -> str:
 
 
 def expected_modules(catalog: Catalog, wanted: Sequence[str], toolchain: str) -> tuple[Module, ...]:
-    """The modules of a complete wheel for some processors: all that the toolchain builds and one of them has."""
-    chosen = catalog.chosen(None, toolchain)
+    """The modules of a complete wheel for some processors: all that the toolchain builds and one of them has.
+
+    A device-lib is none of them: it is in the library of what calls it.
+    """
+    chosen = [module for module in catalog.chosen(None, toolchain) if module.kind is not Kind.DEVICE_LIB]
     return tuple(module for module in chosen if any(map(module.supports, wanted)))
 
 
@@ -116,15 +119,30 @@ def chosen_modules(catalog: Catalog, wanted: Sequence[str], request: KernelReque
     return found
 
 
+def refuse_code_alone(modules: Sequence[Module]) -> None:
+    """A device-lib is no library of a wheel: it is linked into what calls it.
+
+    Raises:
+        RequestError: there is nothing else among the modules.
+    """
+    if all(module.kind is Kind.DEVICE_LIB for module in modules):
+        raise RequestError(
+            f"{', '.join(m.name for m in modules)} is code that handlers are linked with, and no handler was named.",
+            hint="Name the module that needs it, see modules.toml; --shard=1/1 compiles the code alone.",
+        )
+
+
 def manifest(
-    catalog: Catalog, natives: Sequence[Native], version: str, wanted: Sequence[str], *, missing: Sequence[str] = ()
-) -> bytes:
+    catalog: Catalog, natives: Sequence[Native], version: str, wanted: Sequence[str], *, missing: Sequence[str] = (),
+    instances: str = "",
+) -> bytes:  # fmt: skip
     """The text of manifest.json.
 
     Args:
         natives: every native file of the wheel.
         wanted: processors that were asked for.
         missing: modules that a complete wheel would hold; they mark it as partial.
+        instances: what the names of generated kernels had to match; it marks their modules.
     """
     names = {native.module for native in natives}
     order = [name for name in catalog.modules if name in names]
@@ -135,6 +153,9 @@ def manifest(
         "load_order": order,
         "modules": {name: _entry(catalog.modules[name], natives, wanted) for name in order},
     }
+    for name in order:
+        if instances and catalog.modules[name].kind is Kind.FFI_SHIM:
+            body["modules"][name]["instances"] = instances
     if missing:
         body["partial"] = sorted(missing)
     return (json.dumps(body, indent=1, sort_keys=True) + "\n").encode()
@@ -152,7 +173,7 @@ def _entry(module: Module, natives: Sequence[Native], wanted: Sequence[str]) -> 
         "kind": module.kind.value,
         "library": library.path.removeprefix(f"{KERNELS}/"),
         "sha256": library.sha256,
-        "needs": list(module.needs),
+        "needs": [] if module.kind is Kind.FFI_SHIM else list(module.needs),
         "targets": [name for name in wanted if module.supports(name)],
         "ffi": [
             {"target": f.target, "symbol": f.symbol, "api": list(f.api), "command_buffer": f.command_buffer}
@@ -188,7 +209,7 @@ def repair_plan(request: BuildRequest, version: str, catalog: Catalog | None = N
 def with_members(plan: RepairPlan, catalog: Catalog, natives: Sequence[Native]) -> RepairPlan:
     """The plan for a wheel with these files: exactly their libraries, and device code in those that are for it."""
     libraries = [native for native in natives if not native.target]
-    coded = [native.path for native in libraries if catalog.modules[native.module].kind is Kind.DEVICE_LIB]
+    coded = [native.path for native in libraries if catalog.modules[native.module].kind is Kind.FFI_SHIM]
     return replace(plan, members=tuple(native.path for native in libraries), device_members=tuple(coded))
 
 

@@ -14,6 +14,8 @@ from kernels.toolchains import Toolchain
 
 INSIDE = Path("/opt/rocm")
 """Where a container sees the ROCm."""
+OLDEST_CLANG = 20
+"""That the headers of the C++ library of the toolchain in `build/requirements-kernels.lock` support."""
 _DECIDES = ("include/hip", "lib/libamdhip64.so")
 """What of a ROCm, beside its compiler, decides what is made: headers, and the library that is linked with."""
 
@@ -36,10 +38,10 @@ def with_rocm(
         name: rocm or container.
         launcher: path of ccache or sccache, or empty.
         wrap: command that runs another one in a container, where the ROCm is at INSIDE.
-        image: digest of the container's image, whose C++ library the host code uses.
+        image: digest of the container's image, whose libraries the compiler uses.
 
     Raises:
-        InputError: there is no compiler, or no bitcode, in that ROCm.
+        InputError: there is no compiler, or no bitcode, in that ROCm, or its compiler is too old for the C++ library.
     """
     data = pypi.data["rocm"]
     clang = next((place for place in data["places"] if (rocm / place).exists()), "")
@@ -50,9 +52,15 @@ def with_rocm(
             f"The ROCm in {rocm} has no {lacking}.",
             hint=f"Name its folder; looked for {', '.join(data['places' if not clang else 'bitcode'])}.",
         )
+    _refuse_old(rocm, clang)
     content = rocm_digest(rocm, clang, bitcode, cache)
     seen = INSIDE if wrap else rocm
-    places = {"rocm": str(seen), "rocm_clang": str(seen / clang), "rocm_bitcode": str(seen / bitcode)}
+    places = {
+        "rocm": str(seen),
+        "rocm_here": str(rocm),
+        "rocm_clang": str(seen / clang),
+        "rocm_bitcode": str(seen / bitcode),
+    }
     digest = hashlib.sha256(f"{pypi.digest} {content} {image} {Path(launcher).name}".encode()).hexdigest()
     environment = dict(pypi.environment)
     if launcher:
@@ -67,6 +75,17 @@ def with_rocm(
         launcher=(launcher,) if launcher else (),
         wrap=wrap,
     )
+
+
+def _refuse_old(rocm: Path, clang: str) -> None:
+    """The headers of libc++ want a compiler of the last releases; its own headers lie in a folder of its number."""
+    found = [path.parent.name for path in (rocm / clang).parents[1].glob("lib/clang/*/include")]
+    majors = [int(name.partition(".")[0]) for name in found if name.partition(".")[0].isdecimal()]
+    if majors and max(majors) < OLDEST_CLANG:
+        raise InputError(
+            f"The compiler of the ROCm in {rocm} is clang {max(majors)}; these kernels need {OLDEST_CLANG} or later.",
+            hint="Take a ROCm from 7.0 on.",
+        )
 
 
 def rocm_digest(rocm: Path, clang: str, bitcode: str, cache: Path) -> str:

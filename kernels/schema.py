@@ -23,7 +23,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _HAS: Mapping[Kind, tuple[tuple[str, ...], tuple[str, ...]]] = {
     Kind.CO_LAUNCHER: (("source", "host", "ffi", "objects"), ("units", "generators", "flags", "compiled", "only")),
     Kind.PORTABLE: (("host", "ffi", "units"), ("source", "objects", "generators", "compiled", "headers", "only")),
-    Kind.DEVICE_LIB: (("source", "generators", "flags", "headers"), ("objects", "units", "ffi", "host")),
+    Kind.DEVICE_LIB: (("source", "generators", "flags", "headers"), ("objects", "units", "ffi", "host", "sonames")),
     Kind.FFI_SHIM: (("source", "host", "ffi", "needs", "abi"), ("objects", "units", "generators", "only")),
 }
 """Kind -> fields that it needs, fields that it may not have."""
@@ -166,6 +166,8 @@ def _bad_names(module: Module, catalog: Catalog) -> Iterator[str]:
     for name in module.needs:
         if name not in order or order.index(name) >= order.index(module.name):
             yield f"{name}, which it needs, is not above it"
+        elif (catalog.modules[name].kind is Kind.DEVICE_LIB) != (module.kind is Kind.FFI_SHIM):
+            yield f"{name}: an ffi-shim needs device-libs, and nothing else does"
     if module.fallback and getattr(catalog.modules.get(module.fallback), "kind", None) is not Kind.PORTABLE:
         yield f"{module.fallback}, its fallback, is no portable module"
     if not module.toolchains or not set(module.toolchains) <= set(TOOLCHAINS):

@@ -71,12 +71,10 @@ def library_step(module: Module, toolchain: Toolchain, *, strip: bool = True, sr
     """The host library of a module, compiled and linked in one command: it is the same for all targets."""
     files = tuple(module.host)
     inputs = closure([src / name for name in files], src)
-    digest = key_of({"files": inputs})
     exports = (*COMMON_EXPORTS, *(ffi.symbol for ffi in module.ffi))
     argv = (
         *toolchain.host_command(strip=strip),
-        f'-DJAX_AITER_MODULE="{module.name}"',
-        f'-DJAX_AITER_SOURCE_DIGEST="{digest}"',
+        *named(module, key_of({"files": inputs})),
         f"-Wl,-soname,{module.library}",
         *(f"{{src}}/{name}" for name in files),
         "-o",
@@ -92,6 +90,11 @@ def library_step(module: Module, toolchain: Toolchain, *, strip: bool = True, sr
         module=module.name,
         checks={"exports": exports, "sonames": module.sonames, "max_size": module.max_size},
     )
+
+
+def named(module: Module, digest: str) -> tuple[str, ...]:
+    """Words that tell a library what it is and what of: see `module.cc`."""
+    return (f'-DJAX_AITER_MODULE="{module.name}"', f'-DJAX_AITER_SOURCE_DIGEST="{digest}"')
 
 
 def unit_steps(

@@ -67,15 +67,14 @@ class Toolchain:
             word for part in self.data["device"]["command"] for word in (clang if part == "{clang}" else (part,))
         )
 
-    def device_lib_command(self, part: str) -> tuple[str, ...]:
-        """Words of a ROCm's compiler: "compile" and "link" begin a command.
+    def device_lib_command(self, *parts: str) -> tuple[str, ...]:
+        """Words of commands for generated device code and what calls it, with placeholders.
 
-        "compile" goes on with "device" or "host"; "link" with "own", sources of ours, or with "shim", sources that
-        include the upstream's headers too.
+        Args:
+            parts: of `[device_lib]`, in that order; "compile" stands behind the ROCm's compiler.
         """
-        clang = tuple(self.data[self.name]["clang"])
-        words = tuple(self.data["device_lib"][part])
-        return (*clang, *words) if part in ("compile", "link") else words
+        words = tuple(word for part in parts for word in self.data["device_lib"][part])
+        return (*self.data[self.name]["clang"], *words) if "compile" in parts else words
 
     def code_object_version(self, processor: str) -> str:
         """The version that a target's code objects get."""

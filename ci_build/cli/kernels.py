@@ -39,7 +39,8 @@ def list_modules(spec: str, modules: str | None, *, as_json: bool) -> None:
 @options.chosen_options(
     "targets", "jax_version", "rocm_version", "wheel_post_release", "no_rocm_version_extra", "no_strip", "aiter_source",
     "kernel_toolchain", "kernel_rocm",
-    "kernel_image", "kernel_modules", "require", "allow_partial", "out", "cache_dir", "dry_run", "json", "verbose",
+    "kernel_image", "kernel_modules", "kernel_instances", "require", "allow_partial",
+    "out", "cache_dir", "dry_run", "json", "verbose",
 )  # fmt: skip
 @click.option("--jobs", metavar="N", help="Compilers at a time; else as many as processors and memory allow.")
 @click.option("--memory", metavar="MB", help="Megabytes that they may use together; else most of what is free.")

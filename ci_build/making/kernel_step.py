@@ -19,6 +19,7 @@ from ci_build.model import GfxTarget
 from ci_build.runner import HostRunner, render
 from ci_build.targets import machs
 from ci_build.wheel.code_object import HEAD_SIZE, problem
+from kernels import timed
 from kernels.checks import code_problems, library_problems
 from kernels.link import prepare
 from kernels.store import Cost, KernelStore
@@ -57,8 +58,9 @@ def run(spec: Mapping[str, Any]) -> None:
             parts.mkdir()
             argv += prepare(spec["link"], parts)
         done = HostRunner(options.environment()).run(argv, env=spec["environment"], check=False)
-        cost = measured(done.seconds, spec["wrapped_mb"])
-        said = f"{done.stdout}\n{done.stderr}".replace(str(out), spec["name"])
+        errors, seconds = timed.split(done.stderr) if spec["wrapped_mb"] else (done.stderr, 0.0)
+        cost = Cost(seconds=seconds, memory_mb=spec["wrapped_mb"]) if seconds else measured()
+        said = f"{done.stdout}\n{errors}".replace(str(out), spec["name"])
         if done.returncode or not out.is_file():
             raise KernelError(f"exit code {done.returncode}\n{_tail(said)}")
         # A flag that a compiler drops with a mere warning would change the code and nobody would know.
@@ -69,15 +71,8 @@ def run(spec: Mapping[str, Any]) -> None:
         store.keep(spec["key"], folder, spec["name"], label=spec["label"], cost=cost)
 
 
-def measured(seconds: float, wrapped_mb: int) -> Cost:
-    """What the one command that this process has run took.
-
-    Args:
-        seconds: wall time.
-        wrapped_mb: estimated memory of a command that ran in a container, where nobody here can measure; else 0.
-    """
-    if wrapped_mb:
-        return Cost(seconds=round(seconds, 2), memory_mb=wrapped_mb)
+def measured() -> Cost:
+    """What the one command that this process has run took."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return Cost(seconds=round(used.ru_utime + used.ru_stime, 2), memory_mb=max(1, used.ru_maxrss >> 10))
 

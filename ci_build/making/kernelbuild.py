@@ -94,6 +94,7 @@ def place_for(request: KernelRequest, settings: options.Settings, runner: HostRu
     from ci_build.containers.container import Mount, container_argv, find_engine, make_spec
     from kernels.rocmchain import INSIDE
     from kernels.steps import SRC
+    from kernels.timed import TIMED
 
     engine = find_engine(None, runner)
     asked = runner.run((engine.program, "image", "inspect", "--format={{.Id}}", request.image), check=False)
@@ -107,7 +108,7 @@ def place_for(request: KernelRequest, settings: options.Settings, runner: HostRu
         source = Path(request.source).resolve()
         mounts.append(Mount(source, str(source)))
     spec = make_spec(engine, asked.stdout.strip(), mounts=mounts)
-    return Place(wrap=container_argv(replace(spec, network="none"), ("/usr/bin/env",)), image=asked.stdout.strip())
+    return Place(wrap=container_argv(replace(spec, network="none"), TIMED), image=asked.stdout.strip())
 
 
 def parse_shard(text: str) -> tuple[int, int]:

@@ -37,6 +37,7 @@ class KernelModule:
         sha256: of the library.
         symbols: of its handlers.
         objects: target -> path inside the wheel -> sha256.
+        instances: what the names of its generated kernels had to match; empty where all are there.
     """
 
     name: str
@@ -46,6 +47,7 @@ class KernelModule:
     targets: tuple[str, ...]
     symbols: tuple[str, ...]
     objects: Mapping[str, Mapping[str, str]]
+    instances: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,6 +105,7 @@ def _module(name: str, entry: Mapping[str, Any]) -> KernelModule:
         targets=tuple(map(str, entry["targets"])),
         symbols=tuple(str(ffi["symbol"]) for ffi in entry["ffi"]),
         objects=objects,
+        instances=str(entry.get("instances", "")),
     )
 
 
@@ -173,6 +176,10 @@ def _findings(
     if manifest.missing:
         text = f"made without {', '.join(manifest.missing)} (--allow-partial)."
         yield finding("kernels-partial", text, member=MANIFEST)
+    for module in manifest.modules:
+        if module.instances:
+            text = f"of {module.name} only the kernels whose names match {module.instances!r}."
+            yield finding("kernels-partial", text, member=MANIFEST)
     listed: dict[str, str] = {}
     for module in manifest.modules:
         listed[module.library] = module.sha256

@@ -1,4 +1,4 @@
-// What the handlers that call Composable Kernel share: its functions are in a library of their own, made from AITER's
+// What the handlers that call Composable Kernel share: its functions are in the same library, made from AITER's
 // generated sources. They choose a kernel and start it, return -1 where they have none, and throw where HIP refuses.
 #pragma once
 

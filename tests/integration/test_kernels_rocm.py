@@ -22,7 +22,7 @@ from ci_build.wheel.fatbin import read_targets, registered
 from kernels.assemble import toolchain_for
 from kernels.build import Built, Capacity, KernelBuild
 from kernels.generate import generate
-from kernels.modules import Catalog, Generator, Module, load_catalog
+from kernels.modules import Generator, Module, load_catalog
 from kernels.rocmchain import with_rocm
 from kernels.sources import SourceTree
 from kernels.toolchains import obtain_pypi
@@ -85,6 +85,16 @@ def test_generators_that_fail_or_write_something_else_are_errors(
     assert [path for path in (tmp_path / "cache" / "generated").iterdir() if path.is_dir()] == []
 
 
+def test_few_instances_need_no_count_and_none_is_an_error(tree: SourceTree, tmp_path: Path) -> None:
+    few = generate(module(count=9, kept=9), tree, tmp_path, HostRunner(os.environ), Silent(), "_x")
+    assert sorted(few.units) == ["a_x.cpp", "b_x.cpp"]
+    for changes in ({"keep": ("none",)}, {"keep": (r"rmsnorm2d_fwd_api\.cpp",)}):
+        with pytest.raises(KernelError, match="No instance of ck_rms_norm has a name that matches '_z'"):
+            generate(module(**changes), tree, tmp_path, HostRunner(os.environ), Silent(), "_z")
+    with pytest.raises(KernelError, match=r"keeps 2 of what gen/gen\.py writes, more than 1"):
+        generate(module(kept=1), tree, tmp_path, HostRunner(os.environ), Silent(), "_x")
+
+
 @pytest.mark.parametrize("line", ["import socket; socket.socket()", "import os; os.system('true')"])
 def test_generators_have_neither_network_nor_other_programs(line: str, tree: SourceTree, tmp_path: Path) -> None:
     (tree.folder / "gen" / "gen.py").write_text(f"{line}\n{SCRIPT}")
@@ -101,15 +111,22 @@ def test_a_folder_without_a_compiler_is_no_rocm(work_cache: Path, tmp_path: Path
     (tmp_path / "llvm/bin/clang++").write_text("")
     with pytest.raises(InputError, match="has no device bitcode"):
         with_rocm(pypi, tmp_path, "rocm", tmp_path / "cache")
+    (tmp_path / "amdgcn/bitcode").mkdir(parents=True)
+    (tmp_path / "amdgcn/bitcode/ocml.bc").write_text("")
+    (tmp_path / "llvm/lib/clang/19/include").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"is clang 19; these kernels need 20 or later.*from 7\.0 on"):
+        with_rocm(pypi, tmp_path, "rocm", tmp_path / "cache")
+    (tmp_path / "llvm/lib/clang/22/include").mkdir(parents=True)
+    assert with_rocm(pypi, tmp_path, "rocm", tmp_path / "cache").places["rocm_here"] == str(tmp_path)
 
 
 # Composable Kernel
 
-UNITS = r"rmsnorm2d_fwd_(bf16|fp16)_n64_nsm\.cpp"
+UNITS = r"_(bf16|fp16)_n64_nsm$"
 
 
 class InContainer:
-    """Builds two real units of RMSNorm with the compiler of Debian's ROCm, in a container."""
+    """Builds two real units of RMSNorm, what chooses among them and the handler with the compiler of Debian's ROCm."""
 
     def __init__(self, engine: docker.Docker, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("DOCKER_HOST", "PATH"):
@@ -119,21 +136,17 @@ class InContainer:
             toolchain="container",
             image=engine.builder(),
             rocm=str(docker.rocm("7.2.0")),
-            modules=("ck_rms_norm",),
+            modules=("rmsnorm_fwd",),
             allow_partial=True,
+            instances=UNITS,
         )
-        known = load_catalog()
-        whole = known.modules["ck_rms_norm"]
-        (generator,) = whole.generators
-        few = replace(whole, generators=(replace(generator, keep=(UNITS,), kept=2),))
-        self.catalog = Catalog(sources=known.sources, modules={**known.modules, few.name: few})
 
     def job(self, targets: Sequence[str]) -> KernelBuild:
         settings = options.Settings({"cache_dir": str(self.cache)}, {}, {})
         place = kernelbuild.place_for(self.request, settings, self.runner)
         toolchain = toolchain_for(self.request, self.cache / "kernels", self.runner, Silent(), place)
         wanted = [GfxTarget.parse(target) for target in targets]
-        return KernelBuild(self.request, wanted, toolchain, cache=self.cache / "kernels", catalog=self.catalog)
+        return KernelBuild(self.request, wanted, toolchain, cache=self.cache / "kernels")
 
     def run(self, *targets: str) -> Built:
         return self.job(targets).run(self.runner, Silent(), Capacity())
@@ -146,10 +159,11 @@ def test_real_units_of_composable_kernel(
 ) -> None:
     inside = InContainer(engine, work_cache, monkeypatch)
     first = inside.job(["gfx942"]).run_shard((1, 1), inside.runner, Silent(), Capacity())
-    # Each unit for the target and for the host; nothing is linked in a part. Another test may have made them.
-    assert first.steps + first.found == 4
+    # Two units for the target; they, the dispatcher and three files of ours for the host; nothing is linked in a part.
+    # Another test may have made them.
+    assert first.steps + first.found == 8
     built = inside.run("gfx942")
-    assert (built.forecast.steps, built.forecast.found) == (1, 4)
+    assert (built.forecast.steps + built.forecast.found, built.forecast.steps <= 1) == (9, True)
     (library,) = built.natives
     report = read_targets(library.file, verify=True, machs=machs())
     assert report.findings == ()
@@ -160,12 +174,13 @@ def test_real_units_of_composable_kernel(
         unit.name: unit for unit in (inside.cache / "kernels" / "generated").glob("*/rmsnorm2d_fwd_*16_n64_nsm.cpp")
     }
     assert len(kernels) == sum(unit.read_text().count("template float rmsnorm2d_fwd_<") for unit in units.values()) > 0
+    # Nothing of the container's C++ library, and nothing of its C library that is newer than manylinux_2_28.
     elf = Elf.read(library.file)
-    assert "libamdhip64.so.7" in elf.needed
-    assert any("rmsnorm2d_fwd_" in name for name in elf.exported)
+    assert {name for name in elf.needed if not name.startswith(("libc.", "libm.", "ld-linux"))} == {"libamdhip64.so.7"}
+    assert not [name for name in elf.exported if "rmsnorm2d_fwd" in name or name.startswith("_ZNSt")]
 
     more = inside.run("gfx942", "gfx1100")
-    assert (more.forecast.steps, more.forecast.found) == (3, 4)  # two device objects and the link
+    assert (more.forecast.steps, more.forecast.found) == (3, 8)  # two device objects and the link
     (library,) = more.natives
     held = read_targets(library.file, verify=True, machs=machs()).device.targets
     assert [(code.target, code.bundles) for code in held] == [("gfx1100", 2), ("gfx942", 2)]

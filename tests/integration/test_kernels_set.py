@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from ci_build.model import WheelSet, load_wheel_set
+from tests import docker
+from tests.integration.test_kernels_rocm import InContainer
 
 pytestmark = [pytest.mark.network, pytest.mark.heavy]
 CI_BUILD = [sys.executable, str(Path(__file__).resolve().parents[2] / "build" / "ci_build")]
@@ -22,15 +24,17 @@ def ci_build(*words: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
+SET = ["dist_wheels", "--payload=published", f"--python-versions={PYTHON}", "--targets=gfx942,gfx950", "--kernels"]
+
+
+def gate(out: Path, bucket: Path) -> None:
+    ci_build("stage", str(out), f"--bucket={bucket}")
+    for name in ("inspection", "abi", "coverage"):
+        ci_build("gate", name, str(out), f"--bucket={bucket}")
+
+
 def test_kernels_are_a_part_of_the_set(work_cache: Path, tmp_path: Path) -> None:
-    out, bucket = tmp_path / "dist", tmp_path / "bucket"
-    words = [
-        "dist_wheels",
-        "--payload=published",
-        f"--python-versions={PYTHON}",
-        "--targets=gfx942,gfx950",
-        "--kernels",
-    ]
+    out, words = tmp_path / "dist", SET
     ci_build(*words, f"--out={out}", f"--cache-dir={work_cache}")
     made: WheelSet = load_wheel_set((out / "wheels.json").read_text())
     kernels = next(wheel for wheel in made.wheels if wheel.name == "jax-aiter")
@@ -41,7 +45,17 @@ def test_kernels_are_a_part_of_the_set(work_cache: Path, tmp_path: Path) -> None
     assert f"jax-aiter=={kernels.version}" in (out / "constraints.txt").read_text()
     again = ci_build(*words, f"--out={out}", f"--cache-dir={work_cache}", "--json")
     assert json.loads(again.stdout)["up_to_date"] is True
+    gate(out, tmp_path / "bucket")
 
-    ci_build("stage", str(out), f"--bucket={bucket}")
-    for gate in ("inspection", "abi", "coverage"):
-        ci_build("gate", gate, str(out), f"--bucket={bucket}")
+
+def test_kernels_that_a_rocm_compiled_are_gated_like_the_others(
+    engine: docker.Docker, work_cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    out, inside = tmp_path / "dist", InContainer(engine, work_cache, monkeypatch).request
+    words = ["--kernel-toolchain=container", f"--kernel-image={inside.image}", f"--kernel-rocm={inside.rocm}"]
+    words += ["--kernel-modules=rmsnorm_fwd", f"--kernel-instances={inside.instances}", "--allow-partial"]
+    ci_build(*SET, *words, f"--out={out}", f"--cache-dir={work_cache}")
+    made = load_wheel_set((out / "wheels.json").read_text())
+    kernels = next(wheel for wheel in made.wheels if wheel.name == "jax-aiter")
+    assert {target for member in kernels.members for target in member.targets} == {"gfx942", "gfx950"}
+    gate(out, tmp_path / "bucket")

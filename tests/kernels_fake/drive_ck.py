@@ -1,7 +1,7 @@
-"""Calls the handler of Composable Kernel's RMSNorm, in the container that it was built in, above FakeHip.
+"""Calls the handler of Composable Kernel's RMSNorm above FakeHip, in a process that finds no other HIP.
 
-`python drive_ck.py FOLDER CALLS.json`: the folder holds libamdhip64.so.7, drive.so and both libraries. Prints, for each
-call, the launches or the error. Its C++ library is newer than what another machine may have.
+`python drive_ck.py FOLDER CALLS.json`: the folder holds libamdhip64.so.7, drive.so and the library. Prints, for each
+call, the launches or the error.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ def main(folder: Path, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Make the calls one after the other."""
     machine = FakeMachine(folder)
     machine.device(0, "gfx942:sramecc+:xnack-", 304)
-    ctypes.CDLL(str(folder / "libck_rms_norm.so"))
     library = Library(folder / "librmsnorm_fwd.so", folder)
     told: list[dict[str, Any]] = []
     for call in calls:

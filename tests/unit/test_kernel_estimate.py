@@ -19,12 +19,12 @@ from ci_build.targets import expand
 from kernels import recipe, sources, toolchains
 from kernels.assemble import prepare
 from kernels.build import Capacity, KernelBuild
-from kernels.devicelib import device_lib_steps
+from kernels.devicelib import Objects, device_objects, shim_steps
 from kernels.estimate import HOURS_UNASKED, bound
 from kernels.generate import Generated
 from kernels.modules import Catalog, Module, load_catalog
 from kernels.sources import SourceTree
-from kernels.steps import Step, library_step, unit_steps
+from kernels.steps import library_step, unit_steps
 from tests.unit.test_gates import Silent
 from tests.unit.test_kernel_graph import MODULE, ROCM, TOOLCHAIN, src
 
@@ -68,22 +68,27 @@ def test_the_bound_of_a_module_without_generated_units_is_what_it_takes(targets:
     assert most.seconds == pytest.approx(sum(step.seconds for step in steps))
 
 
-def generated(module: Module, *targets: str) -> list[Step]:
-    """Its steps, for as many units as modules.toml says."""
+def generated(module: Module, *targets: str) -> Objects:
+    """Its objects, for as many units as modules.toml says."""
     (generator,) = module.generators
     names = {f"n{number}.cpp": str(number) for number in range(generator.kept)}
     tree = SourceTree(folder=Path("/source"), files=dict.fromkeys([f"{name}/a" for name in module.headers], "1"),
                       origin=None, name="s")  # fmt: skip
-    return device_lib_steps(module, targets, ROCM, tree, Generated(folder=Path("/g"), units=names, headers={}))
+    return device_objects(module, targets, ROCM, tree, Generated(folder=Path("/g"), units=names, headers={}))
 
 
 @pytest.mark.parametrize("targets", [("gfx942",), ("gfx942", "gfx950", "gfx1100")])
 def test_the_bound_of_generated_units_is_that_of_each_for_each_target(targets: tuple[str, ...]) -> None:
-    module = CATALOG.modules["ck_rms_norm"]
-    steps, most = generated(module, *targets), bound([module], targets)
-    assert most.steps == len(steps)
-    units = [step for step in steps if not step.link]
-    assert most.seconds == pytest.approx(sum(step.seconds for step in units))
+    module, shim = CATALOG.modules["ck_rms_norm"], CATALOG.modules["rmsnorm_fwd"]
+    objects, most = generated(module, *targets), bound([module], targets)
+    assert most.steps == len(objects.steps)
+    assert most.seconds == pytest.approx(sum(step.seconds for step in objects.steps))
+    tree = SourceTree(folder=Path("/source"), files=dict.fromkeys([f"{name}/a" for name in shim.headers], "1"),
+                      origin=None, name="s")  # fmt: skip
+    own = shim_steps(shim, [objects], ROCM, tree)
+    assert bound([shim], targets).steps == len(own)
+    units = [step for step in own if not step.link]
+    assert bound([shim], targets).seconds == pytest.approx(sum(step.seconds for step in units))
 
 
 def test_targets_without_code_cost_nothing() -> None:

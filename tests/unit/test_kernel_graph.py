@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from ci_build.errors import KernelError, RequestError
 from ci_build.model import KernelRequest
 from kernels import recipe
-from kernels.devicelib import device_lib_steps, shim_step
+from kernels.devicelib import Objects, device_objects, shim_steps
 from kernels.generate import Generated
 from kernels.graph import Graph, limits_for
 from kernels.modules import Kind, Module, Unit, load_catalog
@@ -237,10 +238,14 @@ TREE = SourceTree(folder=Path("/source"), files={"inc/a.hpp": "1", "gen/g.py": "
 LIB = replace(load_catalog().modules["ck_rms_norm"], headers=("inc",), only={"api.cpp": (), "x_.*": ("gfx950",)})
 
 
-def lib_steps(*processors: str, lib: Module = LIB, tree: SourceTree = TREE) -> dict[str, Step]:
+def lib_objects(*processors: str, lib: Module = LIB, tree: SourceTree = TREE) -> Objects:
     units = {"api.cpp": "3", "x_big.cpp": "4", "n64.cpp": "5"}
     made = Generated(folder=Path("/g"), units=units, headers={"common.hpp": "6"})
-    return {step.label: step for step in device_lib_steps(lib, processors, ROCM, tree, made)}
+    return device_objects(lib, processors, ROCM, tree, made)
+
+
+def lib_steps(*processors: str, lib: Module = LIB, tree: SourceTree = TREE) -> dict[str, Step]:
+    return {step.label: step for step in lib_objects(*processors, lib=lib, tree=tree).steps}
 
 
 def test_units_have_device_code_for_the_targets_that_they_serve() -> None:
@@ -266,13 +271,32 @@ def test_flags_and_headers_of_a_device_lib_decide_what_is_made() -> None:
     assert not [word for word in words if "early-inline-all" in word]
 
 
-def test_a_shim_is_linked_with_what_it_calls() -> None:
-    known = load_catalog()
-    step = shim_step(known.modules["rmsnorm_fwd"], known, ROCM, TREE)
-    assert step.after == ("libck_rms_norm.so (link)",)
-    assert "{libck_rms_norm.so (link)}" in step.argv
-    assert "{src}/ck_rms_norm.cc" in step.argv
-    assert "JaxAiterCkRmsNorm" in step.checks["exports"]  # type: ignore[operator]
+def test_a_shim_is_one_library_with_what_it_calls() -> None:
+    module, called = load_catalog().modules["rmsnorm_fwd"], lib_objects("gfx942", "gfx950")
+    *own, link = shim_steps(module, [called], ROCM, TREE)
+    assert [step.label for step in own] == [f"rmsnorm_fwd/{name} (host)" for name in module.host]
+    assert "{src}/ck_rms_norm.cc" in own[0].argv
+    assert set(link.after) == {step.label for step in (*own, *called.steps)}
+    devices = {host: dict(found) for host, found in link.link}
+    assert devices["ck_rms_norm/n64.cpp (host)"] == {
+        target: f"ck_rms_norm/n64.cpp for {target}" for target in ("gfx942", "gfx950")
+    }
+    assert devices["ck_rms_norm/api.cpp (host)"] == devices["rmsnorm_fwd/hip.cc (host)"] == {}
+    assert "JaxAiterCkRmsNorm" in link.checks["exports"]  # type: ignore[operator]
+    assert link.checks["max_size"] == module.max_size + LIB.max_size
+
+
+def test_host_code_of_a_rocm_has_the_c_and_c_library_of_the_other_handlers() -> None:
+    """What a machine or an image has beside its compiler gets into no wheel."""
+    module, called = load_catalog().modules["rmsnorm_fwd"], lib_objects("gfx942")
+    *compiled, link = (*called.steps, *shim_steps(module, [called], ROCM, TREE))
+    for step in compiled:
+        assert "--sysroot={pypi}" in step.argv
+        assert "{pypi}/ziglang/lib/libcxx/include" in step.argv
+        assert "-D__GLIBC_MINOR__=28" in step.argv
+    target = ("-target", "x86_64-linux-gnu.2.28")
+    assert target == link.argv[2:4] == tuple(TOOLCHAIN.host_command()[2:4])
+    assert (link.rocm, {step.rocm for step in compiled}) == (False, {True})
 
 
 def test_a_store_takes_over_what_is_whole_in_another(src: Path, tmp_path: Path) -> None:
@@ -330,3 +354,23 @@ def test_a_partial_wheel_says_what_it_lacks() -> None:
     partial = recipe.manifest(CATALOG, [library], "1", ["gfx942"], missing=["gemm_i8"])
     assert b"partial" not in whole
     assert b'"partial": [\n  "gemm_i8"\n ]' in partial
+
+
+def test_a_wheel_with_few_instances_says_so_of_what_was_generated() -> None:
+    natives = [
+        Native(path=f"jax_aiter/_kernels/lib/lib{name}.so", file=Path("x"), sha256="0", module=name)
+        for name in ("rms_norm", "rmsnorm_fwd")
+    ]
+    body = json.loads(recipe.manifest(CATALOG, natives, "1", ["gfx942"], instances="_n64_"))
+    said = {name: entry.get("instances") for name, entry in body["modules"].items()}
+    assert said == {"rms_norm": None, "rmsnorm_fwd": "_n64_"}
+    assert body["modules"]["rmsnorm_fwd"]["needs"] == []  # what it calls is in its library
+
+
+def test_code_without_a_handler_makes_no_wheel() -> None:
+    modules = recipe.chosen_modules(
+        CATALOG, ["gfx942"], KernelRequest(modules=("ck_mha_fwd",), toolchain="rocm", allow_partial=True)
+    )
+    with pytest.raises(RequestError, match="ck_mha_fwd is code that handlers are linked with, and no handler was"):
+        recipe.refuse_code_alone(modules)
+    recipe.refuse_code_alone([*modules, CATALOG.modules["mha_fwd"]])

@@ -111,6 +111,12 @@ def handler_missing(made: MadeWheel) -> None:
     tell(made)
 
 
+def few_instances(made: MadeWheel) -> None:
+    body = manifest(made.files)
+    body["modules"]["gemm"]["instances"] = "_n64_"
+    tell(made, modules=body["modules"])
+
+
 def object_listed_for_another_module(made: MadeWheel) -> None:
     body = manifest(made.files)
     objects = body["modules"]["gemm"]["objects"]
@@ -126,6 +132,7 @@ def object_listed_for_another_module(made: MadeWheel) -> None:
         (lambda made: tell(made, load_order=[]), ["kernels-manifest-damaged"]),
         (lambda made: tell(made, version="1.2.4"), ["kernels-manifest-untrue"]),
         (lambda made: tell(made, partial=["rms_norm"]), ["kernels-partial"]),
+        (few_instances, ["kernels-partial"]),
         (wrong_digest, ["kernels-manifest-untrue"]),
         (wrong_target_in_the_folder, ["code-object-wrong"]),
         (object_without_metadata, ["code-object-wrong"]),

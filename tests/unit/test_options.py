@@ -189,6 +189,7 @@ KERNELS = {
     "kernel_rocm": "/rocm",
     "kernel_image": "i",
     "kernel_modules": "a, b",
+    "kernel_instances": "x",
     "require": "a",
     "allow_partial": True,
 }
@@ -196,10 +197,14 @@ KERNELS = {
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_no_option_of_kernels_is_silent(name: str) -> None:
-    toolchain = {"kernel_rocm": "rocm", "kernel_image": "container"}.get(name)
-    base: dict[str, Any] = {"kernels": True} | ({"kernel_toolchain": toolchain} if toolchain else {})
-    more = {"kernel_image": "other"} if name == "kernel_image" else {}
-    assert request({**base, **more, name: KERNELS[name]}).kernels != request({"kernels": True}).kernels
+    goes_with: dict[str, dict[str, Any]] = {
+        "kernel_rocm": {"kernel_toolchain": "rocm"},
+        "kernel_image": {"kernel_toolchain": "container"},
+        "kernel_instances": {"kernel_toolchain": "rocm", "allow_partial": True},
+    }
+    base = {"kernels": True, **goes_with.get(name, {})}
+    without = base if name != "kernel_image" else {"kernels": True}
+    assert request({**base, name: KERNELS[name]}).kernels != request(without).kernels
     assert set(KERNELS) == set(options.NEEDS_KERNELS)
 
 
@@ -210,6 +215,12 @@ def test_no_option_of_kernels_is_silent(name: str) -> None:
         ({"kernel_rocm": "/x"}, "--kernel-rocm needs --kernel-toolchain=rocm or container"),
         ({"kernel_image": "x"}, "--kernel-image goes with --kernel-toolchain=container"),
         ({"kernel_toolchain": "container"}, "--kernel-image goes with --kernel-toolchain=container"),
+        ({"kernel_instances": "x", "allow_partial": True}, "--kernel-instances needs --kernel-toolchain=rocm"),
+        ({"kernel_instances": "x", "kernel_toolchain": "rocm"}, "--kernel-instances .* needs --allow-partial"),
+        (
+            {"kernel_instances": "(", "kernel_toolchain": "rocm", "allow_partial": True},
+            "--kernel-instances is no regular expression: missing",
+        ),
     ],
 )
 def test_contradictions_of_kernels_are_refused(given: dict[str, Any], said: str) -> None:
