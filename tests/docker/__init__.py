@@ -89,6 +89,11 @@ def rocm(version: str) -> Path:
     return forky.made("rocm", _HERE / "rocm.sh", version) / "rocm"
 
 
+def rocm_here(version: str) -> Path:
+    """The same for this machine, whose C library may be older than what that compiler was made for."""
+    return forky.made("rocm-here", _HERE / "rocm_here.sh", str(rocm(version))) / "rocm"
+
+
 def obstacle() -> str:
     """Why this machine cannot run it; empty if it can."""
     missing = [word for word in ("dockerd", CLIENT) if shutil.which(word) is None]
