@@ -45,7 +45,7 @@ class Built:
         missing: modules that a complete wheel would hold.
         source: the record of the upstream archive; None where a checkout was used or none was needed.
         forecast: what there was to do.
-        instances: what the names of generated kernels had to match; empty for all of them.
+        instances: what the names of generated kernels had to match; empty for all.
     """
 
     wanted: tuple[str, ...]
@@ -106,8 +106,8 @@ class KernelBuild:
         for module in self.modules:
             if module.name in self._generated:
                 assert tree is not None
-                generated = self._generated[module.name]
-                objects[module.name] = device_objects(module, self.wanted, chain, tree, generated, src=src)
+                made = self._generated[module.name]
+                objects[module.name] = device_objects(module, self.wanted, chain, tree, made, src=src)
                 found += objects[module.name].steps
             found += [step for _, step in unit_steps(module, self.wanted, chain, src=src)]
             if module.kind is Kind.FFI_SHIM:
@@ -115,18 +115,16 @@ class KernelBuild:
                     called = [objects[name] for name in module.needs]
                     found += shim_steps(module, called, chain, tree, strip=self.strip, src=src)
             elif module.host:
-                found.append(library_step(module, self.toolchain, strip=self.strip, src=self.src))
+                found.append(library_step(module, chain, strip=self.strip, src=src))
         return tuple(found)
 
     def fetch(self, runner: LineRunner, progress: Progress) -> None:
         """Find the upstream source, and let its generators write what is compiled."""
         self._tree = self._source(runner, progress)
-        for module in self.modules:
-            if module.generators:
-                assert self._tree is not None
-                self._generated[module.name] = generate(
-                    module, self._tree, self.cache, runner, progress, self.request.instances
-                )
+        few = self.request.instances
+        for module in (module for module in self.modules if module.generators):
+            assert self._tree is not None
+            self._generated[module.name] = generate(module, self._tree, self.cache, runner, progress, few)
 
     def graph(self) -> Graph:
         """The steps with their keys."""

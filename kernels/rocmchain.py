@@ -16,8 +16,8 @@ INSIDE = Path("/opt/rocm")
 """Where a container sees the ROCm."""
 OLDEST_CLANG = 20
 """That the headers of the C++ library of the toolchain in `build/requirements-kernels.lock` support."""
-_DECIDES = ("include/hip", "lib/libamdhip64.so")
-"""What of a ROCm, beside its compiler, decides what is made: headers, and the library that is linked with."""
+_DECIDES = ("include/hip",)
+"""What of a ROCm, beside its compiler, decides what is made: the headers."""
 
 
 def with_rocm(
@@ -57,7 +57,6 @@ def with_rocm(
     seen = INSIDE if wrap else rocm
     places = {
         "rocm": str(seen),
-        "rocm_here": str(rocm),
         "rocm_clang": str(seen / clang),
         "rocm_bitcode": str(seen / bitcode),
     }

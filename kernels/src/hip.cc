@@ -44,19 +44,12 @@ void* open_hip(std::string& soname) {
               "JAX's ROCm plugin with its ROCm.");
 }
 
-template <typename Pointer>
-void find(void* handle, const std::string& soname, const char* symbol, Pointer& to) {
-  to = reinterpret_cast<Pointer>(dlsym(handle, symbol));
-  if (to == nullptr) {
-    throw Error(Code::kFailedPrecondition,
-                soname + " has no " + symbol + ": it is no HIP that these kernels know (ROCm 6, 7 or later).");
-  }
-}
-
 std::unique_ptr<Hip> load_hip() {
   auto hip = std::make_unique<Hip>();
-  void* handle = open_hip(hip->library);
-  const auto take = [&](const char* symbol, auto& to) { find(handle, hip->library, symbol, to); };
+  hip->handle = open_hip(hip->library);
+  const auto take = [&]<typename Pointer>(const char* name, Pointer& to) {
+    to = reinterpret_cast<Pointer>(hip->symbol(name));
+  };
   take("hipRuntimeGetVersion", hip->get_version);
   take("hipGetDevice", hip->get_device);
   take("hipSetDevice", hip->set_device);
@@ -116,6 +109,12 @@ const Hip& Hip::get() {
   const std::lock_guard guard(lock);
   if (!loaded) loaded = load_hip();
   return *loaded;
+}
+
+void* Hip::symbol(const char* name) const {
+  if (void* found = dlsym(handle, name)) return found;
+  throw Error(Code::kFailedPrecondition,
+              library + " has no " + name + ": it is no HIP that these kernels know (ROCm 6, 7 or later).");
 }
 
 void Hip::check(int error, const std::string& doing) const {

@@ -29,6 +29,10 @@ struct Hip {
   int (*memset_async)(void* to, int value, std::size_t bytes, Stream stream);
   const char* (*error_name)(int error);
 
+  // Any other function of it; throws Error where it has none of that name.
+  void* symbol(const char* name) const;
+
+  void* handle = nullptr;
   std::string library;  // its soname
   int version = 0;      // major * 10'000'000 + minor * 100'000 + patch
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ci_build.errors import KernelError, RequestError
 from ci_build.model import KernelRequest
-from kernels import recipe
+from kernels import recipe, timed
 from kernels.devicelib import Objects, device_objects, shim_steps
 from kernels.generate import Generated
 from kernels.graph import Graph, limits_for
@@ -214,6 +214,12 @@ def test_parts_do_not_overlap_and_are_everything(count: int) -> None:
     graph = Graph([*steps, last], TOOLCHAIN, KernelStore(Path("/nowhere")), {})
     parts = [step.label for number in range(1, count + 1) for step in graph.shard(number, count).steps]
     assert sorted(parts) == sorted(step.label for step in steps)
+
+
+def test_a_container_says_what_a_command_in_it_took() -> None:
+    assert timed.split("warning: x\n0m0.01s 0m0.02s\n1m2.50s 0m0.75s\n") == ("warning: x", 63.25)
+    assert timed.split("0m0.01s 0m0.02s\n0m2.5s 0m0s\n") == ("", 2.5)
+    assert timed.split("docker: no such image\n") == ("docker: no such image\n", 0.0)
 
 
 def test_a_part_can_be_named(src: Path) -> None:
