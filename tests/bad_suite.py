@@ -23,11 +23,19 @@ class BadFile:
     says: Mapping[str, str] = field(default_factory=dict)
 
 
-def _among_good(bad: str, name: str, verdict: str, says: str = "", head: str = "") -> BadFile:
-    """A bad test between good ones, all of which have to pass."""
+_DEVICE = (
+    "import os\nfrom pathlib import Path\n"
+    "DEVICE = Path(__file__).parent / 'devices' / f'{os.environ[\"ROCR_VISIBLE_DEVICES\"]}.node'\n"
+)
+"""The file of the fake device that a worker was lent."""
+
+
+def _among_good(bad: str, name: str, verdict: str, says: str = "", head: str = "", also: str = "") -> BadFile:
+    """A bad test between good ones, all of which have to pass, as has the one that is called `also`."""
     good = "def test_{0}():\n    assert True\n\n"
     source = f"{head}\n{good.format('before')}{bad}\n\n" + "".join(good.format(f"after_{n}") for n in range(3))
     rest = dict.fromkeys(("test_before", "test_after_0", "test_after_1", "test_after_2"), "passed")
+    rest |= {also: "passed"} if also else {}
     return BadFile(source=source, verdicts={name: verdict, **rest}, says={name: says} if says else {})
 
 
@@ -75,6 +83,33 @@ FILES: Mapping[str, BadFile] = {
         "ROCR_VISIBLE_DEVICES='0,1,2,3' instead of",
         "import os",
     ),
+    "hold_device": _among_good(
+        "def test_hold():\n    subprocess.Popen(['sleep', '600'], stdin=DEVICE.open())",
+        "test_hold",
+        "failed",
+        "behind, which held",
+        f"import subprocess\n{_DEVICE}",
+    ),
+    "hold_device_later": _among_good(
+        "def test_hold():\n    subprocess.Popen(['sh', '-c', f'sleep 0.2; exec sleep 600 <{DEVICE}'])\n\n"
+        "def test_meanwhile():\n    time.sleep(0.5)",
+        "test_hold",
+        "failed",
+        "behind, which held",
+        f"import subprocess, time\n{_DEVICE}",
+        "test_meanwhile",
+    ),
+    # What a process has of this device's memory goes with the process, as a driver sees to it.
+    "leak_memory": _among_good(
+        "def test_leak():\n    USED.write_text(str(15 << 30))\n    held = os.open(USED, os.O_RDONLY)\n"
+        "    USED.unlink()\n    USED.symlink_to(f'/proc/{os.getpid()}/fd/{held}')\n\n"
+        "def test_victim():\n    assert not USED.exists()",
+        "test_leak",
+        "failed",
+        "left its device with 1024 MiB of memory free",
+        f"import os\n{_DEVICE}USED = DEVICE.with_suffix('.used')",
+        "test_victim",
+    ),
     "leave_process": _among_good(
         "def test_leave():\n    subprocess.Popen(['sleep', '600'], start_new_session=True)",
         "test_leave",
@@ -101,6 +136,23 @@ FILES: Mapping[str, BadFile] = {
         "crashed",
         "",
         "import os, signal, time",
+    ),
+    "kill_parent_and_go_on": _among_good(
+        "def test_kill():\n    os.kill(os.getppid(), signal.SIGKILL)",
+        "test_kill",
+        "crashed",
+        "that had started its worker was killed",
+        "import os, signal",
+    ),
+    "kill_group": _among_good(
+        "def test_kill():\n    os.killpg(0, signal.SIGKILL)", "test_kill", "crashed", "was killed", "import os, signal"
+    ),
+    "interrupt_parent": _among_good(
+        "def test_interrupt():\n    os.kill(os.getppid(), signal.SIGINT)",
+        "test_interrupt",
+        "passed",
+        "",
+        "import os, signal",
     ),
     "binary": _among_good(
         "def test_binary():\n    os.write(1, bytes(range(256)) * 64)\n    sys.stdout.write('\\udcff\\0')\n"

@@ -15,10 +15,20 @@ from promotion.gates.device.session import Limits
 LIMITS = Limits(test=3.0, collect=30.0, grace=1.0, session=200.0, crashes=60)
 
 
+def fake_device(root: Path, number: int) -> Device:
+    """A GPU that is nothing but files: one that its users have open, and two in which its driver counts bytes."""
+    folder = root / "devices"
+    folder.mkdir(parents=True, exist_ok=True)
+    node, total, used = (folder / f"{number}.{name}" for name in ("node", "total", "used"))
+    node.touch()
+    total.write_text(f"{16 * GIB}\n")
+    return Device(index=number, memory=16 * GIB, nodes=(str(node),), gauge=(str(total), str(used)))
+
+
 def work(root: Path, limits: Limits = LIMITS, retries: int = 40) -> Work:
-    """All tests below a folder, two workers at a time, each with a device that is none."""
+    """All tests below a folder, two workers at a time, each with a fake device."""
     host = Allotment(cpus=tuple(sorted(os.sched_getaffinity(0))), cores=2, memory=64 * GIB)
-    lent = leases(Platform.ROCM, [Device(index=number, memory=GIB) for number in (3, 5)], host)
+    lent = leases(Platform.ROCM, [fake_device(root, number) for number in (3, 5)], host)
     return Work(
         python=(sys.executable,),
         suite=Suite(root=root, files=(".",), env={}),

@@ -61,14 +61,20 @@ def test_sum(n):
 BAD = """
 import ctypes, jax.numpy as jnp
 
+KEPT = []
+
 def test_wrong():
     assert int(jnp.arange(3).sum()) == 4, "wrong sum"
 
 def test_dies():
     ctypes.string_at(0)
 
+def test_keeps_memory():
+    KEPT.append(jnp.ones(9 << 27, jnp.int8).block_until_ready())
+
 def test_after():
     assert int(jnp.arange(3).sum()) == 3
+    assert not KEPT, "the process of the test before was taken over"
 """
 
 
@@ -164,13 +170,15 @@ def test_bad_tests_make_the_gate_fail_and_are_told_apart(place: Place) -> None:
         **GOOD,
         "tests/bad_test.py::test_wrong": "failed",
         "tests/bad_test.py::test_dies": "crashed",
+        "tests/bad_test.py::test_keeps_memory": "failed",
         "tests/bad_test.py::test_after": "passed",
     }
     counts = evidence["counts"]
-    assert {key: counts[key] for key in ("passed", "failed", "skipped")} == {"passed": 9, "failed": 2, "skipped": 1}
+    assert {key: counts[key] for key in ("passed", "failed", "skipped")} == {"passed": 9, "failed": 3, "skipped": 1}
     # The console ends with the failures, their tracebacks, how to run one again, and what the policy makes of it.
     assert "wrong sum" in said
     assert "Segmentation fault" in said
+    assert "The test left 1152 MiB of arrays alive; at most 1024 MiB may stay." in said
     assert "--test=tests/bad_test.py::test_wrong" in said
     assert "channel local: blocked" in said
     assert "The gate device-cpu for any did not pass" in said

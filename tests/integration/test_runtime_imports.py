@@ -9,7 +9,7 @@ from pathlib import Path
 from promotion.gates.device import passes, plugin
 
 ROOT = Path(__file__).resolve().parents[2]
-_SUITES = ("gates/suites/", "gates/device/plugin.py", "corpus/programs/", "corpus/child.py", "gates/code_checks")
+_SUITES = ("gates/suites/", "gates/device/plugin/", "corpus/programs/", "corpus/child.py", "gates/code_checks")
 _CODE = """
 import importlib, sys
 for name in ("pytest", "_pytest", "hypothesis", "mypy", "xmlschema"):

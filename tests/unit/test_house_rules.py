@@ -18,7 +18,7 @@ CLICK = re.compile(r"click(\..*)?")
 ALLOWED = {
     PROCESSES: {"ci_build/runner.py"},
     # The doctor runs where click, and with it the options, is not installed; the plugin in what is tested.
-    ENVIRONMENT: {"ci_build/options.py", "ci_build/doctor/__main__.py", "promotion/gates/device/plugin.py"},
+    ENVIRONMENT: {"ci_build/options.py", "ci_build/doctor/__main__.py", "promotion/gates/device/plugin/"},
     CLICK: {"ci_build/options.py", "ci_build/cli/"},
 }
 CLIENTS = re.compile(r"(requests|httpx|aiohttp|urllib3|boto3|botocore)(\..*)?")

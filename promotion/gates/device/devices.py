@@ -20,6 +20,8 @@ from promotion.gates.device.lease import Device, Platform
 
 _LOCAL_MEMORY = ("1", "2")
 """heap_type of memory banks that are on the card: public and private frame buffer."""
+_NVIDIA_NODE = "/dev/nvidiactl"
+"""Every process that uses CUDA has it open."""
 _QUERY = "index,uuid,compute_cap,memory.total,memory.free,name,driver_version"
 
 
@@ -99,9 +101,11 @@ class KfdLister:
         return Machine(devices=devices, driver=driver, tenants=tenants, facts={"kernel": host.release()})
 
     def _device(self, index: int, node: Path, facts: Mapping[str, str]) -> Device:
-        card = self._root / f"sys/class/drm/renderD{facts.get('drm_render_minor', '')}/device"
-        total = _number(card / "mem_info_vram_total") or sum(_banks(node))
-        used = _number(card / "mem_info_vram_used")
+        minor = facts.get("drm_render_minor", "")
+        card = self._root / f"sys/class/drm/renderD{minor}/device"
+        gauge = (card / "mem_info_vram_total", card / "mem_info_vram_used")
+        known, used = map(_number, gauge)
+        total = known or sum(_banks(node))
         unique = int(facts.get("unique_id", "0"))
         return Device(
             index=index,
@@ -110,6 +114,8 @@ class KfdLister:
             memory=total or 0,
             free=None if total is None or used is None else max(0, total - used),
             name=next(iter(_lines(card / "product_name")), "") or next(iter(_lines(node / "name")), ""),
+            nodes=("/dev/kfd", *((f"/dev/dri/renderD{minor}",) if minor else ())),
+            gauge=tuple(map(str, gauge)) if known and used is not None else (),
         )
 
 
@@ -130,6 +136,7 @@ class NvidiaLister:
                 memory=_mebibytes(total) or 0,
                 free=_mebibytes(free),
                 name=name,
+                nodes=(_NVIDIA_NODE,),
             )
             for index, uuid, capability, total, free, name, _ in rows
         )

@@ -7,6 +7,7 @@ A session that is lost, or stopped, is followed by another one with what is left
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,8 @@ from promotion.gates.device.state import Choose, PassState
 
 _PATIENCE = 3
 """So many sessions in a row may end without having got on with anything."""
+MOST_KILLED = 1
+"""So often may this program be killed while a test runs alone: a machine may fail at any time, but not always then."""
 MOST_RETRIES = 40
 """Of failures. With more than that, the next fresh process would tell nothing new."""
 _RUN, _LOCK, _OUTCOME = "run.json", "run.lock", "outcome.json"
@@ -153,10 +156,25 @@ class Harness:
         try:
             told = json.loads((folder / _OUTCOME).read_bytes())
             session.hung, session.lost = dict.fromkeys(told["hung"], 0.0), set(told["lost"])
+            session.beheaded = bool(told["beheaded"])
             outcome = session.outcome(told["problem"])
-        except (OSError, ValueError):
-            outcome = replace(session.outcome(), died=(), suspects=(), broken=())
+        except (OSError, ValueError, KeyError):
+            outcome = self._cut_off(session.outcome(), state, round_, folder.name, alone=plan["solo"])
         self._take(state, outcome, round_, folder.name)
+
+    def _cut_off(self, outcome: Outcome, state: PassState, round_: Round, session: str, *, alone: bool) -> Outcome:
+        """Of a session in which this program was killed: what ran then may have done it, and has to run alone.
+
+        Whoever ran alone each time this program was killed, is to blame.
+        """
+        ran = (*outcome.died, *outcome.suspects)
+        if alone:
+            for death in ran:
+                state.cut_off[death.id] += 1
+                if state.cut_off[death.id] > MOST_KILLED:
+                    text = f"The gate was killed {state.cut_off[death.id]} times while this test ran alone."
+                    state.blame(replace(death, message=text), round_, session)
+        return replace(outcome, died=(), suspects=() if alone else ran, broken=())
 
     def _finish(self, pass_: Pass) -> None:
         """Sessions until every chosen test of a pass has ended, or until there is no getting on."""
@@ -206,8 +224,6 @@ class Harness:
         """A file that could not be collected, with all its tests, in a session of its own."""
         state = self._states[pass_.name]
         outcome = self._session(pass_, only=None, workers=0, round_=Round.RETRY, files=[file], mend=file)
-        for death in outcome.suspects:
-            state.blame(death, Round.RETRY, f"{self._number - 1:04}")
         if outcome.items is not None and not outcome.broken and file not in outcome.unusable:
             state.mended(file, f"{self._number - 1:04}")
             for test in [test for test in outcome.items if test in (state.chosen or ()) and not state.tests.get(test)]:
@@ -227,9 +243,17 @@ class Harness:
         state, folder, suite = self._states[pass_.name], self.folder / f"{self._number:04}", self.work.suite
         self._number += 1
         folder.mkdir()
-        shutil.copyfile(passes.PLUGIN_FILE, folder / f"{passes.PLUGIN}.py")
+        shutil.copytree(passes.PLUGIN_FOLDER, folder / passes.PLUGIN, ignore=shutil.ignore_patterns("__pycache__"))
         broken = [str(suite.root / file) for file in state.broken if file != mend]
-        plan = session_plan(pass_, only=only, broken=broken, skips=self.work.skips, solo=not workers)
+        plan = session_plan(
+            pass_,
+            only=only,
+            broken=broken,
+            skips=self.work.skips,
+            solo=not workers,
+            most_left=self.work.limits.left,
+            gate=os.getpid(),
+        )
         write_plan(folder, {**plan, "round": round_.value})
         count = min(workers, len(pass_.leases), len(only) if only else workers)
         argv = session_argv(self.work.python, suite, pass_, workers=count, files=files or suite.files)
@@ -240,7 +264,14 @@ class Harness:
         outcome = session.go(argv, session_env(self.work.env, folder), suite.root)
         part = folder / f"{_OUTCOME}.part"
         part.write_text(
-            json.dumps({"problem": outcome.problem, "hung": sorted(session.hung), "lost": sorted(session.lost)})
+            json.dumps(
+                {
+                    "problem": outcome.problem,
+                    "hung": sorted(session.hung),
+                    "lost": sorted(session.lost),
+                    "beheaded": session.beheaded,
+                }
+            )
         )
         part.replace(folder / _OUTCOME)
         self._take(state, outcome, round_, folder.name)

@@ -31,6 +31,7 @@ class Worker:
         finished: it ended of its own will.
         late: jax had been imported before it got its lease.
         internal: the error inside pytest that it died of; empty when there was none.
+        retired: it ended itself after a test that had used up its device.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Worker:
     finished: bool = False
     late: bool = False
     internal: str = ""
+    retired: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,6 +151,10 @@ class SessionJournal:
                 if self._texts > _MANY_TEXTS:
                     ended = replace(ended, text=ended.text[-_SHORT_CHARACTERS:])
                 self.ended.append(ended)
+            case "leaked":
+                self._leaked(str(event["id"]), str(event["text"]))
+            case "retired":
+                worker.retired = True
             case "internal":
                 worker.internal = str(event["text"])
             case "finish":
@@ -157,6 +163,13 @@ class SessionJournal:
                     self.status = int(event["status"])
             case _:
                 pass
+
+    def _leaked(self, test: str, text: str) -> None:
+        """A test that had come to its end turned out to hold a device still."""
+        self.ended = [
+            replace(ended, ending="failed", text=f"{text}\n{ended.text}".rstrip()) if ended.id == test else ended
+            for ended in self.ended
+        ]
 
 
 def _ended(event: Mapping[str, Any], worker: Worker) -> Ended:

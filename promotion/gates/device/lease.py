@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ci_build.errors import MachineError, RequestError
@@ -58,6 +58,8 @@ class Device:
         memory: bytes in all.
         free: bytes that nobody uses; None where nobody tells.
         name: what the vendor calls it.
+        nodes: files that a process has open while it uses the device.
+        gauge: files in which the kernel says how many bytes it has and how many are in use; empty where there are none.
     """
 
     index: int
@@ -66,6 +68,8 @@ class Device:
     memory: int = 0
     free: int | None = None
     name: str = ""
+    nodes: tuple[str, ...] = ()
+    gauge: tuple[str, ...] = ()
 
     @property
     def token(self) -> str:
@@ -98,12 +102,15 @@ class Lease:
         device: token of its device; empty on a CPU.
         cpus: cores that it is pinned to.
         env: changes to its environment, to be made before jax is imported; "" removes.
+        nodes, gauges: of its devices, see `Device`; no gauge of a device that others are lent too.
     """
 
     slot: int
     device: str
     cpus: tuple[int, ...]
     env: Mapping[str, str]
+    nodes: tuple[str, ...] = ()
+    gauges: tuple[tuple[str, ...], ...] = ()
 
 
 def visible(devices: Sequence[Device], platform: Platform, environ: Mapping[str, str]) -> tuple[Device, ...]:
@@ -195,6 +202,8 @@ def leases(
             device=device.token if device else "",
             cpus=cpus,
             env={**_mask_of(platform, device), **caps(threads)},
+            nodes=device.nodes if device else (),
+            gauges=_gauges([device] if device and per_device == 1 else ()),
         )
         for slot, (device, cpus) in enumerate(zip(owners, shares, strict=True))
     )
@@ -204,7 +213,12 @@ def whole(platform: Platform, devices: Sequence[Device], allotment: Allotment) -
     """The lease of a process that works with all devices of the slice at once."""
     tokens = ",".join(device.token for device in devices)
     env = {**_only(platform, tokens, len(devices)), **caps(allotment.cores)} if devices else caps(allotment.cores)
-    return Lease(slot=0, device=tokens, cpus=allotment.cpus, env=env)
+    nodes = tuple(dict.fromkeys(node for device in devices for node in device.nodes))
+    return Lease(slot=0, device=tokens, cpus=allotment.cpus, env=env, nodes=nodes, gauges=_gauges(devices))
+
+
+def _gauges(devices: Iterable[Device]) -> tuple[tuple[str, ...], ...]:
+    return tuple(device.gauge for device in devices if device.gauge)
 
 
 def caps(threads: int) -> dict[str, str]:

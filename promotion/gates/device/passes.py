@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from promotion.gates.device.lease import Lease, Platform
+from promotion.gates.device.lease import DEVICE_SHARE, Lease, Platform
 from promotion.known_tests import regex_of
 
 SESSION = "JAX_GATE_SESSION"
@@ -16,9 +16,13 @@ MULTI = "multiaccelerator"
 """The mark of JAX's suite for tests that need more than one device."""
 PLUGIN = "jax_release_device_gate"
 """The name under which a session imports our plugin."""
-PLUGIN_FILE = Path(__file__).with_name("plugin.py")
+PLUGIN_FOLDER = Path(__file__).with_name("plugin")
+MOST_LEFT = DEVICE_SHARE // 2
+"""Bytes of arrays that a test may leave alive: more would take the tests after it what they count on."""
 VIRTUAL_DEVICES = 8
 _LAUNCH = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]) % 256)"
+_LAZY = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+"""Three quarters of a device taken at once would leave nothing to its other workers, and hide what tests use up."""
 _OURS = ("JAX_ENABLE_ROCM_XDIST", "JAX_ENABLE_CUDA_XDIST", "JAX_ENABLE_TPU_XDIST")
 """Make JAX's own conftest.py lend devices to workers: only one may do that."""
 _OTHERS = (
@@ -113,9 +117,14 @@ def base_env(platform: Platform, suite: Mapping[str, str]) -> dict[str, str]:
             return {**env, **_without_ours(suite), "XLA_FLAGS": f"{flags} {flag}".strip()}
         case Platform.ROCM:
             # Queues that are intercepted or chosen anew, and scratch that is given back, make sporadic failures.
-            env |= {"JAX_PLATFORMS": "rocm,cpu", "HSA_NO_SCRATCH_RECLAIM": "1", "DEBUG_HIP_DYNAMIC_QUEUES": "0"}
+            env |= {
+                "JAX_PLATFORMS": "rocm,cpu",
+                "HSA_NO_SCRATCH_RECLAIM": "1",
+                "DEBUG_HIP_DYNAMIC_QUEUES": "0",
+                **_LAZY,
+            }
         case Platform.CUDA:
-            env |= {"JAX_PLATFORMS": "cuda,cpu"}
+            env |= {"JAX_PLATFORMS": "cuda,cpu", **_LAZY}
     return {**env, **_without_ours(suite)}
 
 
@@ -161,12 +170,27 @@ def session_plan(
     broken: Sequence[str] = (),
     skips: Sequence[Skip] = (),
     solo: bool = False,
+    most_left: int,
+    gate: int,
 ) -> dict[str, Any]:
-    """What the plugin is told; see there."""
+    """What the plugin is told; see there.
+
+    Args:
+        most_left: bytes of arrays that a test may leave alive.
+        gate: process id of this program: workers that it cannot watch any more end.
+    """
     leases = [
-        {"slot": lease.slot, "device": lease.device, "cpus": list(lease.cpus), "env": dict(lease.env)}
+        {
+            "slot": lease.slot,
+            "device": lease.device,
+            "cpus": list(lease.cpus),
+            "env": dict(lease.env),
+            "nodes": list(lease.nodes),
+            "gauges": [list(gauge) for gauge in lease.gauges],
+        }
         for lease in pass_.leases
     ]
     skipped = [{"regex": regex_of(skip.pattern), "entry": skip.entry, "reason": skip.reason} for skip in skips]
     told = {"only": None if only is None else sorted(only), "broken": sorted(broken)}
-    return {"pass": pass_.name, "leases": leases, **told, "skips": skipped, "solo": solo}
+    limits = {"gate": gate, "most_left": most_left, "least_free": DEVICE_SHARE}
+    return {"pass": pass_.name, "leases": leases, **told, "skips": skipped, "solo": solo, **limits}

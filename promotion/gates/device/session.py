@@ -17,6 +17,7 @@ from typing import Any, TextIO
 from ci_build.errors import ProcessError
 from ci_build.runner import HostRunner, without_credentials
 from promotion.gates.device.journal import Ended, SessionJournal, Worker
+from promotion.gates.device.passes import MOST_LEFT
 from promotion.gates.device.processes import RUN, alive, end, end_marked
 
 _LOOK_SECONDS = 0.1
@@ -38,6 +39,7 @@ class Limits:
         grace: after the traceback of a hang was asked for; and from the end of a session to that of its processes.
         session: all of it.
         crashes: so many dead workers in one pass end it: nobody learns from the next thousand.
+        left: bytes of arrays that a test may leave alive.
     """
 
     test: float = 900.0
@@ -45,6 +47,7 @@ class Limits:
     grace: float = 10.0
     session: float = 6 * 3600.0
     crashes: int = 100
+    left: int = MOST_LEFT
 
 
 class Death(enum.StrEnum):
@@ -82,6 +85,7 @@ class Outcome:
         problem: why the session was stopped or lost; empty when it came to its end.
         left: processes that tests left behind, as sentences.
         late: jax was there before the lease.
+        retired: workers that ended themselves after a test that had used up their device.
     """
 
     items: tuple[str, ...] | None
@@ -95,6 +99,7 @@ class Outcome:
     problem: str
     left: tuple[str, ...]
     late: bool = False
+    retired: int = 0
 
 
 class Session:
@@ -122,6 +127,8 @@ class Session:
         """Workers that had to be ended -> when."""
         self.lost: set[str] = set()
         """Workers that were seen dead before anything was done to them."""
+        self.beheaded = False
+        """The process that had started the workers was killed."""
         self._began = self._looked = time.monotonic()
         self._finished: float | None = None
 
@@ -138,6 +145,7 @@ class Session:
                     watch=self._watch,
                     keep=_KEPT_CHARACTERS,
                 )
+                self.beheaded |= done.returncode < 0
                 if done.returncode not in _FINE:
                     problem = f"pytest ended with {_how(done.returncode)}"
             except ProcessError as error:
@@ -159,6 +167,7 @@ class Session:
                 "has finished, but something keeps its output open" if now - self._finished > self.limits.grace else ""
             )
         if not alive(pid):
+            self.beheaded = True
             return "died, and left workers without anybody to tell them what to do"
         busy = [worker for worker in self.journal.unfinished() if worker.pid]
         for worker in busy:
@@ -216,6 +225,7 @@ class Session:
             problem=(problem or "pytest did not come to its end") if lost else "",
             left=tuple(_left(journal.ended)),
             late=any(worker.late for worker in journal.workers.values()),
+            retired=sum(worker.retired for worker in journal.workers.values()),
         )
 
     def _reason(self, worker: str) -> str:
@@ -229,6 +239,8 @@ class Session:
             said = f"It was still running after {limit:g} s and was ended."
         elif reason:
             said = f"Its process died: {reason}."
+        elif self.beheaded:
+            said = "The process that had started its worker was killed while it ran."
         else:
             said = "Its process ended without a word: something called os._exit, or killed it from outside."
         return Died(

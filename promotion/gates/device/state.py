@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -28,6 +28,8 @@ class PassState:
         files: attempts at each file that could not be collected, or skips itself.
         broken: files that took their process with them.
         suspects: tests that ran when a whole session was lost; each has to run alone.
+        died: how many tests, files and workers were lost.
+        cut_off: tests that ran alone when this program was killed -> how often.
     """
 
     choose: Choose | None = None
@@ -39,6 +41,7 @@ class PassState:
     broken: dict[str, None] = field(default_factory=dict)
     suspects: dict[str, None] = field(default_factory=dict)
     died: int = 0
+    cut_off: Counter[str] = field(default_factory=Counter)
 
     def progress(self) -> tuple[int, ...]:
         """Another value than before whenever the pass has come nearer to its end."""
@@ -91,6 +94,7 @@ class PassState:
                     entry=test.entry,
                 )
             )
+        self.died += outcome.retired
         for death in outcome.died:
             self.blame(death, round_, session)
         self.suspects |= {death.id: None for death in outcome.suspects if not self.tests.get(death.id)}

@@ -1,14 +1,4 @@
-"""Pytest's part of the device gate: takes a lease before jax is imported, and keeps a journal that outlives crashes.
-
-Runs in the environment that is tested, loaded by PYTEST_PLUGINS in every process of a session, so that it comes before
-any conftest.py. Standard library and pytest only, no package of ours.
-
-JAX_GATE_SESSION names a folder. It holds `plan.json`: `leases` (slot, device, cpus, env), `only` (node ids, or null for
-all), `broken` (files that are not collected), `skips` (regex, entry, reason), `solo` (there are
-no workers: this very process runs the tests). Each process that
-runs tests writes `<worker>.jsonl` there, a line for each event, and `<worker>.crash`, where faulthandler writes.
-Every line is written by a file of its own that is closed again: a test may close, or use up, all file descriptors.
-"""
+"""A process that runs tests: takes its lease before jax is imported, tells its journal how each test went."""
 
 from __future__ import annotations
 
@@ -19,57 +9,29 @@ import json
 import os
 import re
 import resource
+import signal
 import sys
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-SESSION = "JAX_GATE_SESSION"
+from .journal import LOST, Journal, getpid, leave
+from .left import Left, is_dying
+
 TEXT_CHARACTERS, SECTION_CHARACTERS = 48_000, 4_000
-_LOST = 71
-"""Exit code of a worker that can write no journal, and of a test's forked child that came back."""
 _CLAIM_SECONDS = 30.0
+_SETTLE_SECONDS = 5.0
+"""So long a process that was left behind by a test that runs alone may take until it holds a device."""
 _MASKS = ("_VISIBLE_DEVICES", "_DEVICE_ORDINAL")
 """What lends a device; what else a lease sets, such as numbers of threads, a test may set anew."""
 
 # What tests may replace, or mock, is taken before they can.
-_dumps, _open, _write, _close, _getpid, _exit = json.dumps, os.open, os.write, os.close, os.getpid, os._exit
-_now, _clock, _environ, _file = time.time, time.monotonic, os.environ, open
+_dumps, _open, _close, _clock, _environ = json.dumps, os.open, os.close, time.monotonic, os.environ
+_parent, _kill = os.getppid, os.kill
 _exits = (pytest.exit.Exception, KeyboardInterrupt)
-
-
-class Journal:
-    """Appends events to a file of the session."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self.name, self.pid = name, _getpid()
-        self._path = str(folder / f"{name}.jsonl")
-        self._reserve = _open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-
-    def note(self, event: str, **more: object) -> None:
-        """One more line; a process that cannot write it ends, since nobody would know what it did."""
-        line = (_dumps({"event": event, "at": round(_now(), 3), **more}) + "\n").encode()
-        try:
-            file = self._file()
-            done = _write(file, line)
-            _close(file)
-        except OSError:
-            _exit(_LOST)
-        if done != len(line):
-            _exit(_LOST)
-
-    def _file(self) -> int:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        try:
-            return _open(self._path, flags, 0o644)
-        except OSError:
-            # A test that leaked all its descriptors leaves us the one that was set aside.
-            with contextlib.suppress(OSError):
-                _close(self._reserve)
-            return _open(self._path, flags, 0o644)
 
 
 class Gate:
@@ -88,8 +50,9 @@ class Gate:
         self.running = False
         self.entries: dict[str, str] = {}
         self.broken = {os.path.realpath(path) for path in self.plan["broken"]}
-        self.children = _children()
+        self.parent = _parent()
         self.lease = self._claim()
+        self.left = Left(self.lease, most=self.plan["most_left"], least=self.plan["least_free"])
         self._cpus = set(self.lease["cpus"]) & os.sched_getaffinity(0)
         _environ.update(self.lease["env"])
         for key in [key for key, value in self.lease["env"].items() if not value]:
@@ -175,26 +138,50 @@ class Gate:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         """Tell when a test begins and how it ended."""
+        self._leave_if_orphan()
         self.reports.clear()
+        self.left.before()
         began = _clock()
         self.running = True
         self.journal.note("start", id=item.nodeid)
         result = yield
+        seconds = round(_clock() - began, 4)
+        self._leave_if_orphan()  # maybe it was this test: its word must not count
         ending, text = self._ending()
-        if leaked := self._leaked():
+        used_up = self.left.memory()
+        stayed = self.left.processes(item.nodeid)
+        held = dict(self.left.holders())
+        if leaked := " ".join(filter(None, (self._leaked(), used_up, held.pop(item.nodeid, "")))):
             ending, text = "failed", f"{leaked}\n{text}"
-        more: dict[str, object] = {"id": item.nodeid, "ending": ending, "seconds": round(_clock() - began, 4)}
+        more: dict[str, object] = {"id": item.nodeid, "ending": ending, "seconds": seconds}
         if text:
             more["text"] = text
         if ending == "skipped":
             more["entry"] = self.entries.get(item.nodeid, "suite")
-        children = _children()
-        if stayed := sorted(children - self.children):
+        if stayed:
             more["left"] = stayed
-        self.children |= children
         self.journal.note("end", **more)
         self.running = False
+        self._tell_holders(held)
+        if used_up and not self.plan["solo"]:
+            self._retire()
         return result
+
+    def _leave_if_orphan(self) -> None:
+        """Somebody killed who watches this process: nothing that comes now would be of use."""
+        if is_dying(self.plan["gate"]):
+            _kill(self.parent, signal.SIGKILL)  # it would put another worker in this one's place
+        if _parent() != self.parent or is_dying(self.parent):
+            leave(LOST)
+
+    def _tell_holders(self, held: Mapping[str, str]) -> None:
+        for test, text in held.items():
+            self.journal.note("leaked", id=test, text=text)
+
+    def _retire(self) -> None:
+        """Give everything back: another worker takes this one's place."""
+        self.journal.note("retired")
+        leave(LOST)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self) -> Iterator[None]:
@@ -217,8 +204,8 @@ class Gate:
         except _exits as problem:
             raise RuntimeError(f"the test tried to end pytest: {problem!r}") from problem
         finally:
-            if _getpid() != self.journal.pid:  # a forked child that was to end, and came back here
-                _exit(_LOST)
+            if getpid() != self.journal.pid:  # a forked child that was to end, and came back here
+                leave(LOST)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -243,11 +230,12 @@ class Gate:
         """Tell that the process ended of its own will, which in the middle of a test is no such end."""
         if self.running:
             self._break_down(f"pytest gave up with exit status {int(exitstatus)}")
+        self._tell_holders(dict(self.left.holders(_SETTLE_SECONDS if self.plan["solo"] else 0.0)))
         self.journal.note("finish", status=int(exitstatus))
 
     def _break_down(self, why: str) -> None:
         self.journal.note("internal", text=why[-TEXT_CHARACTERS:])
-        _exit(_LOST)
+        leave(LOST)
 
     def _ending(self) -> tuple[str, str]:
         """How a test ended by its reports; an expected failure is what the suite wants, so it passed."""
@@ -273,25 +261,6 @@ class Gate:
         return f"The test changed what its worker was lent: {text}." if changed else ""
 
 
-class Controller:
-    """The hooks of the process that only deals out tests to workers."""
-
-    def __init__(self, folder: Path) -> None:
-        self.journal = Journal(folder, "controller")
-        self.journal.note("controller", pid=self.journal.pid)
-
-    def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """Tell that the session ended of its own will."""
-        self.journal.note("finish", status=int(exitstatus))
-
-
-def _children() -> set[int]:
-    """The living children of this thread."""
-    with contextlib.suppress(OSError, ValueError), _file(f"/proc/self/task/{_getpid()}/children") as file:
-        return set(map(int, file.read().split()))
-    return set()
-
-
 def _text(report: Any) -> str:  # noqa: ANN401 - of a test or of a collection
     """Why something failed, with what it printed; printable, and not longer than anybody reads."""
     parts = [str(report.longrepr) if isinstance(report.longrepr, str) else report.longreprtext]
@@ -305,27 +274,3 @@ def _reason(report: Any) -> str:  # noqa: ANN401
     where = report.longrepr
     text = str(where[2]) if isinstance(where, tuple) else str(where)
     return text.removeprefix("Skipped: ").encode("utf-8", "backslashreplace").decode()[:TEXT_CHARACTERS]
-
-
-def _start() -> Gate | Controller | None:
-    folder = _environ.get(SESSION)
-    if not folder:
-        return None
-    worker = _environ.get("PYTEST_XDIST_WORKER")
-    if worker is None:
-        if not json.loads(Path(folder, "plan.json").read_bytes())["solo"]:
-            return Controller(Path(folder))
-        worker = "solo"
-    # What a test starts is no worker of this session.
-    for key in (SESSION, "PYTEST_PLUGINS"):
-        _environ.pop(key, None)
-    return Gate(Path(folder), worker)
-
-
-gate = _start()
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Take part; that it was imported so early was for the lease."""
-    if gate is not None:
-        config.pluginmanager.register(gate, "jax-release-gate")

@@ -1,0 +1,153 @@
+"""What a test leaves on the devices of its worker: arrays that live, processes that hold one, memory that is gone.
+
+JAX's arrays are counted on every platform. What else takes a device's memory is seen where the kernel keeps a gauge of
+it in a file, as amdgpu does, and where nobody else is lent the device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from .journal import getpid
+
+_GIVEN_BACK_SECONDS = 2.0
+"""A driver takes a moment to give back what a process that ended had."""
+_EXITING, _KILLED = 0x404, 1 << (signal.SIGKILL - 1)
+"""Flags of a task that exits, or does so because of a signal (Linux, include/linux/sched.h); its pending signals."""
+_LAST = ("last_type", "last_value", "last_traceback", "last_exc")
+
+# What tests may replace, or mock, is taken before they can.
+_kill, _readlink, _listdir, _file, _clock, _sleep = os.kill, os.readlink, os.listdir, open, time.monotonic, time.sleep
+
+
+class Left:
+    """Looks before and after each test.
+
+    Args:
+        lease: `nodes`, files that a process has open while it uses the devices; `gauges`, pairs of files that say how
+            many bytes a device has and how many are in use.
+        most: bytes of arrays that a test may leave.
+        least: bytes that a device that had them free before a test has to have free after it.
+    """
+
+    def __init__(self, lease: Mapping[str, Any], *, most: int, least: int) -> None:
+        self._nodes, self._gauges = frozenset(lease["nodes"]), [tuple(pair) for pair in lease["gauges"]]
+        self._most, self._least = most, least
+        self._children = _children()
+        self._owners: dict[int, str] = {}
+        """Processes that tests left behind -> which test."""
+        self._live, self._free = 0, least
+
+    def before(self) -> None:
+        """A test begins."""
+        self._live, self._free = live_bytes(), self._free_bytes()
+
+    def memory(self) -> str:
+        """What the test that has just ended did not give back, as a sentence; empty when all is well."""
+        # The last failure would keep the arrays of its frames alive.
+        for name in _LAST:
+            vars(sys).pop(name, None)
+        if self._is(lambda: live_bytes() - self._live > self._most):
+            return (
+                f"The test left {_mib(live_bytes() - self._live)} of arrays alive; at most {_mib(self._most)} may stay."
+            )
+        if self._free >= self._least and self._is(lambda: self._free_bytes() < self._least, _GIVEN_BACK_SECONDS):
+            count_on = f"those after it count on {_mib(self._least)}"
+            return f"The test left its device with {_mib(self._free_bytes())} of memory free; {count_on}."
+        return ""
+
+    def processes(self, test: str) -> list[int]:
+        """Living processes that the test that has just ended left behind."""
+        there = _children()
+        new = sorted(there - self._children)
+        self._children |= there
+        self._owners = {pid: owner for pid, owner in self._owners.items() if pid in there} | dict.fromkeys(new, test)
+        return new
+
+    def holders(self, patience: float = 0.0) -> Iterator[tuple[str, str]]:
+        """Tests whose processes hold a device that others need, each with a sentence; those processes are ended.
+
+        Args:
+            patience: seconds to wait for one that lives, and holds none yet.
+        """
+        until = _clock() + patience
+        while _clock() < until and any(self._nodes and not is_dying(pid) for pid in self._owners):
+            if any(self._held(pid) for pid in self._owners):
+                break
+            _sleep(0.05)
+        for pid, test in [*self._owners.items()]:
+            if node := self._held(pid):
+                del self._owners[pid]
+                with contextlib.suppress(OSError):
+                    _kill(pid, signal.SIGKILL)
+                yield test, f"The test left process {pid} behind, which held {node} and was ended."
+
+    @staticmethod
+    def _is(problem: Callable[[], bool], seconds: float = 0.0) -> bool:
+        """Whether it is still so after everything that nobody needs was given back."""
+        if not problem():
+            return False
+        gc.collect()
+        until = _clock() + seconds
+        while (still := problem()) and _clock() < until:
+            _sleep(0.05)
+        return still
+
+    def _free_bytes(self) -> int:
+        """Of the device that has least; `least` where nobody tells."""
+        with contextlib.suppress(OSError, ValueError):
+            return min((_number(total) - _number(used) for total, used in self._gauges), default=self._least)
+        return self._least
+
+    def _held(self, pid: int) -> str:
+        if not self._nodes:
+            return ""
+        with contextlib.suppress(OSError):
+            for name in _listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    if (path := _readlink(f"/proc/{pid}/fd/{name}")) in self._nodes:
+                        return path
+        return ""
+
+
+def live_bytes() -> int:
+    """Bytes of JAX's arrays in this process; 0 while it has no backend, which must not be started by asking."""
+    jax, bridge = sys.modules.get("jax"), sys.modules.get("jax._src.xla_bridge")
+    started = getattr(bridge, "backends_are_initialized", None)
+    try:
+        return sum(array.nbytes for array in jax.live_arrays()) if jax and started and started() else 0
+    except Exception:  # a test may have broken jax itself
+        return 0
+
+
+def is_dying(pid: int) -> bool:
+    """Whether a process is dead, or cannot but die: SIGKILL takes its time (proc(5), /proc/[pid]/stat)."""
+    try:
+        with _file(f"/proc/{pid}/stat", errors="replace") as file:
+            words = file.read().rpartition(")")[2].split()
+        return words[0] in "ZX" or bool(int(words[6]) & _EXITING or int(words[28]) & _KILLED)
+    except (OSError, ValueError, IndexError):
+        return True
+
+
+def _children() -> set[int]:
+    """The living children of this thread."""
+    with contextlib.suppress(OSError, ValueError), _file(f"/proc/self/task/{getpid()}/children") as file:
+        return set(map(int, file.read().split()))
+    return set()
+
+
+def _number(path: str) -> int:
+    with _file(path) as file:
+        return int(file.read())
+
+
+def _mib(size: int) -> str:
+    return f"{max(0, size) / (1 << 20):.0f} MiB"
