@@ -600,6 +600,7 @@ class DeviceOptions:
     test_list: Path | None
     tests: tuple[str, ...]
     shard: str
+    devices: int | None
     workers_per_device: str
     workers: int
     cpus: int | None
@@ -625,6 +626,8 @@ _RUN_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--test-list",), {"metavar": "FILE", "type": click.Path(path_type=Path), "help": "Only these files and tests."}),
     (("--test", "tests"), {"metavar": "ID", "multiple": True, "help": "Only this one; such evidence is not kept."}),
     (("--shard",), {"metavar": "I/N", "default": "", "help": "Part I of N; `gate merge` joins them."}),
+    (("--devices",), {"metavar": "N", "type": click.IntRange(1),
+      "help": "How many this runner has; else as promotion/families.toml says of the family."}),
     (("--workers-per-device",), {"metavar": "N|auto", "default": "", "help": "Let so many share a device; else 1."}),
     (("--workers",), {"metavar": "N", "type": click.IntRange(1), "help": "Workers on a CPU; else as it can bear."}),
     (("--cpus",), {"metavar": "N", "type": click.IntRange(1), "help": "Cores to use; else those that are allotted."}),
@@ -656,6 +659,7 @@ def device_words(given: Mapping[str, Any]) -> DeviceOptions:
     """What a command was given, with what nobody said."""
     nobody: dict[str, Any] = {"test_list": None, "tests": (), "shard": "", "workers_per_device": "", "cpus": None}
     nobody |= {
+        "devices": None,
         "workers": 0,
         "rocm": None,
         "also": None,

@@ -27,7 +27,7 @@ SANITY = "smoke"
 
 _SCHEMA_VERSION = 1
 _BYPASS = "bypass_tests_for_releases"
-_MOST_MINUTES = 24 * 60
+_MOST_MINUTES, _MOST_DEVICES = 24 * 60, 1024
 
 
 class When(enum.StrEnum):
@@ -55,22 +55,40 @@ class Occasion:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Machines:
+    """The machines behind one label of a runner.
+
+    Attributes:
+        weight: how often they are drawn, beside those of other labels.
+        devices: that each of them has.
+    """
+
+    weight: int
+    devices: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Family:
     """One family and its machines; see `families.toml`.
 
     Attributes:
-        single, multi: label of a runner -> its weight; empty where there is none.
+        single, multi: by label of the runner; empty where there is none.
         minutes: of a pass; None where the occasion says it.
     """
 
     name: str
     targets: tuple[str, ...]
     when: When
-    single: Mapping[str, int] = field(default_factory=dict)
-    multi: Mapping[str, int] = field(default_factory=dict)
+    single: Mapping[str, Machines] = field(default_factory=dict)
+    multi: Mapping[str, Machines] = field(default_factory=dict)
     sanity_only: bool = False
     minutes: int | None = None
     bypass: Bypass | None = None
+
+    @property
+    def device_counts(self) -> tuple[int, ...]:
+        """How many devices its machines have, smallest first; nothing where it has none."""
+        return tuple(sorted({machines.devices for machines in (*self.single.values(), *self.multi.values())}))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,17 +189,27 @@ def _family(name: str, body: Mapping[str, Any]) -> Family:
     targets = values.pop("targets")
     if not isinstance(targets, list) or not targets or not {*targets} <= {*known[name]}:
         raise ValueError(f"the targets of {name} are {targets!r}, but it holds {', '.join(known[name])}")
-    family = Family(name=name, targets=tuple(targets), when=When(values.pop("when")), **values)
-    for runners in (family.single, family.multi):
-        if not isinstance(runners, dict) or not all(isinstance(label, str) and label for label in runners):
-            raise ValueError(f"{name} has runners {runners!r}, which are no labels with weights")
-        for weight in runners.values():
-            _number(weight, 1000)
+    single, multi = (_machines(name, values.pop(kind, {}), fewest) for kind, fewest in (("single", 1), ("multi", 2)))
+    when = When(values.pop("when"))
+    family = Family(name=name, targets=tuple(targets), when=when, single=single, multi=multi, **values)
     if type(family.sanity_only) is not bool:
         raise ValueError(f"sanity_only of {name} is {family.sanity_only!r}")
     if family.minutes is not None:
         _number(family.minutes, _MOST_MINUTES)
     return family if bypass is None else _with_bypass(family, bypass)
+
+
+def _machines(name: str, body: Any, fewest: int) -> dict[str, Machines]:  # noqa: ANN401 - whatever TOML holds
+    try:
+        runners = {label: Machines(**told) for label, told in body.items()}
+    except (TypeError, AttributeError):
+        runners = {"": Machines(weight=0, devices=0)}
+    if not all(runners):
+        raise ValueError(f"{name} has runners {body!r}, which are no labels with weight and devices")
+    for machines in runners.values():
+        _number(machines.weight, 1000)
+        _number(machines.devices, _MOST_DEVICES, fewest)
+    return runners
 
 
 def _with_bypass(family: Family, body: Mapping[str, Any]) -> Family:
@@ -198,9 +226,9 @@ def _with_bypass(family: Family, body: Mapping[str, Any]) -> Family:
         raise ValueError(f"the bypass of {family.name} does not count: {error}") from error
 
 
-def _number(value: Any, most: int) -> None:  # noqa: ANN401 - whatever TOML holds
-    if type(value) is not int or not 1 <= value <= most:
-        raise ValueError(f"{value!r} is not a whole number from 1 to {most}")
+def _number(value: Any, most: int, fewest: int = 1) -> None:  # noqa: ANN401 - whatever TOML holds
+    if type(value) is not int or not fewest <= value <= most:
+        raise ValueError(f"{value!r} is not a whole number from {fewest} to {most}")
 
 
 def job_matrix(
@@ -245,16 +273,17 @@ def _jobs(
     family: Family, occasion: Occasion, python: str, *, wheel_set: str, jax_tests: str, seed: str
 ) -> Iterable[Job]:
     suite = SANITY if family.sanity_only or not jax_tests else occasion.size
-    # A machine with several accelerators also runs what needs one only; the gate sees how many there are.
+    # A machine with several accelerators also runs what needs one only.
     several = bool(occasion.multi and family.multi)
     devices, runners = ("multi", family.multi) if several else ("single", family.single)
     shards = 1 if several or suite == SANITY else occasion.shards
     if runners:
         for number in range(1, shards + 1):
             shard = f"{number}/{shards}"
-            label = draw(runners, f"{seed}:{family.name}:{python}:{devices}:{shard}")
+            weights = {label: machines.weight for label, machines in runners.items()}
+            label = draw(weights, f"{seed}:{family.name}:{python}:{devices}:{shard}")
             argv = ["python3", "build/ci_build", "gate", GATE, wheel_set, "--platform", "rocm", "--family", family.name]
-            argv += ["--python", python]
+            argv += ["--devices", str(runners[label].devices), "--python", python]
             if suite != SANITY:
                 argv += ["--jax-tests", jax_tests, "--size", suite]
             if shards > 1:

@@ -19,6 +19,7 @@ from ci_build.releasing import release as way
 from ci_build.report import Reporter
 from ci_build.targets import expand
 from promotion.bucket import Bucket
+from promotion.families import load_families
 from promotion.gates import run_gates
 from promotion.gates.device import merge, view
 from promotion.gates.device.baseline import baseline
@@ -61,6 +62,7 @@ def tell(words: options.DeviceOptions, runner: Runner, signer: Signer | None, bu
         source=source,
         suite=identify(source, runner),
         size="" if listed or source is None else words.size or "large",
+        devices=_counts(words, platform),
         listed=listed,
         shard=parse_shard(words.shard) if words.shard else None,
         per_device=AUTO if words.workers_per_device == "auto" else int(words.workers_per_device or 1),
@@ -78,6 +80,14 @@ def tell(words: options.DeviceOptions, runner: Runner, signer: Signer | None, bu
     )
 
 
+def _counts(words: options.DeviceOptions, platform: Platform) -> tuple[int, ...]:
+    """How many devices this machine may have: what it was told, else what runners of the family have."""
+    if words.devices is not None:
+        return (words.devices,)
+    families = load_families().families if platform is Platform.ROCM else {}
+    return families[words.family].device_counts if words.family in families else ()
+
+
 def _refuse(words: options.DeviceOptions, platform: Platform) -> None:
     rocm = platform is Platform.ROCM
     if rocm and not words.family:
@@ -86,6 +96,7 @@ def _refuse(words: options.DeviceOptions, platform: Platform) -> None:
         "--family": bool(words.family) and not rocm,
         "--rocm": words.rocm is not None and not rocm,
         "--also": words.also is not None and platform is not Platform.CUDA,
+        "--devices": words.devices is not None and platform is Platform.CPU,
         "--workers-per-device": bool(words.workers_per_device) and platform is Platform.CPU,
         "--workers": bool(words.workers) and platform is not Platform.CPU,
     }

@@ -121,6 +121,10 @@ def test_amd_gpus_are_read_from_the_kernel(tmp_path: Path) -> None:
         (1, "GPU-0000000000000abc", "gfx942"),
     ]
     assert [d.free for d in found.devices] == [191 * GIB] * 2
+    assert found.devices[0].nodes == ("/dev/kfd", "/dev/dri/renderD129")
+    assert [Path(file).name for file in found.devices[0].gauge] == ["mem_info_vram_total", "mem_info_vram_used"]
+    (root / "sys/class/drm/renderD129/device/mem_info_vram_used").unlink()
+    assert KfdLister(root).machine().devices[0].gauge == ()
     assert found.tenants == ("process 4711 uses an AMD GPU",)
     assert KfdLister(tmp_path / "nothing").machine().devices == ()
 
@@ -184,10 +188,10 @@ def bad(items: Sequence[Item]) -> dict[str, str]:
     return {item.name: item.problem for item in items if item.problem}
 
 
-def host(root: Path, devices: Sequence[Device]) -> dict[str, str]:
+def host(root: Path, devices: Sequence[Device], **more: Any) -> dict[str, str]:
     from promotion.gates.device.devices import Machine
 
-    return bad([*about_host(Machine(devices=tuple(devices), tenants=("one",)), devices, wanted(), root)])
+    return bad([*about_host(Machine(devices=tuple(devices), tenants=("one",)), devices, wanted(**more), root)])
 
 
 def test_a_fit_host_has_no_problem(tmp_path: Path) -> None:
@@ -203,6 +207,15 @@ def test_each_fault_of_a_host_has_its_name(tmp_path: Path) -> None:
     poor = [Device(index=0, gfx="gfx942", memory=16 * GIB, free=GIB)]
     assert list(host(root, poor)) == ["device memory"]
     assert list(host(tmp_path / "other", good)) == ["/dev/kfd", "/dev/shm"]
+
+
+@pytest.mark.parametrize(("counts", "good"), [((), True), ((2,), True), ((1, 2), True), ((1,), False), ((1, 8), False)])
+def test_fewer_or_more_devices_than_the_runner_has_are_the_environments(
+    tmp_path: Path, counts: tuple[int, ...], good: bool
+) -> None:
+    root = tree(tmp_path, {"dev/kfd": "", "dev/shm/x": ""})
+    said = {"devices": f"of devices that may be used there are 2, not {' or '.join(map(str, counts))}"}
+    assert host(root, FakeDeviceLister(2).devices(), counts=counts) == ({} if good else said)
 
 
 def answer(**changes: object) -> dict[str, object]:

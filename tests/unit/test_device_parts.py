@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from ci_build import options
 from ci_build.errors import GateError, RequestError
-from ci_build.releasing.device_gate import _refuse
+from ci_build.releasing.device_gate import _counts, _refuse
 from promotion.gates import Check, Gate, raise_for_failures
 from promotion.gates import _judge as judge_gate
 from promotion.gates.device import evidence
@@ -408,10 +408,13 @@ def test_the_command_of_a_session() -> None:
     assert alone[:3] == ["python", "-I", "-c"]
 
 
+LIMITS: dict[str, Any] = {"most_left": 1 << 30, "gate": 1}
+
+
 @given(st.none() | st.sets(st.text(min_size=1)), st.sets(st.text(min_size=1)))
 def test_plans_are_json(only: set[str] | None, broken: set[str]) -> None:
     skip = Skip(pattern="tests/*", entry="ledger-1", reason="known")
-    plan = session_plan(ONE, only=None if only is None else list(only), broken=list(broken), skips=[skip])
+    plan = session_plan(ONE, only=None if only is None else list(only), broken=list(broken), skips=[skip], **LIMITS)
     assert json.loads(json.dumps(plan)) == plan
     assert plan["only"] == (None if only is None else sorted(only))
     (told,) = plan["skips"]
@@ -427,6 +430,7 @@ def test_plans_are_json(only: set[str] | None, broken: set[str]) -> None:
     [
         ({}, "needs --family"),
         ({"platform": "cpu", "family": "gfx942"}, "no use for --family"),
+        ({"platform": "cpu", "devices": 1}, "no use for --devices"),
         ({"platform": "cpu", "workers_per_device": "2"}, "no use for --workers-per-device"),
         ({"platform": "cuda", "workers": 2}, "no use for --workers"),
         ({"platform": "cpu", "rocm": Path("/opt")}, "no use for --rocm"),
@@ -443,6 +447,22 @@ def test_no_option_is_silently_without_effect(given_: dict[str, Any], said: str)
     words = options.device_words({**nobody, **given_})
     with pytest.raises(RequestError, match=said):
         _refuse(words, Platform(words.platform))
+
+
+@pytest.mark.parametrize(
+    ("given_", "counts"),
+    [
+        ({"family": "gfx94X-dcgpu"}, (1, 8)),
+        ({"family": "gfx94X-dcgpu", "devices": 2}, (2,)),
+        ({"family": "gfx942"}, ()),
+        ({"platform": "cuda"}, ()),
+        ({"platform": "cuda", "devices": 4}, (4,)),
+    ],
+)
+def test_how_many_devices_a_runner_has(given_: dict[str, Any], counts: tuple[int, ...]) -> None:
+    nobody: dict[str, Any] = {"platform": "rocm", "family": "", "jax_tests": "", "python": ""}
+    words = options.device_words({**nobody, **given_})
+    assert _counts(words, Platform(words.platform)) == counts
 
 
 def test_a_result_that_is_kept_is_the_one_that_was_dumped() -> None:

@@ -45,8 +45,11 @@ def families(tmp_path: Path, text: str, *, occasions: str = OCCASIONS) -> Famili
     return load_families(file)
 
 
+ONE, EIGHT = ({label: {"weight": 1, "devices": devices}} for label, devices in (("one", 1), ("eight", 8)))
+
+
 def family(name: str, **fields: Any) -> str:
-    body = {"targets": [*load_table().families[name]][:1], "when": "presubmit", "single": {"one": 1}, **fields}
+    body = {"targets": [*load_table().families[name]][:1], "when": "presubmit", "single": ONE, **fields}
     return f'[family."{name}"]\n' + "".join(f"{key} = {toml(value)}\n" for key, value in body.items())
 
 
@@ -60,6 +63,8 @@ def test_the_real_file_is_good_and_spells_what_it_says() -> None:
     real = load_families()
     assert real.of("gfx94X-dcgpu").targets == ("gfx942",)
     assert {"gfx94X-dcgpu", "gfx950-dcgpu"} <= real.families.keys()
+    assert real.of("gfx94X-dcgpu").device_counts == (1, 8)
+    assert real.of("gfx906").device_counts == ()
     told = set(re.findall(r"^#   (\w+)  ", FAMILIES_FILE.read_text(), re.MULTILINE))
     used = {key for body in tomllib.loads(FAMILIES_FILE.read_text())["family"].values() for key in body}
     assert used <= told
@@ -78,9 +83,13 @@ def test_names_match_exactly(name: str) -> None:
         (family("gfx94X-dcgpu", targets=["gfx950"]), "the targets of gfx94X-dcgpu are"),
         (family("gfx942", targets=[]), "the targets of gfx942 are"),
         (family("gfx942", when="sometimes"), "'sometimes' is not a valid When"),
-        (family("gfx942", single={"one": 0}), "0 is not a whole number from 1"),
-        (family("gfx942", single=["one"]), "no labels with weights"),
-        (family("gfx942", single={"": 1}), "no labels with weights"),
+        (family("gfx942", single={"one": {"weight": 0, "devices": 1}}), "0 is not a whole number from 1"),
+        (family("gfx942", single={"one": {"weight": 1, "devices": 0}}), "0 is not a whole number from 1"),
+        (family("gfx942", multi=ONE), "1 is not a whole number from 2"),
+        (family("gfx942", single={"one": 1}), "no labels with weight and devices"),
+        (family("gfx942", single={"one": {"weight": 1}}), "no labels with weight and devices"),
+        (family("gfx942", single=["one"]), "no labels with weight and devices"),
+        (family("gfx942", single={"": {"weight": 1, "devices": 1}}), "no labels with weight and devices"),
         (family("gfx942", sanity_only="yes"), "sanity_only of gfx942"),
         (family("gfx942", minutes=0), "0 is not a whole number"),
         (family("gfx942", runner="one"), "unexpected keyword"),
@@ -147,7 +156,7 @@ def test_each_occasion_does_what_more_frequent_ones_do(
 
 
 def test_a_job_says_what_it_is_and_how_it_is_run(tmp_path: Path) -> None:
-    two = families(tmp_path, family("gfx942", multi={"eight": 1}, minutes=77) + family("gfx1151", sanity_only=True))
+    two = families(tmp_path, family("gfx942", multi=EIGHT, minutes=77) + family("gfx1151", sanity_only=True))
     jobs = job_matrix(two, when=When.WEEKLY, wheel_set="I/D", pythons=["3.11", "3.12"], jax_tests="URL@c").jobs
     assert len({job.name for job in jobs}) == len(jobs) == 2 * (1 + 1)
     nightly = job_matrix(two, when=When.NIGHTLY, wheel_set="I/D", pythons=["3.11", "3.12"], jax_tests="URL@c").jobs
@@ -159,6 +168,9 @@ def test_a_job_says_what_it_is_and_how_it_is_run(tmp_path: Path) -> None:
     words = " ".join(multi.argv)
     assert "--family gfx942" in words
     assert "--jax-tests URL@c --size large" in words
+    # The gate finds another number of devices than this an unfit machine.
+    assert "--devices 8" in words
+    assert all("--devices 1" in " ".join(job.argv) for job in nightly)
     smoke = next(job for job in jobs if job.family == "gfx1151")
     assert smoke.suite == "smoke"
     assert "--jax-tests" not in smoke.argv
@@ -191,7 +203,7 @@ def test_weights_count() -> None:
 
 
 def test_every_option_of_a_job_is_one_of_the_gate(tmp_path: Path) -> None:
-    two = families(tmp_path, family("gfx942", multi={"eight": 1}) + family("gfx1151", sanity_only=True))
+    two = families(tmp_path, family("gfx942", multi=EIGHT) + family("gfx1151", sanity_only=True))
     known = {word for option in device.params for word in option.opts}
     for when in When:
         for job in job_matrix(two, when=when, wheel_set="I/D", pythons=["3.12"], jax_tests="URL@c").jobs:

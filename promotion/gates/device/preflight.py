@@ -59,6 +59,7 @@ class Expected:
     Attributes:
         targets: gfx targets that the set is tested for here; empty where the platform has none.
         count: of devices that jax has to see.
+        counts: how many devices the machine may have; none takes what there is.
         libraries: file name -> sha256 that it has to have, of the staged wheels' native code.
         site: where those are installed.
         rocm_version: that the set was built with.
@@ -71,6 +72,7 @@ class Expected:
     libraries: Mapping[str, str]
     site: Path
     rocm_version: str
+    counts: tuple[int, ...] = ()
     rocm: Mapping[str, Library] = field(default_factory=dict)
 
 
@@ -82,6 +84,7 @@ def expected(
     site: Path,
     python: str,
     rocm: Manifest | None,
+    counts: tuple[int, ...] = (),
 ) -> Expected:
     """What a set and a slice of a machine promise."""
     members = [member for wheel in wheels_for(wheel_set, python) for member in wheel.members]
@@ -92,6 +95,7 @@ def expected(
         libraries={member.path: member.sha256 for member in members},
         site=site,
         rocm_version=wheel_set.rocm_version,
+        counts=counts,
         rocm={} if rocm is None or rocm.weak else rocm.libraries,
     )
 
@@ -133,7 +137,10 @@ def about_host(machine: Machine, devices: Sequence[Device], wanted: Expected, ro
     problem = "" if devices else f"there is no {wanted.platform} device that may be used"
     if devices and wanted.platform is Platform.ROCM and (strange := sorted(set(names) - set(_plain(wanted.targets)))):
         problem = f"the devices are {', '.join(strange)}, not {' or '.join(_plain(wanted.targets))}"
-    yield Item(name="devices", problem=problem, remedy="Use a runner of the family that is asked for.", facts=facts)
+    if not problem and wanted.counts and len(devices) not in wanted.counts:
+        problem = f"of devices that may be used there are {len(devices)}, not {' or '.join(map(str, wanted.counts))}"
+    remedy = "Use a runner of the family that is asked for; `--devices` says how many another one has."
+    yield Item(name="devices", problem=problem, remedy=remedy, facts=facts)
     if wanted.platform is Platform.ROCM:
         kfd = root / "dev/kfd"
         opens = kfd.exists() and os.access(kfd, os.R_OK | os.W_OK)

@@ -95,7 +95,16 @@ class _Run:
         python = (str(site.python),)
         room.progress.step("preflight")
         rocm = set_manifest(room) if told.platform is Platform.ROCM else None
-        wanted = expected(told.platform, room.wheel_set, self.devices, room.targets, site.folder, site.version, rocm)
+        wanted = expected(
+            told.platform,
+            room.wheel_set,
+            self.devices,
+            room.targets,
+            site.folder,
+            site.version,
+            rocm,
+            counts=told.devices,
+        )
         items = look(self.runner, python, {**env, **everything.env}, told.machine, self.devices, wanted)
         yield from evidence.of_preflight(items, self.target)
         if bad := [f"{item.name}: {item.problem}" for item in items if item.problem]:

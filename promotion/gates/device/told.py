@@ -36,6 +36,7 @@ class Told:
         source: where JAX's tests are; None takes the smoke suite.
         size: of JAX's suite; empty with `listed` and with the smoke suite.
         suite: which suite that is, see `suite.identify`.
+        devices: how many this machine may have; none takes what there is.
         listed: files and tests to run; such evidence is not kept.
         shard: the part that this runner does; such evidence is kept as a part.
         per_device: workers that share a device; AUTO: as many as it can bear.
@@ -61,6 +62,7 @@ class Told:
     source: Source | None = None
     size: str = ""
     suite: str = ""
+    devices: tuple[int, ...] = ()
     listed: tuple[str, ...] = ()
     shard: Shard | None = None
     per_device: int = 1
