@@ -136,6 +136,12 @@ class DifferentError(CiBuildError):
     exit_code = 20
 
 
+class DriftError(CiBuildError):
+    """Somebody's workflow has commands that this program does not take."""
+
+    exit_code = 21
+
+
 class SickMachineError(CiBuildError):
     """The doctor found something on this machine that keeps jax from using its GPU."""
 

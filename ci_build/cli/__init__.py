@@ -20,6 +20,7 @@ COMMANDS = {
     "release": "ci_build.cli.release:release",
     "dist_wheels": "ci_build.cli.dist_wheels:dist_wheels",
     "matrix": "ci_build.cli.matrix:matrix",
+    "accepts": "ci_build.cli.accepts:accepts",
     "shell": "ci_build.cli.shell:shell",
     "reproduce": "ci_build.cli.reproduce:reproduce",
     "adopt": "ci_build.cli.adopt:adopt",
