@@ -118,6 +118,8 @@ def _contradictions(settings: Settings) -> list[str]:
         problems.append("--rbe needs to know the executors: --rbe-endpoint or --rbe-bazelrc.")
     if settings.given("rbe_cert") != settings.given("rbe_key"):
         problems.append("--rbe-cert and --rbe-key go together.")
+    if settings.flag("rbe") and urlsplit(str(settings.get("remote_cache").value or "")).scheme in ("http", "https"):
+        problems.append("--rbe and an HTTP --remote-cache do not go together in Bazel; give a cache that speaks gRPC.")
     if settings.flag("cache_read_only") and not (settings.given("remote_cache") or settings.given("disk_cache")):
         problems.append("--cache-read-only has no use without --remote-cache or --disk-cache.")
     if settings.flag("host"):

@@ -58,7 +58,7 @@ def request(jax_version: str, *, full: bool = False) -> BuildRequest:
                 credential_helper="/home/me/credential-helper",
                 bazelrc="/home/me/rbe.bazelrc",
             ),
-            cache=ActionCache(remote="https://cache.example/", disk="/home/me/cache", read_only=True),
+            cache=ActionCache(remote="grpcs://cache.example:443", disk="/home/me/cache", read_only=True),
         )
     return BuildRequest(
         payload=Payload.SOURCE,

@@ -145,7 +145,7 @@ def test_remote_execution_falls_back_and_names_files_only() -> None:
             assert "--noannounce_rc" in options
             assert not any("/home/me" in word for word in command.argv)
             assert options.index("--remote_executor=grpcs://executors.example:443") < options.index(
-                "--remote_cache=https://cache.example/"
+                "--remote_cache=grpcs://cache.example:443"
             )
 
 

@@ -102,6 +102,7 @@ def test_every_option_is_tried(jax: Path) -> None:
         ({"rbe": True, "rbe_endpoint": "grpcs://me:secret@a:1"}, "has a user or a password"),
         ({"remote_cache": "https://me:secret@a/"}, "--remote-cache has a user or a password"),
         ({**RBE, "rbe_jobs": "0"}, "--rbe-jobs is '0'"),
+        ({**RBE, "remote_cache": "https://c/"}, "--rbe and an HTTP --remote-cache do not go together"),
         ({"cache_read_only": True}, "--cache-read-only has no use without --remote-cache or --disk-cache"),
         ({"host": True, "builder_image": "x"}, "--builder-image is of a container"),
         ({"host": True, "base_docker": "x"}, "--base-docker is of a container"),
