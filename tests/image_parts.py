@@ -19,7 +19,7 @@ from typing import Any
 
 import pip
 
-from tests import docker
+from tests.engines import Engine
 from tests.file_server import Behaviour
 
 CI_BUILD = [sys.executable, str(Path(__file__).resolve().parents[1] / "build" / "ci_build")]
@@ -55,7 +55,7 @@ _PRESENT = (
 )
 
 
-def stand_in(engine: docker.Docker, folder: Path, text: str = STAND_IN) -> str:
+def stand_in(engine: Engine, folder: Path, text: str = STAND_IN) -> str:
     """An image that stands in for manylinux_2_28, by name: the tests' builder with its gcc in the right place.
 
     With `SMALL` it holds a few programs and FakeCompiler, and can be pushed in no time.
@@ -180,7 +180,7 @@ class Place:
         files: what the file server has.
     """
 
-    engine: docker.Docker
+    engine: Engine
     folder: Path
     pins: Path
     registry: str
@@ -192,14 +192,14 @@ class Place:
     def ci_build(
         self, *words: str, code: int = 0, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """One command with these pins, a cache of its own, and this Docker."""
+        """One command with these pins, a cache of its own, and this engine."""
         command = words[:2] if words[0] == "images" else words[:1]
         rest = words[len(command) :]
         places = [f"--pins={self.pins}"] if words[0] != "test" else []
         places += [f"--cache-dir={self.folder / 'cache'}"] if places and "check" not in command else []
         done = subprocess.run(
             [*CI_BUILD, *command, *places, *rest],
-            env={**self.engine.environment, **(env or {})},
+            env={**self.engine.environment, "CI_BUILD_CONTAINER_ENGINE": self.engine.program, **(env or {})},
             capture_output=True,
             text=True,
             check=False,
@@ -214,7 +214,7 @@ class Place:
         return found
 
 
-def own(engine: docker.Docker, folder: Path, base: str, mark: str) -> str:
+def own(engine: Engine, folder: Path, base: str, mark: str) -> str:
     """An image like another one, of which everything that is made has a label; by name.
 
     Args:
@@ -227,7 +227,7 @@ def own(engine: docker.Docker, folder: Path, base: str, mark: str) -> str:
     return name
 
 
-def remove_images(engine: docker.Docker, mark: str) -> None:
+def remove_images(engine: Engine, mark: str) -> None:
     """Remove what was made of images with that mark, and those; other workers keep theirs in the same store."""
     words = ("image", "ls", "--all", "--quiet", "--filter", f"label={_MARK}={mark}")
     # One that others are made of goes after those.

@@ -52,12 +52,16 @@ def is_left(label: str, place: str, started: Callable[[int], str]) -> bool:
 
 def sweep(engine: str, host: HostRunner) -> tuple[str, ...]:
     """Remove the containers of this user whose process is gone, by their ids, and return those."""
-    form = f'{{{{.ID}}}} {{{{.Label "{OWNER_LABEL}"}}}}'
-    argv = [engine, "ps", "--all", "--no-trunc", "--filter", f"label={OWNER_LABEL}", "--format", form]
-    listed = host.run(argv, check=False, timeout=_CLEAN_UP_SECONDS)
-    rows = [line.partition(" ") for line in listed.stdout.splitlines()] if listed.returncode == 0 else []
+    argv = [engine, "ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={OWNER_LABEL}"]
+    listed = host.run(argv, check=False, timeout=_CLEAN_UP_SECONDS).stdout.split()
+    # Not every podman's `ps` can print one label. What has gone in between is an error, and the others are told.
+    argv = [engine, "container", "inspect", "--format", f'{{{{.Id}}}} {{{{index .Config.Labels "{OWNER_LABEL}"}}}}']
+    told = host.run([*argv, *listed], check=False, timeout=_CLEAN_UP_SECONDS).stdout if listed else ""
+    rows = [line.partition(" ") for line in told.splitlines()]
     left = tuple(container for container, _, label in rows if is_left(label, _place(), _started))
     if left:
+        # podman's `rm --force` would wait for each.
+        host.run([engine, "stop", "-t", "0", *left], check=False, timeout=_GONE_SECONDS)
         host.run([engine, "rm", "--force", *left], check=False, timeout=_GONE_SECONDS)
     return left
 

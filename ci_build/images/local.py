@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from ci_build.containers.engine import Engine
 from ci_build.errors import InputError, ProcessError, RequestError
@@ -72,7 +74,8 @@ def find(engine: Engine, host: HostRunner, name: str) -> LocalImage | None:
     labels = (facts.get("Config") or {}).get("Labels") or facts.get("Labels") or {}
     return LocalImage(
         id="sha256:" + str(facts["Id"]).removeprefix("sha256:"),
-        digests=tuple(sorted(facts.get("RepoDigests") or ())),
+        # podman makes up one for what no registry has seen.
+        digests=tuple(sorted(name for name in facts.get("RepoDigests") or () if not name.startswith("localhost/"))),
         labels=labels,
     )
 
@@ -116,14 +119,24 @@ def push(engine: Engine, host: HostRunner, image: str, reference: str) -> str:
     Raises:
         ProcessError: the registry does not take it.
     """
-    tag(engine, host, image, reference)
-    host.run([engine.program, "push", *_insecure(engine, reference), reference])
     name = reference.rpartition(":")[0]
+    if engine.podman:
+        return f"{name}@{_push_by_podman(engine, host, image, reference)}"
+    tag(engine, host, image, reference)
+    host.run([engine.program, "push", reference])
     pushed = find(engine, host, reference)
     for known in pushed.digests if pushed else ():
         if known.startswith(f"{name}@"):
             return known
     raise ProcessError(f"{reference} was pushed, and the engine does not say its digest.", hint="Pull it to see.")
+
+
+def _push_by_podman(engine: Engine, host: HostRunner, image: str, reference: str) -> str:
+    """The digest that the registry has it by: podman's own is another one, of layers that are not compressed yet."""
+    with TemporaryDirectory(prefix="ci_build-") as folder:
+        told = Path(folder, "digest")
+        host.run([engine.program, "push", *_insecure(engine, reference), "--digestfile", str(told), image, reference])
+        return told.read_text(encoding="ascii").strip()
 
 
 def is_loopback(registry: str) -> bool:

@@ -20,17 +20,18 @@ from pathlib import Path
 from filelock import FileLock
 
 from tests import forky
+from tests.engines import Engine
 
 CLIENT = "/usr/bin/docker"
 """Debian's. Another one that comes first on PATH may lack what the builds of images want."""
 _HERE = Path(__file__).parent
 _STATE = Path("/run/jax-rocm-release-docker")
 """Sockets have short paths, so they cannot lie in the cache."""
-_START_SECONDS, _STOP_SECONDS, _BUILD_SECONDS = 60, 30, 900
+_START_SECONDS, _STOP_SECONDS = 60, 30
 
 
 @dataclass(frozen=True, kw_only=True)
-class Docker:
+class Docker(Engine):
     """A running daemon.
 
     Attributes:
@@ -38,6 +39,7 @@ class Docker:
     """
 
     host: str
+    program: str = CLIENT
 
     @property
     def environment(self) -> dict[str, str]:
@@ -45,43 +47,9 @@ class Docker:
         folder = str(Path(CLIENT).parent)
         return {**os.environ, "DOCKER_HOST": self.host, "PATH": f"{folder}:{os.environ.get('PATH', '')}"}
 
-    def run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """One command of the client."""
-        done = subprocess.run(
-            [CLIENT, *words], env=self.environment, capture_output=True, text=True, check=False, timeout=_BUILD_SECONDS
-        )
-        assert done.returncode == 0 or not check, f"docker {words[0]}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
-        return done
-
-    def ask(self, *words: str) -> str:
-        """What one command of the client prints."""
-        return self.run(*words).stdout.strip()
-
     def builder(self) -> str:
         """The image that stands in for manylinux_2_28 with our tools, by name; see builder.sh."""
         return self.image("builder", _HERE / "builder.sh")
-
-    def image(self, name: str, script: Path) -> str:
-        """An image out of the folder that a script fills (see `tests.forky`), by a name made of its digest."""
-        tag = f"jax-rocm-test-{name}:{forky.digest(script)}"
-        with FileLock(forky.CACHE / f"docker-{name}.lock"):
-            if self.run("image", "inspect", tag, check=False).returncode:
-                tree = forky.CACHE / f"docker-{name}.new"
-                forky.remove(tree)
-                try:
-                    forky.fill(tree, script)
-                    self._import(tree, tag)
-                finally:
-                    forky.remove(tree)
-        return tag
-
-    def _import(self, tree: Path, tag: str) -> None:
-        with subprocess.Popen(["tar", "-C", tree, "-c", "."], stdout=subprocess.PIPE) as tar:
-            argv = [CLIENT, "import", "-", tag]
-            done = subprocess.run(
-                argv, env=self.environment, stdin=tar.stdout, capture_output=True, text=True, check=False
-            )
-        assert (tar.returncode, done.returncode) == (0, 0), done.stderr
 
 
 def rocm(version: str) -> Path:

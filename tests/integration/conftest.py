@@ -16,6 +16,7 @@ import pytest
 from filelock import FileLock
 
 from tests import docker
+from tests import podman as own_podman
 from tests.kernels_fake import building, trees
 from tests.kernels_fake.calls import FakeMachine
 
@@ -64,6 +65,14 @@ def engine() -> Iterator[docker.Docker]:
         pytest.skip(f"a Docker daemon {why}")
     with docker.running() as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def podman() -> own_podman.Podman:
+    """A real podman, with images of its own."""
+    if why := own_podman.obstacle():
+        pytest.skip(f"podman {why}")
+    return own_podman.made()
 
 
 @pytest.fixture(scope="session")

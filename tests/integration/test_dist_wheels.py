@@ -26,6 +26,8 @@ PYTHON = "{}.{}".format(*sys.version_info)
 TAG = "cp" + PYTHON.replace(".", "")
 OPTIONS = ["--payload=published", f"--python-versions={PYTHON}", "--targets=gfx942,gfx950"]
 VERSION = "0.10.2+rocm7.2.0.gfx942.gfx950"
+NO_ENGINE = {"CI_BUILD_CONTAINER_ENGINE": "docker", "DOCKER_HOST": "unix:///nonexistent/socket"}
+"""Podman needs no daemon, so where it is installed there is an engine."""
 
 
 @pytest.fixture(scope="module")
@@ -210,14 +212,14 @@ def test_the_seeds_command_without_a_container_engine_says_how_to_go_on(tmp_path
     argv = [*CI_BUILD, "--compiler=clang", "--python-versions=3.12", "--rocm-version=7.10.0a20251120"]
     rocm = make_rocm(tmp_path / "rocm", told="7.10.0")
     argv += [f"--therock-path={rocm}", "--targets=gfx942", f"--cache-dir={tmp_path / 'cache'}", "dist_wheels"]
-    env = {**os.environ, "PATH": str(tmp_path)}
+    env = {**os.environ, "PATH": str(tmp_path), **NO_ENGINE}
     done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env, cwd=tmp_path)
     assert done.returncode == 5
     assert "with --payload=published nothing is compiled" in done.stderr
 
 
 def test_nothing_is_fetched_for_a_build_that_has_nowhere_to_run(tmp_path: Path) -> None:
-    env = {**os.environ, "PATH": str(tmp_path)}
+    env = {**os.environ, "PATH": str(tmp_path), **NO_ENGINE}
     argv = [*CI_BUILD, "--rocm-version=7.10.0", "--therock-path=http://127.0.0.1:1/rocm.tar.gz", "dist_wheels"]
     argv += [f"--cache-dir={tmp_path / 'cache'}"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env, cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""The builder image, with a real Docker, a real registry and a real file server: made once, found again by content."""
+"""The builder image, with real engines, a real registry and a real file server: made once, found again by content."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ import pytest
 
 from ci_build.containers.engine import find_engine
 from ci_build.errors import ProcessError, RequestError
+from ci_build.images import local
 from ci_build.images.pins import load_pins
 from ci_build.images.recipe import Recipe, ensure
 from ci_build.report import Reporter
 from ci_build.runner import HostRunner
-from tests import docker, image_parts, registry
+from tests import image_parts, registry
+from tests.engines import Engine
 from tests.file_server import Behaviour, serving
 from tests.image_parts import Place
 
@@ -25,27 +27,37 @@ pytestmark = [pytest.mark.heavy, pytest.mark.network]
 
 
 @pytest.fixture
-def place(engine: docker.Docker, tmp_path: Path) -> Iterator[Place]:
+def own(request: pytest.FixtureRequest) -> Engine:
+    """Docker, unless a test says Podman."""
+    found = request.getfixturevalue(getattr(request, "param", "engine"))
+    assert isinstance(found, Engine)
+    return found
+
+
+@pytest.fixture
+def place(own: Engine, tmp_path: Path) -> Iterator[Place]:
     if why := registry.obstacle():
         pytest.skip(f"a registry {why}")
     mark = uuid.uuid4().hex
     # Its digest is one that no other run has seen.
-    small = image_parts.stand_in(engine, tmp_path / "small", image_parts.SMALL)
-    name = image_parts.own(engine, tmp_path / "own", small, mark)
+    small = image_parts.stand_in(own, tmp_path / "small", image_parts.SMALL)
+    name = image_parts.own(own, tmp_path / "own", small, mark)
     # What is in no other image, so that nothing is found that another run has made.
     bazel = image_parts.BAZEL + f"# {uuid.uuid4().hex}\n".encode()
     files = {"bazel": ("7.7.0", bazel), "llvm-18": ("18.1.8", image_parts.llvm()), "libtinfo5": ("6.1", b"x")}
     with registry.running(tmp_path / "registry") as address, serving(Behaviour(files={})) as server:
         server.files = {f"/{name}": data for name, (_, data) in files.items()}
-        engine.run("tag", name, f"{address}/stand/in:1")
-        engine.run("push", f"{address}/stand/in:1")
-        engine.run("image", "rm", f"{address}/stand/in:1")
+        host = HostRunner(own.environment)
+        local.push(find_engine(own.program, host), host, name, f"{address}/stand/in:1")
+        # Podman has not given it that name.
+        own.run("image", "rm", f"{address}/stand/in:1", check=False)
         bases = {"manylinux_2_28": ("stand/in", "1", "")}
         pins = image_parts.pins(tmp_path, server.url, bases, files)
-        yield Place(engine, tmp_path, pins, address, name, mark, server.files, server)
-        image_parts.remove_images(engine, mark)
+        yield Place(own, tmp_path, pins, address, name, mark, server.files, server)
+        image_parts.remove_images(own, mark)
 
 
+@pytest.mark.parametrize("own", ["engine", "podman"], indirect=True)
 def test_a_builder_is_made_of_pins_once_and_pushed_and_found(place: Place) -> None:
     refused = place.ci_build("images", "check", code=1)
     assert "base.manylinux_2_28.x86_64 has no digest: `ci_build images update" in refused.stderr
@@ -152,29 +164,30 @@ def test_a_registry_that_changes_what_it_says_is_found_out(place: Place) -> None
     assert "base.manylinux_2_28.x86_64: " in refused.stderr
 
 
+@pytest.mark.parametrize("own", ["engine", "podman"], indirect=True)
 def test_an_argument_that_nothing_uses_is_refused_before_the_engine_would_only_warn(
-    engine: docker.Docker, tmp_path: Path
+    own: Engine, tmp_path: Path
 ) -> None:
-    host = HostRunner(engine.environment)
-    found = find_engine(None, host)
+    host = HostRunner(own.environment)
+    found = find_engine(own.program, host)
     name = f"jax-rocm-test-unused-{uuid.uuid4().hex}"
     recipe = Recipe(
         name=name,
         dockerfile="ARG BASE\nFROM ${BASE}\nARG USED\nRUN test ${USED} = x\n",
         base="of the test",
-        base_image=engine.builder,
+        base_image=own.builder,
         arguments={"USED": "x", "THEROCK_PATH": "y"},
     )
     with pytest.raises(RequestError, match=r"does nothing with the build argument THEROCK_PATH\."):
         ensure(recipe, found, host, Reporter(terminal=False), cache=tmp_path)
-    assert name not in engine.ask("image", "ls")
+    assert name not in own.ask("image", "ls")
     good = replace(recipe, arguments={"USED": "x"})
     assert ensure(good, found, host, Reporter(terminal=False), cache=tmp_path).built
-    engine.run("image", "rm", good.tag)
+    own.run("image", "rm", good.tag)
     # A step that fails leaves nothing: no image, no container.
     bad = replace(recipe, arguments={"USED": f"not-{name}"})
-    with pytest.raises(ProcessError, match=r"(exit|non-zero) code: 1"):
+    with pytest.raises(ProcessError, match=r"(exit|non-zero) (code|status):? 1"):
         ensure(bad, found, host, Reporter(terminal=False), cache=tmp_path)
-    assert name not in engine.ask("image", "ls")
-    assert f"not-{name}" not in engine.ask("ps", "--all", "--no-trunc")
+    assert name not in own.ask("image", "ls")
+    assert f"not-{name}" not in own.ask("ps", "--all", "--no-trunc")
     assert [path.name for path in (tmp_path / "contexts").iterdir() if not path.name.startswith(".")] == []
