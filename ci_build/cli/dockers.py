@@ -101,25 +101,6 @@ def plan_only(after: dict[str, Any], names: Sequence[str], reporter: Reporter) -
     return True
 
 
-@click.command("build_manylinux_dockers")
-@image_options("builder_image", "rocm_version")
-@click.pass_obj
-def build_manylinux_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN401 - values of options
-    """Make the image that wheels are compiled in, if it is not there; ROCm is mounted into it and not part of it."""
-    from ci_build.images import local
-    from ci_build.images.builder import BUILDER, builder_image, planned_image
-
-    request, host, reporter = asked(state, after, after["pins"], no_cache=after["no_cache"])
-    check_finish(after, request, 1)
-    version = state.settings(after).get("rocm_version").value
-    if plan_only(after, [planned_image(request, host, reporter)] if after["dry_run"] else (), reporter):
-        return
-    with reporter.group("build_manylinux_dockers"):
-        made = builder_image(request, host, reporter)
-    names = (f"{BUILDER}-rocm-{local.sanitised(str(version)).lower()}",) if version else ()
-    finish([(made, names, {})], request, host, reporter, after)
-
-
 FILTER = click.option("--filter", "-f", "filters", metavar="PART,…", default="", help="Only images with that in them.")
 _LLVM = (
     click.option("--install-llvm", is_flag=True, help="Put a clang and an lld in; the image is then a dev image."),
@@ -133,6 +114,11 @@ ROCM = (
 """Options that say which ROCm goes into an image."""
 _INDEX = "https://rocm.nightlies.amd.com/v2/gfx950-dcgpu/"
 """Where `build_*_therock_dockers` take ROCm from, where nobody says it."""
+
+
+def names_rocm(settings: options.Settings) -> bool:
+    """Whether anybody says which ROCm goes into an image; a version alone does not."""
+    return any(settings.given(name) for name in ROCM if name != "rocm_version")
 
 
 def with_options(*decorators: Callable[[Any], Any]) -> Callable[[_F], _F]:
@@ -194,6 +180,59 @@ def rocm_tree(
     labels = {"com.amdgpu.therock_path": rocm.lock.source, "jax-rocm-release.rocm.sha256": rocm.lock.sha256}
     digest = f"full:{rocm.lock.sha256}" if rocm.lock.sha256 else ""
     return rocm.facts.version, tree_file(rocm.root, digest), {key: text for key, text in labels.items() if text}
+
+
+@click.command("build_manylinux_dockers")
+@image_options("builder_image", *ROCM)
+@click.pass_obj
+def build_manylinux_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN401 - values of options
+    """Make the image that wheels are compiled in, if it is not there.
+
+    Builds mount the ROCm into it. Where the options name one, it is made with that ROCm inside, for other uses.
+    """
+    from ci_build.images import local
+    from ci_build.images.builder import BUILDER, builder_image, planned_image
+
+    request, host, reporter = asked(state, after, after["pins"], no_cache=after["no_cache"])
+    check_finish(after, request, 1)
+    settings = state.settings(after)
+    if names_rocm(settings):
+        _builder_with_rocm(state, after, request, host, reporter)
+        return
+    version = settings.get("rocm_version").value
+    if plan_only(after, [planned_image(request, host, reporter)] if after["dry_run"] else (), reporter):
+        return
+    with reporter.group("build_manylinux_dockers"):
+        made = builder_image(request, host, reporter)
+    names = (f"{BUILDER}-rocm-{local.sanitised(str(version)).lower()}",) if version else ()
+    finish([(made, names, {})], request, host, reporter, after)
+
+
+def _builder_with_rocm(
+    state: State, after: dict[str, Any], request: ImageRequest, host: HostRunner, reporter: Reporter
+) -> None:
+    """The builder with a ROCm at /opt/rocm: jax-manylinux_2_28-therock-<version>, or -rocm-<version>-<job>-<number>."""
+    from ci_build.images import runtime
+    from ci_build.images.builder import BUILDER, builder_image, builder_recipe
+    from ci_build.images.local import sanitised
+
+    settings = state.settings(after)
+    version, tree, labels = rocm_tree(state, after, reporter)
+    words = ["therock", version]
+    if job := settings.get("rocm_build_job").value:
+        words = ["rocm", version, job, settings.get("rocm_build_num").value or ""]
+    name = "-".join([BUILDER, *(sanitised(str(word)).lower() for word in words if word)])
+    if plan_only(after, [name], reporter) or tree is None:
+        return
+    maker = runtime.Maker(request=request, host=host, progress=reporter)
+    with reporter.group("build_manylinux_dockers"):
+        if request.builder_image:
+            below = runtime.known_base(maker, builder_image(request, host, reporter).name)
+        else:
+            below = maker.below(builder_recipe(request, host, reporter))
+        recipe = runtime.with_rocm(below, tree, version, labels, name=name)
+        made = maker.make(recipe)
+    finish([(made, (name,), recipe.labels)], request, host, reporter, after)
 
 
 @click.command("build_base_dockers")

@@ -17,6 +17,7 @@ from ci_build.cli.dockers import (
     finish,
     image_maker,
     image_options,
+    names_rocm,
     plan_only,
     rocm_tree,
     with_options,
@@ -81,10 +82,6 @@ def make_set_images(state: State, after: dict[str, Any]) -> tuple[str, ...]:
     return tuple(names.values())
 
 
-def _names_rocm(settings: options.Settings) -> bool:
-    return any(settings.given(name) for name in ROCM if name != "rocm_version")
-
-
 def _refuse_idle(settings: options.Settings, rocm_version: str) -> None:
     """Refuse options that would have no effect on the images of a set.
 
@@ -98,7 +95,7 @@ def _refuse_idle(settings: options.Settings, rocm_version: str) -> None:
         raise RequestError(
             f"The set is for ROCm {rocm_version}, and --rocm-version says {wish}.", hint="Name another set."
         )
-    if settings.given("base_docker") and not _names_rocm(settings):
+    if settings.given("base_docker") and not names_rocm(settings):
         raise RequestError(
             "--base-docker has no use without --therock-path or --therock: the images are put on what is there.",
             hint="Name the ROCm too, or leave it out.",
@@ -112,7 +109,7 @@ def _bases(
     from ci_build.images import runtime
 
     settings = state.settings(after)
-    if not _names_rocm(settings):
+    if not names_rocm(settings):
         return {release: runtime.known_base(maker, name) for release, name in names.items()}
     pythons = options.chosen_pythons(settings, ("build",))
     version, tree, labels = rocm_tree(state, after, reporter)

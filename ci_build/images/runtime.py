@@ -169,11 +169,15 @@ def base(maker: Maker, release: str, pythons: Sequence[str], llvm: str) -> Recip
     )
 
 
-def with_rocm(below: Below, tree: ContextFile, version: str, labels: Mapping[str, str]) -> Recipe:
-    """A ROCm's tree on top."""
+def with_rocm(below: Below, tree: ContextFile, version: str, labels: Mapping[str, str], *, name: str = "") -> Recipe:
+    """A ROCm's tree on top.
+
+    Args:
+        name: of the image; by default made of that of the one below.
+    """
     return _on(
         below,
-        f"{below.name}.{rocm_tag(version)}",
+        name or f"{below.name}.{rocm_tag(version)}",
         "rocm.Dockerfile",
         files={"rocm": tree},
         labels={"com.amdgpu.rocm_version": version, **labels},

@@ -225,6 +225,27 @@ def test_a_builder_with_a_rocm_of_a_pip_index(place: Place) -> None:
     assert "made-by-init" in said
 
 
+def test_a_builder_with_a_rocm_inside(place: Place) -> None:
+    (place.folder / NAME).write_bytes(tarball(make_rocm(place.folder / "rocm")))
+    base = f"--base-docker={place.stand_in}"
+    words = ("build_manylinux_dockers", base, f"--therock-path={NAME}", "--json")
+    (image,) = names(place.ci_build(*words))
+    assert image["tags"] == [f"jax-manylinux_2_28-therock-{VERSION}"]
+    said = place.engine.ask(
+        *("run", "--rm", "--network=none", image["tags"][0], "sh", "-c"),
+        "cat /opt/rocm/.info/version; echo; command -v bazel",
+    )
+    assert said.split() == ["7.10.0", "/usr/local/bin/bazel"]
+    (again,) = names(place.ci_build(*words, "--builder-image=search"))
+    assert (again["tags"], again["built"]) == (image["tags"], True)
+    assert names(place.ci_build(*words))[0]["id"] == image["id"]
+    job = ("--rocm-build-job=Nightly", "--rocm-build-num=7", f"--rocm-build-url={place.server.url}/{{job}}/{NAME}")
+    (planned,) = names(place.ci_build("build_manylinux_dockers", base, *job, "--dry-run", "--json"))
+    assert planned["name"] == f"jax-manylinux_2_28-rocm-{VERSION}-nightly-7"
+    refused = place.ci_build("build_manylinux_dockers", base, f"--therock-path={place.folder}", code=2)
+    assert "does not say which ROCm it is" in refused.stderr
+
+
 def test_a_name_that_no_engine_takes_and_options_of_others_are_refused(place: Place) -> None:
     base = f"--base-docker={place.stand_in}"
     refused = place.ci_build("build_manylinux_dockers", base, "-t", "mine:7.2.0+x", code=2)
