@@ -88,15 +88,15 @@ def test_parts_of_several_machines_are_joined_and_a_compiler_cache_knows_the_roc
     assert whole["steps"] == {"made": 1, "found": 7}  # the link
     assert whole["modules"] == ["rmsnorm_fwd"]
 
-    # A machine that has nothing but the compiler's cache makes the same bytes with it.
-    fresh = here.cache("fresh")
-    again = here.build(fresh, module, f"--out={tmp_path / 'fresh'}")
+    # What a machine compiled itself its compiler's cache has; the bytes are the same, made in one place or in two.
+    shutil.rmtree(first / "kernels" / "store")
+    again = here.build(first, module, f"--out={tmp_path / 'again'}")
     assert (again["steps"], again["sha256"]) == ({"made": 8, "found": 0}, whole["sha256"])
-    assert here.ccache() == (7, 0)
+    assert here.ccache() == tuple(parts)
 
     # Another ROCm: none of the files that a compiler's cache looks at has changed.
     (tmp_path / "rocm/lib/llvm/amdgcn/bitcode/more.bc").write_bytes(b"")
-    assert here.build(fresh, module, "--units=rmsnorm_fwd/module")["steps"] == 1
+    assert here.build(first, module, "--units=rmsnorm_fwd/module")["steps"] == 1
     assert here.ccache() == (0, 1)
 
 
