@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ci_build import options
-from ci_build.cli.common import State, open_bucket, print_json
+from ci_build.cli.common import State, open_bucket, print_json, write_whole
 from ci_build.errors import RequestError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def compat(
     if out is None:
         click.echo(text)
     else:
-        _write(out, text)
+        write_whole(out, text.encode())
 
 
 def _text(tables: Tables, form: str, base_url: str) -> str:
@@ -100,12 +100,3 @@ def _images(file: Path | None) -> list[dict[str, Any]]:
     except (OSError, ValueError) as error:
         raise RequestError(f"{file} does not say what is inside which image: {error}.") from error
     return listed
-
-
-def _write(out: Path, text: str) -> None:
-    draft = out.with_name(f".{out.name}.new")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(out)
-    finally:
-        draft.unlink(missing_ok=True)

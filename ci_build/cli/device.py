@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ci_build import options
-from ci_build.cli.common import State, host_runner, open_bucket, print_json
+from ci_build.cli.common import State, host_runner, open_bucket, print_json, write_whole
 
 
 @click.command()
@@ -53,7 +53,7 @@ def device(
         evidences = device_gate.run(told, staged, opened, reporter, runner, redo=redo)
     device_gate.show(evidences, staged, opened, channel, reporter)
     if junit:
-        junit.write_bytes(junit_xml(evidences))
+        write_whole(junit, junit_xml(evidences))
     if as_json:
         print_json(evidences)
     raise_for_failures(evidences)

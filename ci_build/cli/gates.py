@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ci_build import options
-from ci_build.cli.common import LazyGroup, State, host_runner, open_bucket, print_json
+from ci_build.cli.common import LazyGroup, State, host_runner, open_bucket, print_json, write_whole
 
 
 class _Gates(LazyGroup):
@@ -110,7 +110,7 @@ def _gate(
         evidences = gating.run_gates(names, staged, opened, told, reporter, runner, signer)
     gating.show(evidences, reporter)
     if junit:
-        junit.write_bytes(junit_xml(evidences))
+        write_whole(junit, junit_xml(evidences))
     if as_json:
         print_json(evidences)
     raise_for_failures(evidences)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ci_build.cli.common import LazyGroup, State, print_json
+from ci_build.cli.common import LazyGroup, State, print_json, write_whole
 
 
 @click.command("manifest")
@@ -28,7 +28,7 @@ def manifest(state: State, tree: Path, out: Path | None, rocm_version: str | Non
     if out is None:
         click.echo(data, nl=False)
     else:
-        out.write_bytes(data)
+        write_whole(out, data)
     for note in notes:
         reporter.warning(note)
     symbols = sum(len(library.symbols) for library in made.libraries.values())
