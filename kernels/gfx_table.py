@@ -1,12 +1,14 @@
-"""The gfx table as C++ includes it: `python -m kernels.gfx_table` rewrites `src/gfx_table.inc`."""
+"""Tables as C++ includes them: `python -m kernels.gfx_table` rewrites `src/gfx_table.inc` and `src/variants.inc`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from ci_build import targets as table
+from kernels.modules import load_catalog
 
 GFX_TABLE_INC = Path(__file__).with_name("src") / "gfx_table.inc"
+VARIANTS_INC = Path(__file__).with_name("src") / "variants.inc"
 
 
 def render() -> str:
@@ -17,5 +19,19 @@ def render() -> str:
     return "\n".join(["// Written by kernels/gfx_table.py from ci_build/targets.toml.", *lines, ""])
 
 
+def render_variants() -> str:
+    """One line for each number of compute units that tells a variant of a processor: processor, units, folder."""
+    rows = {
+        (target, units, objects.sku)
+        for module in load_catalog().modules.values()
+        for objects in module.objects
+        for target in objects.targets
+        for units in objects.compute_units
+    }
+    lines = [f'JAX_AITER_VARIANT("{target}", {units}, "{sku}")' for target, units, sku in sorted(rows)]
+    return "\n".join(["// Written by kernels/gfx_table.py from kernels/modules.toml.", *lines, ""])
+
+
 if __name__ == "__main__":
     GFX_TABLE_INC.write_text(render(), encoding="utf-8")
+    VARIANTS_INC.write_text(render_variants(), encoding="utf-8")

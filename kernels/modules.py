@@ -96,7 +96,9 @@ class Objects:
         files: file name -> kernel symbol, where there is no table.
         count: code objects for each target: no more, no fewer.
         kernarg: bytes of kernel arguments that the host packs; no object may want more.
-        sku: subfolder for a variant of the target, such as MI308 (told by its compute units); empty for all.
+        sku: subfolder for a variant of the target, such as MI308; empty for all.
+        compute_units: numbers of compute units that tell the variant. A GPU of the target with another number has no
+            code objects of this module.
     """
 
     targets: tuple[str, ...]
@@ -108,6 +110,7 @@ class Objects:
     file_column: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
     sku: str = ""
+    compute_units: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -28,7 +28,8 @@ MANIFEST_SCHEMA = 1
 LAUNCHERS_LIMIT = 4_000_000
 """Bytes of a wheel with the co-launchers for gfx942 and gfx950."""
 FFI_SINCE = {(0, 1): "0.8.0", (0, 2): "0.8.2", (0, 3): "0.9.1"}
-"""FFI API -> the first jaxlib whose XLA has it, as c_api.h in jaxlib's wheels says; older ones refuse such handlers."""
+"""FFI API -> the first jaxlib from 0.8.0 on whose XLA has it, as c_api.h in jaxlib's wheels says; older ones refuse
+such handlers, newer ones take them."""
 _PAYLOAD = Path(__file__).with_name("payload") / PACKAGE
 _REQUIRES_PYTHON = ">=3.11"
 
@@ -79,7 +80,7 @@ def check_jax(catalog: Catalog, jax_version: str) -> None:
     api = max(handler.api for module in catalog.modules.values() for handler in module.ffi)
     if Version(jax_version) < Version(FFI_SINCE[api]):
         raise RequestError(
-            f"The kernels are made for FFI API {api[0]}.{api[1]}, which jaxlib {jax_version} does not have.",
+            f"The kernels are made for FFI API {api[0]}.{api[1]}, and were not tried with jaxlib {jax_version}.",
             hint=f"Give --jax-version={FFI_SINCE[api]} or a later one, or make a set without kernels.",
         )
 
@@ -180,7 +181,17 @@ def _entry(module: Module, natives: Sequence[Native], wanted: Sequence[str]) -> 
             for f in module.ffi
         ],
         "objects": objects,
+        "variants": _variants(module, wanted),
     }
+
+
+def _variants(module: Module, wanted: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Processor -> number of compute units -> subfolder; processors whose code is for all of them are left out."""
+    told: dict[str, dict[str, str]] = {}
+    for objects in module.objects:
+        for target in (name for name in wanted if name in objects.targets and objects.sku):
+            told.setdefault(target, {}).update({str(units): objects.sku for units in objects.compute_units})
+    return told
 
 
 def repair_plan(request: BuildRequest, version: str, catalog: Catalog | None = None) -> RepairPlan:

@@ -200,6 +200,8 @@ def _bad_objects(objects: Objects, module: Module) -> Iterator[str]:
         yield "count and kernarg are more than 0"
     if objects.sku and not re.fullmatch(r"[A-Z0-9]+", objects.sku):
         yield f"{objects.sku!r} is no name of a variant"
+    if bool(objects.sku) != bool(objects.compute_units) or any(units < 1 for units in objects.compute_units):
+        yield "sku goes with compute_units, which are more than 0"
 
 
 def _bad_re(pattern: str) -> bool:
@@ -221,6 +223,17 @@ def _doubles(catalog: Catalog) -> Iterator[str]:
         yield from (
             f"modules.{module.name}: two units are {name}" for name in sorted({n for n in names if names.count(n) > 1})
         )
+    yield from _ambiguous_variants(catalog)
     for source in catalog.sources.values():
         if not re.fullmatch(r"[0-9a-f]{64}", source.sha256) or source.size < 1:
             yield f"sources.{source.name}: sha256 or size is none"
+
+
+def _ambiguous_variants(catalog: Catalog) -> Iterator[str]:
+    """Compute units that tell two variants of a processor: handlers have one table of them."""
+    told: dict[tuple[str, int], str] = {}
+    for module in catalog.modules.values():
+        for objects in module.objects:
+            for place in ((target, units) for target in objects.targets for units in objects.compute_units):
+                if told.setdefault(place, objects.sku) != objects.sku:
+                    yield f"modules.{module.name}: {place[0]} with {place[1]} compute units is two variants"

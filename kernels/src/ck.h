@@ -3,9 +3,7 @@
 #pragma once
 
 #include <exception>
-#include <limits>
 #include <string>
-#include <string_view>
 
 #include "handler.h"
 #include "hip.h"
@@ -47,27 +45,11 @@ void call_ck(Stream stream, const std::string& what, Function&& function) {
   }
 }
 
-// A number that its 32-bit argument structures can hold; throws Error otherwise.
-inline int ck_int(std::string_view name, std::int64_t value) {
-  if (value < 0 || value > std::numeric_limits<int>::max()) {
-    throw Error(Code::kInvalidArgument,
-                std::string(name) + " is " + std::to_string(value) + "; Composable Kernel's numbers end at 2147483647.");
-  }
-  return static_cast<int>(value);
-}
-
 // Its name of a dtype; throws Error for those that it was not built for.
 inline std::string ck_dtype(const Tensor& tensor) {
   if (tensor.dtype == ffi::DataType::F16) return "fp16";
   if (tensor.dtype == ffi::DataType::BF16) return "bf16";
   refuse(tensor, "f16 or bf16");
-}
-
-// Its kernels read 16 bytes at a time.
-inline void expect_aligned(const Tensor& tensor) {
-  if (reinterpret_cast<std::uintptr_t>(tensor.data) % 16 != 0) {
-    throw Error(Code::kInvalidArgument, tensor.text() + " does not begin at a multiple of 16 bytes.");
-  }
 }
 
 }  // namespace jax_aiter

@@ -46,7 +46,7 @@ void forward(Stream stream, const Tensor& x, const Tensor& residual, const Tenso
   traits.prec_i = traits.prec_o = traits.prec_sm = traits.prec_sy = dtype;
   traits.fused_add = adds ? 1 : 0;
   const ck_tile::stream_config config{static_cast<hipStream_t>(stream)};
-  const int columns = ck_int("n", n);
+  const int columns = as_int("n", n);
   call_ck(stream, x.text() + (adds ? ", " + residual.text() : ""), [&] {
     float answer = 0;
     for (std::int64_t row = 0; row < rows && answer >= 0; row += most_rows) {
@@ -57,7 +57,7 @@ void forward(Stream stream, const Tensor& x, const Tensor& residual, const Tenso
       args.p_y = rows_from(y, row, n);
       args.p_y_residual = adds ? rows_from(sum, row, n) : nullptr;
       args.epsilon = epsilon;
-      args.m = ck_int("rows", std::min(most_rows, rows - row));
+      args.m = as_int("rows", std::min(most_rows, rows - row));
       args.n = args.x_stride = args.xr_stride = args.y_stride = args.yr_stride = columns;
       answer = rmsnorm2d_fwd(traits, args, config);
     }

@@ -65,12 +65,6 @@ struct GemmChoice {
 GemmChoice choose_gemm(const GemmTable& table, const GemmProblem& problem,
                        const std::function<GemmOptions(const GemmRow&)>& options);
 
-// Arguments in slots of 16 bytes, as AITER's assembly kernels take them.
-template <typename T>
-struct alignas(16) Slot {
-  T value;
-};
-
 // Throws Error unless the sizes fit the kernels: 32-bit sizes and strides, operands that a buffer descriptor spans.
 void check_extents(const GemmProblem& problem, std::int64_t a_bytes, std::int64_t b_bytes, std::int64_t out_bytes);
 

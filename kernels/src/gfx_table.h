@@ -1,4 +1,5 @@
-// The gfx targets, from ci_build/targets.toml; tests/unit/test_kernel_sources.py keeps gfx_table.inc in step.
+// The gfx targets, from ci_build/targets.toml, and their variants that AITER has code of its own for, from
+// kernels/modules.toml; tests/unit/test_kernel_sources.py keeps both tables in step.
 #pragma once
 
 #include <string_view>
@@ -24,5 +25,18 @@ constexpr const Gfx* find_gfx(std::string_view processor) {
   }
   return nullptr;
 }
+
+// A GPU of a processor, told by its compute units: MI300 and MI308 are both gfx942.
+struct Variant {
+  std::string_view processor;
+  int compute_units;
+  std::string_view folder;
+};
+
+inline constexpr Variant kVariants[] = {
+#define JAX_AITER_VARIANT(processor, compute_units, folder) {processor, compute_units, folder},
+#include "variants.inc"
+#undef JAX_AITER_VARIANT
+};
 
 }  // namespace jax_aiter

@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <exception>
+#include <limits>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "error.h"
@@ -82,6 +84,22 @@ void expect(const Tensor& tensor, ffi::DataType dtype, Sizes... sizes) {
   if (!same) refuse(tensor, dtype_name(dtype) + "[" + text + "]");
 }
 
+// A number that a kernel's 32-bit arguments can hold; throws Error otherwise.
+inline int as_int(std::string_view name, std::int64_t value) {
+  if (value < 0 || value > std::numeric_limits<int>::max()) {
+    throw Error(Code::kInvalidArgument,
+                std::string(name) + " is " + std::to_string(value) + "; the kernels' numbers end at 2147483647.");
+  }
+  return static_cast<int>(value);
+}
+
+// The kernels of attention and RMSNorm read 16 bytes at a time.
+inline void expect_aligned(const Tensor& tensor) {
+  if (reinterpret_cast<std::uintptr_t>(tensor.data) % 16 != 0) {
+    throw Error(Code::kInvalidArgument, tensor.text() + " does not begin at a multiple of 16 bytes.");
+  }
+}
+
 inline void expect_matrix(const Tensor& tensor, ffi::DataType dtype) {
   if (tensor.dtype != dtype || tensor.shape.size() != 2) refuse(tensor, "a matrix of " + dtype_name(dtype));
 }
@@ -89,6 +107,18 @@ inline void expect_matrix(const Tensor& tensor, ffi::DataType dtype) {
 // Binding of every handler: the stream, and the trait that its work may be recorded into a command buffer. It may,
 // since handlers only put memsets and kernels on the stream, whose arguments depend on nothing but shapes and pointers.
 inline auto bind() { return ffi::Ffi::Bind().Ctx<ffi::PlatformStream<Stream>>(); }
+
+// The same with buffers: so many arguments, then so many results, one or more.
+template <int kArgs, int kResults, typename Binding>
+auto with_buffers(Binding&& binding) {
+  if constexpr (kArgs > 0) {
+    return with_buffers<kArgs - 1, kResults>(std::forward<Binding>(binding).template Arg<ffi::AnyBuffer>());
+  } else if constexpr (kResults > 1) {
+    return with_buffers<0, kResults - 1>(std::forward<Binding>(binding).template Ret<ffi::AnyBuffer>());
+  } else {
+    return std::forward<Binding>(binding).template Ret<ffi::AnyBuffer>();
+  }
+}
 
 }  // namespace jax_aiter
 

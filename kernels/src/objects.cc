@@ -116,16 +116,31 @@ std::string read_file(const std::string& path) {
 std::string module_folder(const Device& device) {
   const std::string hsa = hsa_folder();
   const Gfx* gfx = find_gfx(device.processor);
-  std::string looked;
-  for (const std::string& target : {device.processor, std::string(gfx ? gfx->generic : "")}) {
-    if (target.empty()) continue;
-    const std::string folder = hsa + "/" + target + "/" + kModule;
+  std::string looked, variants;
+  const auto holds = [&](const std::string& below) {
+    const std::string folder = hsa + "/" + below + "/" + kModule;
     std::error_code ignored;
     if (std::filesystem::is_directory(folder, ignored)) return folder;
     looked += (looked.empty() ? "" : ", ") + folder;
+    return std::string();
+  };
+  for (const Variant& variant : kVariants) {
+    if (variant.processor != device.processor) continue;
+    const std::string name(variant.folder), units = std::to_string(variant.compute_units);
+    if (variant.compute_units == device.compute_units) {
+      if (const std::string folder = holds(device.processor + "/" + name); !folder.empty()) return folder;
+    } else {
+      variants += (variants.empty() ? " (" : ", ") + name + " has " + units;
+    }
+  }
+  for (const std::string& target : {device.processor, std::string(gfx ? gfx->generic : "")}) {
+    if (target.empty()) continue;
+    if (const std::string folder = holds(target); !folder.empty()) return folder;
   }
   throw Error(Code::kNotFound, std::string("This jax_aiter has no ") + kModule + " kernels for " + device.name +
-                                   ": there is no " + looked + ". Install one that was built for it.");
+                                   " with " + std::to_string(device.compute_units) + " compute units" +
+                                   (variants.empty() ? "" : variants + ")") + ": there is no " + looked +
+                                   ". Install one that was built for it.");
 }
 
 Kernel load_kernel(const Device& device, const std::string& path, const std::string& kernel, std::size_t most_bytes) {

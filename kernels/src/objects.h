@@ -17,8 +17,15 @@ struct Grid {
   unsigned x, y, z;
 };
 
-// <hsa>/<gfx>/<module> for the device: of its own processor, or else of the generic target that covers it. Throws Error
-// naming the folders that were looked for.
+// Arguments in slots of 16 bytes, as AITER's assembly kernels take them.
+template <typename T>
+struct alignas(16) Slot {
+  T value;
+};
+
+// The module's folder for the device: <hsa>/<gfx>/<variant>/<module> where its compute units tell a variant that the
+// module has, else <hsa>/<gfx>/<module> of its own processor, or of the generic target that covers it. Throws Error naming
+// the compute units and the folders that were looked for.
 std::string module_folder(const Device& device);
 
 // The kernel of a file in the module's folder. The file is read, checked (whole, for this processor, with that kernel

@@ -23,10 +23,14 @@ from tests.jax_aiter.kernels import FakeDevice
 
 XLA_ONLY = dict.fromkeys(OPERATIONS, "xla")
 NORMS = dict.fromkeys(["rms_norm", "rms_norm_with_add"], "portable")
+AITERS = {
+    "gfx942": ["flash_attn", "gemm", "gemm_i8", "flatmm_fp8"],
+    "gfx950": ["flash_attn", "flash_attn_bwd", "gemm", "gemm_fp8_mi350", "gemm_fp4"],
+}
 CHOICES = {
-    "gfx942": {**XLA_ONLY, **NORMS, **dict.fromkeys(["gemm", "gemm_i8", "flatmm_fp8"], "aiter")},
-    "gfx942:sramecc+:xnack-": {**XLA_ONLY, **NORMS, **dict.fromkeys(["gemm", "gemm_i8", "flatmm_fp8"], "aiter")},
-    "gfx950": {**XLA_ONLY, **NORMS, **dict.fromkeys(["gemm", "gemm_fp8_mi350", "gemm_fp4"], "aiter")},
+    "gfx942": {**XLA_ONLY, **NORMS, **dict.fromkeys(AITERS["gfx942"], "aiter")},
+    "gfx942:sramecc+:xnack-": {**XLA_ONLY, **NORMS, **dict.fromkeys(AITERS["gfx942"], "aiter")},
+    "gfx950": {**XLA_ONLY, **NORMS, **dict.fromkeys(AITERS["gfx950"], "aiter")},
     "gfx90a": {**XLA_ONLY, **dict.fromkeys(NORMS, "aiter")},
     "gfx1151": {**XLA_ONLY, **NORMS},
     "gfx1100": {**XLA_ONLY, **NORMS},
@@ -48,7 +52,7 @@ def check_each_device_gets_the_best_that_there_is(gfx: str, kernels: Path) -> No
 def check_devices_of_two_kinds_get_what_runs_on_both(kernels: Path) -> None:
     devices = [FakeDevice("gfx942"), FakeDevice("gfx950")]
     found = {n: decide(n, kernels=Loader(kernels), environment={}, devices=devices)[0] for n in OPERATIONS}
-    assert {n: c.backend for n, c in found.items()} == {**XLA_ONLY, **NORMS, "gemm": "aiter"}
+    assert {n: c.backend for n, c in found.items()} == {**XLA_ONLY, **NORMS, "gemm": "aiter", "flash_attn": "aiter"}
     assert "module gemm_i8 has no code for gfx950, only for gfx942" in found["gemm_i8"].why
 
 
@@ -95,11 +99,11 @@ def check_aiter_code_is_for_one_processor(kernels: Path) -> None:
 )
 def check_options_force_a_backend(kernels: Path, operation: str, environment: dict[str, str], backend: str) -> None:
     devices = [FakeDevice("gfx942")]
-    choice, modules = decide(operation, kernels=Loader(kernels), environment=environment, devices=devices)
+    choice, module = decide(operation, kernels=Loader(kernels), environment=environment, devices=devices)
     assert choice.backend == backend
     asked, option = forced_backend(operation, environment)
     assert choice.forced == (asked != "auto") == bool(option)
-    assert bool(modules) == (backend != "xla")
+    assert bool(module) == bool(choice.call) == (backend != "xla")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +111,9 @@ def check_options_force_a_backend(kernels: Path, operation: str, environment: di
     [
         ("gemm", {"JAX_AITER_BACKEND": "portable"}, "gfx942", "there is no portable kernel for gemm"),
         ("rms_norm", {"JAX_AITER_BACKEND": "aiter"}, "gfx942", "rmsnorm_fwd has no code for gfx942, only for gfx90a"),
-        ("flash_attn", {"JAX_AITER_BACKEND_FLASH_ATTN": "aiter"}, "gfx942", "there is no AITER kernel for flash_attn"),
+        ("flash_attn", {"JAX_AITER_BACKEND_FLASH_ATTN": "portable"}, "gfx942", "is no portable kernel for flash_attn"),
+        ("flash_attn", {"JAX_AITER_BACKEND": "aiter"}, "gfx90a", "mha_fwd_asm has no code for gfx90a, .*; .* mha_fwd"),
+        ("flash_attn_bwd", {"JAX_AITER_BACKEND": "aiter"}, "gfx942", "module mha_bwd has no code for gfx942"),
         ("gemm", {"JAX_AITER_BACKEND": "aiter"}, "gfx90a", "gemm_bf16 has no code for gfx90a, only for gfx942, gfx950"),
         ("gemm", {"JAX_AITER_BACKEND": "aiter"}, "", "there is no AMD GPU to lower for"),
         ("gemm", {"JAX_AITER_BACKEND": "aiter"}, "10.3", "does not say which gfx target it is"),
@@ -121,6 +127,17 @@ def check_forcing_what_is_not_there_says_what_is_missing(
     devices = [FakeDevice(gfx)] if gfx else []
     with pytest.raises(BackendError, match=said):
         decide(operation, kernels=Loader(kernels), environment=environment, devices=devices)
+
+
+@pytest.mark.parametrize(("units", "backend"), [(304, "aiter"), (80, "aiter"), (228, "xla"), (None, "aiter")])
+def check_a_variant_that_has_no_code_is_not_served(kernels: Path, units: int | None, backend: str) -> None:
+    device = FakeDevice("gfx942", core_count=units)
+    choice, _ = decide("flash_attn", kernels=Loader(kernels), environment={}, devices=[FakeDevice("gfx942"), device])
+    assert choice.backend == backend
+    if backend == "xla":
+        assert "mha_fwd_asm has no code for gfx942 with 228 compute units, only with 80, 304" in choice.why
+    # The library of another module has code for any of them.
+    assert decide("gemm", kernels=Loader(kernels), environment={}, devices=[device])[0].backend == "aiter"
 
 
 def check_without_modules_forcing_names_the_manifest(tmp_path: Path) -> None:
@@ -169,7 +186,7 @@ def check_info_is_data_and_loads_nothing(installed: Path, monkeypatch: pytest.Mo
     assert told["operations"]["gemm"] == {
         "backend": "aiter",
         "why": "gemm_bf16 has code for gfx942",
-        "modules": ["gemm_bf16"],
+        "module": "gemm_bf16",
     }
     assert told["operations"]["rms_norm"]["backend"] is None
     assert "module rmsnorm_fwd has no code for" in told["operations"]["rms_norm"]["why"]

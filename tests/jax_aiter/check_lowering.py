@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from jax import export
 from jax.sharding import PartitionSpec as P
-from jax_aiter import _loader, _native
+from jax_aiter import BackendError, _loader, _native
 from jax_aiter._table import TARGETS
 from jax_aiter.flatmm_fp8 import flatmm_fp8
 from jax_aiter.gemm import gemm
 from jax_aiter.gemm_fp4 import gemm_fp4
 from jax_aiter.gemm_fp8 import gemm_fp8_mi350
 from jax_aiter.gemm_i8 import gemm_i8
-from jax_aiter.mha import flash_attn_func
+from jax_aiter.mha import flash_attn_func, flash_attn_varlen
 from jax_aiter.rmsnorm import rms_norm, rms_norm_with_add
 
 from tests.jax_aiter.common import compare, made, mesh
@@ -33,6 +33,12 @@ INT8 = (S((4, 128), I8), S((256, 128), I8), S((4, 1), F32), S((1, 256), F32), S(
 FP8 = (S((16, 512), E4M3), S((256, 512), E4M3), S((4, 16), F32), S((4, 2), F32))
 
 
+QKV = (S((2, 256, 8, 128), BF16), *[S((2, 512, 2, 128), BF16)] * 2)
+HEADS = ["2x256x8x128xbf16", *["2x512x2x128xbf16"] * 2]
+FEW = (S((2, 7, 4, 16), BF16), *[S((2, 9, 2, 16), BF16)] * 2)
+FEW_HEADS, FEW_RESULTS = ["2x7x4x16xbf16", *["2x9x2x16xbf16"] * 2], ["2x7x4x16xbf16", "2x4x7xf32"]
+OPTIONS = {"scale": "2.500000e-01 : f32", "dropout": "0.000000e+00 : f32", "window_left": "-1 : i32"}
+OPTIONS |= {"window_right": "-1 : i32", "longest_query": "0 : i32", "longest_key": "0 : i32"}
 CALL = re.compile(r"custom_call @(jax_aiter_\w+)\(.*mhlo\.backend_config = \{(.*?)\}.* : \((.*)\) -> (.*)$")
 
 
@@ -59,7 +65,7 @@ def calls(text: str) -> list[tuple[str, list[str], list[str], dict[str, str]]]:
     return found
 
 
-CASES = {
+CASES: dict[str, tuple[str, Callable[..., Any], Any, list[Any]]] = {
     "gemm": ("gfx942", gemm, (A, B), [(
         "jax_aiter_gemm_bf16", ["16x128xbf16", "256x128xbf16", "0xf32"], ["16x256xf32", "1024xui32"],
         {"splitk": "0 : i32", "kernel": '""'})]),
@@ -93,6 +99,24 @@ CASES = {
         S((4, 128), BF16), S((128,), BF16)), [  # y is not asked for, and rstd is XLA's
         ("jax_aiter_rms_norm_bwd", ["4x128xbf16", "4x128xbf16", "128xbf16", "4xf32"], ["4x128xbf16", "4x128xf32"],
          {})]),
+    "attention": ("gfx942", lambda q, k, v: flash_attn_func(q, k, v, causal=True), QKV, [(
+        "jax_aiter_mha_fwd_asm", [*HEADS, "0xi32", "0xi32"], ["2x256x8x128xbf16", "2x8x256xf32"],
+        {"scale": "0.0883883461 : f32", "causal": "true"})]),
+    "packed attention": ("gfx950", lambda q, k, v, cu: flash_attn_varlen(q, k, v, cu, cu, softmax_scale=0.5), (
+        *[S((300, 8, 128), BF16)] * 3, S((4,), jnp.int32)), [(
+        "jax_aiter_mha_fwd_asm", [*["300x8x128xbf16"] * 3, "4xi32", "4xi32"], ["300x8x128xbf16", "8x300xf32"],
+        {"scale": "5.000000e-01 : f32", "causal": "false"})]),
+    "attention of a few queries": ("gfx950", lambda q, k, v: flash_attn_func(q, k, v, window_size=(3, 2)), FEW, [(
+        "jax_aiter_mha_fwd", [*FEW_HEADS, "0xbf16", "0xf32", "0xi32", "0xi32", "0xui32"], FEW_RESULTS,
+        OPTIONS | {"window_left": "3 : i32", "window_right": "2 : i32"})]),
+    "attention with dropout and its gradient": ("gfx950", jax.grad(total(lambda q, k, v: flash_attn_func(
+        q, k, v, 0.25, dropout_seed=7, deterministic=False))), FEW, [
+        ("jax_aiter_mha_fwd", [*FEW_HEADS, "0xbf16", "0xf32", "0xi32", "0xi32", "4xui32"], FEW_RESULTS,
+         OPTIONS | {"dropout": "2.500000e-01 : f32"}),
+        ("jax_aiter_mha_bwd", ["2x7x4x16xbf16", *FEW_HEADS, "2x7x4x16xbf16", "2x4x7xf32", "0xbf16", "0xf32", "0xi32",
+                               "0xi32", "4xui32"],
+         ["2x7x4x16xbf16", "2x9x4x16xbf16", "2x9x4x16xbf16", "2x7x4x16xf32", "2x4x7xf32"],
+         OPTIONS | {"dropout": "2.500000e-01 : f32"})]),
     "gradient of rms_norm": ("gfx90a", jax.grad(total(lambda x, g: rms_norm(x, g, 0.5))), (X, GAMMA), [
         ("jax_aiter_rms_norm", ["4x128xf32", "128xf32"], ["4x128xf32", "4xf32"], {"epsilon": "5.000000e-01 : f32"}),
         ("jax_aiter_rms_norm_bwd", ["4x128xf32", "4x128xf32", "128xf32", "4xf32"], ["4x128xf32", "4x128xf32"], {})]),
@@ -174,13 +198,50 @@ def check_a_shard_is_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
+REFUSED: dict[str, tuple[str, Callable[..., Any], Any, str]] = {
+    "float32": ("gfx950", flash_attn_func, [S((1, 300, 4, 128), F32)] * 3, "take bfloat16 and not float32"),
+    "a window": ("gfx942", lambda q, k, v: flash_attn_func(q, k, v, window_size=(3, 0)), QKV,
+                 "assembly kernels have no windows"),
+    "no key": ("gfx942", lambda q, k, v: flash_attn_func(k, k[:, :99], v[:, :99], causal=True), QKV, "to see a key"),
+    "depth": ("gfx942", flash_attn_func, [S((1, 300, 4, 192), BF16)] * 3, r"not \[192, 192\]"),
+    "lengths": ("gfx950", lambda q, k, v, cu: flash_attn_func(q, k, v, cu_seqlens_q=cu, cu_seqlens_kv=cu),
+                (*QKV, S((3,), jnp.int32)), "take no lengths of sequences in a batch"),
+    "dropout and bias": ("gfx950", lambda q, k, v, b: flash_attn_func(q, k, v, 0.5, bias=b, dropout_seed=1), (
+        *FEW, S((7, 9), BF16)), "with dropout, Composable Kernel takes no bias"),
+    "dropout in order": ("gfx950", lambda q, k, v: flash_attn_func(q, k, v, 0.5, dropout_seed=1), FEW,
+                         "flash_attn_bwd cannot|FLASH_ATTN_BWD|deterministic=False allows"),
+    "gradient in order": ("gfx950", jax.grad(total(flash_attn_func)), FEW, "which deterministic=False allows"),
+    "gradient of a bias": ("gfx950", lambda *a: jax.grad(
+        lambda q, k, v, b: total(lambda: flash_attn_func(q, k, v, bias=b, deterministic=False))(), 3)(*a),
+        (*FEW, S((7, 9), BF16)), "gives no gradient of a bias"),
+    "gradient of lse": ("gfx950", jax.grad(total(
+        lambda q, k, v: flash_attn_func(q, k, v, return_lse=True, deterministic=False))), FEW,
+        "takes no cotangent of lse"),
+}  # fmt: skip
+
+
 @pytest.mark.usefixtures("installed")
-def check_attention_can_be_lowered_for_amd_gpus_too(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", REFUSED)
+def check_attention_that_no_kernel_does_is_xlas_or_an_error_if_forced(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gfx, function, arguments, said = REFUSED[name]
+    monkeypatch.setenv("JAX_AITER_TARGET", gfx)
+    wanted = ["jax_aiter_mha_fwd"] if name.startswith("gradient") else []
+    assert [call[0] for call in calls(lowered(function, *arguments))] == wanted
+    monkeypatch.setenv("JAX_AITER_BACKEND", "aiter")
+    jax.clear_caches()
+    with pytest.raises(BackendError, match=said):
+        lowered(function, *arguments)
+
+
+@pytest.mark.usefixtures("installed")
+def check_vmap_makes_a_larger_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
-    shape = S((1, 300, 4, 64), BF16)
-    text = lowered(jax.grad(total(flash_attn_func), (0, 1, 2)), shape, shape, shape)
-    assert "stablehlo.while" in text
-    assert "custom_call @jax_aiter" not in text
+    shapes = [S((3, *part.shape), BF16) for part in QKV]
+    text = lowered(jax.vmap(flash_attn_func), *shapes)
+    assert [call[1][0] for call in calls(text)] == ["6x256x8x128xbf16"]
+    assert "stablehlo.while" not in text
 
 
 @pytest.fixture
@@ -255,3 +316,36 @@ def check_an_error_of_a_handler_is_an_exception() -> None:
     shapes = (S((13, 128), I8), INT8[1], S((13, 1), F32), *INT8[3:])
     with pytest.raises(Exception, match="thirteen rows are too many"):
         jax.block_until_ready(jax.jit(gemm_i8)(*(jnp.ones(part.shape, part.dtype) for part in shapes)))
+
+
+CU = jnp.array([0, 2, 6], jnp.int32)
+ATTENTION: dict[str, tuple[str, Callable[..., Any]]] = {
+    "assembly": ("gfx942", lambda q, k, v: flash_attn_func(q, k, v, causal=True)),
+    "causal": ("gfx950", lambda q, k, v: flash_attn_func(q, k, v, causal=True, deterministic=False)),
+    "window": ("gfx950", lambda q, k, v: flash_attn_func(q, k, v, window_size=(4, 1), deterministic=False)),
+    "some see nothing": (
+        "gfx950", lambda q, k, v: flash_attn_func(q, k[:, :4], v[:, :4], causal=True, deterministic=False)),
+    "alibi": ("gfx950", lambda q, k, v: flash_attn_func(
+        q, k, v, causal=True, alibi_slopes=jnp.arange(1.0, 5) / 8, deterministic=False)),
+    "bias": ("gfx950", lambda q, k, v: flash_attn_func(q, k, v, bias=made(3, (7, 9), BF16), deterministic=False)),
+    "packed": ("gfx950", lambda q, k, v: flash_attn_varlen(
+        q[0], k[0], v[0], jnp.array([0, 3, 3, 6], jnp.int32), jnp.array([0, 5, 6, 8], jnp.int32), causal=True)),
+    "packed alike": ("gfx942", lambda q, k, v: flash_attn_varlen(q[0], k[0, :7], v[0, :7], CU, CU)),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("name", ATTENTION)
+def check_kernels_of_attention_give_what_xla_gives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    gfx, function = ATTENTION[name]
+    depth = 128 if gfx == "gfx942" else 16
+    q, k, v = (made(i, (2, rows, heads, depth), BF16) for i, (rows, heads) in enumerate([(7, 4), (9, 2), (9, 2)]))
+    monkeypatch.setenv("JAX_AITER_TARGET", gfx)
+    both = jax.value_and_grad(lambda *a: (function(*a).astype(F32) ** 2).sum(), (0, 1, 2))
+    names = [call[0] for call in calls(lowered(both, q, k, v, platform="cpu"))]
+    kernel = "jax_aiter_mha_fwd_asm" if gfx == "gfx942" else "jax_aiter_mha_fwd"
+    assert names == ([kernel] if gfx == "gfx942" else [kernel, "jax_aiter_mha_bwd"])
+    found = jax.jit(function)(q, k, v), jax.jit(both)(q, k, v)[1]
+    monkeypatch.setenv("JAX_AITER_BACKEND", "xla")
+    jax.clear_caches()
+    compare(found, (jax.jit(function)(q, k, v), jax.jit(both)(q, k, v)[1]), 3e-2)

@@ -315,6 +315,8 @@ XLA_FFI_Error* JaxAiterGemmFp4(XLA_FFI_CallFrame* frame) {
   return NULL;
 }
 
+#include "attention.h"
+
 // A handler of another time, whose call frame has grown.
 XLA_FFI_Error* JaxAiterGrown(XLA_FFI_CallFrame* frame) {
   return frame->struct_size < XLA_FFI_CallFrame_STRUCT_SIZE + 8 ? refuse(frame, "Unexpected XLA_FFI_CallFrame size") : NULL;

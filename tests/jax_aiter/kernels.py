@@ -22,6 +22,9 @@ MODULES: Mapping[str, tuple[str, Sequence[str], Sequence[str]]] = {
     "gemm_fp8_mi350": ("co-launcher", ["gfx950"], ["jax_aiter_gemm_fp8_mi350"]),
     "gemm_fp4": ("co-launcher", ["gfx950"], ["jax_aiter_gemm_fp4"]),
     "flatmm_fp8": ("co-launcher", ["gfx942"], ["jax_aiter_flatmm_fp8"]),
+    "mha_fwd_asm": ("co-launcher", AITER_GFX, ["jax_aiter_mha_fwd_asm"]),
+    "mha_fwd": ("ffi-shim", ["gfx950"], ["jax_aiter_mha_fwd"]),
+    "mha_bwd": ("ffi-shim", ["gfx950"], ["jax_aiter_mha_bwd"]),
     "rmsnorm_fwd": ("ffi-shim", ["gfx90a"], ["jax_aiter_ck_rms_norm"]),
     "rms_norm": (
         "portable",
@@ -29,6 +32,7 @@ MODULES: Mapping[str, tuple[str, Sequence[str], Sequence[str]]] = {
         ["jax_aiter_rms_norm", "jax_aiter_rms_norm_with_add", "jax_aiter_rms_norm_bwd"],
     ),
 }
+VARIANTS = {"mha_fwd_asm": {"variants": {"gfx942": {"304": "MI300", "80": "MI308"}}}}
 assert {target for _, _, targets in MODULES.values() for target in targets} == set(TARGETS)
 assert all(TARGETS[t].backend == AITER for kind, _, ts in MODULES.values() if kind == "co-launcher" for t in ts)
 
@@ -97,7 +101,7 @@ def all_modules(root: Path) -> Path:
     """A folder with every module."""
     kernels = Kernels(root)
     for name in MODULES:
-        kernels.add(name)
+        kernels.add(name, **VARIANTS.get(name, {}))
     return kernels.write()
 
 
@@ -109,4 +113,4 @@ class FakeDevice:
     id: int = 0
     platform: str = "gpu"
     device_kind: str = "AMD Instinct"
-    core_count: int = 304
+    core_count: int | None = 304

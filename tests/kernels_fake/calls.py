@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-DTYPES = {"s8": 2, "u8": 6, "u32": 8, "f16": 10, "f32": 11, "bf16": 16, "f8e4m3fn": 20, "f8e4m3fnuz": 25}
+DTYPES = {"s8": 2, "s32": 4, "u8": 6, "u32": 8, "f16": 10, "f32": 11, "bf16": 16, "f8e4m3fn": 20, "f8e4m3fnuz": 25}
 """XLA_FFI_DataType."""
-SIZES = {"s8": 1, "u8": 1, "u32": 4, "f16": 2, "f32": 4, "bf16": 2, "f8e4m3fn": 1, "f8e4m3fnuz": 1}
+SIZES = {"s8": 1, "s32": 4, "u8": 1, "u32": 4, "f16": 2, "f32": 4, "bf16": 2, "f8e4m3fn": 1, "f8e4m3fnuz": 1}
 _S32, _F32, _PRED = 4, 11, 1
 LOAD, MEMSET, LAUNCH = 0, 1, 2
 LONGER, MOVED, NO_NAME = 1, 2, 3

@@ -28,20 +28,13 @@ def table() -> ModuleType:
     return module
 
 
-NOT_CALLED = {"jax_aiter_mha_fwd", "jax_aiter_mha_bwd"}
-"""Handlers that the package does not call yet: attention is XLA's."""
-
-
 def names(rows: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(row.split()[0] for row in rows)
 
 
 def test_the_custom_calls_are_those_of_the_modules(table: ModuleType) -> None:
     told: dict[str, tuple[Kind, FfiTarget]] = {
-        entry.target: (module.kind, entry)
-        for module in load_catalog().modules.values()
-        for entry in module.ffi
-        if entry.target not in NOT_CALLED
+        entry.target: (module.kind, entry) for module in load_catalog().modules.values() for entry in module.ffi
     }
     assert {
         target.name: (target.symbol, target.args, target.results, target.attrs) for target in table.TARGETS.values()

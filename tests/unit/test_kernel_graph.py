@@ -333,7 +333,7 @@ def names(*processors: str, **request: Any) -> list[str]:
 
 def test_modules_without_code_for_any_target_are_left_out() -> None:
     assert names("gfx1100") == ["rms_norm"]
-    assert set(names("gfx942", "gfx1100")) == {"gemm_bf16", "gemm_i8", "flatmm_fp8", "rms_norm"}
+    assert set(names("gfx942", "gfx1100")) == {"gemm_bf16", "gemm_i8", "flatmm_fp8", "mha_fwd_asm", "rms_norm"}
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,11 @@ def test_modules_without_code_for_any_target_are_left_out() -> None:
     [
         ((), {}, "No gfx target was named for the kernels"),
         (("gfx942",), {"modules": ("gemm",)}, "There is no kernel module gemm"),
-        (("gfx942",), {"modules": ("gemm_bf16",)}, "The wheel would lack flatmm_fp8, gemm_i8, .*add --allow-partial"),
+        (
+            ("gfx942",),
+            {"modules": ("gemm_bf16",)},
+            "The wheel would lack flatmm_fp8, gemm_i8, mha_fwd_asm, .*add --allow-partial",
+        ),
         (("gfx1100",), {"modules": ("gemm_fp4",), "allow_partial": True}, "None of gemm_fp4 has code for gfx1100"),
         (("gfx942", "gfx1100"), {"require": ("gemm_bf16",)}, "gemm_bf16 is required and has no code for gfx1100"),
     ],

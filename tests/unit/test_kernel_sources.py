@@ -5,6 +5,10 @@ from __future__ import annotations
 from kernels import gfx_table
 
 
+def test_variants_of_the_handlers_are_those_of_the_modules() -> None:
+    assert gfx_table.VARIANTS_INC.read_text(encoding="utf-8") == gfx_table.render_variants()
+
+
 def test_gfx_table_of_the_handlers_is_that_of_the_project() -> None:
     assert gfx_table.GFX_TABLE_INC.read_text(encoding="utf-8") == gfx_table.render(), (
         "ci_build/targets.toml has changed: run `python -m kernels.gfx_table`"

@@ -35,12 +35,14 @@ class Choice:
     Attributes:
         operation: name in OPERATIONS.
         backend: one of BACKENDS.
+        call: name of the custom call; empty for XLA.
         forced: an option says so, so that nothing else may stand in on another platform.
         why: one sentence.
     """
 
     operation: str
     backend: str
+    call: str = ""
     forced: bool = False
     why: str = field(default="", compare=False)
 
@@ -104,6 +106,23 @@ def wanted_targets(
     return tuple(dict.fromkeys(str(gfx_of(device)) for device in found)), "the AMD GPUs of this process"
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    # Targets that code is lowered for, where they come from, and the compute units of the devices that say theirs.
+    gfx: tuple[str, ...]
+    source: str
+    units: tuple[tuple[str, int], ...]
+
+
+def _wanted(environment: Mapping[str, str], devices: Sequence[Any] | None) -> _Wanted:
+    gfx, source = wanted_targets(environment, devices)
+    if environment.get(TARGET_OPTION, ""):
+        return _Wanted(gfx, source, ())
+    found = rocm_devices() if devices is None else devices
+    told = {(gfx_of(device), getattr(device, "core_count", None)): None for device in found}
+    return _Wanted(gfx, source, tuple((name, units) for name, units in told if name and isinstance(units, int)))
+
+
 def decide(
     operation: str,
     targets: Sequence[FfiTarget] | None = None,
@@ -112,13 +131,13 @@ def decide(
     kernels: Loader,
     environment: Mapping[str, str] = os.environ,
     devices: Sequence[Any] | None = None,
-) -> tuple[Choice, tuple[str, ...]]:
-    """What serves an operation, and the modules that this needs; nothing is loaded.
+) -> tuple[Choice, str]:
+    """What serves an operation, and the module that this needs, empty for XLA; nothing is loaded.
 
     Args:
         operation: name in OPERATIONS.
-        targets: custom calls that may serve it, all of one backend being needed together; None takes the table's.
-        obstacles: by backend, what keeps its kernels from these arguments, such as a shape.
+        targets: custom calls that may serve it, the best of each backend first; None takes the table's.
+        obstacles: by backend or custom call, what keeps it from these arguments, such as a shape.
         kernels: modules that there are.
         environment: where options are looked up.
         devices: AMD GPUs; None takes those of this process.
@@ -128,22 +147,26 @@ def decide(
     """
     asked, option = forced_backend(operation, environment)
     if asked == XLA:
-        return Choice(operation, XLA, forced=True, why=option), ()
+        return Choice(operation, XLA, forced=True, why=option), ""
     calls = OPERATIONS[operation] if targets is None else tuple(targets)
-    gfx, source = wanted_targets(environment, devices)
+    wanted = _wanted(environment, devices)
     missing: list[str] = []
     for backend in (AITER, PORTABLE) if asked == AUTO else (asked,):
         mine = [call for call in calls if call.backend == backend]
-        problem = _problem(operation, backend, mine, kernels, gfx, source) or obstacles.get(backend, "")
-        if not problem:
-            names = [module.name for call in mine if (module := _module(kernels, call)) is not None]
-            why = option or f"{', '.join(dict.fromkeys(names))} has code for {', '.join(gfx)}"
-            return Choice(operation, backend, forced=bool(option), why=why), tuple(dict.fromkeys(names))
-        missing.append(problem)
+        if not mine:
+            missing.append(f"there is no {_KERNELS[backend]} for {operation}")
+        for call in mine:
+            problem = _problem(call, kernels, wanted) or obstacles.get(call.name, "") or obstacles.get(backend, "")
+            if not problem:
+                name = _module(kernels, call).name
+                why = option or f"{name} has code for {', '.join(wanted.gfx)}"
+                return Choice(operation, backend, call.name, forced=bool(option), why=why), name
+            missing.append(problem)
+    why = "; ".join(dict.fromkeys(missing))
     if asked != AUTO:
         hint = f"Unset {option.partition('=')[0]}, or set {OPTION}_{operation.upper()} for this operation alone."
-        raise BackendError(f"{option} cannot be done: {missing[0]}. {hint}")
-    return Choice(operation, XLA, why="; ".join(dict.fromkeys(missing))), ()
+        raise BackendError(f"{option} cannot be done: {why}. {hint}")
+    return Choice(operation, XLA, why=why), ""
 
 
 def choose(
@@ -160,9 +183,9 @@ def choose(
         ModuleLoadError: a module that is there does not load. Nothing else stands in for it silently.
     """
     kernels = loader()
-    choice, modules = decide(operation, targets, obstacles=obstacles, kernels=kernels)
-    for name in modules:
-        kernels.ensure(name)
+    choice, module = decide(operation, targets, obstacles=obstacles, kernels=kernels)
+    if module:
+        kernels.ensure(module)
     return choice
 
 
@@ -170,21 +193,20 @@ def _module(kernels: Loader, call: FfiTarget) -> Any:
     return kernels.manifest.module_of(call.name) if kernels.manifest else None
 
 
-def _problem(
-    operation: str, backend: str, calls: Sequence[FfiTarget], kernels: Loader, gfx: Sequence[str], source: str
-) -> str:
-    # Why a backend cannot serve an operation, in the order in which a person would look; empty when it can.
-    if not calls:
-        return f"there is no {_KERNELS[backend]} for {operation}"
+def _problem(call: FfiTarget, kernels: Loader, wanted: _Wanted) -> str:
+    # Why a custom call cannot serve, in the order in which a person would look; empty when it can.
     if kernels.manifest is None:
         return f"there are no kernel modules in this package ({kernels.root / 'manifest.json'} is not there)"
-    if not gfx:
-        return f"there is no AMD GPU to lower for ({source}; {TARGET_OPTION} can name one)"
-    for call in calls:
-        module = _module(kernels, call)
-        if module is None:
-            return f"no module of this package offers {call.name}"
-        for target in gfx:
-            if not module.runs_on(target):
-                return f"module {module.name} has no code for {target}, only for {', '.join(module.targets)}"
+    if not wanted.gfx:
+        return f"there is no AMD GPU to lower for ({wanted.source}; {TARGET_OPTION} can name one)"
+    module = _module(kernels, call)
+    if module is None:
+        return f"no module of this package offers {call.name}"
+    for target in wanted.gfx:
+        if not module.runs_on(target):
+            return f"module {module.name} has no code for {target}, only for {', '.join(module.targets)}"
+    for target, units in wanted.units:
+        if not module.fits(target, units):
+            known = ", ".join(map(str, sorted(module.variants[target.partition(":")[0]])))
+            return f"module {module.name} has no code for {target} with {units} compute units, only with {known}"
     return ""

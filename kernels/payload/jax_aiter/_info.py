@@ -29,8 +29,8 @@ def info() -> dict[str, Any]:
         modules     by name: kind, targets, handlers, loaded
         devices     of this process: id, platform, kind, gfx target, compute units
         options     the JAX_AITER_… variables that are set
-        operations  by name: backend and why, for the targets that are lowered for; shapes and dtypes that a kernel
-                    does not take go to XLA besides
+        operations  by name: backend, why and module, for the targets that are lowered for; shapes and dtypes that a
+                    kernel does not take go to XLA besides
     """
     told: dict[str, Any] = {"version": None, "jax": jax.__version__, "ffi_api": list(framework_api())}
     options = {name: value for name, value in sorted(os.environ.items()) if name.startswith(_PREFIX)}
@@ -69,10 +69,10 @@ def _modules(kernels: Loader) -> dict[str, Any]:
 
 def _operation(name: str, kernels: Loader) -> dict[str, Any]:
     try:
-        choice, modules = _choice.decide(name, kernels=kernels)
+        choice, module = _choice.decide(name, kernels=kernels)
     except BackendError as problem:
-        return {"backend": None, "why": str(problem), "modules": []}
-    return {"backend": choice.backend, "why": choice.why, "modules": list(modules)}
+        return {"backend": None, "why": str(problem), "module": None}
+    return {"backend": choice.backend, "why": choice.why, "module": module or None}
 
 
 def _device(device: Any) -> dict[str, Any]:

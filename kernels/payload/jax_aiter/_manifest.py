@@ -48,6 +48,7 @@ class Module:
         targets: gfx targets that it has code for; generic ones may be among them.
         handlers: what it offers to XLA.
         objects: digests of code objects by path below _kernels/hsa.
+        variants: of targets whose code objects are for GPUs with certain numbers of compute units: these numbers.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Module:
     targets: tuple[str, ...]
     handlers: tuple[Handler, ...]
     objects: Mapping[str, str]
+    variants: Mapping[str, frozenset[int]]
 
     def runs_on(self, gfx: str) -> bool:
         """Whether a device, such as "gfx942" or "gfx942:sramecc+:xnack-", runs code of this module.
@@ -72,6 +74,11 @@ class Module:
             if covered and set(wanted) <= set(features):
                 return True
         return False
+
+    def fits(self, gfx: str, compute_units: int) -> bool:
+        """Whether it has code for a device of a target that it runs on, by the number of its compute units."""
+        known = self.variants.get(gfx.partition(":")[0])
+        return known is None or compute_units in known
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,6 +175,7 @@ def _module(name: str, row: Mapping[str, Any]) -> Module:
         targets=_texts(row["targets"], f"{name}.targets"),
         handlers=handlers,
         objects={_inside(file, f"{name}.objects"): _digest(d, f"{name}.objects") for file, d in objects.items()},
+        variants={gfx: frozenset(map(int, told)) for gfx, told in row.get("variants", {}).items()},
     )
 
 

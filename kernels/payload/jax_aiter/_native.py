@@ -18,7 +18,7 @@ PLATFORM = "rocm"
 """Platform that kernels are lowered for."""
 
 
-def dispatch(choice: Choice, kernel: Callable[..., Any], reference: Callable[..., Any], *args: Array) -> Any:
+def dispatch(choice: Choice, kernel: Callable[..., Any], reference: Callable[..., Any], *args: Any) -> Any:
     """The kernel where code is lowered for AMD GPUs, and the reference everywhere else.
 
     One program can so be lowered for several platforms. A choice that was forced has no reference to fall back on:

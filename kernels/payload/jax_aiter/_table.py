@@ -45,6 +45,12 @@ GEMM_I8 = _target("jax_aiter_gemm_i8", AITER, "a b a_scale b_scale bias", "out",
 GEMM_FP8_MI350 = _target("jax_aiter_gemm_fp8_mi350", AITER, "xq wq x_scale w_scale", "out")
 GEMM_FP4 = _target("jax_aiter_gemm_fp4", AITER, "a b a_scale b_scale", "out", "splitk kernel bpreshuffle")
 FLATMM_FP8 = _target("jax_aiter_flatmm_fp8", AITER, "xq wq x_scale w_scale", "out")
+MHA_FWD_ASM = _target("jax_aiter_mha_fwd_asm", AITER, "q k v cu_q cu_k", "out lse", "scale causal")
+_MHA = "scale dropout window_left window_right longest_query longest_key"
+MHA_FWD = _target("jax_aiter_mha_fwd", AITER, "q k v bias slopes cu_q cu_k seed", "out lse", _MHA)
+MHA_BWD = _target(
+    "jax_aiter_mha_bwd", AITER, "dout q k v out lse bias slopes cu_q cu_k seed", "dq dk dv dq_sum d", _MHA
+)
 CK_RMS_NORM = _target("jax_aiter_ck_rms_norm", AITER, "x residual gamma", "y sum", "epsilon")
 RMS_NORM = _target("jax_aiter_rms_norm", PORTABLE, "x gamma", "y rstd", "epsilon")
 RMS_NORM_WITH_ADD = _target("jax_aiter_rms_norm_with_add", PORTABLE, "x residual gamma", "y sum rstd", "epsilon")
@@ -54,6 +60,7 @@ TARGETS: Mapping[str, FfiTarget] = MappingProxyType(
     {
         target.name: target
         for target in (
+            *(MHA_FWD_ASM, MHA_FWD, MHA_BWD),
             *(GEMM_BF16, GEMM_I8, GEMM_FP8_MI350, GEMM_FP4, FLATMM_FP8),
             *(CK_RMS_NORM, RMS_NORM, RMS_NORM_WITH_ADD, RMS_NORM_BWD),
         )
@@ -62,7 +69,8 @@ TARGETS: Mapping[str, FfiTarget] = MappingProxyType(
 
 OPERATIONS: Mapping[str, tuple[FfiTarget, ...]] = MappingProxyType(
     {
-        "flash_attn": (),
+        "flash_attn": (MHA_FWD_ASM, MHA_FWD),
+        "flash_attn_bwd": (MHA_BWD,),
         "rms_norm": (CK_RMS_NORM, RMS_NORM, RMS_NORM_BWD),
         "rms_norm_with_add": (CK_RMS_NORM, RMS_NORM_WITH_ADD, RMS_NORM_BWD),
         "gemm": (GEMM_BF16,),
@@ -72,7 +80,7 @@ OPERATIONS: Mapping[str, tuple[FfiTarget, ...]] = MappingProxyType(
         "flatmm_fp8": (FLATMM_FP8,),
     }
 )
-"""Names of operations, as options use them, and the custom calls that may serve each besides XLA."""
+"""Names of operations, as options use them, and the custom calls that may serve each besides XLA, best first."""
 
 GENERICS: Mapping[str, frozenset[str]] = MappingProxyType(
     {

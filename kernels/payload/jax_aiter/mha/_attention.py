@@ -2,47 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.custom_derivatives import SymbolicZero
 
-from jax_aiter._native import vary, varying
-from jax_aiter.mha import _blocks
+from jax_aiter._choice import Choice
+from jax_aiter._native import dispatch, vary, varying
+from jax_aiter.mha import _blocks, _kernels
 from jax_aiter.mha._blocks import Config, Gradients
+from jax_aiter.mha._kernels import Plan
+from jax_aiter.mha._operands import Given, Operands
 from jax_aiter.mha._rows import Rows
-
-
-class Operands(NamedTuple):
-    """A batch of B sequences.
-
-    Attributes:
-        q: [B, queries, H, D].
-        k: [B, keys, Hk, D].
-        v: [B, keys, Hk, Dv].
-        bias: [queries, keys], the same for all, or None.
-        slopes: [B, H], or None.
-    """
-
-    q: Array
-    k: Array
-    v: Array
-    bias: Array | None
-    slopes: Array | None
-
-
-class Given(NamedTuple):
-    """What has no gradient.
-
-    Attributes:
-        rows: of each query, [queries] for all sequences or [B, queries].
-        seed: [2], uint32.
-    """
-
-    rows: Rows
-    seed: Array
 
 
 def _grouped(operands: Operands) -> Operands:
@@ -65,7 +40,7 @@ def _axes(given: Given) -> tuple[Any, ...]:
     return Operands(0, 0, 0, None, 0), (0 if given.rows.start.ndim == 2 else None), None, 0
 
 
-def _forward(config: Config, operands: Operands, given: Given) -> tuple[Array, Array]:
+def _blocks_forward(config: Config, operands: Operands, given: Given) -> tuple[Array, Array]:
     grouped, batch = _grouped(operands), jnp.arange(operands.q.shape[0], dtype=jnp.int32)
 
     def one(part: Operands, rows: Rows, seed: Array, index: Array) -> tuple[Array, Array]:
@@ -76,7 +51,7 @@ def _forward(config: Config, operands: Operands, given: Given) -> tuple[Array, A
     return out.reshape(*shape, out.shape[-1]), lse.reshape(shape).transpose(0, 2, 1)
 
 
-def _backward(
+def _blocks_backward(
     config: Config, operands: Operands, given: Given, saved: tuple[Array, Array], cotangents: tuple[Array, Array]
 ) -> Operands:
     grouped, batch = _grouped(operands), jnp.arange(operands.q.shape[0], dtype=jnp.int32)
@@ -118,27 +93,67 @@ def _backward(
     )
 
 
-_jit_forward = jax.jit(_forward, static_argnums=0)
-_jit_backward = jax.jit(_backward, static_argnums=0)
-
-
-def _primal(config: Config, operands: Operands, given: Given) -> tuple[Array, Array]:
-    out, lse = _jit_forward(config, operands, given)
+def _forward(plan: Plan, operands: Operands, given: Given) -> tuple[Array, Array]:
+    config, kernel = plan.task.config, partial(_kernels.forward, plan)
+    out, lse = dispatch(plan.forward, kernel, partial(_blocks_forward, config), operands, given)
     return out, lse
 
 
-def _fwd(config: Config, operands: Operands, given: Given) -> Any:
-    saved = _jit_forward(config, operands, given)
-    return saved, (operands, given, saved)
+def _backward(
+    plan: Plan, choice: Choice, operands: Operands, given: Given, saved: tuple[Array, Array], dout: Array, dlse: Array
+) -> Operands:
+    def kernel(
+        operands: Operands, given: Given, saved: tuple[Array, Array], cotangents: tuple[Array, Array]
+    ) -> Operands:
+        grads = _kernels.backward(plan, operands, given, saved, cotangents[0])
+        # Nobody asks for these: that would have been an obstacle.
+        others = (None if part is None else jnp.zeros_like(part) for part in operands[3:])
+        return Operands(*grads[:3], *others)
+
+    reference = partial(_blocks_backward, plan.task.config)
+    grads: Operands = dispatch(choice, kernel, reference, operands, given, saved, (dout, dlse))
+    return grads
 
 
-def _bwd(config: Config, kept: Any, cotangents: Any) -> Any:
-    return _jit_backward(config, *kept, cotangents), None
+_jit_forward = jax.jit(_forward, static_argnums=0)
+_jit_backward = jax.jit(_backward, static_argnums=(0, 1))
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    # Whether these gradients are asked for.
+    bias: bool
+    slopes: bool
+
+
+def _primal(plan: Plan, operands: Operands, given: Given) -> tuple[Array, Array]:
+    out, lse = _jit_forward(plan, operands, given)
+    return out, lse
+
+
+def _fwd(plan: Plan, operands: Any, given: Any) -> Any:
+    asked = _Asked(*(part is not None and part.perturbed for part in (operands.bias, operands.slopes)))
+    operands, given = jax.tree.map(lambda part: part.value, (operands, given))
+    saved = _jit_forward(plan, operands, given)
+    return saved, (operands, given, saved, asked)
+
+
+def _bwd(plan: Plan, kept: Any, cotangents: Any) -> Any:
+    operands, given, saved, asked = kept
+    has_dlse = plan.task.returns_lse and not isinstance(cotangents[1], SymbolicZero)
+    choice = _kernels.choose_backward(plan, operands, dbias=asked.bias, dslopes=asked.slopes, dlse=has_dlse)
+    dout, dlse = (_whole(part, like) for part, like in zip(cotangents, saved, strict=True))
+    return _jit_backward(plan, choice, operands, given, saved, dout, dlse), None
+
+
+def _whole(cotangent: Any, like: Array) -> Array:
+    return jnp.zeros_like(like) if isinstance(cotangent, SymbolicZero) else cotangent
 
 
 attention = partial(jax.custom_vjp, nondiff_argnums=(0,))(_primal)
-"""(config, operands, given) -> out [B, queries, H, Dv], lse [B, H, queries]."""
-attention.defvjp(_fwd, _bwd)
+"""(plan, operands, given) -> out [B, queries, H, Dv], lse [B, H, queries]."""
+attention.defvjp(_fwd, _bwd, symbolic_zeros=True)
 
 
 def probabilities(config: Config, operands: Operands, given: Given, lse: Array) -> Array:

@@ -10,10 +10,10 @@ import numpy as np
 from jax import Array
 
 from jax_aiter import _check
-from jax_aiter._choice import choose
-from jax_aiter._native import together
+from jax_aiter._native import empty, together
 from jax_aiter.mha import _arguments, _attention, _rows
-from jax_aiter.mha._attention import Given, Operands
+from jax_aiter.mha._kernels import Task, make_plan
+from jax_aiter.mha._operands import Given, Operands
 
 _NAME = "flash_attn_func"
 
@@ -50,7 +50,8 @@ def flash_attn_func(
         window_size: (left, right) keys that a query sees before and after its place; -1 for all.
         bias: (Sq, Sk), any float dtype, added to the scores of every head and sequence; it has a gradient.
         alibi_slopes: (heads,) or (batch, heads), float32: subtracts slope * distance from the scores (ALiBi).
-        deterministic: gradients are summed in one order. XLA's always are; False lets a kernel use atomic sums.
+        deterministic: gradients are summed in one order. XLA's always are; AITER's backward kernels sum in any, so
+            they are taken with False alone.
         return_lse: also give the logarithm of the sum of exponentials; it has a gradient.
         return_attn_probs: also give the probabilities as they multiply v, dropout included: a whole matrix, for
             tests, without a gradient.
@@ -86,12 +87,21 @@ def flash_attn_func(
         _check.equal(_NAME, "bias", bias.shape, (queries, keys), "(Sq, Sk)")
         _check.dtype(_NAME, "bias", bias, (jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64))
     slopes = _arguments.slopes(_NAME, alibi_slopes, batch, heads)
-    rows = _ranges(q, k, cu_seqlens_q, cu_seqlens_kv, _arguments.window(_NAME, window_size, causal))
-    choose("flash_attn")
-    del deterministic
+    window = _arguments.window(_NAME, window_size, causal)
+    rows = _ranges(q, k, cu_seqlens_q, cu_seqlens_kv, window)
+    task = Task(
+        config,
+        window,
+        padded=cu_seqlens_q is not None,
+        complete=_rows.complete(queries, keys, window[1]),
+        deterministic=deterministic,
+        # Probabilities too are of lse, and of what XLA drops.
+        returns_lse=return_lse or return_attn_probs,
+    )
     q, k, v, bias, slopes, seed, *ranges = together(q, k, v, bias, slopes, seed, *rows)
-    operands, given = Operands(q, k, v, bias, slopes), Given(_rows.Rows(*ranges), seed)
-    out, lse = _attention.attention(config, operands, given)
+    whole = empty(jnp.int32)
+    operands, given = Operands(q, k, v, bias, slopes), Given(_rows.Rows(*ranges), seed, whole, whole)
+    out, lse = _attention.attention(make_plan(task, operands), operands, given)
     results = [out]
     if return_lse:
         results.append(lse)

@@ -34,6 +34,11 @@ def whole(queries: int, keys: int, left: int, right: int) -> Rows:
     return _windowed(jnp.zeros_like(row), jnp.full_like(row, keys), row + (keys - queries), left, right)
 
 
+def complete(queries: int, keys: int, right: int) -> bool:
+    """Whether each query of a sequence sees a key, all of which count; windows hide none from all on their left."""
+    return keys > 0 and (right < 0 or keys - queries + right >= 0)
+
+
 def padded(queries: int, query_count: Any, key_count: Any, left: int, right: int) -> Rows:
     """The ranges of one sequence that fills only the beginning of its row.
 

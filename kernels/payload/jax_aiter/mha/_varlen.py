@@ -7,10 +7,10 @@ from typing import Any
 from jax import Array
 
 from jax_aiter import _check
-from jax_aiter._choice import choose
 from jax_aiter._native import together
 from jax_aiter.mha import _arguments, _attention, _rows
-from jax_aiter.mha._attention import Given, Operands
+from jax_aiter.mha._kernels import Task, make_plan
+from jax_aiter.mha._operands import Given, Operands
 
 _NAME = "flash_attn_varlen"
 
@@ -49,7 +49,8 @@ def flash_attn_varlen(
         softmax_scale: of the scores; None takes 1 / sqrt(D).
         causal: a query sees no key after its own place; sequences are aligned at their ends.
         window_size: (left, right) keys that a query sees before and after its place; -1 for all.
-        deterministic: gradients are summed in one order. XLA's always are; False lets a kernel use atomic sums.
+        deterministic: gradients are summed in one order. XLA's always are; AITER's backward kernels sum in any, so
+            they are taken with False alone.
         return_lse: also give the logarithm of the sum of exponentials; it has a gradient.
         alibi_slopes: (heads,), float32, or None.
         dropout_seed: as for `flash_attn_func`; the places of the packed arrays count.
@@ -80,10 +81,18 @@ def flash_attn_varlen(
     cu_q = _arguments.cumulative(_NAME, "cu_seqlens_q", cu_seqlens_q, None, total_q, max_seqlen_q)
     count = cu_q.shape[0] - 1
     cu_k = _arguments.cumulative(_NAME, "cu_seqlens_k", cu_seqlens_k, count, total_k, max_seqlen_k)
-    choose("flash_attn")
-    del deterministic
+    task = Task(
+        config,
+        (left, right),
+        packed=True,
+        longest=(max_seqlen_q, max_seqlen_k),
+        # Where queries and keys are cut alike, each query sees the key at its own place.
+        complete=cu_seqlens_q is cu_seqlens_k,
+        deterministic=deterministic,
+        returns_lse=return_lse,
+    )
     q, k, v, slopes, cu_q, cu_k, seed = together(q, k, v, slopes, cu_q, cu_k, seed)
     rows = _rows.packed(total_q, cu_q, cu_k, left, right)
     operands = Operands(q[None], k[None], v[None], None, slopes)
-    out, lse = _attention.attention(config, operands, Given(rows, seed))
+    out, lse = _attention.attention(make_plan(task, operands), operands, Given(rows, seed, cu_q, cu_k))
     return (out[0], lse[0]) if return_lse else out[0]

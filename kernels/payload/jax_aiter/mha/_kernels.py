@@ -1,0 +1,268 @@
+"""AITER's kernels of attention: what each of them can do, and how it is called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jax_aiter import _check
+from jax_aiter._choice import Choice, choose, wanted_targets
+from jax_aiter._errors import BackendError
+from jax_aiter._native import empty, ffi, int32, rowwise
+from jax_aiter._table import AITER, MHA_BWD, MHA_FWD, MHA_FWD_ASM, XLA
+from jax_aiter.mha._blocks import Config
+from jax_aiter.mha._operands import Given, Operands
+
+_HALVES = (jnp.float16, jnp.bfloat16)
+_FEW_QUERIES = 128
+"""Of a batch; as AITER does, Composable Kernel's kernels are preferred for these."""
+_FEW_BYTES = 2**31
+"""Offsets within a sequence have to be less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is asked for, besides arrays.
+
+    Attributes:
+        config: scale, dropout.
+        window: (left, right) keys that a query sees around its diagonal; -1 for all.
+        packed: sequences lie one after the other, in a batch of one.
+        longest: length of the longest packed sequence of queries, of keys; 0 for unknown.
+        padded: sequences of the batch have lengths of their own.
+        complete: each query of each sequence is known to see a key.
+        deterministic: gradients are summed in one order.
+        returns_lse: lse may have a cotangent.
+    """
+
+    config: Config
+    window: tuple[int, int]
+    packed: bool = False
+    longest: tuple[int, int] = (0, 0)
+    padded: bool = False
+    complete: bool = False
+    deterministic: bool = True
+    returns_lse: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A task, and what serves it on the way forward; equal ones lower to the same code."""
+
+    task: Task
+    forward: Choice
+
+
+def make_plan(task: Task, operands: Operands) -> Plan:
+    """Choose what serves a task; what it needs is loaded.
+
+    Raises:
+        BackendError: an option forces what cannot do it.
+    """
+    few = not task.packed and operands.q.shape[1] <= _FEW_QUERIES
+    targets = (MHA_FWD, MHA_FWD_ASM) if few else (MHA_FWD_ASM, MHA_FWD)
+    obstacles = {MHA_FWD_ASM.name: _asm_obstacle(task, operands), MHA_FWD.name: _ck_obstacle(task, operands)}
+    if task.config.dropout and not obstacles[MHA_FWD.name]:
+        # What one direction drops, the other has to drop too.
+        backward = choose("flash_attn_bwd", obstacles={AITER: _backward_obstacle(task, operands)})
+        if backward.backend == XLA:
+            obstacles[MHA_FWD.name] = f"its gradient would drop others, since it is XLA's: {backward.why}"
+    return Plan(task, choose("flash_attn", targets, obstacles=obstacles))
+
+
+def choose_backward(plan: Plan, operands: Operands, *, dbias: bool, dslopes: bool, dlse: bool) -> Choice:
+    """Choose what serves the gradient; what it needs is loaded.
+
+    Args:
+        plan: of the way forward.
+        operands: of it.
+        dbias, dslopes: whether these gradients are asked for.
+        dlse: whether lse has a cotangent.
+
+    Raises:
+        BackendError: an option forces what cannot do it.
+    """
+    wanted = [
+        (not dbias, "Composable Kernel gives no gradient of a bias"),
+        (not dslopes, "Composable Kernel gives no gradient of ALiBi's slopes"),
+        (not dlse, "Composable Kernel takes no cotangent of lse"),
+        (not plan.task.config.dropout or plan.forward.backend == AITER, "it would drop others than XLA has dropped"),
+    ]
+    obstacle = _check.first_failing(wanted) or _backward_obstacle(plan.task, operands)
+    choice = choose("flash_attn_bwd", obstacles={AITER: obstacle})
+    if plan.task.config.dropout and choice.backend != plan.forward.backend:
+        text = f"flash_attn dropped with {plan.forward.backend}, and its gradient cannot: {choice.why}"
+        raise BackendError(f"{text}. Force both directions alike.")
+    return choice
+
+
+def forward(plan: Plan, operands: Operands, given: Given) -> tuple[Array, Array]:
+    """Attention by a kernel.
+
+    Returns:
+        out: [B, queries, H, Dv] of the dtype of q.
+        lse: [B, H, queries], float32.
+    """
+    task = plan.task
+    q, k, v = (part[0] if task.packed else part for part in operands[:3])
+    if plan.forward.call == MHA_FWD_ASM.name:
+        target, arrays = MHA_FWD_ASM, (q, k, v, given.cu_q, given.cu_k)
+        rows: tuple[bool, ...] = (True, True, True, False, False)
+        attrs = {"scale": np.float32(task.config.scale), "causal": _window(task, operands)[1] == 0}
+    else:
+        target, arrays = MHA_FWD, (q, k, v, *_extras(task, operands, given))
+        rows = (True, True, True, *_rows_of_extras(operands))
+        attrs = _attributes(task, operands)
+
+    def call(batch: int) -> Any:
+        count = (batch,) if not task.packed else ()
+        queries, heads = q.shape[-3:-1]
+        out, lse = (*count, queries, heads, v.shape[-1]), (*count, heads, queries)
+        return ffi(target, [(out, q.dtype), (lse, jnp.float32)], **attrs)
+
+    out, lse = _called(task, call, rows, arrays)
+    if task.packed:
+        out, lse = out[None], lse[None]
+    if task.packed or not task.complete:
+        # Nobody writes what lies outside of all packed sequences.
+        sees = given.rows.end > given.rows.start
+        out = jnp.where(sees[:, None, None], out, jnp.zeros((), out.dtype))
+        lse = jnp.where(sees, lse, -jnp.inf)
+    return out, lse
+
+
+def backward(plan: Plan, operands: Operands, given: Given, saved: tuple[Array, Array], dout: Array) -> Operands:
+    """Gradients by Composable Kernel: of q, k and v."""
+    task = plan.task
+    out, lse = saved
+    dout, q, k, v, out, lse = (
+        part[0] if task.packed else part for part in (dout.astype(out.dtype), *operands[:3], out, lse)
+    )
+    rows = (True, True, True, True, True, True, *_rows_of_extras(operands))
+
+    def call(batch: int) -> Any:
+        count = (batch,) if not task.packed else ()
+        queries, heads, depth = q.shape[-3:]
+        keys = k.shape[-3]
+        results = [
+            ((*count, queries, heads, depth), q.dtype),
+            ((*count, keys, heads, depth), q.dtype),
+            ((*count, keys, heads, v.shape[-1]), q.dtype),
+            ((*count, queries, heads, depth), jnp.float32),
+            ((*count, heads, queries), jnp.float32),
+        ]
+        return ffi(MHA_BWD, results, **_attributes(task, operands))
+
+    arrays = (dout, q, k, v, out, lse, *_extras(task, operands, given))
+    dq, dk, dv, _, _ = _called(task, call, rows, arrays)
+    dk, dv = _shared(dk, k), _shared(dv, v)
+    dq, dk, dv = ((part[None] if task.packed else part) for part in (dq, dk, dv))
+    return Operands(dq, dk, dv, None, None)
+
+
+def _called(task: Task, call: Any, rows: tuple[bool, ...], arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+    # vmap makes a larger batch, but where a place in the batch decides what is dropped.
+    if task.packed:
+        results: tuple[Array, ...] = call(0)(*arrays)
+    elif task.config.dropout:
+        results = call(arrays[0].shape[0])(*arrays)
+    else:
+        results = rowwise(call, rows)(*arrays)
+    return results
+
+
+def _shared(gradient: Array, like: Array) -> Array:
+    # Kernels give a gradient for each head of q; those that share a head of k or v are added.
+    heads = like.shape[-2]
+    parts = gradient.reshape(*gradient.shape[:-2], heads, gradient.shape[-2] // heads, gradient.shape[-1])
+    return parts.sum(-2, dtype=jnp.float32).astype(like.dtype)
+
+
+def _extras(task: Task, operands: Operands, given: Given) -> tuple[Array, ...]:
+    # bias, slopes, cu_q, cu_k, seed as MHA_FWD and MHA_BWD take them.
+    bias, slopes = operands.bias, operands.slopes
+    if slopes is None:
+        slopes = empty(jnp.float32)
+    elif task.packed:
+        slopes = jnp.broadcast_to(slopes, (given.cu_q.shape[0] - 1, slopes.shape[1]))
+    # The two words of the seed, and two of an offset.
+    seed = jnp.concatenate([given.seed, jnp.zeros_like(given.seed)]) if task.config.dropout else empty(jnp.uint32)
+    bias = empty(operands.q.dtype) if bias is None else bias
+    return bias, slopes.astype(jnp.float32), given.cu_q, given.cu_k, seed
+
+
+def _rows_of_extras(operands: Operands) -> tuple[bool, ...]:
+    return False, operands.slopes is not None, False, False, False
+
+
+def _attributes(task: Task, operands: Operands) -> dict[str, Any]:
+    left, right = _window(task, operands)
+    longest = (told or part.shape[1] for told, part in zip(task.longest, operands[:2], strict=True))
+    queries, keys = longest if task.packed else (0, 0)
+    numbers = {"window_left": left, "window_right": right, "longest_query": queries, "longest_key": keys}
+    floats = {"scale": np.float32(task.config.scale), "dropout": np.float32(task.config.dropout)}
+    return {**floats, **{name: int32(value) for name, value in numbers.items()}}
+
+
+def _window(task: Task, operands: Operands) -> tuple[int, int]:
+    # A window that reaches all keys is no window.
+    keys = operands.k.shape[1]
+    left, right = (-1 if size >= keys > 0 else size for size in task.window)
+    return left, right
+
+
+def _asm_obstacle(task: Task, operands: Operands) -> str:
+    q, k, v, bias, slopes = operands
+    depths = (q.shape[-1], v.shape[-1])
+    gfx = {target.partition(":")[0] for target in wanted_targets()[0]}
+    fits = depths == (128, 128) or (depths == (192, 128) and gfx == {"gfx950"})
+    largest = max(part.size // max(1, part.shape[0]) * 2 for part in (q, k, v))
+    return _check.first_failing(
+        [
+            (q.dtype == jnp.bfloat16, f"AITER's assembly kernels take bfloat16 and not {q.dtype}"),
+            (fits, f"AITER's assembly kernels have depths of 128 (gfx950: 192 of q and k too) and not {list(depths)}"),
+            (bias is None and slopes is None, "AITER's assembly kernels add neither bias nor ALiBi"),
+            (not task.config.dropout, "AITER's assembly kernels have no dropout"),
+            (_window(task, operands) in ((-1, -1), (-1, 0)), "AITER's assembly kernels have no windows"),
+            (task.complete, "AITER's assembly kernels want each query to see a key"),
+            (largest < _FEW_BYTES, "AITER's assembly kernels take less than 2 GiB for a sequence"),
+            *_common(task, operands),
+        ]
+    )
+
+
+def _ck_obstacle(task: Task, operands: Operands) -> str:
+    q, k, v, bias, slopes = operands
+    depths = (q.shape[-1], v.shape[-1])
+    same = bias is None or bias.dtype == q.dtype
+    plain = bias is None and slopes is None and not task.returns_lse
+    largest = max(part.size // max(1, part.shape[0]) for part in (q, k, v))
+    return _check.first_failing(
+        [
+            (q.dtype in _HALVES, f"Composable Kernel's attention takes float16 and bfloat16 and not {q.dtype}"),
+            (
+                all(depth % 8 == 0 and depth <= 256 for depth in depths),
+                f"Composable Kernel's depths are multiples of 8 up to 256 and not {list(depths)}",
+            ),
+            (same, "Composable Kernel adds a bias of the dtype of q alone"),
+            (not task.config.dropout or plain, "with dropout, Composable Kernel takes no bias and gives no lse"),
+            (largest < _FEW_BYTES, "Composable Kernel's sequences have less than 2**31 numbers"),
+            *_common(task, operands),
+        ]
+    )
+
+
+def _common(task: Task, operands: Operands) -> list[tuple[bool, str]]:
+    return [
+        (not task.padded, "AITER's kernels take no lengths of sequences in a batch"),
+        (operands.q.size > 0 and operands.k.size > 0, "there are no queries, or no keys"),
+    ]
+
+
+def _backward_obstacle(task: Task, operands: Operands) -> str:
+    one_order = "Composable Kernel adds gradients in any order, which deterministic=False allows"
+    return ("" if not task.deterministic else one_order) or _ck_obstacle(task, operands)

@@ -1,0 +1,42 @@
+"""The arrays of attention."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from jax import Array
+
+from jax_aiter.mha._rows import Rows
+
+
+class Operands(NamedTuple):
+    """A batch of B sequences.
+
+    Attributes:
+        q: [B, queries, H, D].
+        k: [B, keys, Hk, D].
+        v: [B, keys, Hk, Dv].
+        bias: [queries, keys], the same for all, or None.
+        slopes: [B, H], or None.
+    """
+
+    q: Array
+    k: Array
+    v: Array
+    bias: Array | None
+    slopes: Array | None
+
+
+class Given(NamedTuple):
+    """What has no gradient.
+
+    Attributes:
+        rows: of each query, [queries] for all sequences or [B, queries].
+        seed: [2], uint32.
+        cu_q, cu_k: where packed sequences begin and the last one ends, [sequences + 1], int32; else [0].
+    """
+
+    rows: Rows
+    seed: Array
+    cu_q: Array
+    cu_k: Array
