@@ -115,6 +115,6 @@ def test_attention_of_few_kernels(here: Here, tmp_path: Path) -> None:
     held = read_targets(library, verify=True, machs=machs())
     assert held.findings == ()
     assert [(code.target, code.bundles) for code in held.device.targets] == [("gfx942", 1)]
-    (bundle,) = registered(library)
-    assert ["FmhaFwdKernel" in name for name in bundle.kernels] == [True]
+    # The host side of the one for gfx950 is registered as well, with a bundle that is empty.
+    assert [["FmhaFwdKernel" in name for name in bundle.kernels] for bundle in registered(library)] == [[True], [True]]
     assert "JaxAiterMhaFwd" in Elf.read(library).exported
