@@ -18,7 +18,7 @@ import pytest
 from ci_build.errors import BusyError, RequestError
 from ci_build.runner import HostRunner
 from promotion.gates.device.harness import Harness, Report, Work
-from promotion.gates.device.processes import marked
+from promotion.gates.device.processes import alive, marked, was_killed
 from promotion.gates.device.results import Ending, Round, TestVerdict
 from promotion.gates.device.session import Limits
 from promotion.gates.device.shards import split
@@ -56,6 +56,18 @@ def wait_for(what: Callable[[], bool], seconds: float = 60.0) -> None:
 def lines(folder: Path, event: str) -> list[dict[str, object]]:
     found = (json.loads(line) for path in folder.glob("*/*.jsonl") for line in path.read_bytes().splitlines())
     return [line for line in found if line["event"] == event]
+
+
+@pytest.mark.parametrize(("word", "killed"), [("exit 0", False), ("exit 3", False), ("kill -9 $$", True)])
+def test_who_was_killed_is_told_from_who_ended_before_anybody_waits(word: str, killed: bool) -> None:
+    child = subprocess.Popen(["sh", "-c", f"read line; {word}"], stdin=subprocess.PIPE)
+    assert not was_killed(child.pid)
+    assert child.stdin is not None
+    child.stdin.close()
+    wait_for(lambda: not alive(child.pid))
+    assert was_killed(child.pid) is killed
+    assert (child.wait() < 0) is killed
+    assert not was_killed(child.pid)
 
 
 @pytest.mark.heavy

@@ -42,3 +42,12 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
     except (OSError, IndexError):
         return False
+
+
+def was_killed(child: int) -> bool:
+    """Whether a signal ended a child of this process that nobody has reaped yet; it stays for whoever waits for it."""
+    try:
+        told = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return told is not None and told.si_code in (os.CLD_KILLED, os.CLD_DUMPED)

@@ -18,7 +18,7 @@ from ci_build.errors import ProcessError
 from ci_build.runner import HostRunner, without_credentials
 from promotion.gates.device.journal import Ended, SessionJournal, Worker
 from promotion.gates.device.passes import MOST_LEFT
-from promotion.gates.device.processes import RUN, alive, end, end_marked
+from promotion.gates.device.processes import RUN, alive, end, end_marked, was_killed
 
 _LOOK_SECONDS = 0.1
 _KEPT_CHARACTERS = 1 << 16
@@ -167,7 +167,7 @@ class Session:
                 "has finished, but something keeps its output open" if now - self._finished > self.limits.grace else ""
             )
         if not alive(pid):
-            self.beheaded = True
+            self.beheaded |= was_killed(pid)
             return "died, and left workers without anybody to tell them what to do"
         busy = [worker for worker in self.journal.unfinished() if worker.pid]
         for worker in busy:
