@@ -17,6 +17,8 @@ _NEVER = re.compile(r'["\\$`\x00-\x1f]')
 _PROGRESS = re.compile(r"^\[([\d,]+) / ([\d,]+)\]\s*(.*)$")
 _PROCESSES = re.compile(r"^INFO: [\d,]+ process(?:es)?: (.*)\.$")
 _UNREACHED = re.compile(r"^ERROR: (Failed to query remote execution capabilities: .*)$")
+_REMOTE_FAILED = "(Exit 34)"
+"""How Bazel marks an action that failed because of the executors: why they cannot be reached, it told before."""
 _REMOTE_WARNING = re.compile(r"^WARNING: (.*\b[Rr]emote\b.*)$")
 _ERROR = re.compile(r"^ERROR: (?!Build did NOT complete)(.*)$")
 _TARGET = re.compile(r"(?:from target |target '?|no such target ')((?:@@?[\w.~+-]*)?//[^\s)':]*(?::[^\s)',;]+)?)")
@@ -210,7 +212,7 @@ class Failure:
     def feed(self, line: str) -> None:
         """Look at one line."""
         if not self.error or _UNREACHED.fullmatch(f"ERROR: {self.error}"):
-            if found := _ERROR.match(line):
+            if (found := _ERROR.match(line)) and not (self.error and _REMOTE_FAILED in line):
                 self.error = found[1].strip()
                 self.target = self._target(self.error)
             return

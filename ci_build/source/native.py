@@ -162,9 +162,11 @@ class Native:
         if source.remote is None and not source.cache.remote and not source.cache.disk:
             return
         self.progress.step(f"{command.project}: {carried.summary() or 'nothing had to be done'}")
-        if carried.warning or (source.remote is not None and carried.here):
-            why = f": {carried.warning}" if carried.warning else ""
-            self.progress.warning(f"{carried.here:,} actions of {command.project} were carried out here{why}")
+        told = [carried.warning] if carried.warning else []
+        if carried.here and (told or source.remote is not None):
+            told = [f"{carried.here:,} actions were carried out here", *told]
+        if told:
+            self.progress.warning(f"{command.project}: {': '.join(told)}")
 
     def _failure(self, command: BuildCommand, watch: _Watch, returncode: int, log: Path) -> tuple[str]:
         """What to tell when a build failed."""

@@ -334,6 +334,7 @@ def test_a_failure_is_the_first_error_its_target_and_its_cause() -> None:
 def test_that_executors_cannot_be_reached_is_the_reason_only_where_there_is_no_other() -> None:
     failure = bazel.Failure(root="/jax")
     failure.feed("ERROR: Failed to query remote execution capabilities: UNAVAILABLE: io exception")
+    failure.feed("ERROR: /jax/jaxlib/BUILD:3:1: Compiling b.cc failed: (Exit 34): UNAVAILABLE: io exception")
     failure.feed("ERROR: Build did NOT complete successfully")
     assert failure.summary() == "Failed to query remote execution capabilities: UNAVAILABLE: io exception"
     failure.feed("ERROR: /jax/jaxlib/BUILD:3:1: Compiling a.cc failed: (Exit 1): clang failed")

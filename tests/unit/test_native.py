@@ -261,11 +261,17 @@ HERE = [
     ("remote", "cache", "says", "told"),
     [
         (None, ActionCache(), HERE, []),
-        (Remote(endpoint="grpc://a:1"), ActionCache(), HERE[1:], ["4 processwrapper-sandbox, 2 remote", "warning: 4"]),
+        (
+            Remote(endpoint="grpc://a:1"),
+            ActionCache(),
+            HERE[1:],
+            ["4 processwrapper-sandbox, 2 remote", "4 actions were"],
+        ),
         (Remote(endpoint="grpc://a:1"), ActionCache(), ["INFO: 2 processes: 2 remote."], ["2 remote"]),
         (None, ActionCache(disk="/d"), HERE[1:], ["4 processwrapper-sandbox, 2 remote"]),
         (None, ActionCache(disk="/d"), [], ["nothing had to be done"]),
-        (None, ActionCache(remote="grpc://a:1"), HERE, ["4 processwrapper", "warning: 4 actions"]),
+        (None, ActionCache(remote="grpc://a:1"), HERE, ["4 processwrapper", "4 actions were carried out here: Failed"]),
+        (Remote(endpoint="grpc://a:1"), ActionCache(), HERE[:1], ["nothing had to be done", "pjrt: Failed to query"]),
     ],
 )
 def test_where_actions_were_carried_out_is_told(
