@@ -8,6 +8,7 @@ import pytest
 
 from ci_build.errors import GateError, InputError, RequestError
 from promotion.gates.device.lease import Platform
+from promotion.gates.device.passes import base_env
 from promotion.gates.device.shell_env import Script, read_script
 from promotion.gates.device.suite import Source, jax_tests, parse_source, read_list, sizes, smoke
 
@@ -204,8 +205,9 @@ def test_whatever_has_a_say_in_tests_makes_another_suite(tmp_path: Path) -> None
     assert len(seen) == len(files) + 2
 
 
-def test_workers_of_the_smoke_suite_can_share_a_device() -> None:
-    assert smoke().suite.env == {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+@pytest.mark.parametrize("platform", [Platform.ROCM, Platform.CUDA])
+def test_workers_of_the_smoke_suite_can_share_a_device(platform: Platform) -> None:
+    assert base_env(platform, smoke().suite.env)["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
 
 
 def test_a_list_chooses_tests_and_whole_files(tmp_path: Path) -> None:

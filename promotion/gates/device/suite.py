@@ -30,8 +30,6 @@ Not jax itself: it would be imported instead of the one that is tested.
 """
 _CONDITIONS = (*_TAKEN, "ci", ASKED)
 """What of a checkout has a say in what tests do."""
-_SMOKE_ENV = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-"""Else the first of several workers on a device takes three quarters of its memory, and the others find none."""
 _FETCH_SECONDS = 1800.0
 
 
@@ -117,7 +115,7 @@ def smoke(listed: Sequence[str] = ()) -> Tests:
         listed: files or tests to run; none is all.
     """
     files, notes = _files(SMOKE, Size(name="list", files=tuple(listed), multi=True)) if listed else (["."], ())
-    suite = Suite(root=SMOKE, files=tuple(files), env=_SMOKE_ENV, commit=f"smoke-{_digest(SMOKE)[:16]}")
+    suite = Suite(root=SMOKE, files=tuple(files), env={}, commit=f"smoke-{_digest(SMOKE)[:16]}")
     return Tests(suite=suite, marked=True, multi=True, choose=_choice(listed), notes=notes)
 
 
