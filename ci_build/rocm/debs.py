@@ -20,7 +20,7 @@ from typing import IO
 from ci_build.errors import ArchiveError, InputError
 from ci_build.model import Progress
 from ci_build.rocm.decompress import decompressed
-from ci_build.rocm.packages import PIECE, Packages, tar_header
+from ci_build.rocm.packages import Packages, tar_file, tar_header
 from ci_build.rocm.tar import Blocks, Entry, Kind, entries, padding
 
 _MAGIC = b"!<arch>\n"
@@ -75,12 +75,7 @@ def prefix_of_debs(files: Sequence[Path]) -> Iterator[bytes]:
 
 def _entry(entry: Entry, name: str, root: str, blocks: Blocks) -> Iterator[bytes]:
     if entry.kind is Kind.FILE:
-        yield tar_header(name, size=entry.size, mode=entry.mode & 0o777)
-        left = entry.size + padding(entry.size)
-        while left:
-            piece = bytes(blocks.some(min(left, PIECE)))
-            left -= len(piece)
-            yield piece
+        yield from tar_file(name, entry, blocks)
         return
     kind = tarfile.SYMTYPE if entry.kind is Kind.SYMLINK else tarfile.LNKTYPE
     link = entry.link

@@ -30,8 +30,7 @@ _PREFIX = "_rocm_sdk_devel"
 _PARTS = "_rocm_sdk_"
 _TARS = {"rocm_sdk_devel/_devel.tar": "tar", "rocm_sdk_devel/_devel.tar.xz": "xz"}
 _LINKS = "/.devel_links/"
-PIECE = 1 << 20
-"""Bytes that are handed on at once."""
+_PIECE = 1 << 20
 _END = bytes(2 * 512)
 
 
@@ -142,12 +141,7 @@ def _entry(site: _Site, entry: Entry, path: str, root: str, blocks: Blocks) -> I
     """One entry of the tar, as it is in the prefix."""
     name = path.partition("/")[2]
     if entry.kind is Kind.FILE:
-        yield tar_header(name, size=entry.size, mode=entry.mode & 0o777)
-        left = entry.size + padding(entry.size)
-        while left:
-            piece = bytes(blocks.some(min(left, PIECE)))
-            left -= len(piece)
-            yield piece
+        yield from tar_file(name, entry, blocks)
     elif entry.kind is Kind.SYMLINK:
         leads = posixpath.normpath(posixpath.join(posixpath.dirname(path), entry.link))
         if leads.partition("/")[0] == root:
@@ -185,7 +179,7 @@ def _device_links(site: _Site, root: str) -> Iterator[tuple[str, str]]:
 @contextmanager
 def _plain(packed: IO[bytes], compression: str) -> Iterator[Iterator[memoryview]]:
     if compression == "tar":
-        yield (memoryview(data) for data in iter(lambda: packed.read(PIECE), b""))
+        yield (memoryview(data) for data in iter(lambda: packed.read(_PIECE), b""))
         return
     with decompressed(packed, compression) as pieces:
         yield pieces
@@ -198,7 +192,17 @@ def tar_header(name: str, *, size: int = 0, mode: int = 0o644, kind: bytes = tar
     return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 
+def tar_file(name: str, entry: Entry, blocks: Blocks) -> Iterator[bytes]:
+    """A file of a tar that is being read, under another name."""
+    yield tar_header(name, size=entry.size, mode=entry.mode & 0o777)
+    left = entry.size + padding(entry.size)
+    while left:
+        piece = bytes(blocks.some(min(left, _PIECE)))
+        left -= len(piece)
+        yield piece
+
+
 def _content(file: IO[bytes], size: int) -> Iterator[bytes]:
-    while data := file.read(PIECE):
+    while data := file.read(_PIECE):
         yield data
     yield bytes(padding(size))
