@@ -158,8 +158,8 @@ def rocm_tree(
     from ci_build.errors import RequestError
     from ci_build.images.runtime import tree_file
     from ci_build.making import therock
+    from ci_build.options import rocm_build_url
     from ci_build.rocm.asked import check_name, check_source
-    from ci_build.source_options import rocm_build_url
 
     settings = state.settings(after)
     if url := rocm_build_url(settings):

@@ -23,7 +23,7 @@ from ci_build.cli.dockers import (
     with_options,
 )
 from ci_build.cli.images import asked
-from ci_build.source_options import container_size
+from ci_build.options import container_size
 
 if TYPE_CHECKING:
     from ci_build.images.runtime import Below, Maker

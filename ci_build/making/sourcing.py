@@ -38,8 +38,8 @@ class Prepared:
 
 def suggest(settings: options.Settings) -> None:
     """Let the jax folder say its release, and the options of an internal build job say where its ROCm is."""
+    from ci_build.options import rocm_build_url
     from ci_build.source.sources import release_of
-    from ci_build.source_options import rocm_build_url
 
     if url := rocm_build_url(settings):
         settings.suggest("therock_path", url, origin="--rocm-build-url")

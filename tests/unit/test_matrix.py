@@ -14,7 +14,7 @@ from ci_build.cli import matrix as command
 from ci_build.errors import RequestError, UnknownTargetError
 from ci_build.making.matrix import Axes, Cell, make_matrix, words
 from ci_build.model import BuildRequest, Payload, to_json
-from ci_build.source_options import SOURCE_OPTIONS
+from ci_build.options import SOURCE_OPTIONS
 
 AXES = Axes(
     pythons=("3.11", "3.12"),

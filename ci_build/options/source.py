@@ -1,45 +1,15 @@
-"""Options of a build from source become a SourceRequest here; `ci_build.options` gives them to the command line."""
+"""Settings of a build from source become a SourceRequest here."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ci_build.errors import RequestError
+from ci_build.options.settings import Settings
 from ci_build.source_request import ActionCache, Checkout, Compiler, Container, Credentials, Remote, SourceRequest
 from ci_build.units import check_engine_size
-
-if TYPE_CHECKING:
-    from ci_build.options import Settings
-
-_FLAG = {"is_flag": True, "default": None}
-
-SOURCE_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
-    (("--xla-source-dir",), {"metavar": "DIR", "help": "XLA checkout for a source build."}),
-    (("--jax-source-dir",), {"metavar": "DIR", "help": "jax checkout for a source build; also builds jaxlib."}),
-    (("--xla",), {"metavar": "pin|head|COMMIT", "help": "The XLA that is compiled; jax's own pin by default."}),
-    (("--source-mirror",), {"metavar": "URL|DIR", "help": "Where jax-ml/jax and its like are fetched from."}),
-    (("--rbe",), {**_FLAG, "help": "Build on remote executors, and here what they fail to take."}),
-    (("--rbe-endpoint",), {"metavar": "URL", "help": "The executors: grpc://… or grpcs://…."}),
-    (("--no-rbe-fallback",), {**_FLAG, "help": "Fail where they fail, and build nothing here instead."}),
-    (("--rbe-ca",), {"metavar": "FILE", "help": "Who may have signed their certificate, or that of --remote-cache."}),
-    (("--rbe-cert",), {"metavar": "FILE", "help": "Client certificate for them, and for --remote-cache."}),
-    (("--rbe-key",), {"metavar": "FILE", "help": "Its key."}),
-    (("--rbe-credential-helper",), {"metavar": "FILE", "help": "Program that Bazel asks for the headers they want."}),
-    (("--rbe-bazelrc",), {"metavar": "FILE", "help": "Options that Bazel reads itself, such as --remote_header."}),
-    (("--rbe-platform",), {"metavar": "LABEL|none", "help": "What the executors are, as a platform of the sources."}),
-    (("--rbe-jobs",), {"metavar": "N", "help": "Actions under way at once."}),
-    (("--remote-cache",), {"metavar": "URL", "help": "Cache of actions that is shared."}),
-    (("--disk-cache",), {"metavar": "DIR", "help": "Cache of actions in a folder."}),
-    (("--cache-read-only",), {**_FLAG, "help": "Take from these caches, put nothing there."}),
-    (("--clang-path",), {"metavar": "FILE", "help": "Host clang, as the build sees it; by default the newest one."}),
-    (("--host", "--no-docker", "host"), {**_FLAG, "help": "Build on this machine itself, without a container."}),
-    (("--one-target",), {**_FLAG, "help": "A developer's loop: the first target, the first Python, no jaxlib."}),
-    (("--rocm-build-url",), {"metavar": "TEMPLATE", "help": "URL of a job's tarball: {job}, {num}, {version}."}),
-)  # fmt: skip
-"""As `options._OPTIONS` has them."""
 
 _ONLY_WITH_RBE = ("rbe_endpoint", "no_rbe_fallback", "rbe_platform", "rbe_jobs")
 _CREDENTIALS = ("rbe_ca", "rbe_cert", "rbe_key", "rbe_credential_helper", "rbe_bazelrc")

@@ -1,0 +1,211 @@
+"""Settings become a BuildRequest here, and what contradicts what is refused."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from ci_build.errors import RequestError
+from ci_build.model import BuildRequest, KernelRequest, Payload, RocmVersion
+from ci_build.options.settings import Setting, Settings, defaults, words
+from ci_build.options.source import source_request
+from ci_build.options.table import (
+    CONTAINER_OPTIONS,
+    KERNEL_TOOLCHAINS,
+    NEEDS_KERNELS,
+    REFUSED_WITH_PUBLISHED,
+    WARNED_WITH_PUBLISHED,
+)
+
+
+def build_request(settings: Settings, *tables: str) -> tuple[BuildRequest, tuple[str, ...]]:
+    """Turn settings into a request, with warnings about options that it has no use for.
+
+    Args:
+        tables: tables of defaults.toml to consult, first one first.
+
+    Raises:
+        RequestError: every contradiction at once.
+    """
+    from ci_build.targets import expand, is_all
+
+    payload = _payload(settings.get("payload", *tables))
+    problems = [*_source_problems(settings)]
+    if payload is Payload.PUBLISHED:
+        tables = (*tables, "published")
+        problems += [
+            f"--{name.replace('_', '-')} belongs to a build from source and contradicts --payload=published."
+            for name in REFUSED_WITH_PUBLISHED
+            if settings.given(name)
+        ]
+        problems += [
+            f"--{name.replace('_', '-')} is about containers, and --payload=published starts none."
+            for name in CONTAINER_OPTIONS
+            if settings.get(name).origin.startswith("--")
+        ]
+    rocm = settings.get("rocm_version", *tables)
+    if rocm.value is None:
+        problems.append("--rocm-version is missing; only --payload=published knows it by itself.")
+    kernels, more = _kernels(settings, *tables)
+    problems += more
+    if problems:
+        raise RequestError(" ".join(problems), hint="See `ci_build dist_wheels --help`.")
+    warnings = tuple(
+        f"--{name} has no use with --payload=published: nothing is compiled."
+        for name in WARNED_WITH_PUBLISHED
+        if payload is Payload.PUBLISHED and settings.given(name)
+    )
+    spec = _text(settings.get("targets", *tables))
+    jax_version = _version(settings.get("jax_version", *tables))
+    pythons = _pythons_of(jax_version, settings, tables)
+    source = source_request(settings, jax_version, *tables) if payload is Payload.SOURCE else None
+    # What a build from source holds is what it is told to: there is no other list that `all` could mean.
+    wanted = None if is_all(spec) and source is None else expand(spec)
+    if source is not None and source.one_target:
+        wanted, pythons = (wanted or ())[:1], pythons[:1]
+    request = BuildRequest(
+        payload=payload,
+        jax_version=jax_version,
+        rocm_version=RocmVersion(text=str(rocm.value)),
+        python_versions=pythons,
+        targets=wanted,
+        rocm_version_extra=not settings.flag("no_rocm_version_extra"),
+        post_release=_positive(settings.get("wheel_post_release")),
+        strip=not settings.flag("no_strip"),
+        source=source,
+        kernels=kernels,
+    )
+    return request, warnings
+
+
+def _kernels(settings: Settings, *tables: str) -> tuple[KernelRequest | None, list[str]]:
+    """What is asked of the kernels, and what contradicts it."""
+    if not settings.flag("kernels"):
+        given = [name for name in NEEDS_KERNELS if settings.given(name)]
+        return None, [f"--{name.replace('_', '-')} needs --kernels." for name in given]
+    request = KernelRequest(
+        modules=words(settings.get("kernel_modules").value),
+        toolchain=_text(settings.get("kernel_toolchain", *tables)),
+        rocm=str(settings.get("kernel_rocm").value or ""),
+        image=str(settings.get("kernel_image").value or ""),
+        source=str(settings.get("aiter_source").value or ""),
+        require=words(settings.get("require").value),
+        allow_partial=settings.flag("allow_partial"),
+        instances=str(settings.get("kernel_instances").value or ""),
+    )
+    if request.toolchain not in KERNEL_TOOLCHAINS:
+        return None, [f"--kernel-toolchain is {request.toolchain!r}, not one of {', '.join(KERNEL_TOOLCHAINS)}."]
+    if request.rocm and request.toolchain == "pypi":
+        return None, ["--kernel-rocm needs --kernel-toolchain=rocm or container."]
+    if bool(request.image) != (request.toolchain == "container"):
+        return None, ["--kernel-image goes with --kernel-toolchain=container."]
+    return request, _instance_problems(request)
+
+
+def _instance_problems(request: KernelRequest) -> list[str]:
+    if not request.instances:
+        return []
+    problems = []
+    if request.toolchain == "pypi":
+        problems.append("--kernel-instances needs --kernel-toolchain=rocm or container.")
+    if not request.allow_partial:
+        problems.append("--kernel-instances leaves kernels out, so it needs --allow-partial.")
+    try:
+        re.compile(request.instances)
+    except re.error as error:
+        problems.append(f"--kernel-instances is no regular expression: {error}.")
+    return problems
+
+
+def _source_problems(settings: Settings) -> list[str]:
+    problems = []
+    if settings.given("rocm_build_num") and not settings.given("rocm_build_job"):
+        problems.append("--rocm-build-num needs --rocm-build-job.")
+    job = settings.given("rocm_build_job") or settings.given("rocm_build_num")
+    problems += [
+        f"--{name.replace('_', '-')} excludes --rocm-build-job and --rocm-build-num."
+        for name in ("therock_path", "therock", "therock_index_url")
+        if job and settings.given(name)
+    ]
+    return problems
+
+
+def _text(setting: Setting) -> str:
+    return str(setting.value)
+
+
+def _payload(setting: Setting) -> Payload:
+    """From the environment comes any word: only the command line was checked before."""
+    try:
+        return Payload(setting.value)
+    except ValueError as error:
+        known = ", ".join(Payload)
+        raise RequestError(f"{setting.origin} is {setting.value!r}.", hint=f"Known are {known}.") from error
+
+
+def _positive(setting: Setting) -> int | None:
+    if setting.value is None:
+        return None
+    text = _text(setting)
+    if not text.isdecimal() or int(text) < 1:
+        raise RequestError(f"{setting.origin} is {text!r}.", hint="Give a whole number from 1.")
+    return int(text)
+
+
+def _version(setting: Setting) -> str:
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return str(Version(_text(setting)))
+    except InvalidVersion as error:
+        raise RequestError(
+            f"{setting.origin} {setting.value!r} is not a version.", hint="Write it like 0.10.2."
+        ) from error
+
+
+def chosen_pythons(settings: Settings, tables: tuple[str, ...]) -> tuple[str, ...]:
+    """The Pythons that were asked for, oldest first.
+
+    Raises:
+        RequestError: one that is not supported, or none.
+    """
+    supported = list(defaults()["pythons"]["supported"])
+    if not settings.given("python_versions") and "release_local" in tables:
+        return this_python_and_one_more(supported, f"{sys.version_info.major}.{sys.version_info.minor}")
+    setting = settings.get("python_versions", *tables)
+    wanted = [word.strip() for word in _text(setting).split(",") if word.strip()]
+    unknown = [word for word in wanted if word not in supported]
+    if unknown or not wanted:
+        raise RequestError(
+            f"{setting.origin} asks for {', '.join(unknown) or 'nothing'}.", hint=f"Known are {', '.join(supported)}."
+        )
+    return tuple(version for version in supported if version in wanted)
+
+
+def _pythons_of(jax_version: str, settings: Settings, tables: tuple[str, ...]) -> tuple[str, ...]:
+    """The Pythons to build for: those that were asked for, or of the default ones those that the release runs with.
+
+    Raises:
+        RequestError: one was asked for that the release does not run with.
+    """
+    from packaging.specifiers import SpecifierSet
+
+    from ci_build.wheel_facts import requires_python
+
+    pythons, wanted = chosen_pythons(settings, tables), requires_python(jax_version)
+    good = tuple(python for python in pythons if python in SpecifierSet(wanted))
+    if not good or (settings.given("python_versions") and good != pythons):
+        raise RequestError(
+            f"jax {jax_version} needs Python {wanted}, and {settings.get('python_versions', *tables).origin} asks for "
+            f"{', '.join(python for python in pythons if python not in good)}.",
+            hint="Leave these out, or build an older --jax-version.",
+        )
+    return good
+
+
+def this_python_and_one_more(supported: list[str], current: str) -> tuple[str, ...]:
+    """The running Python and its neighbour, the newer one where there is one."""
+    if current not in supported:
+        return tuple(supported[-2:])
+    at = supported.index(current)
+    return tuple(supported[at : at + 2] if at + 1 < len(supported) else supported[at - 1 :])
