@@ -17,7 +17,8 @@ from packaging.version import Version
 
 from ci_build import options, setfiles, targets, versions
 from ci_build.errors import ArchiveError, BusyError, InputError, RequestError
-from ci_build.execute import describe, refuse_foreign, sweep_beside, take_place
+from ci_build.execute.outfolder import refuse_foreign, sweep_beside, take_place
+from ci_build.execute.wheels import describe
 from ci_build.model import GfxTarget, Progress, RocmVersion, Wheel, WheelSet
 from ci_build.payload.published import jax_release
 from ci_build.wheel.inspect import inspect_wheel, member_infos, wheels_below

@@ -19,7 +19,7 @@ from ci_build.runner import HostRunner, render, without_credentials
 from ci_build.units import human
 
 if TYPE_CHECKING:
-    from ci_build.execute import Made
+    from ci_build.execute.run import Made
     from ci_build.plan import BuildPlan
     from ci_build.rocm.asked import Asked
     from ci_build.rocm.source import Rocm
@@ -166,7 +166,7 @@ def dist_wheels(
         lines = [*plan_lines(plan, out), *afterwards]
         print(json.dumps({"plan": lines}, indent=2) if settings.flag("json") else "\n".join(lines))  # noqa: T201
         return None
-    from ci_build.execute import execute
+    from ci_build.execute.run import execute
 
     with reporter.group(f"dist_wheels: {plan.version} for {_targets(plan)}"):
         cache, native = options.cache_dir(settings), prepared.native

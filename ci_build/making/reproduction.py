@@ -41,7 +41,7 @@ def reproduce(folder: Path, caller: options.Settings, reporter: Reporter, runner
         RequestError: the set was not built from source, or what it was made of is not what is here now.
         WheelSetError: its wheels are not the ones that its wheels.json names.
     """
-    from ci_build.execute import execute
+    from ci_build.execute.run import execute
 
     wheel_set = setfiles.read_set(folder)
     if wrong := setfiles.check_files(folder, wheel_set):

@@ -17,7 +17,7 @@ from typing import Any
 from packaging.pylock import Pylock
 
 from ci_build.errors import CiBuildError
-from ci_build.execute import describe
+from ci_build.execute.wheels import describe
 from ci_build.layouts import allowed_sonames
 from ci_build.model import PYLOCK, Evidence, MemberInfo, RocmVersion, Wheel
 from ci_build.payload.published import Resolved, file_sha256

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ci_build import execute
 from ci_build.errors import FatbinError
+from ci_build.execute.run import _Run
 from ci_build.model import BuildRequest, GfxTarget, Payload, RocmVersion
 from ci_build.payload.published import InputStore, Resolved, file_sha256
 from ci_build.plan import Effect, make_plan
@@ -36,7 +36,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         found.append(plan.verify_bundles)
         return repair(source, plan, out, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("ci_build.execute.repair", watched)
+    monkeypatch.setattr("ci_build.execute.wheels.repair", watched)
     return found
 
 
@@ -55,12 +55,13 @@ def build(source: Path, cache: Path, *targets: str, program: str = "") -> None:
     kept.unlink(missing_ok=True)
     kept.hardlink_to(source)
     plan = make_plan(request)
-    run = execute._Run(plan, cache / "out", cache, HostRunner({}), Reporter(terminal=False))
+    run = _Run(plan, cache / "out", cache, HostRunner({}), Reporter(terminal=False))
     run.resolved = {"3.12": (item,)}
-    run.tools = {**run.tools, "ci_build": program or run.tools["ci_build"]}
+    tools = run.wheels.tools
+    run.wheels.tools = {**tools, "ci_build": program or tools["ci_build"]}
     steps = [step for stage in plan.stages for step in stage.steps]
     (step,) = [step for step in steps if step.effect is Effect.REPAIR and step.project == PROJECT]
-    run._make_wheel(step)
+    run._do(step)
 
 
 def test_an_input_is_checked_once_for_all_targets(plugin: Path, tmp_path: Path, checks: list[bool]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.execute import sweep_beside, take_place
+from ci_build.execute.outfolder import sweep_beside, take_place
 from ci_build.store import FinishedStep, StepStore, sweep
 from tests.unit.sets import wheel_set
 
