@@ -83,7 +83,13 @@ def print_json(value: object) -> None:
 
 
 def write_whole(out: Path, data: bytes) -> None:
-    """Write a result, whole or not at all: whoever reads the file meanwhile finds the old one."""
+    """Write a result, whole or not at all: whoever reads the file meanwhile finds the old one.
+
+    A pipe, a device or a link, such as /dev/stdout, is written to and stays what it is.
+    """
+    if out.is_symlink() or (out.exists() and not out.is_file()):
+        out.write_bytes(data)
+        return
     fresh = out.with_name(f".{out.name}.{os.getpid()}")
     try:
         fresh.write_bytes(data)

@@ -31,3 +31,25 @@ def test_nothing_is_left_where_it_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError):
         write_whole(tmp_path / "out", b"data")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_whole(pipe, b"data")
+        assert os.read(reader, 10) == b"data"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_goes_on_leading_to_what_is_written(tmp_path: Path, *, there: bool) -> None:
+    (tmp_path / "link").symlink_to("out")
+    if there:
+        (tmp_path / "out").write_bytes(b"old and longer")
+    write_whole(tmp_path / "link", b"data")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "out").read_bytes() == b"data"
