@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +14,20 @@ import click
 
 from ci_build.errors import DriftError, InputError, RequestError
 
-_COMMAND = re.compile(
-    r"""\s*(?:-\s+)?(?:run:\s*)?(?:[$]\s+)?(?:\w+=\S*\s+)*(?:exec\s+)?   # YAML, a prompt, variables
-        (?:\S*python[\d.]*\s+)?(?:\S*/)?ci_build\s+(?P<words>.+)""",
-    re.VERBOSE,
-)
+_BEFORE = re.compile(r"-|run:|[$!]|\w+=.*|if|then|else|while|until|do|time|env|sudo|exec|(?:.*/)?python[\d.]*")
+"""Words that may stand in front of a command: YAML, a prompt, variables, words of a shell, what runs it."""
 _EXPRESSION = re.compile(r"\$\{\{.*?\}\}")
 """What a CI service puts in, spaces and all (GitHub Actions, "Evaluate expressions")."""
-_PARTS = re.compile(r"&&|\|\|?|;")
-_ENDS = frozenset("();<>|&")
+_QUOTED = r"""'[^']*'|"(?:\\.|[^"\\])*"|\\."""
+_TOKEN = re.compile(
+    rf"""(?P<comment>\#.*)|(?P<word>(?:{_QUOTED}|[^\s'"\\();<>|&])+)|(?P<end>[();<>|&]+)|(?P<open>['"].*)"""
+)
+"""What a line of a shell consists of; a quote that another line closes takes all that is left."""
 _PLAIN: tuple[type[Any], ...] = (click.Choice, click.types.IntParamType, click.types.FloatParamType)
 """Types of values that are right or wrong on every machine."""
-_LITERAL = re.compile(r"[^$`{]*")
+_FILLED_IN = re.compile(r"[$`{]")
+_SOME = "$*"
+"""Stands for a word that a shell makes none or several of, which may be options and arguments."""
 
 Command = tuple[str, list[str]]
 """Where it is written, and its words after `ci_build`."""
@@ -59,27 +62,38 @@ def refusal(command: click.Command, words: Sequence[str], parent: click.Context 
     )
     try:
         given, rest, _ = command.make_parser(context).parse_args(list(words))
+        if (asks := command.get_help_option(context)) and given.get(asks.name or ""):
+            return ""
+        arguments = [parameter for parameter in command.params if isinstance(parameter, click.Argument)]
+        some = _SOME in [*rest, *(word for argument in arguments for word in _values(argument, given))]
         for parameter in command.params:
-            _check(parameter, given.get(parameter.name or ""), context)
+            _check(parameter, _values(parameter, given), context, needed=not some)
         if isinstance(command, click.Group):
             if not rest:
                 return f"{context.command_path}: no command is named"
+            if _FILLED_IN.search(rest[0]):
+                return ""
             _, inner, rest = command.resolve_command(context, rest)
             return refusal(inner, rest, context) if inner else f"{context.command_path}: {rest[0]} is no command"
-        if rest and not context.ignore_unknown_options:
+        if rest and not some and not context.ignore_unknown_options:
             return f"{context.command_path}: takes no {shlex.join(rest)}"
     except click.UsageError as problem:
         return f"{context.command_path}: {problem.format_message()}"
     return ""
 
 
-def _check(parameter: click.Parameter, value: Any, context: click.Context) -> None:  # noqa: ANN401 - click's own
-    values = [value] if isinstance(value, str) else value if isinstance(value, (list, tuple)) else []
-    if parameter.required and not values:
+def _values(parameter: click.Parameter, given: Mapping[str, Any]) -> list[str]:
+    value = given.get(parameter.name or "")
+    values = [value] if isinstance(value, str) else value if isinstance(value, (list, tuple)) else ()
+    return [word for word in values if isinstance(word, str)]
+
+
+def _check(parameter: click.Parameter, values: Sequence[str], context: click.Context, *, needed: bool) -> None:
+    if parameter.required and needed and not values:
         raise click.MissingParameter(ctx=context, param=parameter)
     if isinstance(parameter.type, _PLAIN):
         for word in values:
-            if isinstance(word, str) and _LITERAL.fullmatch(word):
+            if not _FILLED_IN.search(word):
                 parameter.type.convert(word, parameter, context)
 
 
@@ -120,21 +134,28 @@ def _of_lines(text: str) -> Iterator[Command]:
         if line.endswith("\\"):
             begun += f"{line[:-1]} "
             continue
-        for part in _PARTS.split(_EXPRESSION.sub("$", begun + line)):
-            if match := _COMMAND.fullmatch(part.rstrip()):
-                yield str(start), _words(match["words"])
+        for words in _of_line(_EXPRESSION.sub("$", begun + line)):
+            command = [*dropwhile(_BEFORE.fullmatch, words)]
+            if len(command) > 1 and Path(command[0]).name == "ci_build":
+                yield str(start), command[1:]
         begun = ""
 
 
-def _words(text: str) -> list[str]:
-    lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
-    lexer.whitespace_split, lexer.commenters = True, "#"
+def _of_line(line: str) -> Iterator[list[str]]:
+    """The words of each command of a line."""
     words: list[str] = []
-    try:
-        for word in lexer:
-            if set(word) <= _ENDS:
-                break
-            words.append(word)
-    except ValueError:  # a quote that another line closes: what comes before it is checked
-        pass
-    return words
+    for token in _TOKEN.finditer(line):
+        if token.lastgroup == "end":
+            yield words
+            words = []
+        elif token.lastgroup == "word":
+            words += [_SOME] if _is_some(token["word"]) else shlex.split(token["word"])
+        else:
+            words += [_SOME] * (token.lastgroup == "open")
+            break
+    yield words
+
+
+def _is_some(word: str) -> bool:
+    """Whether a shell may make none or several of it: what is filled in stands in no quotes, or is all arguments."""
+    return not word.startswith("-") and ("$@" in word or bool(_FILLED_IN.search(re.sub(_QUOTED, "", word))))
