@@ -165,6 +165,13 @@ FILES: Mapping[str, BadFile] = {
     "close_all": _among_good(
         "def test_close():\n    os.closerange(3, 4096)", "test_close", "failed|crashed", "", "import os"
     ),
+    "use_up_all": _among_good(
+        "def test_use_up():\n    try:\n        while True:\n            HELD.append(os.open(os.devnull, 0))\n"
+        "    except OSError:\n        pass",
+        "test_use_up",
+        "passed",
+        head="import os, resource\nHELD = []\nresource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))",
+    ),
     "import_segfault": BadFile(
         source="import ctypes\nctypes.string_at(0)\n\ndef test_nothing():\n    pass\n",
         verdicts={"": "crashed"},

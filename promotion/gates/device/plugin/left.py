@@ -128,13 +128,18 @@ def live_bytes() -> int:
 
 
 def is_dying(pid: int) -> bool:
-    """Whether a process is dead, or cannot but die: SIGKILL takes its time (proc(5), /proc/[pid]/stat)."""
+    """Whether a process is dead, or cannot but die: SIGKILL takes its time (proc(5), /proc/[pid]/stat).
+
+    One that nobody can tell of is not: a test may have used up all file descriptors.
+    """
     try:
         with _file(f"/proc/{pid}/stat", errors="replace") as file:
             words = file.read().rpartition(")")[2].split()
         return words[0] in "ZX" or bool(int(words[6]) & _EXITING or int(words[28]) & _KILLED)
-    except (OSError, ValueError, IndexError):
+    except (FileNotFoundError, ProcessLookupError):
         return True
+    except (OSError, ValueError, IndexError):
+        return False
 
 
 def _children() -> set[int]:
