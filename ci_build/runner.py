@@ -29,7 +29,7 @@ _SIGNALS = {sign.value: sign.name for sign in signal.Signals}
 _CREDENTIALS = re.compile(
     r"(?<=://)[^/\s'\"@]+(?:@[^/\s'\"@]+)*(?=@)"
     # Headers that Bazel sends, where it repeats its options; their values may hold spaces.
-    r"|(?<=_header=).+?(?= --|$)",
+    r"|(?<=_header[= ]).+?(?= --|$)",
     re.MULTILINE,
 )
 

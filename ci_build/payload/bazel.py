@@ -97,7 +97,8 @@ def credential_options(given: Credentials, seen: Credentials, servers: Iterable[
     Args:
         given: which of the files there are.
         seen: their paths as the build sees them.
-        servers: URLs that the credential helper is for; it is asked for no other host where one is known.
+        servers: URLs that the credential helper is for; it is asked for no other host, unless one of them is empty:
+            Bazel alone knows that one.
     """
     options = []
     if given.ca:
@@ -105,8 +106,9 @@ def credential_options(given: Credentials, seen: Credentials, servers: Iterable[
     if given.cert:
         options += [setting("tls_client_certificate", seen.cert), setting("tls_client_key", seen.key)]
     if given.credential_helper:
-        hosts = dict.fromkeys(f"{host}=" for url in servers if (host := urlsplit(url).hostname))
-        options += [setting("credential_helper", f"{host}{seen.credential_helper}") for host in hosts or ("",)]
+        hosts = [urlsplit(url).hostname for url in servers]
+        scopes = dict.fromkeys(f"{host}=" if all(hosts) else "" for host in hosts)
+        options += [setting("credential_helper", f"{scope}{seen.credential_helper}") for scope in scopes]
     if given.bazelrc:
         # jax's own bazelrc lets Bazel print what it reads, headers with tokens too.
         options.append("--noannounce_rc")

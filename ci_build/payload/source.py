@@ -260,7 +260,8 @@ def bazel_options(request: BuildRequest, version: str, places: Places, *, rocm_w
     options += bazel.environment_settings("SOURCE_DATE_EPOCH", epoch)
     options += bazel.remote_options(source.remote)
     options += bazel.cache_options(source.cache, places.disk_cache)
-    servers = (source.remote.endpoint if source.remote else "", source.cache.remote)
+    servers = [source.remote.endpoint] if source.remote else []
+    servers += [source.cache.remote] if source.cache.remote else []
     options += bazel.credential_options(source.credentials, places.credentials, servers)
     return tuple(options)
 

@@ -59,6 +59,7 @@ def test_credentials_of_urls_are_shown_nowhere_and_reach_the_command() -> None:
         ("https://h/a@b git+ssh://git@h/r", "https://h/a@b git+ssh://****@h/r"),
         ("name @ https://h/x, me@example.invalid", "name @ https://h/x, me@example.invalid"),
         ("build --remote_header=authorization=Bearer abc --jobs=1", "build --remote_header=**** --jobs=1"),
+        ("options: --remote_header authorization=Bearer abc --jobs=1", "options: --remote_header **** --jobs=1"),
         ("While parsing --bes_header=abc: no\nfrom_header", "While parsing --bes_header=****\nfrom_header"),
     ],
 )

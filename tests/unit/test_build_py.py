@@ -167,9 +167,10 @@ def test_a_cache_alone_is_opened_too() -> None:
     assert {"--tls_client_certificate=/rbe/client.crt", "--tls_client_key=/rbe/client.key"} <= set(options)
     assert "--credential_helper=cache.example=/rbe/credential-helper" in options
     assert not any("tls_certificate" in option or "announce" in option for option in options)
-    # Where only Bazel knows the server, the helper is asked for all.
-    named = bazel.credential_options(given, IN_CONTAINER.credentials, ["", ""])
-    assert "--credential_helper=/rbe/credential-helper" in named
+    # Where only Bazel knows the executors, the helper is asked for all, whatever is known of the cache.
+    asked = replace(asked, source=replace(source(asked), remote=Remote(), cache=cache, credentials=given))
+    helpers = [option for option in bazel_options(commands(asked)[0]) if "helper" in option]
+    assert helpers == ["--credential_helper=/rbe/credential-helper"]
 
 
 @pytest.mark.parametrize(
