@@ -40,12 +40,14 @@ class Remote:
         platform: label of the platform that the executors are, or empty.
         jobs: actions under way at once.
         fallback: what fails there is built here; otherwise the build fails.
+        accept_cached: take results that are there already; otherwise every action is carried out once more.
     """
 
     endpoint: str = ""
     platform: str = ""
     jobs: int = 200
     fallback: bool = True
+    accept_cached: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -112,8 +112,6 @@ ROCM = (
     *("rocm_lock", "locked"),
 )
 """Options that say which ROCm goes into an image."""
-_INDEX = "https://rocm.nightlies.amd.com/v2/gfx950-dcgpu/"
-"""Where `build_*_therock_dockers` take ROCm from, where nobody says it."""
 
 
 def names_rocm(settings: options.Settings) -> bool:
@@ -297,7 +295,7 @@ def _on_index(
     from ci_build.images.local import sanitised
 
     settings = state.settings(after)
-    index = str(settings.get("therock_index_url").value or _INDEX)
+    index = str(settings.get("therock_index_url", "rocm_packages").value)
     version = str(settings.get("therock_version").value or "")
     word = sanitised(version or "latest").lower()
     names = [f"{recipe.name}{runtime.joint(recipe.name)}therock-{word}" for recipe in below]

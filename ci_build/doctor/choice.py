@@ -20,6 +20,8 @@ JAX: str = _DEFAULTS["build"]["jax_version"]
 """What to install where nothing else decides."""
 ROCM_MAJOR = int(_DEFAULTS["published"]["rocm_version"].partition(".")[0])
 """Of the published wheels."""
+ROCM_INDEX: str = _DEFAULTS["rocm_packages"]["stable_index_url"]
+"""Where ROCm's packages are."""
 BEST_PYTHON = SUPPORTED[len(SUPPORTED) // 2 - 1]
 """What to propose where the present one does not serve: neither the oldest nor one that few wheels are for yet."""
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ci_build.doctor import remedies
-from ci_build.doctor.choice import BEST_PYTHON, SUPPORTED, accepted
+from ci_build.doctor.choice import BEST_PYTHON, ROCM_INDEX, SUPPORTED, accepted
 from ci_build.doctor.diagnosis import Facts, Problem, error, warning
 from ci_build.doctor.packages import Package
 from ci_build.doctor.surroundings import Finders, Python
@@ -20,7 +20,7 @@ def of_rocm(facts: Facts) -> Iterator[Problem]:
     if not _supported(python):
         _, python = remedies.another_python(BEST_PYTHON)
     needs = {package.major for package in facts.packages.native("pjrt")} or {facts.choice.major}
-    install = remedies.install_rocm(python, max(needs), facts.machine.names)
+    install = remedies.install_rocm(python, max(needs), facts.machine.names, ROCM_INDEX)
     if trees.prefix_empty:
         yield error("rocm-path", f"ROCM_PATH={trees.prefix} holds no libraries.", "unset ROCM_PATH")
     if not trees.found:

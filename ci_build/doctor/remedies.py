@@ -7,9 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from ci_build.doctor.surroundings import Python
 
-AMD_INDEX = "https://repo.amd.com/rocm/whl-multi-arch/"
-"""AMD's stable index with ROCm as wheels for every GPU; device code comes by the extra `device-<target>` (README of
-ROCm's Python packages, 2026)."""
 FRESH = "~/jax-rocm"
 """A virtual environment, where the Python at hand cannot take packages."""
 CONTAINER_FLAGS = "--device=/dev/kfd --device=/dev/dri --group-add video --group-add render --shm-size=64g"
@@ -60,10 +57,10 @@ def uninstall(python: Python, *names: str) -> str:
     return pip(python, "uninstall", *asked, *names)
 
 
-def install_rocm(python: Python, major: int, targets: Sequence[str]) -> str:
-    """Install ROCm's wheels beside jax."""
+def install_rocm(python: Python, major: int, targets: Sequence[str], index: str) -> str:
+    """Install ROCm's wheels beside jax; device code comes by extras."""
     extras = ",".join(["libraries", *(f"device-{target}" for target in targets)])
-    return _into(python, "install", "--index-url", AMD_INDEX, f"rocm[{extras}]=={major}.*")
+    return _into(python, "install", "--index-url", index, f"rocm[{extras}]=={major}.*")
 
 
 def _into(python: Python, *words: str) -> str:

@@ -48,6 +48,8 @@ def make_plan(
 
     asked = _asked(settings, reporter, *tables)
     request, warnings = options.build_request(settings, *tables)
+    if anew is not None:
+        request = sourcing.without_results(request)
     for text in warnings:
         reporter.warning(text)
     rocm = None

@@ -87,6 +87,14 @@ class Circumstances:
         return Path(str(self.settings.get("out", *self.tables).value)).absolute()
 
 
+def without_results(request: BuildRequest) -> BuildRequest:
+    """The same, built anew on remote executors too: what they know of an earlier build would prove nothing."""
+    source = request.source
+    if source is None or source.remote is None:
+        return request
+    return replace(request, source=replace(source, remote=replace(source.remote, accept_cached=False)))
+
+
 def check_place(
     request: BuildRequest, settings: options.Settings, runner: HostRunner, reporter: Reporter, *tables: str
 ) -> None:
@@ -95,8 +103,15 @@ def check_place(
     Raises:
         NoContainerEngineError: there is no engine.
         InputError: the builder image is not here, and there is nothing to make it of.
+        MachineError: a build on this machine itself was asked for, and it lacks tools.
     """
-    if request.source is None or request.source.container.host:
+    if request.source is None:
+        return
+    if request.source.container.host:
+        from ci_build.source.hostbuild import check_tools, host_places
+
+        cache = options.cache_dir(settings)
+        check_tools(request, host_places(request.source, cache, cache, rocm=""))
         return
     from ci_build.images.builder import check_obtainable, image_request
 
@@ -180,16 +195,12 @@ def _places(request: BuildRequest, given: Circumstances) -> Places:
 
 
 def _on_host(request: BuildRequest, layout: SourceLayout, given: Circumstances, rocm: Rocm) -> Native:
-    from ci_build.source.hostbuild import describe_host, host_places, missing
+    from ci_build.source.hostbuild import check_rocm, describe_host, host_places
     from ci_build.source.native import Native
 
     assert request.source is not None
     places = host_places(request.source, given.cache, given.built, str(rocm.root))
-    if lacking := missing(request, places):
-        raise MachineError(
-            f"This machine lacks what a build without a container needs: {'; '.join(lacking)}.",
-            hint="Install them, or leave --host out.",
-        )
+    check_rocm(rocm.root)
     builder = describe_host(places, given.runner)
     if (disk := disk_cache(request.source.cache, given.built)) is not None:
         places = replace(places, disk_cache=str(disk))

@@ -125,6 +125,8 @@ def remote_options(remote: Remote | None) -> tuple[str, ...]:
     if remote.platform:
         kinds = ("host_platform", "extra_execution_platforms", "platforms")
         options += [setting(kind, remote.platform) for kind in kinds]
+    if not remote.accept_cached:
+        options.append("--noremote_accept_cached")
     return (
         *options,
         "--spawn_strategy=remote,worker,sandboxed,local",

@@ -6,7 +6,7 @@ import hashlib
 import platform
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ci_build.errors import MachineError
@@ -55,12 +55,33 @@ def newest_clang(libraries: Path) -> str:
     return max(found, default=(0, ""))[1]
 
 
-def missing(request: BuildRequest, places: Places) -> tuple[str, ...]:
-    """Everything that this machine lacks for a build; a clause for each."""
-    return tuple(_missing(request, places))
+def check_tools(request: BuildRequest, places: Places) -> None:
+    """Refuse what this machine cannot build; the ROCm may still have to be fetched.
+
+    Raises:
+        MachineError: everything that it lacks.
+    """
+    _refuse(_missing_tools(request, places))
 
 
-def _missing(request: BuildRequest, places: Places) -> Iterator[str]:
+def check_rocm(rocm: Path) -> None:
+    """Refuse a tree that nothing can be compiled with.
+
+    Raises:
+        MachineError: it is not there, or has no compiler.
+    """
+    _refuse(_missing_in(rocm))
+
+
+def _refuse(lacking: Iterable[str]) -> None:
+    if clauses := tuple(lacking):
+        raise MachineError(
+            f"This machine lacks what a build without a container needs: {'; '.join(clauses)}.",
+            hint="Install them, or leave --host out.",
+        )
+
+
+def _missing_tools(request: BuildRequest, places: Places) -> Iterator[str]:
     source = source_of(request)
     if platform.system() != "Linux" or platform.machine() not in ("x86_64", "aarch64"):
         yield f"a system that wheels are made for: this is {platform.system()} on {platform.machine()}"
@@ -72,10 +93,13 @@ def _missing(request: BuildRequest, places: Places) -> Iterator[str]:
         yield "clang, in /usr/lib/llvm-* or on PATH" if not source.clang else f"the clang {source.clang}"
     if which("git") is None:
         yield "git on PATH"
-    if not Path(places.rocm).is_dir():
-        yield f"a ROCm in {places.rocm}"
-    elif not any((Path(places.rocm) / name).exists() for name in _ROCM_PROGRAMS):
-        yield f"a compiler in the ROCm ({' or '.join(_ROCM_PROGRAMS)} in {places.rocm})"
+
+
+def _missing_in(rocm: Path) -> Iterator[str]:
+    if not rocm.is_dir():
+        yield f"a ROCm in {rocm}"
+    elif not any((rocm / name).exists() for name in _ROCM_PROGRAMS):
+        yield f"a compiler in the ROCm ({' or '.join(_ROCM_PROGRAMS)} in {rocm})"
 
 
 def describe_host(places: Places, runner: HostRunner) -> str:

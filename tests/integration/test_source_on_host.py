@@ -150,6 +150,14 @@ def test_everything_that_a_machine_lacks_is_listed(machine: Machine) -> None:
         assert words in done.stderr
 
 
+def test_tools_are_missed_before_a_rocm_is_fetched(machine: Machine) -> None:
+    nowhere = "--therock-path=http://127.0.0.1:1/rocm.tar.gz"
+    done = machine.build(nowhere, "--clang-path=/no/clang")
+    assert (done.returncode, "lacks" in done.stderr, "the clang /no/clang" in done.stderr) == (18, True, True)
+    # With them it gets as far as the fetch.
+    assert "127.0.0.1:1" in machine.build(nowhere).stderr
+
+
 @pytest.mark.parametrize("words", [["shell", "nowhere"], ["reproduce", "nowhere"]])
 def test_a_set_that_is_not_there(machine: Machine, words: Sequence[str]) -> None:
     done = machine.run(*words)

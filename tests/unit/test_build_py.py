@@ -159,6 +159,14 @@ def test_a_build_that_is_not_to_fall_back_does_not() -> None:
         assert told == options
 
 
+def test_what_is_built_anew_takes_nothing_that_executors_have() -> None:
+    asked = request("0.10.2")
+    for accepted in (True, False):
+        remote = Remote(endpoint="grpc://a:1", accept_cached=accepted)
+        made = commands(replace(asked, source=replace(source(asked), remote=remote)))
+        assert all(("--noremote_accept_cached" in bazel_options(command)) is not accepted for command in made)
+
+
 def test_a_cache_alone_is_opened_too() -> None:
     asked = request("0.10.2")
     given = Credentials(cert="/c", key="/k", credential_helper="/h")

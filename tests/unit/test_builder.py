@@ -19,7 +19,7 @@ from ci_build.payload.source import IN_CONTAINER
 from ci_build.plan import SourceLayout
 from ci_build.runner import ProcessResult
 from ci_build.source.builder import find_tools, load_spec, make_mounts, spec_values
-from ci_build.source.hostbuild import missing, newest_clang
+from ci_build.source.hostbuild import check_rocm, check_tools, newest_clang
 from ci_build.source.native import STATE
 from ci_build.source_request import ActionCache, Compiler, SourceRequest
 from tests.golden_build_py import request
@@ -148,15 +148,22 @@ def test_the_newest_clang_of_a_machine(tmp_path: Path) -> None:
 
 
 def test_everything_that_a_machine_lacks_is_told(tmp_path: Path) -> None:
-    places = replace(IN_CONTAINER, bazel="/no/bazel", clang="/no/clang", rocm=str(tmp_path))
-    told = missing(request("0.10.2"), places)
-    assert [text.partition(" ")[0] for text in told if "git" not in text] == ["bazel", "clang,", "a"]
-    assert "Bazel 7.7.0" in told[0]
-    assert "bin/hipcc or llvm/bin/clang" in told[-1]
+    places = replace(IN_CONTAINER, bazel="/no/bazel", clang="/no/clang")
+    with pytest.raises(MachineError, match=r"bazel or bazelisk on PATH \(.* Bazel 7\.7\.0\); clang, in /usr/lib"):
+        check_tools(request("0.10.2"), places)
+    program = tmp_path / "program"
+    program.touch(mode=0o755)
+    check_tools(request("0.10.2"), replace(places, bazel=str(program), clang=str(program)))
+
+
+def test_a_rocm_without_a_compiler_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MachineError, match="a ROCm in /no/rocm"):
+        check_rocm(Path("/no/rocm"))
+    with pytest.raises(MachineError, match="bin/hipcc or llvm/bin/clang"):
+        check_rocm(tmp_path)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/hipcc").write_text("")
-    assert not any("ROCm" in text for text in missing(request("0.10.2"), places))
-    assert any("a ROCm in /no/rocm" in text for text in missing(request("0.10.2"), replace(places, rocm="/no/rocm")))
+    check_rocm(tmp_path)
 
 
 # The way back

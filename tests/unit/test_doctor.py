@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ci_build import options
 from ci_build.doctor import screen, surroundings
 from ci_build.doctor.__main__ import as_json
 from ci_build.doctor.diagnosis import Problem
@@ -26,9 +27,8 @@ from tests.unit.sets import wheel_set
 
 PIP = f"{PYTHON} -m pip"
 INSTALL = f"{PIP} install jax==0.10.2 jaxlib==0.10.2 'jax-rocm7-pjrt==0.10.2.*' 'jax-rocm7-plugin==0.10.2.*'"
-ROCM_WHEELS = (
-    f"{PIP} install --index-url https://repo.amd.com/rocm/whl-multi-arch/ 'rocm[libraries,device-gfx942]==7.*'"
-)
+ROCM_INDEX = options.defaults()["rocm_packages"]["stable_index_url"]
+ROCM_WHEELS = f"{PIP} install --index-url {ROCM_INDEX} 'rocm[libraries,device-gfx942]==7.*'"
 RUN = "docker run --device=/dev/kfd --device=/dev/dri --group-add video --group-add render --shm-size=64g IMAGE"
 
 

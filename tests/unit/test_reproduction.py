@@ -11,6 +11,7 @@ import pytest
 from ci_build import options
 from ci_build.errors import RequestError
 from ci_build.making.reproduction import settings_of
+from ci_build.making.sourcing import without_results
 from ci_build.model import BuildRequest, WheelSet, to_json
 from ci_build.source_request import ActionCache
 
@@ -68,6 +69,15 @@ def test_caches_are_not_asked_again(tmp_path: Path) -> None:
     made = options.build_request(again, "build")[0].source
     assert made is not None
     assert made.cache == ActionCache()
+
+
+def test_executors_have_to_do_everything_again() -> None:
+    before = asked({**BASE, "rbe": True, "rbe_endpoint": "grpc://a:1"}).source
+    after = without_results(asked({**BASE, "rbe": True, "rbe_endpoint": "grpc://a:1"})).source
+    assert before is not None
+    assert before.remote is not None
+    assert after == replace(before, remote=replace(before.remote, accept_cached=False))
+    assert without_results(asked(BASE)) == asked(BASE)
 
 
 def test_a_set_of_published_wheels_is_refused(tmp_path: Path) -> None:

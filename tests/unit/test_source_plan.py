@@ -87,7 +87,13 @@ def test_every_field_is_tried() -> None:
 
 
 REMOTE = Remote(endpoint="grpcs://a:1", platform="//p", jobs=2)
-REMOTE_CHANGES: dict[str, Any] = {"endpoint": "grpcs://b:1", "platform": "", "jobs": 3, "fallback": False}
+REMOTE_CHANGES: dict[str, Any] = {
+    "endpoint": "grpcs://b:1",
+    "platform": "",
+    "jobs": 3,
+    "fallback": False,
+    "accept_cached": False,
+}
 
 
 @pytest.mark.parametrize("field", REMOTE_CHANGES)
