@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import io
+import lzma
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import zstandard
 from isal import igzip
 
 from tests.tiny_elf import TinySymbol, tiny_elf
 
 VERSION = "7.10.0a20251120"
 NAME = f"therock-dist-linux-gfx94X-dcgpu-{VERSION}.tar.gz"
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "gz": igzip.compress,
+    "xz": lambda data: lzma.compress(data, preset=0),
+    "zst": zstandard.ZstdCompressor(write_checksum=True).compress,
+}
 HIP, BLAS = "libamdhip64.so.7", "librocblas.so.5"
+
+
+def make_useless_tools(folder: Path) -> Path:
+    """A folder for PATH with the programs that a build without a container looks for; none of them does anything.
+
+    Such a build fetches its ROCm, and then ends.
+    """
+    folder.mkdir(exist_ok=True)
+    for name in ("bazel", "clang", "git"):
+        (folder / name).write_text("#!/bin/sh\nexit 1\n")
+        (folder / name).chmod(0o755)
+    return folder
 
 
 def make_rocm(root: Path, *, told: str = "7.10.0", targets: Sequence[str] = ("gfx942",)) -> Path:
@@ -48,8 +67,8 @@ def make_rocm(root: Path, *, told: str = "7.10.0", targets: Sequence[str] = ("gf
     return root
 
 
-def tarball(root: Path, extra: bytes = b"") -> bytes:
-    """The tree as .tar.gz, the same bytes each time.
+def tarball(root: Path, extra: bytes = b"", compression: str = "gz") -> bytes:
+    """The tree as .tar.gz or another of `COMPRESS`, the same bytes each time.
 
     Args:
         extra: content of one more file, to make it larger.
@@ -65,4 +84,4 @@ def tarball(root: Path, extra: bytes = b"") -> bytes:
             info = tarfile.TarInfo("./include/extra.h")
             info.size = len(extra)
             tar.addfile(info, io.BytesIO(extra))
-    return bytes(igzip.compress(file.getvalue()))
+    return COMPRESS[compression](file.getvalue())

@@ -14,7 +14,7 @@ import pytest
 from ci_build.errors import ArchiveError, InputError
 from ci_build.rocm.debs import prefix_of_debs
 from tests.integration.conftest import CI_BUILD
-from tests.made_rocm import VERSION, make_rocm
+from tests.made_rocm import VERSION, make_rocm, make_useless_tools
 
 CONTROL = (
     "Package: {name}\nVersion: 7.10.0.1\nArchitecture: amd64\nMaintainer: nobody <a@localhost>\nDescription: ROCm\n"
@@ -52,10 +52,10 @@ def pack(folder: Path, name: str, how: str) -> None:
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     work = folder / "work"
     work.mkdir(exist_ok=True)
-    # After the ROCm there is nothing to build with, and what that says is not of interest here.
+    # What comes after the ROCm is not of interest here.
     asked = [f"--rocm-version={VERSION}", "--targets=gfx942", f"--therock-path={folder / 'debs'}"]
     argv = [*CI_BUILD, "--host", f"--cache-dir={folder / 'cache'}", *asked, *words, "dist_wheels"]
-    env = {**os.environ, "PATH": str(work)}
+    env = {**os.environ, "PATH": str(make_useless_tools(folder / "tools"))}
     return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=work, env=env)
 
 

@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import io
-import lzma
 import os
 import stat
 import subprocess
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
-from isal import igzip
 
 from ci_build.errors import ArchiveError, RequestError
 from ci_build.rocm.extract import Contents, Limits, dump_contents, extract, load_contents
 from ci_build.rocm.formats import format_of
 from ci_build.rocm.tar import Blocks, entries, padding
 from ci_build.rocm.treefiles import differences, remove
-
-COMPRESS: dict[str, Callable[[bytes], bytes]] = {
-    "gz": igzip.compress,
-    "xz": lambda data: lzma.compress(data, preset=0),
-    "zst": zstandard.ZstdCompressor(write_checksum=True).compress,
-}
+from tests.made_rocm import COMPRESS
 
 
 class Made:

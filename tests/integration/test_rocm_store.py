@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
 import random
@@ -21,7 +22,7 @@ from ci_build.rocm.facts import selection
 from ci_build.rocm.store import RocmStore, StoredTree, WrongDigestError
 from ci_build.rocm.treefiles import differences, in_use
 from tests.file_server import Behaviour, serving
-from tests.made_rocm import NAME, make_rocm, tarball
+from tests.made_rocm import COMPRESS, NAME, make_rocm, tarball
 
 PATH = f"/tarball/{NAME}"
 CHILD = """
@@ -49,9 +50,11 @@ def store(root: Path, *, keep: bool = True) -> RocmStore:
     return RocmStore(root, progress=Reporter(terminal=False), keep_tarballs=keep)
 
 
-def from_url(told: Behaviour, root: Path, *, sha256: str = "", full: bool = True, keep: bool = True) -> StoredTree:
-    client = Client(patience=Patience(read=2, tries=3, first_wait=0.01))
-    return store(root, keep=keep).from_url(client, told.url + PATH, NAME, selection(full=full), sha256=sha256)
+def from_url(
+    told: Behaviour, root: Path, *, sha256: str = "", full: bool = True, keep: bool = True, path: str = PATH
+) -> StoredTree:
+    client, name = Client(patience=Patience(read=2, tries=3, first_wait=0.01)), path.rpartition("/")[2]
+    return store(root, keep=keep).from_url(client, told.url + path, name, selection(full=full), sha256=sha256)
 
 
 def picture(root: Path) -> dict[str, tuple[int, bytes]]:
@@ -71,7 +74,7 @@ def names(folder: Path) -> list[str]:
 
 def kill_at(size: int, root: Path, url: str) -> bool:
     """Run the child and kill it as soon as so many bytes have come; False if it was faster."""
-    argv = [sys.executable, "-c", CHILD, str(root), url, NAME]
+    argv = [sys.executable, "-c", CHILD, str(root), url, url.rpartition("/")[2]]
     with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
         while child.poll() is None and arrived(root) < size:
             time.sleep(0.002)
@@ -84,14 +87,18 @@ def arrived(root: Path) -> int:
     return max((path.stat().st_size for path in root.glob("parts/*/data")), default=-1)
 
 
-@pytest.mark.parametrize("ranges", [True, False])
-def test_killed_at_any_point_and_resumed_it_is_the_same_tree(tmp_path: Path, data: bytes, *, ranges: bool) -> None:
-    with serving(Behaviour(files={PATH: data})) as told:
-        expected = picture(from_url(told, tmp_path / "whole").root)
+@pytest.mark.parametrize(("ranges", "compression"), [(True, "gz"), (False, "gz"), (True, "xz"), (True, "zst")])
+def test_killed_at_any_point_and_resumed_it_is_the_same_tree(
+    tmp_path: Path, data: bytes, *, ranges: bool, compression: str
+) -> None:
+    path = PATH.removesuffix("gz") + compression
+    data = COMPRESS[compression](gzip.decompress(data))
+    with serving(Behaviour(files={path: data})) as told:
+        expected = picture(from_url(told, tmp_path / "whole", path=path).root)
     root = tmp_path / "killed"
-    with serving(Behaviour(files={PATH: data}, pause=0.02, ranges=ranges)) as told:
+    with serving(Behaviour(files={path: data}, pause=0.02, ranges=ranges)) as told:
         for size in (0, 1, 300_000, 1_000_000, 2_000_000, 3_500_000):
-            assert kill_at(size, root, told.url + PATH)
+            assert kill_at(size, root, told.url + path)
             # What is there is a prefix of the file, and no tree has a name before it is complete.
             (part,) = root.glob("parts/*/data")
             begun = part.stat().st_size
@@ -103,7 +110,7 @@ def test_killed_at_any_point_and_resumed_it_is_the_same_tree(tmp_path: Path, dat
             before = told.sent
             time.sleep(0.3)
         told.sent = 0
-        tree = from_url(told, root)
+        tree = from_url(told, root, path=path)
         if ranges:
             assert told.sent <= len(data) - begun + 2
     assert picture(tree.root) == expected

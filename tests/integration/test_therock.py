@@ -13,7 +13,7 @@ import pytest
 
 from tests.file_server import Behaviour, serving
 from tests.integration.conftest import CI_BUILD
-from tests.made_rocm import NAME, VERSION, make_rocm, tarball
+from tests.made_rocm import NAME, VERSION, make_rocm, make_useless_tools, tarball
 
 PATH = f"/tarball/{NAME}"
 
@@ -34,9 +34,9 @@ def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     if words[0] not in ("rocm", "cache") and not any(word.startswith("--cache-dir") for word in words):
         argv.append(f"--cache-dir={tmp_path / 'cache'}")
     if "dist_wheels" in words and "--payload=published" not in words:
-        # What comes after the ROCm is no matter of these tests: a machine without any program cannot compile.
+        # What comes after the ROCm is no matter of these tests.
         argv.append("--host")
-    env = {**os.environ, "PATH": str(work)}
+    env = {**os.environ, "PATH": str(make_useless_tools(tmp_path / "tools"))}
     return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=work, env=env)
 
 
@@ -156,6 +156,32 @@ def test_a_sidecar_is_believed(tmp_path: Path, told: Behaviour) -> None:
     told.files[f"{PATH}.sha256"] = f"{'1' * 64} *{NAME}\n".encode()
     (tmp_path / "work/rocm.lock").unlink()
     assert seeds_command(tmp_path, told).returncode == 6
+
+
+@pytest.mark.parametrize("compression", ["gz", "xz", "zst"])
+def test_a_local_tarball_of_any_format(tmp_path: Path, compression: str) -> None:
+    file = tmp_path / (NAME.removesuffix("gz") + compression)
+    file.write_bytes(tarball(make_rocm(tmp_path / "made"), compression=compression))
+    done = run(tmp_path, f"--therock-path={file}", "dist_wheels")
+    assert f"ROCm {VERSION}, clang 20.0.0git" in done.stderr, done.stderr
+    assert hashlib.sha256(file.read_bytes()).hexdigest() in (tmp_path / "work/rocm.lock").read_text()
+    verified = run(tmp_path, "rocm", "verify", f"--cache-dir={tmp_path / 'cache'}")
+    assert verified.returncode == 0, verified.stderr
+
+
+def test_what_was_not_used_for_long_is_collected(tmp_path: Path, told: Behaviour) -> None:
+    seeds_command(tmp_path, told)
+    old = tmp_path / "cache/inputs/old"
+    old.mkdir(parents=True)
+    (old / "wheel").write_bytes(b"x" * 50_000)
+    os.utime(old, (1, 1))
+    words = ("cache", "gc", f"--cache-dir={tmp_path / 'cache'}")
+    assert "would remove inputs/old" in run(tmp_path, *words, "--dry-run").stdout
+    assert "removed" not in run(tmp_path, *words, "--limit=1GB").stdout
+    assert old.is_dir()
+    gone = run(tmp_path, *words).stdout
+    assert ("removed inputs/old" in gone, "1 entries" in gone, old.exists()) == (True, True, False)
+    assert list((tmp_path / "cache/rocm/trees").iterdir()), "what was used within the hour stays"
 
 
 def test_a_build_job_of_ones_own_is_fetched_by_number_or_as_its_last_good_one(tmp_path: Path, told: Behaviour) -> None:

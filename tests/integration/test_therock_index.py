@@ -12,7 +12,7 @@ import pytest
 from tests.file_server import Behaviour, serving
 from tests.integration.conftest import CI_BUILD
 from tests.made_packages import index_of, make_packages
-from tests.made_rocm import VERSION
+from tests.made_rocm import VERSION, make_useless_tools
 
 PLUS = "7.10.0.dev0+f689a8ea"
 
@@ -22,9 +22,9 @@ def run(tmp_path: Path, *words: str, index: str = "", version: str = VERSION) ->
     work.mkdir(exist_ok=True)
     options = [f"--therock-index-url={index}"] if index else []
     options += [f"--therock-version={version}"] if index and version else []
-    # After the ROCm there is nothing to build with, and what that says is not of interest here.
+    # What comes after the ROCm is not of interest here.
     argv = [*CI_BUILD, "--host", f"--cache-dir={tmp_path / 'cache'}", *options, *words]
-    env = {**os.environ, "PIP_NO_INDEX": "1", "PATH": str(work)}
+    env = {**os.environ, "PIP_NO_INDEX": "1", "PATH": str(make_useless_tools(tmp_path / "tools"))}
     return subprocess.run([*argv, "dist_wheels"], capture_output=True, text=True, check=False, cwd=work, env=env)
 
 
