@@ -100,7 +100,7 @@ def place_for(request: KernelRequest, settings: options.Settings, runner: HostRu
     asked = runner.run((engine.program, "image", "inspect", "--format={{.Id}}", request.image), check=False)
     if asked.returncode:
         raise RequestError(f"{engine.name} has no image {request.image}.", hint="Pull or build it first.")
-    cache = options.cache_dir(settings).absolute() / "kernels"
+    cache = options.cache_dir(settings) / "kernels"
     cache.mkdir(parents=True, exist_ok=True)
     rocm = Path(request.rocm or "/opt/rocm").resolve()
     mounts = [Mount(cache, str(cache), writable=True), Mount(rocm, str(INSIDE)), Mount(SRC, str(SRC))]

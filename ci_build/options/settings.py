@@ -102,10 +102,10 @@ class Settings:
 
 
 def cache_dir(settings: Settings) -> Path:
-    """Where fetched inputs and finished steps are kept."""
+    """Where fetched inputs and finished steps are kept; absolute, as mounts of containers have to be."""
     given = settings.get("cache_dir").value
     if given:
-        return Path(given)
+        return Path(given).absolute()
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("jax-rocm-release"))

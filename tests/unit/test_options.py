@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,6 +40,10 @@ def test_every_default_is_an_option() -> None:
 
 def test_the_corpus_that_is_compiled_by_default_is_one() -> None:
     assert options.defaults()["release_local"]["corpus"] == options.CORPORA[0] == "small"
+
+
+def test_the_cache_may_be_named_from_where_one_stands() -> None:
+    assert options.cache_dir(settings({"cache_dir": "cache"})) == Path.cwd() / "cache"
 
 
 def test_defaults_make_a_valid_request() -> None:
