@@ -115,7 +115,7 @@ def unreliable(script: str) -> str:
     """The same build, whose pjrt library depends on the folder that it is built into."""
     line = 'print("[1 / 2] Packing'
     more = 'import zlib\nfor n in files:\n    if n.endswith("plugin.so"):\n'
-    more += "        d = b'fcntl6' + str(zlib.crc32(args.output_path.encode()) % 10).encode()\n"
+    more += "        d = b'f%06x' % (zlib.crc32(args.output_path.encode()) & 0xffffff)\n"
     more += "        files[n] = files[n].replace(b'fcntl64', d)\n"
     made = script.replace("rows = [", more + "rows = [", 1)
     assert line in made

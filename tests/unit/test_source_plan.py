@@ -111,7 +111,8 @@ def test_every_field_of_remote_execution_is_tried() -> None:
 def test_no_field_of_the_credentials_is_silent(field: str) -> None:
     # A certificate and its key come together; which of their files they are is for the mounts.
     base = Credentials(key="/k") if field == "cert" else Credentials(cert="/c") if field == "key" else Credentials()
-    changed, before = (make_plan(with_source(credentials=item)) for item in (replace(base, **{field: "/x"}), base))
+    both = (replace(base, **{field: "/x"}), base)
+    changed, before = (make_plan(with_source(remote=REMOTE, credentials=item)) for item in both)
     assert (replace(changed, request=BASE) == replace(before, request=BASE)) == (field == "key")
 
 
