@@ -236,11 +236,6 @@ def for_bazel(targets: Iterable[GfxTarget]) -> str:
     return ",".join(map(str, in_order(targets)))
 
 
-def for_hipcc(targets: Iterable[GfxTarget]) -> tuple[str, ...]:
-    """Arguments for hipcc and clang."""
-    return tuple(f"--offload-arch={target}" for target in in_order(targets))
-
-
 def with_aiter(targets: Iterable[GfxTarget]) -> tuple[GfxTarget, ...]:
     """Those that AITER has kernels for."""
     return tuple(target for target in in_order(targets) if _row(target).aiter)
@@ -258,11 +253,6 @@ def for_aiter(targets: Iterable[GfxTarget]) -> str:
         supported = ", ".join(row.name for row in table() if row.aiter)
         raise RequestError(f"AITER has no kernels for {', '.join(without)}.", hint=f"It supports {supported}.")
     return ";".join(dict.fromkeys(target.processor for target in chosen))
-
-
-def for_rocm_packages(targets: Iterable[GfxTarget]) -> tuple[str, ...]:
-    """Extras of the `rocm` package that bring the device code of its libraries, such as device-gfx942."""
-    return tuple(f"device-{name}" for name in processors_of(targets))
 
 
 def _words(spec: str | Sequence[str]) -> list[str]:

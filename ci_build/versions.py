@@ -1,4 +1,4 @@
-"""THE version rule: names, versions, pins and version files of the wheels, all in step.
+"""THE version rule: names, versions and pins of the wheels, all in step.
 
     0.10.2 .post2  + rocm7.2.0          . gfx942.gfx950 . unstripped
     JAX    N-th    the ROCm version;      the target set,  its symbols
@@ -134,27 +134,6 @@ def jaxlib_requirement(version: str) -> str:
     return f"jaxlib>={major}.{minor}.{micro},<{major}.{minor}.{micro + 1}"
 
 
-def version_py(text: str, version: str, *, git_hash: str = "") -> str:
-    """Rewrite JAX's `version.py` so that `__version__` and `_release_version` are the wheel's version.
-
-    The file holds each stamped line twice, once as code and once as the text that its own stamping looks for; both
-    change, so it could be stamped again. `__version_info__` is made to ignore the local label, whose numbers it
-    would otherwise append.
-
-    Args:
-        text: the file as it is in a published wheel or in JAX's tree.
-        version: from `wheel_version`.
-        git_hash: JAX's commit; empty leaves it as it is.
-
-    Raises:
-        VersionRuleError: a stamped line is not there exactly twice.
-    """
-    text = _stamp(text, "_release_version", version)
-    if git_hash:
-        text = _stamp(text, "_git_hash", git_hash)
-    return text.replace('version_str.split(".")', 'version_str.partition("+")[0].split(".")')
-
-
 def _public(base: str, post: int | None) -> str:
     """The part before the `+`."""
     try:
@@ -223,15 +202,3 @@ def _target_label(target: GfxTarget) -> str:
 
 def _segments(name: str) -> str:
     return name.lower().replace("-", ".")
-
-
-def _stamp(text: str, variable: str, value: str) -> str:
-    """Replace every copy of the line that assigns `variable`."""
-    found = re.search(rf"^{variable}: str(?: \| None)? = (?:None|'[^'\n]*'|\"[^\"\n]*\")$", text, re.MULTILINE)
-    copies = text.count(found[0]) if found else 0
-    if found is None or copies != 2:
-        raise VersionRuleError(
-            f"version.py holds the line that sets {variable} {copies} times, not twice.",
-            hint="Its format has changed; teach version_py() in ci_build/versions.py the new one.",
-        )
-    return text.replace(found[0], f"{variable}: str = {value!r}")

@@ -18,8 +18,6 @@ if TYPE_CHECKING:  # a name can be read without a connection
 
 MULTIARCH = "multiarch"
 """In the place of a family: all of them."""
-NIGHTLY, LATEST = "nightly", "latest"
-"""The newest of all builds, and the newest that is no pre-release."""
 
 _NAME = re.compile(
     r"therock-dist-linux-(?P<family>[A-Za-z0-9-]+?)-(?P<version>[0-9]+\.[0-9][^/\\-]*)\.tar\.(?:gz|xz|zst)"

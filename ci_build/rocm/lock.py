@@ -16,7 +16,6 @@ if TYPE_CHECKING:  # what a lock is compared with has to be there; a lock can be
     from ci_build.rocm.facts import RocmFacts
 
 SCHEMA = 1
-ROCM_LOCK = "rocm.lock"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

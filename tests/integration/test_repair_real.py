@@ -27,6 +27,7 @@ from ci_build.wheel.fatbin import read_targets
 from ci_build.wheel.manylinux import verdict
 from ci_build.wheel.repair import Repaired, RepairPlan, repair
 from ci_build.wheel.verify import verify_record
+from ci_build.wheel_facts import payload_files
 from tests.tiny_wheel import record_line
 
 pytestmark = pytest.mark.network
@@ -198,9 +199,9 @@ def test_two_runs_give_the_same_bytes(repaired: Repaired, plugin: Path, tmp_path
 def test_a_post_release_is_in_step(plugin: Path, tmp_path: Path) -> None:
     """F8: file name, METADATA, pins and version.py move together."""
     version = versions.wheel_version("0.10.2", rocm=RocmVersion(text="7.2.0"), post=2)
-    with WheelArchive(plugin) as wheel:
-        stamped = versions.version_py(wheel.read("jax_rocm7_plugin/version.py").decode(), version).encode()
-    made = repair(plugin, plan("plugin", version, files={"jax_rocm7_plugin/version.py": stamped}), tmp_path)
+    payload = Path(versions.__file__).parents[1] / "plugin" / "payload"
+    files = payload_files(payload, "jax_rocm7_plugin", version)
+    made = repair(plugin, plan("plugin", version, files=files), tmp_path)
     with WheelArchive(made.path) as wheel:
         metadata = wheel.metadata()
         content = wheel.read("jax_rocm7_plugin/version.py").decode()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,7 +23,6 @@ from ci_build.versions import (
     parse_package_name,
     pins,
     variant_label,
-    version_py,
     wheel_version,
 )
 
@@ -290,58 +288,3 @@ def test_both_want_the_jaxlib_of_their_own_third_number(kind: Kind) -> None:
 def test_a_pre_release_wants_the_same_jaxlib() -> None:
     assert jaxlib_requirement("0.11.0rc1+rocm7.2.0") == "jaxlib==0.11.0rc1"
     assert jaxlib_requirement("0.11.0.dev20260101+rocm7.2.0") == "jaxlib==0.11.0.dev20260101"
-
-
-VERSION_PY = """\
-_version = "0.10.2"
-# stamped
-_release_version: str{annotation} = {value}
-_git_hash: str{annotation} = {value}
-
-def _get_version_string() -> str:
-  return _release_version or _version
-
-def _write_version(contents):
-  old = "_release_version: str{annotation} = {value}"
-  old_hash = "_git_hash: str{annotation} = {value}"
-  return contents.count(old), contents.count(old_hash)
-
-__version__ = _get_version_string()
-def _version_as_tuple(version_str):
-  return tuple(int(i) for i in version_str.split(".") if i.isdigit())
-__version_info__ = _version_as_tuple(__version__)
-"""
-
-
-@pytest.fixture(params=[(" | None", "None"), ("", "'0.10.2'")], ids=["unstamped", "stamped"])
-def version_file(request: pytest.FixtureRequest) -> str:
-    annotation, value = request.param
-    return VERSION_PY.format(annotation=annotation, value=value)
-
-
-def run(text: str) -> dict[str, Any]:
-    namespace: dict[str, Any] = {}
-    exec(compile(text, "version.py", "exec"), namespace)
-    return namespace
-
-
-def test_the_version_file_agrees_with_itself(version_file: str) -> None:
-    text = version_py(version_file, "0.10.2.post2+rocm7.10.0", git_hash="1a2b3c4")
-    module = run(text)
-    assert module["__version__"] == module["_release_version"] == "0.10.2.post2+rocm7.10.0"
-    assert module["__version_info__"] == (0, 10, 2)
-    assert module["_git_hash"] == "1a2b3c4"
-    count: Callable[[str], tuple[int, int]] = module["_write_version"]
-    assert count(text) == (2, 2)  # so that it can be stamped again, as JAX's own code expects
-    assert run(version_py(text, "0.10.2"))["__version__"] == "0.10.2"
-
-
-def test_the_commit_stays_when_none_is_given(version_file: str) -> None:
-    assert run(version_py(version_file, "0.10.2"))["_git_hash"] == run(version_file)["_git_hash"]
-
-
-def test_a_version_file_of_another_shape_is_refused(version_file: str) -> None:
-    with pytest.raises(VersionRuleError, match="0 times"):
-        version_py("__version__ = '1'\n", "0.10.2")
-    with pytest.raises(VersionRuleError, match="1 times"):
-        version_py(version_file.replace('old = "_release', 'old = "_other'), "0.10.2")
