@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
@@ -17,6 +17,7 @@ from ci_build import layouts, targets
 from ci_build.errors import InputError, InspectionError, WheelSetError
 from ci_build.model import Progress, RocmVersion, Runner, Severity
 from ci_build.setfiles import read_set
+from ci_build.units import parse_url
 from ci_build.wheel.findings import as_published, ordered
 from ci_build.wheel.inspect import (
     SetReport,
@@ -106,7 +107,7 @@ def _collected(words: Sequence[str], runner: Runner) -> Iterator[list[Path]]:
 
 def tag_options(url: str) -> tuple[str, ...]:
     """What makes pip fetch a wheel that is not for this Python or platform: the tags in its name (PEP 425)."""
-    name = unquote(urlsplit(url).path.rpartition("/")[2])
+    name = unquote(parse_url(url).path.rpartition("/")[2])
     try:
         tags = parse_wheel_filename(name)[3]
     except InvalidWheelFilename as error:

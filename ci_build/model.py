@@ -429,8 +429,11 @@ def load_wheel(body: Mapping[str, Any]) -> Wheel:
     return Wheel(**{**body, **lists})
 
 
-def load_wheel_set(text: str | bytes) -> WheelSet:
+def load_wheel_set(text: str | bytes, where: str = "wheels.json") -> WheelSet:
     """Read `wheels.json`.
+
+    Args:
+        where: what to call it in errors.
 
     Raises:
         WheelSetError: unknown schema, missing or unknown fields, or a digest that is not that of the content.
@@ -440,7 +443,7 @@ def load_wheel_set(text: str | bytes) -> WheelSet:
         schema, digest = body.pop("schema"), body.pop("digest")
         if schema != SCHEMA_VERSION:
             raise WheelSetError(
-                f"wheels.json has schema {schema!r}, this program reads {SCHEMA_VERSION}.", hint="Build the set again."
+                f"{where} has schema {schema!r}, this program reads {SCHEMA_VERSION}.", hint="Build the set again."
             )
         wheels = tuple(load_wheel(wheel) for wheel in body.pop("wheels"))
         inputs = tuple(InputFile(**item) for item in body.pop("inputs"))
@@ -448,10 +451,11 @@ def load_wheel_set(text: str | bytes) -> WheelSet:
             body[key] = tuple(body[key])
         wheel_set = WheelSet(wheels=wheels, inputs=inputs, **body)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise WheelSetError(f"wheels.json cannot be read: {error!r}.", hint="Build the set again.") from error
+        why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise WheelSetError(f"{where} is not the record of a wheel set: {why}.", hint="Build the set again.") from error
     if wheel_set.digest != digest:
         raise WheelSetError(
-            f"wheels.json says digest {digest} but its content has {wheel_set.digest}.",
+            f"{where} says digest {digest} but its content has {wheel_set.digest}.",
             hint="It was changed after it was written; build the set again.",
         )
     return wheel_set

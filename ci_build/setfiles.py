@@ -148,7 +148,7 @@ def read_set(folder: Path) -> WheelSet:
     """
     path = folder / WHEELS_JSON
     try:
-        return load_wheel_set(path.read_bytes())
+        return load_wheel_set(path.read_bytes(), str(path))
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise WheelSetError(f"{path} does not exist.", hint="Make a set with `ci_build dist_wheels`.") from error
 

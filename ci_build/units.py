@@ -1,8 +1,9 @@
-"""Numbers as people write them."""
+"""Numbers and addresses as people write them."""
 
 from __future__ import annotations
 
 import re
+from urllib.parse import SplitResult, urlsplit
 
 from ci_build.errors import RequestError
 
@@ -42,3 +43,23 @@ def check_engine_size(text: str, origin: str) -> str:
     if re.fullmatch(r"(?!0+(?:\.0+)?[^0-9.]*$)[0-9]+(?:\.[0-9]+)?(?:[kmgt]b?|b)?", text, re.IGNORECASE) is None:
         raise RequestError(f"{origin}: {text!r} is not a size that containers take.", hint="Write it like 64g.")
     return text
+
+
+def parse_url(text: str, origin: str = "") -> SplitResult:
+    """The parts of a URL.
+
+    Args:
+        origin: the option that says it, for the error.
+
+    Raises:
+        RequestError: it is none: half of an IPv6 address, or a port that is no number.
+    """
+    try:
+        parts = urlsplit(text)
+        _ = parts.port
+    except ValueError as error:
+        raise RequestError(
+            f"{f'{origin}: ' if origin else ''}{text!r} is no URL: {error}.",
+            hint="Write it like https://host:443/path.",
+        ) from error
+    return parts

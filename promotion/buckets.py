@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from ci_build.errors import RequestError
+from ci_build.units import parse_url
 from promotion.bucket import Bucket, check_key
 from promotion.dirbucket import DirBucket
 
@@ -25,14 +27,14 @@ def open_bucket(text: str) -> Bucket:
         BucketError: the connection's settings make no sense.
     """
     if not text.lower().startswith(_SCHEME):
-        if "://" in text:
+        if re.match(r"\w+:/", text):
             raise RequestError(f"{text!r} is no bucket.", hint="Give a folder or s3://NAME/PREFIX.")
         return DirBucket(Path(text))
     # Not everybody needs S3, and botocore is slow to import.
     from promotion.s3bucket import S3Bucket
     from promotion.s3client import connect
 
-    url = urlsplit(text)
+    url = parse_url(text)
     words = {name: values[-1] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
     if not url.netloc or "@" in url.netloc or url.fragment or words.keys() - set(_WORDS):
         raise RequestError(

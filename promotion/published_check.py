@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urljoin
 
 from uv import find_uv_bin
 
 from ci_build.errors import BucketError, GateError, RequestError, WheelSetError
 from ci_build.model import PYLOCK, WHEELS_JSON, Finding, Progress, Runner, WheelSet, load_wheel_set
+from ci_build.units import parse_url
 from promotion.bucket import sha256_of
 from promotion.gates import Check, error
 from promotion.gates.install import installers
@@ -60,7 +61,7 @@ def read_published(url: str, digest: str | None = None) -> PublishedSet:
         GateError: the server does not answer, or what it says is not what it names.
     """
     url = url if url.endswith("/") else f"{url}/"
-    parts = urlsplit(url)
+    parts = parse_url(url)
     if parts.scheme not in ("http", "https") or not parts.path.endswith(f"/{_SIMPLE}"):
         raise RequestError(f"{url} is not the URL of an index.", hint=f"It is http(s) and ends in /{_SIMPLE}.")
     if parts.username is not None:

@@ -164,9 +164,11 @@ def raise_if_any(problems: Iterator[str] | list[str], kind: type[CiBuildError]) 
 def _read_folder(set_dir: Path) -> WheelSet:
     path = set_dir / WHEELS_JSON
     try:
-        return load_wheel_set(path.read_bytes())
+        return load_wheel_set(path.read_bytes(), str(path))
     except OSError as error:
-        raise WheelSetError(f"{path} cannot be read: {error}.", hint="Run `ci_build dist_wheels` first.") from error
+        raise WheelSetError(
+            f"{path} cannot be read: {error.strerror}.", hint="Make a set with `ci_build dist_wheels`."
+        ) from error
 
 
 def _files_of(set_dir: Path, wheel_set: WheelSet) -> tuple[list[SetFile], Mapping[str, str]]:

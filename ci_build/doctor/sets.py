@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -56,6 +57,8 @@ def read(where: str) -> tuple[Offer, ...]:
     except urllib.error.URLError as error:
         reason = str(error) if isinstance(error, urllib.error.HTTPError) else str(error.reason)
         raise InputError(f"The index {where} cannot be read: {reason}.", hint="Check --index.") from error
+    except http.client.HTTPException as error:
+        raise InputError(f"The index {where} cannot be read: {error}.", hint="Check --index.") from error
     except OSError as error:
         raise InputError(
             f"The index {where} cannot be read: {error.strerror or error}.", hint="Check --index."

@@ -13,6 +13,7 @@ from typing import Any
 from ci_build.errors import RequestError
 from ci_build.options.surroundings import ENV_PREFIX
 from ci_build.options.table import SWITCHES, option_names
+from ci_build.units import parse_url
 
 _DEFAULTS = Path(__file__).parents[1] / "defaults.toml"
 
@@ -59,6 +60,9 @@ class Settings:
         after: values given after the subcommand; None where nothing was given.
         before: values given before it.
         environ: the process environment, or a stand-in.
+
+    Raises:
+        RequestError: a URL that is none.
     """
 
     def __init__(
@@ -76,6 +80,10 @@ class Settings:
                 self._given[name] = Setting(value=before[name], origin=flag)
             elif environ.get(variable):
                 self._given[name] = Setting(value=environ[variable], origin=variable)
+        for setting in self._given.values():
+            # A template becomes a URL when it is filled in.
+            if "://" in str(setting.value) and "{" not in str(setting.value):
+                parse_url(str(setting.value), setting.origin)
 
     def suggest(self, name: str, value: Any, *, origin: str) -> None:  # noqa: ANN401 - any option's value
         """A value that counts where nobody gave one, before the defaults do."""

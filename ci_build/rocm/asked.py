@@ -13,6 +13,7 @@ from ci_build.model import GfxTarget
 from ci_build.rocm.formats import format_of
 from ci_build.rocm.listing import MULTIARCH, parse_name
 from ci_build.runner import without_credentials
+from ci_build.units import parse_url
 
 SCHEME = "pip+"
 """In front of the URL of an index, where a source is named."""
@@ -65,7 +66,7 @@ def is_url(source: str) -> bool:
 
 def file_name(source: str) -> str:
     """The last part of a source's URL or path, decoded."""
-    return unquote(urlsplit(source).path.rpartition("/")[2]) if is_url(source) else Path(source).name
+    return unquote(parse_url(source).path.rpartition("/")[2]) if is_url(source) else Path(source).name
 
 
 def check_name(asked: Asked, gfx: GfxNames) -> str:

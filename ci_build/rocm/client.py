@@ -14,6 +14,7 @@ from urllib3.util import make_headers
 
 from ci_build.errors import InputError, RequestError
 from ci_build.runner import without_credentials
+from ci_build.units import parse_url
 
 _REDIRECTS = 6
 _TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -87,7 +88,7 @@ def canonical(url: str) -> str:
     Raises:
         RequestError: not an http or https URL.
     """
-    parts = urlsplit(url)
+    parts = parse_url(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise RequestError(f"{url!r} is not an http or https URL.", hint="Write it like https://host/path/file.tar.gz.")
     return urlunsplit(parts._replace(path=parts.path.replace("+", "%2B") or "/", fragment=""))

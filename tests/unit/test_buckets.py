@@ -38,6 +38,8 @@ def test_a_store() -> None:
     [
         "http://host/bucket",
         "s3://",
+        "s3:/name",
+        "s3://[name",
         "s3://key:secret@name",
         "s3://name?endpoint=x",
         "s3://name?website=perhaps",

@@ -528,6 +528,11 @@ def test_among_fitting_sets_the_one_for_the_rocm_at_hand_is_preferred(machine: F
     assert [offer.rocm for offer in machine.facts(where).fitting] == ["8.0.0", "7.2.0"], "else the newest"
 
 
+def test_an_address_that_is_none_is_no_crash(machine: FakeMachine) -> None:
+    for where in ("http://[localhost", "http://localhost:port/v2/multi-arch"):
+        assert where in only(machine.problems(where)).message
+
+
 @pytest.mark.parametrize("text", [None, "no JSON", "[]", '{"sets": [{}]}'])
 def test_an_index_that_cannot_be_read_is_no_crash(machine: FakeMachine, tmp_path: Path, text: str | None) -> None:
     if text is not None:

@@ -231,3 +231,12 @@ def test_no_option_of_kernels_is_silent(name: str) -> None:
 def test_contradictions_of_kernels_are_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(RequestError, match=said):
         request({"kernels": True, **given})
+
+
+@pytest.mark.parametrize("url", ["https://[host/x.tar.gz", "https://host:port/x.tar.gz"])
+def test_what_is_no_url_is_refused_with_its_option(url: str) -> None:
+    with pytest.raises(RequestError, match=r"^--therock-path: '.*' is no URL: "):
+        settings({"therock_path": url})
+    with pytest.raises(RequestError, match=r"^CI_BUILD_REMOTE_CACHE: "):
+        settings({}, {}, {"CI_BUILD_REMOTE_CACHE": url})
+    assert settings({"rocm_build_url": "https://host:{num}/[{job}"}).given("rocm_build_url")

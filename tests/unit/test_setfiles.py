@@ -96,9 +96,15 @@ def test_a_set_is_not_complete_because_its_list_of_files_is_empty(tmp_path: Path
 def test_what_is_not_text_is_no_set(tmp_path: Path) -> None:
     for name in ("wheels.json", "SHA256SUMS"):
         (tmp_path / name).write_bytes(b"\xff\xfe\x80")
-    with pytest.raises(WheelSetError, match="cannot be read"):
+    with pytest.raises(WheelSetError, match=r"wheels\.json is not the record of a wheel set"):
         setfiles.read_set(tmp_path)
     assert setfiles.check_files(tmp_path, wheel_set()) == ("SHA256SUMS",)
+
+
+def test_which_wheels_json_is_damaged_and_what_it_lacks_is_told(tmp_path: Path) -> None:
+    (tmp_path / "wheels.json").write_text("{}")
+    with pytest.raises(WheelSetError, match=r"^/.*/wheels\.json is not the .* of a wheel set: it has no 'schema'"):
+        setfiles.read_set(tmp_path)
 
 
 def test_the_sets_digest_covers_what_lies_beside_the_wheels(tmp_path: Path) -> None:

@@ -114,14 +114,18 @@ def first_wheel(folder: Path) -> Path:
 
 FAULTS: list[tuple[str, Callable[[Path], object], str]] = [
     ("no wheels.json", lambda f: (f / "wheels.json").unlink(), r"wheels\.json cannot be read"),
-    ("wheels.json cut off", lambda f: (f / "wheels.json").write_text("{"), r"wheels\.json cannot be read"),
+    ("wheels.json cut off", lambda f: (f / "wheels.json").write_text("{"), r"/wheels\.json is not the record"),
     ("wheel missing", lambda f: first_wheel(f).unlink(), r"jax_rocm7_pjrt.*\.whl is missing"),
     ("wheel changed", lambda f: flip_a_byte(first_wheel(f)), r"jax_rocm7_pjrt.*\.whl has sha256 \w+; \w+ was expected"),
     ("wheel cut off", lambda f: first_wheel(f).write_bytes(b"PK"), r"has 2 bytes; \d+ were expected"),
     ("foreign wheel", lambda f: (f / "x-1-py3-none-any.whl").write_bytes(b""), "x-1-py3-none-any.whl is no part"),
     ("set file changed", lambda f: (f / "constraints.txt").write_text("x"), r"constraints\.txt has sha256"),
     ("set file missing", lambda f: (f / "debug/library.debug").unlink(), r"debug/library\.debug is missing"),
-    ("wheels.json not text", lambda f: (f / "wheels.json").write_bytes(b"\xff\x80"), r"wheels\.json cannot be read"),
+    (
+        "wheels.json not text",
+        lambda f: (f / "wheels.json").write_bytes(b"\xff\x80"),
+        r"/wheels\.json is not the record",
+    ),
     ("sums not text", lambda f: (f / "SHA256SUMS").write_bytes(b"\xff\x80"), "SHA256SUMS is not text"),
     ("sums unreadable", lambda f: (f / "SHA256SUMS").write_text("nonsense\n"), "a line that is not understood"),
     (
