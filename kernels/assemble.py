@@ -152,8 +152,11 @@ def make_wheel(
     path = out / made.path.name
     if not path.is_file() or file_sha256(path) != made.sha256:
         draft = out / f".{made.path.name}.new"
-        shutil.copyfile(made.path, draft)
-        draft.replace(path)
+        try:
+            shutil.copyfile(made.path, draft)
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
     return Finished(path=path, sha256=made.sha256, size=path.stat().st_size, built=built)
 
 

@@ -61,6 +61,9 @@ def build(
 
     settings, reporter = state.settings(after), state.reporter(after)
     request, version = kernelbuild.make_request(settings)
+    asked = request.kernels
+    assert asked is not None
+    part = kernelbuild.parse_part(asked, shard, units or "")
     room, out = kernelbuild.capacity(jobs, memory), Path(str(settings.get("out", "build").value))
     if out.exists() and not out.is_dir():
         raise RequestError(f"--out is {out}, which is no folder.", hint="Name a folder, or one that is not there yet.")
@@ -76,16 +79,15 @@ def build(
     from dataclasses import replace
 
     request = replace(request, targets=kernelbuild.every_target(request))
-    assert request.kernels is not None
     runner = host_runner(reporter)
-    place = kernelbuild.place_for(request.kernels, settings, runner)
+    place = kernelbuild.place_for(asked, settings, runner)
     if shard or units or forecast:
         job = prepare(
             request, request.targets or (), cache=options.cache_dir(settings), runner=runner, progress=reporter,
             place=place,
         )  # fmt: skip
         with reporter.group(f"kernels: {version}, device code"):
-            found = kernelbuild.compile_part(job, shard, units or "", runner, reporter, room, only_say=forecast)
+            found = kernelbuild.compile_part(job, part, units or "", runner, reporter, room, only_say=forecast)
         if settings.flag("json"):
             print_json(found)
         return

@@ -123,6 +123,23 @@ def parse_shard(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
+def parse_part(request: KernelRequest, shard: str | None, units: str) -> tuple[int, int] | None:
+    """The part of the device code that `--shard` names; None for all of it.
+
+    Raises:
+        RequestError: the toolchain has no such parts, the shard is not two numbers, or `--units` no regular expression.
+    """
+    if request.toolchain == "pypi" and (shard or units):
+        raise RequestError("--shard and --units are for the device code of a ROCm.", hint="Give --toolchain=rocm.")
+    try:
+        re.compile(units)
+    except re.error as error:
+        raise RequestError(
+            f"--units is no regular expression: {error}.", hint="Write it like '_n(64|128)_'."
+        ) from error
+    return parse_shard(shard) if shard else None
+
+
 def table(wanted: Sequence[GfxTarget], names: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """What each target gets of each module: yes, portable or unsupported."""
     from kernels.modules import load_catalog, processors
@@ -163,19 +180,17 @@ def planned(request: BuildRequest, version: str) -> dict[str, Any]:
 
 
 def compile_part(
-    job: KernelBuild, shard: str | None, units: str, runner: HostRunner, reporter: Reporter, room: Capacity, *,
-    only_say: bool,
+    job: KernelBuild, part: tuple[int, int] | None, units: str, runner: HostRunner, reporter: Reporter, room: Capacity,
+    *, only_say: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """Compile a part of a ROCm's device code, or say what everything, or a part, will take; nothing is packed.
 
-    Raises:
-        RequestError: the toolchain has no such parts, or the shard is not two numbers.
+    Args:
+        part: as `parse_part` gives it.
+        units: regular expression; only units whose name it matches. Empty means all.
     """
     from kernels.build import said
 
-    part = parse_shard(shard) if shard else None
-    if job.toolchain.name == "pypi" and (part or units):
-        raise RequestError("--shard and --units are for the device code of a ROCm.", hint="Give --toolchain=rocm.")
     if only_say:
         job.fetch(runner, reporter)
         found = job.forecast(room, part, units)
