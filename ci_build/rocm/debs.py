@@ -13,7 +13,7 @@ import io
 import posixpath
 import re
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -53,24 +53,39 @@ def prefix_of_debs(files: Sequence[Path]) -> Iterator[bytes]:
     """
     root = ""
     for path in files:
-        with path.open("rb") as file, decompressed(*_content(file, path.name)) as pieces:
-            blocks = Blocks(pieces)
-            for entry in entries(blocks):
-                place = posixpath.normpath(f"/{entry.name}")
-                found = _PREFIX.fullmatch(place)
-                if entry.kind is Kind.FOLDER or found is None or not found[2]:
-                    blocks.skip(entry.size + padding(entry.size))
-                    continue
-                root = root or found[1]
-                if root != found[1]:
-                    raise InputError(
-                        f"{path.name} installs into /opt/{found[1]}, and others into /opt/{root}.",
-                        hint="Give a folder with the packages of one ROCm.",
-                    )
-                yield from _entry(entry, found[2], root, blocks)
+        try:
+            root = yield from _installed(path, root)
+        except ArchiveError as error:
+            raise ArchiveError(f"{path.name}: {error.message}", hint=error.hint or "Fetch it again.") from error
     if not root:
         raise InputError("None of the packages installs anything into /opt/rocm.", hint="Give AMD's packages of ROCm.")
     yield bytes(2 * 512)
+
+
+def _installed(path: Path, root: str) -> Generator[bytes, None, str]:
+    """What one package puts into the prefix.
+
+    Args:
+        root: folder below /opt that others install into; empty where there was none yet.
+
+    Returns:
+        That folder, now perhaps known.
+    """
+    with path.open("rb") as file, decompressed(*_content(file)) as pieces:
+        blocks = Blocks(pieces)
+        for entry in entries(blocks):
+            found = _PREFIX.fullmatch(posixpath.normpath(f"/{entry.name}"))
+            if entry.kind is Kind.FOLDER or found is None or not found[2]:
+                blocks.skip(entry.size + padding(entry.size))
+                continue
+            root = root or found[1]
+            if root != found[1]:
+                raise InputError(
+                    f"{path.name} installs into /opt/{found[1]}, and others into /opt/{root}.",
+                    hint="Give a folder with the packages of one ROCm.",
+                )
+            yield from _entry(entry, found[2], root, blocks)
+    return root
 
 
 def _entry(entry: Entry, name: str, root: str, blocks: Blocks) -> Iterator[bytes]:
@@ -105,10 +120,10 @@ class _Member(io.RawIOBase):
         return len(data)
 
 
-def _content(file: IO[bytes], name: str) -> tuple[io.RawIOBase, str]:
+def _content(file: IO[bytes]) -> tuple[io.RawIOBase, str]:
     """The member of a package with what it installs, and how that is compressed."""
     if file.read(len(_MAGIC)) != _MAGIC:
-        raise ArchiveError(f"{name} is no Debian package.", hint="Fetch it again.")
+        raise ArchiveError("It is no Debian package.")
     while len(header := file.read(_HEADER)) == _HEADER:
         member = header[:16].decode("ascii", "replace").rstrip(" /")
         size = header[48:58].decode("ascii", "replace").strip()
@@ -117,4 +132,4 @@ def _content(file: IO[bytes], name: str) -> tuple[io.RawIOBase, str]:
         if member in _DATA:
             return _Member(file, int(size)), _DATA[member]
         file.seek(int(size) + int(size) % 2, io.SEEK_CUR)
-    raise ArchiveError(f"{name} has none of {', '.join(_DATA)}.", hint="Fetch it again.")
+    raise ArchiveError(f"It has none of {', '.join(_DATA)}.")
