@@ -78,9 +78,26 @@ def settings_of(wheel_set: WheelSet, caller: options.Settings, out: Path) -> opt
     """The options that would ask for the same set, with commits and digests in place of words that may move.
 
     Raises:
-        RequestError: the set was not built from source.
+        RequestError: the set was not built from source, holds kernels, or was made by another version of this program.
     """
-    request, source = wheel_set.request, _source(wheel_set)
+    source = _source(wheel_set)
+    if wheel_set.request.get("kernels"):
+        raise RequestError(
+            "That set holds kernels, which are not built again here.",
+            hint="Build them with `ci_build kernels build` and an empty --cache-dir, and compare sets without them.",
+        )
+    try:
+        return options.Settings(_given(wheel_set.request, source, caller, out), {}, {})
+    except KeyError as missing:
+        raise RequestError(
+            f"The request of that set says nothing of {missing}: another version of this program made it.",
+            hint="Reproduce it with that version; own_commit in its wheels.json names it.",
+        ) from missing
+
+
+def _given(
+    request: Mapping[str, Any], source: Mapping[str, Any], caller: options.Settings, out: Path
+) -> dict[str, Any]:
     container, remote = source["container"], source["remote"]
     folders = {checkout["name"]: checkout["folder"] for checkout in source["sources"]}
     given: dict[str, Any] = {
@@ -116,7 +133,7 @@ def settings_of(wheel_set: WheelSet, caller: options.Settings, out: Path) -> opt
     for name in _FROM_CALLER:
         if (value := caller.get(name).value) is not None:
             given[name] = value
-    return options.Settings(given, {}, {})
+    return given
 
 
 def _others(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> list[str]:

@@ -84,3 +84,15 @@ def test_a_set_of_published_wheels_is_refused(tmp_path: Path) -> None:
     published = replace(set_of(asked(BASE)), request={"source": None})
     with pytest.raises(RequestError, match="not built from source"):
         settings_of(published, EMPTY, tmp_path)
+
+
+def test_a_set_with_kernels_is_refused_by_that_name(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="holds kernels"):
+        settings_of(set_of(asked({**BASE, "kernels": True, "kernel_toolchain": "pypi"})), EMPTY, tmp_path)
+
+
+def test_a_set_of_another_version_is_refused(tmp_path: Path) -> None:
+    made = set_of(asked({**BASE, "rbe": True, "rbe_endpoint": "grpc://a:1"}))
+    source = {name: value for name, value in made.request["source"].items() if name != "credentials"}
+    with pytest.raises(RequestError, match=r"says nothing of 'credentials'.*own_commit"):
+        settings_of(replace(made, request={**made.request, "source": source}), EMPTY, tmp_path)
