@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +15,10 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from ci_build import layouts, targets
 from ci_build.errors import InputError, InspectionError, WheelSetError
-from ci_build.model import Progress, RocmVersion, Runner, Severity
+from ci_build.model import Finding, Progress, RocmVersion, Runner, Severity, WheelSet
 from ci_build.setfiles import read_set
 from ci_build.units import parse_url
-from ci_build.wheel.findings import as_published, ordered
+from ci_build.wheel.findings import as_published, finding, ordered
 from ci_build.wheel.inspect import (
     SetReport,
     WheelReport,
@@ -55,7 +55,8 @@ def inspect(
     allowed = None if rocm is None else layouts.allowed_sonames(rocm)
     wanted = None if expected is None else targets.expand(expected)
 
-    taken = _taken_as_published(words)
+    sets = _sets(words)
+    taken = {wheel.sha256 for wheel_set in sets.values() for wheel in wheel_set.wheels if wheel.as_published}
 
     def report(path: Path) -> WheelReport:
         found = inspect_wheel(
@@ -71,16 +72,29 @@ def inspect(
         return replace(found, findings=ordered(as_published(found.findings))) if found.sha256 in taken else found
 
     with _collected(words, runner) as paths:
-        return inspect_set(paths, report)
+        found = inspect_set(paths, report)
+    return replace(found, findings=ordered((*found.findings, *_unlike(sets, found.wheels))))
 
 
-def _taken_as_published(words: Sequence[str]) -> set[str]:
-    """Digests of the wheels that the wheels.json of a named folder says were taken as they are."""
-    taken = set()
+def _sets(words: Sequence[str]) -> dict[Path, WheelSet]:
+    """What the wheels.json of each named folder says; folders of others have none, or another one."""
+    sets = {}
     for word in words:
         with suppress(WheelSetError):
-            taken |= {wheel.sha256 for wheel in read_set(Path(word)).wheels if wheel.as_published}
-    return taken
+            sets[Path(word)] = read_set(Path(word))
+    return sets
+
+
+def _unlike(sets: Mapping[Path, WheelSet], wheels: Sequence[WheelReport]) -> Iterator[Finding]:
+    """Wheels of a set that its folder lacks, or has with other bytes."""
+    there = {(wheel.filename, wheel.sha256) for wheel in wheels}
+    for folder, wheel_set in sets.items():
+        for wheel in wheel_set.wheels:
+            if not (folder / wheel.filename).is_file():
+                yield finding("set-wheel-missing", f"{folder}/wheels.json names it.", member=wheel.filename)
+            elif (wheel.filename, wheel.sha256) not in there:
+                text = f"{folder}/wheels.json says sha256 {wheel.sha256}."
+                yield finding("set-wheel-differs", text, member=wheel.filename)
 
 
 @contextmanager

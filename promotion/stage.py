@@ -154,11 +154,11 @@ def replace(bucket: Bucket, key: str, data: bytes) -> bool:
     return True
 
 
-def raise_if_any(problems: Iterator[str] | list[str], kind: type[CiBuildError]) -> None:
+def raise_if_any(problems: Iterator[str] | list[str], kind: type[CiBuildError], hint: str = "") -> None:
     """Raise one error that lists all problems, if there are any."""
     found = list(problems)
     if found:
-        raise kind("\n  ".join(found if len(found) == 1 else ("Several things are wrong:", *found)))
+        raise kind("\n  ".join(found if len(found) == 1 else ("Several things are wrong:", *found)), hint=hint)
 
 
 def _read_folder(set_dir: Path) -> WheelSet:
@@ -183,7 +183,7 @@ def _files_of(set_dir: Path, wheel_set: WheelSet) -> tuple[list[SetFile], Mappin
     for name, sha256 in known.items():
         problems += _file_problems(set_dir, name, sha256, wheels[name].size if name in wheels else None)
     problems += [f"{path.name} is no part of the set." for path in set_dir.glob("*.whl") if path.name not in wheels]
-    raise_if_any(problems, WheelSetError)
+    raise_if_any(problems, WheelSetError, "Take the folder as it was made, or make the set anew.")
     sidecars = [_sidecar(set_dir, wheel) for wheel in wheels.values()]
     raise_if_any([problem for _, disagree in sidecars for problem in disagree], WheelSetError)
     metadata = {name: sidecar.sha256 for name, (sidecar, _) in zip(wheels, sidecars, strict=True)}

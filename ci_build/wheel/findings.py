@@ -165,6 +165,8 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "size-budget": _warning("wheel above its size budget", "Strip, slim to fewer targets, or raise the limit."),
         # Several wheels.
         "set-duplicate": _error("two wheels for the same slot", "Keep one; pip and uv choose by chance."),
+        "set-wheel-missing": _error("wheel of the set is not there", "Take the folder whole, or make the set anew."),
+        "set-wheel-differs": _error("wheel is not the set's", "Take the folder as it was made, or make the set anew."),
         "set-pin-unmet": _error("requirement not met in the set", "Put wheels that fit each other into one set."),
         "set-rocm-differs": _error("wheels of different ROCm", "Build plugin and pjrt with one ROCm."),
         "set-targets-differ": _warning("wheels of different targets", "Slim plugin and pjrt to the same targets."),

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from ci_build.inspection import inspect
 from ci_build.model import Severity, to_json
 from ci_build.wheel.inspect import WheelReport, check_set, inspect_set, inspect_wheel, member_infos, render, worst
+from tests.kernels_fake.building import Silent
 from tests.made_wheel import (
     ACCEPTED,
     GLIBC,
@@ -28,7 +30,9 @@ from tests.made_wheel import (
     look,
     with_sections,
 )
+from tests.support import make_set, make_wheels, write_set
 from tests.tiny_elf import TinySymbol
+from tests.unit.test_kernel_estimate import NoProcesses
 
 # Plugins.
 
@@ -287,3 +291,19 @@ def test_a_clean_wheel_says_so(tmp_path: Path) -> None:
     assert "Findings\n  nothing found" in "\n".join(line.rstrip() for line in text.splitlines())
     assert "RECORD and device code checked" in text
     assert "hashes not verified" in shown(look(clean_pjrt(), tmp_path, verify=False))
+
+
+def test_a_folder_is_held_against_its_own_wheels_json(tmp_path: Path) -> None:
+    wheels = make_wheels(tmp_path / "wheels")
+    folder = write_set(tmp_path / "set", wheels, make_set(wheels))
+    names = [wheel.wheel.filename for wheel in wheels]
+
+    def told() -> list[tuple[str, str]]:
+        found = inspect([str(folder)], expected=None, rocm=None, verify=True, progress=Silent(), runner=NoProcesses())
+        return [(each.code, each.member) for each in found.findings if each.code.startswith("set-wheel-")]
+
+    assert told() == []
+    (folder / names[0]).unlink()
+    assert told() == [("set-wheel-missing", names[0])]
+    (folder / names[1]).write_bytes(b"something else")
+    assert sorted(told()) == [("set-wheel-differs", names[1]), ("set-wheel-missing", names[0])]

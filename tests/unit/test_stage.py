@@ -141,8 +141,9 @@ def test_a_folder_that_is_not_the_set_is_refused(
     bucket: DirBucket, folder: Path, fault: Callable[[Path], object], message: str
 ) -> None:
     fault(folder)
-    with pytest.raises(WheelSetError, match=message):
+    with pytest.raises(WheelSetError, match=message) as told:
         stage(bucket, folder)
+    assert told.value.hint
     assert snapshot(bucket) == {}
 
 
