@@ -48,6 +48,16 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it, which knows no lazy names to propose."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.exceptions.NoSuchCommand as problem:
+            names = self.list_commands(ctx)
+            raise click.exceptions.NoSuchCommand(problem.command_name, possibilities=names, ctx=ctx) from None
+
 
 class State:
     """What the group hands to its commands: options given before the subcommand."""

@@ -20,7 +20,7 @@ _FORMATS = ("markdown", "rst", "json")
 
 @click.command()
 @click.argument("index")
-@click.option("--format", "form", type=click.Choice(_FORMATS), default=_FORMATS[0], show_default=True)
+@click.option("--format", "form", type=click.Choice(_FORMATS), default=_FORMATS[0], show_default=True, help="As what.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write them there, not to the screen.")
 @click.option(
     "--base-url", default="", metavar="URL", help="What links to evidence begin with: where users see the bucket."

@@ -16,8 +16,16 @@ _RUNS = 20
 @click.command()
 @click.argument("test")
 @click.option("--family", default="", metavar="NAME", help="As on a runner of this family, such as gfx94X-dcgpu.")
-@click.option("--platform", type=click.Choice(_PLATFORMS), default=_PLATFORMS[0], show_default=True)
-@click.option("--jax-version", default=options.defaults()["build"]["jax_version"], metavar="X.Y.Z", show_default=True)
+@click.option(
+    "--platform", type=click.Choice(_PLATFORMS), default=_PLATFORMS[0], show_default=True, help="As on such devices."
+)
+@click.option(
+    "--jax-version",
+    default=options.defaults()["build"]["jax_version"],
+    metavar="X.Y.Z",
+    show_default=True,
+    help="As for a set of this jax.",
+)
 @click.option("--index", metavar="NAME", help="Also what became of it in runs on sets of this index.")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 @options.bucket_option

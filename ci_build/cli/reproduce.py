@@ -13,7 +13,13 @@ from ci_build.errors import DifferentError
 
 @click.command()
 @click.argument("folder", metavar="SET", type=click.Path(path_type=Path))
-@click.option("--rocm-lock", metavar="FILE", default=options.defaults()["build"]["rocm_lock"], show_default=True)
+@click.option(
+    "--rocm-lock",
+    metavar="FILE",
+    default=options.defaults()["build"]["rocm_lock"],
+    show_default=True,
+    help="Where the ROCm of the set is written down.",
+)
 @click.option("--cache-dir", metavar="DIR", help="Folder for fetched inputs; nothing that was built is taken from it.")
 @click.option("--container-engine", metavar="docker|podman|FILE", help="Engine that runs containers.")
 @click.option("--image-registry", metavar="HOST[/PATH]", help="Registry that the builder image may come from.")

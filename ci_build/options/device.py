@@ -52,7 +52,8 @@ class DeviceOptions:
 
 
 _DEVICE_OPTIONS: Table = (
-    (("--platform",), {"type": click.Choice(PLATFORMS), "default": PLATFORMS[0], "show_default": True}),
+    (("--platform",), {"type": click.Choice(PLATFORMS), "default": PLATFORMS[0], "show_default": True,
+      "help": "What the tests run on."}),
     (("--family",), {"metavar": "NAME", "default": "", "help": "What GPUs the runner has, such as gfx94X-dcgpu."}),
     (("--jax-tests",), {"metavar": "PATH|URL@commit", "default": "", "help": "JAX's suite; else the smoke suite."}),
     (("--size",), {"type": click.Choice(SIZES), "help": "How much of JAX's suite; large if not given."}),

@@ -47,7 +47,7 @@ def test_what_a_workflow_takes_from_the_matrix_is_there(tmp_path: Path, capsys: 
         ("python3 build/ci_build matrix tests", "Missing argument"),
         ("python3 build/ci_build matrix tests SET SET", "takes no SET"),
         ("python3 build/ci_build gate device SET --retries many", "'many' is not a valid integer"),
-        ("- run: ci_build gate devices SET", "No such command 'devices'"),
+        ("- run: ci_build gate devices SET", "No such command 'devices'. Did you mean 'device'?"),
         ("  - run: A=1 .venv/bin/python build/ci_build --gfx 1 targets", "No such option '--gfx'"),
         ("cd jax && python3 build/ci_build index", "no command is named"),
         ("ci_build matrix --families=gfx942", "Missing option '--rocm-versions'"),
