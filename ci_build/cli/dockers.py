@@ -115,8 +115,13 @@ ROCM = (
 
 
 def names_rocm(settings: options.Settings) -> bool:
-    """Whether anybody says which ROCm goes into an image; a version alone does not."""
-    return any(settings.given(name) for name in ROCM if name != "rocm_version")
+    """Whether anybody says which ROCm goes into an image; a version alone does not.
+
+    What only says where ROCms are, or how they are locked, the environment may say for a whole machine.
+    """
+    naming = ("therock_path", "therock", "therock_index_url", "rocm_build_job")
+    said = (name for name in ROCM if name != "rocm_version" and settings.given(name))
+    return any(name in naming or settings.get(name).origin.startswith("--") for name in said)
 
 
 def with_options(*decorators: Callable[[Any], Any]) -> Callable[[_F], _F]:
@@ -151,7 +156,7 @@ def rocm_tree(
     """ROCm's version, its tree (None in a dry run) and labels.
 
     Raises:
-        RequestError: nobody names a ROCm.
+        RequestError: nobody names a ROCm, or the options name two.
     """
     from ci_build.errors import RequestError
     from ci_build.images.runtime import tree_file
@@ -160,6 +165,8 @@ def rocm_tree(
     from ci_build.rocm.asked import check_name, check_source
 
     settings = state.settings(after)
+    if problems := options.rocm_problems(settings):
+        raise RequestError(" ".join(problems), hint="Name one ROCm.")
     if url := rocm_build_url(settings):
         settings.suggest("therock_path", url, origin="--rocm-build-url")
     found = therock.find_source(settings, reporter, "build")

@@ -17,7 +17,7 @@ from ci_build.options.release import (
     signing_key_option,
     trust_config_option,
 )
-from ci_build.options.request import build_request, chosen_pythons, this_python_and_one_more
+from ci_build.options.request import build_request, chosen_pythons, rocm_problems, this_python_and_one_more
 from ci_build.options.settings import Setting, Settings, cache_dir, defaults, refuse_misplaced, words
 from ci_build.options.source import container_size, rocm_build_url
 from ci_build.options.surroundings import (
@@ -74,6 +74,7 @@ __all__ = [
     "proxy_of",
     "refuse_misplaced",
     "rocm_build_url",
+    "rocm_problems",
     "signing_key",
     "signing_key_option",
     "this_python_and_one_more",

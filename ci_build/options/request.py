@@ -30,7 +30,7 @@ def build_request(settings: Settings, *tables: str) -> tuple[BuildRequest, tuple
     from ci_build.targets import expand, is_all
 
     payload = _payload(settings.get("payload", *tables))
-    problems = [*_source_problems(settings)]
+    problems = rocm_problems(settings)
     if payload is Payload.PUBLISHED:
         tables = (*tables, "published")
         problems += [
@@ -117,7 +117,8 @@ def _instance_problems(request: KernelRequest) -> list[str]:
     return problems
 
 
-def _source_problems(settings: Settings) -> list[str]:
+def rocm_problems(settings: Settings) -> list[str]:
+    """What contradicts what in the options that say which ROCm it is."""
     problems = []
     if settings.given("rocm_build_num") and not settings.given("rocm_build_job"):
         problems.append("--rocm-build-num needs --rocm-build-job.")

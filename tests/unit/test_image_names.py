@@ -10,10 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ci_build.cli.common import State
+from ci_build.cli.dockers import names_rocm, rocm_tree
 from ci_build.errors import RequestError
 from ci_build.images.contents import commits_in
 from ci_build.images.local import LocalImage, check_name, is_loopback, sanitised
 from ci_build.images.recipe import ContextFile, Recipe, made_file, sums, text_file
+from ci_build.options import Settings
 from tests.tiny_wheel import make_wheel
 
 
@@ -113,3 +116,30 @@ def test_every_commit_of_a_wheel_is_read_and_nothing_of_it_is_run(tmp_path: Path
     }
     path = make_wheel(tmp_path, files)
     assert commits_in(path) == {"jax": "aaa", "xla": "bbb", "ROCm/rocm-jax": "ccc"}
+
+
+# Which ROCm
+
+
+@pytest.mark.parametrize(
+    ("after", "environ", "expected"),
+    [
+        ({}, {}, False),
+        ({"rocm_version": "7.10.0"}, {}, False),
+        ({"therock_path": "/opt/rocm"}, {}, True),
+        ({"locked": True}, {}, True),
+        ({}, {"CI_BUILD_THEROCK_PATH": "/opt/rocm"}, True),
+        ({}, {"CI_BUILD_ROCM_BUILD_URL": "https://host/{job}", "CI_BUILD_LOCKED": "1"}, False),
+    ],
+)
+def test_only_what_names_a_rocm_brings_one_into_the_builder(
+    after: dict[str, Any], environ: dict[str, str], *, expected: bool
+) -> None:
+    assert names_rocm(Settings(after, {}, environ)) is expected
+
+
+def test_two_rocms_for_one_image_are_refused() -> None:
+    asked = {"therock_path": "https://host/a.tar.gz", "rocm_build_job": "job", "rocm_build_url": "https://host/{job}"}
+    state = State({})
+    with pytest.raises(RequestError, match="--therock-path excludes --rocm-build-job"):
+        rocm_tree(state, {**asked, "dry_run": True}, state.reporter())
