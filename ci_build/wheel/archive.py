@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 from isal import isal_zlib
 
 from ci_build.errors import ArchiveError
-from ci_build.wheel.inflate import CHUNK, InflateError, inflate, inflate_sewn, packed_chunks
+from ci_build.wheel.inflate import CHUNK, InflateError, inflate, packed_chunks
 from ci_build.wheel.outfile import reserve
 from ci_build.wheel.record import RecordEntry, parse_record
 from ci_build.wheel.wheelname import WheelName, canonical
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # what a mere re-tag does not need is imported where it is us
     from email.message import Message
 
     from ci_build.model import Progress
-    from ci_build.wheel.deflate import FindSeam
+    from ci_build.wheel.cuts import Cuts
     from ci_build.wheel.pump import Sink
 
 __all__ = ["Member", "RecordEntry", "WheelArchive", "WheelName"]
@@ -129,19 +129,19 @@ class WheelArchive:
         except KeyError:
             raise ArchiveError(f"{self.name} has no member {name}.") from None
 
-    def chunks(self, name: str, *, find_seam: FindSeam | None = None) -> Iterator[bytes]:
+    def chunks(self, name: str, *, cuts: Cuts | None = None) -> Iterator[bytes]:
         """Uncompressed bytes of a member, at most 1 MiB at a time.
 
         Args:
             name: the member.
-            find_seam: says where a deflated member is taken apart, which proves that it can be; asked on the way.
+            cuts: where a deflated member shall be taken apart; they learn where it was.
 
         Raises:
             ArchiveError: after the last chunk at the latest, when length or CRC are not the declared ones.
         """
         member = self[name]
         crc = size = 0
-        for chunk in self._stored(member) if member.method == STORED else self._inflated(member, find_seam):
+        for chunk in self._stored(member) if member.method == STORED else self._inflated(member, cuts):
             size += len(chunk)
             if size > member.size:
                 raise self._damaged(member, f"it holds more than the {member.size} bytes it declares")
@@ -162,23 +162,21 @@ class WheelArchive:
             raise ArchiveError(f"{name} in {self.name} has {self[name].size} bytes; at most {limit} are read.")
         return b"".join(self.chunks(name))
 
-    def digest(self, name: str, *sinks: Sink, find_seam: FindSeam | None = None) -> str:
+    def digest(self, name: str, *sinks: Sink, cuts: Cuts | None = None) -> str:
         """SHA-256 of a member's content, in hexadecimal; each of `sinks` gets every chunk, in a thread of its own."""
         digest = hashlib.sha256()
         if self[name].size <= INLINE:
-            for chunk in self.chunks(name, find_seam=find_seam):
+            for chunk in self.chunks(name, cuts=cuts):
                 for sink in (digest.update, *sinks):
                     sink(chunk)
         else:
             from ci_build.wheel.pump import pump
 
-            pump(self.chunks(name, find_seam=find_seam), digest.update, *sinks)
+            pump(self.chunks(name, cuts=cuts), digest.update, *sinks)
         return digest.hexdigest()
 
-    def extract(
-        self, name: str, out: Path, *, progress: Progress | None = None, find_seam: FindSeam | None = None
-    ) -> str:
-        """Write a member to `out`: inflating, hashing and writing overlap; `find_seam` as for `chunks`.
+    def extract(self, name: str, out: Path, *, progress: Progress | None = None, cuts: Cuts | None = None) -> str:
+        """Write a member to `out`: inflating, hashing and writing overlap; `cuts` as for `chunks`.
 
         Returns:
             SHA-256 of the content in hexadecimal.
@@ -202,7 +200,7 @@ class WheelArchive:
                     if progress is not None:
                         progress.advance(done, total)
 
-                return self.digest(name, write, find_seam=find_seam)
+                return self.digest(name, write, cuts=cuts)
         except BaseException:
             out.unlink(missing_ok=True)
             raise
@@ -243,10 +241,15 @@ class WheelArchive:
         for at in range(member.data_offset, member.data_end, CHUNK):
             yield self.pread(min(CHUNK, member.data_end - at), at)
 
-    def _inflated(self, member: Member, find_seam: FindSeam | None) -> Iterator[bytes]:
+    def _inflated(self, member: Member, cuts: Cuts | None) -> Iterator[bytes]:
         stream = self.pread, member.data_offset, member.compressed_size
         try:
-            yield from inflate_sewn(*stream, find_seam) if find_seam else inflate(packed_chunks(*stream))
+            if cuts is None:
+                yield from inflate(packed_chunks(*stream))
+            else:
+                from ci_build.wheel.cuts import inflate_cut
+
+                yield from inflate_cut(*stream, cuts)
         except InflateError as error:
             raise self._damaged(member, str(error)) from error
 

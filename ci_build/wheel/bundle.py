@@ -6,6 +6,7 @@ CompressedOffloadBundle (CCOB versions 1 to 3); all numbers are little endian.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import re
@@ -53,16 +54,21 @@ class Entry:
     @property
     def target(self) -> GfxTarget | None:
         """The gfx target of an entry ID such as hipv4-amdgcn-amd-amdhsa--gfx90a:xnack-; None for any other."""
-        found = re.fullmatch(r"(?:hipv4|hip|openmp)-amdgcn-amd-amdhsa-(?:[a-z]*-)?(gfx.+)", self.id)
-        try:
-            return GfxTarget.parse(found[1]) if found else None
-        except RequestError:
-            return None
+        return _target_of(self.id)
 
     @property
     def name(self) -> str:
         """What reports call it: the gfx target, or the whole ID where it has none."""
         return str(self.target or self.id)
+
+
+@functools.lru_cache(maxsize=1000)  # all bundles of a file have the same few dozen IDs
+def _target_of(entry_id: str) -> GfxTarget | None:
+    found = re.fullmatch(r"(?:hipv4|hip|openmp)-amdgcn-amd-amdhsa-(?:[a-z]*-)?(gfx.+)", entry_id)
+    try:
+        return GfxTarget.parse(found[1]) if found else None
+    except RequestError:
+        return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

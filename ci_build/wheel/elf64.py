@@ -17,8 +17,9 @@ from ci_build.errors import ElfError
 
 PT_LOAD, PT_DYNAMIC = 1, 2
 PF_X = 1
-SHT_NULL, SHT_PROGBITS, SHT_SYMTAB, SHT_STRTAB, SHT_RELA, SHT_NOTE, SHT_NOBITS, SHT_DYNSYM = 0, 1, 2, 3, 4, 7, 8, 11
-SHF_ALLOC, SHF_INFO_LINK = 0x2, 0x40
+SHT_NULL, SHT_PROGBITS, SHT_SYMTAB, SHT_STRTAB, SHT_RELA, SHT_DYNAMIC, SHT_NOTE = 0, 1, 2, 3, 4, 6, 7
+SHT_NOBITS, SHT_DYNSYM = 8, 11
+SHF_ALLOC, SHF_EXECINSTR, SHF_INFO_LINK = 0x2, 0x4, 0x40
 SHN_LORESERVE, SHN_XINDEX = 0xFF00, 0xFFFF
 DT_NULL, DT_NEEDED, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_SONAME, DT_RPATH, DT_RUNPATH = 0, 1, 5, 6, 10, 14, 15, 29
 DT_VERSYM, DT_RELACOUNT, DT_VERDEF, DT_VERDEFNUM = 0x6FFFFFF0, 0x6FFFFFF9, 0x6FFFFFFC, 0x6FFFFFFD
@@ -202,17 +203,6 @@ class Image:
         table = self.contents(section)
         for row in SYMBOL.iter_unpack(table[: len(table) // SYMBOL.size * SYMBOL.size]):
             yield RawSymbol._make(row)
-
-
-def first_segments(head: bytes) -> tuple[Segment, ...]:
-    """The segments of an ELF file from its first bytes alone; none when those do not tell."""
-    if len(head) < HEADER.size:
-        return ()
-    _, _, _, _, _, start, _, _, _, size, count, *_ = HEADER.unpack_from(head)
-    if size != SEGMENT.size or start + size * count > len(head):
-        return ()
-    rows = SEGMENT.iter_unpack(head[start : start + size * count])
-    return tuple(Segment(r[0], r[1], r[2], r[3], r[5], r[6]) for r in rows)
 
 
 def _rows(data: bytes | mmap.mmap, offset: int, size: int, count: int, label: str) -> list[bytes]:

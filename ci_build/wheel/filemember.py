@@ -13,11 +13,11 @@ from isal import isal_zlib
 
 from ci_build.errors import ArchiveError
 from ci_build.wheel.archive import WheelArchive
-from ci_build.wheel.deflate import BlockIndex, Seam, scan_blocks
+from ci_build.wheel.deflate import BlockIndex, Run, scan_blocks
 from ci_build.wheel.inflate import CHUNK, InflateError
 from ci_build.wheel.outfile import OutFile
 from ci_build.wheel.proof import write_proven
-from ci_build.wheel.splice import Fresh, Range, Raw, Splicer, plan_splice, scan_goal
+from ci_build.wheel.splice import WINDOW, Fresh, Range, Raw, Splicer, plan_splice, scan_goal
 from ci_build.wheel.zipformat import DEFLATED, Member
 
 
@@ -38,21 +38,24 @@ class Sums:
     sha256: str
 
 
-def file_sums(fd: int, seam: Seam | None = None) -> Sums:
+def file_sums(fd: int, runs: Sequence[Run] = ()) -> Sums:
     """Read an open file once, from its beginning.
 
     Raises:
-        InflateError: the part between the ends of a seam has another CRC than it.
+        InflateError: what belongs to one of the runs is not what it was.
     """
-    crc, digest, at, inner = 0, hashlib.sha256(), 0, 0
-    begin, end = seam.content if seam else (0, 0)
+    crc, digest, at = 0, hashlib.sha256(), 0
+    needed = [(max(0, run.content[0] - WINDOW), run.content[1]) for run in runs]
+    found = [0] * len(runs)
     buffer = memoryview(bytearray(CHUNK))
     while count := os.preadv(fd, [buffer], at):
         crc = isal_zlib.crc32(buffer[:count], crc)
         digest.update(buffer[:count])
-        inner = isal_zlib.crc32(buffer[max(begin - at, 0) : min(max(end - at, 0), count)], inner)
+        for number, (begin, end) in enumerate(needed):
+            part = buffer[max(begin - at, 0) : min(max(end - at, 0), count)]
+            found[number] = isal_zlib.crc32(part, found[number])
         at += count
-    if seam and inner != seam.crc32:
+    if found != [run.crc32 for run in runs]:
         raise InflateError("it differs from the old content outside of the given ranges")
     return Sums(crc32=crc, sha256=digest.hexdigest())
 
@@ -73,13 +76,12 @@ def write_file(name: str, content: Content, fd: int, out: OutFile, *, source: Wh
     """
     size = os.fstat(fd).st_size
     pieces = _plan(content, source, old, size)
-    seam = content.blocks.seam if content.blocks else None
-    if seam and (seam.crc32 is None or not any(isinstance(piece, Raw) and piece.holds(seam) for piece in pieces)):
-        seam = None  # nobody unpacked it by itself, or it is not copied whole
+    runs = content.blocks.runs if content.blocks else ()
+    copied = [run for run in runs if any(isinstance(piece, Raw) and piece.holds(8 * run.packed) for piece in pieces)]
     splicer = Splicer(out, old=source.fileno(), old_offset=old.data_offset if old else 0, content=fd)
     with ThreadPoolExecutor(2) as pool:
-        summing = pool.submit(file_sums, fd, seam)  # first, for it takes the longest
-        proofs = list(write_proven(pool, splicer, pieces, out, fd, size, seam=seam))
+        summing = pool.submit(file_sums, fd, copied)  # first, for it takes the longest
+        proofs = list(write_proven(pool, splicer, pieces, out, fd, size, unpacked=bool(runs)))
         try:
             sums = summing.result()
             for proof in proofs:

@@ -16,7 +16,7 @@ from ci_build.wheel.inspect_model import Part
 from ci_build.wheel.zipformat import STORED
 
 if TYPE_CHECKING:
-    from ci_build.wheel.deflate import FindSeam
+    from ci_build.wheel.cuts import Cuts
 
 HOST, READ_ONLY, UNWIND, DEVICE = "host code", "read-only data", "exception tables", "device code"
 SYMBOLS, DEBUG, DATA, LINKING = "symbol tables", "debug info", "data", "dynamic linking"
@@ -48,11 +48,11 @@ class TracedArchive(WheelArchive):
         self._read_to = offset + size
         return super().pread(size, offset)
 
-    def chunks(self, name: str, *, find_seam: FindSeam | None = None) -> Iterator[bytes]:
+    def chunks(self, name: str, *, cuts: Cuts | None = None) -> Iterator[bytes]:
         """As in `WheelArchive`; the way is noted in `checkpoints`."""
         start, done = self[name].data_offset, 0
         line = self.checkpoints[name] = []
-        for chunk in super().chunks(name, find_seam=find_seam):
+        for chunk in super().chunks(name, cuts=cuts):
             done += len(chunk)
             line.append((done, self._read_to - start))
             yield chunk

@@ -7,7 +7,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from ci_build.wheel.deflate import Seam
 from ci_build.wheel.inflate import InflateError, inflate, packed_chunks
 from ci_build.wheel.outfile import OutFile
 from ci_build.wheel.splice import WINDOW, Fresh, Raw, Splicer
@@ -33,7 +32,7 @@ def write_proven(
     content: int,
     size: int,
     *,
-    seam: Seam | None = None,
+    unpacked: bool = False,
 ) -> Iterator[Future[None]]:
     """Write a planned stream; what ends on a byte is inflated and compared at once, beside the writing.
 
@@ -42,8 +41,8 @@ def write_proven(
         out: where the splicer writes; open for reading, too.
         content: descriptor of the file with the content.
         size: bytes of the content.
-        seam: a part of the old stream that was unpacked by itself; where it is copied whole, it holds what it held,
-            and only what lies before and behind it is inflated. Whether the content is still that, the caller checks.
+        unpacked: raw pieces begin and end where the old stream was taken apart, so they hold what they held. Whether
+            the content is still that, the caller checks; only fresh ones are inflated.
 
     Yields:
         The proofs; each raises InflateError where its part of the stream would hold something else: a changed range
@@ -53,13 +52,9 @@ def write_proven(
     for number, piece in enumerate(pieces, 1):
         splicer.write(piece)
         last = number == len(pieces)
-        if seam and isinstance(piece, Raw) and piece.holds(seam):
-            # A copy keeps its place within bytes, so what began on a byte still does.
-            first, behind = (out.position - (piece.end // 8 - at) for at in seam.packed)
-            part = _Part(begin=begin, end=first, start=start, stop=seam.content[0], last=False)
-            yield pool.submit(_prove, out.fd, content, part)
-            begin, start = behind, seam.content[1]
-        if last or isinstance(piece, Fresh):
+        if unpacked and isinstance(piece, Raw):
+            begin, start = out.position, size if last else pieces[number].start
+        elif last or isinstance(piece, Fresh):
             stop = size if last else piece.end
             part = _Part(begin=begin, end=out.position, start=start, stop=stop, last=last)
             yield pool.submit(_prove, out.fd, content, part)
@@ -70,7 +65,7 @@ def _prove(out: int, content: int, part: _Part) -> None:
     at = part.start
     window = full_pread(content, min(at, WINDOW), max(0, at - WINDOW))
     packed = packed_chunks(partial(full_pread, out), part.begin, part.end - part.begin)
-    for chunk in inflate(packed, window=window, last=part.last):
+    for chunk in inflate(packed, window=window, more=lambda: not part.last):
         if full_pread(content, len(chunk), at) != chunk:
             raise InflateError("it differs from the old content outside of the given ranges")
         at += len(chunk)

@@ -10,7 +10,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from functools import partial
@@ -22,8 +22,8 @@ from ci_build.errors import ArchiveError, MachineError, RepairError
 from ci_build.model import Finding, MemberInfo, Progress, Severity, to_json
 from ci_build.wheel import kernelwheel
 from ci_build.wheel.archive import RecordEntry, WheelArchive, WheelName
-from ci_build.wheel.blockscan import scan_library, seam_of
-from ci_build.wheel.deflate import BlockIndex
+from ci_build.wheel.cutplan import plan_cuts
+from ci_build.wheel.cuts import Cuts
 from ci_build.wheel.manylinux import verdict
 from ci_build.wheel.metadata import LICENSE_FILE, render_entry_points, rewrite_metadata, rewrite_wheel
 from ci_build.wheel.repair_member import MemberEdit, edit_members
@@ -35,7 +35,7 @@ __all__ = ["RepairPlan", "Repaired", "SizePart", "repair"]
 
 _ELF = b"\x7fELF"
 _BIG = 32 << 20
-"""Libraries from this size on are scanned for deflate blocks while they are unpacked."""
+"""Libraries from this size on are taken apart while they are unpacked."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """Of every member: the earliest time that a zip file can hold, so that equal contents are equal bytes."""
 
@@ -72,9 +72,9 @@ def repair(
         libraries = {
             old: new for old, new in renamed.items() if _stays(new, plan) and old not in codes and _is_elf(archive, old)
         }
-        scans = {old: pool.submit(scan_library, archive, archive[old]) for old in _to_scan(archive, libraries, plan)}
-        files = _unpack(archive, libraries, scans, scratch / "tree", progress)
-        blocks = {libraries[old]: scan.result() for old, scan in scans.items()}
+        cuts = {old: plan_cuts(archive, archive[old]) for old in _to_cut(archive, libraries, plan)}
+        files = _unpack(archive, libraries, cuts, scratch / "tree", progress)
+        blocks = {libraries[old]: made.index() for old, made in cuts.items()}
         _expect_members(files, plan, source.name)
         _say(progress, f"Editing {len(files)} libraries of {name.project}")
         edits = edit_members(files, plan, scratch / "debug" if debug_dir else None)
@@ -170,8 +170,8 @@ def _rewrite_texts(rewrite: WheelRewrite, archive: WheelArchive, name: WheelName
         rewrite.set(path, content)
 
 
-def _to_scan(archive: WheelArchive, libraries: Mapping[str, str], plan: RepairPlan) -> Iterator[str]:
-    """Old names of big libraries that will be edited, so that most of their deflate blocks can be kept."""
+def _to_cut(archive: WheelArchive, libraries: Mapping[str, str], plan: RepairPlan) -> Iterator[str]:
+    """Old names of big libraries that will be edited, so that most of their deflate data can be kept."""
     if plan.targets is not None or plan.strip or plan.runpath or plan.hip_soname:
         yield from (old for old in libraries if archive[old].size >= _BIG)
 
@@ -179,7 +179,7 @@ def _to_scan(archive: WheelArchive, libraries: Mapping[str, str], plan: RepairPl
 def _unpack(
     archive: WheelArchive,
     libraries: Mapping[str, str],
-    scans: dict[str, Future[BlockIndex | None]],
+    cuts: dict[str, Cuts],
     tree: Path,
     progress: Progress | None,
 ) -> dict[str, Path]:
@@ -187,7 +187,7 @@ def _unpack(
 
     Args:
         libraries: old member name -> new.
-        scans: old member name -> what a scan will find; emptied where that turns out wrong.
+        cuts: old member name -> where it is taken apart; emptied where that turns out wrong.
 
     Returns:
         New member name -> file.
@@ -195,10 +195,9 @@ def _unpack(
     files = {old: tree / new for old, new in libraries.items()}
     for path in files.values():
         path.parent.mkdir(parents=True, exist_ok=True)
-    seams = {old: partial(seam_of, scan) for old, scan in scans.items()}
-    problems = verify_record(archive, extract=files, seams=seams, progress=progress)
-    if problems and seams:  # perhaps it is only that no block begins where a scan took one for granted
-        scans.clear()
+    problems = verify_record(archive, extract=files, cuts=cuts, progress=progress)
+    if problems and cuts:  # perhaps it is only that no block begins at one of them
+        cuts.clear()
         problems = verify_record(archive, extract=files, progress=progress)
     if problems:
         raise ArchiveError(

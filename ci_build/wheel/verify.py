@@ -13,14 +13,14 @@ from ci_build.wheel.archive import WheelArchive
 from ci_build.wheel.record import SIGNATURES, RecordEntry, parse_record
 
 if TYPE_CHECKING:
-    from ci_build.wheel.deflate import FindSeam
+    from ci_build.wheel.cuts import Cuts
 
 
 def verify_record(
     archive: WheelArchive,
     *,
     extract: Mapping[str, Path] | None = None,
-    seams: Mapping[str, FindSeam] | None = None,
+    cuts: Mapping[str, Cuts] | None = None,
     progress: Progress | None = None,
 ) -> tuple[Finding, ...]:
     """Stream every member and compare it with RECORD and with its CRC.
@@ -29,7 +29,7 @@ def verify_record(
         archive: an open wheel.
         progress: told about the members that are extracted.
         extract: members to write to a file on the way, so that nothing is inflated twice.
-        seams: where extracted members are taken apart, see `WheelArchive.chunks`.
+        cuts: where extracted members are taken apart, see `WheelArchive.chunks`.
 
     Returns:
         A finding for each wrong hash or size, damaged member, file without entry, entry without file, duplicate
@@ -57,8 +57,8 @@ def verify_record(
     for member in archive.members:
         try:
             if target := (extract or {}).get(member.name):
-                find_seam = (seams or {}).get(member.name)
-                digest = archive.extract(member.name, target, progress=progress, find_seam=find_seam)
+                taken_apart = (cuts or {}).get(member.name)
+                digest = archive.extract(member.name, target, progress=progress, cuts=taken_apart)
             else:
                 digest = archive.digest(member.name)
         except ArchiveError as error:

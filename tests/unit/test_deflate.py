@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from isal import isal_zlib
 
 from ci_build.errors import ArchiveError
-from ci_build.wheel import deflate, splice
-from ci_build.wheel.deflate import BlockIndex, scan_blocks, scan_end
+from ci_build.wheel import splice
+from ci_build.wheel.deflate import BlockIndex, scan_blocks
 from ci_build.wheel.outfile import OutFile
 from ci_build.wheel.proof import write_proven
 from ci_build.wheel.splice import Fresh, Raw, Splicer, plan_splice, scan_goal
@@ -137,7 +137,7 @@ def test_a_small_edit_compresses_little_anew() -> None:
     assert [type(piece) for piece in plan] == [Raw, Fresh, Raw]
     assert isinstance(plan[1], Fresh)
     assert plan[1].end - plan[1].start < 300_000
-    assert abs(len(stream) - len(packed)) < 1000
+    assert abs(len(stream) - len(packed)) < 4000
 
 
 def test_edits_side_by_side_become_one_and_far_ones_stay_apart() -> None:
@@ -214,41 +214,6 @@ def test_a_scan_stops_when_it_has_what_is_wanted() -> None:
     assert whole.offsets[: len(index.offsets)] == index.offsets
     with pytest.raises(ArchiveError, match="scanned to byte"):
         plan_splice(index, [(1_000_000, 1_000_001)], 2_000_000, 2_000_000, len(packed))
-
-
-def scan_last(packed: bytes, total: int, goal: int) -> BlockIndex | None:
-    return scan_end(
-        lambda size, at: (b"head" + packed + b"more")[at : at + size], 4, len(packed), total=total, goal=goal
-    )
-
-
-@pytest.mark.parametrize("goal", [2_500_000, 1_500_000, 400_000])
-def test_the_end_is_scanned_without_the_beginning(goal: int) -> None:
-    old = text(3_000_000, 11)
-    packed = deflated(old)
-    whole, first, rest = scan(packed), scan(packed, until=200_000), scan_last(packed, len(old), goal)
-    assert rest is not None
-    assert 0 < rest.offsets[0] <= goal
-    assert rest.complete
-    joined = first.joined(rest)
-    known = list(zip(joined.offsets, joined.bits, strict=True))
-    assert known == sorted(known)
-    assert set(known) <= set(zip(whole.offsets, whole.bits, strict=True))
-    assert joined.before(2_700_000) - joined.before(2_600_000) == whole.before(2_700_000) - whole.before(2_600_000)
-    for at in (100_000, 300_000, 2_600_000):  # the second lies where no block is known, which only costs time
-        new = old[:at] + b"0123456789" + old[at + 10 : 2_900_000]
-        assert inflated(spliced(old, packed, new, [(at, at + 10)], index=joined)[0]) == new
-
-
-def test_the_end_is_not_found_where_no_block_tells_itself_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    stored, fixed = deflated(noise(2_000_000, 12)), deflated(text(2_000_000, 13), strategy=zlib.Z_FIXED)
-    for packed in (stored, fixed, b"", deflated(b"short")):
-        assert scan_last(packed, 2_000_000, 1_500_000) is None
-    packed = deflated(text(2_000_000, 6))
-    assert scan_last(packed, 2_000_000, 10) is None, "the beginning is not looked for"
-    assert scan_last(packed[:-2000], 2_000_000, 1_500_000) is None
-    monkeypatch.setattr(deflate, "load_zlib", lambda: None)
-    assert scan_last(packed, 2_000_000, 1_500_000) is None
 
 
 def test_boundaries_are_where_blocks_begin() -> None:

@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ci_build.errors import ElfError
-from ci_build.wheel import elf64
 from ci_build.wheel.elf import Elf, Symbol, highest_versions
 from tests.made_wheel import with_sections
 from tests.tiny_elf import TinySymbol, tiny_elf
@@ -145,11 +144,3 @@ def test_offered_symbols_tell_their_versions_the_default_one_first(tmp_path: Pat
     assert elf.offered == {"both": ("V_2", "V_1"), "one": ("V_1",), "plain": ("",)}
     assert elf.exported == ("both", "one", "plain")
     assert [(symbol.name, symbol.version) for symbol in elf.undefined] == [("memcpy", "GLIBC_2.14")]
-
-
-def test_segments_can_be_read_from_the_first_bytes(tmp_path: Path) -> None:
-    head = tiny_elf(tmp_path / "lib.so").read_bytes()
-    with elf64.open_image(tmp_path / "lib.so") as image:
-        assert elf64.first_segments(head[:4096]) == image.segments != ()
-    for wrong in (b"", head[:63], head[:64], head[:54] + b"\7" + head[55:]):
-        assert elf64.first_segments(wrong) == ()

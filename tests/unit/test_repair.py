@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import zipfile
 from collections.abc import Callable
@@ -12,9 +11,10 @@ from typing import Any
 import pytest
 
 from ci_build.errors import ArchiveError, CiBuildError, ElfError, MachineError, RepairError
+from ci_build.wheel import cuts as cuts_module
 from ci_build.wheel import repair as repair_module
 from ci_build.wheel.archive import Member, WheelArchive
-from ci_build.wheel.deflate import BlockIndex, Seam
+from ci_build.wheel.cuts import Cuts
 from ci_build.wheel.elf import Elf
 from ci_build.wheel.repair import Repaired, RepairPlan, repair
 from ci_build.wheel.repair_member import merge
@@ -250,22 +250,19 @@ def test_a_source_that_is_not_what_record_says_is_refused(tmp_path: Path, librar
     assert nothing_left(tmp_path)
 
 
-def test_a_scan_that_is_wrong_costs_time_only(attempt: Repair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuts_that_are_wrong_cost_time_only(attempt: Repair, monkeypatch: pytest.MonkeyPatch) -> None:
     right = attempt()
-    seam = Seam((right.size, right.size + 1), (right.size, right.size + 1))
     monkeypatch.setattr(repair_module, "_BIG", 0)
-    scans = []
+    monkeypatch.setattr(cuts_module, "find_block", lambda data: len(data) // 2)
+    planned = []
 
-    def scan(archive: WheelArchive, member: Member) -> BlockIndex:
-        scans.append(member.name)
-        packed = member.compressed_size // 2
-        return BlockIndex(
-            [0], [0], member.size, complete=True, seam=dataclasses.replace(seam, packed=(packed, packed + 1))
-        )
+    def plan_wrongly(archive: WheelArchive, member: Member) -> Cuts:
+        planned.append(member.name)
+        return Cuts([0])
 
-    monkeypatch.setattr(repair_module, "scan_library", scan)
+    monkeypatch.setattr(repair_module, "plan_cuts", plan_wrongly)
     assert attempt().sha256 == right.sha256
-    assert scans == ["tiny/lib.so"]
+    assert planned == ["tiny/lib.so"]
 
 
 def test_an_interrupt_leaves_nothing(tmp_path: Path, library: Callable[..., bytes]) -> None:
