@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -151,7 +152,7 @@ def make_wheel(
     out.mkdir(parents=True, exist_ok=True)
     path = out / made.path.name
     if not path.is_file() or file_sha256(path) != made.sha256:
-        draft = out / f".{made.path.name}.new"
+        draft = out / f".{made.path.name}.{os.getpid()}"
         try:
             shutil.copyfile(made.path, draft)
             draft.replace(path)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ci_build.errors import InputError
 from ci_build.payload.published import file_sha256
+from ci_build.written import write_whole
 from kernels.toolchains import Toolchain
 
 INSIDE = Path("/opt/rocm")
@@ -101,9 +102,7 @@ def rocm_digest(rocm: Path, clang: str, bitcode: str, cache: Path) -> str:
     for path in files:
         total.update(f"{path.relative_to(rocm)}\0{file_sha256(path)}\n".encode())
     known.parent.mkdir(parents=True, exist_ok=True)
-    draft = known.with_suffix(".new")
-    draft.write_text(json.dumps(total.hexdigest()), encoding="utf-8")
-    draft.replace(known)
+    write_whole(known, json.dumps(total.hexdigest()).encode())
     return total.hexdigest()
 
 

@@ -22,6 +22,7 @@ from ci_build.payload.published import NOT_FOR_US, LineRunner, file_sha256
 from ci_build.rocm.extract import Limits, extract
 from ci_build.rocm.formats import format_of
 from ci_build.rocm.treefiles import remove
+from ci_build.written import write_whole
 from kernels.modules import Module, Source
 
 SOURCES_LOCK = Path(__file__).with_name("sources.lock")
@@ -172,9 +173,7 @@ def render_lock(root: Path, modules: Iterable[Module]) -> str:
 
 def write_lock(text: str, path: Path = SOURCES_LOCK) -> None:
     """Let a new lock take the place of the old one."""
-    draft = path.with_name(f".{path.name}.new")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
+    write_whole(path, text.encode())
 
 
 def _from_index(

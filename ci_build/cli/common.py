@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -90,22 +88,6 @@ def print_json(value: object) -> None:
     from ci_build.model import to_json
 
     click.echo(json.dumps(to_json(value), indent=2, ensure_ascii=False))
-
-
-def write_whole(out: Path, data: bytes) -> None:
-    """Write a result, whole or not at all: whoever reads the file meanwhile finds the old one.
-
-    A pipe, a device or a link, such as /dev/stdout, is written to and stays what it is.
-    """
-    if out.is_symlink() or (out.exists() and not out.is_file()):
-        out.write_bytes(data)
-        return
-    fresh = out.with_name(f".{out.name}.{os.getpid()}")
-    try:
-        fresh.write_bytes(data)
-        fresh.replace(out)
-    finally:
-        fresh.unlink(missing_ok=True)
 
 
 def open_bucket(text: str, reporter: Reporter, *, dry_run: bool = False, existing: bool = True) -> Bucket:

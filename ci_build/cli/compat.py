@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ci_build import options
-from ci_build.cli.common import State, open_bucket, print_json, write_whole
+from ci_build.cli.common import State, open_bucket, print_json
 from ci_build.errors import RequestError
+from ci_build.written import write_whole
 
 if TYPE_CHECKING:
     from promotion.compat import Tables

@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from ci_build import options
-from ci_build.cli.common import State, host_runner, open_bucket, print_json, write_whole
+from ci_build.cli.common import State, host_runner, open_bucket, print_json
+from ci_build.written import write_whole
 
 
 @click.command()

@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from ci_build import options
-from ci_build.cli.common import LazyGroup, State, host_runner, open_bucket, print_json, write_whole
+from ci_build.cli.common import LazyGroup, State, host_runner, open_bucket, print_json
+from ci_build.written import write_whole
 
 
 class _Gates(LazyGroup):

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from ci_build.cli.common import LazyGroup, State, print_json, write_whole
+from ci_build.cli.common import LazyGroup, State, print_json
+from ci_build.written import write_whole
 
 
 @click.command("manifest")

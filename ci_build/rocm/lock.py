@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci_build.errors import InputError
+from ci_build.written import write_whole
 
 if TYPE_CHECKING:  # what a lock is compared with has to be there; a lock can be read without it
     from ci_build.rocm.facts import RocmFacts
@@ -126,6 +126,4 @@ def write_lock(path: Path, lock: RocmLock) -> None:
     if path.is_file() and path.read_text(encoding="utf-8") == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_text(text, encoding="utf-8")
-    fresh.replace(path)
+    write_whole(path, text.encode())

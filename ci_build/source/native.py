@@ -27,6 +27,7 @@ from ci_build.source import sources
 from ci_build.source_request import Checkout
 from ci_build.store import step_key
 from ci_build.wheel.archive import WheelArchive
+from ci_build.written import write_whole
 
 STATE = "state.json"
 """File of the log folder: what was run where, and what failed; `shell` reads it."""
@@ -126,9 +127,7 @@ class Native:
             made = self._run(command)
             built = _describe(made, source_of(self.request).jax_commit)
             inputs.adopt(built, made)
-        fresh = record.with_suffix(".new")
-        fresh.write_text(json.dumps(to_json(built), indent=1), encoding="utf-8")
-        fresh.replace(record)
+        write_whole(record, json.dumps(to_json(built), indent=1).encode())
         return built
 
     def _run(self, command: BuildCommand) -> Path:
@@ -190,9 +189,7 @@ class Native:
             "inside": self.layout.places.out,
             "where": self.where,
         }
-        fresh = self.logs / f".{STATE}"
-        fresh.write_text(json.dumps(body, indent=1), encoding="utf-8")
-        fresh.replace(self.logs / STATE)
+        write_whole(self.logs / STATE, json.dumps(body, indent=1).encode())
 
 
 class _Watch:

@@ -1,0 +1,22 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def write_whole(out: Path, data: bytes) -> None:
+    """Write a file, whole or not at all: whoever reads it meanwhile finds the old one.
+
+    A pipe, a device or a link, such as /dev/stdout, is written to and stays what it is.
+    """
+    if out.is_symlink() or (out.exists() and not out.is_file()):
+        out.write_bytes(data)
+        return
+    fresh = out.with_name(f".{out.name}.{os.getpid()}")
+    try:
+        fresh.write_bytes(data)
+        fresh.replace(out)
+    finally:
+        fresh.unlink(missing_ok=True)
