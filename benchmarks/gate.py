@@ -144,11 +144,13 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to a file as well")
     parser.add_argument("--check", action="store_true", help="exit with 1 when a goal is missed")
     given = parser.parse_args()
-    tests, env = smoke(given.tests), base_env(Platform.CPU, {})
+    tests = smoke(given.tests)
     plain: list[Run] = []
     ours: list[Run] = []
     durations: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory(prefix="gate-benchmark-") as name:
+        kept = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(Path(name, "bytecode"))}
+        env = {**base_env(Platform.CPU, {}), **kept}
         try:
             python = given.python.absolute() if given.python else make_python(Path(name, "venv"))
             for number in range(max(2, given.rounds)):

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-INI = "[pytest]\nfilterwarnings =\n"
+INI = "[pytest]\nfilterwarnings =\naddopts = -p no:hypothesispytest\n"
+"""A plugin that every process would take longer to import than all else."""
 
 
 @dataclass(frozen=True, kw_only=True)

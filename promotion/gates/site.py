@@ -28,6 +28,7 @@ TREE, FROM_MANIFEST, FROM_NEEDS = "tree", "stubs from the manifest", "stubs from
 _SECONDS = 900.0
 _FOREIGN = (
     *("LD_LIBRARY_PATH", "LD_PRELOAD", "LD_BIND_NOW", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV"),
+    "PYTHONDONTWRITEBYTECODE",
     *("ROCM_PATH", "ROCM_HOME", "HIP_PATH", "HIP_DEVICE_LIB_PATH", "HIP_PLATFORM", "HIP_VISIBLE_DEVICES"),
     *("ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "HSA_OVERRIDE_GFX_VERSION", "HSA_XNACK"),
     *("HSA_ENABLE_SDMA", "XLA_FLAGS", "XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRACTION"),
@@ -49,7 +50,8 @@ class Site:
         python: interpreter of the environment.
         version: such as 3.11.
         folder: its site-packages.
-        env: changes to the environment for `Runner.run`, so that nothing of the user's has a say.
+        env: changes to the environment for `Runner.run`, so that nothing of the user's has a say. What Python compiles
+            lies outside of `folder`, which holds what was installed and nothing else.
     """
 
     python: Path
@@ -90,7 +92,7 @@ def make_site(room: Room, version: str) -> Site:
         python=root / "bin" / "python",
         version=version,
         folder=root / "lib" / f"python{version}" / "site-packages",
-        env={**dict.fromkeys(_FOREIGN, ""), "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**dict.fromkeys(_FOREIGN, ""), "PYTHONNOUSERSITE": "1", "PYTHONPYCACHEPREFIX": str(root / "bytecode")},
     )
     if not ready.exists():
         room.progress.step(f"environment with the set for Python {version}")

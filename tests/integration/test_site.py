@@ -90,6 +90,16 @@ def test_jax_comes_from_the_index_that_pip_is_configured_with(tmp_path: Path, in
     assert site.python.exists()
 
 
+def test_what_python_compiles_is_kept_outside_of_what_was_installed(tmp_path: Path, index: Path) -> None:
+    room = room_for(tmp_path, index, make_wheels(tmp_path / "w", pythons=(OWN,)))
+    site = make_site(room, OWN)
+    where = "import jax_plugins.xla_rocm7.version as module; print(module.__cached__)"
+    compiled = Path(room.runner.run((str(site.python), "-c", where), env=site.env).stdout.strip())
+    assert compiled.is_file()
+    assert compiled.is_relative_to(room.shared)
+    assert not [*site.folder.rglob("__pycache__")]
+
+
 def test_a_lock_decides_where_there_is_one(tmp_path: Path, index: Path) -> None:
     room = room_for(tmp_path, index, make_wheels(tmp_path / "w", pythons=(OWN,)))
     lock(room, index)

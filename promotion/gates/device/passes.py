@@ -108,7 +108,7 @@ def passes(
 
 def base_env(platform: Platform, suite: Mapping[str, str]) -> dict[str, str]:
     """What all processes of a run have on top of the site's environment; the suite has the last word but for leases."""
-    env = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1", "PYTHONFAULTHANDLER": ""}
+    env = {"PYTHONNOUSERSITE": "1", "PYTHONFAULTHANDLER": ""}
     match platform:
         case Platform.CPU:
             flag = f"--xla_force_host_platform_device_count={VIRTUAL_DEVICES}"

@@ -100,7 +100,7 @@ def test_distribution(name: str) -> None:
     plain = getattr(found, "pdf", None) or found.pmf
     value = float(jax.jit(log)(*DISTRIBUTIONS[name]))
     assert np.isfinite(value)
-    assert float(plain(*DISTRIBUTIONS[name])) == pytest.approx(np.exp(value), rel=1e-4)
+    assert float(jax.jit(plain)(*DISTRIBUTIONS[name])) == pytest.approx(np.exp(value), rel=1e-4)
 
 
 @pytest.mark.parametrize(
