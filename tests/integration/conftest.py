@@ -11,11 +11,13 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
 
-from tests import docker
+from promotion.s3client import connect
+from tests import ceph, docker
 from tests import podman as own_podman
 from tests.kernels_fake import building, trees
 from tests.kernels_fake.calls import FakeMachine
@@ -73,6 +75,23 @@ def podman() -> own_podman.Podman:
     if why := own_podman.obstacle():
         pytest.skip(f"podman {why}")
     return own_podman.made()
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[ceph.Ceph]:
+    """A real S3 server; each test makes buckets of its own in it."""
+    if why := ceph.obstacle():
+        pytest.skip(f"a real S3 server {why}")
+    with ceph.running() as started:
+        yield started
+
+
+@pytest.fixture
+def s3_client(s3_server: ceph.Ceph, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A client with the keys of the server's owner, which the environment holds as well."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_server.owner.access)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3_server.owner.secret)
+    return connect(endpoint=s3_server.url)
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import itertools
 import json
 import os
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,26 +29,11 @@ pytestmark = [pytest.mark.heavy, pytest.mark.network]
 NUMBERS = itertools.count()
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ceph.Ceph]:
-    if why := ceph.obstacle():
-        pytest.skip(f"a real S3 server {why}")
-    with ceph.running() as started:
-        yield started
-
-
 @pytest.fixture
-def client(server: ceph.Ceph, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.owner.access)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.owner.secret)
-    return connect(endpoint=server.url)
-
-
-@pytest.fixture
-def bucket(client: Any) -> S3Bucket:
+def bucket(s3_client: Any) -> S3Bucket:
     name = f"bucket-{next(NUMBERS)}"
-    client.create_bucket(Bucket=name)
-    return S3Bucket(client, name, prefix="some/prefix/", single_put=8 << 20)
+    s3_client.create_bucket(Bucket=name)
+    return S3Bucket(s3_client, name, prefix="some/prefix/", single_put=8 << 20)
 
 
 class TestS3Bucket(SharedBucketContract):
@@ -83,11 +68,11 @@ def test_a_large_file_goes_in_parts(bucket: S3Bucket, tmp_path: Path, small_part
 
 
 def test_parts_that_are_there_are_not_sent_again(
-    bucket: S3Bucket, client: Any, tmp_path: Path, small_parts: int, monkeypatch: pytest.MonkeyPatch
+    bucket: S3Bucket, s3_client: Any, tmp_path: Path, small_parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = big_file(tmp_path, 4 * small_parts)
     sent: list[int] = []
-    real = client.upload_part
+    real = s3_client.upload_part
 
     def upload_part(**words: Any) -> Any:
         if words["PartNumber"] == 3 and not sent.count(-1):
@@ -96,7 +81,7 @@ def test_parts_that_are_there_are_not_sent_again(
         sent.append(words["PartNumber"])
         return real(**words)
 
-    monkeypatch.setattr(client, "upload_part", upload_part)
+    monkeypatch.setattr(s3_client, "upload_part", upload_part)
     with pytest.raises(KeyboardInterrupt):
         bucket.put_if_absent("p/big.whl", path, sha256=sha256_of(path))
     assert bucket.head("p/big.whl") is None
@@ -127,8 +112,8 @@ class Deaf:
         return lambda **words: real(**{k: v for k, v in words.items() if k not in ("IfNoneMatch", "IfMatch")})
 
 
-def test_a_store_without_conditional_writes_is_refused(bucket: S3Bucket, client: Any) -> None:
-    deaf: Any = Deaf(client)
+def test_a_store_without_conditional_writes_is_refused(bucket: S3Bucket, s3_client: Any) -> None:
+    deaf: Any = Deaf(s3_client)
     with pytest.raises(BucketError, match="ignores If-None-Match") as raised:
         put(S3Bucket(deaf, bucket.name), "v2/k", b"")
     assert "single_writer" in str(raised.value)
@@ -137,8 +122,8 @@ def test_a_store_without_conditional_writes_is_refused(bucket: S3Bucket, client:
     assert bucket.head("v2/k") is None
 
 
-def test_a_single_writer_is_careful_all_the_same(bucket: S3Bucket, client: Any) -> None:
-    deaf: Any = Deaf(client)
+def test_a_single_writer_is_careful_all_the_same(bucket: S3Bucket, s3_client: Any) -> None:
+    deaf: Any = Deaf(s3_client)
     alone = S3Bucket(deaf, bucket.name, single_writer=True)
     assert put(alone, "v2/k", b"one")
     assert not put(alone, "v2/k", b"one")
@@ -153,31 +138,33 @@ def test_a_single_writer_is_careful_all_the_same(bucket: S3Bucket, client: Any) 
         alone.copy("v2/page", "v2/l", sha256=sha256_of(b"2"))
 
 
-def test_pages_answer_at_their_folder_for_anybody(bucket: S3Bucket, client: Any, server: ceph.Ceph) -> None:
+def test_pages_answer_at_their_folder_for_anybody(bucket: S3Bucket, s3_client: Any, s3_server: ceph.Ceph) -> None:
     bucket.put_if_match("v2/i/simple/p/index.html", b"<!DOCTYPE html>", etag=None)
     where = f"arn:aws:s3:::{bucket.name}/*"
     statement = {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": where}
-    client.put_bucket_policy(Bucket=bucket.name, Policy=json.dumps({"Version": "2012-10-17", "Statement": [statement]}))
-    with urllib.request.urlopen(f"{server.url}/{bucket.name}/some/prefix/v2/i/simple/p/") as answer:
+    s3_client.put_bucket_policy(
+        Bucket=bucket.name, Policy=json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+    )
+    with urllib.request.urlopen(f"{s3_server.url}/{bucket.name}/some/prefix/v2/i/simple/p/") as answer:
         assert answer.read() == b"<!DOCTYPE html>"
         assert answer.headers["Content-Type"].startswith("text/html")
         assert answer.headers["Cache-Control"] == "no-cache"
 
 
-def test_errors_are_sentences(server: ceph.Ceph, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.owner.access)
+def test_errors_are_sentences(s3_server: ceph.Ceph, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_server.owner.access)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     with pytest.raises(BucketError, match=r"refuses v2/k: 403"):
-        S3Bucket(connect(endpoint=server.url), "none").head("v2/k")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.owner.secret)
+        S3Bucket(connect(endpoint=s3_server.url), "none").head("v2/k")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3_server.owner.secret)
     with pytest.raises(BucketError, match="no such bucket"):
-        put(S3Bucket(connect(endpoint=server.url), "none-such"), "v2/k", b"")
+        put(S3Bucket(connect(endpoint=s3_server.url), "none-such"), "v2/k", b"")
     monkeypatch.setattr(boto3.session.Session, "get_credentials", lambda self: None)
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     with pytest.raises(BucketError, match="wants credentials"):
-        put(S3Bucket(connect(endpoint=server.url), "none-such"), "v2/k", b"")
+        put(S3Bucket(connect(endpoint=s3_server.url), "none-such"), "v2/k", b"")
 
 
 def test_an_endpoint_that_is_none() -> None:
@@ -185,12 +172,14 @@ def test_an_endpoint_that_is_none() -> None:
         open_bucket("s3://name?endpoint_url=nonsense")
 
 
-def test_roles_are_kept_apart_by_the_store(bucket: S3Bucket, client: Any, server: ceph.Ceph) -> None:
-    users = {role: server.user(f"{bucket.name}-{role}") for role in (Role.BUILDER, Role.TESTER, Role.PROMOTER)}
+def test_roles_are_kept_apart_by_the_store(bucket: S3Bucket, s3_client: Any, s3_server: ceph.Ceph) -> None:
+    users = {role: s3_server.user(f"{bucket.name}-{role}") for role in (Role.BUILDER, Role.TESTER, Role.PROMOTER)}
     arns = {role: [f"arn:aws:iam:::user/{user.name}"] for role, user in users.items()}
     policy = bucket_policy(bucket.name, arns, prefix=bucket.prefix)
-    client.put_bucket_policy(Bucket=bucket.name, Policy=json.dumps(policy))
-    as_role = {role: S3Bucket(login(server, user), bucket.name, prefix=bucket.prefix) for role, user in users.items()}
+    s3_client.put_bucket_policy(Bucket=bucket.name, Policy=json.dumps(policy))
+    as_role = {
+        role: S3Bucket(login(s3_server, user), bucket.name, prefix=bucket.prefix) for role, user in users.items()
+    }
     staged = StagedSet(index="multi-arch", digest="a" * 64)
     wheel, evidence = staged.file("w.whl"), staged.evidence_file("load", "any", "0" * 16)
     package, status = "v2/multi-arch/packages/w/w.whl", "v2/multi-arch/status.json"
@@ -213,8 +202,8 @@ def test_roles_are_kept_apart_by_the_store(bucket: S3Bucket, client: Any, server
             as_role[role].delete(wheel, sha256=sha256_of(b"wheel"))
 
 
-def login(server: ceph.Ceph, user: ceph.User) -> Any:
+def login(s3_server: ceph.Ceph, user: ceph.User) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ACCESS_KEY_ID", user.access)
         patch.setenv("AWS_SECRET_ACCESS_KEY", user.secret)
-        return connect(endpoint=server.url)
+        return connect(endpoint=s3_server.url)

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from promotion.audit import verify
 from promotion.dirbucket import DirBucket
 from promotion.operate import rollback
 from promotion.s3bucket import S3Bucket
-from promotion.s3client import connect
 from tests import ceph, live
 from tests.live import Scene, staged_sets
 from tests.promoting import NOW, RELEASED
@@ -31,39 +29,24 @@ NUMBERS = itertools.count()
 PREFIX = "wheels/"
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ceph.Ceph]:
-    if why := ceph.obstacle():
-        pytest.skip(f"a real S3 server {why}")
-    with ceph.running() as started:
-        yield started
-
-
 @pytest.fixture
-def client(server: ceph.Ceph, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.owner.access)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.owner.secret)
-    return connect(endpoint=server.url)
-
-
-@pytest.fixture
-def bucket(client: Any) -> S3Bucket:
+def bucket(s3_client: Any) -> S3Bucket:
     """A bucket that anybody may read."""
     name = f"index-{next(NUMBERS)}"
-    client.create_bucket(Bucket=name)
+    s3_client.create_bucket(Bucket=name)
     statement = {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": f"arn:aws:s3:::{name}/*"}
     listing = {"Effect": "Allow", "Principal": "*", "Action": "s3:ListBucket", "Resource": f"arn:aws:s3:::{name}"}
     policy = {"Version": "2012-10-17", "Statement": [statement, listing]}
-    client.put_bucket_policy(Bucket=name, Policy=json.dumps(policy))
-    return S3Bucket(client, name, prefix=PREFIX)
+    s3_client.put_bucket_policy(Bucket=name, Policy=json.dumps(policy))
+    return S3Bucket(s3_client, name, prefix=PREFIX)
 
 
-def scene_of(server: ceph.Ceph, bucket: S3Bucket, folder: Path, count: int) -> Scene:
+def scene_of(s3_server: ceph.Ceph, bucket: S3Bucket, folder: Path, count: int) -> Scene:
     sets, groups = staged_sets(bucket, folder, count)
     return Scene(
         bucket=bucket,
-        where=f"s3://{bucket.name}/{PREFIX.rstrip('/')}?endpoint_url={server.url}",
-        simple=f"{server.url}/{bucket.name}/{PREFIX}{RELEASED.simple}",
+        where=f"s3://{bucket.name}/{PREFIX.rstrip('/')}?endpoint_url={s3_server.url}",
+        simple=f"{s3_server.url}/{bucket.name}/{PREFIX}{RELEASED.simple}",
         sets=sets,
         groups=groups,
         environment={},
@@ -84,8 +67,8 @@ def installed(simple: str, folder: Path) -> str:
     return found["jax_rocm7_plugin"]
 
 
-def test_the_whole_way(server: ceph.Ceph, bucket: S3Bucket, tmp_path: Path) -> None:
-    scene = scene_of(server, bucket, tmp_path, 2)
+def test_the_whole_way(s3_server: ceph.Ceph, bucket: S3Bucket, tmp_path: Path) -> None:
+    scene = scene_of(s3_server, bucket, tmp_path, 2)
     for number in (0, 1):
         act(bucket, "promote", scene.sets[number].digest)
         assert installed(scene.simple, tmp_path / f"promoted-{number}") == f"0.10.2+rocm7.{number}.0"
@@ -110,25 +93,25 @@ def _sha256(bucket: S3Bucket, key: str) -> str:
     return info.sha256
 
 
-def test_eight_processes_promote_eight_sets(server: ceph.Ceph, bucket: S3Bucket, tmp_path: Path) -> None:
-    live.check_processes_that_promote_at_once(scene_of(server, bucket, tmp_path, 8))
+def test_eight_processes_promote_eight_sets(s3_server: ceph.Ceph, bucket: S3Bucket, tmp_path: Path) -> None:
+    live.check_processes_that_promote_at_once(scene_of(s3_server, bucket, tmp_path, 8))
 
 
-def test_eight_threads_promote_eight_sets(server: ceph.Ceph, bucket: S3Bucket, tmp_path: Path) -> None:
-    live.check_threads_that_promote_at_once(scene_of(server, bucket, tmp_path, 8))
+def test_eight_threads_promote_eight_sets(s3_server: ceph.Ceph, bucket: S3Bucket, tmp_path: Path) -> None:
+    live.check_threads_that_promote_at_once(scene_of(s3_server, bucket, tmp_path, 8))
 
 
-def test_readers_stumble_over_nothing(server: ceph.Ceph, bucket: S3Bucket, tmp_path: Path) -> None:
-    live.check_readers_while_everything_happens(scene_of(server, bucket, tmp_path, 5))
+def test_readers_stumble_over_nothing(s3_server: ceph.Ceph, bucket: S3Bucket, tmp_path: Path) -> None:
+    live.check_readers_while_everything_happens(scene_of(s3_server, bucket, tmp_path, 5))
 
 
-def test_killed_at_any_time(server: ceph.Ceph, bucket: S3Bucket, tmp_path: Path) -> None:
-    live.check_killed_at_any_time(scene_of(server, bucket, tmp_path, 4), (0.9, 1.1, 1.3, 1.6))
+def test_killed_at_any_time(s3_server: ceph.Ceph, bucket: S3Bucket, tmp_path: Path) -> None:
+    live.check_killed_at_any_time(scene_of(s3_server, bucket, tmp_path, 4), (0.9, 1.1, 1.3, 1.6))
 
 
-def test_killed_at_some_writes(server: ceph.Ceph, bucket: S3Bucket, client: Any, tmp_path: Path) -> None:
-    scene = scene_of(server, bucket, tmp_path, 1)
-    other = S3Bucket(client, bucket.name, prefix="undisturbed/")
+def test_killed_at_some_writes(s3_server: ceph.Ceph, bucket: S3Bucket, s3_client: Any, tmp_path: Path) -> None:
+    scene = scene_of(s3_server, bucket, tmp_path, 1)
+    other = S3Bucket(s3_client, bucket.name, prefix="undisturbed/")
     staged_sets(other, tmp_path / "other", 1)
     act(other, "promote", scene.sets[0].digest)
     expected = {key: other.get(key) for key in other.list("v2/")}
