@@ -53,6 +53,7 @@ def builds(
     """
     from ci_build.making.matrix import Axes, make_matrix, words
 
+    options.require_known_pythons(words(python_versions), "--python-versions")
     axes = Axes(
         pythons=words(python_versions),
         jax_versions=words(jax_versions),
@@ -82,8 +83,10 @@ def tests(
     from ci_build.making.matrix import words
     from promotion.families import When, job_matrix, load_families
 
+    pythons = words(python_versions)
+    options.require_known_pythons(pythons, "--python-versions")
     made = job_matrix(
-        load_families(), when=When(when), wheel_set=wheel_set, pythons=words(python_versions), names=families,
+        load_families(), when=When(when), wheel_set=wheel_set, pythons=pythons, names=families,
         jax_tests=jax_tests, seed=seed,
     )  # fmt: skip
     print_json({"include": made.jobs, "without_runner": made.without_runner})

@@ -17,7 +17,13 @@ from ci_build.options.release import (
     signing_key_option,
     trust_config_option,
 )
-from ci_build.options.request import build_request, chosen_pythons, rocm_problems, this_python_and_one_more
+from ci_build.options.request import (
+    build_request,
+    chosen_pythons,
+    require_known_pythons,
+    rocm_problems,
+    this_python_and_one_more,
+)
 from ci_build.options.settings import Setting, Settings, cache_dir, defaults, refuse_misplaced, words
 from ci_build.options.source import container_size, rocm_build_url
 from ci_build.options.surroundings import (
@@ -73,6 +79,7 @@ __all__ = [
     "option_names",
     "proxy_of",
     "refuse_misplaced",
+    "require_known_pythons",
     "rocm_build_url",
     "rocm_problems",
     "signing_key",

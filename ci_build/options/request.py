@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 
 from ci_build.errors import RequestError
 from ci_build.model import BuildRequest, KernelRequest, Payload, RocmVersion
@@ -170,17 +171,33 @@ def chosen_pythons(settings: Settings, tables: tuple[str, ...]) -> tuple[str, ..
     Raises:
         RequestError: one that is not supported, or none.
     """
-    supported = list(defaults()["pythons"]["supported"])
+    supported = supported_pythons()
     if not settings.given("python_versions") and "release_local" in tables:
         return this_python_and_one_more(supported, f"{sys.version_info.major}.{sys.version_info.minor}")
     setting = settings.get("python_versions", *tables)
     wanted = [word.strip() for word in _text(setting).split(",") if word.strip()]
-    unknown = [word for word in wanted if word not in supported]
-    if unknown or not wanted:
-        raise RequestError(
-            f"{setting.origin} asks for {', '.join(unknown) or 'nothing'}.", hint=f"Known are {', '.join(supported)}."
-        )
+    require_known_pythons(wanted, setting.origin)
     return tuple(version for version in supported if version in wanted)
+
+
+def supported_pythons() -> list[str]:
+    """Versions such as 3.12, oldest first."""
+    return list(defaults()["pythons"]["supported"])
+
+
+def require_known_pythons(wanted: Sequence[str], origin: str) -> None:
+    """Refuse other versions than the supported ones, and none at all.
+
+    Args:
+        origin: who asks for them.
+
+    Raises:
+        RequestError: with the versions that are known.
+    """
+    unknown = [version for version in wanted if version not in supported_pythons()]
+    if unknown or not wanted:
+        hint = f"Known are {', '.join(supported_pythons())}."
+        raise RequestError(f"{origin} asks for {', '.join(unknown) or 'nothing'}.", hint=hint)
 
 
 def _pythons_of(jax_version: str, settings: Settings, tables: tuple[str, ...]) -> tuple[str, ...]:

@@ -104,6 +104,20 @@ def test_sources_of_ones_own_need_no_pins() -> None:
     assert all(cell.command[-1] == "--jax-source-dir=/jax" for cell in cells)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--rocm-versions=7.10.0a20251120", "--families=gfx94X-dcgpu", "--python-versions=3.12,3.99"),
+        ("tests", "SET", "--python-versions=3.12,3.99"),
+    ],
+    ids=["builds", "tests"],
+)
+def test_a_python_that_nobody_knows_is_refused(words: tuple[str, ...]) -> None:
+    with pytest.raises(RequestError, match=r"--python-versions asks for 3\.99") as raised:
+        command.matrix.main([*words], standalone_mode=False)
+    assert "3.11, 3.12" in str(raised.value)
+
+
 def test_the_command_prints_what_a_ci_service_takes() -> None:
     argv = ["--rocm-versions=7.10.0a20251120", "--families=gfx94X-dcgpu", "--python-versions=3.12", "--rbe"]
     done = click.testing.CliRunner().invoke(command.matrix, argv)
