@@ -1,7 +1,7 @@
 """What became of every test, run by run: one SQLite file for each index, beside its staged sets.
 
-It says how long tests take, by which shards are balanced, and which were flaky before. It holds nothing that the
-evidence does not hold, is signed by nobody, and promotes nothing.
+It says how long tests take, which were flaky before, and how many were skipped for which reason. It holds nothing that
+the evidence does not hold, is signed by nobody, and promotes nothing.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import re
 import sqlite3
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Self
 
 from ci_build.errors import BucketError
@@ -22,7 +23,7 @@ from promotion.layout import runs_file
 MOST_RUNS = 60
 """For each family, platform and suite so many runs are kept, the newest ones."""
 _ATTEMPTS = 8
-_SCHEMA_VERSION = 1
+_SCHEMA_VERSION = 2
 _SCHEMA = f"""
 pragma user_version = {_SCHEMA_VERSION};
 create table test (id integer primary key, name text not null unique);
@@ -43,10 +44,13 @@ create table outcome (
     verdict text not null,
     seconds real not null,
     attempts integer not null,
+    why text not null default '',
     primary key (test, run)
 ) without rowid;
 create index outcome_of_run on outcome (run);
 """
+_FROM_1 = "alter table outcome add column why text not null default ''; pragma user_version = 2;"
+_WHY_CHARACTERS = 80
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,6 +84,25 @@ class Outcome:
     run: Run
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tally:
+    """How one run went.
+
+    Attributes:
+        verdicts: only those that were given.
+        skipped: id of a ledger's entry, or what the suite itself said -> how many tests were skipped for it.
+        seconds: of all tests together.
+    """
+
+    run: Run
+    verdicts: Mapping[TestVerdict, int]
+    skipped: Mapping[str, int]
+    seconds: float
+
+
+_RUN = tuple(field.name for field in fields(Run))
+
+
 class TestRuns:
     """The history of one index, in memory; a context manager.
 
@@ -98,6 +121,9 @@ class TestRuns:
             if data:
                 self._db.deserialize(data)
                 (version,) = self._db.execute("pragma user_version").fetchone()
+                if version == 1:
+                    self._db.executescript(_FROM_1)
+                    version = _SCHEMA_VERSION
                 (sound,) = self._db.execute("pragma quick_check(1)").fetchone()
                 if version != _SCHEMA_VERSION or sound != "ok":
                     raise sqlite3.DatabaseError(f"schema {version}, {sound}")
@@ -134,8 +160,11 @@ class TestRuns:
             ).lastrowid
             self._db.executemany("insert or ignore into test (name) values (?)", [(item.id,) for item in results])
             self._db.executemany(
-                "insert into outcome select id, ?, ?, ?, ? from test where name = ?",
-                [(row, item.verdict.value, round(item.seconds, 3), item.attempts, item.id) for item in results],
+                "insert into outcome select id, ?, ?, ?, ?, ? from test where name = ?",
+                [
+                    (row, item.verdict.value, round(item.seconds, 3), item.attempts, _why(item), item.id)
+                    for item in results
+                ],
             )
             self._db.execute(
                 "delete from run where platform = ? and family = ? and suite = ? and id not in"
@@ -145,18 +174,6 @@ class TestRuns:
             )
             self._db.execute("delete from test where id not in (select test from outcome)")
         return True
-
-    def durations(self, *, platform: str, family: str) -> Mapping[str, float]:
-        """Seconds of each test when it last ran to an end; of the same family where that is known, else of any."""
-        found: dict[str, float] = {}
-        for of in ("%", family):
-            rows = self._db.execute(
-                "select name, seconds from outcome join test on test.id = test join run on run.id = run"
-                " where platform = ? and family like ? and verdict in (?, ?, ?) order by finished, run.id",
-                (platform, of, TestVerdict.PASSED, TestVerdict.FAILED, TestVerdict.FLAKY),
-            )
-            found.update(rows)
-        return found
 
     def flaky_before(self, *, platform: str, family: str, but: str = "") -> frozenset[str]:
         """Tests that were flaky in a run of this family that is still written down.
@@ -187,6 +204,26 @@ class TestRuns:
         """
         yield from self._outcomes(pattern_of(pattern), family, limit)
 
+    def tallies(self, *, family: str | None = None, limit: int = 1000) -> Iterator[Tally]:
+        """How runs went, the newest first; arguments as of `outcomes`."""
+        runs = self._db.execute(
+            "select evidence, set_digest, platform, family, jax, rocm, suite, finished, id"
+            " from run where ? is null or family = ? order by finished desc, id desc limit ?",
+            (family, family, limit),
+        ).fetchall()
+        for *told, number in runs:
+            verdicts, skipped, seconds = Counter[TestVerdict](), Counter[str](), 0.0
+            rows = self._db.execute(
+                "select verdict, why, count(*), sum(seconds) from outcome where run = ? group by verdict, why",
+                (number,),
+            )
+            for verdict, why, count, took in rows:
+                verdicts[TestVerdict(verdict)] += count
+                seconds += took
+                if verdict == TestVerdict.SKIPPED:
+                    skipped[why] += count
+            yield Tally(run=_run(told), verdicts=verdicts, skipped=skipped, seconds=round(seconds, 3))
+
     def outcomes_of(self, test: str, *, limit: int) -> Iterator[Outcome]:
         """What became of one test, by its node id, the newest run first."""
         yield from self._outcomes(re.compile(re.escape(test)), None, limit)
@@ -204,9 +241,8 @@ class TestRuns:
             if limit <= 0:
                 return
             limit -= 1
-            names = ("evidence", "set_digest", "platform", "family", "jax", "rocm", "suite", "finished")
-            run = Run(**dict(zip(names, told, strict=True)))
-            yield Outcome(test=name, verdict=TestVerdict(verdict), seconds=seconds, attempts=attempts, run=run)
+            verdict = TestVerdict(verdict)
+            yield Outcome(test=name, verdict=verdict, seconds=seconds, attempts=attempts, run=_run(told))
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -217,6 +253,17 @@ class TestRuns:
             self._db.execute("rollback")
             raise
         self._db.execute("commit")
+
+
+def _run(told: Sequence[str]) -> Run:
+    return Run(**dict(zip(_RUN, told, strict=True)))
+
+
+def _why(result: TestResult) -> str:
+    """Why a test was skipped: by which entry of a ledger, or what the suite says; empty when it was not."""
+    if result.verdict is not TestVerdict.SKIPPED:
+        return ""
+    return result.entry if result.entry not in ("", "suite") else " ".join(result.message.split())[:_WHY_CHARACTERS]
 
 
 def read_runs(bucket: Bucket, index: str) -> TestRuns:

@@ -183,6 +183,7 @@ def retention(
     metavar="[PATTERN]",
     help="What became of tests that were run on its sets.",
 )
+@click.option("--trend", is_flag=True, help="With --tests: how each run went as a whole, and why tests were skipped.")
 @click.option("--rebuild", is_flag=True, help="With --tests: first write down all that staged evidence says.")
 @click.option("--family", metavar="NAME", help="With --tests: only on machines of this family.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="With --tests: at most so many lines (1000).")
@@ -196,6 +197,7 @@ def history(
     bucket: str,
     *,
     tests: str | None,
+    trend: bool,
     rebuild: bool,
     family: str | None,
     limit: int | None,
@@ -208,10 +210,13 @@ def history(
     if tests is not None:
         from ci_build.cli.testruns import print_history
 
-        print_history(state, index, bucket, tests, family, limit or 1000, rebuild=rebuild, as_json=as_json)
+        if trend and tests != "*":
+            raise RequestError("--trend is of whole runs.", hint="Give --tests without a pattern.")
+        print_history(state, index, bucket, tests, family, limit or 1000, trend=trend, rebuild=rebuild, as_json=as_json)
         return
-    if rebuild or family is not None or limit is not None:
-        raise RequestError("--rebuild, --family and --limit are of the history of tests.", hint="Give --tests, too.")
+    if trend or rebuild or family is not None or limit is not None:
+        what = "--trend, --rebuild, --family and --limit are of the history of tests."
+        raise RequestError(what, hint="Give --tests, too.")
     entries = [*entries_of(open_bucket(bucket, state.reporter()), Released(index=index))]
     if as_json:
         print_json(entries)

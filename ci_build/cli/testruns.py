@@ -1,9 +1,15 @@
-"""`ci_build history INDEX --tests`: what became of single tests."""
+"""`ci_build history INDEX --tests`: what became of single tests, and how whole runs went."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from ci_build.cli.common import State, open_bucket, print_json
 from ci_build.errors import RequestError
+
+if TYPE_CHECKING:
+    from promotion.testruns import Tally
 
 
 def print_history(
@@ -14,10 +20,11 @@ def print_history(
     family: str | None,
     limit: int,
     *,
+    trend: bool,
     rebuild: bool,
     as_json: bool,
 ) -> None:
-    """Print what became of the tests of an index whose names match a pattern, newest run first."""
+    """Print what became of the tests of an index whose names match a pattern, or how its runs went, newest first."""
     from promotion.testruns import read_runs
 
     store = open_bucket(bucket, state.reporter())
@@ -29,6 +36,9 @@ def print_history(
         if family is not None and family not in (known := history.families()):
             there = f"There are runs on {', '.join(sorted(known))}." if known else "No run was on a family's machine."
             raise RequestError(f"No run of {index} was on {family!r}.", hint=there)
+        if trend:
+            _print_trend([*history.tallies(family=family, limit=limit)], as_json=as_json)
+            return
         found = [*history.outcomes(pattern, family=family, limit=limit)]
     if as_json:
         print_json(found)
@@ -48,3 +58,30 @@ def print_history(
         for item in found
     ]
     print_table(("finished", "test", "verdict", "time", "on", "of", "set"), rows)
+
+
+def _print_trend(tallies: Sequence[Tally], *, as_json: bool) -> None:
+    """A line for each run, so that one sees what grows: failures, flakes, what is skipped and why, time."""
+    if as_json:
+        print_json(tallies)
+        return
+    from ci_build.report import print_table
+    from promotion.gates.device.results import TestVerdict
+
+    rows = [
+        (
+            tally.run.finished,
+            " ".join(filter(None, (tally.run.platform, tally.run.family))),
+            f"jax {tally.run.jax}, ROCm {tally.run.rocm}, {tally.run.suite}",
+            *(str(tally.verdicts.get(verdict, 0)) for verdict in TestVerdict),
+            f"{tally.seconds:.0f} s",
+            "; ".join(f"{count} {why or 'for no reason'}" for why, count in sorted(tally.skipped.items(), key=_most)),
+        )
+        for tally in tallies
+    ]
+    verdicts = tuple(verdict.value for verdict in TestVerdict)
+    print_table(("finished", "on", "of", *verdicts, "time", "skipped for"), rows)
+
+
+def _most(counted: tuple[str, int]) -> tuple[int, str]:
+    return -counted[1], counted[0]

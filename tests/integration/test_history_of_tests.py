@@ -52,10 +52,23 @@ def test_the_history_of_tests(bucket: Path) -> None:
     assert (found["verdict"], found["seconds"], found["run"]["finished"]) == ("flaky", 1.25, "2026-01-02T00:00:00Z")
 
 
+def test_how_runs_went(bucket: Path) -> None:
+    done = ci_build("--tests", "--trend", "--bucket", str(bucket))
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines() if "2026-01-0" in line]
+    assert [(line[0][:10], line[2]) for line in lines] == [("2026-01-02", "gfx1151"), ("2026-01-01", "gfx94X-dcgpu")]
+    done = ci_build("--tests", "--trend", "--limit=1", "--json", "--bucket", str(bucket))
+    (found,) = json.loads(done.stdout)
+    assert (found["verdicts"], found["skipped"], found["seconds"]) == ({"flaky": 1, "passed": 1}, {}, 2.5)
+    done = ci_build("--tests=a*", "--trend", "--bucket", str(bucket))
+    assert done.returncode == 2
+    assert "--trend is of whole runs" in done.stderr
+
+
 def test_options_without_an_effect_are_refused(bucket: Path) -> None:
     done = ci_build("--family", "gfx1151", "--bucket", str(bucket))
     assert done.returncode != 0
-    assert "--rebuild, --family and --limit are of the history of tests" in done.stderr
+    assert "--trend, --rebuild, --family and --limit are of the history of tests" in done.stderr
     done = ci_build("--tests", "--family", "gfx94x-dcgpu", "--bucket", str(bucket))
     assert done.returncode == 2
     assert "There are runs on gfx1151, gfx94X-dcgpu" in done.stderr

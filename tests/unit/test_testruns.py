@@ -63,18 +63,37 @@ def test_what_was_written_is_read() -> None:
         assert again.flaky_before(platform="cpu", family="gfx94X-dcgpu") == frozenset()
 
 
-def test_durations_are_the_last_ones_of_the_family_or_else_of_any() -> None:
+def skipped(name: str, entry: str, message: str) -> TestResult:
+    file = "t_test.py"
+    return TestResult(
+        id=f"{file}::{name}", file=file, verdict=SKIPPED, seconds=0.0, attempts=1, entry=entry, message=message
+    )
+
+
+def test_runs_are_summed_up_with_what_was_skipped_and_why() -> None:
     with TestRuns() as history:
-        history.add(run(1), results(a=(PASSED, 1.0), b=(PASSED, 1.0)))
-        history.add(run(2), results(a=(PASSED, 2.0), b=(SKIPPED, 0.0)))
-        history.add(run(3, family="gfx950-dcgpu"), results(a=(PASSED, 3.0), c=(FAILED, 4.0)))
-        history.add(run(4, platform="cpu", family=""), results(a=(PASSED, 99.0), d=(PASSED, 1.0)))
-        assert history.durations(platform="rocm", family="gfx94X-dcgpu") == {
-            "t_test.py::a": 2.0,
-            "t_test.py::b": 1.0,
-            "t_test.py::c": 4.0,
-        }
-        assert history.durations(platform="cuda", family="") == {}
+        history.add(run(1), results(a=(PASSED, 1.0), b=(FAILED, 2.5)))
+        silent = [skipped("c", "suite", "no  TPU"), skipped("d", "suite", "no TPU"), skipped("e", "no-fft", "later")]
+        history.add(run(2), [*results(a=(PASSED, 1.5)), *silent])
+        history.add(run(3, family="gfx1151"), results(a=(FLAKY, 1.0)))
+        second, first = history.tallies(family="gfx94X-dcgpu")
+        assert (second.run, dict(second.verdicts), second.seconds) == (run(2), {PASSED: 1, SKIPPED: 3}, 1.5)
+        assert dict(second.skipped) == {"no TPU": 2, "no-fft": 1}
+        assert (first.run, dict(first.verdicts), dict(first.skipped)) == (run(1), {PASSED: 1, FAILED: 1}, {})
+        assert [tally.run.family for tally in history.tallies(limit=1)] == ["gfx1151"]
+
+
+def test_a_history_of_before_is_gone_on_with() -> None:
+    with TestRuns() as history:
+        history.add(run(1), results(a=(PASSED, 1.0)))
+        data = history.dump()
+    with sqlite3.connect(":memory:") as raw:
+        raw.deserialize(data)
+        raw.executescript("alter table outcome drop column why; pragma user_version = 1;")
+        data = raw.serialize()
+    with TestRuns(data) as history:
+        history.add(run(2), [skipped("c", "no-fft", "")])
+        assert [dict(tally.skipped) for tally in history.tallies()] == [{"no-fft": 1}, {}]
 
 
 def test_outcomes_by_pattern_family_and_number_newest_first() -> None:
