@@ -6,6 +6,7 @@ site-packages with the `_rocm_sdk_*` packages of the rocm-sdk wheels.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -59,7 +60,7 @@ class _Reading:
                 self.unlinked.append(f"{path.relative_to(self.root)} has no link {soname}: no program finds it.")
                 continue
             where = (folder / soname).relative_to(self.root)
-            self.libraries[soname] = library(elf, soname, where.as_posix())
+            self.libraries[soname] = library(elf, soname, where.as_posix(), sha256=_sha256(real))
 
     def missing(self) -> frozenset[str]:
         """Sonames that libraries of the tree need and that were not read."""
@@ -112,7 +113,7 @@ def read_tree(
     return Manifest(rocm_version=version or unknown, libraries=libraries), (*nameless, *reading.unlinked)
 
 
-def library(elf: Elf, soname: str, path: str) -> Library:
+def library(elf: Elf, soname: str, path: str, *, sha256: str = "") -> Library:
     """What a manifest keeps of a library.
 
     Most of what C++ libraries export is template code of the standard library; that is not for others to rely on, and
@@ -120,6 +121,7 @@ def library(elf: Elf, soname: str, path: str) -> Library:
 
     Args:
         path: below the root of its tree.
+        sha256: of its file.
     """
     search = elf.rpath if elf.runpath is None else elf.runpath
     return Library(
@@ -134,7 +136,13 @@ def library(elf: Elf, soname: str, path: str) -> Library:
         runpath=tuple(search.split(":")) if search else (),
         size=elf.size,
         build_id=elf.build_id or "",
+        sha256=sha256,
     )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb", buffering=0) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _is_library(path: Path) -> bool:

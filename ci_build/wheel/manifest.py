@@ -39,6 +39,7 @@ class Library:
         runpath: entries of DT_RUNPATH, or of DT_RPATH where it has no other.
         size: bytes; 0 where no file was read.
         build_id: of the linker, hexadecimal; empty when there is none.
+        sha256: of the file; empty where none was read.
     """
 
     soname: str
@@ -48,6 +49,7 @@ class Library:
     runpath: tuple[str, ...] = ()
     size: int = 0
     build_id: str = ""
+    sha256: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,6 +160,7 @@ def _library_body(library: Library) -> dict[str, Any]:
         "path": library.path,
         "size": library.size,
         "build_id": library.build_id,
+        "sha256": library.sha256,
         "needed": list(library.needed),
         "runpath": list(library.runpath),
         "symbols": dict(sorted(groups.items())),
@@ -178,4 +181,5 @@ def _library(soname: str, body: Mapping[str, Any]) -> Library:
         runpath=tuple(map(str, body["runpath"])),
         size=int(body["size"]),
         build_id=str(body["build_id"]),
+        sha256=str(body.get("sha256", "")),  # which older manifests do not have
     )

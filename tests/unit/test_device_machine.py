@@ -14,6 +14,7 @@ from ci_build.errors import MachineError, ProcessError
 from ci_build.wheel.elf import Elf
 from ci_build.wheel.elfwriter import Export, shared_library
 from ci_build.wheel.manifest import Library
+from promotion.bucket import sha256_of
 from promotion.gates.device import allotment as module
 from promotion.gates.device.allotment import allotment, memory, quotas
 from promotion.gates.device.devices import CpuLister, KfdLister, NvidiaLister
@@ -287,15 +288,26 @@ def test_the_rocm_is_the_one_that_the_set_was_built_with(tmp_path: Path) -> None
     hip.write_bytes(shared_library("libamdhip64.so.7", [Export(name="hipInit", data=8)]))
     elf = Elf.read(hip)
 
-    def problem(**changes: Any) -> str:
+    def items(**changes: Any) -> list[Item]:
         library = Library(soname="libamdhip64.so.7", path="lib/libamdhip64.so.7", symbols={}, size=elf.size)
         told = wanted(rocm={"libamdhip64.so.7": replace(library, **changes)})
-        libraries = [str(hip), "/lib/libc.so.6"]
-        return bad([*about_jax({**said, "libraries": libraries}, told)]).get("ROCm's libraries", "")
+        return [*about_jax({**said, "libraries": [str(hip), "/lib/libc.so.6"]}, told)]
+
+    def problem(**changes: Any) -> str:
+        return bad(items(**changes)).get("ROCm's libraries", "")
 
     assert problem() == ""
     assert "size" in problem(size=elf.size + 1)
     assert "has build id none, that of the set's ROCm has ab" in problem(build_id="ab")
     assert problem(soname="libamdhip64.so.6") == "no library of the set's ROCm was loaded"
+    # The very bytes count, where the manifest has their digest: a build id, or a size, is kept when code is patched.
+    digest = sha256_of(hip)
+    assert problem(sha256=digest) == ""
+    data = bytearray(hip.read_bytes())
+    data[-1] ^= 1
+    hip.write_bytes(data)
+    assert problem() == ""
+    assert f"has sha256 {sha256_of(hip)}, that of the set's ROCm has {digest}" in problem(sha256=digest)
+    assert {item.name: item.note for item in items()}["ROCm's libraries"].startswith("the set's manifest has no sha256")
     hip.write_bytes(b"no library")
     assert "cannot be read" in problem()

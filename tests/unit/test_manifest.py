@@ -20,6 +20,7 @@ HIP = Library(
     runpath=("$ORIGIN",),
     size=12,
     build_id="ab",
+    sha256="c" * 64,
 )
 MANIFEST = Manifest(rocm_version="7.2.0", libraries={HIP.soname: HIP})
 
@@ -28,6 +29,12 @@ def test_manifest_survives_json_and_bytes_are_deterministic() -> None:
     text = dump_manifest(MANIFEST)
     assert load_manifest(text) == MANIFEST
     assert dump_manifest(load_manifest(text)) == text
+
+
+def test_a_manifest_without_digests_is_read() -> None:
+    body = json.loads(dump_manifest(MANIFEST))
+    del body["libraries"][HIP.soname]["sha256"]
+    assert load_manifest(json.dumps(body).encode()).libraries[HIP.soname].sha256 == ""
 
 
 def test_json_groups_symbols_by_version_with_default_versions_marked() -> None:

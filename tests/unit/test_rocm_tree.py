@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tracemalloc
 from collections.abc import Sequence
@@ -64,7 +65,8 @@ def test_a_library_is_listed_with_symbols_versions_needs_and_run_path(tmp_path: 
     assert library.symbols == {"hipFree": ("hip_4.2",), "hipInit": ("",)}
     assert library.needed == ("libamd_comgr.so.3", "libc.so.6")
     assert library.runpath == ("$ORIGIN", "$ORIGIN/llvm")
-    assert library.size == (tmp_path / "lib/libamdhip64.so.7").stat().st_size
+    data = (tmp_path / "lib/libamdhip64.so.7").read_bytes()
+    assert (library.size, library.sha256) == (len(data), hashlib.sha256(data).hexdigest())
     assert load_manifest(dump_manifest(manifest)) == manifest
 
 

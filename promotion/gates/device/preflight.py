@@ -235,31 +235,41 @@ def _rocm(mapped: Sequence[str], version: str) -> Item:
 
 
 def _same_rocm(mapped: Sequence[str], wanted: Expected) -> Item:
-    """The ROCm under jax is the very one that the set was built with: library by library, by build id, else by size."""
+    """The ROCm under jax is the very one that the set was built with, library by library."""
     name = "ROCm's libraries"
     if not wanted.rocm:
         return Item(name=name, note="the set does not carry the manifest of its ROCm: only the release was compared")
-    problems, same = [], []
+    problems, same = [], {}
     for file in map(Path, mapped):
         # What is mapped goes by its real name, such as libamdhip64.so.7.2.70200 for the soname libamdhip64.so.7.
         known = next((lib for lib in wanted.rocm.values() if f"{file.name}.".startswith(f"{lib.soname}.")), None)
         if known is None:
             continue
         try:
-            elf = Elf.read(file)
+            what, found, asked = _compared(file, known)
         except (ElfError, OSError) as error:
             problems.append(f"{file} cannot be read: {error}")
             continue
-        found, asked = (elf.build_id or "", known.build_id) if known.build_id else (str(elf.size), str(known.size))
         if found == asked:
-            same.append(known.soname)
+            same[known.soname] = f"{what} {found}"
         else:
-            what = "build id" if known.build_id else "size"
             problems.append(f"{file} has {what} {found or 'none'}, that of the set's ROCm has {asked}")
     if not problems and not same:
         problems.append("no library of the set's ROCm was loaded")
+    weak = sorted(soname for soname, told in same.items() if not told.startswith("sha256"))
+    note = f"the set's manifest has no sha256 of {', '.join(weak)}: build ids, or sizes, were compared" if weak else ""
     remedy = f"Give the machine the very ROCm {wanted.rocm_version} that the set was built with; `--rocm` names it."
-    return Item(name=name, problem="; ".join(problems), remedy=remedy, facts={"rocm_libraries": sorted(same)})
+    return Item(name=name, problem="; ".join(problems), remedy=remedy, note=note, facts={"rocm_libraries": same})
+
+
+def _compared(file: Path, known: Library) -> tuple[str, str, str]:
+    """What tells whether a file is a library of the set's ROCm, as it is and as it should be: its bytes, if known."""
+    if known.sha256:
+        return "sha256", sha256_of(file), known.sha256
+    elf = Elf.read(file)
+    if known.build_id:
+        return "build id", elf.build_id or "", known.build_id
+    return "size", str(elf.size), str(known.size)
 
 
 def _version_above(library: Path) -> str:
