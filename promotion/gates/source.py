@@ -11,7 +11,8 @@ from ci_build import layouts, targets
 from ci_build import wheel as wheel_package
 from promotion.bucket import sha256_of
 
-_FOLDERS = (Path(__file__).parent, Path(__file__).parent / "device", Path(wheel_package.__file__).parent)
+_HERE = Path(__file__).parent
+_FOLDERS = (_HERE, _HERE / "device", _HERE / "device" / "plugin", Path(wheel_package.__file__).parent)
 _TABLES = (Path(targets.__file__), Path(layouts.__file__))
 """Each stands beside its table."""
 

@@ -418,7 +418,7 @@ def test_what_a_gate_said_before_it_was_changed_is_no_answer(
 
 def test_programs_and_their_tables_are_what_a_gate_is_made_of() -> None:
     names = [path.name for path in sources()]
-    assert {"coverage.py", "elf.py", "libstdcxx.txt", "targets.toml", "layouts.toml"} <= set(names)
+    assert {"coverage.py", "elf.py", "left.py", "libstdcxx.txt", "targets.toml", "layouts.toml"} <= set(names)
     assert all(path.is_file() for path in sources())
 
 

@@ -10,7 +10,8 @@ import pytest
 from ci_build.errors import RequestError
 from ci_build.model import Tier
 from ci_build.options import CHANNELS
-from promotion.policy import POLICY_FILE, device_members_digest, edition, load_policy
+from ci_build.targets import load_table
+from promotion.policy import POLICY_FILE, GateRule, at_least, device_members_digest, edition, load_policy
 from promotion.set_rules import lacking, superfluous
 
 POLICY = load_policy("multi-arch")
@@ -127,6 +128,34 @@ def test_channels_take_over_what_they_do_not_say() -> None:
         assert (policy.keys, policy.unsigned) == ({}, False)
     assert not nightly.growth_blocks
     assert release.growth_blocks
+
+
+INDEXES = ["multi-arch", *sorted(load_table().families)]
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_a_release_gets_no_free_pass(index: str) -> None:
+    """Whatever a nightly has to have shown, a release has to show too."""
+    nightly, release = (load_policy(index, channel=channel) for channel in ("nightly", "release"))
+    assert all(at_least(release.asked(str(target)), nightly.asked(str(target))) for target in load_table().targets)
+    for name, rule in nightly.gates.items():
+        own = release.gates[name]
+        assert (own.tier, own.per) == (rule.tier, rule.per)
+        if isinstance(own.min_passed, int) and isinstance(rule.min_passed, int):
+            assert own.min_passed >= rule.min_passed
+        else:
+            assert own.min_passed == rule.min_passed
+        assert rule.may_skip or not own.may_skip
+        assert _known(own) <= _known(rule)
+        assert rule.settings.items() <= own.settings.items()
+    for field in ("wheels", "wheels_per_python", "pins", "python_versions"):
+        assert {*getattr(release, field)} >= {*getattr(nightly, field)}
+    assert all(release.sizes[project] <= most for project, most in nightly.sizes.items())
+    assert (release.unsigned, release.keys is None, release.bypasses) == (False, False, ())
+
+
+def _known(rule: GateRule) -> int:
+    return rule.known_failures if isinstance(rule.known_failures, int) else len(rule.known_failures)
 
 
 def test_one_index_may_change_one_value_of_a_gate(tmp_path: Path) -> None:
