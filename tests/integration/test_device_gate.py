@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import io
 import json
+import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ci_build import cli
+from ci_build.errors import CiBuildError
 from ci_build.making.adopt import adopt
 from ci_build.model import RocmVersion
+from promotion.gates import Room
+from promotion.gates.device import run
 from promotion.gates.device.results import TestVerdict, load_results
 from promotion.gates.device.suite import smoke
+from promotion.gates.device.told import Told
+from promotion.gates.site import Site
 
 pytestmark = pytest.mark.network
 
@@ -102,9 +111,16 @@ class Place:
     good: str
 
     def gate(self, name: str, *words: str) -> tuple[int, list[Mapping[str, Any]], str]:
-        argv = [sys.executable, str(ROOT / "build" / "ci_build"), "gate", name, "set", "--platform=cpu", "--json"]
-        done = subprocess.run([*argv, *words], cwd=self.folder, capture_output=True, text=True, check=False)
-        return done.returncode, json.loads(done.stdout) if done.stdout else [], done.stderr
+        """The command, in this process, so that its environment can be the one that `site` kept."""
+        out, said = io.StringIO(), io.StringIO()
+        with contextlib.chdir(self.folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
+            try:
+                cli.main.main(["gate", name, "set", "--platform=cpu", "--json", *words], standalone_mode=False)
+                status = 0
+            except CiBuildError as problem:
+                status = problem.exit_code
+                said.write(f"{problem}")
+        return status, json.loads(out.getvalue()) if out.getvalue() else [], said.getvalue()
 
     def results(self, evidence: Mapping[str, Any]) -> dict[str, str]:
         (run,) = (check for check in evidence["details"]["checks"] if check["name"] == "run")
@@ -138,7 +154,7 @@ def place(real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPathFact
         "conftest.py": CONFTEST,
         "tests/numbers_test.py": NUMBERS,
         "tests/bad_test.py": BAD,
-        "pyproject.toml": "[tool.pytest.ini_options]\npython_files = '*_test.py'\n",
+        "pyproject.toml": "[tool.pytest.ini_options]\npython_files = '*_test.py'\naddopts = '-p no:hypothesispytest'\n",
         # What lies beside the tests is not what is tested.
         "jax/__init__.py": "raise ImportError('this is the checkout, not the wheel')\n",
     }
@@ -152,6 +168,21 @@ def place(real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPathFact
     return Place(folder, repository, bad, git(repository, "rev-parse", "HEAD"))
 
 
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The environment with the set is made by the first gate of this process, and taken by the others."""
+    kept, make, made = tmp_path_factory.mktemp("site"), run.install, []
+
+    def once(room: Room, told: Told) -> Site:
+        if not made:
+            made.append(make(replace(room, shared=kept), told))
+        return made[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "install", once)
+        yield
+
+
 SUMS = {f"tests/numbers_test.py::test_sum[{n}]": "passed" for n in range(6)}
 GOOD = {
     **SUMS,
@@ -161,6 +192,7 @@ GOOD = {
 }
 
 
+@pytest.mark.usefixtures("site")
 def test_bad_tests_make_the_gate_fail_and_are_told_apart(place: Place) -> None:
     status, (evidence,), said = place.gate("device", f"--jax-tests=file://{place.repository}@{place.bad}")
     assert status == 15, said
@@ -179,11 +211,21 @@ def test_bad_tests_make_the_gate_fail_and_are_told_apart(place: Place) -> None:
     assert "wrong sum" in said
     assert "Segmentation fault" in said
     assert "The test left 1152 MiB of arrays alive; at most 1024 MiB may stay." in said
-    assert "--test=tests/bad_test.py::test_wrong" in said
     assert "channel local: blocked" in said
     assert "The gate device-cpu for any did not pass" in said
+    # That command, from anywhere, comes to the same verdict.
+    (again,) = (line for line in said.splitlines() if line.startswith("Run `") and "::test_wrong`" in line)
+    program, script, *words = shlex.split(again.removeprefix("Run `").removesuffix("`."))
+    assert (program, script) == ("python3", "build/ci_build")
+    done = subprocess.run(
+        [sys.executable, script, *words, "--json"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 15, done.stderr
+    (evidence,) = json.loads(done.stdout)
+    assert place.results(evidence) == {"tests/bad_test.py::test_wrong": "failed"}
 
 
+@pytest.mark.usefixtures("site")
 @pytest.mark.heavy
 def test_shards_of_a_run_are_joined_to_one_word(place: Place) -> None:
     source = f"--jax-tests={place.repository}@{place.good}"
@@ -214,6 +256,7 @@ def test_shards_of_a_run_are_joined_to_one_word(place: Place) -> None:
     assert "there are more shards than tests" in evidence["findings"][0]["message"]
 
 
+@pytest.mark.usefixtures("site")
 def test_a_test_that_is_not_there_is_an_error(place: Place) -> None:
     listed = ("--test=tests/numbers_test.py::test_sum[0]", "--test=tests/numbers_test.py::test_summ")
     status, (evidence,), said = place.gate("device", f"--jax-tests={place.repository}@{place.good}", *listed)
@@ -221,6 +264,7 @@ def test_a_test_that_is_not_there_is_an_error(place: Place) -> None:
     assert "the suite has no tests/numbers_test.py::test_summ" in said
 
 
+@pytest.mark.usefixtures("site")
 def test_a_suite_whose_conditions_cannot_be_read_is_an_error(place: Place) -> None:
     source = place.folder / "unreadable"
     write(
@@ -233,8 +277,12 @@ def test_a_suite_whose_conditions_cannot_be_read_is_an_error(place: Place) -> No
 
 @pytest.mark.heavy
 def test_the_smoke_suite_passes_on_eight_virtual_devices(place: Place) -> None:
-    status, (evidence,), said = place.gate("device", f"--work={place.folder / 'work'}")
-    assert status == 0, said
+    """As people start it, with an environment that is made for this run."""
+    argv = [sys.executable, str(ROOT / "build" / "ci_build"), "gate", "device", "set", "--platform=cpu", "--json"]
+    argv.append(f"--work={place.folder / 'work'}")
+    done = subprocess.run(argv, cwd=place.folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (evidence,) = json.loads(done.stdout)
     results = place.results(evidence)
     assert set(results.values()) <= {TestVerdict.PASSED.value, TestVerdict.SKIPPED.value}
     assert len(results) > 450

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ci_build import options
+from ci_build.cli.device import device
 from ci_build.errors import GateError, RequestError
 from ci_build.releasing.device_gate import _counts, _refuse
 from promotion.gates import Check, Gate, raise_for_failures
@@ -33,9 +34,10 @@ from promotion.gates.device.passes import MULTI, Pass, Skip, Suite, base_env, pa
 from promotion.gates.device.preflight import Item
 from promotion.gates.device.results import TestResult, TestVerdict, dump_results, load_results
 from promotion.gates.device.run import absent, make_gate, raise_unless_whole
+from promotion.gates.device.session import Limits
 from promotion.gates.device.shards import Shard
 from promotion.gates.device.suite import Source
-from promotion.gates.device.told import Told, reproduce
+from promotion.gates.device.told import AUTO, Told, reproduce
 from promotion.gates.device.view import failures
 from promotion.layout import StagedSet
 from promotion.signing import Signer
@@ -225,22 +227,51 @@ def test_what_the_whole_said_is_no_answer_for_a_part() -> None:
     assert (whole_.name, whole_.tier.value, whole_.per_target) == ("device-cpu", "cpu", False)
 
 
+EVERYTHING = Told(
+    platform=Platform.ROCM,
+    machine=Machine(devices=()),
+    environ={},
+    family="gfx94X-dcgpu",
+    source=Source(place="https://user:secret@example.invalid/jax.git", commit="0" * 40),
+    bucket="s3://b c",
+    devices=(8,),
+    per_device=12,
+    workers=3,
+    cpus=4,
+    rocm=Path("/opt/rocm-7"),
+    also=Path("/a/also.lock"),
+    python="3.12",
+    retries=0,
+    limits=Limits(test=2.5),
+)
+
+
 def test_the_command_that_runs_a_test_again_is_complete() -> None:
-    source = Source(place="https://example.invalid/jax.git", commit="0" * 40)
-    told = Told(
-        platform=Platform.ROCM,
-        machine=Machine(devices=()),
-        environ={},
-        family="gfx94X-dcgpu",
-        source=source,
-        bucket="b c",
-    )
-    words = shlex.split(reproduce(told, "multi-arch/abc", "tests/a.py::A::test_one[x y]"))
-    assert words[:4] == ["ci_build", "gate", "device", "multi-arch/abc"]
-    assert f"--jax-tests=https://example.invalid/jax.git@{'0' * 40}" in words
-    assert {"--platform=rocm", "--family=gfx94X-dcgpu", "--bucket=b c", "--test=tests/a.py::A::test_one[x y]"} < set(
-        words
-    )
+    words = shlex.split(reproduce(EVERYTHING.options, "multi-arch/abc", "tests/a.py::A::test_one[x y]"))
+    assert words == [
+        *("python3", "build/ci_build", "gate", "device", "multi-arch/abc"),
+        *("--platform=rocm", "--family=gfx94X-dcgpu", f"--jax-tests=https://****@example.invalid/jax.git@{'0' * 40}"),
+        *("--bucket=s3://b c", "--python=3.12", "--also=/a/also.lock", "--rocm=/opt/rocm-7", "--devices=8"),
+        *("--workers-per-device=12", "--workers=3", "--cpus=4", "--retries=0", "--test-timeout=2.5"),
+        "--test=tests/a.py::A::test_one[x y]",
+    ]
+
+
+def test_what_has_its_default_is_not_said_again() -> None:
+    told = Told(platform=Platform.CPU, machine=Machine(devices=()), environ={}, devices=(1, 8))
+    assert told.options == {"--platform": "cpu"}
+    assert replace(told, per_device=AUTO).options["--workers-per-device"] == "auto"
+    # What lies here is found from any folder.
+    here = replace(told, source=Source(place="jax"), bucket="bucket").options
+    assert (here["--jax-tests"], here["--bucket"]) == (str(Path("jax").absolute()), str(Path("bucket").absolute()))
+
+
+def test_each_option_of_a_run_is_said_again_or_has_no_say_in_one_test() -> None:
+    """A new one has to be thought of."""
+    which = {"--size", "--test-list", "--test", "--shard"}
+    kept = {"--image", "--work", "--redo", "--json", "--junit", "--channel", "--signing-key"}
+    offered = {parameter.opts[0] for parameter in device.params if parameter.param_type_name == "option"}
+    assert offered - which - kept == EVERYTHING.options.keys()
 
 
 # Parts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
 
 from ci_build.errors import GateError
@@ -52,9 +51,15 @@ def join(parts: Sequence[Part]) -> tuple[TestResult, ...]:
     return tuple(joined[test] for test in sorted(joined))
 
 
+def _again(told: Told, staged: str, parts: Sequence[Part]) -> evidence.Reproduce:
+    """A test runs again as it did in its part."""
+    options = {result.id: part.run.get("options", told.options) for part in parts for result in part.results}
+    return lambda test: reproduce(options[test], staged, test)
+
+
 def _checks(room: Room, told: Told, parts: Parts) -> Iterator[Check]:
     results = join(parts.parts)
-    again = functools.partial(reproduce, told, str(room.staged))
+    again = _again(told, str(room.staged), parts.parts)
     yield from evidence.of_tests(results, parts.target, again, told.known_flake)
     alike = {name: told.settings[name] for name in ("platform", "size")}
     before = baseline(room.bucket, room.staged.index, told.gate_name, parts.target, alike)

@@ -84,7 +84,7 @@ class _Run:
             GateError: the machine is unfit, or not everything was run; never because a test failed.
         """
         room, told = self.room, self.told
-        site = self._site()
+        site = install(room, told)
         tests = self._tests(site)
         suite = tests.suite
         self.host = allotment(told.environ, cpus=told.cpus, first=self.devices[0].index if self.devices else 0)
@@ -125,36 +125,17 @@ class _Run:
         room.progress.step(f"{suite.commit[:20]} with {len(run[0].leases)} workers")
         report = Harness(self.runner, work, folder, told.on_progress).run()
         results = self._settled(report, python, {**env, **everything.env}, wanted)
-        again = functools.partial(reproduce, told, str(room.staged))
+        options = {**told.options, "--python": site.version}
+        again = functools.partial(reproduce, options, str(room.staged))
         yield from evidence.of_tests(results, self.target, again, told.known_flake)
         if told.shard and not results:
             yield evidence.of_empty_shard(str(told.shard), self.target)
-        check = self._told_of(report, results, tests, items, folder, left_out, again)
+        check = self._told_of(report, results, tests, items, folder, left_out, options)
         yield check
         if told.shard:
             self._keep_part(told.shard, report, results, check, tests.notes)
         problems = (*report.problems, *absent(told.listed, report.collected))
         raise_unless_whole(problems, len(report.collected), results, shard=told.shard is not None)
-
-    def _site(self) -> Site:
-        """The set's wheels by hash, and what runs tests, in an environment of this run alone."""
-        room = self.room
-        own = room.wheel_set.python_versions
-        if self.told.python and self.told.python not in own:
-            raise GateError(f"The set is not for Python {self.told.python}.", hint=f"It is for {', '.join(own)}.")
-        versions = (self.told.python,) if self.told.python else own
-        found = find_pythons(versions, room.runner, find_uv_bin())
-        site = make_site(room, next((version for version in versions if version in found), versions[0]))
-        try:
-            config = room.runner.run(PIP_CONFIG.argv, env=PIP_CONFIG.env).stdout
-            uv = Uv(find_uv_bin(), uv_options(parse_config(config)))
-            for lock in filter(None, (LOCK, self.told.also)):
-                command = uv.install_rest(site.python, lock, locked=True)
-                room.runner.run(command.argv, env=command.env, timeout=_INSTALL_SECONDS)
-        except ProcessError as problem:
-            text = f"What runs the tests cannot be installed: {problem.message}"
-            raise GateError(text, hint="See whether the package index is there; run the gate again.") from problem
-        return site
 
     def _tests(self, site: Site) -> Tests:
         told = self.told
@@ -211,7 +192,7 @@ class _Run:
         items: Sequence[Item],
         folder: Path,
         left_out: str,
-        again: evidence.Reproduce,
+        options: Mapping[str, str],
     ) -> Check:
         """What was run on what, and where the rest is told."""
         room, told = self.room, self.told
@@ -229,6 +210,7 @@ class _Run:
             text = f"Tests that need several devices were left out: {left_out}."
             found.append(Finding(code="multi-left-out", severity=Severity.WARNING, message=text, remedy=""))
         name = f"{told.gate_name}.{self.target}"
+        again = functools.partial(reproduce, options, str(room.staged))
         files = evidence.attachments(results, folder, name, again)
         uploaded = evidence.upload(room.bucket, room.staged, told.gate_name, self.target, files)
         facts = {key: value for item in items for key, value in item.facts.items()}
@@ -241,6 +223,7 @@ class _Run:
             "sessions": report.sessions,
             "files": uploaded,
             "machine": facts,
+            "options": options,
             "allotment": {"cores": self.host.cores, "memory": self.host.memory, "why": self.host.why},
             "baseline": before.set_digest,
         }
@@ -261,6 +244,26 @@ class _Run:
             at=now(),
         )
         keep(self.room.bucket, self.room.staged, self.told.gate_name, part, self.told.signer)
+
+
+def install(room: Room, told: Told) -> Site:
+    """The set's wheels by hash, and what runs tests, in an environment of this run alone."""
+    own = room.wheel_set.python_versions
+    if told.python and told.python not in own:
+        raise GateError(f"The set is not for Python {told.python}.", hint=f"It is for {', '.join(own)}.")
+    versions = (told.python,) if told.python else own
+    found = find_pythons(versions, room.runner, find_uv_bin())
+    site = make_site(room, next((version for version in versions if version in found), versions[0]))
+    try:
+        config = room.runner.run(PIP_CONFIG.argv, env=PIP_CONFIG.env).stdout
+        uv = Uv(find_uv_bin(), uv_options(parse_config(config)))
+        for lock in filter(None, (LOCK, told.also)):
+            command = uv.install_rest(site.python, lock, locked=True)
+            room.runner.run(command.argv, env=command.env, timeout=_INSTALL_SECONDS)
+    except ProcessError as problem:
+        text = f"What runs the tests cannot be installed: {problem.message}"
+        raise GateError(text, hint="See whether the package index is there; run the gate again.") from problem
+    return site
 
 
 def absent(listed: Sequence[str], collected: Collection[str]) -> Iterator[str]:

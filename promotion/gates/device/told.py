@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ci_build.model import Tier
+from ci_build.runner import without_credentials
 from promotion.bucket import sha256_of
 from promotion.gates.device.devices import Machine
 from promotion.gates.device.harness import MOST_RETRIES
@@ -16,7 +17,7 @@ from promotion.gates.device.lease import Platform
 from promotion.gates.device.passes import Skip
 from promotion.gates.device.session import Limits
 from promotion.gates.device.shards import Shard
-from promotion.gates.device.suite import Source
+from promotion.gates.device.suite import SIZES_FILE, Source
 from promotion.known_tests import Kind, KnownTests
 from promotion.signing import Signer
 
@@ -105,6 +106,30 @@ class Told:
         return {Platform.ROCM: Tier.DEVICE, Platform.CPU: Tier.CPU, Platform.CUDA: Tier.CUDA}[self.platform]
 
     @property
+    def options(self) -> dict[str, str]:
+        """Those under which a test runs alone as it did here; what has its default is left out."""
+        source, place = self.source, ""
+        if source is not None:
+            place = f"{_from_anywhere(source.place, remote=source.remote)}@{source.commit}".rstrip("@")
+        per_device = {AUTO: "auto", 1: ""}.get(self.per_device, str(self.per_device))
+        options = {
+            "--platform": self.platform.value,
+            "--family": self.family,
+            "--jax-tests": place,
+            "--bucket": _from_anywhere(self.bucket, remote="://" in self.bucket) if self.bucket else "",
+            "--python": self.python,
+            "--also": str(self.also or ""),
+            "--rocm": str(self.rocm or ""),
+            "--devices": str(self.devices[0]) if len(self.devices) == 1 else "",
+            "--workers-per-device": per_device,
+            "--workers": str(self.workers or ""),
+            "--cpus": str(self.cpus or ""),
+            "--retries": str(self.retries) if self.retries != MOST_RETRIES else "",
+            "--test-timeout": f"{self.limits.test:g}" if self.limits.test != Limits().test else "",
+        }
+        return {name: value for name, value in options.items() if value}
+
+    @property
     def settings(self) -> dict[str, str]:
         """What evidence has to have in common to be compared, and joined."""
         return {
@@ -112,23 +137,25 @@ class Told:
             "family": self.family,
             "suite": self.suite,
             "size": self.size,
+            "sizes": sha256_of(SIZES_FILE)[:16] if self.size else "",
             "tools": sha256_of(LOCK)[:16],
             "also": sha256_of(self.also) if self.also else "",
             "skips": json.dumps(sorted((skip.pattern, skip.entry) for skip in self.skips)),
         }
 
 
-def reproduce(told: Told, staged: str, test: str) -> str:
-    """The one line that runs a single test again, on the same bytes and under the same conditions."""
-    source = f"{told.source.place}@{told.source.commit}".rstrip("@") if told.source else ""
-    options = {
-        "--platform": told.platform.value,
-        "--family": told.family,
-        "--jax-tests": source,
-        "--bucket": told.bucket,
-        "--python": told.python,
-        "--also": str(told.also or ""),
-        "--test": test,
-    }
-    words = [f"{name}={value}" for name, value in options.items() if value]
-    return shlex.join(["ci_build", "gate", "device", staged, *words])
+def reproduce(options: Mapping[str, str], staged: str, test: str) -> str:
+    """The one line that runs a single test again, on the same bytes and under the same conditions.
+
+    Args:
+        options: see `Told.options`.
+        staged: the set, as INDEX/DIGEST.
+        test: its id.
+    """
+    words = [f"{name}={value}" for name, value in {**options, "--test": test}.items()]
+    return shlex.join(["python3", "build/ci_build", "gate", "device", staged, *words])
+
+
+def _from_anywhere(place: str, *, remote: bool) -> str:
+    """An address without what is secret in it, or the absolute path of a folder."""
+    return without_credentials(place) if remote else str(Path(place).absolute())
