@@ -30,7 +30,7 @@ CI_BUILD = [sys.executable, str(ROOT / "build" / "ci_build")]
 FOREIGN = ("JAX_", "XLA_", "PYTHON", "VIRTUAL_ENV", "TF_", "COV_")
 """Variables of the caller that have no say."""
 # Module -> least number of checks: none may be lost unnoticed.
-COUNTS = {"rmsnorm": 24, "gemm": 40, "mha": 78, "loader": 41, "choice": 41, "lowering": 44}
+COUNTS = {"rmsnorm": 24, "gemm": 40, "mha": 62, "loader": 41, "choice": 41, "lowering": 47}
 
 Environment = Callable[[str], Path]
 
@@ -100,7 +100,10 @@ def run(python: Path, folder: Path, *arguments: str, package: Path = PACKAGE) ->
     done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False)
     assert (folder / "results.xml").exists(), done.stdout + done.stderr
     cases = ET.parse(folder / "results.xml").getroot().iter("testcase")
-    found = {case.get("name", ""): "\n".join(ET.tostring(bad, "unicode") for bad in case) for case in cases}
+    found = {
+        f"{case.get('classname')}.{case.get('name')}": "\n".join(ET.tostring(bad, "unicode") for bad in case)
+        for case in cases
+    }
     assert bool(done.returncode) == any(found.values()), done.stdout + done.stderr
     return found
 
@@ -123,12 +126,11 @@ def test_checks_pass_with_jax(module: str, environment: Environment, tmp_path: P
 @pytest.mark.heavy
 @pytest.mark.parametrize("jax", ["0.8.0", "0.12.0"])
 def test_checks_pass_with_the_oldest_and_the_newest_jax(jax: str, environment: Environment, tmp_path: Path) -> None:
-    files = [f"tests/jax_aiter/check_{module}.py" for module in COUNTS if module != "gemm"]
-    found = run(
-        environment(jax), tmp_path, *files, "-k", "not any_shape and (not check_mha or shards or several_blocks)"
-    )
+    """What numbers come out does not depend on it; transformations, registration and what programs become may."""
+    files = [f"tests/jax_aiter/check_{module}.py" for module in COUNTS]
+    found = run(environment(jax), tmp_path, *files, "-m", "releases")
     assert {name: bad for name, bad in found.items() if bad} == {}
-    assert len(found) >= 115
+    assert len(found) >= 145
 
 
 def test_a_check_that_fails_is_told(environment: Environment, tmp_path: Path) -> None:

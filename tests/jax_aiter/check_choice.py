@@ -39,6 +39,7 @@ CHOICES = {
 }
 
 
+@pytest.mark.releases
 @pytest.mark.parametrize("gfx", CHOICES)
 def check_each_device_gets_the_best_that_there_is(gfx: str, kernels: Path) -> None:
     devices = [FakeDevice(gfx)] * 2
@@ -145,6 +146,7 @@ def check_without_modules_forcing_names_the_manifest(tmp_path: Path) -> None:
         decide("gemm", kernels=Loader(tmp_path), environment={"JAX_AITER_BACKEND": "aiter"}, devices=[])
 
 
+@pytest.mark.releases
 def check_a_shape_that_no_kernel_takes_goes_to_xla_or_is_an_error(
     installed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +158,7 @@ def check_a_shape_that_no_kernel_takes_goes_to_xla_or_is_an_error(
         gemm(a, b)
 
 
+@pytest.mark.releases
 def check_a_module_that_does_not_load_is_an_error_and_not_xla(
     kernels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,6 +179,7 @@ def check_a_device_says_what_it_is() -> None:
     assert gfx_of(object()) is None
 
 
+@pytest.mark.releases
 def check_info_is_data_and_loads_nothing(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
     monkeypatch.setenv("JAX_AITER_BACKEND_RMS_NORM", "aiter")
@@ -200,6 +204,7 @@ def check_the_version_is_that_of_the_wheel() -> None:
         _ = jax_aiter.gemms
 
 
+@pytest.mark.releases
 def check_the_command_says_the_same() -> None:
     done = subprocess.run([sys.executable, "-m", "jax_aiter"], capture_output=True, text=True, check=True)
     told = json.loads(done.stdout)

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 from jax_aiter import NotDifferentiableError, flatmm_fp8, gemm_fp4, gemm_fp8, gemm_i8, layouts
 from jax_aiter.gemm import gemm
 
-from tests.jax_aiter.common import compare, compare_gradients, made, mesh, wide
+from tests.jax_aiter.common import compare, compare_gradients, made, mesh, wide, with_gradients
 
 SIZE = st.integers(1, 40)
 E4M3 = jnp.float8_e4m3fn
@@ -36,7 +36,7 @@ def check_gemm_is_right_for_any_shape(m: int, n: int, k: int, dtype: Any, biased
 @pytest.mark.usefixtures("x64")
 def check_gradients_are_those_of_finite_differences() -> None:
     a, b = made(1, (5, 7), jnp.float64), made(2, (3, 7), jnp.float64)
-    compare_gradients(gemm, a, b)
+    compare_gradients(lambda a, b: (gemm(a, b), ()), a, b)
     bias = made(3, (3,))
     found = jax.grad(lambda bias: (gemm(a, b, bias=bias) * made(4, (5, 3))).sum())(bias)
     compare(found, made(4, (5, 3)).sum(0))
@@ -50,13 +50,14 @@ def check_gradients_of_half_precision_are_sums_in_float32() -> None:
         compare(found, (wide(weights) @ wide(b), wide(weights).T @ wide(a)), 1e-2)
 
 
+@pytest.mark.releases
 @pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 0)])
 def check_vmap_is_a_loop(axes: tuple[int | None, int | None]) -> None:
     a = made(1, (3, 4, 6) if axes[0] == 0 else (4, 6))
     b = made(2, (3, 5, 6) if axes[1] == 0 else (5, 6))
-    for function in (gemm, jax.grad(lambda a, b: (gemm(a, b) ** 2).sum(), (0, 1))):
-        loop = [function(a[i] if axes[0] == 0 else a, b[i] if axes[1] == 0 else b) for i in range(3)]
-        compare(jax.jit(jax.vmap(function, axes))(a, b), jax.tree.map(lambda *p: jnp.stack(p), *loop))
+    both = with_gradients(gemm)
+    loop = [jax.jit(both)(a[i] if axes[0] == 0 else a, b[i] if axes[1] == 0 else b) for i in range(3)]
+    compare(jax.jit(jax.vmap(both, axes))(a, b), jax.tree.map(lambda *p: jnp.stack(p), *loop))
 
 
 def check_shards_give_what_the_whole_gives() -> None:
@@ -68,9 +69,7 @@ def check_shards_give_what_the_whole_gives() -> None:
     def whole(a: Any, b: Any, bias: Any) -> Any:
         return gemm(a, b, bias=bias)
 
-    compare(jax.jit(spread)(a, b, bias), whole(a, b, bias))
-    found, wanted = (jax.grad(lambda *x, f=f: (f(*x) ** 2).sum(), (0, 1, 2)) for f in (spread, whole))
-    compare(jax.jit(found)(a, b, bias), wanted(a, b, bias))
+    compare(jax.jit(with_gradients(spread))(a, b, bias), jax.jit(with_gradients(whole))(a, b, bias))
 
 
 @settings(max_examples=6)
@@ -156,6 +155,7 @@ def check_fp8_has_a_scale_for_each_block(m: int, n: int, k: int) -> None:
             compare(function(xq, shuffled, *scales, preshuffled=True), wanted)
 
 
+@pytest.mark.releases
 def check_the_other_fp8_means_the_same() -> None:
     bits = np.arange(256, dtype=np.uint8)
     values = jnp.asarray(bits.view(ml_dtypes.float8_e4m3fn))
@@ -198,6 +198,7 @@ def quantised_calls() -> dict[str, tuple[Any, tuple[Any, ...]]]:
 
 
 @pytest.mark.parametrize("name", ["gemm_i8", "gemm_fp8_mi350", "flatmm_fp8"])
+@pytest.mark.releases
 def check_what_is_quantised_refuses_to_be_differentiated(name: str) -> None:
     function, scales = quantised_calls()[name]
     for transformed in (jax.grad, lambda f: jax.jit(jax.grad(f)), lambda f: lambda *a: jax.jvp(f, a, a)):
@@ -208,6 +209,7 @@ def check_what_is_quantised_refuses_to_be_differentiated(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["gemm_i8", "gemm_fp8_mi350", "flatmm_fp8", "gemm_fp4"])
+@pytest.mark.releases
 def check_what_is_quantised_runs_under_jit_and_vmap(name: str) -> None:
     function, scales = quantised_calls()[name]
     out = function(*scales)

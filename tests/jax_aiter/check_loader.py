@@ -20,6 +20,7 @@ from jax_aiter._probe import Metadata, framework_api, probe
 
 from tests.jax_aiter.kernels import Kernels
 
+pytestmark = pytest.mark.releases
 Registered = list[tuple[str, str]]
 
 

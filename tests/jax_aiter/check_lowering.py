@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from jax import export
 from jax.sharding import PartitionSpec as P
 from jax_aiter import BackendError, _loader, _native
@@ -23,7 +25,8 @@ from jax_aiter.gemm_i8 import gemm_i8
 from jax_aiter.mha import flash_attn_func, flash_attn_varlen
 from jax_aiter.rmsnorm import rms_norm, rms_norm_with_add
 
-from tests.jax_aiter.common import compare, made, mesh
+from tests.jax_aiter.check_gemm import blocks, dequantised
+from tests.jax_aiter.common import compare, made, mesh, with_gradients
 
 S = jax.ShapeDtypeStruct
 F32, BF16, E4M3, U8, I8 = jnp.float32, jnp.bfloat16, jnp.float8_e4m3fn, jnp.uint8, jnp.int8
@@ -123,6 +126,7 @@ CASES: dict[str, tuple[str, Callable[..., Any], Any, list[Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.releases
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("name", CASES)
 def check_amd_gpus_get_the_custom_call_of_the_contract(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,6 +142,7 @@ def check_amd_gpus_get_the_custom_call_of_the_contract(name: str, monkeypatch: p
     assert calls(lowered(function, *arguments, platform="cuda")) == []
 
 
+@pytest.mark.releases
 @pytest.mark.usefixtures("installed")
 def check_gradients_of_products_are_products(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
@@ -151,6 +156,7 @@ def check_gradients_of_products_are_products(monkeypatch: pytest.MonkeyPatch) ->
     ]
 
 
+@pytest.mark.releases
 @pytest.mark.usefixtures("installed")
 def check_one_export_serves_both_platforms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
@@ -161,6 +167,7 @@ def check_one_export_serves_both_platforms(monkeypatch: pytest.MonkeyPatch) -> N
     compare(both.call(x, gamma), rms_norm(x, gamma))
 
 
+@pytest.mark.releases
 @pytest.mark.usefixtures("installed")
 def check_what_is_forced_has_no_stand_in_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
@@ -173,6 +180,7 @@ def check_what_is_forced_has_no_stand_in_elsewhere(monkeypatch: pytest.MonkeyPat
     assert calls(lowered(rms_norm, X, GAMMA)) == []
 
 
+@pytest.mark.releases
 @pytest.mark.usefixtures("installed")
 def check_vmap_makes_more_rows_and_not_more_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
@@ -187,6 +195,7 @@ def check_vmap_makes_more_rows_and_not_more_calls(monkeypatch: pytest.MonkeyPatc
     assert "stablehlo.while" in text
 
 
+@pytest.mark.releases
 @pytest.mark.usefixtures("installed")
 def check_a_shard_is_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
@@ -220,6 +229,7 @@ REFUSED: dict[str, tuple[str, Callable[..., Any], Any, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.releases
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("name", REFUSED)
 def check_attention_that_no_kernel_does_is_xlas_or_an_error_if_forced(
@@ -235,6 +245,7 @@ def check_attention_that_no_kernel_does_is_xlas_or_an_error_if_forced(
         lowered(function, *arguments)
 
 
+@pytest.mark.releases
 @pytest.mark.usefixtures("installed")
 def check_vmap_makes_a_larger_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
@@ -253,6 +264,7 @@ def on_cpu(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_AITER_TARGET", "gfx942")
 
 
+@pytest.mark.releases
 @pytest.mark.usefixtures("on_cpu")
 def check_handlers_are_called_with_what_they_expect(monkeypatch: pytest.MonkeyPatch) -> None:
     x, residual, gamma = made(1, (600, 40)), made(2, (600, 40)), made(3, (40,))
@@ -297,6 +309,7 @@ def numbers(seed: int, part: Any) -> Any:
     return (abs(values) + 0.1 if part.dtype == F32 else values).astype(part.dtype)
 
 
+@pytest.mark.releases
 @pytest.mark.parametrize("name", ["gemm_i8", "gemm_fp8_mi350", "flatmm_fp8", "gemm_fp4"])
 def check_what_is_quantised_reaches_handlers_in_aiters_layout(
     name: str, on_cpu: None, monkeypatch: pytest.MonkeyPatch
@@ -311,6 +324,21 @@ def check_what_is_quantised_reaches_handlers_in_aiters_layout(
     compare(found, jax.jit(function)(*arguments), 4e-3 if found.dtype == BF16 else 5e-4)
 
 
+@pytest.mark.usefixtures("on_cpu")
+@settings(max_examples=4)
+@given(st.integers(16, 40), st.integers(1, 2), st.integers(4, 7))
+def check_scales_of_weights_mean_the_same_to_kernels_whatever_the_shape(m: int, n: int, k: int) -> None:
+    """Kernels for gfx950 want [N/128, K/128], as AITER hands them; flatmm wants [K/128, N/128]."""
+    for gfx, function in (("gfx950", gemm_fp8_mi350), ("gfx942", flatmm_fp8)):
+        operands = blocks(m, 256 * n, 128 * k, E4M3)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("JAX_AITER_TARGET", gfx)
+            patch.setenv("JAX_AITER_BACKEND", "aiter")
+            jax.clear_caches()
+            compare(jax.jit(function)(*operands), dequantised(*operands), 8e-3)
+
+
+@pytest.mark.releases
 @pytest.mark.usefixtures("on_cpu")
 def check_an_error_of_a_handler_is_an_exception() -> None:
     shapes = (S((13, 128), I8), INT8[1], S((13, 1), F32), *INT8[3:])
@@ -335,17 +363,19 @@ ATTENTION: dict[str, tuple[str, Callable[..., Any]]] = {
 
 
 @pytest.mark.usefixtures("on_cpu")
-@pytest.mark.parametrize("name", ATTENTION)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.releases] if name == "bias" else []) for name in ATTENTION]
+)
 def check_kernels_of_attention_give_what_xla_gives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     gfx, function = ATTENTION[name]
     depth = 128 if gfx == "gfx942" else 16
     q, k, v = (made(i, (2, rows, heads, depth), BF16) for i, (rows, heads) in enumerate([(7, 4), (9, 2), (9, 2)]))
     monkeypatch.setenv("JAX_AITER_TARGET", gfx)
-    both = jax.value_and_grad(lambda *a: (function(*a).astype(F32) ** 2).sum(), (0, 1, 2))
+    both = with_gradients(function)
     names = [call[0] for call in calls(lowered(both, q, k, v, platform="cpu"))]
     kernel = "jax_aiter_mha_fwd_asm" if gfx == "gfx942" else "jax_aiter_mha_fwd"
     assert names == ([kernel] if gfx == "gfx942" else [kernel, "jax_aiter_mha_bwd"])
-    found = jax.jit(function)(q, k, v), jax.jit(both)(q, k, v)[1]
+    found = jax.jit(both)(q, k, v)
     monkeypatch.setenv("JAX_AITER_BACKEND", "xla")
     jax.clear_caches()
-    compare(found, (jax.jit(function)(q, k, v), jax.jit(both)(q, k, v)[1]), 3e-2)
+    compare(found, jax.jit(both)(q, k, v), 3e-2)

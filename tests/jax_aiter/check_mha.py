@@ -15,7 +15,7 @@ from jax_aiter.mha import flash_attn_func, flash_attn_varlen
 from jax_aiter.mha._blocks import Config
 from jax_aiter.mha._dropout import kept, seed_words
 
-from tests.jax_aiter.common import compare, compare_gradients, made, mesh, wide
+from tests.jax_aiter.common import compare, compare_gradients, made, mesh, wide, with_gradients
 
 
 def qkv(
@@ -130,52 +130,64 @@ def made_case(name: str, dtype: Any) -> tuple[Any, dict[str, Any], dict[str, Any
     return arrays, options, told
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def check_each_option_does_what_it_says(name: str, dtype: Any) -> None:
-    arrays, options, told = made_case(name, dtype)
-    out, lse, p = flash_attn_func(**arrays, **options, return_lse=True, return_attn_probs=True)
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.releases] if "dropout" in name else []) for name in OPTIONS]
+)
+def check_each_option_does_what_it_says_and_its_gradients_are_those_of_finite_differences(name: str) -> None:
+    arrays, options, told = made_case(name, jnp.float64)
     other = {"bias": arrays.get("bias"), "slopes": arrays.get("alibi_slopes")}
     wanted = dense(arrays["q"], arrays["k"], arrays["v"], **told, **other)
-    tolerance = 2e-5 if dtype == jnp.float32 else 2e-2
-    compare(out, wanted[0], tolerance)
-    same_lse(lse, wanted[1])
-    compare(p, wanted[2], 1e-5)
+    finite = np.isfinite(wanted[1])
+
+    def function(*values: Any) -> Any:
+        out, lse, p = flash_attn_func(
+            **dict(zip(arrays, values, strict=True)), **options, return_lse=True, return_attn_probs=True
+        )
+        return (out, jnp.where(finite, lse, 0)), (lse, p)
+
+    (out, _), (lse, p) = compare_gradients(function, *arrays.values(), step=1e-5)
+    compare((out, p), (wanted[0], wanted[2]), 1e-12)
+    same_lse(lse, wanted[1], 1e-12)
     if name not in ("plain", "more queries than keys"):
         plain = flash_attn_func(arrays["q"], arrays["k"], arrays["v"])
         assert np.abs(wide(plain) - wide(out)).max() > 1e-2
 
 
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("name", OPTIONS)
-def check_gradients_are_those_of_finite_differences(name: str) -> None:
-    arrays, options, told = made_case(name, jnp.float64)
-    finite = np.isfinite(dense(arrays["q"], arrays["k"], arrays["v"], **told)[1])
+# Which keys are seen does not depend on the dtype.
+@pytest.mark.parametrize("name", ["plain", "bias", "alibi", "lengths", "dropout and bias"])
+def check_options_in_half_precision(name: str) -> None:
+    arrays, options, told = made_case(name, jnp.bfloat16)
+    out, lse, p = flash_attn_func(**arrays, **options, return_lse=True, return_attn_probs=True)
+    other = {"bias": arrays.get("bias"), "slopes": arrays.get("alibi_slopes")}
+    wanted = dense(arrays["q"], arrays["k"], arrays["v"], **told, **other)
+    compare(out, wanted[0], 2e-2)
+    same_lse(lse, wanted[1])
+    compare(p, wanted[2], 1e-5)
 
-    def function(*values: Any) -> Any:
-        out, lse = flash_attn_func(**dict(zip(arrays, values, strict=True)), **options, return_lse=True)
-        return out, jnp.where(finite, lse, 0)
 
-    compare_gradients(jax.jit(function), *arrays.values(), step=1e-5)
+def all_at_once(q: Any, k: Any, v: Any) -> Any:
+    """The sum of squares where each query sees 301 keys."""
+    k, v = jnp.repeat(k, 2, 2), jnp.repeat(v, 2, 2)
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q, k, precision="highest") * 8**-0.5
+    i, j = jnp.arange(600)[:, None] + 500, jnp.arange(1100)
+    p = jax.nn.softmax(jnp.where((j <= i) & (j >= i - 300), scores, -jnp.inf))
+    return (jnp.einsum("bhqk,bkhd->bqhd", p, v, precision="highest") ** 2).sum()
+
+
+GRADIENTS_OF_ALL_AT_ONCE = jax.jit(jax.grad(all_at_once, (0, 1, 2)))
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
 def check_gradients_over_several_blocks(dtype: Any) -> None:
     q, k, v = qkv(600, 1100, batch=1, dtype=dtype)
 
-    def plain(q: Any, k: Any, v: Any) -> Any:
-        k, v = jnp.repeat(k, 2, 2), jnp.repeat(v, 2, 2)
-        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k, precision="highest") * 8**-0.5
-        i, j = jnp.arange(600)[:, None] + 500, jnp.arange(1100)
-        p = jax.nn.softmax(jnp.where((j <= i) & (j >= i - 300), scores, -jnp.inf))
-        return (jnp.einsum("bhqk,bkhd->bqhd", p, v, precision="highest") ** 2).sum()
-
     def blocks(q: Any, k: Any, v: Any) -> Any:
         return (flash_attn_func(q, k, v, causal=True, window_size=(300, 0)).astype(jnp.float32) ** 2).sum()
 
-    found = jax.grad(blocks, (0, 1, 2))(q, k, v)
+    found = jax.jit(jax.grad(blocks, (0, 1, 2)))(q, k, v)
     assert [g.dtype for g in found] == [dtype] * 3
-    wanted = jax.grad(plain, (0, 1, 2))(*(part.astype(jnp.float32) for part in (q, k, v)))
+    wanted = GRADIENTS_OF_ALL_AT_ONCE(*(part.astype(jnp.float32) for part in (q, k, v)))
     compare(found, wanted, {jnp.float32: 2e-5, jnp.bfloat16: 4e-2, jnp.float16: 5e-3}[dtype])
 
 
@@ -212,7 +224,11 @@ def check_gradients_of_packed_sequences() -> None:
     cu = jnp.array([0, 3, 3, 8], jnp.int32)
     q, k, v = (made(i, s, jnp.float64) for i, s in enumerate([(9, 4, 4), (8, 2, 4), (8, 2, 3)]))
     for options in ({"causal": True}, {"dropout_p": 0.3, "dropout_seed": 5}):
-        compare_gradients(lambda q, k, v, more=options: flash_attn_varlen(q, k, v, cu, cu, **more), q, k, v, step=1e-5)
+
+        def packed(q: Any, k: Any, v: Any, more: Any = options) -> Any:
+            return flash_attn_varlen(q, k, v, cu, cu, **more), ()
+
+        compare_gradients(packed, q, k, v, step=1e-5)
 
 
 def check_dropout_is_fair_and_a_function_of_seed_and_place() -> None:
@@ -243,6 +259,7 @@ def check_dropout_does_not_depend_on_blocks_nor_on_how_the_seed_comes() -> None:
     compare(first, out[:1])
 
 
+@pytest.mark.releases
 def check_vmap_is_a_loop() -> None:
     q, k, v = (made(i, (3, *part.shape)) for i, part in enumerate(qkv(5, 6)))
     bias = made(9, (3, 5, 6))
@@ -251,30 +268,26 @@ def check_vmap_is_a_loop() -> None:
     def function(q: Any, k: Any, v: Any, bias: Any) -> Any:
         return flash_attn_func(q, k, v, bias=bias, causal=True)
 
-    for transformed in (function, jax.grad(lambda *a: (function(*a) ** 2).sum(), (0, 1, 2, 3))):
-        loop = [transformed(q[i], k[0], v[i], bias[i]) for i in range(3)]
-        compare(
-            jax.jit(jax.vmap(transformed, axes))(q, k[0], v, bias), jax.tree.map(lambda *p: jnp.stack(p), *loop), 1e-5
-        )
+    both = with_gradients(function)
+    loop = [jax.jit(both)(q[i], k[0], v[i], bias[i]) for i in range(3)]
+    compare(jax.jit(jax.vmap(both, axes))(q, k[0], v, bias), jax.tree.map(lambda *p: jnp.stack(p), *loop), 1e-5)
 
 
-def check_shards_give_what_the_whole_gives() -> None:
-    q, k, v = qkv(40, 50, batch=8)
-    bias, slopes = made(8, (40, 50)), abs(made(9, (4,)))
-    for extra in ({}, {"bias": bias}, {"alibi_slopes": slopes}):
-        shared = list(extra.values())
+@pytest.mark.releases
+@pytest.mark.parametrize("extra", [{"bias": (40, 50)}, {"alibi_slopes": (4,)}], ids=str)
+def check_shards_give_what_the_whole_gives(extra: dict[str, tuple[int, ...]]) -> None:
+    """With an array that all shards share, whose gradient is their sum."""
+    arrays = (*qkv(40, 50, batch=8), *(abs(made(9, shape)) for shape in extra.values()))
 
-        def function(q: Any, k: Any, v: Any, *rest: Any, names: Any = tuple(extra)) -> Any:
-            return flash_attn_func(q, k, v, causal=True, **dict(zip(names, rest, strict=True)))
+    def function(q: Any, k: Any, v: Any, *rest: Any) -> Any:
+        return flash_attn_func(q, k, v, causal=True, **dict(zip(extra, rest, strict=True)))
 
-        specs = (P("d"), P("d"), P("d"), *[P()] * len(shared))
-        spread = jax.shard_map(function, mesh=mesh(), in_specs=specs, out_specs=P("d"))
-        compare(jax.jit(spread)(q, k, v, *shared), function(q, k, v, *shared))
-        places = tuple(range(3 + len(shared)))
-        both = [jax.jit(jax.grad(lambda *a, f=f: (f(*a) ** 2).sum(), places)) for f in (spread, function)]
-        compare(both[0](q, k, v, *shared), both[1](q, k, v, *shared), 1e-5)
+    specs = (P("d"), P("d"), P("d"), P())
+    spread = jax.shard_map(function, mesh=mesh(), in_specs=specs, out_specs=P("d"))
+    compare(jax.jit(with_gradients(spread))(*arrays), jax.jit(with_gradients(function))(*arrays), 1e-5)
 
 
+@pytest.mark.releases
 def check_shards_of_packed_sequences() -> None:
     cu = jnp.array([0, 10, 40], jnp.int32)
     q, k, v = (made(i, (320, heads, 8)) for i, heads in enumerate((4, 2, 2)))
@@ -339,6 +352,7 @@ CU = jnp.array([0, 4, 8], jnp.int32)
         ({"cu_seqlens_q": CU, "cu_seqlens_kv": CU * 1.0}, TypeError, "cu_seqlens_kv is of float32"),
     ],
 )
+@pytest.mark.releases
 def check_what_does_not_fit_is_named(options: dict[str, Any], error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         flash_attn_func(**{"q": Q, "k": K, "v": V, **options})
@@ -355,6 +369,7 @@ def check_what_does_not_fit_is_named(options: dict[str, Any], error: type[Except
         ({"alibi_slopes": jnp.ones((1, 4))}, ValueError, r"alibi_slopes has the shape \[1, 4\]"),
     ],
 )
+@pytest.mark.releases
 def check_what_does_not_fit_packed_is_named(options: dict[str, Any], error: type[Exception], said: str) -> None:
     plain = {"q": Q.reshape(8, 4, 8), "k": K.reshape(12, 2, 8), "v": V.reshape(12, 2, 6)}
     with pytest.raises(error, match=said):

@@ -41,29 +41,44 @@ def compare(found: Any, wanted: Any, tolerance: float | None = None) -> None:
         assert np.abs(one - other).max(initial=0) <= allowed * max(np.abs(other).max(initial=0), 1e-3)
 
 
-def compare_gradients(function: Callable[..., Any], *arrays: Any, step: float = 1e-6) -> None:
+def compare_gradients(function: Callable[..., Any], *arrays: Any, step: float = 1e-6) -> Any:
     """Compare gradients with finite differences along random directions, in float64.
 
     Args:
-        function: gives an array, or a tree of arrays.
+        function: gives an array, or a tree of arrays, and what is not differentiated.
         arrays: of float64.
         step: of the differences.
+
+    Returns:
+        What the function gives.
     """
     assert all(array.dtype == jnp.float64 for array in arrays)
-    out, pull = jax.vjp(function, *arrays)
-    weights = jax.tree.map(lambda part: made(91, part.shape, part.dtype), out)
-    gradients = pull(weights)
 
-    def total(*moved: Any) -> float:
-        parts = jax.tree.leaves(jax.tree.map(lambda a, b: (a * b).sum(), function(*moved), weights))
-        return float(sum(parts))
+    def at(*moved: Any) -> tuple[Any, Any, Any]:
+        out, pull, more = jax.vjp(function, *moved, has_aux=True)
+        weights = jax.tree.map(lambda part: made(91, part.shape, part.dtype), out)
+        total = sum(jax.tree.leaves(jax.tree.map(lambda a, b: (a * b).sum(), out, weights)))
+        return total, pull(weights), (out, more)
 
+    both = jax.jit(at)
+    _, gradients, found = both(*arrays)
     for place, (array, gradient) in enumerate(zip(arrays, gradients, strict=True)):
         for seed in (7, 8):
             direction = made(seed, array.shape, array.dtype)
-            ends = [total(*arrays[:place], array + sign * step * direction, *arrays[place + 1 :]) for sign in (1, -1)]
-            slope = (ends[0] - ends[1]) / (2 * step)
+            moved = [(*arrays[:place], array + sign * step * direction, *arrays[place + 1 :]) for sign in (1, -1)]
+            slope = float(both(*moved[0])[0] - both(*moved[1])[0]) / (2 * step)
             assert abs(slope - float((gradient * direction).sum())) <= 1e-6 * max(abs(slope), 1.0)
+    return found
+
+
+def with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, which also gives the gradients of the sum of its result's squares: one program for both."""
+
+    def both(*arrays: Any) -> tuple[Any, Any]:
+        out, pull = jax.vjp(function, *arrays)
+        return out, pull(jax.tree.map(lambda part: 2 * part, out))
+
+    return both
 
 
 def mesh() -> Mesh:

@@ -14,6 +14,11 @@ from jax_aiter import _choice, _info, _loader
 from tests.jax_aiter.kernels import all_modules
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Name the marker of what the oldest and the newest jax have to pass too."""
+    config.addinivalue_line("markers", "releases: checks what goes through interfaces that a release of JAX may change")
+
+
 @pytest.fixture(autouse=True)
 def _no_options(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("JAX_AITER_")]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +39,15 @@ assert {target for _, _, targets in MODULES.values() for target in targets} == s
 assert all(TARGETS[t].backend == AITER for kind, _, ts in MODULES.values() if kind == "co-launcher" for t in ts)
 
 
-def compiled(out: Path, module: str, *defines: str) -> Path:
+@cache
+def compiled(module: str, *defines: str) -> bytes:
     """A library of handlers.c for a module."""
-    out.parent.mkdir(parents=True, exist_ok=True)
     argv = ["cc", "-std=c11", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", f"-I{jax.ffi.include_dir()}"]
-    argv += [f'-DMODULE="{module}"', *(f"-D{define}" for define in defines), str(SOURCE), "-lm", "-o", str(out)]
-    subprocess.run(argv, check=True)
-    return out
+    argv += [f'-DMODULE="{module}"', *(f"-D{define}" for define in defines), str(SOURCE), "-lm", "-o"]
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "library.so"
+        subprocess.run([*argv, str(out)], check=True)
+        return out.read_bytes()
 
 
 def sha256(path: Path) -> str:
@@ -67,7 +71,9 @@ class Kernels:
     def add(self, name: str, *defines: str, **changes: Any) -> dict[str, Any]:
         """Make a module; `changes` to its entry of the manifest come last."""
         kind, targets, handlers = MODULES.get(name, ("co-launcher", AITER_GFX, []))
-        library = compiled(self.root / "lib" / f"lib{name}.so", changes.pop("says", name), *defines)
+        library = self.root / "lib" / f"lib{name}.so"
+        library.parent.mkdir(parents=True, exist_ok=True)
+        library.write_bytes(compiled(changes.pop("says", name), *defines))
         code = self.root / "hsa" / "gfx942" / name / "kernel.co"
         code.parent.mkdir(parents=True, exist_ok=True)
         code.write_bytes(name.encode())

@@ -62,8 +62,8 @@ def _lowered(choice: Choice, shuffled: bool, *operands: Array) -> Array:
 
     def kernel(xq: Array, wq: Array, x_scale: Array, w_scale: Array) -> Array:
         weight = wq if shuffled else shuffle_weight(wq, LAYOUT)
-        # The kernels walk through the scales of weights along K, so that those of one block of N lie side by side;
-        # the handler only looks at how many there are in each direction.
+        # The kernels walk through the scales of weights along K: AITER hands them those of Composable Kernel's product,
+        # [N/128, K/128]. The handler only looks at how many there are in each direction.
         scales = w_scale.T.reshape(w_scale.shape)
         return ffi(GEMM_FP8_MI350, [((xq.shape[0], wq.shape[0]), jnp.bfloat16)])(xq, weight, x_scale, scales)[0]
 
