@@ -18,7 +18,7 @@ from ci_build.written import write_whole
 @options.device_run_options
 @click.option("--redo", is_flag=True, help="Run also what passed on this set before.")
 @click.option("--json", "as_json", is_flag=True, help="Print the evidence as JSON.")
-@click.option("--junit", metavar="FILE", type=click.Path(path_type=Path), help="Write the evidence as JUnit XML too.")
+@options.junit_option
 @options.channel_option
 @options.bucket_option
 @options.signing_key_option

@@ -63,7 +63,7 @@ def gate() -> None:
 @click.option("--update-golden", is_flag=True, help="Accept what the wheels register; the change shows in review.")
 @click.option("--redo", is_flag=True, help="Run also what passed on this set before.")
 @click.option("--json", "as_json", is_flag=True, help="Print the evidence as JSON.")
-@click.option("--junit", metavar="FILE", type=click.Path(path_type=Path), help="Write the evidence as JUnit XML too.")
+@options.junit_option
 @options.bucket_option
 @options.signing_key_option
 def _gate_options(**_: object) -> None:

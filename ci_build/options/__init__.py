@@ -14,6 +14,7 @@ from ci_build.options.release import (
     bucket_option,
     channel_option,
     dry_run_option,
+    junit_option,
     signing_key_option,
     trust_config_option,
 )
@@ -76,6 +77,7 @@ __all__ = [
     "device_words",
     "dry_run_option",
     "environment",
+    "junit_option",
     "option_names",
     "proxy_of",
     "refuse_misplaced",

@@ -43,6 +43,22 @@ channel_option = click.option(
 )
 """For commands that ask the policy."""
 
+
+def _has_folder(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
+    if value is not None and not value.absolute().parent.is_dir():
+        raise click.BadParameter(f"there is no folder {value.parent}.", context, parameter)
+    return value
+
+
+junit_option = click.option(
+    "--junit",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    callback=_has_folder,
+    help="Write the evidence as JUnit XML too.",
+)
+"""For gates, which may run for hours before there is something to write."""
+
 trust_config_option = click.option(
     "--trust-config",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),

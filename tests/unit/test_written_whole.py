@@ -53,3 +53,10 @@ def test_a_link_goes_on_leading_to_what_is_written(tmp_path: Path, *, there: boo
     write_whole(tmp_path / "link", b"data")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "out").read_bytes() == b"data"
+
+
+@pytest.mark.parametrize("gate", ["structure", "device"])
+def test_a_gate_that_could_not_write_its_results_does_not_begin(tmp_path: Path, gate: str) -> None:
+    done = click.testing.CliRunner().invoke(main, ["gate", gate, "SET", f"--junit={tmp_path}/none/x.xml"])
+    assert done.exit_code == 2
+    assert f"there is no folder {tmp_path}/none" in done.output
