@@ -115,10 +115,13 @@ def _commands(file: Path) -> Iterator[Command]:
 
 
 def _of_matrix(text: str) -> Iterator[Command]:
-    """Of each job in what `ci_build matrix` printed."""
+    """Of each job in what `ci_build matrix` printed: builds have a `command`, tests an `argv`."""
     try:
         jobs = json.loads(text)["include"]
-        commands = [(str(job.get("name", number)), list(map(str, job["argv"]))) for number, job in enumerate(jobs)]
+        commands = [
+            (str(job.get("name", number)), list(map(str, job["argv"] if "argv" in job else job["command"])))
+            for number, job in enumerate(jobs)
+        ]
     except (ValueError, KeyError, TypeError, AttributeError) as problem:
         raise InputError(f"This is no matrix: {problem!r}.", hint="Make it with `ci_build matrix`.") from problem
     for name, argv in commands:

@@ -51,6 +51,9 @@ def builds(
 
     `include` is what a CI service takes as its matrix; `excluded` says what is not built, and why.
     """
+    from ci_build.cli import main
+    from ci_build.cli.accepts import refusal
+    from ci_build.errors import RequestError
     from ci_build.making.matrix import Axes, make_matrix, words
 
     options.require_known_pythons(words(python_versions), "--python-versions")
@@ -62,6 +65,11 @@ def builds(
         join_pythons=join_pythons,
     )
     cells, excluded = make_matrix(axes, Payload(payload), more)
+    for cell in cells:
+        if why := refusal(main, cell.command[2:]):
+            raise RequestError(
+                f"{cell.name} could not be built: {why.removesuffix('.')}.", hint="See `ci_build dist_wheels --help`."
+            )
     print_json({"include": cells, "excluded": excluded})
 
 

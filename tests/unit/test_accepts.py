@@ -39,6 +39,16 @@ def test_what_a_workflow_takes_from_the_matrix_is_there(tmp_path: Path, capsys: 
     assert accepts(*tmp_path.iterdir()) == 0, capsys.readouterr().out
 
 
+def test_builds_of_the_matrix_are_looked_at_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["matrix", "--rocm-versions=7.10.0", "--families=gfx94X-dcgpu", "--python-versions=3.12"]) == 0
+    printed = tmp_path / "builds.json"
+    printed.write_text(capsys.readouterr().out)
+    assert accepts(printed) == 0
+    printed.write_text(printed.read_text().replace("--payload=", "--payment="))
+    assert accepts(printed) == DriftError.exit_code
+    assert "No such option '--payment'" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("line", "why"),
     [

@@ -137,6 +137,22 @@ def test_the_command_prints_what_a_ci_service_takes() -> None:
     assert printed["include"][0]["command"][-1] == "--rbe"
 
 
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("--targts=gfx942", "No such option '--targts'"),
+        ("--compiler=icc", "'icc' is not one of"),
+        ("dist", "takes no dist."),
+    ],
+)
+def test_words_that_no_build_takes_are_refused_now(more: str, said: str) -> None:
+    argv = ["--rocm-versions=7.10.0a20251120", "--families=gfx94X-dcgpu", "--python-versions=3.12", more]
+    done = click.testing.CliRunner().invoke(command.matrix, argv)
+    assert isinstance(done.exception, RequestError)
+    assert said in str(done.exception)
+    assert done.output == ""
+
+
 def test_words_of_a_list() -> None:
     assert words(" a, b,,c ") == ("a", "b", "c")
     assert any("--rbe" in names for names, _ in SOURCE_OPTIONS)
