@@ -171,7 +171,8 @@ def place(real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The environment with the set is made by the first gate of this process, and taken by the others."""
-    kept, make, made = tmp_path_factory.mktemp("site"), run.install, []
+    kept, make = tmp_path_factory.mktemp("site"), run.install
+    made: list[Site] = []
 
     def once(room: Room, told: Told) -> Site:
         if not made:
