@@ -162,8 +162,12 @@ def dist_wheels(
     settings: options.Settings, reporter: Reporter, runner: HostRunner, *tables: str, afterwards: Sequence[str] = ()
 ) -> Made | None:
     """Make the set; with `--dry-run` print the plan, and what the caller does afterwards, and return None."""
+    from ci_build.execute.outfolder import refuse_foreign
+
+    out = out_dir(settings, *tables)
+    refuse_foreign(out)  # before a ROCm is fetched
     prepared = make_plan(settings, reporter, runner, *tables)
-    plan, out = prepared.plan, out_dir(settings, *tables)
+    plan = prepared.plan
     if settings.flag("dry_run"):
         lines = [*plan_lines(plan, out), *afterwards]
         print(json.dumps({"plan": lines}, indent=2) if settings.flag("json") else "\n".join(lines))  # noqa: T201

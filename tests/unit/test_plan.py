@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import click.testing
 import pytest
 
+from ci_build.cli import main
+from ci_build.errors import RequestError
 from ci_build.making.build import plan_lines
 from ci_build.model import BuildRequest, GfxTarget, KernelRequest, Payload, RocmVersion
 from ci_build.plan import Effect, make_plan
@@ -121,3 +125,11 @@ def test_step_keys_follow_the_recipe_and_do_not_depend_on_hash_order() -> None:
     )
     for other in changed:
         assert step_key(recipe=other) != step_key(recipe=first)
+
+
+def test_a_dry_run_refuses_a_folder_of_somebody_else(tmp_path: Path) -> None:
+    (tmp_path / "note").touch()
+    argv = ["dist_wheels", "--payload=published", "--targets=gfx942", "--dry-run", f"--out={tmp_path}"]
+    done = click.testing.CliRunner().invoke(main, argv)
+    assert isinstance(done.exception, RequestError)
+    assert "holds files that belong to no wheel set, such as note" in str(done.exception)
