@@ -235,6 +235,7 @@ def _kernels(request: BuildRequest, version: str) -> Stage:
     known = targets.expand(targets.ALL) if request.targets is None else request.targets
     kernels_recipe.check_jax(load_catalog(), request.jax_version)
     chosen = kernels_recipe.chosen_modules(load_catalog(), processors(known), request.kernels)
+    kernels_recipe.refuse_code_alone(chosen)
     names = ", ".join(module.name for module in chosen)
     what = f"kernels ({names}) for {wanted} with the {request.kernels.toolchain} toolchain"
     project = kernels_recipe.PROJECT

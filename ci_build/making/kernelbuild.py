@@ -169,6 +169,7 @@ def planned(request: BuildRequest, version: str) -> dict[str, Any]:
     assert request.kernels is not None
     wanted, catalog = every_target(request), load_catalog()
     chosen = recipe.chosen_modules(catalog, processors(wanted), request.kernels)
+    recipe.refuse_code_alone(chosen)
     most = estimate.bound(chosen, processors(wanted))
     return {
         "version": version,

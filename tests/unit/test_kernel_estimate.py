@@ -144,6 +144,7 @@ def test_a_dry_run_says_what_it_costs_and_what_has_to_be_named() -> None:
         ),
         (["--targets=gfx942", "--aiter-source=/nowhere"], "is neither a folder, nor a source archive"),
         (["--targets=gfx942", "--aiter-source=torch==1.0"], "nor amd-aiter==VERSION"),
+        (["--targets=gfx942", "--toolchain=rocm", "--modules=ck_rms_norm", "--allow-partial"], "no handler was named"),
         (["--targets=gfx942", "--shard=1/2"], "for the device code of a ROCm"),
         (["--targets=gfx942", "--units=n64"], "for the device code of a ROCm"),
         (["--targets=gfx942", "--toolchain=rocm", "--shard=3/2"], "Write it like 2/8"),

@@ -133,3 +133,9 @@ def test_a_dry_run_refuses_a_folder_of_somebody_else(tmp_path: Path) -> None:
     done = click.testing.CliRunner().invoke(main, argv)
     assert isinstance(done.exception, RequestError)
     assert "holds files that belong to no wheel set, such as note" in str(done.exception)
+
+
+def test_kernels_without_a_handler_are_refused_before_anything_is_made() -> None:
+    kernels = KernelRequest(modules=("ck_rms_norm",), toolchain="rocm", allow_partial=True)
+    with pytest.raises(RequestError, match="no handler was named"):
+        make_plan(replace(BASE, kernels=kernels))
