@@ -90,9 +90,9 @@ def remove(engine: str, host: HostRunner, find: Callable[[], tuple[str, ...]]) -
     while quiet < 2:
         found = find()
         quiet = 0 if found else quiet + 1
+        if found and time.monotonic() > deadline:
+            raise ProcessError(f"Containers {', '.join(found)} do not go away.", hint=f"Try `{engine} rm --force`.")
         if found:
             host.run([engine, "stop", "-t", str(_GRACE_SECONDS), *found], check=False, timeout=_GONE_SECONDS)
             host.run([engine, "rm", "--force", *found], check=False, timeout=_GONE_SECONDS)
-        if time.monotonic() > deadline:
-            raise ProcessError(f"Containers {', '.join(found)} do not go away.", hint=f"Try `{engine} rm --force`.")
         time.sleep(_LOOK_SECONDS)

@@ -12,10 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ci_build.containers import leftovers
 from ci_build.containers.container import ContainerSpec, Engine, Mount, container_argv, make_spec, mount_option
 from ci_build.containers.engine import read_info
-from ci_build.containers.leftovers import is_left, owner
-from ci_build.errors import RequestError
+from ci_build.containers.leftovers import is_left, owner, remove
+from ci_build.errors import ProcessError, RequestError
+from ci_build.runner import HostRunner
 
 SPEC = ContainerSpec(
     engine="/usr/bin/docker",
@@ -161,3 +163,42 @@ def test_only_containers_of_processes_that_are_gone_are_left() -> None:
     assert is_left(here, place, lambda _: start + "1")
     for foreign in ("", "nonsense", f"{place}x/{pid}/{start}", f"elsewhere/{pid}/{start}", f"{place}/x/{start}"):
         assert not is_left(foreign, place, lambda _: "")
+
+
+class FakeClock:
+    """Time that passes when it is told to."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class FakeHost(HostRunner):
+    """Takes its time for each command, and does nothing."""
+
+    def __init__(self, clock: FakeClock, seconds: float) -> None:
+        super().__init__({})
+        self.clock, self.seconds = clock, seconds
+
+    def run(self, *_: Any, **__: Any) -> Any:
+        self.clock.now += self.seconds
+
+
+def test_containers_that_took_long_to_go_are_gone_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock()
+    monkeypatch.setattr(leftovers, "time", clock)
+    seen = iter([("a", "b")])
+    remove("docker", FakeHost(clock, 50.0), lambda: next(seen, ()))
+    assert clock.now > 100
+
+
+def test_containers_that_do_not_go_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock()
+    monkeypatch.setattr(leftovers, "time", clock)
+    with pytest.raises(ProcessError, match="Containers a do not go away"):
+        remove("docker", FakeHost(clock, 1.0), lambda: ("a",))
+    assert clock.now > 60
