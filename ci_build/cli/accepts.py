@@ -152,7 +152,9 @@ def _of_line(line: str) -> Iterator[list[str]]:
             yield words
             words = []
         elif token.lastgroup == "word":
-            words += [_SOME] if _is_some(token["word"]) else shlex.split(token["word"])
+            word, begins = token["word"], all(map(_BEFORE.fullmatch, words))
+            literal = (begins and _BEFORE.fullmatch(word)) or not _is_some(word)
+            words += shlex.split(word) if literal else [_SOME]
         else:
             words += [_SOME] * (token.lastgroup == "open")
             break
