@@ -34,6 +34,7 @@ PLUGINS = [
     ("0.12.0", ("CCOB v3 zstd",), WANTED, 0.6),
 ]
 MEMBERS = {"_linalg.so", "_prng.so", "_solver.so"}
+_CODE = re.compile(rb"[^\0]")
 
 SLIM = """
 import json, sys, time
@@ -91,8 +92,8 @@ def code_digests(path: Path, *names: str) -> list[dict[str, str]]:
         parts = {name.partition("--")[2]: plain[offset : offset + size] for name, offset, size in rows(plain)}
         found.append({name: hashlib.sha256(code).hexdigest() for name, code in parts.items() if name in names})
         position += stored
-        while position < len(data) and not data[position]:
-            position += 1
+        padding = _CODE.search(data, position)
+        position = padding.start() if padding else len(data)
     return found
 
 

@@ -337,17 +337,25 @@ def test_old_pythons_are_refused(tree: Tree, pythons: dict[str, Path], left_out:
     assert not (tree.root / ".venv").exists()
 
 
-@pytest.mark.network
-def test_a_real_first_start_and_help_at_once_after_that(tree: Tree) -> None:
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> tuple[Tree, subprocess.CompletedProcess[str]]:
+    """This repository, as far as the launchers care, with its own locks, and what its first start said."""
+    tree = Tree(tmp_path_factory.mktemp("real"), wheels)
     shutil.rmtree(tree.root / "ci_build")
     unwanted = shutil.ignore_patterns("__pycache__")
     for package in ("ci_build", "pjrt", "plugin", "promotion"):
         shutil.copytree(ROOT / package, tree.root / package, ignore=unwanted)
-    for name in ("requirements.lock", "requirements-dev.lock"):
-        shutil.copy(ROOT / "build" / name, tree.root / "build" / name)
+    for path in (ROOT / "build").glob("requirements*"):
+        shutil.copy(path, tree.root / "build" / path.name)
     tree.env = dict(os.environ)
     first = tree.run("--help")
     assert first.returncode == 0, first.stderr
+    return tree, first
+
+
+@pytest.mark.network
+def test_a_real_first_start_and_help_at_once_after_that(real: tuple[Tree, subprocess.CompletedProcess[str]]) -> None:
+    tree, first = real
     assert first.stderr.startswith("Setting up .venv from build/requirements.lock ... done in ")
     assert first.stdout.startswith("Usage: ci_build ")
     assert min(cpu_seconds(lambda: tree.run("--help")) for _ in range(3)) < 0.5
@@ -358,13 +366,12 @@ def test_a_real_first_start_and_help_at_once_after_that(tree: Tree) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.network
-def test_update_locks_keeps_what_is_pinned(tree: Tree) -> None:
-    for path in (ROOT / "build").glob("requirements*"):
-        shutil.copy(path, tree.root / "build" / path.name)
+def test_update_locks_keeps_what_is_pinned(real: tuple[Tree, subprocess.CompletedProcess[str]]) -> None:
+    """The last one of that tree: its locks may be others afterwards."""
+    tree, _ = real
     (tree.root / "tests" / "rbe").mkdir(parents=True)
     for path in (ROOT / "tests" / "rbe").glob("requirements*"):
         shutil.copy(path, tree.root / "tests" / "rbe" / path.name)
-    tree.env = dict(os.environ)
     done = tree.run(launcher="update_locks")
     if "Failed to fetch" in done.stderr:
         pytest.skip(f"package index not reachable for uv: {done.stderr.splitlines()[-1]}")

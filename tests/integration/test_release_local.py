@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -17,8 +18,9 @@ import pytest
 
 from ci_build import options
 from ci_build.model import load_wheel_set
-from promotion.evidence import SCHEMA_VERSION
+from promotion.evidence import SCHEMA_VERSION, load_evidence
 from tests.integration.conftest import CI_BUILD, Released
+from tests.integration.small_corpus import check_small_corpus
 
 pytestmark = pytest.mark.network
 VERSION = "0.10.2+rocm7.2.0.gfx942.gfx950"
@@ -91,12 +93,18 @@ def test_evidence_names_the_set_and_its_tier(released: Released) -> None:
     assert {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in logs} == logs
 
 
+def test_the_small_corpus_was_compiled(released: Released) -> None:
+    (path,) = released.folder.glob("bucket/v2/multi-arch/sets/*/evidence/compile/gfx942/*.json")
+    check_small_corpus(load_evidence(path.read_bytes(), str(path)))
+
+
 def test_the_printed_line_installs_what_was_tested(released: Released, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "v")], check=True)
+    env = {**os.environ, "PIP_NO_COMPILE": "1"}  # most of what is compiled would never be imported
     with served(released.folder / "bucket") as url:
         words = shlex.split(released.install_line.replace("http://127.0.0.1:8000/", url))
         done = subprocess.run(
-            [str(tmp_path / "v" / "bin" / words[0]), *words[1:]], capture_output=True, text=True, check=False
+            [str(tmp_path / "v" / "bin" / words[0]), *words[1:]], capture_output=True, text=True, check=False, env=env
         )
     assert done.returncode == 0, done.stderr
     code = (

@@ -1,0 +1,28 @@
+"""What evidence of the compile gate has to say of any target after the small corpus was compiled for it."""
+
+from __future__ import annotations
+
+from ci_build.model import Evidence, Outcome, Severity
+from promotion.gates.compile import COMPILER
+from promotion.gates.compile_drift import Code, code_of_checks
+from promotion.gates.compile_material import material
+
+
+def problems(evidence: Evidence) -> list[str]:
+    """Its errors."""
+    return [f"{f.severity} {f.code}: {f.message}" for f in evidence.findings if f.severity is Severity.ERROR]
+
+
+def check_small_corpus(evidence: Evidence) -> Code:
+    """All programs were compiled, within reason; gives their code."""
+    count = len(material().choose("small"))
+    assert problems(evidence) == []
+    assert evidence.outcome is Outcome.PASSED, evidence.target
+    assert evidence.counts["collected"] == count + 1
+    checks = {check["name"]: check for check in evidence.details["checks"]}
+    assert checks["lax.dot_bf16"]["kernels"]["matrix_instructions"] > 0
+    assert 200 << 20 < checks[COMPILER]["peak_bytes"] < 3 << 30
+    assert checks[COMPILER]["processes"] >= 1
+    code = code_of_checks(evidence.details["checks"])
+    assert len(code) > count // 2
+    return code
