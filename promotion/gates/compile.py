@@ -74,7 +74,7 @@ def installed(room: Room, rocm: RocmTree | None) -> Workshop:
     site = make_site(room, version)
     libraries = rocm_libraries(room, site, rocm)
     # The traceback of a crash goes to standard error, and from there into the evidence.
-    argv = (str(site.python), "-I", "-X", "faulthandler")
+    argv = (*site.isolated, "-X", "faulthandler")
     return Workshop(argv=argv, env={**site.env, **libraries.env}, rocm=libraries.kind)
 
 

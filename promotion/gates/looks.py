@@ -60,7 +60,7 @@ def ask(
         child: the program that answers.
         seconds: how long it may take.
     """
-    argv = (str(site.python), "-I", str(child), look.question, *look.about)
+    argv = (*site.isolated, str(child), look.question, *look.about)
     changes = {**env, "TF_CPP_MIN_LOG_LEVEL": "0"}  # jaxlib logs the PJRT API versions as information
     try:
         done = runner.run(argv, env=changes, check=False, timeout=seconds)

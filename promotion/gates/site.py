@@ -26,6 +26,7 @@ from promotion.gates.stubs import write_stubs
 TREE, FROM_MANIFEST, FROM_NEEDS = "tree", "stubs from the manifest", "stubs from the wheel's own needs"
 
 _SECONDS = 900.0
+_COMPILED = "PYTHONPYCACHEPREFIX"
 _FOREIGN = (
     *("LD_LIBRARY_PATH", "LD_PRELOAD", "LD_BIND_NOW", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV"),
     "PYTHONDONTWRITEBYTECODE",
@@ -58,6 +59,11 @@ class Site:
     version: str
     folder: Path
     env: Mapping[str, str]
+
+    @property
+    def isolated(self) -> tuple[str, ...]:
+        """Its Python, which heeds no variable of its own (`python -I`), so that it has to be told what `env` says."""
+        return (str(self.python), "-I", "-X", f"pycache_prefix={self.env[_COMPILED]}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,7 +98,7 @@ def make_site(room: Room, version: str) -> Site:
         python=root / "bin" / "python",
         version=version,
         folder=root / "lib" / f"python{version}" / "site-packages",
-        env={**dict.fromkeys(_FOREIGN, ""), "PYTHONNOUSERSITE": "1", "PYTHONPYCACHEPREFIX": str(root / "bytecode")},
+        env={**dict.fromkeys(_FOREIGN, ""), "PYTHONNOUSERSITE": "1", _COMPILED: str(root / "bytecode")},
     )
     if not ready.exists():
         room.progress.step(f"environment with the set for Python {version}")

@@ -94,9 +94,10 @@ def test_what_python_compiles_is_kept_outside_of_what_was_installed(tmp_path: Pa
     room = room_for(tmp_path, index, make_wheels(tmp_path / "w", pythons=(OWN,)))
     site = make_site(room, OWN)
     where = "import jax_plugins.xla_rocm7.version as module; print(module.__cached__)"
-    compiled = Path(room.runner.run((str(site.python), "-c", where), env=site.env).stdout.strip())
-    assert compiled.is_file()
-    assert compiled.is_relative_to(room.shared)
+    for python in ((str(site.python),), site.isolated):
+        compiled = Path(room.runner.run((*python, "-c", where), env=site.env).stdout.strip())
+        assert compiled.is_file()
+        assert compiled.is_relative_to(room.shared)
     assert not [*site.folder.rglob("__pycache__")]
 
 
