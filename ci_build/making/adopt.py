@@ -19,14 +19,17 @@ from ci_build import options, setfiles, targets, versions
 from ci_build.errors import ArchiveError, BusyError, InputError, RequestError
 from ci_build.execute.outfolder import refuse_foreign, sweep_beside, take_place
 from ci_build.execute.wheels import describe
-from ci_build.model import GfxTarget, Progress, RocmVersion, Wheel, WheelSet
+from ci_build.model import GfxTarget, MemberInfo, Progress, RocmVersion, Wheel, WheelSet
 from ci_build.payload.published import jax_release
-from ci_build.wheel.inspect import inspect_wheel, member_infos, wheels_below
+from ci_build.wheel import kernelwheel
+from ci_build.wheel.archive import WheelArchive
+from ci_build.wheel.inspect import WheelReport, inspect_wheel, member_infos, wheels_below
 
 ADOPTED = "adopted"
 """Key of `WheelSet.request` that is true where nobody here made the wheels."""
 
 _JAXLIB = "jaxlib"
+_KERNELS = "jax-aiter"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,8 +37,8 @@ class _Given:
     """One wheel as it was found.
 
     Attributes:
-        kind: pjrt, plugin or jaxlib.
-        major: ROCm major in its name; 0 for jaxlib.
+        kind: pjrt, plugin, jaxlib or jax-aiter.
+        major: ROCm major in its name; 0 for jaxlib and jax-aiter.
         pythons: supported Pythons that its tags name; empty for all.
         rocm: ROCm versions that its libraries carry.
     """
@@ -102,22 +105,31 @@ def _look(path: Path, progress: Progress) -> _Given:
     except ArchiveError as error:
         raise InputError(f"{path} is no wheel: {error.message}", hint="Check that the download is complete.") from error
     named = versions.parse_package_name(wheel.name)
-    if named is None and wheel.name != _JAXLIB:
+    if named is None and wheel.name not in (_JAXLIB, _KERNELS):
         raise InputError(
             f"{path.name} is a wheel of {wheel.name}, which is no part of a set.",
-            hint="A set has wheels of jax-rocm<N>-pjrt, jax-rocm<N>-plugin and jaxlib; jax itself comes from PyPI.",
+            hint="A set has wheels of jax-rocm<N>-pjrt, jax-rocm<N>-plugin, jaxlib and jax-aiter; jax comes from PyPI.",
         )
-    kind, major = named or (_JAXLIB, 0)
+    kind, major = named or (wheel.name, 0)
     interpreters = {tag.interpreter for tag in parse_wheel_filename(path.name)[3]}
     pythons = tuple(python for python in _supported() if f"cp{python.replace('.', '')}" in interpreters)
     return _Given(
         path=path,
-        wheel=replace(wheel, members=member_infos(report)),
+        wheel=replace(wheel, members=_members(path, report)),
         kind=kind,
         major=major,
         pythons=pythons,
         rocm=report.rocm,
     )
+
+
+def _members(path: Path, report: WheelReport) -> tuple[MemberInfo, ...]:
+    """Its libraries, and its code objects with what their headers say that they are for."""
+    with WheelArchive(path) as archive:
+        names = kernelwheel.code_objects(archive)
+        codes = kernelwheel.member_infos(archive, names, archive.record(), targets.machs()) if names else ()
+    libraries = [member for member in member_infos(report) if member.path not in names]
+    return tuple(sorted((*libraries, *codes), key=lambda member: member.path))
 
 
 def _supported() -> tuple[str, ...]:
@@ -131,7 +143,9 @@ def _problems(given: Sequence[_Given]) -> Iterator[str]:
     if not ours:
         yield "There is no wheel of jax-rocm<N>-pjrt or jax-rocm<N>-plugin."
     yield from _more_than_one(ours, "ROCm majors", lambda item: str(item.major))
-    yield from _more_than_one(ours, "versions", lambda item: item.wheel.version)
+    yield from _more_than_one(
+        [item for item in given if item.kind != _JAXLIB], "versions", lambda item: item.wheel.version
+    )
     libraries = [item for item in given if item.kind == _JAXLIB]
     yield from _more_than_one(libraries, "versions of jaxlib", lambda item: item.wheel.version)
     slots: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -142,7 +156,7 @@ def _problems(given: Sequence[_Given]) -> Iterator[str]:
         if len(paths) > 1:
             yield f"There are {len(paths)} wheels of {name} for {python}: {', '.join(paths)}."
     for item in given:
-        if item.kind != "pjrt" and not item.pythons:
+        if item.kind not in ("pjrt", _KERNELS) and not item.pythons:
             yield f"{item.path.name} is for none of the Pythons {', '.join(_supported())}."
     if not any(item.pythons for item in given):
         yield "No wheel says for which Python the set is; the plugin's do."

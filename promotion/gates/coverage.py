@@ -55,18 +55,18 @@ def run(room: Room) -> Iterator[Check]:
     """For each target: one check for each library with code, and one for XLA; one for each library with stray code."""
     owed, rules, looked = _owed(room), load_rules(), False
     for wheel in room.wheel_set.wheels:
-        if any(member.path.endswith(".co") for member in wheel.members) and kernel_coverage.is_kernel_wheel(
-            room, wheel
-        ):
+        if not owed.get(wheel.name) and not any(member.targets for member in wheel.members):
+            continue
+        served: Mapping[str, tuple[str, ...]] = {}
+        if kernel_coverage.is_kernel_wheel(room, wheel):
             yield from kernel_coverage.checks(room, wheel)
-        elif owed.get(wheel.name) or any(member.targets for member in wheel.members):
-            room.progress.step(f"device code of {wheel.filename}")
-            for library in _libraries(room, wheel, owed.get(wheel.name, ())):
-                checks = tuple(
-                    _checks(library, room.wheel_set, room.targets, rules_for(rules, room.wheel_set, library.path))
-                )
-                looked = looked or bool(checks)
-                yield from checks
+            served = kernel_coverage.served(room, wheel)
+        room.progress.step(f"device code of {wheel.filename}")
+        for library in _libraries(room, wheel, owed.get(wheel.name, ())):
+            targets = served.get(library.path, room.targets)
+            checks = tuple(_checks(library, room.wheel_set, targets, rules_for(rules, room.wheel_set, library.path)))
+            looked = looked or bool(checks)
+            yield from checks
     yield from (_accepted(target) for target in room.targets if looked)
 
 
@@ -89,7 +89,8 @@ def _owed(room: Room) -> Mapping[str, tuple[str, ...]]:
 
 
 def _libraries(room: Room, wheel: Wheel, owed: Collection[str]) -> Iterator[_Library]:
-    promised = {member.path: member.targets for member in wheel.members}
+    # Code objects that are files of their own belong to a wheel of kernel modules, whose manifest names them.
+    promised = {member.path: member.targets for member in wheel.members if not member.path.endswith(".co")}
     with WheelArchive(room.wheel(wheel)) as archive:
         present = [member.name for member in archive.members if _is_library(archive, member.name)]
         for path in present:
@@ -128,7 +129,7 @@ def _read(file: Path, wheel: str, path: str, promised: tuple[str, ...], *, owed:
 
 
 def _is_library(archive: WheelArchive, name: str) -> bool:
-    return next(iter(archive.chunks(name)), b"").startswith(_MAGIC)
+    return not name.endswith(".co") and next(iter(archive.chunks(name)), b"").startswith(_MAGIC)
 
 
 def _checks(library: _Library, wheel_set: WheelSet, targets: Iterable[str], rules: Sequence[Rule]) -> Iterator[Check]:

@@ -1,20 +1,20 @@
-"""Coverage of a wheel of kernel modules: what its manifest promises for each target is there, sound and its own."""
+"""Coverage of a wheel of kernel modules: what its manifest promises for each target is there, sound and its own.
+
+Device code inside of libraries is looked at as in any other wheel, for the targets that the manifest names.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ci_build.errors import ArchiveError, CiBuildError
+from ci_build.errors import ArchiveError
 from ci_build.model import Finding, GfxTarget, Severity, Wheel
 from ci_build.targets import machs
 from ci_build.wheel import kernelwheel
 from ci_build.wheel.archive import WheelArchive
-from ci_build.wheel.fatbin import read_targets
 from ci_build.wheel.findings import finding
 from ci_build.wheel.kernelwheel import KernelManifest, KernelModule
 from promotion.gates import Check, Room, error
-
-_DEVICE_LIB = "device-lib"
 
 
 def is_kernel_wheel(room: Room, wheel: Wheel) -> bool:
@@ -35,9 +35,6 @@ def checks(room: Room, wheel: Wheel) -> Iterator[Check]:
         except ArchiveError:
             yield Check(name=wheel.filename, findings=found)
             return
-        bundled = {
-            module.name: _bundled(room, archive, module) for module in manifest.modules if module.kind == _DEVICE_LIB
-        }
     errors = [item for item in found if item.severity is Severity.ERROR and item.code != "target-missing"]
     for info in held:
         if told.get(info.path, ()) != info.targets:
@@ -46,40 +43,30 @@ def checks(room: Room, wheel: Wheel) -> Iterator[Check]:
             errors.append(error("wheels-json-untrue", text, "Build and stage the set again.", member=info.path))
     if errors:
         yield Check(name=wheel.filename, findings=tuple(errors))
-    yield from _modules(room, wheel, manifest, bundled)
+    yield from _modules(room, wheel, manifest)
 
 
-def _bundled(room: Room, archive: WheelArchive, module: KernelModule) -> frozenset[str]:
-    """Targets that a library has sound code for in all of its fat binaries; none when it cannot be read."""
-    if module.library not in archive:
-        return frozenset()
-    out = room.work / "library.so"
-    try:
-        archive.extract(module.library, out)
-        report = read_targets(out, verify=True, machs=machs(), name=module.library)
-    except CiBuildError:
-        return frozenset()
-    finally:
-        out.unlink(missing_ok=True)
-    whole = (code.target for code in report.device.targets if code.bundles == report.device.bundles)
-    return frozenset() if report.findings else frozenset(whole)
+def served(room: Room, wheel: Wheel) -> Mapping[str, tuple[str, ...]]:
+    """Library -> targets of the set that its module is for; nothing where the manifest cannot be read."""
+    with WheelArchive(room.wheel(wheel)) as archive:
+        try:
+            manifest = kernelwheel.read_manifest(archive)
+        except ArchiveError:
+            return {}
+    return {
+        module.library: tuple(t for t in room.targets if GfxTarget.parse(t).processor in module.targets)
+        for module in manifest.modules
+    }
 
 
-def _modules(
-    room: Room, wheel: Wheel, manifest: KernelManifest, bundled: Mapping[str, frozenset[str]]
-) -> Iterator[Check]:
+def _modules(room: Room, wheel: Wheel, manifest: KernelManifest) -> Iterator[Check]:
     for target in room.targets:
         processor = GfxTarget.parse(target).processor
         if processor not in manifest.targets:
             text = f"{wheel.filename} was not built for {target}, only for {', '.join(manifest.targets)}."
             yield Check(name=wheel.filename, target=target, findings=(finding("target-missing", text),))
             continue
-        lost = list(kernelwheel.target_findings(manifest, processor))
-        lost += [
-            finding("target-missing", f"{module.name} has no code for {target}.", member=module.library)
-            for module in manifest.modules
-            if processor in module.targets and module.name in bundled and processor not in bundled[module.name]
-        ]
+        lost = tuple(kernelwheel.target_findings(manifest, processor))
         for module in manifest.modules:
             if processor in module.targets:
                 yield _module(wheel, module, target, [item for item in lost if item.member == module.library])

@@ -13,14 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.utils import parse_wheel_filename
 
+from ci_build.making import adopt
+from ci_build.model import RocmVersion, Severity
 from ci_build.runner import HostRunner
 from ci_build.targets import machs
 from ci_build.wheel.elf import Elf
 from ci_build.wheel.fatbin import read_targets, registered
 from kernels.toolchains import obtain_pypi
+from promotion.dirbucket import DirBucket
+from promotion.gates import coverage, run_gates
+from promotion.stage import stage
 from tests import docker, forky
 from tests.kernels_fake.building import Silent
+from tests.support import pjrt, plugin
 
 pytestmark = [pytest.mark.network, pytest.mark.heavy]
 ROOT = Path(__file__).resolve().parents[2]
@@ -100,7 +107,7 @@ def test_parts_of_several_machines_are_joined_and_a_compiler_cache_knows_the_roc
     assert here.ccache() == (0, 1)
 
 
-def test_attention_of_few_kernels(here: Here, tmp_path: Path) -> None:
+def test_attention_of_few_kernels(here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of 1,032 kernels, what chooses among them cut to it, and the handler, in one library."""
     one = "_d32_bf16_batch_.*_psddv_nlogits_nbias_nmask_lse_ndropout"
     cache = here.cache("attention")
@@ -118,3 +125,26 @@ def test_attention_of_few_kernels(here: Here, tmp_path: Path) -> None:
     # The host side of the one for gfx950 is registered as well, with a bundle that is empty.
     assert [["FmhaFwdKernel" in name for name in bundle.kernels] for bundle in registered(library)] == [[True], [True]]
     assert "JaxAiterMhaFwd" in Elf.read(library).exported
+    judged(Path(made["wheel"]), tmp_path, monkeypatch)
+
+
+def judged(wheel: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coverage gate owes gfx942 nothing that is generated for gfx950 alone; without its rules it would."""
+    (folder / "others").mkdir()
+    version = str(parse_wheel_filename(wheel.name)[1])
+    others = [made.write(folder / "others") for made in (pjrt(version), plugin(version))]
+    words = [str(wheel), *map(str, others)]
+    adopt.adopt(words, out=folder / "set", rocm=RocmVersion(text="7.2.0"), progress=Silent())
+    bucket = DirBucket(folder / "bucket")
+    staged = stage(bucket, folder / "set")
+
+    def errors() -> list[str]:
+        (evidence,) = run_gates(
+            bucket, staged, [coverage.GATE], HostRunner(os.environ), Silent(), targets=("gfx942",), redo=True
+        )
+        return [found.message for found in evidence.findings if found.severity is Severity.ERROR]
+
+    assert errors() == []
+    monkeypatch.setattr(coverage, "load_rules", lambda: ())
+    (text,) = errors()
+    assert "libmha_fwd.so has no code for gfx942 of 1 registered kernel: " in text

@@ -15,6 +15,7 @@ from ci_build.model import RocmVersion, WheelSet
 from ci_build.setfiles import check_files, read_set
 from promotion.dirbucket import DirBucket
 from promotion.stage import read_staged, stage
+from tests.made_kernels import LIBRARY, OBJECT, OTHER, clean_kernels, tell
 from tests.made_wheel import MadeWheel
 from tests.support import PJRT_LIBRARY, PLUGIN_LIBRARIES, pjrt, plain, plugin
 
@@ -64,6 +65,24 @@ def test_wheels_become_a_set_that_can_be_staged(tmp_path: Path) -> None:
     assert set(made.files) == {"constraints.txt"}, "a lock would depend on what an index offers today"
     bucket = DirBucket(tmp_path / "bucket")
     assert read_staged(bucket, stage(bucket, tmp_path / "set")) == made
+
+
+def kernels(version: str) -> MadeWheel:
+    made = clean_kernels()
+    made.version = version
+    made.metadata = [line.replace("Version: 1.2.3", f"Version: {version}") for line in made.metadata]
+    tell(made, version=version)
+    return made
+
+
+def test_kernel_modules_belong_to_the_release_of_their_version(tmp_path: Path) -> None:
+    words = written(tmp_path / "w", pjrt(), plugin(), kernels("0.10.2+rocm7.2.0"))
+    made = adopted(words, tmp_path / "set")
+    (found,) = (wheel for wheel in made.wheels if wheel.name == "jax-aiter")
+    told = {member.path: member.targets for member in found.members}
+    assert told == {LIBRARY: (), OBJECT: ("gfx942",), OTHER: ("gfx950",)}
+    others = written(tmp_path / "others", pjrt(), plugin(), kernels("0.10.2+rocm7.3.0"))
+    assert "They are of 2 versions: 0.10.2+rocm7.2.0" in refused(others, tmp_path / "no set")
 
 
 def test_the_same_wheels_give_the_same_digest(tmp_path: Path) -> None:

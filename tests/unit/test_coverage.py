@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from promotion.dirbucket import DirBucket
 from promotion.gates import coverage, kernel_rules, run_gates
 from promotion.stage import stage
 from tests.host_code import HostCode, kernel_bundle
+from tests.made_kernels import OBJECT, OTHER, clean_kernels, manifest, tell
 from tests.made_wheel import fat_binary, library
 from tests.support import (
     PJRT_LIBRARY,
@@ -30,6 +32,7 @@ from tests.support import (
 )
 from tests.unit.test_gates import NoProcesses, Silent
 
+JAX_AITER = "jax_aiter-1.2.3-py3-none-manylinux_2_28_x86_64.whl"
 ADD, MUL = "_Z3addPfS_", "_Z3mulPfS_"
 MORI, WAVE32, WAVE64 = (
     "_ZN4mori10collective18AllToAllPushKernelEii",
@@ -82,6 +85,48 @@ def test_a_registered_kernel_without_code_for_one_target(tmp_path: Path, helper:
     (text,) = told(found["gfx950"])
     assert text.startswith("kernel-missing: jax_rocm7_pjrt-")
     assert text.endswith(f"{PJRT_LIBRARY} has no code for gfx950 of 1 registered kernel: {MUL}.")
+
+
+MHA = "jax_aiter/_kernels/lib/libmha_fwd.so"
+FOR_GFX9, FOR_GFX950 = (
+    f"_ZN7ck_tile6kentryILi2ENS_{len(tag)}{tag}ENS_13FmhaFwdKernelEEEvv" for tag in ("gfx9_t", "gfx950_t")
+)
+
+
+def with_attention(folder: Path, targets: Sequence[str], *held: Mapping[str, Sequence[str]]) -> SetWheel:
+    """A wheel of kernel modules with two bundles: attention for gfx9, and for gfx950, both of which are registered."""
+    made = clean_kernels()
+    bundles = [kernel_bundle(folder, one) for one in held]
+    made.files[MHA] = HostCode([[FOR_GFX9], [FOR_GFX950]]).library(folder, bundles)
+    body = manifest(made.files)
+    entry = {"kind": "ffi-shim", "library": "lib/libmha_fwd.so", "sha256": hashlib.sha256(made.files[MHA]).hexdigest()}
+    body["modules"]["mha_fwd"] = entry | {"needs": [], "targets": list(targets), "ffi": [], "objects": {}}
+    tell(made, modules=body["modules"], load_order=["gemm", "mha_fwd"])
+    (folder / "w").mkdir()
+    return set_wheel(made, folder / "w", {OBJECT: ("gfx942",), OTHER: ("gfx950",), MHA: tuple(targets)})
+
+
+@pytest.mark.parametrize(
+    ("targets", "held", "lost"),
+    [
+        (("gfx942",), ({"gfx942": [FOR_GFX9]}, {}), {}),
+        (("gfx942", "gfx950"), ({"gfx942": [FOR_GFX9]}, {"gfx950": [FOR_GFX950]}), {}),
+        (("gfx942",), ({"gfx942": []}, {}), {"gfx942": FOR_GFX9}),
+        (("gfx942", "gfx950"), ({"gfx942": [FOR_GFX9]}, {"gfx950": []}), {"gfx950": FOR_GFX950}),
+    ],
+)
+def test_attention_owes_each_target_the_kernels_of_its_kind(
+    tmp_path: Path, targets: Sequence[str], held: Sequence[Mapping[str, Sequence[str]]], lost: Mapping[str, str]
+) -> None:
+    found = judge(tmp_path, with_attention(tmp_path, targets, *held))
+    assert {target: told(evidence) for target, evidence in found.items()} == {
+        target: [f"kernel-missing: {JAX_AITER}: {MHA} has no code for {target} of 1 registered kernel: {lost[target]}."]
+        if target in lost
+        else []
+        for target in TARGETS
+    }
+    checks = {check["name"] for check in found["gfx950"].details["checks"]}
+    assert (f"{JAX_AITER}: {MHA}" in checks) is ("gfx950" in targets)
 
 
 def test_of_many_kernels_a_few_are_named(tmp_path: Path) -> None:
