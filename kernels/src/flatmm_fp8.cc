@@ -1,11 +1,11 @@
 // Handler of the fp8 matrix product with scales for blocks of 128, in f16: AITER's one assembly kernel for gfx942.
-// wq is in AITER's layout for it, [N/128, K*128]; the handler cannot tell.
+// wq is in AITER's layout for it, [N/128, K*128].
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
+#include "block_scale.h"
 #include "gemm.h"
-#include "handler.h"
 #include "module.h"
 #include "objects.h"
 
@@ -32,20 +32,13 @@ struct Args {
 static_assert(offsetof(Args, x_scale) == 24 && offsetof(Args, out_f16) == 48 && offsetof(Args, k) == 88);
 static_assert(offsetof(Args, m) == 96 && offsetof(Args, stride_token) == 108 && sizeof(Args) == 112);
 
-constexpr std::int64_t kTileM = 128, kTileN = 256, kTileK = 128;
+constexpr std::int64_t kTileM = 128;
 constexpr const char* kName = "flatmm_uk_gfx9_f16f8_128x256x128_1x4x1_16x16x32";
 
-void run(Stream stream, const Tensor& xq, const Tensor& wq, const Tensor& x_scale, const Tensor& w_scale,
-         const Tensor& out) {
-  expect_matrix(xq, ffi::DataType::F8E4M3FNUZ);
-  expect_matrix(wq, ffi::DataType::F8E4M3FNUZ);
-  const std::int64_t m = xq.shape[0], n = wq.shape[0], k = xq.shape[1];
-  expect(wq, ffi::DataType::F8E4M3FNUZ, n, k);
-  expect(x_scale, ffi::DataType::F32, k / kTileK, m);
-  expect(w_scale, ffi::DataType::F32, k / kTileK, n / kTileK);
-  expect(out, ffi::DataType::F16, m, n);
-  if (k < kTileK || k % kTileK != 0) refuse(xq, "f8e4m3fnuz[M,K], K a multiple of 128");
-  if (n < 1 || n % kTileN != 0) refuse(wq, "f8e4m3fnuz[N,K], N a multiple of 256");
+void run(Stream stream, const BlockScaled& in) {
+  in.expect_shapes(ffi::DataType::F8E4M3FNUZ, ffi::DataType::F16);
+  const std::int64_t m = in.m(), n = in.n(), k = in.k();
+  if (k < kBlock || k % kBlock != 0) refuse(in.xq, "f8e4m3fnuz[M,K], K a multiple of 128");
   if (m == 0) return;
 
   const Device& device = device_of(stream);
@@ -54,35 +47,26 @@ void run(Stream stream, const Tensor& xq, const Tensor& wq, const Tensor& x_scal
       load_kernel(device, module_folder(device) + "/" + kName + ".co", kName, sizeof(Args));
 
   Args args{};
-  args.x = xq.data;
-  args.w = wq.data;
-  args.x_scale = x_scale.data;
-  args.w_scale = w_scale.data;
-  args.out_f16 = out.data;
+  args.x = in.xq.data;
+  args.w = in.wq.data;
+  args.x_scale = in.x_scale.data;
+  args.w_scale = in.w_scale.data;
+  args.out_f16 = in.out.data;
   args.k = static_cast<std::int32_t>(k);
   args.n = static_cast<std::int32_t>(n);
   args.m = static_cast<std::int32_t>(m);
-  const Grid grid{static_cast<unsigned>(n / kTileN), static_cast<unsigned>(parts(m, kTileM)), 1};
+  const Grid grid{static_cast<unsigned>(n / kColumns), static_cast<unsigned>(parts(m, kTileM)), 1};
   launch(kernel, grid, 256, &args, sizeof args, stream);
 }
 
 ffi::Error flatmm_fp8(Stream stream, ffi::AnyBuffer xq, ffi::AnyBuffer wq, ffi::AnyBuffer x_scale,
                       ffi::AnyBuffer w_scale, ffi::Result<ffi::AnyBuffer> out) {
   return guarded("jax_aiter_flatmm_fp8", [&] {
-    run(stream, Tensor("xq", xq), Tensor("wq", wq), Tensor("x_scale", x_scale), Tensor("w_scale", w_scale),
-        Tensor("out", *out));
+    run(stream, {{"xq", xq}, {"wq", wq}, {"x_scale", x_scale}, {"w_scale", w_scale}, {"out", *out}});
   });
 }
 
 }  // namespace
 }  // namespace jax_aiter
 
-using xla::ffi::AnyBuffer;
-
-JAX_AITER_HANDLER(JaxAiterFlatmmFp8, jax_aiter::flatmm_fp8,
-                  jax_aiter::bind()
-                      .Arg<AnyBuffer>()
-                      .Arg<AnyBuffer>()
-                      .Arg<AnyBuffer>()
-                      .Arg<AnyBuffer>()
-                      .Ret<AnyBuffer>());
+JAX_AITER_HANDLER(JaxAiterFlatmmFp8, jax_aiter::flatmm_fp8, (jax_aiter::with_buffers<4, 1>(jax_aiter::bind())));

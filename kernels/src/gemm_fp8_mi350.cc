@@ -1,11 +1,12 @@
 // Handler of fp8 GEMM with scales for blocks of 128, in bf16: AITER's two assembly kernels for gfx950.
-// wq is in AITER's layout for them, [N/128, K*128]; the handler cannot tell.
+// wq is in AITER's layout for them, [N/128, K*128], and so are scales of weights: [N/128, K/128], since AITER hands this
+// kernel the same ones as Composable Kernel's, whatever its comments say.
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
+#include "block_scale.h"
 #include "gemm.h"
-#include "handler.h"
 #include "module.h"
 #include "objects.h"
 
@@ -32,21 +33,12 @@ static_assert(offsetof(Args, k) == 144 && offsetof(Args, m) == 176 && offsetof(A
 static_assert(offsetof(Args, stride_x) == 208 && offsetof(Args, stride_out) == 240);
 static_assert(offsetof(Args, split_k) == 320 && offsetof(Args, sw) == 352 && sizeof(Args) == 368);
 
-constexpr std::int64_t kBlock = 128;     // numbers that share a scale
-constexpr std::int64_t kColumns = 256;   // of a thread block
-constexpr std::int64_t kFewRows = 32;    // up to so many, the small kernel
+constexpr std::int64_t kFewRows = 32;  // up to so many, the small kernel
 
-void run(Stream stream, const Tensor& xq, const Tensor& wq, const Tensor& x_scale, const Tensor& w_scale,
-         const Tensor& out) {
-  expect_matrix(xq, ffi::DataType::F8E4M3FN);
-  expect_matrix(wq, ffi::DataType::F8E4M3FN);
-  const std::int64_t m = xq.shape[0], n = wq.shape[0], k = xq.shape[1];
-  expect(wq, ffi::DataType::F8E4M3FN, n, k);
-  expect(x_scale, ffi::DataType::F32, k / kBlock, m);
-  expect(w_scale, ffi::DataType::F32, k / kBlock, n / kBlock);
-  expect(out, ffi::DataType::BF16, m, n);
-  if (m < 16 || k < 512 || k % kBlock != 0) refuse(xq, "f8e4m3fn[M,K], M >= 16, K >= 512 and a multiple of 128");
-  if (n < 1 || n % kColumns != 0) refuse(wq, "f8e4m3fn[N,K], N a multiple of 256");
+void run(Stream stream, const BlockScaled& in) {
+  in.expect_shapes(ffi::DataType::F8E4M3FN, ffi::DataType::BF16);
+  const std::int64_t m = in.m(), n = in.n(), k = in.k();
+  if (m < 16 || k < 512 || k % kBlock != 0) refuse(in.xq, "f8e4m3fn[M,K], M >= 16, K >= 512 and a multiple of 128");
 
   const Device& device = device_of(stream);
   check_extents({m, n, k, device.compute_units, {}}, m * k, n * k, m * n * 2);
@@ -55,11 +47,11 @@ void run(Stream stream, const Tensor& xq, const Tensor& wq, const Tensor& x_scal
   const Kernel kernel = load_kernel(device, module_folder(device) + "/" + name + ".co", name, sizeof(Args));
 
   Args args{};
-  args.out.value = out.data;
-  args.x.value = xq.data;
-  args.w.value = wq.data;
-  args.x_scale.value = x_scale.data;
-  args.w_scale.value = w_scale.data;
+  args.out.value = in.out.data;
+  args.x.value = in.xq.data;
+  args.w.value = in.wq.data;
+  args.x_scale.value = in.x_scale.data;
+  args.w_scale.value = in.w_scale.data;
   args.k.value = static_cast<std::uint32_t>(k);
   args.n.value = static_cast<std::uint32_t>(n);
   args.m.value = static_cast<std::uint32_t>(m);
@@ -73,20 +65,12 @@ void run(Stream stream, const Tensor& xq, const Tensor& wq, const Tensor& x_scal
 ffi::Error gemm_fp8_mi350(Stream stream, ffi::AnyBuffer xq, ffi::AnyBuffer wq, ffi::AnyBuffer x_scale,
                           ffi::AnyBuffer w_scale, ffi::Result<ffi::AnyBuffer> out) {
   return guarded("jax_aiter_gemm_fp8_mi350", [&] {
-    run(stream, Tensor("xq", xq), Tensor("wq", wq), Tensor("x_scale", x_scale), Tensor("w_scale", w_scale),
-        Tensor("out", *out));
+    run(stream, {{"xq", xq}, {"wq", wq}, {"x_scale", x_scale}, {"w_scale", w_scale}, {"out", *out}});
   });
 }
 
 }  // namespace
 }  // namespace jax_aiter
 
-using xla::ffi::AnyBuffer;
-
 JAX_AITER_HANDLER(JaxAiterGemmFp8Mi350, jax_aiter::gemm_fp8_mi350,
-                  jax_aiter::bind()
-                      .Arg<AnyBuffer>()
-                      .Arg<AnyBuffer>()
-                      .Arg<AnyBuffer>()
-                      .Arg<AnyBuffer>()
-                      .Ret<AnyBuffer>());
+                  (jax_aiter::with_buffers<4, 1>(jax_aiter::bind())));
