@@ -23,6 +23,10 @@ def test_arguments_that_do_not_fit_are_named(kernel_tree: KernelTree, fake_machi
     x, gamma, y, rstd, partial = tensors(
         ("bf16", (4, 8)), ("bf16", (8,)), ("bf16", (4, 8)), ("f32", (4,)), ("f32", (2, 8))
     )
+    *heads, out, lse = tensors(
+        ("bf16", (2, 300, 8, 128)), *[("bf16", (2, 400, 2, 128))] * 2, *[("s32", (0,))] * 2,
+        ("bf16", (2, 300, 8, 128)), ("f32", (2, 8, 300)),
+    )  # fmt: skip
     split: dict[str, object] = {"splitk": 0, "kernel": ""}
     calls: dict[str, tuple[list[Tensor], list[Tensor], dict[str, object], int]] = {
         "JaxAiterGemmBf16": (*bf16_call(64, 64, 64), split, MI300),
@@ -30,14 +34,15 @@ def test_arguments_that_do_not_fit_are_named(kernel_tree: KernelTree, fake_machi
         "JaxAiterGemmFp4": (*fp4_call(32, 256, 256), split | {"bpreshuffle": True}, MI350),
         "JaxAiterGemmFp8Mi350": (*fp8_call(32, 256, 512, "f8e4m3fn", "bf16"), {}, MI350),
         "JaxAiterFlatmmFp8": (*fp8_call(32, 256, 512, "f8e4m3fnuz", "f16"), {}, MI300),
+        "JaxAiterMhaFwdAsm": (heads, [out, lse], {"scale": 1.0, "causal": False}, MI300),
         "JaxAiterRmsNorm": ([x, gamma], [y, rstd], {"epsilon": 1e-6}, MI300),
         "JaxAiterRmsNormWithAdd": ([x, x, gamma], [y, y, rstd], {"epsilon": 1e-6}, MI300),
         "JaxAiterRmsNormBwd": ([x, x, gamma, rstd], [y, partial], {}, MI300),
     }
     for module in load_catalog().modules.values():
         for ffi in module.ffi:
-            if ffi.symbol not in calls:
-                continue
+            if not (kernel_tree.lib / module.library).is_file():
+                continue  # made by a ROCm
             args, results, attributes, device = calls.pop(ffi.symbol)
             library = kernel_tree.library(module.name)
             fake_machine.call(library, ffi.symbol, args, results, attributes, device=device)
@@ -55,7 +60,7 @@ def test_arguments_that_do_not_fit_are_named(kernel_tree: KernelTree, fake_machi
                         )
                     assert caught.value.code == INVALID
                     assert caught.value.message.startswith(f"{ffi.target}: ")
-    assert not calls, "a handler is not in modules.toml"
+    assert not calls
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,8 @@ def _without_barrier(number: int, folder: Path) -> Path:
 def compile_host(toolchain: Toolchain, runner: HostRunner, words: tuple[str, ...], out: Path) -> None:
     """Compile C++ into a shared library with the compiler of the kernels."""
     places = {**toolchain.places, "src": str(SRC)}
-    argv = [fill(word, places) for word in toolchain.host_command(strip=False)]
+    # Stripped, as the kernels are: zig would build a C++ library with debug information for others, for a minute.
+    argv = [fill(word, places) for word in toolchain.host_command()]
     runner.run([*argv, *words, "-o", str(out)], env=toolchain.environment)
 
 
