@@ -68,6 +68,37 @@ GemmChoice choose_gemm(const GemmTable& table, const GemmProblem& problem,
 // Throws Error unless the sizes fit the kernels: 32-bit sizes and strides, operands that a buffer descriptor spans.
 void check_extents(const GemmProblem& problem, std::int64_t a_bytes, std::int64_t b_bytes, std::int64_t out_bytes);
 
+// What the kernels for bf16 and for fp4 are told first: d = alpha * a @ b^T + beta * c.
+struct GemmArgs {
+  Slot<void*> d;
+  Slot<const void*> c;
+  Slot<const void*> a;
+  Slot<const void*> b;
+  Slot<float> alpha;
+  Slot<float> beta;
+  Slot<std::uint32_t> stride_d0, stride_d1, stride_c0, stride_c1, stride_a0, stride_a1, stride_b0, stride_b1;
+  Slot<std::uint32_t> m, n, k;
+};
+static_assert(offsetof(GemmArgs, a) == 32 && offsetof(GemmArgs, b) == 48 && offsetof(GemmArgs, alpha) == 64);
+static_assert(offsetof(GemmArgs, stride_d0) == 96 && offsetof(GemmArgs, stride_b1) == 208);
+static_assert(offsetof(GemmArgs, m) == 224 && offsetof(GemmArgs, k) == 256 && sizeof(GemmArgs) == 272);
+
+// The product alone, of operands without gaps; `row` is the stride of d and c, `step` that of a and b.
+inline GemmArgs gemm_args(void* d, const void* a, const void* b, const GemmProblem& problem, std::int64_t row,
+                          std::int64_t step) {
+  GemmArgs args{};
+  args.d.value = d;
+  args.a.value = a;
+  args.b.value = b;
+  args.alpha.value = 1;
+  args.stride_d0.value = args.stride_c0.value = static_cast<std::uint32_t>(row);
+  args.stride_a0.value = args.stride_b0.value = static_cast<std::uint32_t>(step);
+  args.m.value = static_cast<std::uint32_t>(problem.m);
+  args.n.value = static_cast<std::uint32_t>(problem.n);
+  args.k.value = static_cast<std::uint32_t>(problem.k);
+  return args;
+}
+
 // ceil(a / b)
 constexpr std::int64_t parts(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 

@@ -19,23 +19,14 @@ namespace jax_aiter {
 namespace {
 
 struct Args {
-  Slot<void*> d;
-  Slot<const void*> c;
-  Slot<const void*> a;
-  Slot<const void*> b;
-  Slot<float> alpha;
-  Slot<float> beta;
-  Slot<std::uint32_t> stride_d0, stride_d1, stride_c0, stride_c1, stride_a0, stride_a1, stride_b0, stride_b1;  // bytes
-  Slot<std::uint32_t> m, n, k;
+  GemmArgs product;  // strides in bytes
   Slot<std::uint32_t> split_k;
   Slot<std::uint32_t> is_out_bf16;
   Slot<const void*> bias;
   Slot<std::uint32_t> add_bias;
   Slot<void*> semaphore;
 };
-static_assert(offsetof(Args, a) == 32 && offsetof(Args, b) == 48 && offsetof(Args, alpha) == 64);
-static_assert(offsetof(Args, stride_d0) == 96 && offsetof(Args, stride_b1) == 208);
-static_assert(offsetof(Args, m) == 224 && offsetof(Args, k) == 256 && offsetof(Args, split_k) == 272);
+static_assert(offsetof(Args, split_k) == 272);
 static_assert(offsetof(Args, is_out_bf16) == 288 && offsetof(Args, bias) == 304);
 static_assert(offsetof(Args, add_bias) == 320 && offsetof(Args, semaphore) == 336 && sizeof(Args) == 352);
 
@@ -137,15 +128,7 @@ void run(Stream stream, const Tensor& a, const Tensor& b, const Tensor& bias, co
   }
 
   Args args{};
-  args.d.value = out.data;
-  args.a.value = a.data;
-  args.b.value = b.data;
-  args.alpha.value = 1;
-  args.stride_d0.value = args.stride_c0.value = static_cast<std::uint32_t>(n * (bf16 ? 2 : 4));
-  args.stride_a0.value = args.stride_b0.value = static_cast<std::uint32_t>(k * 2);
-  args.m.value = static_cast<std::uint32_t>(m);
-  args.n.value = static_cast<std::uint32_t>(n);
-  args.k.value = static_cast<std::uint32_t>(k);
+  args.product = gemm_args(out.data, a.data, b.data, request.problem, n * (bf16 ? 2 : 4), k * 2);
   args.split_k.value = static_cast<std::uint32_t>(choice.split);
   args.is_out_bf16.value = bf16;
   args.bias.value = with_bias ? bias.data : nullptr;

@@ -16,21 +16,13 @@ namespace jax_aiter {
 namespace {
 
 struct Args {
-  Slot<void*> d;
-  Slot<const void*> c;
-  Slot<const void*> a;
-  Slot<const void*> b;
-  Slot<float> alpha;
-  Slot<float> beta;
-  Slot<std::uint32_t> stride_d0, stride_d1, stride_c0, stride_c1, stride_a0, stride_a1, stride_b0, stride_b1;  // numbers
-  Slot<std::uint32_t> m, n, k;
+  GemmArgs product;  // strides in numbers
   Slot<const void*> a_scale;
   Slot<const void*> b_scale;
   Slot<std::uint32_t> stride_a_scale0, stride_a_scale1, stride_b_scale0, stride_b_scale1;  // bytes
   Slot<std::uint32_t> log2_split_k;
 };
-static_assert(offsetof(Args, a) == 32 && offsetof(Args, alpha) == 64 && offsetof(Args, stride_d0) == 96);
-static_assert(offsetof(Args, m) == 224 && offsetof(Args, k) == 256 && offsetof(Args, a_scale) == 272);
+static_assert(offsetof(Args, a_scale) == 272);
 static_assert(offsetof(Args, b_scale) == 288 && offsetof(Args, stride_a_scale0) == 304);
 static_assert(offsetof(Args, stride_b_scale0) == 336 && offsetof(Args, log2_split_k) == 368 && sizeof(Args) == 384);
 
@@ -101,15 +93,7 @@ void run(Stream stream, const Tensor& a, const Tensor& b, const Tensor& a_scale,
       load_kernel(device, table.folder + "/" + choice.row->file, choice.row->kernel, sizeof(Args));
 
   Args args{};
-  args.d.value = out.data;
-  args.a.value = a.data;
-  args.b.value = b.data;
-  args.alpha.value = 1;
-  args.stride_d0.value = args.stride_c0.value = static_cast<std::uint32_t>(n);
-  args.stride_a0.value = args.stride_b0.value = static_cast<std::uint32_t>(k);
-  args.m.value = static_cast<std::uint32_t>(m);
-  args.n.value = static_cast<std::uint32_t>(n);
-  args.k.value = static_cast<std::uint32_t>(k);
+  args.product = gemm_args(out.data, a.data, b.data, request.problem, n, k);
   args.a_scale.value = a_scale.data;
   args.b_scale.value = b_scale.data;
   args.stride_a_scale0.value = static_cast<std::uint32_t>(a_scale.shape[1]);
