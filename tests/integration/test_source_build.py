@@ -6,81 +6,39 @@ to them is what happens to the real ones.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import zstandard
 
 from ci_build.wheel.archive import WheelArchive
-from tests import docker, rbe
+from tests import docker
 from tests.integration.conftest import CI_BUILD
+from tests.integration.source_place import (
+    DEVICE,
+    SECONDS,
+    VERSION,
+    WORKSPACE,
+    Place,
+    commit_all,
+    contents,
+    jax_in,
+    mark_xla,
+    processes_in,
+    wait_for,
+    wheels_json,
+)
 
 pytestmark = [pytest.mark.heavy, pytest.mark.network]
 
-ROOT = Path(__file__).resolve().parents[2]
-VERSION, PYTHON = "7.10.0a20251120", "3.13"
 TARBALL = f"therock-dist-linux-multiarch-{VERSION}.tar.zst"
-DEVICE = {"_linalg.so", "_prng.so", "_solver.so", "xla_rocm_plugin.so"}
-_SECONDS = 600
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where these tests work: one cache, one jax, one ROCm as a folder and as a tarball.
-
-    Attributes:
-        rocm: the folder.
-    """
-
-    folder: Path
-    engine: docker.Docker
-    rocm: Path
-    tarball: Path
-    jax: Path
-
-    def argv(self, out: Path, *more: str, rocm: Path | None = None, jax: Path | None = None) -> list[str]:
-        """The seed's command, with a stand-in for each of its inputs."""
-        return [
-            *CI_BUILD,
-            "--compiler=clang",
-            f"--python-versions={PYTHON}",
-            f"--rocm-version={VERSION}",
-            f"--therock-path={rocm or self.tarball}",
-            "dist_wheels",
-            f"--builder-image={self.engine.builder()}",
-            f"--jax-source-dir={jax or self.jax}",
-            f"--cache-dir={self.folder / 'cache'}",
-            f"--rocm-lock={out.with_suffix('.lock')}",
-            f"--out={out}",
-            *more,
-        ]
-
-    def run(self, out: Path, *more: str, **inputs: Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.argv(out, *more, **inputs),
-            env=self.engine.environment,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_SECONDS,
-        )
-
-    def containers(self) -> set[str]:
-        """Those of these tests; others may use the same daemon."""
-        mine = f"--filter=volume={self.folder / 'cache' / 'builds' / 'out'}"
-        return set(self.engine.ask("ps", "--all", "--quiet", mine).split())
 
 
 @pytest.fixture(scope="module")
@@ -93,23 +51,7 @@ def place(engine: docker.Docker, tmp_path_factory: pytest.TempPathFactory) -> Pl
         with (folder / "tar").open("rb") as plain:
             shutil.copyfileobj(plain, packed, 1 << 20)
         (folder / "tar").unlink()
-    return Place(folder=folder, engine=engine, rocm=rocm, tarball=tarball, jax=jax_in(folder / "jax"))
-
-
-def jax_in(folder: Path) -> Path:
-    """A checkout of the small workspace, with a commit."""
-    shutil.copytree(ROOT / "tests" / "workspace" / "jax", folder, ignore=shutil.ignore_patterns("bazel-*", ".jax_*"))
-    commit_all(folder)
-    return folder
-
-
-def commit_all(folder: Path) -> str:
-    """Make a checkout of a folder; returns its commit."""
-    git = ["git", "-C", str(folder), "-c", "user.name=somebody", "-c", "user.email=somebody@localhost"]
-    for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message=All"]):
-        subprocess.run([*git, *words], check=True)
-    done = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+    return Place(folder=folder, engine=engine, rocm=tarball, jax=jax_in(folder / "jax"))
 
 
 @pytest.fixture(scope="module")
@@ -118,11 +60,6 @@ def dist(place: Place) -> Path:
     done = place.run(place.folder / "dist", "--targets", "gfx942,gfx1151")
     assert done.returncode == 0, done.stderr
     return place.folder / "dist"
-
-
-def wheels_json(dist: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((dist / "wheels.json").read_text())
-    return found
 
 
 def test_the_wheels_hold_real_code_for_exactly_what_was_asked_for(place: Place, dist: Path) -> None:
@@ -153,6 +90,14 @@ def test_everything_that_went_in_is_recorded(place: Place, dist: Path) -> None:
     assert re.match(r"[0-9a-f]{40}|tree-", source["own_commit"])
     assert re.fullmatch(r"[0-9a-f]{64}", source["rocm"])
     assert source["compiler"] == "clang"
+    # The wheels say the same of themselves.
+    stamps = {"jax": "jax_commit", "xla": "xla_commit", "jax-rocm-release": "own_commit", "rocm": "rocm"}
+    for wheel in (*dist.glob("jax_rocm7_pjrt-*.whl"), *dist.glob("jax_rocm7_plugin-*.whl")):
+        with WheelArchive(wheel) as archive:
+            (info,) = (item.name for item in archive.members if item.name.endswith("/build_info.json"))
+            told = json.loads(archive.read(info))["sources"]
+        assert told == {"builder": source["builder"], **{name: source[field] for name, field in stamps.items()}}
+        assert all(told.values())
     # The commit reached the build itself.
     (jaxlib,) = dist.glob("jaxlib-*.whl")
     with WheelArchive(jaxlib) as archive:
@@ -184,22 +129,33 @@ def test_a_second_run_does_no_work(place: Place, dist: Path) -> None:
     assert wheels_json(place.folder / "elsewhere")["digest"] == wheels_json(dist)["digest"]
 
 
-def test_another_xla_is_what_is_compiled_and_a_cache_on_disk_is_filled(place: Place) -> None:
+def test_another_xla_is_what_is_compiled_and_a_cache_on_disk_is_filled_or_only_read(place: Place) -> None:
     xla, cache = place.folder / "another xla", place.folder / "actions"
-    shutil.copytree(ROOT / "tests" / "workspace" / "jax" / "third_party" / "xla", xla)
+    shutil.copytree(WORKSPACE / "third_party" / "xla", xla)
     head = commit_all(xla)
     words = ["--targets", "gfx942", "--one-target", f"--xla-source-dir={xla}", f"--disk-cache={cache}"]
-    done = place.run(place.folder / "with-xla", *words)
-    assert done.returncode == 0, done.stderr
+    status, shown = place.run_on_terminal(place.folder / "with-xla", *words)
+    assert status == 0, shown
+    # A person sees how far it is, and nothing of what Bazel prints beside.
+    assert re.search(r"build jax-rocm7-pjrt, log in .*?[1-9]\d* of \d+ actions", shown, re.DOTALL)
+    assert "INFO: " not in shown
     assert wheels_json(place.folder / "with-xla")["request"]["source"]["xla_commit"] == head
-    filled = {path for path in cache.rglob("*") if path.is_file()}
+    filled = contents(cache)
     assert len(filled) > 10
-    # Bazel compiles that folder, and not what jax pins.
-    header = xla / "xla" / "pjrt_c_api.h"
-    header.write_text(header.read_text() + "\n#error this is another one\n")
-    failed = place.run(place.folder / "with-xla", *words)
-    assert failed.returncode not in (0, 1), failed.stderr
-    assert "this is another one" in " ".join(failed.stderr.split())
+    # Bazel compiles that folder, and not what jax pins. In another output tree, nothing has been built yet.
+    mark_xla(xla, "this is another one")
+    clean, out = replace(place, cache="cache-xla", rocm=docker.rocm(VERSION)), place.folder / "read-only"
+    done = clean.run(out, *words, "--cache-read-only")
+    assert done.returncode == 0, done.stderr
+    (pjrt,) = out.glob("jax_rocm7_pjrt-*.whl")
+    with WheelArchive(pjrt) as archive:
+        assert b"this is another one" in archive.read("jax_plugins/xla_rocm7/xla_rocm_plugin.so")
+    told = processes_in(place.folder / "read-only.logs" / "jax-rocm-pjrt.log")
+    assert "disk cache hit" in told
+    assert "disk cache hit" in done.stderr
+    # What was compiled is not there now.
+    assert "sandbox" in told
+    assert contents(cache) == filled
 
 
 def test_a_failing_build_is_summarised_and_leaves_the_set_alone(place: Place, dist: Path) -> None:
@@ -229,21 +185,12 @@ def test_a_failing_build_is_summarised_and_leaves_the_set_alone(place: Place, di
 
 def test_an_interrupt_leaves_nothing(place: Place) -> None:
     out = place.folder / "interrupted"
-    argv = place.argv(out, "--targets", "gfx1100", "--one-target")
-    process = subprocess.Popen(
-        ["env", "--default-signal=INT", *argv],  # whoever started the tests may ignore it
-        env=place.engine.environment,
-        cwd=place.folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    process = place.start(out, "--targets", "gfx1100", "--one-target")
     log = place.folder / "interrupted.logs" / "jax-rocm-pjrt.log"
     wait_for(lambda: log.exists() and "Starting local Bazel server" in log.read_text(), process)
     assert place.containers()
     os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=_SECONDS)
+    _, said = process.communicate(timeout=SECONDS)
     assert process.returncode == 130, said
     assert place.containers() == set()
     assert not out.exists()
@@ -268,49 +215,3 @@ def test_the_same_comes_out_once_more(place: Place, dist: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("same  ") == 3
     assert not list((place.folder / "cache").glob("reproduce-*"))
-
-
-def wait_for(true: Any, process: subprocess.Popen[str]) -> None:
-    for _ in range(_SECONDS * 10):
-        if true():
-            return
-        if process.poll() is not None:
-            pytest.fail(f"it ended too early: {process.communicate()[1]}")
-        time.sleep(0.1)
-    pytest.fail("it did not come so far")
-
-
-@pytest.fixture(scope="module")
-def service(engine: docker.Docker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[rbe.Service]:
-    with rbe.running(engine, tmp_path_factory.mktemp("rbe")) as started:
-        yield started
-
-
-def test_remote_executors_build_also_when_one_is_killed(place: Place, service: rbe.Service) -> None:
-    out = place.folder / "remote"
-    options = ["--targets", "gfx942", "--one-target", "--rbe", f"--rbe-endpoint={service.endpoint}"]
-    with contextlib.ExitStack() as stack:
-        first, second = (stack.enter_context(service.worker(name, place.rocm)) for name in ("first", "second"))
-        process = subprocess.Popen(
-            place.argv(out, *options, rocm=place.rocm),
-            env=place.engine.environment,
-            cwd=place.folder,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        log = place.folder / "remote.logs" / f"jax-rocm-plugin-{PYTHON}.log"
-        # Actions of the second build are on their way: whatever the first worker has by now has to be done again.
-        wait_for(lambda: log.exists() and service.ran(first) > 0, process)
-        os.kill(first.pid, signal.SIGKILL)
-        _, said = process.communicate(timeout=_SECONDS)
-        assert process.returncode == 0, said
-        assert service.ran(second) > 10
-    for path in (log, log.with_name("jax-rocm-pjrt.log")):
-        done = re.search(r"INFO: \d+ processes: .*?(\d+) remote\.", path.read_text())
-        assert done is not None, path.read_text()
-        assert "sandbox" not in done[0]
-        assert int(done[1]) >= 4
-    members = [member for wheel in wheels_json(out)["wheels"] for member in wheel["members"]]
-    assert {Path(member["path"]).name for member in members if member["targets"] == ["gfx942"]} == DEVICE

