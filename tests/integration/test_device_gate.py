@@ -111,16 +111,7 @@ class Place:
     good: str
 
     def gate(self, name: str, *words: str) -> tuple[int, list[Mapping[str, Any]], str]:
-        """The command, in this process, so that its environment can be the one that `site` kept."""
-        out, said = io.StringIO(), io.StringIO()
-        with contextlib.chdir(self.folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
-            try:
-                cli.main.main(["gate", name, "set", "--platform=cpu", "--json", *words], standalone_mode=False)
-                status = 0
-            except CiBuildError as problem:
-                status = problem.exit_code
-                said.write(f"{problem}")
-        return status, json.loads(out.getvalue()) if out.getvalue() else [], said.getvalue()
+        return ci_build(self.folder, "gate", name, "set", "--platform=cpu", *words)
 
     def results(self, evidence: Mapping[str, Any]) -> dict[str, str]:
         (run,) = (check for check in evidence["details"]["checks"] if check["name"] == "run")
@@ -128,6 +119,19 @@ class Place:
         (file,) = (self.folder / "bucket").rglob(Path(name).name)
         assert {path.name.partition(".")[2] for path in file.parent.iterdir()} >= {"results.json.gz", "junit.xml.gz"}
         return {r.id: r.verdict.value for r in load_results(gzip.decompress(file.read_bytes()), name)}
+
+
+def ci_build(folder: Path, *words: str) -> tuple[int, list[Mapping[str, Any]], str]:
+    """A command, in this process, so that its environment can be the one that `site` kept."""
+    out, said = io.StringIO(), io.StringIO()
+    with contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
+        try:
+            cli.main.main([*words, "--json"], standalone_mode=False)
+            status = 0
+        except CiBuildError as problem:
+            status = problem.exit_code
+            said.write(f"{problem}")
+    return status, json.loads(out.getvalue()) if out.getvalue() else [], said.getvalue()
 
 
 def git(folder: Path, *words: str) -> str:
@@ -194,7 +198,7 @@ GOOD = {
 
 
 @pytest.mark.usefixtures("site")
-def test_bad_tests_make_the_gate_fail_and_are_told_apart(place: Place) -> None:
+def test_bad_tests_make_the_gate_fail_and_are_told_apart(place: Place, tmp_path: Path) -> None:
     status, (evidence,), said = place.gate("device", f"--jax-tests=file://{place.repository}@{place.bad}")
     assert status == 15, said
     assert (evidence["gate"], evidence["tier"], evidence["outcome"]) == ("device-cpu", "cpu", "failed")
@@ -218,11 +222,8 @@ def test_bad_tests_make_the_gate_fail_and_are_told_apart(place: Place) -> None:
     (again,) = (line for line in said.splitlines() if line.startswith("Run `") and "::test_wrong`" in line)
     program, script, *words = shlex.split(again.removeprefix("Run `").removesuffix("`."))
     assert (program, script) == ("python3", "build/ci_build")
-    done = subprocess.run(
-        [sys.executable, script, *words, "--json"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 15, done.stderr
-    (evidence,) = json.loads(done.stdout)
+    status, (evidence,), said = ci_build(tmp_path, *words)
+    assert status == 15, said
     assert place.results(evidence) == {"tests/bad_test.py::test_wrong": "failed"}
 
 
