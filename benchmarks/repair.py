@@ -254,6 +254,7 @@ def main() -> int:
     options = parser.parse_args()
     tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     environment = {**os.environ, "PATH": tools, "SOURCE_DATE_EPOCH": "315532800"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed comes with its bytecode
     results = []
     with tempfile.TemporaryDirectory(prefix="repair-benchmark-", dir=options.work) as name:
         base = Path(name)

@@ -7,7 +7,7 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from email.message import Message
 from http import HTTPStatus
@@ -118,6 +118,20 @@ class IndexServer:
         """Serve until interrupted."""
         self._thread.join()
 
+    def settle(self, enough: Callable[[], bool], timeout: float = _IDLE_SECONDS) -> bool:
+        """Wait until it is enough, as long as answers are under way; whether it is.
+
+        A client has the last byte of an answer before `on_request` hears of it.
+
+        Args:
+            enough: looked at again after each answer.
+            timeout: in seconds.
+        """
+        server = self._server
+        with server.changed:
+            server.changed.wait_for(lambda: enough() or not server.answering, timeout)
+            return enough()
+
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = False
@@ -127,7 +141,21 @@ class _Server(ThreadingHTTPServer):
         self.root, self.on_request = root, on_request
         self._open: set[socket.socket] = set()
         self._open_lock = threading.Lock()
+        self.answering = 0
+        self.changed = threading.Condition()
         super().__init__(address, _Handler)
+
+    @contextlib.contextmanager
+    def answer(self) -> Iterator[None]:
+        """An answer is under way."""
+        with self.changed:
+            self.answering += 1
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.answering -= 1
+                self.changed.notify_all()
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as socketserver has it
         with self._open_lock:
@@ -160,10 +188,12 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
-        self._respond(with_body=True)
+        with self.server.answer():
+            self._respond(with_body=True)
 
     def do_HEAD(self) -> None:
-        self._respond(with_body=False)
+        with self.server.answer():
+            self._respond(with_body=False)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         """Nothing: `on_request` tells."""

@@ -136,6 +136,9 @@ def main(argv: Sequence[str]) -> int:
     # The tests of a file stay together, since they share what they made.
     settings += [f"--numprocesses={jobs}", "--dist=loadfile", "--no-loadscope-reorder"]
     settings += ["--durations=40", "--durations-min=10"]  # seconds: what to look at when the whole run gets slow
+    # Hundreds of processes import the same modules.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     summary = Summary(steps, left_out, jobs)
     status = pytest.main([*settings, *map(str, chosen), *rest], plugins=[summary])
     summary.show()

@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import threading
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 from promotion.dirbucket import DirBucket
@@ -16,22 +17,27 @@ from promotion.serve import IndexServer, Served
 
 
 class StagedIndex:
-    """The index of a staged set while it is served; `open_index` makes it.
+    """The index of a staged set while its server is entered; `open_index` does that."""
 
-    Attributes:
-        url: where the set's simple index is.
-    """
-
-    def __init__(self, url: str, room: Room) -> None:
-        self.url = url
+    def __init__(self, root: Path, room: Room) -> None:
+        self.server = IndexServer(root, on_request=self._answered)
         self._room = room
         self._served: list[Served] = []
         self._lock = threading.Lock()
 
-    def answered(self, answer: Served) -> None:
-        """Remember an answer of the server."""
+    @property
+    def url(self) -> str:
+        """Where the set's simple index is."""
+        return self.server.url + self._room.staged.simple
+
+    def _answered(self, answer: Served) -> None:
         with self._lock:
             self._served.append(answer)
+
+    def _has_sent(self, key: str, size: int) -> bool:
+        """Whether clients have got that many bytes of a file."""
+        with self._lock:
+            return sum(answer.sent for answer in self._served if answer.path == key) >= size
 
     def require(self, filenames: Iterable[str]) -> None:
         """Make sure that these wheels of the set were fetched whole.
@@ -42,9 +48,7 @@ class StagedIndex:
         sizes = {wheel.filename: wheel.size for wheel in self._room.wheel_set.wheels}
         for filename in filenames:
             key = self._room.staged.file(filename)
-            with self._lock:
-                sent = sum(answer.sent for answer in self._served if answer.path == key)
-            if sent < sizes[filename]:
+            if not self.server.settle(partial(self._has_sent, key, sizes[filename])):
                 raise TrialError("install-elsewhere", f"{filename} did not come from the staged index.")
 
 
@@ -53,9 +57,8 @@ def open_index(room: Room) -> Iterator[StagedIndex]:
     """Serve the staged set on this machine; of a bucket that is no folder, what an installer needs is fetched first."""
     bucket = room.bucket
     root = bucket.root if isinstance(bucket, DirBucket) else _fetched(room)
-    index = StagedIndex("", room)
-    with IndexServer(root, on_request=index.answered) as server:
-        index.url = server.url + room.staged.simple
+    index = StagedIndex(root, room)
+    with index.server:
         yield index
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import threading
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -293,6 +294,23 @@ def test_no_thread_or_connection_outlives_the_server(tmp_path: Path) -> None:
         # The connection stays open, as keep-alive has it.
     assert threading.active_count() == before
     connection.close()
+
+
+def test_what_a_client_has_got_is_counted_before_anybody_looks(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"x")
+    heard: list[Served] = []
+    late = threading.Event()
+
+    def on_request(answer: Served) -> None:
+        late.wait(30)
+        heard.append(answer)
+
+    with IndexServer(tmp_path, on_request=on_request) as server:
+        with urllib.request.urlopen(server.url + "x", timeout=30) as answer:
+            assert answer.read() == b"x"
+        threading.Timer(0.2, late.set).start()
+        assert server.settle(lambda: bool(heard))
+        assert not server.settle(lambda: len(heard) > 1)  # nothing is under way that could be waited for
 
 
 def test_a_port_that_is_taken(tmp_path: Path) -> None:
