@@ -154,19 +154,38 @@ def ordinary_index(folder: Path) -> Path:
     return folder
 
 
-def make_wheels(folder: Path, *, version: str = VERSION, pythons: Sequence[str] = PYTHONS) -> list[SetWheel]:
+def of_major(made: MadeWheel, major: int) -> MadeWheel:
+    """The same wheel for another major of ROCm: packages, modules and all texts are named after it."""
+
+    def renamed(text: str) -> str:
+        return text.replace("rocm7", f"rocm{major}").replace("ROCm:7.", f"ROCm:{major}.")
+
+    made.project = renamed(made.project)
+    for held in (made.files, made.info):
+        texts = {path: data if path.endswith(".so") else renamed(data.decode()).encode() for path, data in held.items()}
+        held.clear()
+        held.update({renamed(path): data for path, data in texts.items()})
+    made.metadata = [renamed(line) for line in made.metadata]
+    return made
+
+
+def make_wheels(
+    folder: Path, *, version: str = VERSION, pythons: Sequence[str] = PYTHONS, major: int = 7
+) -> list[SetWheel]:
     """The wheels of a set like the real one: pjrt, and plugin and jaxlib for each Python.
 
     Args:
         folder: scratch for the archives.
+        major: of ROCm, which `version` has to agree with.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    wheels = [set_wheel(pjrt(version), folder, {PJRT_LIBRARY: TARGETS})]
+    library_of_pjrt = PJRT_LIBRARY.replace("rocm7", f"rocm{major}")
+    libraries = [path.replace("rocm7", f"rocm{major}") for path in PLUGIN_LIBRARIES]
+    wheels = [set_wheel(of_major(pjrt(version), major), folder, {library_of_pjrt: TARGETS})]
     for python in pythons:
         tag = f"cp{python.replace('.', '')}"
-        wheels.append(
-            set_wheel(plugin(version, python=python), folder, dict.fromkeys(PLUGIN_LIBRARIES, TARGETS)),
-        )
+        made = of_major(plugin(version, python=python), major)
+        wheels.append(set_wheel(made, folder, dict.fromkeys(libraries, TARGETS)))
         wheels.append(set_wheel(plain("jaxlib", "0.10.2", tag=f"{tag}-{tag}-manylinux_2_28_x86_64"), folder))
     return wheels
 

@@ -142,6 +142,21 @@ def test_the_whole_way(bucket: DirBucket, tmp_path: Path, runner: HostRunner) ->
     assert (target / PJRT_LIBRARY).is_file()
 
 
+@pytest.mark.parametrize("major", [10, 99])
+def test_any_major_of_rocm_goes_the_whole_way(
+    bucket: DirBucket, tmp_path: Path, runner: HostRunner, major: int
+) -> None:
+    version = f"0.10.2+rocm{major}.2.0"
+    wheels = make_wheels(tmp_path / "w", version=version, pythons=(OWN,), major=major)
+    staged = staged_in(bucket, tmp_path, wheels, rocm_version=f"{major}.2.0")
+    gates = (inspection.GATE, coverage.GATE, install.make_gate(with_=only_uv))
+    evidences = run_gates(bucket, staged, gates, runner, Steps())
+    assert [evidence.findings for evidence in evidences] == [()] * 4
+    done = promote(bucket, staged, policy_for_made_up_libraries())
+    line = install_line(done.wheel_set, "http://127.0.0.1/simple/")
+    assert line.split()[4:] == [f"jax-rocm{major}-plugin=={version}", "jax==0.10.2"]
+
+
 def test_a_python_that_is_not_here_is_unpacked_and_counted_as_skipped(
     bucket: DirBucket, tmp_path: Path, runner: HostRunner
 ) -> None:
