@@ -16,7 +16,7 @@ from packaging.version import Version
 
 from ci_build.errors import RequestError
 from ci_build.model import Outcome, Tier
-from promotion.compat_said import GATES, GOOD, SILENT, Said
+from promotion.compat_said import GATES, GOOD, SILENT, Said, images_of
 from promotion.known_tests import regex_of
 from promotion.layout import EVIDENCE_FOLDER, Released
 from promotion.ledger import LedgerEntry, PromotedSet
@@ -111,13 +111,16 @@ class Tables:
 
     Attributes:
         rocm: version of the ROCm whose libraries are listed; empty when none was given.
-        images: as whoever built them wrote them down: name, digest, and what is inside.
+        rocm_source: where it was taken from, with its digest.
+        images: as whoever built them wrote them down: name, digest, and what is inside; `evidence` are the keys of what
+            the device gate said in each.
     """
 
     index: str
     sets: tuple[SetRow, ...]
     modules: tuple[ModuleRow, ...]
     rocm: str
+    rocm_source: str
     libraries: tuple[LibraryRow, ...]
     images: tuple[Mapping[str, Any], ...]
 
@@ -174,6 +177,7 @@ def make_tables(
     offered: Iterable[int],
     libraries: Mapping[str, str] | None = None,
     rocm: str = "",
+    rocm_source: str = "",
     images: Sequence[Mapping[str, Any]] = (),
     spec: tuple[tuple[Module, ...], tuple[Library, ...]] | None = None,
 ) -> Tables:
@@ -185,6 +189,7 @@ def make_tables(
         offered: numbers of the entries whose sets the index offers.
         libraries: soname -> version in the ROCm at hand.
         rocm: version of that ROCm.
+        rocm_source: where it was taken from.
         images: as whoever built them wrote them down.
         spec: what to speak of.
     """
@@ -200,8 +205,16 @@ def make_tables(
             _module_row(module, [(made, evidence) for _, made, evidence in promotions]) for module in modules
         ),
         rocm=rocm,
+        rocm_source=rocm_source,
         libraries=tuple(LibraryRow(library=item, version=_version(item, libraries or {})) for item in known),
-        images=tuple(images),
+        images=tuple({**image, "evidence": _tested_in(str(image["digest"]), history)} for image in images),
+    )
+
+
+def _tested_in(digest: str, history: Iterable[tuple[LedgerEntry, Mapping[str, Said]]]) -> tuple[str, ...]:
+    """Keys of evidence of what ran in an image."""
+    return tuple(
+        dict.fromkeys(key for _, found in history for key, said in found.items() if digest in images_of(said.evidence))
     )
 
 

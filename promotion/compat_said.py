@@ -62,6 +62,13 @@ def read_evidence(bucket: Bucket, released: Released, digest: str) -> Mapping[st
     }
 
 
+def images_of(evidence: Evidence) -> frozenset[str]:
+    """Digests of the container images that a run of the device gate, or its shards, were in."""
+    checks = evidence.details.get("checks", ())
+    runs = [run for check in checks for run in (check, *check.get("shards", ()))]
+    return frozenset(str(run["image"]).rpartition("@")[2] for run in runs if run.get("image"))
+
+
 def _checks(evidence: Evidence) -> Iterator[Check]:
     for body in evidence.details.get("checks", ()):
         yield Check(name=str(body["name"]), outcome=str(body["outcome"]), reason=str(body.get("why") or ""))

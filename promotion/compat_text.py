@@ -44,12 +44,13 @@ def sheets(tables: Tables, *, base: str = "") -> tuple[Sheet, ...]:
     images = Sheet(
         title="Images",
         note="Container images by digest, and what is inside." + ("" if tables.images else " No image was given."),
-        columns=("Image", "Digest", "JAX", "ROCm", "Python", "System"),
+        columns=("Image", "Digest", "JAX", "ROCm", "Python", "System", "Tests in it"),
         rows=tuple(
             # `build_dockers --json` names an image by its contents; people know it by its tags.
             (
                 tuple(map(str, image.get("tags") or (image.get("name") or _NOTHING,))),
                 *((str(image.get(key) or _NOTHING),) for key in inside),
+                tuple(_link(key, base) for key in image["evidence"]) or ("none",),
             )
             for image in tables.images
         ),
@@ -73,9 +74,15 @@ def sheets(tables: Tables, *, base: str = "") -> tuple[Sheet, ...]:
     libraries = Sheet(
         title="ROCm libraries",
         note=f"Versions in ROCm {tables.rocm}." if tables.rocm else "No ROCm was given, so versions are not known.",
-        columns=("Library", "Version", "Purpose", "Used in"),
+        columns=("Library", "Version", "Purpose", "Used in", "Read from"),
         rows=tuple(
-            ((row.library.name,), (row.version or _NOTHING,), (row.library.purpose,), (row.library.used_in,))
+            (
+                (row.library.name,),
+                (row.version or _NOTHING,),
+                (row.library.purpose,),
+                (row.library.used_in,),
+                (tables.rocm_source if row.version else _NOTHING,),
+            )
             for row in tables.libraries
         ),
     )
@@ -101,8 +108,14 @@ def _module(row: ModuleRow, base: str) -> tuple[Cell, ...]:
         (row.since_rocm or _NOTHING,),
         works or (("does not work",) if row.words else ("not tested",)),
         tuple(f"{what} ({', '.join(targets)})" for what, targets in bad.items()) or (_NOTHING,),
-        tuple(Link(f"{word.gate} {word.target}", base + word.evidence) for word in row.words) or (_NOTHING,),
+        tuple(_link(word.evidence, base) for word in row.words) or (_NOTHING,),
     )
+
+
+def _link(key: str, base: str) -> Link:
+    """A link to evidence, by the gate and the target that stand in its key."""
+    gate, target = key.split("/")[-3:-1]
+    return Link(f"{gate} {target}", base + key)
 
 
 def to_markdown(title: str, tables: Iterable[Sheet]) -> str:

@@ -53,9 +53,10 @@ def compat(
     store, released = open_bucket(bucket, state.reporter()), Released(index=index)
     entries = [*history(store, released)][::-1]
     told = [(entry, read_evidence(store, released, entry.promoted.set_digest)) for entry in entries if entry.promoted]
-    rocm, libraries = _libraries(rocm_lock)
+    rocm, rocm_source, libraries = _libraries(rocm_lock)
     tables = make_tables(
-        index, told, offered=entries[-1].state.visible, libraries=libraries, rocm=rocm, images=_images(images)
+        index, told, offered=entries[-1].state.visible, libraries=libraries, rocm=rocm, rocm_source=rocm_source,
+        images=_images(images),
     )  # fmt: skip
     if form == "json" and out is None:
         print_json(tables)
@@ -80,15 +81,17 @@ def _text(tables: Tables, form: str, base_url: str) -> str:
     return to_rst(title, made) if form == "rst" else to_markdown(title, made)
 
 
-def _libraries(lock: Path | None) -> tuple[str, dict[str, str]]:
+def _libraries(lock: Path | None) -> tuple[str, str, dict[str, str]]:
+    """Version, source and libraries of a ROCm."""
     if lock is None:
-        return "", {}
+        return "", "", {}
     from ci_build.rocm.lock import load_lock
 
     found = load_lock(lock)
     if found is None:
         raise RequestError(f"There is no {lock}.", hint="`ci_build dist_wheels --therock-path …` writes one.")
-    return found.version, dict(found.libraries)
+    digest = f"sha256 {found.sha256}" if found.sha256 else ""
+    return found.version, ", ".join(filter(None, (found.source, digest))), dict(found.libraries)
 
 
 def _images(file: Path | None) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -168,8 +169,11 @@ def test_since_when(history: list[Any], since: tuple[str, str]) -> None:
 
 def test_versions_of_libraries_are_those_of_the_rocm_at_hand() -> None:
     libraries = {"libhipblas.so.3": "3.1.70200", "libhipblaslt.so.1": "1.2", "libhipblas.so.2": ""}
-    made = tables(libraries=libraries, rocm="7.2.0")
+    source = "https://example.org/rocm.tar.gz, sha256 ab"
+    made = tables(libraries=libraries, rocm="7.2.0", rocm_source=source)
     assert [item.version for item in made.libraries] == ["?, 3.1.70200"]
+    (told,) = sheets(made)[2].rows
+    assert told == (("hipBLAS",), ("?, 3.1.70200",), ("algebra",), ("matmul",), (source,))
     assert [item.version for item in tables().libraries] == [""]
 
 
@@ -183,8 +187,26 @@ def test_what_build_dockers_prints_fills_the_table_of_images() -> None:
     made = tables((entry(1, "0.10.2"), {}), images=[{**image, **inside("jax-ubu24.rocm720", labels)}])
     (told,) = sheets(made)[0].rows
     assert told == (
-        ("jax-ubu24.rocm720", "mine"), ("sha256:1",), ("0.10.2",), ("7.2.0",), ("3.11, 3.12",), ("ubu24",),
+        ("jax-ubu24.rocm720", "mine"), ("sha256:1",), ("0.10.2",), ("7.2.0",), ("3.11, 3.12",), ("ubu24",), ("none",),
     )  # fmt: skip
+
+
+def test_an_image_leads_to_what_was_tested_in_it() -> None:
+    def ran(**more: Any) -> Said:
+        said = evidence(check("test_numpy.py"), gate="device")
+        return replace(said, evidence=replace(said.evidence, details={"checks": [{"name": "run", **more}]}))
+
+    told = {
+        "v2/x/device/gfx942/1.json": ran(image="rocm/jax@sha256:1"),
+        "v2/x/device/gfx942/2.json": ran(shards=[{"image": "other@sha256:1"}, {"image": ""}]),
+        "v2/x/device/gfx942/3.json": ran(image="rocm/jax@sha256:11"),
+        "v2/x/device/gfx942/4.json": ran(image=""),
+    }
+    made = tables((entry(1, "0.10.2"), told), images=[{"name": "i", "digest": "sha256:1"}])
+    assert made.images[0]["evidence"] == (*told,)[:2]
+    assert "[device gfx942](https://e.org/v2/x/device/gfx942/2.json)" in to_markdown(
+        "T", sheets(made, base="https://e.org/")
+    )
 
 
 def test_every_row_leads_to_its_evidence_and_is_escaped() -> None:
@@ -196,7 +218,7 @@ def test_every_row_leads_to_its_evidence_and_is_escaped() -> None:
     assert "[compile gfx942](https://example.org/v2/x/compile/gfx942/1.json)" in markdown
     assert r"Arrays \| of \*numbers\*" in markdown
     assert r"numpy.b: needs \`mfma\` \| no (gfx942)" in markdown
-    assert "| i | sha256:1 | – |" in markdown
+    assert "| i | sha256:1 | – | – | – | – | none |" in markdown
     for block in re.findall(r"(?:^\|.*\n)+", markdown, re.MULTILINE):
         widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
         assert len(widths) == 1, block
