@@ -81,6 +81,12 @@ class Entry:
         """Whether it speaks of a test, by its node id."""
         return re.fullmatch(regex_of(self.pattern), test) is not None
 
+    def as_written(self) -> dict[str, Any]:
+        """Its fields as its ledger has them, and which one that is: JSON values."""
+        told = {field.name: getattr(self, field.name) for field in fields(self)}
+        days = {"opened": self.opened.isoformat(), "expires": self.expires.isoformat()}
+        return {**told, **days, "jax": str(self.jax) or ANY, "families": self.families or ANY}
+
     def __str__(self) -> str:
         return f"{self.id} ({self.kind}), by {self.owner}, from {self.opened} until {self.expires}: {self.reason}"
 

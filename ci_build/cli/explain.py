@@ -50,7 +50,8 @@ def explain(
         with read_runs(open_bucket(bucket, state.reporter()), index) as history:
             runs = [*history.outcomes_of(test, limit=_RUNS)]
     if as_json:
-        print_json({"test": test, "entries": [{"entry": entry, "why_not": why} for entry, why in told], "runs": runs})
+        entries = [{"entry": entry.as_written(), "why_not": why} for entry, why in told]
+        print_json({"test": test, "entries": entries, "runs": runs})
         return
     for entry, why in told:
         click.echo(f"{'applies' if not why else f'does not apply ({why})'}: {entry}; see {entry.link}")
