@@ -1,4 +1,4 @@
-"""Where sets are tested on hardware (`families.toml`), and the matrix of test jobs for a CI service.
+"""Where sets are tested on hardware (`families.toml`).
 
 Families and targets match exactly, as `ci_build.targets` spells them; nothing is guessed from a part of a name.
 """
@@ -6,9 +6,8 @@ Families and targets match exactly, as `ci_build.targets` spells them; nothing i
 from __future__ import annotations
 
 import enum
-import hashlib
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -117,38 +116,6 @@ class Families:
             ) from None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
-    """One machine's work.
-
-    Attributes:
-        runs_on: label of the runner.
-        suite: `smoke`, or the size of JAX's own suite.
-        devices: `single` or `multi`.
-        shard: which of how many, such as 1/2.
-        argv: the command, for the checkout's root.
-    """
-
-    name: str
-    family: str
-    targets: tuple[str, ...]
-    runs_on: str
-    python: str
-    suite: str
-    devices: str
-    shard: str
-    minutes: int
-    argv: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JobMatrix:
-    """Every job, and the families that would be tested if they had a machine."""
-
-    jobs: tuple[Job, ...]
-    without_runner: tuple[str, ...]
-
-
 def load_families(file: Path = FAMILIES_FILE) -> Families:
     """Read the file.
 
@@ -229,77 +196,3 @@ def _with_bypass(family: Family, body: Mapping[str, Any]) -> Family:
 def _number(value: Any, most: int, fewest: int = 1) -> None:  # noqa: ANN401 - whatever TOML holds
     if type(value) is not int or not fewest <= value <= most:
         raise ValueError(f"{value!r} is not a whole number from {fewest} to {most}")
-
-
-def job_matrix(
-    families: Families,
-    *,
-    when: When,
-    wheel_set: str,
-    pythons: Sequence[str],
-    names: Iterable[str] = (),
-    jax_tests: str = "",
-    seed: str = "",
-) -> JobMatrix:
-    """Every job of an occasion; equal words give an equal matrix.
-
-    Args:
-        families: what there is.
-        when: the occasion.
-        wheel_set: the set to test, as `INDEX/DIGEST`, or a placeholder of the CI service.
-        pythons: versions such as 3.12; each is tested.
-        names: only these families, whatever the occasion leaves out; all that it has by default.
-        jax_tests: where JAX's own suite is, `PATH` or `URL@commit`; without it the smoke suite runs.
-        seed: varies which of several runners is drawn.
-
-    Raises:
-        RequestError: a name that is no family with runners.
-    """
-    chosen = [families.of(name) for name in dict.fromkeys(names)]
-    if not chosen:
-        chosen = [family for family in families.families.values() if when.includes(family.when)]
-    occasion = families.occasions[when]
-    jobs: list[Job] = []
-    without: list[str] = []
-    for family in chosen:
-        if not family.single and not family.multi:
-            without.append(family.name)
-        for python in pythons:
-            jobs += _jobs(family, occasion, python, wheel_set=wheel_set, jax_tests=jax_tests, seed=seed)
-    return JobMatrix(jobs=tuple(jobs), without_runner=tuple(without))
-
-
-def _jobs(
-    family: Family, occasion: Occasion, python: str, *, wheel_set: str, jax_tests: str, seed: str
-) -> Iterable[Job]:
-    suite = SANITY if family.sanity_only or not jax_tests else occasion.size
-    # A machine with several accelerators also runs what needs one only.
-    several = bool(occasion.multi and family.multi)
-    devices, runners = ("multi", family.multi) if several else ("single", family.single)
-    shards = 1 if several or suite == SANITY else occasion.shards
-    if runners:
-        for number in range(1, shards + 1):
-            shard = f"{number}/{shards}"
-            weights = {label: machines.weight for label, machines in runners.items()}
-            label = draw(weights, f"{seed}:{family.name}:{python}:{devices}:{shard}")
-            argv = ["python3", "build/ci_build", "gate", GATE, wheel_set, "--platform", "rocm", "--family", family.name]
-            argv += ["--devices", str(runners[label].devices), "--python", python]
-            if suite != SANITY:
-                argv += ["--jax-tests", jax_tests, "--size", suite]
-            if shards > 1:
-                argv += ["--shard", shard]
-            yield Job(
-                name=f"{family.name} py{python} {suite} {devices} {shard}",
-                family=family.name, targets=family.targets, runs_on=label, python=python, suite=suite,
-                devices=devices, shard=shard, minutes=family.minutes or occasion.minutes, argv=tuple(argv),
-            )  # fmt: skip
-
-
-def draw(runners: Mapping[str, int], words: str) -> str:
-    """One of several labels by weight: the same one for the same words, wherever it is asked."""
-    number = int.from_bytes(hashlib.sha256(words.encode()).digest()[:8], "big") % sum(runners.values())
-    for label, weight in sorted(runners.items()):
-        number -= weight
-        if number < 0:
-            return label
-    raise AssertionError("the weights add up to more than the number")

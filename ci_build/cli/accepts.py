@@ -117,7 +117,8 @@ def _commands(file: Path) -> Iterator[Command]:
 def _of_matrix(text: str) -> Iterator[Command]:
     """Of each job in what `ci_build matrix` printed: builds have a `command`, tests an `argv`."""
     try:
-        jobs = json.loads(text)["include"]
+        matrix = json.loads(text)
+        jobs = [*matrix["include"], *matrix.get("merge", ())]
         commands = [
             (str(job.get("name", number)), list(map(str, job["argv"] if "argv" in job else job["command"])))
             for number, job in enumerate(jobs)

@@ -85,11 +85,13 @@ def tests(
 ) -> None:
     """Print who tests SET where, with the exact command of each job (promotion/families.toml).
 
-    `include` is what a CI service takes as its matrix; families in `without_runner` have no machine, so that nothing
-    is promoted for them unless the policy says otherwise.
+    `include` is what a CI service takes as its matrix; `merge` is what it does after it, on any machine, for runs that
+    several runners share. Families in `without_runner` have no machine, so that nothing is promoted for them unless
+    the policy says otherwise.
     """
     from ci_build.making.matrix import words
-    from promotion.families import When, job_matrix, load_families
+    from promotion.families import When, load_families
+    from promotion.jobs import job_matrix
 
     pythons = words(python_versions)
     options.require_known_pythons(pythons, "--python-versions")
@@ -97,4 +99,4 @@ def tests(
         load_families(), when=When(when), wheel_set=wheel_set, pythons=pythons, names=families,
         jax_tests=jax_tests, seed=seed,
     )  # fmt: skip
-    print_json({"include": made.jobs, "without_runner": made.without_runner})
+    print_json({"include": made.jobs, "merge": made.merges, "without_runner": made.without_runner})

@@ -12,7 +12,8 @@ from ci_build.cli import main, run
 from ci_build.cli.accepts import refusal
 from ci_build.errors import DriftError
 from ci_build.model import to_json
-from promotion.families import When, job_matrix, load_families
+from promotion.families import When, load_families
+from promotion.jobs import job_matrix
 
 ROOT = Path(__file__).resolve().parents[2]
 DOWNSTREAM = ROOT / "tests" / "data" / "downstream.yml"
@@ -33,10 +34,14 @@ def test_what_a_workflow_takes_from_the_matrix_is_there(tmp_path: Path, capsys: 
     assert taken == {"name", "runs_on", "minutes", "argv"}
     for when in When:
         made = job_matrix(load_families(), when=when, wheel_set="I/D", pythons=["3.12"], jax_tests="URL@c")
-        jobs = to_json(made.jobs)
+        jobs, merges = to_json(made.jobs), to_json(made.merges)
         assert all(taken <= job.keys() for job in jobs)
-        (tmp_path / f"{when}.json").write_text(json.dumps({"include": jobs}))
+        assert all({"name", "argv"} <= merge.keys() for merge in merges)
+        (tmp_path / f"{when}.json").write_text(json.dumps({"include": jobs, "merge": merges}))
     assert accepts(*tmp_path.iterdir()) == 0, capsys.readouterr().out
+    nightly = tmp_path / f"{When.NIGHTLY}.json"
+    nightly.write_text(nightly.read_text().replace('"merge", "I/D"', '"merged", "I/D"'))
+    assert accepts(nightly) == DriftError.exit_code
 
 
 def test_builds_of_the_matrix_are_looked_at_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci_build.cli.device import device
+from ci_build.cli.device import device, merge
 from ci_build.errors import RequestError
 from ci_build.model import GfxTarget
 from ci_build.targets import family_of, load_table
-from promotion.families import FAMILIES_FILE, Families, When, draw, job_matrix, load_families
+from promotion.families import FAMILIES_FILE, Families, When, load_families
+from promotion.jobs import draw, job_matrix
 from promotion.policy import load_policy
 
 OCCASIONS = "".join(
@@ -204,10 +205,29 @@ def test_weights_count() -> None:
 
 def test_every_option_of_a_job_is_one_of_the_gate(tmp_path: Path) -> None:
     two = families(tmp_path, family("gfx942", multi=EIGHT) + family("gfx1151", sanity_only=True))
-    known = {word for option in device.params for word in option.opts}
+    known, joining = ({word for option in command.params for word in option.opts} for command in (device, merge))
     for when in When:
-        for job in job_matrix(two, when=when, wheel_set="I/D", pythons=["3.12"], jax_tests="URL@c").jobs:
+        made = job_matrix(two, when=when, wheel_set="I/D", pythons=["3.12"], jax_tests="URL@c")
+        for job in made.jobs:
             assert {word for word in job.argv if word.startswith("--")} <= known
+        for one in made.merges:
+            assert {word for word in one.argv if word.startswith("--")} <= joining
+
+
+def test_what_several_runners_share_is_joined(tmp_path: Path) -> None:
+    two = families(tmp_path, family("gfx942", multi=EIGHT) + family("gfx1151", sanity_only=True))
+    nightly = job_matrix(two, when=When.NIGHTLY, wheel_set="I/D", pythons=["3.11", "3.12"], jax_tests="URL@c")
+    assert [(one.family, one.python) for one in nightly.merges] == [("gfx942", "3.11"), ("gfx942", "3.12")]
+    assert " ".join(nightly.merges[1].argv) == (
+        "python3 build/ci_build gate merge I/D"
+        " --platform rocm --family gfx942 --python 3.12 --jax-tests URL@c --size large"
+    )
+    # Each option that says which run is meant is the same in all of its shards.
+    which = nightly.merges[1].argv[5:]
+    shards = [job.argv for job in nightly.jobs if (job.family, job.python) == ("gfx942", "3.12")]
+    assert [argv[5 : 5 + len(which)] for argv in shards] == [which] * 3
+    for when in (When.PRESUBMIT, When.WEEKLY):
+        assert job_matrix(two, when=when, wheel_set="I/D", pythons=["3.12"], jax_tests="URL@c").merges == ()
 
 
 def test_the_policy_asks_of_sanity_only_families_what_their_suite_can_give() -> None:
