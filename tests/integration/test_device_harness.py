@@ -18,7 +18,7 @@ import pytest
 from ci_build.errors import BusyError, RequestError
 from ci_build.runner import HostRunner
 from promotion.gates.device.harness import Harness, Report, Work
-from promotion.gates.device.processes import alive, marked, was_killed
+from promotion.gates.device.processes import RUN, alive, end_marked, marked, was_killed
 from promotion.gates.device.results import Ending, Round, TestVerdict
 from promotion.gates.device.session import Limits
 from promotion.gates.device.shards import split
@@ -68,6 +68,19 @@ def test_who_was_killed_is_told_from_who_ended_before_anybody_waits(word: str, k
     assert was_killed(child.pid) is killed
     assert (child.wait() < 0) is killed
     assert not was_killed(child.pid)
+
+
+def test_what_is_ended_is_gone(tmp_path: Path) -> None:
+    """Not only killed: until it is dead it has its device, and may write."""
+    ready = tmp_path / "ready"
+    code = f"import os, pathlib, time; os.fork(); b = bytearray(b'x' * (1 << 28)); pathlib.Path({str(ready)!r}).touch()"
+    argv = [sys.executable, "-c", f"{code}; time.sleep(600)"]
+    child = subprocess.Popen(argv, env={**os.environ, RUN: "this-very-run"})
+    wait_for(lambda: ready.exists() and len([*marked("this-very-run")]) == 2)
+    pids = [*marked("this-very-run")]
+    end_marked("this-very-run")
+    assert not any(map(alive, pids))
+    child.wait()
 
 
 @pytest.mark.heavy

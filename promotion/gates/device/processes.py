@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 RUN = "JAX_GATE_RUN"
 """Marks every process of a run, so that what tests leave behind is found, and nothing else."""
+_PATIENCE = 10.0
+"""Seconds that killed processes may take to go, as those do that wait for a driver."""
 
 
 def marked(run: str) -> Iterator[int]:
@@ -23,10 +26,18 @@ def marked(run: str) -> Iterator[int]:
 
 
 def end_marked(run: str) -> None:
-    """End what a run left behind: it may hold a device."""
-    for pid in marked(run):
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
+    """End what a run left behind, which may hold a device or be writing its journal, and wait until it is gone."""
+    until, dying = time.monotonic() + _PATIENCE, set[int]()
+    while time.monotonic() < until:
+        found = {*marked(run)}
+        for pid in found:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        # One that is killed loses its environment at once, and what it has open only in the end.
+        dying = {*found, *filter(alive, dying)}
+        if not dying:
+            return
+        time.sleep(0.01)
 
 
 def end(pid: int, leader: int, sign: signal.Signals) -> None:

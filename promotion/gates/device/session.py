@@ -185,6 +185,9 @@ class Session:
     def _look_at(self, worker: Worker, leader: int, now: float) -> str:
         """End what hangs; say why the session has to be stopped when a file cannot be imported."""
         if not alive(worker.pid):
+            self.journal.read()  # what it wrote since the last time: maybe it had done all that it had to
+            if worker.finished:
+                return ""
             self.lost.add(worker.name)
             return f"cannot import {worker.collecting}" if worker.collecting else ""
         limit = self.limits.test if worker.running else self.limits.collect if worker.collecting else None

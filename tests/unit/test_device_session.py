@@ -1,0 +1,59 @@
+"""A session that is watched: what its workers wrote until the last moment counts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from ci_build.runner import HostRunner
+from promotion.gates.device import session as module
+from promotion.gates.device.session import Limits, Session
+
+
+def write(folder: Path, *events: Mapping[str, object]) -> None:
+    with (folder / "gw0.jsonl").open("a") as file:
+        file.writelines(json.dumps({"at": 1.0, **event}) + "\n" for event in events)
+
+
+WORKER = {"event": "worker", "pid": 4711, "slot": 0, "device": "3", "late": False}
+COLLECT = {"event": "collect", "file": "a_test.py"}
+COLLECTED = {"event": "collected", "file": "a_test.py", "error": "", "skipped": ""}
+START, END = {"event": "start", "id": "a_test.py::x"}, {"event": "end", "id": "a_test.py::x", "ending": "passed"}
+
+
+@pytest.mark.parametrize(
+    ("last", "stops", "lost", "broken"),
+    [
+        ((), "cannot import a_test.py", {"gw0"}, ["a_test.py"]),
+        ((COLLECTED,), "", {"gw0"}, []),
+        ((COLLECTED, START, {**END, "seconds": 1.0}), "", {"gw0"}, []),
+        ((COLLECTED, START, {**END, "seconds": 1.0}, {"event": "finish", "status": 0}), "", set(), []),
+    ],
+)
+def test_what_a_worker_wrote_before_it_was_found_dead_counts(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    last: tuple[Mapping[str, object], ...],
+    stops: str,
+    lost: set[str],
+    broken: list[str],
+) -> None:
+    """It may get far between the moment in which its journal is read and the one in which it is looked for."""
+    session = Session(HostRunner({}), tmp_path, "run", Limits())
+    write(tmp_path, WORKER, COLLECT)
+    session.journal.read()
+
+    def dies(_: int) -> bool:
+        write(tmp_path, *last)
+        return False
+
+    monkeypatch.setattr(module, "alive", dies)
+    (worker,) = session.journal.unfinished()
+    assert session._look_at(worker, leader=1, now=0.0) == stops
+    assert session.lost == lost
+    outcome = session.outcome()
+    assert [death.id for death in outcome.broken] == broken
+    assert [test.id for test in outcome.ended] == ["a_test.py::x"] * (len(last) > 2)
