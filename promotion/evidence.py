@@ -23,6 +23,8 @@ ENVIRONMENT = "environment"
 """The code of a finding about the machine that a gate ran on, which says nothing of the set."""
 ANY = "any"
 """The target of a gate that does not depend on one."""
+PARTS = ("python", "size", "passes")
+"""Settings by which a gate's evidence is about one part of what it could try: no part takes back what another said."""
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 """How evidence writes a time; in this form the order of texts is that of times."""
 
@@ -131,9 +133,22 @@ def _read(bucket: Bucket, key: str, *, signed: bool) -> Statement:
     return Statement(evidence=evidence, key=signature.key)
 
 
-def latest(evidences: Iterable[Evidence]) -> Mapping[tuple[str, str], Evidence]:
-    """What each gate last said on each target; of two words in the same second the worse one counts."""
-    last: dict[tuple[str, str], Evidence] = {}
+def last_words(evidences: Iterable[Evidence]) -> tuple[Evidence, ...]:
+    """What each gate last said on each part of each target; of two words in the same second the worse one counts."""
+    last: dict[tuple[str, ...], Evidence] = {}
     for evidence in sorted(evidences, key=lambda item: (item.ended, -_BAD_FIRST.index(item.outcome))):
-        last[evidence.gate, evidence.target] = evidence
-    return last
+        part = (evidence.settings.get(name, "") for name in PARTS)
+        last[evidence.gate, evidence.target, *part] = evidence
+    return tuple(last.values())
+
+
+def latest(evidences: Iterable[Evidence]) -> Mapping[tuple[str, str], Evidence]:
+    """What counts of each gate on each target: the worst of its last words on the parts, the newest of equals."""
+    words = sorted(last_words(evidences), key=lambda item: (-_BAD_FIRST.index(item.outcome), item.ended))
+    return {(evidence.gate, evidence.target): evidence for evidence in words}
+
+
+def of_the_machine(evidence: Evidence) -> bool:
+    """Whether a gate could not run for reasons of the machine alone, so that nothing is said of the set."""
+    found = {finding.code for finding in evidence.findings if finding.severity is Severity.ERROR}
+    return evidence.outcome is Outcome.ERROR and ENVIRONMENT in found

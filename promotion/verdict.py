@@ -13,7 +13,7 @@ from ci_build.model import LADDER, Evidence, Outcome, Severity, Tier, Verdict, W
 from promotion import tiers as tiers_of
 from promotion.attestations import Attested, about_attestations, who_attested
 from promotion.bypass import Bypass
-from promotion.evidence import ANY, ENVIRONMENT, Statement, latest, time_of
+from promotion.evidence import ANY, Statement, latest, of_the_machine, time_of
 from promotion.ledger import PromotedSet
 from promotion.policy import EDITION, GateRule, Policy, at_least
 from promotion.set_rules import about_device_members, about_growth, about_sizes, about_the_set, about_variants, expand
@@ -267,17 +267,12 @@ def _about_what_nobody_asked(wheel_set: WheelSet, said: Iterable[Statement], pol
     ran = [
         statement
         for statement in said
-        if statement.evidence.outcome is not Outcome.SKIPPED and not _of_the_machine(statement.evidence)
+        if statement.evidence.outcome is not Outcome.SKIPPED and not of_the_machine(statement.evidence)
     ]
     for (gate, target), evidence in _counted(wheel_set, ran, policy).items():
         if (gate, target) not in asked and evidence.outcome is not Outcome.PASSED:
             text = f"The gate {gate} for {target} did not pass: {_first_finding(evidence)}"
             yield _Reason(text=text, gate=gate, target=target)
-
-
-def _of_the_machine(evidence: Evidence) -> bool:
-    found = {finding.code for finding in evidence.findings if finding.severity is Severity.ERROR}
-    return evidence.outcome is Outcome.ERROR and ENVIRONMENT in found
 
 
 def _tier_of(

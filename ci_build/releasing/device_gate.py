@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from uv import find_uv_bin
+
 from ci_build import options
 from ci_build.errors import GateError, RequestError
 from ci_build.model import Evidence, Runner
@@ -33,6 +35,7 @@ from promotion.gates.device.session import Limits
 from promotion.gates.device.shards import parse_shard
 from promotion.gates.device.suite import identify, parse_source, read_list
 from promotion.gates.device.told import AUTO, Told
+from promotion.gates.pythons import find_pythons
 from promotion.known_tests import known_for, load_entries
 from promotion.layout import StagedSet
 from promotion.signing import Signer
@@ -138,6 +141,7 @@ def run(
     targets = targets_of(told, staged, bucket)
     told = replace(
         _informed(told, staged, bucket),
+        python=_python(told.python, staged, bucket, runner),
         seconds=_seconds(told, staged, bucket, (targets or ("any",))[0]),
         on_progress=reporter.count_tests,
     )
@@ -146,6 +150,21 @@ def run(
     if not told.shard and not told.listed:
         remember(bucket, staged, read_staged(bucket, staged), made)
     return made
+
+
+def _python(asked: str, staged: StagedSet, bucket: Bucket, runner: Runner) -> str:
+    """The version to test with: what is asked for, else the set's first that is on this machine.
+
+    Raises:
+        RequestError: the set is not for it.
+    """
+    own = read_staged(bucket, staged).python_versions
+    if asked and asked not in own:
+        raise RequestError(f"The set is not for Python {asked}.", hint=f"It is for {', '.join(own)}.")
+    if asked:
+        return asked
+    found = find_pythons(own, runner, find_uv_bin())
+    return next((version for version in own if version in found), own[0])
 
 
 def _informed(told: Told, staged: StagedSet, bucket: Bucket) -> Told:
@@ -174,7 +193,7 @@ def _seconds(told: Told, staged: StagedSet, bucket: Bucket, target: str) -> dict
     """How long each test took on the set that was promoted last; all shards have to know the same."""
     if told.shard is None:
         return {}
-    before = baseline(bucket, staged.index, told.gate_name, target, {"platform": told.platform.value})
+    before = baseline(bucket, staged.index, told.gate_name, target, told.settings, alike=("platform",))
     if not before.results:
         return {}
     try:

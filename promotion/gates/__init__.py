@@ -14,11 +14,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ci_build.errors import CiBuildError, GateError, RequestError
+from ci_build.errors import CiBuildError, GateError, MachineError, RequestError
 from ci_build.model import Evidence, Finding, Outcome, Progress, Runner, Severity, Tier, Wheel, WheelSet
 from ci_build.runner import HostRunner
 from promotion.bucket import Bucket, sha256_of
-from promotion.evidence import ANY, TIME, latest, read_all, record, record_log
+from promotion.evidence import (
+    ANY,
+    ENVIRONMENT,
+    TIME,
+    last_words,
+    of_the_machine,
+    read_all,
+    record,
+    record_log,
+)
 from promotion.gates.source import code_digest
 from promotion.gates.transcript import Transcript
 from promotion.layout import StagedSet
@@ -158,14 +167,14 @@ def run_gates(
     """
     wheel_set = read_staged(bucket, staged)
     wanted = _wanted(wheel_set, targets)
-    last = {} if redo else _known(bucket, staged, signer)
+    last = () if redo else _known(bucket, staged, signer)
     evidences: list[Evidence] = []
     with tempfile.TemporaryDirectory(prefix="gates-") as top:
         shared = Path(top, "shared")
         shared.mkdir()
         for gate in gates:
             about = gate.about(wanted)
-            answers = {target: old for target in about if (old := last.get((gate.name, target))) and _holds(old, gate)}
+            answers = {old.target: old for old in last if old.target in about and _holds(old, gate)}
             pending = tuple(target for target in about if target not in answers)
             if answers:
                 on = "this set" if ANY in answers else ", ".join(answers)
@@ -204,9 +213,9 @@ def _run(gate: Gate, room: Room, signer: Signer | None) -> list[Evidence]:
     return evidences
 
 
-def _known(bucket: Bucket, staged: StagedSet, signer: Signer | None) -> Mapping[tuple[str, str], Evidence]:
+def _known(bucket: Bucket, staged: StagedSet, signer: Signer | None) -> tuple[Evidence, ...]:
     """What gates last said, as far as the signer would say it again."""
-    return latest(
+    return last_words(
         said.evidence
         for said in read_all(bucket, staged).values()
         if signer is None or said.key == signer.key or said.evidence.outcome is not Outcome.PASSED
@@ -228,20 +237,26 @@ def _settings(gate: Gate) -> dict[str, str]:
 
 def _holds(old: Evidence, gate: Gate) -> bool:
     """Whether evidence answers for a gate as it is asked now."""
-    return old.outcome is Outcome.PASSED and old.settings == _settings(gate)
+    return old.gate == gate.name and old.outcome is Outcome.PASSED and old.settings == _settings(gate)
 
 
 def raise_for_failures(evidences: Iterable[Evidence]) -> None:
-    """Raise one GateError that lists every gate that did not pass, and why."""
+    """Raise one error that lists every gate that did not pass, and why.
+
+    Raises:
+        GateError: some did not.
+        MachineError: the machine alone is to blame for all of these: another one may run them.
+    """
+    bad = [evidence for evidence in evidences if evidence.outcome in (Outcome.FAILED, Outcome.ERROR)]
     lines = [
-        f"{evidence.gate} ({evidence.target}): {finding.message} {finding.remedy}"
-        for evidence in evidences
-        if evidence.outcome is not Outcome.PASSED
+        f"{evidence.gate} ({evidence.target}): {finding.message} {finding.remedy}".rstrip()
+        for evidence in bad
         for finding in evidence.findings
         if finding.severity is Severity.ERROR
     ]
     if lines:
-        raise GateError("\n  ".join(("Gates did not pass:", *dict.fromkeys(lines))))
+        kind = MachineError if all(map(of_the_machine, bad)) else GateError
+        raise kind("\n  ".join(("Gates did not pass:", *dict.fromkeys(lines))))
 
 
 def _evidence(gate: Gate, room: Room) -> list[Evidence]:
@@ -252,7 +267,8 @@ def _evidence(gate: Gate, room: Room) -> list[Evidence]:
     try:
         checks.extend(gate.run(room))
     except CiBuildError as problem:
-        failure = (error("gate-error", problem.message, problem.hint or "Run the gate again."),)
+        code = ENVIRONMENT if isinstance(problem, MachineError) else "gate-error"
+        failure = (error(code, problem.message, problem.hint or "Run the gate again."),)
     except OSError as problem:
         failure = (error("gate-error", f"{type(problem).__name__}: {problem}.", "Look at the disk and the memory."),)
     except AssertionError:

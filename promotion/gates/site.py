@@ -10,7 +10,7 @@ from pathlib import Path
 
 from uv import find_uv_bin
 
-from ci_build.errors import ElfError, GateError, ProcessError
+from ci_build.errors import ElfError, GateError, MachineError, ProcessError
 from ci_build.layouts import allowed_sonames
 from ci_build.model import PYLOCK, RocmVersion
 from ci_build.wheel.elf import Elf
@@ -90,7 +90,8 @@ def make_site(room: Room, version: str) -> Site:
     of the set's pylock.toml, or as the newest that fits where the set has none.
 
     Raises:
-        GateError: there is no such Python, or the wheels cannot be installed; then it is not a crash of the gate.
+        MachineError: there is no such Python.
+        GateError: the wheels cannot be installed; then it is not a crash of the gate.
     """
     root = room.shared / f"site-{version}"
     ready = root / "ready"
@@ -152,7 +153,7 @@ def _elfs(room: Room, site: Site) -> Iterator[Elf]:
 def _fill(room: Room, site: Site, root: Path) -> None:
     python = find_pythons((site.version,), room.runner, find_uv_bin()).get(site.version)
     if python is None:
-        raise GateError(f"There is no Python {site.version} on this machine.", hint="Install it, for example by uv.")
+        raise MachineError(f"There is no Python {site.version} on this machine.", hint="Install it, for example by uv.")
     uv = Uv(find_uv_bin(), uv_options(parse_config(_do(room, PIP_CONFIG))))
     _do(room, uv.create(python, root))
     wheels = wheels_for(room.wheel_set, site.version)

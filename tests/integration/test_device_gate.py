@@ -21,7 +21,7 @@ from ci_build.errors import CiBuildError
 from ci_build.making.adopt import adopt
 from ci_build.model import RocmVersion
 from promotion.gates import Room
-from promotion.gates.device import run
+from promotion.gates.device import preflight, run
 from promotion.gates.device.results import TestVerdict, load_results
 from promotion.gates.device.suite import smoke
 from promotion.gates.device.told import Told
@@ -172,6 +172,24 @@ def place(real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPathFact
     return Place(folder, repository, bad, git(repository, "rev-parse", "HEAD"))
 
 
+WRONG = f"""
+import runpy
+import jax
+
+compiled = jax.jit
+
+def wrong(program):
+    def call(*operands):
+        exact, close = compiled(program)(*operands)
+        (device,) = exact.devices()
+        return exact + (device.id == 3), close + 0.1 * (device.id == 5)
+    return call
+
+jax.jit = wrong
+runpy.run_path({str(preflight.CHILD)!r}, run_name="__main__")
+"""
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The environment with the set is made by the first gate of this process, and taken by the others."""
@@ -264,6 +282,37 @@ def test_a_test_that_is_not_there_is_an_error(place: Place) -> None:
     status, (evidence,), said = place.gate("device", f"--jax-tests={place.repository}@{place.good}", *listed)
     assert (status, evidence["outcome"], evidence["counts"]["passed"]) == (15, "error", 1), said
     assert "the suite has no tests/numbers_test.py::test_summ" in said
+
+
+def test_a_machine_without_a_gpu_is_told_before_anything_is_installed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "")
+    words = ("--platform=rocm", "--family=gfx94X-dcgpu", "--python=3.12")
+    status, (evidence,), said = ci_build(place.folder, "gate", "device", "set", *words)
+    assert (status, evidence["gate"], evidence["target"]) == (18, "device", "gfx942"), said
+    assert (evidence["outcome"], evidence["counts"]["collected"]) == ("error", 0)
+    assert {finding["code"] for finding in evidence["findings"]} == {"environment"}
+    assert "there is no rocm device that may be used" in said
+    assert "environment with the set" not in said
+    # It blocks where somebody asks for a word of this gate, and nowhere else.
+    assert "channel local: blocked" in said
+    assert "The gate device" not in said.partition("channel local")[2]
+    assert ci_build(place.folder, "gate", "device", "set", *words[:2], "--python=3.11")[0] == 2
+
+
+@pytest.mark.usefixtures("site")
+def test_devices_that_compute_wrong_numbers_are_the_environments(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "child.py").write_text(WRONG)
+    monkeypatch.setattr(preflight, "CHILD", tmp_path / "child.py")
+    status, (evidence,), said = place.gate("device", f"--jax-tests={place.repository}@{place.good}", "--redo")
+    assert (status, evidence["outcome"], evidence["counts"]["run"]) == (18, "error", 0), said
+    assert {finding["code"] for finding in evidence["findings"]} == {"environment"}
+    assert "a kernel on device 3: a product of integers is wrong" in said
+    assert "a kernel on device 5: a product of floats is wrong" in said
+    assert "on device 4" not in said
 
 
 @pytest.mark.usefixtures("site")

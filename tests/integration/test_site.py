@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.errors import GateError, InputError
+from ci_build.errors import GateError, InputError, MachineError
 from ci_build.model import WheelSet
 from ci_build.runner import HostRunner
 from ci_build.wheel.manifest import ROCM_MANIFEST, Library, Manifest, dump_manifest
@@ -141,7 +141,7 @@ def test_a_python_that_is_not_here_is_skipped(tmp_path: Path, index: Path) -> No
     room = room_for(tmp_path, index, wheels, make_set(wheels, python_versions=(ABSENT,)))
     (check,) = load.make_gate().run(room)
     assert (check.outcome, check.skipped) == ("skipped", f"no Python {ABSENT} on this machine")
-    with pytest.raises(GateError, match=f"There is no Python {ABSENT} on this machine"):
+    with pytest.raises(MachineError, match=f"There is no Python {ABSENT} on this machine"):
         make_site(room, ABSENT)
 
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from ci_build.wheel.manifest import Library
 from promotion.bucket import sha256_of
 from promotion.gates.device import allotment as module
 from promotion.gates.device.allotment import allotment, memory, quotas
-from promotion.gates.device.devices import CpuLister, KfdLister, NvidiaLister
+from promotion.gates.device.devices import CpuLister, KfdLister, Machine, NvidiaLister
 from promotion.gates.device.lease import GIB, Device, Platform
 from promotion.gates.device.preflight import Expected, Item, about_host, about_jax
 from tests.unit.test_device_lease import FakeDeviceLister
@@ -190,8 +191,6 @@ def bad(items: Sequence[Item]) -> dict[str, str]:
 
 
 def host(root: Path, devices: Sequence[Device], **more: Any) -> dict[str, str]:
-    from promotion.gates.device.devices import Machine
-
     return bad([*about_host(Machine(devices=tuple(devices), tenants=("one",)), devices, wanted(**more), root)])
 
 
@@ -208,6 +207,20 @@ def test_each_fault_of_a_host_has_its_name(tmp_path: Path) -> None:
     poor = [Device(index=0, gfx="gfx942", memory=16 * GIB, free=GIB)]
     assert list(host(root, poor)) == ["device memory"]
     assert list(host(tmp_path / "other", good)) == ["/dev/kfd", "/dev/shm"]
+
+
+def test_a_container_with_the_usual_shared_memory_is_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tree(tmp_path, {"dev/kfd": "", "dev/shm/x": ""})
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=64 << 8, f_frsize=4096))
+    assert host(root, FakeDeviceLister(2).devices()) == {"/dev/shm": "/dev/shm has 67.1 MB free, not 1.07 GB"}
+
+
+def test_other_tenants_are_told_and_are_no_problem(tmp_path: Path) -> None:
+    root, devices = tree(tmp_path, {"dev/kfd": "", "dev/shm/x": ""}), FakeDeviceLister(2).devices()
+    machine = Machine(devices=devices, tenants=("process 7 uses an AMD GPU",))
+    (item,) = (item for item in about_host(machine, devices, wanted(), root) if item.name == "tenants")
+    assert (item.problem, item.note) == ("", "process 7 uses an AMD GPU")
+    assert item.facts == {"tenants": ["process 7 uses an AMD GPU"]}
 
 
 @pytest.mark.parametrize(("counts", "good"), [((), True), ((2,), True), ((1, 2), True), ((1,), False), ((1, 8), False)])

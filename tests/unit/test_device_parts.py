@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from ci_build import options
 from ci_build.cli.device import device
-from ci_build.errors import GateError, RequestError
+from ci_build.errors import CiBuildError, GateError, MachineError, RequestError
 from ci_build.releasing.device_gate import _counts, _refuse
 from promotion.gates import Check, Gate, raise_for_failures
 from promotion.gates import _judge as judge_gate
@@ -30,10 +30,22 @@ from promotion.gates.device.devices import Machine
 from promotion.gates.device.lease import GIB, Allotment, Lease, Platform, leases, whole
 from promotion.gates.device.merge import join
 from promotion.gates.device.parts import Part, collect, digest_of_tests, keep
-from promotion.gates.device.passes import MULTI, Pass, Skip, Suite, base_env, passes, session_argv, session_plan
+from promotion.gates.device.passes import (
+    ALL,
+    MARK,
+    MULTI,
+    SINGLE,
+    Pass,
+    Skip,
+    Suite,
+    base_env,
+    passes,
+    session_argv,
+    session_plan,
+)
 from promotion.gates.device.preflight import Item
 from promotion.gates.device.results import TestResult, TestVerdict, dump_results, load_results
-from promotion.gates.device.run import absent, make_gate, raise_unless_whole
+from promotion.gates.device.run import DONE, absent, folder_of, make_gate, raise_unless_whole
 from promotion.gates.device.session import Limits
 from promotion.gates.device.shards import Shard
 from promotion.gates.device.suite import Source
@@ -136,20 +148,24 @@ def test_a_failure_says_how_to_run_it_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("problems", "collected", "verdict", "said"),
+    ("problems", "collected", "verdicts", "said", "kind"),
     [
-        ((), 0, V.PASSED, "no test was collected"),
-        ((), 1, V.SKIPPED, "no test was executed"),
-        ((), 1, V.NOT_RUN, "1 tests were not run"),
-        ((), 1, V.ENVIRONMENT, "1 tests failed because of the machine"),
-        (("pass single: stood still",), 1, V.PASSED, "stood still"),
+        ((), 0, [V.PASSED], "no test was collected", GateError),
+        ((), 1, [V.SKIPPED], "no test was executed", GateError),
+        ((), 1, [V.NOT_RUN], "1 tests were not run", GateError),
+        ((), 1, [V.ENVIRONMENT], "1 tests failed because of the machine", MachineError),
+        ((), 3, [V.ENVIRONMENT, V.PASSED, V.SKIPPED], "1 tests failed because of the machine", MachineError),
+        ((), 2, [V.ENVIRONMENT, V.FAILED], "1 tests failed because of the machine", GateError),
+        ((), 2, [V.ENVIRONMENT, V.NOT_RUN], "1 tests failed because of the machine", GateError),
+        (("pass single: stood still",), 1, [V.PASSED], "stood still", GateError),
     ],
 )
 def test_what_is_not_whole_is_no_word_on_the_set(
-    problems: tuple[str, ...], collected: int, verdict: TestVerdict, said: str
+    problems: tuple[str, ...], collected: int, verdicts: list[TestVerdict], said: str, kind: type[CiBuildError]
 ) -> None:
-    with pytest.raises(GateError, match=said):
-        raise_unless_whole(problems, collected, [result("x", verdict)])
+    with pytest.raises(kind, match=said) as raised:
+        raise_unless_whole(problems, collected, [result(f"x{n}", verdict) for n, verdict in enumerate(verdicts)])
+    assert raised.type is kind
 
 
 def test_a_list_that_names_tests_which_are_not_there_is_no_whole_run() -> None:
@@ -246,6 +262,17 @@ EVERYTHING = Told(
 )
 
 
+def test_a_run_that_is_kept_is_gone_on_with_until_it_came_to_its_end(tmp_path: Path) -> None:
+    kept = tmp_path / "work"
+    assert folder_of(kept) == kept
+    (kept / "0000").mkdir(parents=True)
+    assert folder_of(kept) == kept
+    assert (kept / "0000").is_dir()
+    (kept / DONE).touch()
+    assert folder_of(kept) == kept
+    assert not kept.exists()
+
+
 def test_the_command_that_runs_a_test_again_is_complete() -> None:
     words = shlex.split(reproduce(EVERYTHING.options, "multi-arch/abc", "tests/a.py::A::test_one[x y]"))
     assert words == [
@@ -276,12 +303,14 @@ def test_each_option_of_a_run_is_said_again_or_has_no_say_in_one_test() -> None:
 
 # Parts
 
+TOLD = {"suite": "s", "size": "large", "python": "3.12", "passes": "single"}
+
 
 def part(number: int, count: int, *results: TestResult, **changes: Any) -> Part:
     fields: dict[str, Any] = {
         "shard": Shard(number=number, count=count),
         "target": "gfx942",
-        "settings": {"suite": "s", "size": "large"},
+        "settings": TOLD,
         "tests": digest_of_tests(["a", "b"]),
         "problems": (),
         "notes": (),
@@ -324,16 +353,43 @@ def test_a_missing_part_is_named() -> None:
         keep(bucket, STAGED, "device", part(number, 4), signer())
     with pytest.raises(GateError, match="there is no 2/4"):
         collected(bucket)
-    with pytest.raises(RequestError, match="No shard"):
+    with pytest.raises(RequestError, match="lies beside the set; the newest was told suite 's', not 'another'"):
         collected(bucket, {"suite": "another"})
+    with pytest.raises(RequestError, match=r"lies beside the set\. Run"):
+        collected(MemoryBucket())
 
 
-def test_parts_of_other_tests_are_not_mixed() -> None:
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"tests": digest_of_tests(["a", "c"])},
+        {"settings": {**TOLD, "python": "3.11"}},
+        {"settings": {**TOLD, "passes": "single multi"}},
+    ],
+)
+def test_parts_of_other_runs_are_not_mixed(other: dict[str, Any]) -> None:
     bucket = MemoryBucket()
     keep(bucket, STAGED, "device", part(1, 2), signer())
-    keep(bucket, STAGED, "device", part(2, 2, tests=digest_of_tests(["a", "c"])), signer())
+    keep(bucket, STAGED, "device", part(2, 2, **other), signer())
     with pytest.raises(GateError, match="No run is complete"):
         collected(bucket)
+
+
+def test_parts_are_joined_on_a_machine_of_any_kind() -> None:
+    """What follows from the runners' machines is theirs to say: the one that joins may have no device, or no Python."""
+    bucket = MemoryBucket()
+    for python, when in (("3.12", "2026-01-01"), ("3.11", "2026-01-02")):
+        made = part(1, 1, settings={**TOLD, "python": python}, at=f"{when}T00:00:00Z")
+        keep(bucket, STAGED, "device", made, signer())
+    found = {
+        asked: collect(bucket, STAGED, "device", {**TOLD, "python": asked, "passes": "all"}, ["gfx942"], signer())
+        for asked in ("", "3.11", "3.12")
+    }
+    assert {asked: dict(parts.settings) for asked, parts in found.items()} == {
+        "": {**TOLD, "python": "3.11"},
+        "3.11": {**TOLD, "python": "3.11"},
+        "3.12": TOLD,
+    }
 
 
 def test_a_part_that_nobody_signed_does_not_count() -> None:
@@ -390,28 +446,42 @@ HOST = Allotment(cpus=tuple(range(8)), cores=8, memory=64 * GIB)
 SUITE = Suite(root=Path("/suite"), files=("tests",), env={}, deselect=("tests/a.py::x",), commit="c")
 
 
-def some_passes(platform: Platform, count: int) -> tuple[tuple[Pass, ...], str]:
-    devices = FakeDeviceLister(count).devices()
-    single = leases(platform, devices, HOST)
-    return passes(platform, single, whole(platform, devices, HOST), count, marked=True)
+def told_of(platform: Platform, devices: int, size: str = "") -> Told:
+    family = "gfx94X-dcgpu" if platform is Platform.ROCM else ""
+    machine = Machine(devices=FakeDeviceLister(devices).devices())
+    return Told(platform=platform, machine=machine, environ={}, family=family, size=size)
+
+
+@pytest.mark.parametrize(
+    ("platform", "devices", "size", "names", "left_out"),
+    [
+        (Platform.ROCM, 4, "", "single multi", ""),
+        (Platform.ROCM, 4, "large", "single multi", ""),
+        (Platform.ROCM, 4, "medium", "single", "size medium leaves them out"),
+        (Platform.CUDA, 1, "large", "single", "there is one device"),
+        (Platform.CPU, 0, "small", "all", ""),
+    ],
+)
+def test_passes_are_those_that_the_machine_can_do(
+    platform: Platform, devices: int, size: str, names: str, left_out: str
+) -> None:
+    told = told_of(platform, devices, size)
+    assert (" ".join(told.passes), told.settings["passes"], told.left_out) == (names, names, left_out)
 
 
 def test_single_accelerator_tests_run_under_xdist_and_the_others_with_all_devices() -> None:
-    (single, multi), left_out = some_passes(Platform.ROCM, 4)
-    assert (single.marks, len(single.leases)) == (f"not {MULTI}", 4)
-    assert (multi.marks, len(multi.leases)) == (MULTI, 1)
+    devices = FakeDeviceLister(4).devices()
+    lent = leases(Platform.ROCM, devices, HOST), whole(Platform.ROCM, devices, HOST)
+    single, multi = passes((SINGLE, MULTI), *lent)
+    assert (single.marks, len(single.leases)) == (f"not {MARK}", 4)
+    assert (multi.marks, len(multi.leases)) == (MARK, 1)
     assert multi.leases[0].env["ROCR_VISIBLE_DEVICES"].count(",") == 3
-    assert left_out == ""
-    (only,), left_out = some_passes(Platform.CUDA, 1)
-    assert only.name == "single"
-    assert left_out == "there is one device"
+    assert passes((SINGLE,), *lent) == (single,)
 
 
 def test_on_a_cpu_every_worker_has_all_virtual_devices() -> None:
-    (only,), left_out = passes(
-        Platform.CPU, leases(Platform.CPU, (), HOST), whole(Platform.CPU, (), HOST), 0, marked=True
-    )
-    assert (only.marks, left_out) == ("", "")
+    (only,) = passes((ALL,), leases(Platform.CPU, (), HOST), whole(Platform.CPU, (), HOST))
+    assert (only.marks, len(only.leases)) == ("", 8)
     env = base_env(Platform.CPU, {"XLA_FLAGS": "--a", "JAX_ENABLE_X64": "0"})
     assert env["XLA_FLAGS"] == "--a --xla_force_host_platform_device_count=8"
     assert env["JAX_PLATFORMS"] == "cpu"
@@ -425,13 +495,13 @@ def test_only_one_lends_devices() -> None:
 
 
 LEASE = Lease(slot=0, device="0", cpus=(0,), env={"X": "1"})
-ONE = Pass(name="single", marks=f"not {MULTI}", leases=(LEASE,))
+ONE = Pass(name="single", marks=f"not {MARK}", leases=(LEASE,))
 
 
 def test_the_command_of_a_session() -> None:
     argv = session_argv(("python",), SUITE, ONE, workers=2, files=["tests"])
     assert argv[:3] == ["python", "-m", "pytest"]
-    assert {"--numprocesses=2", "--deselect=tests/a.py::x", f"-m=not {MULTI}", "--rootdir=/suite"} <= set(argv)
+    assert {"--numprocesses=2", "--deselect=tests/a.py::x", f"-m=not {MARK}", "--rootdir=/suite"} <= set(argv)
     assert argv[-1] == "tests"
     alone = session_argv(("python",), SUITE, ONE, workers=0, files=["tests/a.py"])
     assert not any(word.startswith("--numprocesses") for word in alone)

@@ -13,8 +13,10 @@ from ci_build.model import Evidence, Finding, Outcome, Severity, Tier
 from promotion.bucket import sha256_of
 from promotion.dirbucket import DirBucket
 from promotion.evidence import (
+    PARTS,
     Statement,
     dump_evidence,
+    last_words,
     latest,
     load_evidence,
     read_all,
@@ -94,6 +96,20 @@ def test_the_last_word_counts() -> None:
     passed = replace(EVIDENCE, outcome=Outcome.PASSED, ended="2026-01-02T03:04:07Z")
     assert latest([passed, EVIDENCE])["coverage", EVIDENCE.target] == passed
     assert latest([EVIDENCE, replace(passed, ended=EVIDENCE.ended)])["coverage", EVIDENCE.target] == EVIDENCE
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_no_part_takes_back_what_another_said(part: str) -> None:
+    def said(word: str, second: int, outcome: Outcome) -> Evidence:
+        ended = f"2026-01-02T03:04:{second:02}Z"
+        return replace(EVIDENCE, settings={part: word}, outcome=outcome, ended=ended)
+
+    fell, passed, mended = said("a", 6, Outcome.FAILED), said("b", 7, Outcome.PASSED), said("a", 8, Outcome.PASSED)
+    (counts,) = latest([passed, fell]).values()
+    assert counts == fell
+    assert set(map(id, last_words([fell, passed, mended]))) == {id(passed), id(mended)}
+    (counts,) = latest([fell, passed, mended]).values()
+    assert counts == mended
 
 
 # Signatures

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from ci_build.errors import GateError, RequestError
+from ci_build.errors import GateError, MachineError, RequestError
 from ci_build.model import Completed, Evidence, Finding, Outcome, Severity, Tier
 from promotion import gates
 from promotion.dirbucket import DirBucket
-from promotion.evidence import read_all
+from promotion.evidence import ENVIRONMENT, read_all
 from promotion.gates import Check, Gate, Room, coverage, error, inspection, raise_for_failures, run_gates
 from promotion.gates.source import code_digest, sources
 from promotion.layout import StagedSet
@@ -381,6 +381,33 @@ def test_a_gate_that_breaks_leaves_evidence(bucket: DirBucket, staged: StagedSet
     assert second.outcome is Outcome.PASSED, "the others run all the same"
     with pytest.raises(GateError, match=r"made \(any\): .*(broke|No space)"):
         raise_for_failures([first, second])
+
+
+def test_what_the_machine_lacks_is_its_own_fault(bucket: DirBucket, staged: StagedSet) -> None:
+    unfit = made_gate([], fail=MachineError("There is no GPU.", hint="Take another machine."))
+    (evidence,) = run(bucket, staged, unfit)
+    assert (evidence.outcome, evidence.findings[0].code) == (Outcome.ERROR, ENVIRONMENT)
+    with pytest.raises(MachineError, match="There is no GPU"):
+        raise_for_failures([evidence])
+    (bad,) = run(bucket, staged, replace(made_gate([BAD]), name="other"))
+    with pytest.raises(GateError, match="There is no GPU"):
+        raise_for_failures([evidence, bad])
+
+
+def test_one_part_is_no_answer_for_another(bucket: DirBucket, staged: StagedSet) -> None:
+    ran: list[str] = []
+
+    def gate(python: str) -> Gate:
+        def work(room: Room) -> Iterator[Check]:
+            ran.append(python)
+            yield GOOD
+
+        return replace(made_gate([]), run=work, settings={"python": python})
+
+    for python in ("3.11", "3.12", "3.11", "3.12"):
+        (evidence,) = run(bucket, staged, gate(python))
+        assert evidence.settings["python"] == python
+    assert ran == ["3.11", "3.12"]
 
 
 def test_checks_for_a_target_count_for_it_alone(bucket: DirBucket, staged: StagedSet) -> None:

@@ -470,6 +470,17 @@ def test_a_machine_that_was_not_fit_says_nothing_of_the_set(wheel_set: WheelSet)
     assert not verdict(wheel_set, [*good, failed, later], POLICY).allowed, "it takes no failure back"
 
 
+def test_a_python_that_failed_blocks_whatever_another_did(wheel_set: WheelSet) -> None:
+    policy = replace(POLICY, tiers={"gfx942": Tier.DEVICE}, gates={**POLICY.gates, "device": DEVICE})
+    good = passing_evidence(wheel_set, policy)
+    passed = replace(one(good, "device"), settings={"policy": "1", "python": "3.12"}, ended="2026-01-02T05:00:00Z")
+    failed = replace(one(good, "device"), settings={"policy": "1", "python": "3.11"}, outcome=Outcome.FAILED)
+    rest = [evidence for evidence in good if evidence.gate != "device"]
+    assert verdict(wheel_set, [*rest, passed], policy).allowed
+    blocked = verdict(wheel_set, [*rest, passed, replace(failed, findings=(WRONG,))], policy).blocked_by
+    assert blocked[0] == "The gate device for gfx942 failed: The library is broken."
+
+
 def test_every_field_of_the_policy_counts(wheel_set: WheelSet) -> None:
     """No silent option: a stricter value of each field blocks a set that was fine."""
     stricter: dict[str, dict[str, Any]] = {

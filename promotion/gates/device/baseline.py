@@ -6,12 +6,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ci_build.model import Finding, Severity
+from ci_build.model import Finding, Outcome, Severity
 from promotion.bucket import Bucket
-from promotion.evidence import latest, load_evidence
+from promotion.evidence import last_words, load_evidence
 from promotion.gates import error
+from promotion.gates.device.passes import ALL, MULTI
 from promotion.gates.device.results import TestResult
-from promotion.known_tests import KnownTests
+from promotion.gates.device.suite import TESTS, sizes
+from promotion.known_tests import Entry, KnownTests
 from promotion.layout import EVIDENCE_FOLDER, Released
 from promotion.publish import read_head
 
@@ -25,20 +27,26 @@ class Baseline:
 
     Attributes:
         set_digest: empty when there is none to compare with.
-        seconds: how long each test took, if the results could be had.
+        results: key of the results of its tests; empty where there are none.
     """
 
     set_digest: str = ""
     counts: Mapping[str, int] = field(default_factory=dict)
-    settings: Mapping[str, str] = field(default_factory=dict)
     results: str = ""
 
 
-def baseline(bucket: Bucket, index: str, gate: str, target: str, alike: Mapping[str, str]) -> Baseline:
-    """The newest visible set on which the gate ran alike.
+_ALIKE = ("platform", "size", "passes")
+"""Settings that have to be the same for numbers to be compared."""
+
+
+def baseline(
+    bucket: Bucket, index: str, gate: str, target: str, settings: Mapping[str, str], alike: Sequence[str] = _ALIKE
+) -> Baseline:
+    """What the gate said of the newest visible set on which it ran alike, and passed.
 
     Args:
-        alike: settings that have to be the same for numbers to be compared, such as the size.
+        settings: of the run that is to be compared.
+        alike: those of them that have to be the same.
 
     Raises:
         BucketError: a ledger or evidence that cannot be read.
@@ -49,13 +57,14 @@ def baseline(bucket: Bucket, index: str, gate: str, target: str, alike: Mapping[
     for number in sorted(head.state.visible, reverse=True):
         promoted = entries.set(number)
         keys = [released.set_file(promoted.set_digest, name) for name in promoted.files if wanted.fullmatch(name)]
-        said = latest(load_evidence(bucket.get(key), key) for key in keys).get((gate, target))
-        if said is not None and all(said.settings.get(name) == value for name, value in alike.items()):
+        words = last_words(load_evidence(bucket.get(key), key) for key in keys)
+        good = [said for said in words if said.outcome is Outcome.PASSED]
+        like = [said for said in good if all(said.settings.get(name) == settings.get(name) for name in alike)]
+        if said := max(like, key=lambda said: said.ended, default=None):
             results = next((name for name in promoted.files if _is_results(name, said.details)), "")
             return Baseline(
                 set_digest=promoted.set_digest,
                 counts=said.counts,
-                settings=said.settings,
                 results=released.set_file(promoted.set_digest, results) if results else "",
             )
     return Baseline()
@@ -85,15 +94,30 @@ def about_baseline(run: int, skipped: int, before: Baseline) -> Iterator[Finding
         yield error("too-many-skipped", text, "See why they were skipped.")
 
 
-def about_ledgers(known: KnownTests, results: Sequence[TestResult]) -> Iterator[Finding]:
-    """Entries of the ledgers that did nothing: because their time is over, or because they match no test."""
+def about_ledgers(known: KnownTests, results: Sequence[TestResult], settings: Mapping[str, str]) -> Iterator[Finding]:
+    """Entries of the ledgers that did nothing: because their time is over, or because they match no test.
+
+    Args:
+        settings: of the run. Only one of a whole suite can tell that it has no such test.
+    """
     tests = [result.id for result in results]
     for entry, count in known.missed(tests):
         text = f"{entry.id} in ledgers/{entry.kind}.toml {entry.state(known.today)}; it would be for {count} tests."
         remedy = f"Ask {entry.owner}, or remove it."
         yield Finding(code="ledger-over", severity=Severity.WARNING, message=text, remedy=remedy)
     for entry in known.idle(tests):
+        if not _is_about(entry, settings):
+            continue
         text = f"{entry.id} in ledgers/{entry.kind}.toml matches no test of this suite."
         yield Finding(
             code="ledger-idle", severity=Severity.WARNING, message=text, remedy="Mend its pattern, or remove it."
         )
+
+
+def _is_about(entry: Entry, settings: Mapping[str, str]) -> bool:
+    """Whether a run was of the whole suite that an entry is about: the tests of our own one lie in no folder."""
+    size, passes = settings["size"], settings["passes"].split()
+    whole = MULTI in passes or ALL in passes
+    if not size:
+        return whole and "/" not in entry.pattern.partition("::")[0]
+    return whole and sizes()[size].files == (TESTS,) and not entry.pattern.startswith("test_")

@@ -27,7 +27,7 @@ def make_gate(told: Told, parts: Parts) -> Gate:
         tier=told.tier,
         per_target=told.platform is Platform.ROCM,
         run=run,
-        settings=told.settings,
+        settings=parts.settings,
     )
 
 
@@ -61,10 +61,9 @@ def _checks(room: Room, told: Told, parts: Parts) -> Iterator[Check]:
     results = join(parts.parts)
     again = _again(told, str(room.staged), parts.parts)
     yield from evidence.of_tests(results, parts.target, again, told.known_flake)
-    alike = {name: told.settings[name] for name in ("platform", "size")}
-    before = baseline(room.bucket, room.staged.index, told.gate_name, parts.target, alike)
+    before = baseline(room.bucket, room.staged.index, told.gate_name, parts.target, parts.settings)
     skipped = sum(result.verdict is TestVerdict.SKIPPED for result in results)
-    found = [*about_baseline(executed(results), skipped, before), *about_ledgers(told.known, results)]
+    found = [*about_baseline(executed(results), skipped, before), *about_ledgers(told.known, results, parts.settings)]
     notes = dict.fromkeys(note for part in parts.parts for note in part.notes)
     found += [Finding(code="device-note", severity=Severity.WARNING, message=note, remedy="") for note in notes]
     name = f"{told.gate_name}.{parts.target}"

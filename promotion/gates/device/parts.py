@@ -22,6 +22,11 @@ from promotion.signing import SUFFIX, Signer, is_sound, load_signature
 SCHEMA_VERSION = 1
 SHARD_TYPE = "application/vnd.jax-rocm.gate-shard+json"
 _NAME = "shard.json.gz"
+_OF_THE_MACHINE = ("python", "passes")
+"""Settings that follow from the machine that ran a part, where nobody said them."""
+
+_Run = tuple[str, int, str, tuple[str, ...]]
+"""What parts of one run have in common: target, how many there are, digest of all tests, settings of the machine."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,9 +52,14 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """All parts of one run."""
+    """All parts of one run.
+
+    Attributes:
+        settings: what each of them was told.
+    """
 
     target: str
+    settings: Mapping[str, str]
     parts: tuple[Part, ...]
 
 
@@ -101,7 +111,7 @@ def collect(
 
     Args:
         gate: its name.
-        settings: what it was told.
+        settings: what it was told; which Python and which passes there were follows from the parts.
         signer: whose parts count; None takes unsigned ones too.
         targets: those that the parts may be about; None where the platform has none.
 
@@ -114,25 +124,39 @@ def collect(
         folder = staged.evidence_more(gate, target, "")
         keys = [key for key in bucket.list(folder) if key.endswith(f".{_NAME}")]
         found += [_read(bucket, staged, key, gate, signer) for key in keys]
-    alike = [part for part in found if all(part.settings.get(k) == v for k, v in settings.items())]
+    asked = {k: v for k, v in settings.items() if k not in _OF_THE_MACHINE or (k == "python" and v)}
+    alike = [part for part in found if all(part.settings.get(k) == v for k, v in asked.items())]
     if not alike:
         where = f"{gate} with {settings.get('suite')}"
-        raise RequestError(f"No shard of {where} lies beside the set.", hint="Run `gate device --shard 1/N` and so on.")
-    runs: dict[tuple[str, int, str], dict[int, Part]] = {}
+        other = _otherwise(found, asked)
+        raise RequestError(
+            f"No shard of {where} lies beside the set{other}.", hint="Run `gate device --shard 1/N` and so on."
+        )
+    runs: dict[_Run, dict[int, Part]] = {}
     for part in sorted(alike, key=lambda part: part.at):
-        runs.setdefault((part.target, part.shard.count, part.tests), {})[part.shard.number] = part
-    whole = [parts for (_, count, _), parts in runs.items() if len(parts) == count]
+        own = tuple(part.settings.get(name, "") for name in _OF_THE_MACHINE)
+        runs.setdefault((part.target, part.shard.count, part.tests, own), {})[part.shard.number] = part
+    whole = [parts for (_, count, _, _), parts in runs.items() if len(parts) == count]
     if not whole:
         raise GateError(f"No run is complete: {'; '.join(_missing(runs))}.", hint="Run what is missing.")
     newest = max(whole, key=lambda parts: max(part.at for part in parts.values()))
     parts = tuple(newest[number] for number in sorted(newest))
-    return Parts(target=parts[0].target, parts=parts)
+    return Parts(target=parts[0].target, settings=parts[0].settings, parts=parts)
 
 
-def _missing(runs: Mapping[tuple[str, int, str], Mapping[int, Part]]) -> Iterator[str]:
-    for (target, count, tests), parts in runs.items():
+def _otherwise(found: Sequence[Part], asked: Mapping[str, str]) -> str:
+    """In what the newest shard that is there differs, as a clause; empty where there is none."""
+    if not found:
+        return ""
+    own = max(found, key=lambda part: part.at).settings
+    differ = [f"{name} {own.get(name, '')!r}, not {value!r}" for name, value in asked.items() if own.get(name) != value]
+    return f"; the newest was told {', '.join(differ)}"
+
+
+def _missing(runs: Mapping[_Run, Mapping[int, Part]]) -> Iterator[str]:
+    for (target, count, tests, (python, _)), parts in runs.items():
         left = [f"{number}/{count}" for number in range(1, count + 1) if number not in parts]
-        yield f"of {target} with tests {tests[:12]} there is no {', '.join(left)}"
+        yield f"of {target} with Python {python} and tests {tests[:12]} there is no {', '.join(left)}"
 
 
 def _read(bucket: Bucket, staged: StagedSet, key: str, gate: str, signer: Signer | None) -> Part:

@@ -12,8 +12,10 @@ from promotion.known_tests import regex_of
 
 SESSION = "JAX_GATE_SESSION"
 """Names the folder of a session to our plugin, which has pytest to import and so is not imported here."""
-MULTI = "multiaccelerator"
+MARK = "multiaccelerator"
 """The mark of JAX's suite for tests that need more than one device."""
+ALL, SINGLE, MULTI = "all", "single", "multi"
+"""Passes: of all tests, of those that need one device, of those that need several."""
 PLUGIN = "jax_release_device_gate"
 """The name under which a session imports our plugin."""
 PLUGIN_FOLDER = Path(__file__).with_name("plugin")
@@ -85,25 +87,20 @@ class Suite:
     commit: str = ""
 
 
-def passes(
-    platform: Platform, single: Sequence[Lease], whole: Lease, devices: int, *, marked: bool
-) -> tuple[tuple[Pass, ...], str]:
-    """The passes for a machine, and why its tests for several devices are not run; empty when they are.
+def passes(names: Sequence[str], single: Sequence[Lease], whole: Lease) -> tuple[Pass, ...]:
+    """The passes of these names.
 
     Args:
-        platform: what the tests run on.
+        names: some of ALL, SINGLE and MULTI.
         single: a lease for each worker.
         whole: the lease of all devices.
-        devices: how many there are.
-        marked: the suite marks what needs several devices.
     """
-    if platform is Platform.CPU or not marked:
-        # Every worker has all the virtual devices there are.
-        return (Pass(name="all", marks="", leases=tuple(single)),), ""
-    first = Pass(name="single", marks=f"not {MULTI}", leases=tuple(single))
-    if devices < 2:
-        return (first,), "there is one device"
-    return (first, Pass(name="multi", marks=MULTI, leases=(whole,))), ""
+    made = {
+        ALL: Pass(name=ALL, marks="", leases=tuple(single)),
+        SINGLE: Pass(name=SINGLE, marks=f"not {MARK}", leases=tuple(single)),
+        MULTI: Pass(name=MULTI, marks=MARK, leases=(whole,)),
+    }
+    return tuple(made[name] for name in names)
 
 
 def base_env(platform: Platform, suite: Mapping[str, str]) -> dict[str, str]:

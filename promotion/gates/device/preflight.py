@@ -61,8 +61,8 @@ class Expected:
         count: of devices that jax has to see.
         counts: how many devices the machine may have; none takes what there is.
         libraries: file name -> sha256 that it has to have, of the staged wheels' native code.
-        site: where those are installed.
         rocm_version: that the set was built with.
+        site: where the libraries are installed.
         rocm: the libraries of that ROCm, by soname, where the set carries its manifest.
     """
 
@@ -70,8 +70,8 @@ class Expected:
     targets: tuple[str, ...]
     count: int
     libraries: Mapping[str, str]
-    site: Path
     rocm_version: str
+    site: Path = Path()
     counts: tuple[int, ...] = ()
     rocm: Mapping[str, Library] = field(default_factory=dict)
 
@@ -81,38 +81,21 @@ def expected(
     wheel_set: WheelSet,
     devices: Sequence[Device],
     targets: Sequence[str],
-    site: Path,
     python: str,
     rocm: Manifest | None,
     counts: tuple[int, ...] = (),
 ) -> Expected:
-    """What a set and a slice of a machine promise."""
+    """What a set and a slice of a machine promise, before there is a site."""
     members = [member for wheel in wheels_for(wheel_set, python) for member in wheel.members]
     return Expected(
         platform=platform,
         targets=tuple(targets),
         count=len(devices) or VIRTUAL_DEVICES,
         libraries={member.path: member.sha256 for member in members},
-        site=site,
         rocm_version=wheel_set.rocm_version,
         counts=counts,
         rocm={} if rocm is None or rocm.weak else rocm.libraries,
     )
-
-
-def look(
-    runner: Runner,
-    python: Sequence[str],
-    env: Mapping[str, str],
-    machine: Machine,
-    devices: Sequence[Device],
-    wanted: Expected,
-    *,
-    root: Path = Path("/"),
-) -> tuple[Item, ...]:
-    """Everything, in an order in which the first problem explains the next."""
-    host = [*about_host(machine, devices, wanted, root)]
-    return (*host, *about_jax(ask(runner, python, env, wanted.platform), wanted))
 
 
 def ask(runner: Runner, python: Sequence[str], env: Mapping[str, str], platform: Platform) -> Mapping[str, Any]:
@@ -128,7 +111,11 @@ def ask(runner: Runner, python: Sequence[str], env: Mapping[str, str], platform:
 
 
 def about_host(machine: Machine, devices: Sequence[Device], wanted: Expected, root: Path) -> Iterator[Item]:
-    """The driver, the devices and what they need of the host."""
+    """The driver, the devices and what they need of the host, in an order in which the first problem explains the next.
+
+    Args:
+        root: of the file system.
+    """
     if wanted.platform is Platform.CPU:
         yield Item(name="processor", facts=dict(machine.facts))
         return

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from uv import find_uv_bin
 
-from ci_build.errors import GateError, ProcessError
+from ci_build.errors import GateError, MachineError, ProcessError
 from ci_build.model import Finding, Severity
 from ci_build.runner import HostRunner
 from promotion.evidence import ANY
@@ -25,19 +25,20 @@ from promotion.gates.device.harness import Harness, Report, Work
 from promotion.gates.device.lease import Platform, leases, visible, whole, workers_per_device
 from promotion.gates.device.parts import Part, digest_of_tests, keep, now
 from promotion.gates.device.passes import Pass, base_env, passes
-from promotion.gates.device.preflight import Expected, Item, about_jax, ask, expected, look
+from promotion.gates.device.preflight import Expected, Item, about_host, about_jax, ask, expected
 from promotion.gates.device.results import TestResult, TestVerdict, counts, executed, judge
 from promotion.gates.device.shards import Shard, split
 from promotion.gates.device.suite import Tests, jax_tests, smoke
 from promotion.gates.device.told import LOCK, Told, reproduce
 from promotion.gates.installers import Uv
 from promotion.gates.pip_config import parse_config, uv_options
-from promotion.gates.pythons import find_pythons
 from promotion.gates.rocm_manifest import set_manifest
 from promotion.gates.site import PIP_CONFIG, Site, make_site
 
 _INSTALL_SECONDS = 900.0
 _NAMED = 5
+DONE = "done"
+"""Lies in the folder of a run that came to its end: there is nothing to go on with."""
 RUN = "run"
 """The check that tells what was run on what; it counts for nothing."""
 
@@ -72,7 +73,7 @@ class _Run:
         own = [target for target in room.targets if target.partition(":")[0] in kinds]
         self.target = ANY if told.platform is not Platform.ROCM else (own or list(room.targets))[0]
         if told.platform is Platform.ROCM and len(kinds) > 1:
-            raise GateError(
+            raise MachineError(
                 f"The devices are of several kinds: {', '.join(sorted(kinds))}.",
                 hint="Show this run those of one kind, by ROCR_VISIBLE_DEVICES.",
             )
@@ -81,48 +82,32 @@ class _Run:
         """Preflight, passes, retries, and what they add up to.
 
         Raises:
-            GateError: the machine is unfit, or not everything was run; never because a test failed.
+            MachineError: the machine is unfit, or was for some tests.
+            GateError: not everything was run; never because a test failed.
         """
         room, told = self.room, self.told
+        room.progress.step("preflight of the machine")
+        self.host = allotment(told.environ, cpus=told.cpus, first=self.devices[0].index if self.devices else 0)
+        rocm = set_manifest(room) if told.platform is Platform.ROCM else None
+        wanted = expected(
+            told.platform, room.wheel_set, self.devices, room.targets, told.python, rocm, counts=told.devices
+        )
+        items = [*about_host(told.machine, self.devices, wanted, Path("/"))]
+        yield from self._preflight(items)
         site = install(room, told)
         tests = self._tests(site)
-        suite = tests.suite
-        self.host = allotment(told.environ, cpus=told.cpus, first=self.devices[0].index if self.devices else 0)
-        env = {**site.env, **base_env(told.platform, suite.env)}
+        env = {**site.env, **base_env(told.platform, tests.suite.env)}
         if told.rocm:
             env |= {"ROCM_PATH": str(told.rocm), "LD_LIBRARY_PATH": str(told.rocm / "lib")}
         everything = whole(told.platform, self.devices, self.host)
         python = (str(site.python),)
-        room.progress.step("preflight")
-        rocm = set_manifest(room) if told.platform is Platform.ROCM else None
-        wanted = expected(
-            told.platform,
-            room.wheel_set,
-            self.devices,
-            room.targets,
-            site.folder,
-            site.version,
-            rocm,
-            counts=told.devices,
-        )
-        items = look(self.runner, python, {**env, **everything.env}, told.machine, self.devices, wanted)
-        yield from evidence.of_preflight(items, self.target)
-        if bad := [f"{item.name}: {item.problem}" for item in items if item.problem]:
-            raise GateError(f"The machine is not fit: {'; '.join(bad)}.", hint="This says nothing of the set.")
-        run, left_out = self._passes(tests)
-        work = Work(
-            python=python,
-            suite=suite,
-            env=env,
-            passes=run,
-            skips=told.skips,
-            choose=self._choose(tests),
-            limits=told.limits,
-            retries=told.retries,
-            identity=json.dumps([room.staged.digest, told.settings, str(told.shard), told.listed, site.version]),
-        )
-        folder = told.folder or room.work / "run"
-        room.progress.step(f"{suite.commit[:20]} with {len(run[0].leases)} workers")
+        room.progress.step("preflight of jax")
+        wanted = replace(wanted, site=site.folder)
+        found = [*about_jax(ask(self.runner, python, {**env, **everything.env}, told.platform), wanted)]
+        yield from self._preflight(found)
+        work = self._work(python, env, tests)
+        folder = folder_of(told.folder) if told.folder else room.work / "run"
+        room.progress.step(f"{tests.suite.commit[:20]} with {len(work.passes[0].leases)} workers")
         report = Harness(self.runner, work, folder, told.on_progress).run()
         results = self._settled(report, python, {**env, **everything.env}, wanted)
         options = {**told.options, "--python": site.version}
@@ -130,12 +115,20 @@ class _Run:
         yield from evidence.of_tests(results, self.target, again, told.known_flake)
         if told.shard and not results:
             yield evidence.of_empty_shard(str(told.shard), self.target)
-        check = self._told_of(report, results, tests, items, folder, left_out, options)
+        check = self._told_of(report, results, tests, [*items, *found], folder, options)
         yield check
         if told.shard:
             self._keep_part(told.shard, report, results, check, tests.notes)
+        if told.folder and not report.problems:
+            (folder / DONE).touch()
         problems = (*report.problems, *absent(told.listed, report.collected))
         raise_unless_whole(problems, len(report.collected), results, shard=told.shard is not None)
+
+    def _preflight(self, items: Sequence[Item]) -> Iterator[Check]:
+        """Tell what was looked at; MachineError when something is not as it should be."""
+        yield from evidence.of_preflight(items, self.target)
+        if bad := [f"{item.name}: {item.problem}" for item in items if item.problem]:
+            raise MachineError(f"The machine is not fit: {'; '.join(bad)}.", hint="This says nothing of the set.")
 
     def _tests(self, site: Site) -> Tests:
         told = self.told
@@ -153,16 +146,25 @@ class _Run:
                 notes.append(f"What tests import and jax's wheel leaves out is the checkout's: {', '.join(taken)}.")
         return replace(tests, notes=tuple(filter(None, notes)))
 
-    def _passes(self, tests: Tests) -> tuple[tuple[Pass, ...], str]:
+    def _work(self, python: tuple[str, ...], env: Mapping[str, str], tests: Tests) -> Work:
+        told = self.told
+        return Work(
+            python=python,
+            suite=tests.suite,
+            env=env,
+            passes=self._passes(),
+            skips=told.skips,
+            choose=self._choose(tests),
+            limits=told.limits,
+            retries=told.retries,
+            identity=json.dumps([self.room.staged.digest, told.settings, str(told.shard), told.listed]),
+        )
+
+    def _passes(self) -> tuple[Pass, ...]:
         told = self.told
         per_device = told.per_device or workers_per_device(self.devices, self.host)
         single = leases(told.platform, self.devices, self.host, per_device=per_device, workers=told.workers)
-        run, left_out = passes(
-            told.platform, single, whole(told.platform, self.devices, self.host), len(self.devices), marked=tests.marked
-        )
-        if not tests.multi and len(run) > 1:
-            return run[:1], f"size {told.size} leaves them out"
-        return run, left_out
+        return passes(told.passes, single, whole(told.platform, self.devices, self.host))
 
     def _choose(self, tests: Tests) -> Callable[[Sequence[str]], Sequence[str]] | None:
         shard = self.told.shard
@@ -191,23 +193,24 @@ class _Run:
         tests: Tests,
         items: Sequence[Item],
         folder: Path,
-        left_out: str,
         options: Mapping[str, str],
     ) -> Check:
         """What was run on what, and where the rest is told."""
         room, told = self.room, self.told
-        alike = {name: told.settings[name] for name in ("platform", "size")}
-        before = baseline(room.bucket, room.staged.index, told.gate_name, self.target, alike)
+        before = baseline(room.bucket, room.staged.index, told.gate_name, self.target, told.settings)
         silent = sum(result.verdict is TestVerdict.SKIPPED for result in results)
         found: list[Finding] = []
         if not told.shard and not told.listed:
-            found += [*about_baseline(executed(results), silent, before), *about_ledgers(told.known, results)]
+            found += [
+                *about_baseline(executed(results), silent, before),
+                *about_ledgers(told.known, results, told.settings),
+            ]
         found += [
             Finding(code="device-note", severity=Severity.WARNING, message=note, remedy="")
             for note in (*tests.notes, *report.notes)
         ]
-        if left_out:
-            text = f"Tests that need several devices were left out: {left_out}."
+        if told.left_out:
+            text = f"Tests that need several devices were left out: {told.left_out}."
             found.append(Finding(code="multi-left-out", severity=Severity.WARNING, message=text, remedy=""))
         name = f"{told.gate_name}.{self.target}"
         again = functools.partial(reproduce, options, str(room.staged))
@@ -246,14 +249,16 @@ class _Run:
         keep(self.room.bucket, self.room.staged, self.told.gate_name, part, self.told.signer)
 
 
+def folder_of(kept: Path) -> Path:
+    """The folder of a run that is kept, and gone on with unless it came to its end."""
+    if (kept / DONE).exists():
+        shutil.rmtree(kept)
+    return kept
+
+
 def install(room: Room, told: Told) -> Site:
     """The set's wheels by hash, and what runs tests, in an environment of this run alone."""
-    own = room.wheel_set.python_versions
-    if told.python and told.python not in own:
-        raise GateError(f"The set is not for Python {told.python}.", hint=f"It is for {', '.join(own)}.")
-    versions = (told.python,) if told.python else own
-    found = find_pythons(versions, room.runner, find_uv_bin())
-    site = make_site(room, next((version for version in versions if version in found), versions[0]))
+    site = make_site(room, told.python)
     try:
         config = room.runner.run(PIP_CONFIG.argv, env=PIP_CONFIG.env).stdout
         uv = Uv(find_uv_bin(), uv_options(parse_config(config)))
@@ -262,7 +267,7 @@ def install(room: Room, told: Told) -> Site:
             room.runner.run(command.argv, env=command.env, timeout=_INSTALL_SECONDS)
     except ProcessError as problem:
         text = f"What runs the tests cannot be installed: {problem.message}"
-        raise GateError(text, hint="See whether the package index is there; run the gate again.") from problem
+        raise MachineError(text, hint="See whether the package index is there; run the gate again.") from problem
     return site
 
 
@@ -275,19 +280,25 @@ def absent(listed: Sequence[str], collected: Collection[str]) -> Iterator[str]:
 def raise_unless_whole(
     problems: Sequence[str], collected: int, results: Sequence[TestResult], *, shard: bool = False
 ) -> None:
-    """Raise GateError when a run is not all that it should have been; that a test failed is no such thing.
+    """Raise an error when a run is not all that it should have been; that a test failed is no such thing.
 
     Args:
         shard: it is a part, which may happen to have nothing to execute.
+
+    Raises:
+        MachineError: the machine is to blame for all that was found.
+        GateError: something else is, too.
     """
     found, said = counts(results), list(problems)
     if not collected:
         said.append("no test was collected")
-    elif not executed(results) and not shard:
+    elif not executed(results) and not shard and not found[TestVerdict.ENVIRONMENT]:
         said.append("no test was executed")
     if found[TestVerdict.NOT_RUN]:
         said.append(f"{found[TestVerdict.NOT_RUN]} tests were not run")
     if found[TestVerdict.ENVIRONMENT]:
         said.append(f"{found[TestVerdict.ENVIRONMENT]} tests failed because of the machine")
+    fell = [found[verdict] for verdict in (TestVerdict.FAILED, TestVerdict.CRASHED, TestVerdict.FLAKY)]
     if said:
-        raise GateError(f"Not everything was run: {'; '.join(said)}.", hint="What was run is told; run the gate again.")
+        kind = MachineError if found[TestVerdict.ENVIRONMENT] and not any((*fell, *said[:-1])) else GateError
+        raise kind(f"Not everything was run: {'; '.join(said)}.", hint="What was run is told; run the gate again.")

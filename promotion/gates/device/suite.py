@@ -21,9 +21,11 @@ from promotion.gates.device.shell_env import read_script
 
 SMOKE = Path(__file__).parent.parent / "suites" / "smoke"
 SIZES_FILE = Path(__file__).with_name("sizes.toml")
+TESTS = "tests"
+"""The folder of JAX's tests."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _REMOTE = re.compile(r"(?:[a-z][a-z0-9+.-]*://|[\w.-]+@[\w.-]+:).+")
-_TAKEN = ("tests", "docs", "examples", "conftest.py", "pyproject.toml", "pytest.ini")
+_TAKEN = (TESTS, "docs", "examples", "conftest.py", "pyproject.toml", "pytest.ini")
 """What of a checkout the tests need: some read the documentation, or run what it shows.
 
 Not jax itself: it would be imported instead of the one that is tested.
@@ -65,8 +67,6 @@ class Tests:
     """A suite that is ready to run.
 
     Attributes:
-        marked: it marks what needs several devices.
-        multi: those are to be run too.
         choose: which tests of it; None takes all.
         notes: what a person should know of it.
         asks: for these packages, as requirements; see `asked.unmet`.
@@ -76,8 +76,6 @@ class Tests:
     __test__ = False
 
     suite: Suite
-    marked: bool
-    multi: bool
     choose: Callable[[Sequence[str]], Sequence[str]] | None = None
     notes: tuple[str, ...] = ()
     asks: str = ""
@@ -116,7 +114,7 @@ def smoke(listed: Sequence[str] = ()) -> Tests:
     """
     files, notes = _files(SMOKE, Size(name="list", files=tuple(listed), multi=True)) if listed else (["."], ())
     suite = Suite(root=SMOKE, files=tuple(files), env={}, commit=f"smoke-{_digest(SMOKE)[:16]}")
-    return Tests(suite=suite, marked=True, multi=True, choose=_choice(listed), notes=notes)
+    return Tests(suite=suite, choose=_choice(listed), notes=notes)
 
 
 def identify(source: Source | None, runner: Runner) -> str:
@@ -157,8 +155,8 @@ def jax_tests(
             shutil.copytree(folder / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
         elif (folder / name).is_file():
             shutil.copy2(folder / name, root / name)
-    if not (root / "tests").is_dir():
-        raise InputError(f"{source.place} has no folder tests.", hint="Give a checkout of JAX.")
+    if not (root / TESTS).is_dir():
+        raise InputError(f"{source.place} has no folder {TESTS}.", hint="Give a checkout of JAX.")
     chosen = Size(name="list", files=tuple(listed), multi=True) if listed else _size(size)
     files, notes = _files(root, chosen)
     left_out = {*script.ignore}
@@ -171,8 +169,6 @@ def jax_tests(
     )
     return Tests(
         suite=suite,
-        marked=True,
-        multi=chosen.multi,
         choose=_choice(listed),
         notes=notes,
         asks=(folder / ASKED).read_text(encoding="utf-8") if (folder / ASKED).is_file() else "",

@@ -13,11 +13,12 @@ from ci_build.runner import without_credentials
 from promotion.bucket import sha256_of
 from promotion.gates.device.devices import Machine
 from promotion.gates.device.harness import MOST_RETRIES
-from promotion.gates.device.lease import Platform
-from promotion.gates.device.passes import Skip
+from promotion.gates.device.lease import Platform, visible
+from promotion.gates.device.passes import ALL, MULTI, SINGLE, Skip
 from promotion.gates.device.session import Limits
 from promotion.gates.device.shards import Shard
-from promotion.gates.device.suite import SIZES_FILE, Source
+from promotion.gates.device.suite import SIZES_FILE, Source, sizes
+from promotion.gates.source import code_digest
 from promotion.known_tests import Kind, KnownTests
 from promotion.signing import Signer
 
@@ -43,7 +44,7 @@ class Told:
         per_device: workers that share a device; AUTO: as many as it can bear.
         workers: on a CPU; 0: as many as it can bear.
         cpus: cores that may be used; None: all that are allotted.
-        python: version to test with; empty takes the first of the set that is on this machine.
+        python: version to test with; empty where it does not matter, as for joining parts.
         rocm: root of the ROCm to load; None takes the one that the loader finds.
         also: hash-locked requirements to install beside the set, such as those of NVIDIA's plugin.
         image: name and digest of the container's image, for evidence.
@@ -106,6 +107,27 @@ class Told:
         return {Platform.ROCM: Tier.DEVICE, Platform.CPU: Tier.CPU, Platform.CUDA: Tier.CUDA}[self.platform]
 
     @property
+    def left_out(self) -> str:
+        """Why tests that need several devices are not run; empty when they are.
+
+        Raises:
+            MachineError: the masks of the environment lie.
+        """
+        if self.platform is Platform.CPU:
+            return ""
+        if self.size and not sizes()[self.size].multi:
+            return f"size {self.size} leaves them out"
+        several = len(visible(self.machine.devices, self.platform, self.environ)) > 1
+        return "" if several else "there is one device"
+
+    @property
+    def passes(self) -> tuple[str, ...]:
+        """Names of the passes, in order. Every worker on a CPU has all the virtual devices there are."""
+        if self.platform is Platform.CPU:
+            return (ALL,)
+        return (SINGLE,) if self.left_out else (SINGLE, MULTI)
+
+    @property
     def options(self) -> dict[str, str]:
         """Those under which a test runs alone as it did here; what has its default is left out."""
         source, place = self.source, ""
@@ -131,12 +153,15 @@ class Told:
 
     @property
     def settings(self) -> dict[str, str]:
-        """What evidence has to have in common to be compared, and joined."""
+        """What shards have to have in common to be joined, and evidence to be an answer."""
         return {
             "platform": self.platform.value,
             "family": self.family,
+            "code": code_digest(),
             "suite": self.suite,
             "size": self.size,
+            "python": self.python,
+            "passes": " ".join(self.passes),
             "sizes": sha256_of(SIZES_FILE)[:16] if self.size else "",
             "tools": sha256_of(LOCK)[:16],
             "also": sha256_of(self.also) if self.also else "",
