@@ -29,6 +29,8 @@ PACKAGE = ROOT / "kernels" / "payload" / "jax_aiter"
 CI_BUILD = [sys.executable, str(ROOT / "build" / "ci_build")]
 FOREIGN = ("JAX_", "XLA_", "PYTHON", "VIRTUAL_ENV", "TF_", "COV_")
 """Variables of the caller that have no say."""
+QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+"""Most programs run once, and on a few numbers: compiling them takes the time."""
 # Module -> least number of checks: none may be lost unnoticed.
 COUNTS = {"rmsnorm": 24, "gemm": 40, "mha": 62, "loader": 41, "choice": 41, "lowering": 47}
 
@@ -85,7 +87,7 @@ def run(python: Path, folder: Path, *arguments: str, package: Path = PACKAGE) ->
     shutil.copytree(CHECKS, folder / "tests" / "jax_aiter", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(package, folder / "jax_aiter", ignore=shutil.ignore_patterns("__pycache__"))
     env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-    env |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8", "PYTHONPATH": str(folder)}
+    env |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8", "PYTHONPATH": str(folder), "XLA_FLAGS": QUICK}
     argv = [str(python), "-m", "pytest", "--quiet", "-W", "error", "-p", "no:cacheprovider"]
     argv += ["-p", "tests.jax_aiter.fixtures", "-o", "python_files=check_*.py", "-o", "python_functions=check_*"]
     argv += [
