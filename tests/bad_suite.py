@@ -77,6 +77,15 @@ FILES: Mapping[str, BadFile] = {
         "Aborted",
         "import os, pytest",
     ),
+    # Not bad: what a worker was lent is there before anything of the suite is imported.
+    "lease": BadFile(
+        source="import os\n"
+        "SEEN = [os.environ.get(name) for name in ('HIP_VISIBLE_DEVICES', 'OMP_NUM_THREADS', 'CUDA_VISIBLE_DEVICES')]\n"
+        "DEVICE, CORES = os.environ['ROCR_VISIBLE_DEVICES'], os.sched_getaffinity(0)\n\n"
+        "def test_lease():\n    assert (SEEN, DEVICE in ('3', '5')) == (['0', '1', None], True)\n"
+        "    assert len(CORES) <= (os.cpu_count() + 1) // 2\n",
+        verdicts={"test_lease": "passed"},
+    ),
     "leak_device": _among_good(
         "def test_leak():\n    os.environ['ROCR_VISIBLE_DEVICES'] = '0,1,2,3'",
         "test_leak",

@@ -206,7 +206,9 @@ def _seconds(told: Told, staged: StagedSet, bucket: Bucket, target: str) -> dict
 def show(evidences: Sequence[Evidence], staged: StagedSet, bucket: Bucket, channel: str, reporter: Reporter) -> None:
     """A table, the first failures, and what the policy makes of it."""
     gating.show(evidences, reporter)
-    reporter.table(*view.table(evidences), numeric=range(3, 10))
+    columns, rows = view.table(evidences)
+    if rows:
+        reporter.table(columns, rows, numeric=range(3, 10))
     for line in view.failures(evidences):
         reporter.line(line)
     word = way.judge(staged, bucket, channel, reporter)

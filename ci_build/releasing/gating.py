@@ -26,6 +26,8 @@ from promotion.gates.rocm_manifest import RocmTree
 from promotion.layout import StagedSet
 from promotion.signing import Signer, load_signer, new_key
 
+_MOST_ALIKE = 3
+"""So many warnings of one kind are told each."""
 _USED_BY = {
     "targets": ("coverage", "compile"),
     "rocm": ("abi", "load", "compile"),
@@ -181,7 +183,7 @@ def run_gates(
 
 
 def show(evidences: Sequence[Evidence], reporter: Reporter) -> None:
-    """A table of evidence for people, and a warning of each kind; errors are for the message that ends the command."""
+    """A table of evidence for people, and warnings, of each kind a few; errors are for the message that ends it all."""
     columns = ("gate", "target", "result", "passed", "known", "failed", "skipped", "warnings", "took", "at")
     reporter.table(columns, [tuple(_row(evidence)) for evidence in evidences], numeric=(3, 4, 5, 6, 7, 8))
     kinds: dict[tuple[str, str], list[Finding]] = {}
@@ -194,11 +196,12 @@ def show(evidences: Sequence[Evidence], reporter: Reporter) -> None:
         for line in compile_view.failures(compiled):
             reporter.line(line)
     for (gate, _), found in kinds.items():
-        first, *more = dict.fromkeys(found)
-        if more:
-            text = f"{first.message} There are {len(more)} more of this kind."
-            first = dataclasses.replace(first, message=text)
-        reporter.finding(first, where=f"gate {gate}")
+        told = [*dict.fromkeys(found)]
+        if len(told) > _MOST_ALIKE:
+            text = f"{told[0].message} There are {len(told) - 1} more of this kind."
+            told = [dataclasses.replace(told[0], message=text)]
+        for finding in told:
+            reporter.finding(finding, where=f"gate {gate}")
 
 
 def _row(evidence: Evidence) -> Iterator[str]:

@@ -78,8 +78,16 @@ def judge(
         reporter.warning(f"Bypass {text}")
     for who, names in word.attested.items():
         reporter.line(f"  attested by {who}: {len(names)} wheels")
-    reporter.line(f"  {staged.index}/{staged.digest[:12]}, tested at tier: {tiers_text(word.tiers)}")
+    reporter.line(f"  {staged.index}/{staged.digest[:12]}, tested at tier {_by_tier(word.tiers)}")
     return word
+
+
+def _by_tier(tiers: Mapping[str, str]) -> str:
+    """Targets by the tier that they were tested at: a set for all targets has some thirty, most of them alike."""
+    found: dict[str, list[str]] = {}
+    for target, tier in sorted(tiers.items()):
+        found.setdefault(tier, []).append(target)
+    return "; ".join(f"{tier}: {', '.join(targets)}" for tier, targets in found.items())
 
 
 def release_local(

@@ -20,12 +20,14 @@ from ci_build import cli
 from ci_build.errors import CiBuildError
 from ci_build.making.adopt import adopt
 from ci_build.model import RocmVersion
+from promotion.bucket import sha256_of
 from promotion.gates import Room
 from promotion.gates.device import preflight, run
 from promotion.gates.device.results import TestVerdict, load_results
 from promotion.gates.device.suite import smoke
 from promotion.gates.device.told import Told
 from promotion.gates.site import Site
+from promotion.layout import StagedSet
 
 pytestmark = pytest.mark.network
 
@@ -113,12 +115,16 @@ class Place:
     def gate(self, name: str, *words: str) -> tuple[int, list[Mapping[str, Any]], str]:
         return ci_build(self.folder, "gate", name, "set", "--platform=cpu", *words)
 
-    def results(self, evidence: Mapping[str, Any]) -> dict[str, str]:
+    def beside(self, evidence: Mapping[str, Any]) -> dict[str, bytes]:
+        """What a run left beside the set, by kind, as its evidence names it."""
         (run,) = (check for check in evidence["details"]["checks"] if check["name"] == "run")
-        name = run["files"]["results.json.gz"]["name"]
-        (file,) = (self.folder / "bucket").rglob(Path(name).name)
-        assert {path.name.partition(".")[2] for path in file.parent.iterdir()} >= {"results.json.gz", "junit.xml.gz"}
-        return {r.id: r.verdict.value for r in load_results(gzip.decompress(file.read_bytes()), name)}
+        folder = self.folder / "bucket" / StagedSet(index="multi-arch", digest=evidence["set_digest"]).evidence
+        files = {kind: folder / told["name"] for kind, told in run["files"].items()}
+        assert all(sha256_of(file) == run["files"][kind]["sha256"] for kind, file in files.items())
+        return {kind: gzip.decompress(file.read_bytes()) for kind, file in files.items()}
+
+    def results(self, evidence: Mapping[str, Any]) -> dict[str, str]:
+        return {r.id: r.verdict.value for r in load_results(self.beside(evidence)["results.json.gz"], "results")}
 
 
 def ci_build(folder: Path, *words: str) -> tuple[int, list[Mapping[str, Any]], str]:
@@ -230,6 +236,9 @@ def test_bad_tests_make_the_gate_fail_and_are_told_apart(place: Place, tmp_path:
     }
     counts = evidence["counts"]
     assert {key: counts[key] for key in ("passed", "failed", "skipped")} == {"passed": 9, "failed": 3, "skipped": 1}
+    beside = place.beside(evidence)
+    assert b"Segmentation fault" in beside["logs.tar.gz"]
+    assert b'name="test_wrong"' in beside["junit.xml.gz"]
     # The console ends with the failures, their tracebacks, how to run one again, and what the policy makes of it.
     assert "wrong sum" in said
     assert "Segmentation fault" in said

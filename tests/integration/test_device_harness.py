@@ -98,7 +98,7 @@ def test_every_bad_test_gets_its_verdict_and_nothing_else_is_lost(tmp_path: Path
 
 
 def test_a_crash_a_failure_and_a_flake_are_told_apart(tmp_path: Path) -> None:
-    names = ("fail", "flake", "segfault", "import_exit", "skip")
+    names = ("fail", "flake", "segfault", "import_exit", "skip", "lease")
     report = run(work(bad_suite.write(tmp_path / "suite", *names)), tmp_path / "run")
     check(report, *names)
     assert report.problems == ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -88,6 +89,21 @@ def test_jax_comes_from_the_index_that_pip_is_configured_with(tmp_path: Path, in
     assert {"jax-0.10.2.dist-info", "small_dependency-1.0.dist-info"} <= installed(site)
     assert (site.folder / PJRT_LIBRARY).exists()
     assert site.python.exists()
+
+
+def test_only_the_staged_bytes_are_installed(tmp_path: Path, index: Path) -> None:
+    """Neither a wheel of the same name in the user's index, nor one that was altered since it was staged."""
+    room = room_for(tmp_path, index, make_wheels(tmp_path / "w", pythons=(OWN,)))
+    impostor = set_wheel(pjrt(targets=TARGETS[:1]), tmp_path)
+    (index / impostor.wheel.filename).write_bytes(impostor.data)
+    site = make_site(room, OWN)
+    members = {member.path: member.sha256 for wheel in room.wheel_set.wheels for member in wheel.members}
+    assert hashlib.sha256((site.folder / PJRT_LIBRARY).read_bytes()).hexdigest() == members[PJRT_LIBRARY]
+    (staged,) = (tmp_path / "bucket").rglob(impostor.wheel.filename)
+    staged.chmod(0o644)
+    staged.write_bytes(impostor.data)
+    with pytest.raises(GateError, match=f"The staged {re.escape(impostor.wheel.filename)} has sha256"):
+        make_site(replace(room, shared=tmp_path / "another"), OWN)
 
 
 def test_what_python_compiles_is_kept_outside_of_what_was_installed(tmp_path: Path, index: Path) -> None:

@@ -159,11 +159,11 @@ def test_what_is_no_set_is_refused(
 # What is shown
 
 
-def test_the_table_and_one_warning_of_each_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_and_a_few_warnings_of_each_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wheel_set = make_set(make_wheels(tmp_path / "w"))
     warnings = [
         Finding(code=code, severity=Severity.WARNING, message=f"{code} {number}.", remedy="Mend it.")
-        for code, number in (("odd", 1), ("odd", 2), ("odd", 2), ("strange", 1))
+        for code, number in (*(("odd", n) for n in (1, 2, 3, 4)), ("strange", 1), ("strange", 2), ("strange", 2))
     ]
     evidence = [
         replace(item, findings=tuple(warnings), outcome=Outcome.FAILED) if item.gate == "abi" else item
@@ -172,10 +172,11 @@ def test_the_table_and_one_warning_of_each_kind(tmp_path: Path, capsys: pytest.C
     gating.show(evidence, REPORTER)
     said = capsys.readouterr().err
     (row,) = [line.split() for line in said.splitlines() if line.split()[:2] == ["abi", "any"]]
-    assert row == ["abi", "any", "failed", "40", "0", "0", "0", "4", "1", "s", "2026-01-02T03:04:06Z"]
-    assert "warning: odd: gate abi: odd 1. There are 1 more of this kind. Mend it." in said
+    assert row == ["abi", "any", "failed", "40", "0", "0", "0", "7", "1", "s", "2026-01-02T03:04:06Z"]
+    assert "warning: odd: gate abi: odd 1. There are 3 more of this kind. Mend it." in said
     assert "warning: strange: gate abi: strange 1. Mend it." in said
-    assert said.count("Mend it.") == 2
+    assert "warning: strange: gate abi: strange 2. Mend it." in said
+    assert said.count("Mend it.") == 3
 
 
 # The corpus as the compile gate takes it

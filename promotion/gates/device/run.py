@@ -127,8 +127,8 @@ class _Run:
     def _preflight(self, items: Sequence[Item]) -> Iterator[Check]:
         """Tell what was looked at; MachineError when something is not as it should be."""
         yield from evidence.of_preflight(items, self.target)
-        if bad := [f"{item.name}: {item.problem}" for item in items if item.problem]:
-            raise MachineError(f"The machine is not fit: {'; '.join(bad)}.", hint="This says nothing of the set.")
+        if bad := [item.name for item in items if item.problem]:
+            raise MachineError(f"The machine is not fit: {', '.join(bad)}.", hint="This says nothing of the set.")
 
     def _tests(self, site: Site) -> Tests:
         told = self.told
