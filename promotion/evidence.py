@@ -142,10 +142,18 @@ def last_words(evidences: Iterable[Evidence]) -> tuple[Evidence, ...]:
     return tuple(last.values())
 
 
+def standing(evidences: Iterable[Evidence]) -> Mapping[tuple[str, str], tuple[Evidence, ...]]:
+    """The last words of each gate on the parts of each target, the worst ones first, of equals the newest."""
+    found: dict[tuple[str, str], tuple[Evidence, ...]] = {}
+    newest = sorted(last_words(evidences), key=lambda item: item.ended, reverse=True)
+    for evidence in sorted(newest, key=lambda item: _BAD_FIRST.index(item.outcome)):
+        found[evidence.gate, evidence.target] = (*found.get((evidence.gate, evidence.target), ()), evidence)
+    return found
+
+
 def latest(evidences: Iterable[Evidence]) -> Mapping[tuple[str, str], Evidence]:
     """What counts of each gate on each target: the worst of its last words on the parts, the newest of equals."""
-    words = sorted(last_words(evidences), key=lambda item: (-_BAD_FIRST.index(item.outcome), item.ended))
-    return {(evidence.gate, evidence.target): evidence for evidence in words}
+    return {about: words[0] for about, words in standing(evidences).items()}
 
 
 def of_the_machine(evidence: Evidence) -> bool:

@@ -5,7 +5,7 @@ Good news counts only from keys that the policy trusts; bad news counts whoever 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -13,7 +13,7 @@ from ci_build.model import LADDER, Evidence, Outcome, Severity, Tier, Verdict, W
 from promotion import tiers as tiers_of
 from promotion.attestations import Attested, about_attestations, who_attested
 from promotion.bypass import Bypass
-from promotion.evidence import ANY, Statement, latest, of_the_machine, time_of
+from promotion.evidence import ANY, Statement, of_the_machine, standing, time_of
 from promotion.ledger import PromotedSet
 from promotion.policy import EDITION, GateRule, Policy, at_least
 from promotion.set_rules import about_device_members, about_growth, about_sizes, about_the_set, about_variants, expand
@@ -72,7 +72,7 @@ def verdict(
         *_about_gates(wheel_set, said, own, policy, now),
         *_about_what_nobody_asked(wheel_set, said, policy),
     ]
-    tiers = {target: _tier_of(target, wheel_set, own.values(), policy, now) for target in wheel_set.targets}
+    tiers = {target: _tier_of(target, wheel_set, own, policy, now) for target in wheel_set.targets}
     blocked, passed_over = _pass_over(reasons, [entry for entry in _entries(wheel_set, policy) if not entry.state(now)])
     for reason in _about_tiers(tiers, policy):
         entry = _excuse(reason.target, passed_over, policy)
@@ -143,9 +143,11 @@ def _counts(statement: Statement, policy: Policy) -> bool:
     return named or policy.unsigned
 
 
-def _counted(wheel_set: WheelSet, said: Iterable[Statement], policy: Policy) -> Mapping[tuple[str, str], Evidence]:
-    """The last word of each gate on each target of this very set."""
-    return latest(
+def _counted(
+    wheel_set: WheelSet, said: Iterable[Statement], policy: Policy
+) -> Mapping[tuple[str, str], tuple[Evidence, ...]]:
+    """The last words of each gate on each target of this very set, see `standing`."""
+    return standing(
         statement.evidence
         for statement in said
         if statement.evidence.set_digest == wheel_set.digest and _counts(statement, policy)
@@ -180,17 +182,17 @@ def _where(gate: str, target: str) -> str:
 def _about_gates(
     wheel_set: WheelSet,
     said: Collection[Statement],
-    own: Mapping[tuple[str, str], Evidence],
+    own: Mapping[tuple[str, str], tuple[Evidence, ...]],
     policy: Policy,
     now: datetime,
 ) -> Iterator[_Reason]:
     for gate, rule in policy.gates.items():
         for target in rule.about(wheel_set, policy):
-            where, evidence = _where(gate, target), own.get((gate, target))
-            if evidence is None:
+            where, words = _where(gate, target), own.get((gate, target))
+            if words is None:
                 problems: Iterable[str] = [f"has not run on this set{_unheard(wheel_set, said, gate, target)}."]
             else:
-                problems = _problems(evidence, rule, rule.least(wheel_set), policy, now)
+                problems = _problems_of_all(words, rule, rule.least(wheel_set), policy, now)
             yield from (_Reason(text=f"{where} {problem}", gate=gate, target=target) for problem in problems)
 
 
@@ -204,6 +206,16 @@ def _unheard(wheel_set: WheelSet, said: Iterable[Statement], gate: str, target: 
         and statement.evidence.set_digest == wheel_set.digest
     }
     return f", as far as the policy believes it: {'; '.join(sorted(reasons))}" if reasons else ""
+
+
+def _problems_of_all(
+    words: Sequence[Evidence], rule: GateRule, least: int, policy: Policy, now: datetime
+) -> Sequence[str]:
+    """Why a gate's last words are not what the policy asks for: one of them has to be, and none may be bad."""
+    problems = [[*_problems(evidence, rule, least, policy, now)] for evidence in words]
+    if words[0].outcome is not Outcome.PASSED:
+        return problems[0]
+    return next((found for found in problems if not found), problems[0])
 
 
 def _problems(evidence: Evidence, rule: GateRule, least: int, policy: Policy, now: datetime) -> Iterator[str]:
@@ -269,21 +281,25 @@ def _about_what_nobody_asked(wheel_set: WheelSet, said: Iterable[Statement], pol
         for statement in said
         if statement.evidence.outcome is not Outcome.SKIPPED and not of_the_machine(statement.evidence)
     ]
-    for (gate, target), evidence in _counted(wheel_set, ran, policy).items():
+    for (gate, target), (evidence, *_) in _counted(wheel_set, ran, policy).items():
         if (gate, target) not in asked and evidence.outcome is not Outcome.PASSED:
             text = f"The gate {gate} for {target} did not pass: {_first_finding(evidence)}"
             yield _Reason(text=text, gate=gate, target=target)
 
 
 def _tier_of(
-    target: str, wheel_set: WheelSet, evidences: Iterable[Evidence], policy: Policy, now: datetime
+    target: str,
+    wheel_set: WheelSet,
+    own: Mapping[tuple[str, str], tuple[Evidence, ...]],
+    policy: Policy,
+    now: datetime,
 ) -> Tier | None:
     """How strongly a target was tested: by the best gate whose word on that very target counts."""
     tiers = [
         rule.tier
-        for evidence in evidences
-        if evidence.target == target and (rule := policy.gates.get(evidence.gate)) is not None and rule.tier in LADDER
-        if not any(_problems(evidence, rule, rule.least(wheel_set), policy, now))
+        for (gate, about), words in own.items()
+        if about == target and (rule := policy.gates.get(gate)) is not None and rule.tier in LADDER
+        if not _problems_of_all(words, rule, rule.least(wheel_set), policy, now)
     ]
     return max(tiers, key=LADDER.index, default=None)
 

@@ -481,6 +481,22 @@ def test_a_python_that_failed_blocks_whatever_another_did(wheel_set: WheelSet) -
     assert blocked[0] == "The gate device for gfx942 failed: The library is broken."
 
 
+def test_a_smaller_run_takes_nothing_from_a_larger_one(wheel_set: WheelSet) -> None:
+    """A word that would do stands, whatever part was tried later; one that would not does not do because of it."""
+    rule = replace(DEVICE, min_passed=9, settings={"size": "large"})
+    policy = replace(POLICY, tiers={"gfx942": Tier.DEVICE}, gates={**POLICY.gates, "device": rule})
+    good = passing_evidence(wheel_set, policy)
+    large = replace(one(good, "device"), settings={"policy": "1", "size": "large"}, counts=counts())
+    few = counts(collected=3, run=3, passed=3)
+    small = replace(large, settings={"policy": "1", "size": "small"}, counts=few, ended="2026-01-02T05:00:00Z")
+    rest = [evidence for evidence in good if evidence.gate != "device"]
+    found = verdict(wheel_set, [*rest, large, small], policy)
+    assert (found.allowed, found.tiers["gfx942"]) == (True, "device")
+    found = verdict(wheel_set, [*rest, replace(large, counts=few), small], policy)
+    assert found.blocked_by[0] == "The gate device for gfx942 was told size 'small'; 'large' is asked for."
+    assert found.tiers["gfx942"] != "device"
+
+
 def test_every_field_of_the_policy_counts(wheel_set: WheelSet) -> None:
     """No silent option: a stricter value of each field blocks a set that was fine."""
     stricter: dict[str, dict[str, Any]] = {
