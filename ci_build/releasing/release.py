@@ -27,6 +27,14 @@ from promotion.policy import LOCAL, load_policy
 from promotion.promote import Promotion, install_line
 from promotion.verifying import lazily
 
+_LAUNCHER = Path(__file__).parents[2] / "build" / "ci_build"
+
+
+def _launcher() -> str:
+    """The program as somebody in this folder types it."""
+    here = Path.cwd()
+    return str(_LAUNCHER.relative_to(here) if _LAUNCHER.is_relative_to(here) else _LAUNCHER)
+
 
 def stage(folder: Path, bucket: Bucket, reporter: Reporter) -> StagedSet:
     """Put the set in a folder under its digest."""
@@ -120,7 +128,7 @@ def release_local(
     with reporter.group("promote"):
         done = promote(staged, bucket, LOCAL, reporter)
     url = f"http://127.0.0.1:{options.SERVE_PORT}/{done.simple}"
-    serve = ("python3", "build/ci_build", "index", "serve", "--bucket", str(where), "--port", str(options.SERVE_PORT))
+    serve = ("python3", _launcher(), "index", "serve", "--bucket", str(where), "--port", str(options.SERVE_PORT))
     lines = (render(serve), install_line(done.wheel_set, url))
     receipt = {
         **build.receipt(made),

@@ -46,6 +46,8 @@ def served(bucket: Path) -> Iterator[str]:
 def test_it_ends_with_a_receipt_and_the_install_line(released: Released) -> None:
     assert "tested at tier: gfx942 compiled, gfx950 compiled;" in released.said
     assert f"jax-rocm7-plugin=={VERSION}" in released.install_line
+    (serve,) = (shlex.split(line) for line in released.said.splitlines() if " index serve " in line)
+    assert (released.folder / serve[1]).samefile(CI_BUILD[-1])
     wheel_set = load_wheel_set((released.folder / "dist" / "wheels.json").read_text())
     for wheel in wheel_set.wheels:
         assert f"{wheel.sha256}  {wheel.filename}" in released.said
