@@ -17,7 +17,7 @@ from kernels.generate import Generated, generate
 from kernels.graph import Forecast, Graph
 from kernels.modules import Catalog, Kind, Module, load_catalog, processors
 from kernels.recipe import Native
-from kernels.steps import SRC, Step, library_step, unit_steps
+from kernels.steps import SRC, Step, library_steps, unit_steps
 from kernels.store import KernelStore, Made
 from kernels.toolchains import Toolchain
 
@@ -115,8 +115,8 @@ class KernelBuild:
                     called = [objects[name] for name in module.needs]
                     found += shim_steps(module, called, chain, tree, strip=self.strip, src=src)
             elif module.host:
-                found.append(library_step(module, chain, strip=self.strip, src=src))
-        return tuple(found)
+                found += library_steps(module, chain, strip=self.strip, src=src)
+        return tuple({step.label: step for step in found}.values())
 
     def fetch(self, runner: LineRunner, progress: Progress) -> None:
         """Find the upstream source, and let its generators write what is compiled."""
@@ -271,7 +271,7 @@ class KernelBuild:
     def _packed(self, step: Step) -> bool:
         """Whether a step makes something that goes into the wheel, and not into a library that does."""
         module = self.catalog.modules[step.module]
-        return module.kind is Kind.PORTABLE or step.name == module.library
+        return step.name == module.library or (module.kind is Kind.PORTABLE and bool(step.target))
 
     def _native(self, step: Step, made: Made) -> Native:
         module = self.catalog.modules[step.module]

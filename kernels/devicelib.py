@@ -16,7 +16,7 @@ from kernels.estimate import HOST_SHARE
 from kernels.generate import Generated, cuid
 from kernels.modules import Module
 from kernels.sources import SourceTree, digest_of
-from kernels.steps import SRC, Step, closure, fill, named
+from kernels.steps import NAMED, SRC, Step, closure, fill, named
 from kernels.store import key_of
 from kernels.toolchains import Toolchain
 
@@ -166,7 +166,7 @@ def _own(module: Module, toolchain: Toolchain, tree: SourceTree, name: str, word
         argv=(
             *_common(module, toolchain, name),
             *toolchain.device_lib_command("own", "host"),
-            *words,
+            *(words if name == NAMED else ()),
             *(word for folder in module.include for word in ("-isystem", f"{{source}}/{folder}")),
             *(f"{{src}}/{name}", "-o", "{out}"),
         ),

@@ -41,8 +41,8 @@ def bound(modules: Sequence[Module], wanted: Sequence[str]) -> Bound:
         steps += own * len(module.units)
         seconds += own * sum(unit.seconds for unit in module.units)
         if module.kind is not Kind.DEVICE_LIB:
-            # A shim's files are compiled one by one before they are linked.
-            steps += 1 + len(module.host) * (module.kind is Kind.FFI_SHIM)
+            # Each file is compiled alone before they are linked; those that libraries share count for each.
+            steps += 1 + len(module.host)
             seconds += module.seconds
             continue
         count = sum(generator.kept for generator in module.generators) + len(module.compiled)

@@ -15,6 +15,8 @@ from kernels.store import key_of
 from kernels.toolchains import Toolchain
 
 SRC = Path(__file__).with_name("src")
+NAMED = "module.cc"
+"""The one of our sources that tells a library which module it is."""
 _FORMAT = 1
 """Of keys: another one makes everything anew."""
 _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
@@ -67,28 +69,47 @@ class Step:
         return key_of(parts)
 
 
-def library_step(module: Module, toolchain: Toolchain, *, strip: bool = True, src: Path = SRC) -> Step:
-    """The host library of a module, compiled and linked in one command: it is the same for all targets."""
-    files = tuple(module.host)
-    inputs = closure([src / name for name in files], src)
+def library_steps(module: Module, toolchain: Toolchain, *, strip: bool = True, src: Path = SRC) -> tuple[Step, ...]:
+    """The objects of a module's host library, those that all libraries share among them, and the library.
+
+    It is the same for all targets.
+    """
+    everything = closure([src / name for name in module.host], src)
+    words = named(module, key_of({"files": everything}))
+    own = tuple(_object(module, toolchain, name, words, src) for name in module.host)
+    labels = tuple(step.label for step in own)
     exports = (*COMMON_EXPORTS, *(ffi.symbol for ffi in module.ffi))
     argv = (
-        *toolchain.host_command(strip=strip),
-        *named(module, key_of({"files": inputs})),
+        *toolchain.host_link(strip=strip),
         f"-Wl,-soname,{module.library}",
-        *(f"{{src}}/{name}" for name in files),
-        "-o",
-        "{out}",
+        *(f"{{{label}}}" for label in labels),
+        *("-o", "{out}"),
     )
-    return Step(
+    library = Step(
         label=f"{module.library} (host)",
         argv=argv,
         name=module.library,
-        inputs=inputs,
-        seconds=module.seconds,
+        inputs={},
+        seconds=module.seconds / (len(own) + 1),
         memory_mb=module.memory_mb,
         module=module.name,
+        after=labels,
         checks={"exports": exports, "sonames": module.sonames, "max_size": module.max_size},
+    )
+    return (*own, library)
+
+
+def _object(module: Module, toolchain: Toolchain, name: str, words: Sequence[str], src: Path) -> Step:
+    """The object of one of our sources; one step for all modules that have it, but for what names the module."""
+    shared = name != NAMED
+    return Step(
+        label=f"{name} (host)" if shared else f"{module.name}/{name} (host)",
+        argv=(*toolchain.host_command(), *(() if shared else words), "-c", f"{{src}}/{name}", "-o", "{out}"),
+        name="unit.o",
+        inputs=closure([src / name], src),
+        seconds=module.seconds / (len(module.host) + 1),
+        memory_mb=module.memory_mb,
+        module=module.name,
     )
 
 

@@ -56,9 +56,13 @@ class Toolchain:
     wrap: tuple[str, ...] = ()
     data: Mapping[str, Any] = field(default_factory=lambda: load())
 
-    def host_command(self, *, strip: bool = True) -> tuple[str, ...]:
-        """The beginning of a host command, with placeholders."""
-        return (*self.data["host"]["command"], *(["-s"] if strip else []))
+    def host_command(self) -> tuple[str, ...]:
+        """The beginning of a command that compiles host code, with placeholders."""
+        return tuple(self.data["host"]["compile"])
+
+    def host_link(self, *, strip: bool = True) -> tuple[str, ...]:
+        """The beginning of a command that links host code, with placeholders."""
+        return (*self.data["host"]["link"], *(["-s"] if strip else []))
 
     def device_command(self) -> tuple[str, ...]:
         """The beginning of a device command for kernels of our own, with placeholders."""

@@ -14,6 +14,8 @@ std::string root;
 
 }  // namespace
 
+const char* const kModule = JAX_AITER_MODULE;
+
 std::string hsa_folder() {
   const std::lock_guard guard(root_lock);
   if (root.empty()) {

@@ -5,8 +5,9 @@
 
 namespace jax_aiter {
 
-// The name of the module, from the build; also of its folder below hsa/<gfx>.
-inline constexpr const char* kModule = JAX_AITER_MODULE;
+// The name of the module, from the build; also of its folder below hsa/<gfx>. module.cc alone is compiled for each library:
+// the objects of all other files are shared by those that have them.
+extern const char* const kModule;
 
 // The folder hsa of the installed package, as the loader said. Throws Error when it did not.
 std::string hsa_folder();

@@ -111,8 +111,23 @@ def released(shared_folder: Path, work_cache: Path) -> Released:
 
 
 @pytest.fixture(scope="session")
-def kernel_tree(work_cache: Path, shared_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> trees.KernelTree:
-    """Kernels built with the toolchain of the package index, laid out as in the wheel, and what stands in for a GPU."""
+def stand_ins(work_cache: Path, shared_folder: Path) -> Path:
+    """A folder with FakeHip and what else stands in for a GPU, compiled once."""
+    folder = shared_folder / "stand-ins"
+    with FileLock(f"{folder}.lock"):
+        if not (folder / "made").is_file():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            building.stand_ins(work_cache / "kernels", folder)
+            (folder / "made").touch()
+    return folder
+
+
+@pytest.fixture(scope="session")
+def kernel_tree(
+    work_cache: Path, shared_folder: Path, stand_ins: Path, tmp_path_factory: pytest.TempPathFactory
+) -> trees.KernelTree:
+    """Kernels built with the toolchain of the package index, laid out as in the wheel."""
     folder = shared_folder / "kernel-tree"
     told = shared_folder / "kernel-tree.source"
     with FileLock(f"{folder}.lock"):
@@ -120,10 +135,10 @@ def kernel_tree(work_cache: Path, shared_folder: Path, tmp_path_factory: pytest.
             shutil.rmtree(folder, ignore_errors=True)
             told.write_text(str(building.build(work_cache / "kernels", folder)))
     source = Path(told.read_text())
-    return trees.KernelTree(folder / "lib", folder / "hsa", source, tmp_path_factory.mktemp("kernels"))
+    return trees.KernelTree(folder / "lib", folder / "hsa", source, stand_ins, tmp_path_factory.mktemp("kernels"))
 
 
 @pytest.fixture(scope="session")
-def fake_machine(kernel_tree: trees.KernelTree) -> FakeMachine:
+def fake_machine(stand_ins: Path) -> FakeMachine:
     """GPUs that are not there, one HIP for the whole process."""
-    return trees.start(kernel_tree.lib.parent / "fake")
+    return trees.start(stand_ins)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,17 +31,14 @@ def libraries(kernel_tree: KernelTree, fake_machine: FakeMachine, work_cache: Pa
     """The handler of each direction, made once."""
     if why := forky.obstacle():
         pytest.skip(f"a ROCm of Debian's packages {why}")
-    found = {}
-    for direction in SYMBOLS:
-        folder = shared_folder / f"fake-ck-{direction}"
-        with FileLock(f"{folder}.lock"):
-            library = folder / f"libmha_{direction}.so"
-            if not library.is_file():
-                folder.mkdir(exist_ok=True)
-                rocm = docker.rocm_here("7.2.0")
-                ck.build(direction, kernel_tree.source.parent, rocm, work_cache / "kernels", folder)
-        found[direction] = Library(library, None)
-    return found
+    folder = shared_folder / "fake-ck"
+    with FileLock(f"{folder}.lock"):
+        if not (folder / "made").is_file():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            ck.build(kernel_tree.source.parent, docker.rocm_here("7.2.0"), work_cache / "kernels", folder)
+            (folder / "made").touch()
+    return {direction: Library(folder / f"libmha_{direction}.so", None) for direction in ck.DIRECTIONS}
 
 
 @dataclass(frozen=True, kw_only=True)

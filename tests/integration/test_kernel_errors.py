@@ -250,7 +250,7 @@ except calls.CallError as error:
 
 def child(tree: KernelTree, *stubs: Path) -> str:
     """What a process answers that has no FakeHip."""
-    drive, library = tree.lib.parent / "fake" / "drive.so", tree.lib / "librms_norm.so"
+    drive, library = tree.fake / "drive.so", tree.lib / "librms_norm.so"
     argv = [sys.executable, "-c", _CHILD, str(drive), str(library), *map(str, stubs)]
     done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True, env={"LD_LIBRARY_PATH": ""})
     return done.stdout

@@ -46,7 +46,7 @@ PORTABLE = {"gfx1100": "gfx1100", "gfx1103": "gfx11-generic", "gfx90a": "gfx90a"
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_numerics_forward(kernel_tree: KernelTree, seed: int) -> None:
-    machine = HostMachine(kernel_tree.lib.parent / "fake" / "rms_norm_host.so", seed)
+    machine = HostMachine(kernel_tree.fake / "rms_norm_host.so", seed)
     for case in [*cases(SIZES, held=HELD), *LONG]:
         assert check_forward(machine, case, add=False) <= 1, case
         assert check_forward(machine, case, add=True) <= 1, case
@@ -54,27 +54,27 @@ def test_numerics_forward(kernel_tree: KernelTree, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_numerics_backward(kernel_tree: KernelTree, seed: int) -> None:
-    machine = HostMachine(kernel_tree.lib.parent / "fake" / "rms_norm_host.so", seed)
+    machine = HostMachine(kernel_tree.fake / "rms_norm_host.so", seed)
     for case in [*cases(SIZES, held=BWD_HELD), *LONG]:
         assert check_backward(machine, case) <= 1, case
 
 
 @pytest.mark.parametrize(("dtype", "scale"), [(F32, 1e12), (F32, 1e-25), (F16, 1e4), (F16, 1e-6), (BF16, 1e12)])
 def test_numerics_of_large_and_small_numbers(kernel_tree: KernelTree, dtype: Dtype, scale: float) -> None:
-    machine = HostMachine(kernel_tree.lib.parent / "fake" / "rms_norm_host.so", 0)
+    machine = HostMachine(kernel_tree.fake / "rms_norm_host.so", 0)
     case = Case(dtype, 2, 1000, "narrow", 128, 2, epsilon=1e-12, scale=scale)
     assert check_forward(machine, case, add=False) <= 1
 
 
 @pytest.mark.parametrize("barrier", range(BARRIERS))
 def test_a_missing_barrier_is_seen(kernel_tree: KernelTree, barrier: int) -> None:
-    library = kernel_tree.lib.parent / "fake" / f"racing-{barrier}.so"
+    library = kernel_tree.fake / f"racing-{barrier}.so"
     case = Case(F32, 3, 1024, "held", 256, 1)
     assert any(check_forward(HostMachine(library, seed), case, add=False) > 1 for seed in range(8))
 
 
 def test_a_nan_and_an_infinity_reach_the_result(kernel_tree: KernelTree) -> None:
-    machine = HostMachine(kernel_tree.lib.parent / "fake" / "rms_norm_host.so", 0)
+    machine = HostMachine(kernel_tree.fake / "rms_norm_host.so", 0)
     for dtype in DTYPES:
         x = [math.nan, 1.0, 2.0, 3.0, math.inf, 1.0, 2.0, 3.0]
         at = [machine.put(dtype.encode(x)), 0, machine.put(dtype.encode([1.0] * 4)), machine.put(bytes(8 * dtype.size))]
@@ -89,7 +89,7 @@ def test_a_nan_and_an_infinity_reach_the_result(kernel_tree: KernelTree) -> None
 
 
 def test_the_norm_with_an_addition_is_that_of_the_sum(kernel_tree: KernelTree) -> None:
-    machine = HostMachine(kernel_tree.lib.parent / "fake" / "rms_norm_host.so", 0)
+    machine = HostMachine(kernel_tree.fake / "rms_norm_host.so", 0)
     for dtype, n in itertools.product(DTYPES, (7, 512)):
         form, threads = plan(n, dtype, aligned=True, held=HELD)
         data = [dtype.encode(numbers(name, n, dtype)) for name in ("x", "residual", "gamma")]
@@ -205,7 +205,7 @@ def test_no_rows_launch_nothing_but_the_zeros_of_the_gradient(
 
 
 def test_zeros_of_the_gradient_are_written(kernel_tree: KernelTree) -> None:
-    machine = HostMachine(kernel_tree.lib.parent / "fake" / "rms_norm_host.so", 0)
+    machine = HostMachine(kernel_tree.fake / "rms_norm_host.so", 0)
     for form in ("held", "wide", "narrow"):
         partial = machine.put(b"\xff" * (2 * 8 * 4))
         blank = machine.put(bytes(8 * 4))

@@ -17,7 +17,7 @@ TARGETS = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx11-generic")
 """gfx1103 is served by gfx11-generic; gfx1201, on purpose, by nothing."""
 HERE = Path(__file__).parent
 STAND_INS = {
-    "libamdhip64.so.7": ("-Wl,-soname,libamdhip64.so.7", str(HERE / "fake_hip.cc")),
+    "libamdhip64.so.7": ("-Wl,-soname,libamdhip64.so.7", str(HERE / "fake_hip.cc"), str(HERE / "fake_runtime.cc")),
     "drive.so": (str(HERE / "drive.cc"),),
     "rms_norm_host.so": ("-x", "c++", str(SRC / "rms_norm.hip")),
 }
@@ -47,7 +47,7 @@ class Silent:
 
 
 def build(cache: Path, folder: Path) -> Path:
-    """Build everything for TARGETS into `folder`: lib and hsa as in the wheel, and fake.
+    """Build everything for TARGETS into `folder`: lib and hsa as in the wheel, and tables of later sources.
 
     Returns:
         The folder hsa of AITER's source.
@@ -61,16 +61,21 @@ def build(cache: Path, folder: Path) -> Path:
         to = folder / native.path.removeprefix(f"{KERNELS}/")
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(native.file, to)
-    (folder / "fake").mkdir()
-    for name, words in STAND_INS.items():
-        compile_host(toolchain, runner, words, folder / "fake" / name)
-    for barrier in range(BARRIERS):
-        source = _without_barrier(barrier, folder / "racing" / str(barrier))
-        compile_host(toolchain, runner, ("-x", "c++", str(source)), folder / "fake" / f"racing-{barrier}.so")
     _second_generation(toolchain, runner, folder / "second" / "gfx942" / "gemm_bf16")
     (table,) = {native.file.parents[2] for native in built.natives if native.path.endswith("bf16gemm_outf32.csv")
                 and native.target == "gfx942"}  # fmt: skip
     return table
+
+
+def stand_ins(cache: Path, folder: Path) -> None:
+    """Compile STAND_INS, and the portable kernels without each of their barriers, into `folder`."""
+    runner = HostRunner(os.environ)
+    toolchain = obtain_pypi(cache, runner, Silent())
+    for name, words in STAND_INS.items():
+        compile_host(toolchain, runner, words, folder / name)
+    for barrier in range(BARRIERS):
+        source = _without_barrier(barrier, folder / f"racing-{barrier}")
+        compile_host(toolchain, runner, ("-x", "c++", str(source)), folder / f"racing-{barrier}.so")
 
 
 def _second_generation(toolchain: Toolchain, runner: HostRunner, folder: Path) -> None:
@@ -90,13 +95,17 @@ def _second_generation(toolchain: Toolchain, runner: HostRunner, folder: Path) -
 
 
 def _without_barrier(number: int, folder: Path) -> Path:
-    """A copy of the kernels that lacks one barrier."""
+    """A copy of the kernels for f32 that lacks one barrier."""
     shutil.copytree(SRC, folder)
     parts = (folder / "gpu.h").read_text(encoding="utf-8").split("  gpu_barrier();")
     assert len(parts) == BARRIERS + 1
     parts[number] += parts.pop(number + 1)
     (folder / "gpu.h").write_text("  gpu_barrier();".join(parts), encoding="utf-8")
-    return folder / "rms_norm.hip"
+    kernels = folder / "rms_norm.hip"
+    text = kernels.read_text(encoding="utf-8")
+    assert "\nRMS_NORM_KERNELS(f16, " in text
+    kernels.write_text(text.partition("\nRMS_NORM_KERNELS(f16, ")[0] + "\n", encoding="utf-8")
+    return kernels
 
 
 def compile_host(toolchain: Toolchain, runner: HostRunner, words: tuple[str, ...], out: Path) -> None:
@@ -104,7 +113,7 @@ def compile_host(toolchain: Toolchain, runner: HostRunner, words: tuple[str, ...
     places = {**toolchain.places, "src": str(SRC)}
     # Stripped, as the kernels are: zig would build a C++ library with debug information for others, for a minute.
     argv = [fill(word, places) for word in toolchain.host_command()]
-    runner.run([*argv, *words, "-o", str(out)], env=toolchain.environment)
+    runner.run([*argv, "-shared", "-s", *words, "-o", str(out)], env=toolchain.environment)
 
 
 def compile_device(toolchain: Toolchain, runner: HostRunner, source: Path, target: str, out: Path) -> None:

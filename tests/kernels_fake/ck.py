@@ -11,10 +11,11 @@ from ci_build.runner import HostRunner
 from kernels.modules import load_catalog
 from kernels.rocmchain import with_rocm
 from kernels.steps import SRC, fill, named
-from kernels.toolchains import Toolchain, obtain_pypi
+from kernels.toolchains import obtain_pypi
 from tests.kernels_fake.building import HERE, Silent
 from tests.kernels_fake.calls import Library
 
+DIRECTIONS = ("fwd", "bwd")
 EXAMPLE = Path("3rdparty/composable_kernel/example/ck_tile/01_fmha")
 
 
@@ -41,37 +42,37 @@ def _fields_inc(source: Path, direction: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def build(direction: str, source: Path, rocm: Path, cache: Path, folder: Path) -> Path:
-    """Compile a handler with FakeCk into one library.
+def build(source: Path, rocm: Path, cache: Path, folder: Path) -> None:
+    """Compile the handler of each direction with FakeCk, into libraries that lie in `folder`.
 
     Args:
-        direction: fwd or bwd.
         source: the folder aiter_meta of its source.
         rocm: whose compiler and headers to use.
         cache: `kernels` in the cache folder.
-        folder: to write to.
     """
     runner = HostRunner(os.environ)
     toolchain = with_rocm(obtain_pypi(cache, runner, Silent()), rocm, "rocm", cache)
-    module = load_catalog().modules[f"mha_{direction}"]
-    (folder / "fields.inc").write_text(_fields_inc(source, direction), encoding="utf-8")
     places = {**toolchain.places, "src": str(SRC), "source": str(source)}
-    words = ["-O0", *named(module, "fake"), *module.flags["rocm"], "-I", str(folder)]
-    words += ["-DFAKE_CK_BACKWARD"] if direction == "bwd" else []
-    words += [word for path in module.include for word in ("-isystem", f"{{source}}/{path}")]
-    command = [*toolchain.device_lib_command("compile", "libraries", "own", "host"), *words]
-    objects = []
-    for file in (HERE / "fake_ck.cc", *(SRC / name for name in module.host if not name.startswith("mha_"))):
-        objects.append(folder / f"{file.stem}.o")
-        _run(toolchain, runner, [*command, str(file), "-o", str(objects[-1])], places)
-    library = folder / module.library
-    words = ["-s", *map(str, objects), "-o", str(library)]
-    _run(toolchain, runner, [*toolchain.device_lib_command("link"), *words], places)
-    return library
+    command = (*toolchain.device_lib_command("compile", "libraries", "own", "host"), "-O0")
 
+    def run(*argv: str) -> None:
+        runner.run([fill(word, places) for word in argv], env=toolchain.environment)
 
-def _run(toolchain: Toolchain, runner: HostRunner, argv: list[str], places: dict[str, str]) -> None:
-    runner.run([fill(word, places) for word in argv], env=toolchain.environment)
+    def compiled(file: Path, into: Path, *words: str) -> str:
+        run(*command, *words, str(file), "-o", str(into / f"{file.stem}.o"))
+        return str(into / f"{file.stem}.o")
+
+    shared = [compiled(SRC / name, folder) for name in ("hip_calls.cc", "hip.cc")]
+    for direction in DIRECTIONS:
+        module, own = load_catalog().modules[f"mha_{direction}"], folder / direction
+        own.mkdir()
+        (own / "fields.inc").write_text(_fields_inc(source, direction), encoding="utf-8")
+        words = [*named(module, "fake"), *module.flags["rocm"], "-I", str(own)]
+        words += ["-DFAKE_CK_BACKWARD"] if direction == "bwd" else []
+        words += [word for path in module.include for word in ("-isystem", f"{{source}}/{path}")]
+        objects = [*shared, *(compiled(file, own, *words) for file in (HERE / "fake_ck.cc", SRC / "module.cc"))]
+        link = toolchain.device_lib_command("link")
+        run(*link, "-s", *objects, "-o", str(folder / module.library))
 
 
 class FakeCk:

@@ -1,5 +1,5 @@
-// What libraries with kernels of their own ask of HIP besides: they register them and launch by host function. Compiled
-// into FakeHip where such a library is tested; it writes launches down.
+// What libraries with kernels of their own ask of HIP besides: they register them and launch by host function. A part of
+// FakeHip; it writes launches down.
 #include <cstring>
 #include <deque>
 #include <map>

@@ -54,12 +54,14 @@ class KernelTree:
         lib: holds the libraries.
         hsa: code objects as in the wheel.
         source: the folder hsa of AITER's source.
+        fake: what stands in for a GPU.
         scratch: for copies.
     """
 
     lib: Path
     hsa: Path
     source: Path
+    fake: Path
     scratch: Path
     loaded: dict[str, Library] = field(default_factory=dict)
     numbers: itertools.count[int] = field(default_factory=itertools.count)

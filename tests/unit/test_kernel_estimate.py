@@ -24,9 +24,10 @@ from kernels.estimate import HOURS_UNASKED, bound
 from kernels.generate import Generated
 from kernels.modules import Catalog, Module, load_catalog
 from kernels.sources import SourceTree
-from kernels.steps import library_step, unit_steps
+from kernels.steps import library_steps, unit_steps
 from tests.unit.test_gates import Silent
-from tests.unit.test_kernel_graph import MODULE, ROCM, TOOLCHAIN, src
+from tests.unit.test_kernel_devicelib import ROCM
+from tests.unit.test_kernel_graph import MODULE, TOOLCHAIN, src
 
 __all__ = ["src"]
 CATALOG = load_catalog()
@@ -62,7 +63,7 @@ def dry_run(*words: str) -> Any:
 @pytest.mark.parametrize("targets", [("gfx942",), ("gfx942", "gfx1100", "gfx9-4-generic")])
 def test_the_bound_of_a_module_without_generated_units_is_what_it_takes(targets: tuple[str, ...], src: Path) -> None:
     steps = [*(step for _, step in unit_steps(MODULE, targets, TOOLCHAIN, src=src))]
-    steps.append(library_step(MODULE, TOOLCHAIN, src=src))
+    steps += library_steps(MODULE, TOOLCHAIN, src=src)
     most = bound([MODULE], targets)
     assert most.steps == len(steps)
     assert most.seconds == pytest.approx(sum(step.seconds for step in steps))

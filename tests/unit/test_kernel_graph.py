@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,16 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci_build.errors import KernelError, RequestError
-from ci_build.model import KernelRequest
-from kernels import recipe, timed
-from kernels.devicelib import Objects, device_objects, shim_steps
-from kernels.generate import Generated
+from ci_build.errors import KernelError
+from kernels import timed
 from kernels.graph import Graph, limits_for
-from kernels.modules import Kind, Module, Unit, load_catalog
-from kernels.recipe import Native
-from kernels.sources import SourceTree
-from kernels.steps import Step, closure, fill, library_step, unit_steps
+from kernels.modules import Kind, Module, Unit
+from kernels.steps import Step, closure, fill, library_steps, unit_steps
 from kernels.store import Cost, KernelStore, key_of
 from kernels.toolchains import Toolchain, load
 
@@ -48,7 +42,7 @@ def src(tmp_path: Path) -> Path:
 
 def steps_of(src: Path, *processors: str, toolchain: Toolchain = TOOLCHAIN, module: Module = MODULE) -> list[Step]:
     units = [step for _, step in unit_steps(module, processors, toolchain, src=src)]
-    return [*units, library_step(module, toolchain, src=src)]
+    return [*units, *library_steps(module, toolchain, src=src)]
 
 
 def graph_of(src: Path, steps: list[Step], toolchain: Toolchain = TOOLCHAIN) -> Graph:
@@ -104,6 +98,21 @@ CHANGES: dict[str, Callable[[Path], dict[str, Any]]] = {
 }
 
 
+def test_libraries_share_objects_but_for_what_names_them(src: Path) -> None:
+    (src / "module.cc").write_text("")
+    one, other = (replace(MODULE, name=name, host=("m.cc", "module.cc")) for name in ("one", "other"))
+    steps = [*library_steps(one, TOOLCHAIN, src=src), *library_steps(other, TOOLCHAIN, src=src)]
+    labels = [step.label for step in steps]
+    assert labels[:3] == ["m.cc (host)", "one/module.cc (host)", "libone.so (host)"]
+    assert labels[3:] == ["m.cc (host)", "other/module.cc (host)", "libother.so (host)"]
+    made = [step.key(TOOLCHAIN, {}) for step in steps if not step.after]
+    assert (made[0] == made[2], made[1] == made[3]) == (True, False)
+    graph = graph_of(src, list({step.label: step for step in steps}.values()))
+    command = graph.command(graph.steps[-1])
+    objects = [str(graph.store.folder(graph.keys[label]) / "unit.o") for label in labels[3:5]]
+    assert [word for word in command if word.endswith("unit.o")] == objects
+
+
 @pytest.mark.parametrize("change", CHANGES)
 def test_whatever_decides_a_library_is_part_of_its_key(change: str, src: Path) -> None:
     before = list(keys(src, "gfx942").values())[-1]
@@ -136,15 +145,16 @@ def test_the_ninja_file_has_the_longest_first_and_what_is_there_not_at_all(src: 
     work = src.parent / "work"
     work.mkdir()
     labels = [step.label for step in graph.missing()]
-    assert labels == ["libm.so (host)", "m/u for gfx1100", "m/u for gfx942"]
+    assert labels == ["libm.so (host)", "m.cc (host)", "m/u for gfx1100", "m/u for gfx942"]
     give(graph, "m/u for gfx942", b"x")
     text = graph.ninja(graph.missing(), work, limits_for([1], cpus=1, available_mb=10))
     assert [line for line in text.splitlines() if "label =" in line] == [
         "  label = libm.so (host)",
+        "  label = m.cc (host)",
         "  label = m/u for gfx1100",
     ]
     forecast = graph.forecast(cpus=2, available_mb=1000)
-    assert (forecast.steps, forecast.found, forecast.seconds, forecast.wall_seconds) == (2, 1, 7.0, 5.0)
+    assert (forecast.steps, forecast.found, forecast.seconds, forecast.wall_seconds) == (3, 1, 7.0, 3.5)
 
 
 QUICK = Cost(seconds=1, memory_mb=1)
@@ -234,77 +244,6 @@ def test_a_part_can_be_named(src: Path) -> None:
         graph.shard(1, 1, "(")
 
 
-# Device libraries, and the handlers that call them
-
-
-ROCM = replace(
-    TOOLCHAIN, name="rocm", places={"pypi": "/t", "rocm": "/r", "rocm_clang": "/r/c", "rocm_bitcode": "/r/b"}
-)
-TREE = SourceTree(folder=Path("/source"), files={"inc/a.hpp": "1", "gen/g.py": "2"}, origin=None, name="s")
-LIB = replace(load_catalog().modules["ck_rms_norm"], headers=("inc",), only={"api.cpp": (), "x_.*": ("gfx950",)})
-
-
-def lib_objects(*processors: str, lib: Module = LIB, tree: SourceTree = TREE) -> Objects:
-    units = {"api.cpp": "3", "x_big.cpp": "4", "n64.cpp": "5"}
-    made = Generated(folder=Path("/g"), units=units, headers={"common.hpp": "6"})
-    return device_objects(lib, processors, ROCM, tree, made)
-
-
-def lib_steps(*processors: str, lib: Module = LIB, tree: SourceTree = TREE) -> dict[str, Step]:
-    return {step.label: step for step in lib_objects(*processors, lib=lib, tree=tree).steps}
-
-
-def test_units_have_device_code_for_the_targets_that_they_serve() -> None:
-    devices = [label for label in lib_steps("gfx942", "gfx950", "gfx1030") if " for " in label]
-    assert devices == [
-        "ck_rms_norm/x_big.cpp for gfx950", "ck_rms_norm/n64.cpp for gfx942", "ck_rms_norm/n64.cpp for gfx950",
-    ]  # fmt: skip
-    assert len([label for label in lib_steps("gfx942") if "(host)" in label]) == 3
-
-
-def test_flags_and_headers_of_a_device_lib_decide_what_is_made() -> None:
-    def key(**more: Any) -> str:
-        step = lib_steps("gfx942", **more)["ck_rms_norm/n64.cpp for gfx942"]
-        assert not step.after
-        return step.key(ROCM, {})
-
-    other = replace(TREE, files={**TREE.files, "inc/a.hpp": "9"})
-    made = {key(), key(tree=other), key(lib=replace(LIB, flags={"rocm": ("-O1",)}))}
-    assert len(made) == 3
-    assert key(tree=replace(TREE, files={**TREE.files, "gen/g.py": "9"})) == key()
-    words = lib_steps("gfx942")["ck_rms_norm/n64.cpp for gfx942"].argv
-    assert "--offload-arch=gfx942" in words
-    assert not [word for word in words if "early-inline-all" in word]
-
-
-def test_a_shim_is_one_library_with_what_it_calls() -> None:
-    module, called = load_catalog().modules["rmsnorm_fwd"], lib_objects("gfx942", "gfx950")
-    *own, link = shim_steps(module, [called], ROCM, TREE)
-    assert [step.label for step in own] == [f"rmsnorm_fwd/{name} (host)" for name in module.host]
-    assert "{src}/ck_rms_norm.cc" in own[0].argv
-    assert set(link.after) == {step.label for step in (*own, *called.steps)}
-    devices = {host: dict(found) for host, found in link.link}
-    assert devices["ck_rms_norm/n64.cpp (host)"] == {
-        target: f"ck_rms_norm/n64.cpp for {target}" for target in ("gfx942", "gfx950")
-    }
-    assert devices["ck_rms_norm/api.cpp (host)"] == devices["rmsnorm_fwd/hip.cc (host)"] == {}
-    assert "JaxAiterCkRmsNorm" in link.checks["exports"]  # type: ignore[operator]
-    assert link.checks["max_size"] == module.max_size + LIB.max_size
-
-
-def test_host_code_of_a_rocm_has_the_c_and_c_library_of_the_other_handlers() -> None:
-    """What a machine or an image has beside its compiler gets into no wheel."""
-    module, called = load_catalog().modules["rmsnorm_fwd"], lib_objects("gfx942")
-    *compiled, link = (*called.steps, *shim_steps(module, [called], ROCM, TREE))
-    for step in compiled:
-        assert "--sysroot={pypi}" in step.argv
-        assert "{pypi}/ziglang/lib/libcxx/include" in step.argv
-        assert "-D__GLIBC_MINOR__=28" in step.argv
-    target = ("-target", "x86_64-linux-gnu.2.28")
-    assert target == link.argv[2:4] == tuple(TOOLCHAIN.host_command()[2:4])
-    assert (link.rocm, {step.rocm for step in compiled}) == (False, {True})
-
-
 def test_a_store_takes_over_what_is_whole_in_another(src: Path, tmp_path: Path) -> None:
     graph = graph_of(src, steps_of(src, "gfx942", "gfx1100"))
     give(graph, "m/u for gfx942", b"one")
@@ -319,68 +258,3 @@ def test_a_store_takes_over_what_is_whole_in_another(src: Path, tmp_path: Path) 
     assert taken is not None
     assert taken.path.read_bytes() == b"one"
     assert own.measured("m/u for gfx942") == QUICK
-
-
-# What is chosen
-
-
-CATALOG = load_catalog()
-
-
-def names(*processors: str, **request: Any) -> list[str]:
-    return [module.name for module in recipe.chosen_modules(CATALOG, processors, KernelRequest(**request))]
-
-
-def test_modules_without_code_for_any_target_are_left_out() -> None:
-    assert names("gfx1100") == ["rms_norm"]
-    assert set(names("gfx942", "gfx1100")) == {"gemm_bf16", "gemm_i8", "flatmm_fp8", "mha_fwd_asm", "rms_norm"}
-
-
-@pytest.mark.parametrize(
-    ("processors", "request_", "said"),
-    [
-        ((), {}, "No gfx target was named for the kernels"),
-        (("gfx942",), {"modules": ("gemm",)}, "There is no kernel module gemm"),
-        (
-            ("gfx942",),
-            {"modules": ("gemm_bf16",)},
-            "The wheel would lack flatmm_fp8, gemm_i8, mha_fwd_asm, .*add --allow-partial",
-        ),
-        (("gfx1100",), {"modules": ("gemm_fp4",), "allow_partial": True}, "None of gemm_fp4 has code for gfx1100"),
-        (("gfx942", "gfx1100"), {"require": ("gemm_bf16",)}, "gemm_bf16 is required and has no code for gfx1100"),
-    ],
-)
-def test_what_cannot_be_built_whole_is_refused(
-    processors: tuple[str, ...], request_: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(RequestError, match=said):
-        names(*processors, **request_)
-
-
-def test_a_partial_wheel_says_what_it_lacks() -> None:
-    assert names("gfx942", modules=("rms_norm",), allow_partial=True) == ["rms_norm"]
-    library = Native(path="jax_aiter/_kernels/lib/librms_norm.so", file=Path("x"), sha256="0", module="rms_norm")
-    whole = recipe.manifest(CATALOG, [library], "1", ["gfx942"])
-    partial = recipe.manifest(CATALOG, [library], "1", ["gfx942"], missing=["gemm_i8"])
-    assert b"partial" not in whole
-    assert b'"partial": [\n  "gemm_i8"\n ]' in partial
-
-
-def test_a_wheel_with_few_instances_says_so_of_what_was_generated() -> None:
-    natives = [
-        Native(path=f"jax_aiter/_kernels/lib/lib{name}.so", file=Path("x"), sha256="0", module=name)
-        for name in ("rms_norm", "rmsnorm_fwd")
-    ]
-    body = json.loads(recipe.manifest(CATALOG, natives, "1", ["gfx942"], instances="_n64_"))
-    said = {name: entry.get("instances") for name, entry in body["modules"].items()}
-    assert said == {"rms_norm": None, "rmsnorm_fwd": "_n64_"}
-    assert body["modules"]["rmsnorm_fwd"]["needs"] == []  # what it calls is in its library
-
-
-def test_code_without_a_handler_makes_no_wheel() -> None:
-    modules = recipe.chosen_modules(
-        CATALOG, ["gfx942"], KernelRequest(modules=("ck_mha_fwd",), toolchain="rocm", allow_partial=True)
-    )
-    with pytest.raises(RequestError, match="ck_mha_fwd is code that handlers are linked with, and no handler was"):
-        recipe.refuse_code_alone(modules)
-    recipe.refuse_code_alone([*modules, CATALOG.modules["mha_fwd"]])

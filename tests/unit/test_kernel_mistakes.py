@@ -22,7 +22,7 @@ MISTAKES: dict[str, dict[str, tuple[str, ...]]] = {
         "integration/test_compile_gate.py": ("test_a_process_that_does_not_end_well",),
     },
     "without targets the compiler takes one of its own": {
-        "unit/test_kernel_graph.py": ("test_what_cannot_be_built_whole_is_refused",),
+        "unit/test_kernel_recipe.py": ("test_what_cannot_be_built_whole_is_refused",),
         "unit/test_kernel_wheel.py": ("test_each_way_to_break_it_is_named", "test_a_wheel_for_other_targets_fails"),
         "integration/test_kernels.py": ("test_every_launcher_and_portable_kernel_is_built_for_every_target",),
     },
@@ -36,7 +36,7 @@ MISTAKES: dict[str, dict[str, tuple[str, ...]]] = {
         "integration/test_kernels.py": ("test_a_flag_that_the_compiler_would_drop_is_an_error",),
     },
     "a target without rows in the tables gives nothing, and no error": {
-        "unit/test_kernel_graph.py": ("test_what_cannot_be_built_whole_is_refused",),
+        "unit/test_kernel_recipe.py": ("test_what_cannot_be_built_whole_is_refused",),
         "unit/test_kernel_checks.py": ("test_each_mistake_in_a_table_or_an_object_is_named",),
         "integration/test_kernel_errors.py": ("test_a_target_without_kernels_names_the_folders",),
     },
@@ -46,7 +46,7 @@ MISTAKES: dict[str, dict[str, tuple[str, ...]]] = {
         "integration/test_kernels.py": ("test_another_target_compiles_that_target_alone",),
     },
     "libraries are missing, and an empty wheel is published": {
-        "unit/test_kernel_graph.py": ("test_a_partial_wheel_says_what_it_lacks",),
+        "unit/test_kernel_recipe.py": ("test_a_partial_wheel_says_what_it_lacks",),
         "unit/test_kernel_wheel.py": ("test_a_wheel_without_modules_is_an_error",),
         "integration/test_kernels.py": ("test_a_part_of_the_modules_is_refused_or_marked",),
     },
@@ -57,8 +57,8 @@ MISTAKES: dict[str, dict[str, tuple[str, ...]]] = {
         "unit/test_kernel_graph.py": (
             "test_whatever_decides_a_library_is_part_of_its_key",
             "test_whatever_decides_a_code_object_is_part_of_its_key",
-            "test_flags_and_headers_of_a_device_lib_decide_what_is_made",
         ),
+        "unit/test_kernel_devicelib.py": ("test_flags_and_headers_of_a_device_lib_decide_what_is_made",),
         "integration/test_kernels_here.py": (
             "test_parts_of_several_machines_are_joined_and_a_compiler_cache_knows_the_rocm",
         ),

@@ -1,0 +1,76 @@
+"""Which modules a request gets, what a wheel has to hold, and what its manifest says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build.errors import RequestError
+from ci_build.model import KernelRequest
+from kernels import recipe
+from kernels.modules import load_catalog
+from kernels.recipe import Native
+
+CATALOG = load_catalog()
+
+
+def names(*processors: str, **request: Any) -> list[str]:
+    return [module.name for module in recipe.chosen_modules(CATALOG, processors, KernelRequest(**request))]
+
+
+def test_modules_without_code_for_any_target_are_left_out() -> None:
+    assert names("gfx1100") == ["rms_norm"]
+    assert set(names("gfx942", "gfx1100")) == {"gemm_bf16", "gemm_i8", "flatmm_fp8", "mha_fwd_asm", "rms_norm"}
+
+
+@pytest.mark.parametrize(
+    ("processors", "request_", "said"),
+    [
+        ((), {}, "No gfx target was named for the kernels"),
+        (("gfx942",), {"modules": ("gemm",)}, "There is no kernel module gemm"),
+        (
+            ("gfx942",),
+            {"modules": ("gemm_bf16",)},
+            "The wheel would lack flatmm_fp8, gemm_i8, mha_fwd_asm, .*add --allow-partial",
+        ),
+        (("gfx1100",), {"modules": ("gemm_fp4",), "allow_partial": True}, "None of gemm_fp4 has code for gfx1100"),
+        (("gfx942", "gfx1100"), {"require": ("gemm_bf16",)}, "gemm_bf16 is required and has no code for gfx1100"),
+    ],
+)
+def test_what_cannot_be_built_whole_is_refused(
+    processors: tuple[str, ...], request_: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(RequestError, match=said):
+        names(*processors, **request_)
+
+
+def test_a_partial_wheel_says_what_it_lacks() -> None:
+    assert names("gfx942", modules=("rms_norm",), allow_partial=True) == ["rms_norm"]
+    library = Native(path="jax_aiter/_kernels/lib/librms_norm.so", file=Path("x"), sha256="0", module="rms_norm")
+    whole = recipe.manifest(CATALOG, [library], "1", ["gfx942"])
+    partial = recipe.manifest(CATALOG, [library], "1", ["gfx942"], missing=["gemm_i8"])
+    assert b"partial" not in whole
+    assert b'"partial": [\n  "gemm_i8"\n ]' in partial
+
+
+def test_a_wheel_with_few_instances_says_so_of_what_was_generated() -> None:
+    natives = [
+        Native(path=f"jax_aiter/_kernels/lib/lib{name}.so", file=Path("x"), sha256="0", module=name)
+        for name in ("rms_norm", "rmsnorm_fwd")
+    ]
+    body = json.loads(recipe.manifest(CATALOG, natives, "1", ["gfx942"], instances="_n64_"))
+    said = {name: entry.get("instances") for name, entry in body["modules"].items()}
+    assert said == {"rms_norm": None, "rmsnorm_fwd": "_n64_"}
+    assert body["modules"]["rmsnorm_fwd"]["needs"] == []  # what it calls is in its library
+
+
+def test_code_without_a_handler_makes_no_wheel() -> None:
+    modules = recipe.chosen_modules(
+        CATALOG, ["gfx942"], KernelRequest(modules=("ck_mha_fwd",), toolchain="rocm", allow_partial=True)
+    )
+    with pytest.raises(RequestError, match="ck_mha_fwd is code that handlers are linked with, and no handler was"):
+        recipe.refuse_code_alone(modules)
+    recipe.refuse_code_alone([*modules, CATALOG.modules["mha_fwd"]])
