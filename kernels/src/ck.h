@@ -29,19 +29,19 @@ class CkScope {
   int mode_ = 2;  // hipStreamCaptureModeRelaxed
 };
 
-// Calls one of its functions. Throws Error with `what`, the shapes, where there is no kernel or HIP refused.
+// Calls one of its functions. Throws Error where there is no kernel or HIP refused.
 template <typename Function>
-void call_ck(Stream stream, const std::string& what, Function&& function) {
+void call_ck(Stream stream, Function&& function) {
   const CkScope scope(stream);
   float answer = -1;
   try {
     answer = function();
   } catch (const std::exception& error) {
-    throw Error(Code::kInternal, "Composable Kernel failed on " + scope.device().name + " for " + what + ": " +
-                                     error.what() + ". Has this library code for that GPU?");
+    throw Error(Code::kInternal, "Composable Kernel failed on " + scope.device().name + ": " + error.what() +
+                                     ". Has this library code for that GPU?");
   }
   if (answer < 0) {
-    throw Error(Code::kUnimplemented, "Composable Kernel has no kernel on " + scope.device().name + " for " + what + ".");
+    throw Error(Code::kUnimplemented, "Composable Kernel has no kernel on " + scope.device().name + " for this call.");
   }
 }
 

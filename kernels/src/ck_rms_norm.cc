@@ -47,7 +47,7 @@ void forward(Stream stream, const Tensor& x, const Tensor& residual, const Tenso
   traits.fused_add = adds ? 1 : 0;
   const ck_tile::stream_config config{static_cast<hipStream_t>(stream)};
   const int columns = as_int("n", n);
-  call_ck(stream, x.text() + (adds ? ", " + residual.text() : ""), [&] {
+  call_ck(stream, [&] {
     float answer = 0;
     for (std::int64_t row = 0; row < rows && answer >= 0; row += most_rows) {
       rmsnorm2d_fwd_args args{};
@@ -67,23 +67,11 @@ void forward(Stream stream, const Tensor& x, const Tensor& residual, const Tenso
 
 ffi::Error ck_rms_norm(Stream stream, ffi::AnyBuffer x, ffi::AnyBuffer residual, ffi::AnyBuffer gamma,
                        ffi::Result<ffi::AnyBuffer> y, ffi::Result<ffi::AnyBuffer> sum, float epsilon) {
-  return guarded("jax_aiter_ck_rms_norm", [&] {
-    forward(stream, Tensor("x", x), Tensor("residual", residual), Tensor("gamma", gamma), Tensor("y", *y),
-            Tensor("sum", *sum), epsilon);
-  });
+  return guarded("jax_aiter_ck_rms_norm", forward, stream, Tensor("x", x), Tensor("residual", residual),
+                 Tensor("gamma", gamma), Tensor("y", *y), Tensor("sum", *sum), epsilon);
 }
 
 }  // namespace
 }  // namespace jax_aiter
 
-using jax_aiter::bind;
-using xla::ffi::AnyBuffer;
-
-JAX_AITER_HANDLER(JaxAiterCkRmsNorm, jax_aiter::ck_rms_norm,
-                  bind()
-                      .Arg<AnyBuffer>()
-                      .Arg<AnyBuffer>()
-                      .Arg<AnyBuffer>()
-                      .Ret<AnyBuffer>()
-                      .Ret<AnyBuffer>()
-                      .Attr<float>("epsilon"));
+JAX_AITER_HANDLER(JaxAiterCkRmsNorm, jax_aiter::ck_rms_norm, (jax_aiter::bind<3, 2>().Attr<float>("epsilon")));

@@ -38,6 +38,7 @@ constexpr const char* kName = "flatmm_uk_gfx9_f16f8_128x256x128_1x4x1_16x16x32";
 void run(Stream stream, const BlockScaled& in) {
   in.expect_shapes(ffi::DataType::F8E4M3FNUZ, ffi::DataType::F16);
   const std::int64_t m = in.m(), n = in.n(), k = in.k();
+  expect(in.w_scale, ffi::DataType::F32, k / kBlock, n / kBlock);
   if (k < kBlock || k % kBlock != 0) refuse(in.xq, "f8e4m3fnuz[M,K], K a multiple of 128");
   if (m == 0) return;
 
@@ -61,12 +62,11 @@ void run(Stream stream, const BlockScaled& in) {
 
 ffi::Error flatmm_fp8(Stream stream, ffi::AnyBuffer xq, ffi::AnyBuffer wq, ffi::AnyBuffer x_scale,
                       ffi::AnyBuffer w_scale, ffi::Result<ffi::AnyBuffer> out) {
-  return guarded("jax_aiter_flatmm_fp8", [&] {
-    run(stream, {{"xq", xq}, {"wq", wq}, {"x_scale", x_scale}, {"w_scale", w_scale}, {"out", *out}});
-  });
+  return guarded("jax_aiter_flatmm_fp8", run, stream,
+                 BlockScaled{{"xq", xq}, {"wq", wq}, {"x_scale", x_scale}, {"w_scale", w_scale}, {"out", *out}});
 }
 
 }  // namespace
 }  // namespace jax_aiter
 
-JAX_AITER_HANDLER(JaxAiterFlatmmFp8, jax_aiter::flatmm_fp8, (jax_aiter::with_buffers<4, 1>(jax_aiter::bind())));
+JAX_AITER_HANDLER(JaxAiterFlatmmFp8, jax_aiter::flatmm_fp8, (jax_aiter::bind<4, 1>()));

@@ -148,23 +148,12 @@ void run(Stream stream, const Tensor& a, const Tensor& b, const Tensor& bias, co
 ffi::Error gemm_bf16(Stream stream, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuffer bias,
                      ffi::Result<ffi::AnyBuffer> out, ffi::Result<ffi::AnyBuffer> semaphore, std::int32_t split,
                      std::string_view kernel) {
-  return guarded("jax_aiter_gemm_bf16", [&] {
-    run(stream, Tensor("a", a), Tensor("b", b), Tensor("bias", bias), Tensor("out", *out),
-        Tensor("semaphore", *semaphore), split, kernel);
-  });
+  return guarded("jax_aiter_gemm_bf16", run, stream, Tensor("a", a), Tensor("b", b), Tensor("bias", bias),
+                 Tensor("out", *out), Tensor("semaphore", *semaphore), split, kernel);
 }
 
 }  // namespace
 }  // namespace jax_aiter
 
-using xla::ffi::AnyBuffer;
-
 JAX_AITER_HANDLER(JaxAiterGemmBf16, jax_aiter::gemm_bf16,
-                  jax_aiter::bind()
-                      .Arg<AnyBuffer>()
-                      .Arg<AnyBuffer>()
-                      .Arg<AnyBuffer>()
-                      .Ret<AnyBuffer>()
-                      .Ret<AnyBuffer>()
-                      .Attr<std::int32_t>("splitk")
-                      .Attr<std::string_view>("kernel"));
+                  (jax_aiter::bind<3, 2>().Attr<std::int32_t>("splitk").Attr<std::string_view>("kernel")));

@@ -108,24 +108,15 @@ void run(Stream stream, const Tensor& a, const Tensor& b, const Tensor& a_scale,
 
 ffi::Error gemm_fp4(Stream stream, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuffer a_scale, ffi::AnyBuffer b_scale,
                     ffi::Result<ffi::AnyBuffer> out, std::int32_t split, std::string_view kernel, bool bpreshuffle) {
-  return guarded("jax_aiter_gemm_fp4", [&] {
-    run(stream, Tensor("a", a), Tensor("b", b), Tensor("a_scale", a_scale), Tensor("b_scale", b_scale),
-        Tensor("out", *out), split, kernel, bpreshuffle);
-  });
+  return guarded("jax_aiter_gemm_fp4", run, stream, Tensor("a", a), Tensor("b", b), Tensor("a_scale", a_scale),
+                 Tensor("b_scale", b_scale), Tensor("out", *out), split, kernel, bpreshuffle);
 }
 
 }  // namespace
 }  // namespace jax_aiter
 
-using xla::ffi::AnyBuffer;
-
 JAX_AITER_HANDLER(JaxAiterGemmFp4, jax_aiter::gemm_fp4,
-                  jax_aiter::bind()
-                      .Arg<AnyBuffer>()
-                      .Arg<AnyBuffer>()
-                      .Arg<AnyBuffer>()
-                      .Arg<AnyBuffer>()
-                      .Ret<AnyBuffer>()
-                      .Attr<std::int32_t>("splitk")
-                      .Attr<std::string_view>("kernel")
-                      .Attr<bool>("bpreshuffle"));
+                  (jax_aiter::bind<4, 1>()
+                       .Attr<std::int32_t>("splitk")
+                       .Attr<std::string_view>("kernel")
+                       .Attr<bool>("bpreshuffle")));

@@ -1,6 +1,6 @@
 // Handler of fp8 GEMM with scales for blocks of 128, in bf16: AITER's two assembly kernels for gfx950.
-// wq is in AITER's layout for them, [N/128, K*128], and so are scales of weights: [N/128, K/128], since AITER hands this
-// kernel the same ones as Composable Kernel's, whatever its comments say.
+// wq is in AITER's layout for them, [N/128, K*128], and their code reads scales of weights as [N/128, K/128], as Composable
+// Kernel's do, whatever AITER's comments say: tests/integration/test_kernel_scales.py runs it.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -38,6 +38,7 @@ constexpr std::int64_t kFewRows = 32;  // up to so many, the small kernel
 void run(Stream stream, const BlockScaled& in) {
   in.expect_shapes(ffi::DataType::F8E4M3FN, ffi::DataType::BF16);
   const std::int64_t m = in.m(), n = in.n(), k = in.k();
+  expect(in.w_scale, ffi::DataType::F32, n / kBlock, k / kBlock);
   if (m < 16 || k < 512 || k % kBlock != 0) refuse(in.xq, "f8e4m3fn[M,K], M >= 16, K >= 512 and a multiple of 128");
 
   const Device& device = device_of(stream);
@@ -64,13 +65,11 @@ void run(Stream stream, const BlockScaled& in) {
 
 ffi::Error gemm_fp8_mi350(Stream stream, ffi::AnyBuffer xq, ffi::AnyBuffer wq, ffi::AnyBuffer x_scale,
                           ffi::AnyBuffer w_scale, ffi::Result<ffi::AnyBuffer> out) {
-  return guarded("jax_aiter_gemm_fp8_mi350", [&] {
-    run(stream, {{"xq", xq}, {"wq", wq}, {"x_scale", x_scale}, {"w_scale", w_scale}, {"out", *out}});
-  });
+  return guarded("jax_aiter_gemm_fp8_mi350", run, stream,
+                 BlockScaled{{"xq", xq}, {"wq", wq}, {"x_scale", x_scale}, {"w_scale", w_scale}, {"out", *out}});
 }
 
 }  // namespace
 }  // namespace jax_aiter
 
-JAX_AITER_HANDLER(JaxAiterGemmFp8Mi350, jax_aiter::gemm_fp8_mi350,
-                  (jax_aiter::with_buffers<4, 1>(jax_aiter::bind())));
+JAX_AITER_HANDLER(JaxAiterGemmFp8Mi350, jax_aiter::gemm_fp8_mi350, (jax_aiter::bind<4, 1>()));

@@ -94,24 +94,12 @@ void run(Stream stream, const Tensor& a, const Tensor& b, const Tensor& a_scale,
 
 ffi::Error gemm_i8(Stream stream, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuffer a_scale, ffi::AnyBuffer b_scale,
                    ffi::AnyBuffer bias, ffi::Result<ffi::AnyBuffer> out, std::int32_t split, std::string_view kernel) {
-  return guarded("jax_aiter_gemm_i8", [&] {
-    run(stream, Tensor("a", a), Tensor("b", b), Tensor("a_scale", a_scale), Tensor("b_scale", b_scale),
-        Tensor("bias", bias), Tensor("out", *out), split, kernel);
-  });
+  return guarded("jax_aiter_gemm_i8", run, stream, Tensor("a", a), Tensor("b", b), Tensor("a_scale", a_scale),
+                 Tensor("b_scale", b_scale), Tensor("bias", bias), Tensor("out", *out), split, kernel);
 }
 
 }  // namespace
 }  // namespace jax_aiter
 
-using xla::ffi::AnyBuffer;
-
 JAX_AITER_HANDLER(JaxAiterGemmI8, jax_aiter::gemm_i8,
-                  jax_aiter::bind()
-                      .Arg<AnyBuffer>()
-                      .Arg<AnyBuffer>()
-                      .Arg<AnyBuffer>()
-                      .Arg<AnyBuffer>()
-                      .Arg<AnyBuffer>()
-                      .Ret<AnyBuffer>()
-                      .Attr<std::int32_t>("splitk")
-                      .Attr<std::string_view>("kernel"));
+                  (jax_aiter::bind<5, 1>().Attr<std::int32_t>("splitk").Attr<std::string_view>("kernel")));

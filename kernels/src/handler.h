@@ -16,19 +16,6 @@ namespace jax_aiter {
 
 namespace ffi = xla::ffi;
 
-// Runs a handler's work. Nothing is thrown out of it, and nothing ends the process.
-template <typename Work>
-ffi::Error guarded(const char* target, Work&& work) {
-  try {
-    std::forward<Work>(work)();
-    return ffi::Error::Success();
-  } catch (const Error& error) {
-    return ffi::Error(static_cast<ffi::ErrorCode>(error.code()), std::string(target) + ": " + error.what());
-  } catch (const std::exception& error) {
-    return ffi::Error(ffi::ErrorCode::kInternal, std::string(target) + ": " + error.what());
-  }
-}
-
 inline std::string dtype_name(ffi::DataType dtype) {
   switch (dtype) {
     case ffi::DataType::F32: return "f32";
@@ -67,6 +54,35 @@ struct Tensor {
   }
 };
 
+// Adds what an argument of a handler says of itself, where it can: buffers can, numbers cannot.
+template <typename Argument>
+void describe(std::string& text, const Argument& argument) {
+  if constexpr (requires { *argument; argument.has_value(); }) {
+    if (argument) describe(text, *argument);
+  } else if constexpr (requires { argument.text(); }) {
+    text += (text.empty() ? "" : ", ") + argument.text();
+  }
+}
+
+// Calls a handler's work with its arguments. Nothing is thrown out of it, and nothing ends the process: what goes wrong is
+// an error that ends with the buffers of the call.
+template <typename Work, typename... Arguments>
+ffi::Error guarded(const char* target, Work&& work, const Arguments&... arguments) {
+  const auto failed = [&](ffi::ErrorCode code, const char* what) {
+    std::string buffers;
+    (describe(buffers, arguments), ...);
+    return ffi::Error(code, std::string(target) + ": " + what + " Called with " + buffers + ".");
+  };
+  try {
+    std::forward<Work>(work)(arguments...);
+    return ffi::Error::Success();
+  } catch (const Error& error) {
+    return failed(static_cast<ffi::ErrorCode>(error.code()), error.what());
+  } catch (const std::exception& error) {
+    return failed(ffi::ErrorCode::kInternal, error.what());
+  }
+}
+
 // Throws Error: the buffer, and what it has to be.
 [[noreturn]] inline void refuse(const Tensor& tensor, const std::string& instead) {
   throw Error(Code::kInvalidArgument, tensor.text() + " does not fit: it has to be " + instead + ".");
@@ -104,11 +120,6 @@ inline void expect_matrix(const Tensor& tensor, ffi::DataType dtype) {
   if (tensor.dtype != dtype || tensor.shape.size() != 2) refuse(tensor, "a matrix of " + dtype_name(dtype));
 }
 
-// Binding of every handler: the stream, and the trait that its work may be recorded into a command buffer. It may,
-// since handlers only put memsets and kernels on the stream, whose arguments depend on nothing but shapes and pointers.
-inline auto bind() { return ffi::Ffi::Bind().Ctx<ffi::PlatformStream<Stream>>(); }
-
-// The same with buffers: so many arguments, then so many results, one or more.
 template <int kArgs, int kResults, typename Binding>
 auto with_buffers(Binding&& binding) {
   if constexpr (kArgs > 0) {
@@ -120,9 +131,16 @@ auto with_buffers(Binding&& binding) {
   }
 }
 
+// Binding of every handler: the stream, so many arguments, then so many results, one or more; attributes may follow.
+template <int kArgs, int kResults>
+auto bind() {
+  return with_buffers<kArgs, kResults>(ffi::Ffi::Bind().Ctx<ffi::PlatformStream<Stream>>());
+}
+
 }  // namespace jax_aiter
 
-// Defines the exported symbol of a handler.
+// Defines the exported symbol of a handler, whose work may be recorded into a command buffer: handlers only put memsets and
+// kernels on the stream, whose arguments depend on nothing but shapes and pointers.
 #define JAX_AITER_HANDLER(symbol, function, binding)                                                 \
   extern "C" __attribute__((visibility("default"))) XLA_FFI_Error* symbol(XLA_FFI_CallFrame* frame); \
   XLA_FFI_DEFINE_HANDLER_SYMBOL(symbol, function, binding, {xla::ffi::Traits::kCmdBufferCompatible})

@@ -58,7 +58,6 @@ std::unique_ptr<Hip> load_hip() {
   take("hipStreamGetDevice", hip->stream_get_device);
   take("hipThreadExchangeStreamCaptureMode", hip->exchange_capture_mode);
   take("hipModuleLoadData", hip->module_load_data);
-  take("hipModuleUnload", hip->module_unload);
   take("hipModuleGetFunction", hip->module_get_function);
   take("hipModuleLaunchKernel", hip->launch);
   take("hipMemsetAsync", hip->memset_async);

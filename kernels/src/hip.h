@@ -21,7 +21,6 @@ struct Hip {
   int (*stream_get_device)(Stream stream, int* ordinal);
   int (*exchange_capture_mode)(int* mode);
   int (*module_load_data)(Module* module, const void* image);
-  int (*module_unload)(Module module);
   int (*module_get_function)(Function* function, Module module, const char* name);
   int (*launch)(Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                 unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream stream, void** parameters,

@@ -24,7 +24,10 @@ struct MhaOptions {
 struct MhaInputs {
   Tensor q, k, v, bias, slopes, cu_q, cu_k, seed;
 
-  std::string text() const { return q.text() + ", " + k.text() + ", " + v.text(); }
+  std::string text() const {
+    return q.text() + ", " + k.text() + ", " + v.text() + ", " + bias.text() + ", " + slopes.text() + ", " +
+           cu_q.text() + ", " + cu_k.text() + ", " + seed.text();
+  }
 };
 
 // Queries and keys of the longest sequence.

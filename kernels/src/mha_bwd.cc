@@ -10,6 +10,10 @@ namespace {
 
 struct MhaGradients {
   Tensor dq, dk, dv, dq_sum, d;
+
+  std::string text() const {
+    return dq.text() + ", " + dk.text() + ", " + dv.text() + ", " + dq_sum.text() + ", " + d.text();
+  }
 };
 
 void expect_gradients(const MhaGradients& made, const Tensor& dout, ffi::DataType dtype, const MhaShape& shape) {
@@ -66,7 +70,7 @@ void backward(Stream stream, const Tensor& dout, const MhaInputs& in, const Tens
   }
   if (empty) return;
   clear(stream, made.dq_sum, 4);
-  call_ck(stream, in.text() + (traits.has_dropout ? ", dropout" : ""), [&] {
+  call_ck(stream, [&] {
     return fmha_bwd<>(traits, args, ck_tile::stream_config{static_cast<hipStream_t>(stream)});
   });
 }
@@ -77,17 +81,15 @@ ffi::Error mha_bwd(Stream stream, ffi::AnyBuffer dout, ffi::AnyBuffer q, ffi::An
                    ffi::Result<ffi::AnyBuffer> dk, ffi::Result<ffi::AnyBuffer> dv, ffi::Result<ffi::AnyBuffer> dq_sum,
                    ffi::Result<ffi::AnyBuffer> d, float scale, float dropout, std::int32_t window_left,
                    std::int32_t window_right, std::int32_t longest_query, std::int32_t longest_key) {
-  return guarded("jax_aiter_mha_bwd", [&] {
-    const MhaInputs in{{"q", q},           {"k", k},       {"v", v},       {"bias", bias},
-                       {"slopes", slopes}, {"cu_q", cu_q}, {"cu_k", cu_k}, {"seed", seed}};
-    const MhaGradients made{{"dq", *dq}, {"dk", *dk}, {"dv", *dv}, {"dq_sum", *dq_sum}, {"d", *d}};
-    backward(stream, Tensor("dout", dout), in, Tensor("out", out), Tensor("lse", lse), made,
-             {scale, dropout, window_left, window_right, longest_query, longest_key});
-  });
+  const MhaInputs in{{"q", q},           {"k", k},       {"v", v},       {"bias", bias},
+                     {"slopes", slopes}, {"cu_q", cu_q}, {"cu_k", cu_k}, {"seed", seed}};
+  const MhaGradients made{{"dq", *dq}, {"dk", *dk}, {"dv", *dv}, {"dq_sum", *dq_sum}, {"d", *d}};
+  const MhaOptions options{scale, dropout, window_left, window_right, longest_query, longest_key};
+  return guarded("jax_aiter_mha_bwd", backward, stream, Tensor("dout", dout), in, Tensor("out", out),
+                 Tensor("lse", lse), made, options);
 }
 
 }  // namespace
 }  // namespace jax_aiter
 
-JAX_AITER_HANDLER(JaxAiterMhaBwd, jax_aiter::mha_bwd,
-                  (jax_aiter::with_options(jax_aiter::with_buffers<11, 5>(jax_aiter::bind()))));
+JAX_AITER_HANDLER(JaxAiterMhaBwd, jax_aiter::mha_bwd, (jax_aiter::with_options(jax_aiter::bind<11, 5>())));

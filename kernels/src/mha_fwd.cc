@@ -17,7 +17,7 @@ void forward(Stream stream, const MhaInputs& in, const Tensor& out, const Tensor
   traits.has_lse = true;
   if (out.elements() == 0) return;
   if (shape.keys == 0) refuse(in.k, "of at least one key");
-  call_ck(stream, in.text() + (traits.has_dropout ? ", dropout" : ""), [&] {
+  call_ck(stream, [&] {
     return fmha_fwd(traits, args, ck_tile::stream_config{static_cast<hipStream_t>(stream)});
   });
 }
@@ -27,16 +27,13 @@ ffi::Error mha_fwd(Stream stream, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBu
                    ffi::Result<ffi::AnyBuffer> out, ffi::Result<ffi::AnyBuffer> lse, float scale, float dropout,
                    std::int32_t window_left, std::int32_t window_right, std::int32_t longest_query,
                    std::int32_t longest_key) {
-  return guarded("jax_aiter_mha_fwd", [&] {
-    const MhaInputs in{{"q", q},           {"k", k},       {"v", v},       {"bias", bias},
-                       {"slopes", slopes}, {"cu_q", cu_q}, {"cu_k", cu_k}, {"seed", seed}};
-    forward(stream, in, Tensor("out", *out), Tensor("lse", *lse),
-            {scale, dropout, window_left, window_right, longest_query, longest_key});
-  });
+  const MhaInputs in{{"q", q},           {"k", k},       {"v", v},       {"bias", bias},
+                     {"slopes", slopes}, {"cu_q", cu_q}, {"cu_k", cu_k}, {"seed", seed}};
+  const MhaOptions options{scale, dropout, window_left, window_right, longest_query, longest_key};
+  return guarded("jax_aiter_mha_fwd", forward, stream, in, Tensor("out", *out), Tensor("lse", *lse), options);
 }
 
 }  // namespace
 }  // namespace jax_aiter
 
-JAX_AITER_HANDLER(JaxAiterMhaFwd, jax_aiter::mha_fwd,
-                  (jax_aiter::with_options(jax_aiter::with_buffers<8, 2>(jax_aiter::bind()))));
+JAX_AITER_HANDLER(JaxAiterMhaFwd, jax_aiter::mha_fwd, (jax_aiter::with_options(jax_aiter::bind<8, 2>())));

@@ -145,14 +145,12 @@ void forward(Stream stream, const Tensor& q, const Tensor& k, const Tensor& v, c
 ffi::Error mha_fwd_asm(Stream stream, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v, ffi::AnyBuffer cu_q,
                        ffi::AnyBuffer cu_k, ffi::Result<ffi::AnyBuffer> out, ffi::Result<ffi::AnyBuffer> lse,
                        float scale, bool causal) {
-  return guarded("jax_aiter_mha_fwd_asm", [&] {
-    forward(stream, Tensor("q", q), Tensor("k", k), Tensor("v", v), Tensor("cu_q", cu_q), Tensor("cu_k", cu_k),
-            Tensor("out", *out), Tensor("lse", *lse), scale, causal);
-  });
+  return guarded("jax_aiter_mha_fwd_asm", forward, stream, Tensor("q", q), Tensor("k", k), Tensor("v", v),
+                 Tensor("cu_q", cu_q), Tensor("cu_k", cu_k), Tensor("out", *out), Tensor("lse", *lse), scale, causal);
 }
 
 }  // namespace
 }  // namespace jax_aiter
 
 JAX_AITER_HANDLER(JaxAiterMhaFwdAsm, jax_aiter::mha_fwd_asm,
-                  (jax_aiter::with_buffers<5, 2>(jax_aiter::bind()).Attr<float>("scale").Attr<bool>("causal")));
+                  (jax_aiter::bind<5, 2>().Attr<float>("scale").Attr<bool>("causal")));

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <string>
 
 #include "handler.h"
@@ -46,8 +47,10 @@ void launch_chosen(Stream stream, const Chosen& chosen, unsigned blocks, const A
   launch(kernel, {blocks, 1, 1}, chosen.threads, &args, sizeof args, stream);
 }
 
-void forward(Stream stream, const Tensor& x, const Tensor* residual, const Tensor& gamma, const Tensor& y,
-             const Tensor* sum, const Tensor& rstd, float epsilon) {
+using Optional = std::optional<Tensor>;
+
+void forward(Stream stream, const Tensor& x, const Optional& residual, const Tensor& gamma, const Tensor& y,
+             const Optional& sum, const Tensor& rstd, float epsilon) {
   const Chosen chosen = residual ? choose("rms_norm_with_add", kRmsNormHeld, x, {*residual, gamma, y, *sum})
                                  : choose("rms_norm", kRmsNormHeld, x, {gamma, y});
   const std::int64_t rows = x.shape[0], n = x.shape[1];
@@ -75,20 +78,15 @@ void forward(Stream stream, const Tensor& x, const Tensor* residual, const Tenso
 
 ffi::Error rms_norm(Stream stream, ffi::AnyBuffer x, ffi::AnyBuffer gamma, ffi::Result<ffi::AnyBuffer> y,
                     ffi::Result<ffi::AnyBuffer> rstd, float epsilon) {
-  return guarded("jax_aiter_rms_norm", [&] {
-    forward(stream, Tensor("x", x), nullptr, Tensor("gamma", gamma), Tensor("y", *y), nullptr, Tensor("rstd", *rstd),
-            epsilon);
-  });
+  return guarded("jax_aiter_rms_norm", forward, stream, Tensor("x", x), Optional(), Tensor("gamma", gamma),
+                 Tensor("y", *y), Optional(), Tensor("rstd", *rstd), epsilon);
 }
 
 ffi::Error rms_norm_with_add(Stream stream, ffi::AnyBuffer x, ffi::AnyBuffer residual, ffi::AnyBuffer gamma,
                              ffi::Result<ffi::AnyBuffer> y, ffi::Result<ffi::AnyBuffer> sum,
                              ffi::Result<ffi::AnyBuffer> rstd, float epsilon) {
-  return guarded("jax_aiter_rms_norm_with_add", [&] {
-    const Tensor added("residual", residual), total("sum", *sum);
-    forward(stream, Tensor("x", x), &added, Tensor("gamma", gamma), Tensor("y", *y), &total, Tensor("rstd", *rstd),
-            epsilon);
-  });
+  return guarded("jax_aiter_rms_norm_with_add", forward, stream, Tensor("x", x), Optional({"residual", residual}),
+                 Tensor("gamma", gamma), Tensor("y", *y), Optional({"sum", *sum}), Tensor("rstd", *rstd), epsilon);
 }
 
 void backward(Stream stream, const Tensor& dy, const Tensor& x, const Tensor& gamma, const Tensor& rstd,
@@ -119,36 +117,16 @@ void backward(Stream stream, const Tensor& dy, const Tensor& x, const Tensor& ga
 
 ffi::Error rms_norm_bwd(Stream stream, ffi::AnyBuffer dy, ffi::AnyBuffer x, ffi::AnyBuffer gamma, ffi::AnyBuffer rstd,
                         ffi::Result<ffi::AnyBuffer> dx, ffi::Result<ffi::AnyBuffer> partial) {
-  return guarded("jax_aiter_rms_norm_bwd", [&] {
-    backward(stream, Tensor("dy", dy), Tensor("x", x), Tensor("gamma", gamma), Tensor("rstd", rstd),
-             Tensor("dx", *dx), Tensor("dgamma_partial", *partial));
-  });
+  return guarded("jax_aiter_rms_norm_bwd", backward, stream, Tensor("dy", dy), Tensor("x", x), Tensor("gamma", gamma),
+                 Tensor("rstd", rstd), Tensor("dx", *dx), Tensor("dgamma_partial", *partial));
 }
 
 }  // namespace
 }  // namespace jax_aiter
 
-using jax_aiter::bind;
-using xla::ffi::AnyBuffer;
-
-JAX_AITER_HANDLER(JaxAiterRmsNorm, jax_aiter::rms_norm,
-                  bind().Arg<AnyBuffer>().Arg<AnyBuffer>().Ret<AnyBuffer>().Ret<AnyBuffer>().Attr<float>("epsilon"));
+JAX_AITER_HANDLER(JaxAiterRmsNorm, jax_aiter::rms_norm, (jax_aiter::bind<2, 2>().Attr<float>("epsilon")));
 
 JAX_AITER_HANDLER(JaxAiterRmsNormWithAdd, jax_aiter::rms_norm_with_add,
-                  bind()
-                      .Arg<AnyBuffer>()
-                      .Arg<AnyBuffer>()
-                      .Arg<AnyBuffer>()
-                      .Ret<AnyBuffer>()
-                      .Ret<AnyBuffer>()
-                      .Ret<AnyBuffer>()
-                      .Attr<float>("epsilon"));
+                  (jax_aiter::bind<3, 3>().Attr<float>("epsilon")));
 
-JAX_AITER_HANDLER(JaxAiterRmsNormBwd, jax_aiter::rms_norm_bwd,
-                  bind()
-                      .Arg<AnyBuffer>()
-                      .Arg<AnyBuffer>()
-                      .Arg<AnyBuffer>()
-                      .Arg<AnyBuffer>()
-                      .Ret<AnyBuffer>()
-                      .Ret<AnyBuffer>());
+JAX_AITER_HANDLER(JaxAiterRmsNormBwd, jax_aiter::rms_norm_bwd, (jax_aiter::bind<4, 2>()));

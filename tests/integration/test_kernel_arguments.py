@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -32,8 +33,8 @@ def test_arguments_that_do_not_fit_are_named(kernel_tree: KernelTree, fake_machi
         "JaxAiterGemmBf16": (*bf16_call(64, 64, 64), split, MI300),
         "JaxAiterGemmI8": (*i8_call(128, 128, 128), split, MI300),
         "JaxAiterGemmFp4": (*fp4_call(32, 256, 256), split | {"bpreshuffle": True}, MI350),
-        "JaxAiterGemmFp8Mi350": (*fp8_call(32, 256, 512, "f8e4m3fn", "bf16"), {}, MI350),
-        "JaxAiterFlatmmFp8": (*fp8_call(32, 256, 512, "f8e4m3fnuz", "f16"), {}, MI300),
+        "JaxAiterGemmFp8Mi350": (*fp8_call("gemm_fp8_mi350", 32, 256, 512), {}, MI350),
+        "JaxAiterFlatmmFp8": (*fp8_call("flatmm_fp8", 32, 256, 512), {}, MI300),
         "JaxAiterMhaFwdAsm": (heads, [out, lse], {"scale": 1.0, "causal": False}, MI300),
         "JaxAiterRmsNorm": ([x, gamma], [y, rstd], {"epsilon": 1e-6}, MI300),
         "JaxAiterRmsNormWithAdd": ([x, x, gamma], [y, y, rstd], {"epsilon": 1e-6}, MI300),
@@ -60,6 +61,9 @@ def test_arguments_that_do_not_fit_are_named(kernel_tree: KernelTree, fake_machi
                         )
                     assert caught.value.code == INVALID
                     assert caught.value.message.startswith(f"{ffi.target}: ")
+                    buffers = (f"{one.dtype}[{','.join(map(str, one.shape))}]" for one in changed)
+                    said = re.sub(r"\w+ (\w+\[)", r"\1", caught.value.message.partition(" Called with ")[2])
+                    assert said == f"{', '.join(buffers)}."
     assert not calls
 
 
@@ -70,7 +74,7 @@ def test_arguments_that_do_not_fit_are_named(kernel_tree: KernelTree, fake_machi
 def test_shapes_that_fp8_cannot(
     kernel_tree: KernelTree, fake_machine: FakeMachine, size: tuple[int, int, int], words: str
 ) -> None:
-    args, results = fp8_call(*size, "f8e4m3fn", "bf16")
+    args, results = fp8_call("gemm_fp8_mi350", *size)
     library = kernel_tree.library("gemm_fp8_mi350")
 
     def call() -> None:

@@ -49,7 +49,8 @@ def test_a_missing_object_is_named_and_found_once_it_is_there(
 ) -> None:
     content = (folder / OBJECT).read_bytes()
     (folder / OBJECT).unlink()
-    refused(lambda: gemm(fake_machine, library), NOT_FOUND, str(folder / OBJECT), "is not there")
+    shapes = "Called with a bf16[512,1024], b bf16[512,1024], bias f32[0], out f32[512,512], semaphore u32[1024]."
+    refused(lambda: gemm(fake_machine, library), NOT_FOUND, str(folder / OBJECT), "is not there", shapes)
     (folder / OBJECT).write_bytes(content)
     gemm(fake_machine, library)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -133,7 +131,7 @@ def test_fp4(kernel_tree: KernelTree, fake_machine: FakeMachine, splitk: int, *,
 )
 def test_fp8_mi350(kernel_tree: KernelTree, fake_machine: FakeMachine, m: int, name: str, tile: int) -> None:
     n, k = 512, 1024
-    args, results = fp8_call(m, n, k, "f8e4m3fn", "bf16")
+    args, results = fp8_call("gemm_fp8_mi350", m, n, k)
     library = kernel_tree.library("gemm_fp8_mi350")
     fake_machine.call(library, "JaxAiterGemmFp8Mi350", args, results, device=find_device("gfx950", 256))
     launch, before = launched(fake_machine)
@@ -148,7 +146,7 @@ def test_fp8_mi350(kernel_tree: KernelTree, fake_machine: FakeMachine, m: int, n
 @pytest.mark.parametrize("m", [1, 128, 1000])
 def test_flatmm(kernel_tree: KernelTree, fake_machine: FakeMachine, m: int) -> None:
     n, k = 768, 384
-    args, results = fp8_call(m, n, k, "f8e4m3fnuz", "f16")
+    args, results = fp8_call("flatmm_fp8", m, n, k)
     library = kernel_tree.library("flatmm_fp8")
     fake_machine.call(library, "JaxAiterFlatmmFp8", args, results, device=find_device("gfx942", 304))
     launch, _ = launched(fake_machine)
@@ -174,17 +172,3 @@ def test_nothing_to_compute_launches_nothing(kernel_tree: KernelTree, fake_machi
     call = {"splitk": 0, "kernel": ""}
     fake_machine.call(kernel_tree.library("gemm_bf16"), "JaxAiterGemmBf16", args, results, call)
     assert fake_machine.records() == []
-
-
-def test_scales_of_weights_lie_as_aiter_makes_them(kernel_tree: KernelTree) -> None:
-    """[N/128, K/128] for gfx950, as for Composable Kernel's product; [K/128, N/128] for flatmm: see `jax_aiter`."""
-    sources = kernel_tree.source.parent
-    tree = ast.parse((sources.parent / "aiter" / "ops" / "gemm_op_a8w8.py").read_text())
-    (function,) = (node for node in tree.body if getattr(node, "name", "") == "gemm_a8w8_blockscale")
-    calls = {ast.unparse(node.func): ast.unparse(node.args[3]) for node in ast.walk(function)
-             if isinstance(node, ast.Call) and len(node.args) == 5}  # fmt: skip
-    assert calls == dict.fromkeys(("mi350_a8w8_blockscale_ASM", "gemm_a8w8_blockscale_ck"), "w_scale")
-    tuner = (sources / "csrc/ck_gemm_a8w8_blockscale/gemm_a8w8_blockscale_tune.py").read_text()
-    assert re.search(r"\bw_scale = torch\.rand\(\[scale_n, scale_k\]", tuner)
-    flatmm = (sources / "csrc/py_itfs_cu/asm_flatmm_a8w8_blockscale.cu").read_text()
-    assert re.search(r"&w_scale, +// \[K/128, N/128\]", flatmm)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kernels.modules import load_catalog
 from tests.kernels_fake import golden
@@ -15,12 +17,15 @@ NOT_FOUND, INVALID, UNIMPLEMENTED = 5, 3, 12
 FOLDERS = {("gfx942", 304): "MI300/", ("gfx942", 80): "MI308/", ("gfx950", 256): ""}
 
 
-def call(queries: int, keys: int, depth: int = 128, packed: int = 0) -> tuple[list[Tensor], list[Tensor]]:
-    front = () if packed else (2,)
+def call(
+    queries: int, keys: int, depth: int = 128, packed: int = 0, *, batch: int = 2, key_heads: int = 2, group: int = 4
+) -> tuple[list[Tensor], list[Tensor]]:
+    front = () if packed else (batch,)
     cu = (packed + 1,) if packed else (0,)
+    q, k, heads = (*front, queries), (*front, keys), key_heads * group
     made = tensors(
-        ("bf16", (*front, queries, 8, depth)), ("bf16", (*front, keys, 2, depth)), ("bf16", (*front, keys, 2, 128)),
-        ("s32", cu), ("s32", cu), ("bf16", (*front, queries, 8, 128)), ("f32", (*front, 8, queries)),
+        ("bf16", (*q, heads, depth)), ("bf16", (*k, key_heads, depth)), ("bf16", (*k, key_heads, 128)),
+        ("s32", cu), ("s32", cu), ("bf16", (*q, heads, 128)), ("f32", (*front, heads, queries)),
     )  # fmt: skip
     return made[:5], made[5:]
 
@@ -61,6 +66,46 @@ def test_each_variant_gets_its_object_and_arguments(
     for at, part in ((3, "qseq"), (4, "kseq")):
         values |= dict.fromkeys((f"ptr_{part}", f"ptr_{part}_padding"), args[at].address if packed else 0)
     assert launch.arguments == golden.packed(path, values)
+
+
+SIZES = st.fixed_dictionaries(
+    {
+        "queries": st.integers(1, 20_000), "keys": st.integers(1, 20_000), "packed": st.integers(0, 5),
+        "depth": st.sampled_from([64, 128, 192, 256]), "batch": st.integers(1, 5),
+        "key_heads": st.integers(1, 4), "group": st.integers(1, 8),
+    }
+)  # fmt: skip
+
+
+@settings(max_examples=150)
+@given(sizes=SIZES, causal=st.booleans(), place=st.sampled_from(list(FOLDERS)))
+def test_every_kernel_that_is_chosen_fits(
+    kernel_tree: KernelTree, fake_machine: FakeMachine, sizes: dict[str, int], causal: bool, place: tuple[str, int]
+) -> None:
+    args, results = call(**sizes)
+    queries, depth, packed = sizes["queries"], sizes["depth"], sizes["packed"]
+    fake_machine.records()
+    attributes, device = {"scale": 0.5, "causal": causal}, find_device(*place)
+    library = kernel_tree.library("mha_fwd_asm")
+    try:
+        fake_machine.call(library, "JaxAiterMhaFwdAsm", args, results, attributes, device=device)
+    except CallError:
+        # Each query has to see a key, and there are depths of 128; on gfx950 those of q and k may be 192.
+        has_depth = depth == 128 or (depth == 192 and place[0] == "gfx950")
+        assert not has_depth or (causal and not packed and queries > sizes["keys"])
+        return
+    (launch,) = [record for record in fake_machine.records() if record.what == LAUNCH]
+    said = [word in launch.kernel for word in ("_causal", "_group", "_hd192_", "_rtna")]
+    assert said == [causal, bool(packed), depth == 192, place[0] == "gfx942"]
+    heads = sizes["key_heads"] * sizes["group"]
+    if packed:
+        assert launch.grid[:2] == (heads, packed)
+    else:
+        assert launch.grid[1:] == (heads, sizes["batch"])
+    # No query is left out, and no block is without any; where causal, a block has two tiles.
+    rows = (128 if depth == 192 else 256) * (2 if causal else 1)
+    blocks = launch.grid[2 if packed else 0]
+    assert (blocks - 1) * rows < queries <= blocks * rows
 
 
 def test_a_gpu_with_other_compute_units_is_told(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:

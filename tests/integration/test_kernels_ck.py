@@ -125,7 +125,7 @@ def test_the_handler_reaches_real_kernels(
     ]
 
     for name, said in {
-        "add": r"no kernel on gfx942:sramecc+:xnack- for x bf16[4,64], residual bf16[4,64].",
+        "add": "no kernel on gfx942:sramecc+:xnack- for this call. Called with x bf16[4,64], residual bf16[4,64], ",
         "f32": "x f32[4,64] does not fit: it has to be f16 or bf16.",
         "shapes": "gamma bf16[63] does not fit: it has to be bf16[64].",
         "crooked": "y bf16[4,64] does not begin at a multiple of 16 bytes.",

@@ -79,7 +79,7 @@ CASES: dict[str, tuple[str, Callable[..., Any], Any, list[Any]]] = {
         "jax_aiter_gemm_i8", ["4x128xi8", "256x128xi8", "4x1xf32", "1x256xf32", "256xf32"], ["4x256xbf16"],
         {"splitk": "0 : i32", "kernel": '""'})]),
     "gemm_fp8_mi350": ("gfx950", gemm_fp8_mi350, FP8, [(
-        "jax_aiter_gemm_fp8_mi350", ["16x512xf8E4M3FN", "256x512xf8E4M3FN", "4x16xf32", "4x2xf32"], ["16x256xbf16"],
+        "jax_aiter_gemm_fp8_mi350", ["16x512xf8E4M3FN", "256x512xf8E4M3FN", "4x16xf32", "2x4xf32"], ["16x256xbf16"],
         {})]),
     "gemm_fp4": ("gfx950", gemm_fp4, (S((4, 128), U8), S((256, 128), U8), S((4, 8), U8), S((256, 8), U8)), [(
         "jax_aiter_gemm_fp4", ["32x128xui8", "256x128xui8", "256x8xui8", "256x8xui8"], ["32x256xbf16"],

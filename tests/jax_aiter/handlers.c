@@ -235,7 +235,8 @@ XLA_FFI_Error* JaxAiterGemmFp8Mi350(XLA_FFI_CallFrame* frame) {
   int64_t m = arg(frame, 0)->dims[0], k = arg(frame, 0)->dims[1], n = arg(frame, 1)->dims[0];
   if (!shaped(arg(frame, 0), XLA_FFI_DataType_F8E4M3FN, 2, m, k) ||
       !shaped(arg(frame, 1), XLA_FFI_DataType_F8E4M3FN, 2, n, k) ||
-      !shaped(arg(frame, 2), XLA_FFI_DataType_F32, 2, k / 128, m) || arg(frame, 3)->rank != 2 ||
+      !shaped(arg(frame, 2), XLA_FFI_DataType_F32, 2, k / 128, m) ||
+      !shaped(arg(frame, 3), XLA_FFI_DataType_F32, 2, n / 128, k / 128) ||
       !shaped(ret(frame, 0), XLA_FFI_DataType_BF16, 2, m, n))
     return refuse(frame, "gemm_fp8_mi350 is called in another way");
   const uint8_t *x = arg(frame, 0)->data, *w = arg(frame, 1)->data;
@@ -243,7 +244,6 @@ XLA_FFI_Error* JaxAiterGemmFp8Mi350(XLA_FFI_CallFrame* frame) {
   for (int64_t i = 0; i < m; ++i)
     for (int64_t j = 0; j < n; ++j) {
       double sum = 0;
-      // The code of f8_block_scale_mi350_x32 steps through the scales of weights by 4 bytes for each 128 of K.
       for (int64_t l = 0; l < k; ++l)
         sum += e4m3(x[i * k + l], 7, 0) * e4m3(w[tiled(j, l, k, 16, 2)], 7, 0) * sx[l / 128 * m + i] *
                sw[j / 128 * (k / 128) + l / 128];

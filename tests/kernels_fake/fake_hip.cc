@@ -159,8 +159,6 @@ PUBLIC int hipModuleLoadData(void** module, const void* image) {
   return 0;
 }
 
-PUBLIC int hipModuleUnload(void*) { return 0; }
-
 PUBLIC int hipModuleGetFunction(void** function, void* module, const char* name) {
   OR_FAIL("hipModuleGetFunction");
   auto* loaded = static_cast<FakeModule*>(module);

@@ -34,10 +34,17 @@ def fp4_call(m: int, n: int, k: int) -> Call:
     return made[:4], made[4:]
 
 
-def fp8_call(m: int, n: int, k: int, dtype: str, out: str) -> Call:
-    made = tensors(
-        (dtype, (m, k)), (dtype, (n, k)), ("f32", (k // 128, m)), ("f32", (k // 128, n // 128)), (out, (m, n))
-    )
+FP8 = {
+    "gemm_fp8_mi350": ("JaxAiterGemmFp8Mi350", "f8e4m3fn", "bf16"),
+    "flatmm_fp8": ("JaxAiterFlatmmFp8", "f8e4m3fnuz", "f16"),
+}
+"""Module -> handler, dtypes of its operands and of its result."""
+
+
+def fp8_call(module: str, m: int, n: int, k: int) -> Call:
+    _, dtype, out = FP8[module]
+    blocks = (n // 128, k // 128) if module == "gemm_fp8_mi350" else (k // 128, n // 128)
+    made = tensors((dtype, (m, k)), (dtype, (n, k)), ("f32", (k // 128, m)), ("f32", blocks), (out, (m, n)))
     return made[:4], made[4:]
 
 

@@ -25,7 +25,7 @@ def gemm_fp8_mi350(xq: Array, wq: Array, x_scale: Array, w_scale: Array, *, pres
         xq: [M, K], float8_e4m3fn.
         wq: [N, K], float8_e4m3fn; K and N multiples of 128.
         x_scale: [K/128, M], float32.
-        w_scale: [K/128, N/128], float32.
+        w_scale: [K/128, N/128], float32, as for `flatmm_fp8`; it is transposed for the kernels, whose code reads it so.
         preshuffled: wq is in the order of `shuffle_weight(wq, LAYOUT)`; otherwise it is row-major, and reordered at
             every call of a kernel.
 
@@ -62,10 +62,8 @@ def _lowered(choice: Choice, shuffled: bool, *operands: Array) -> Array:
 
     def kernel(xq: Array, wq: Array, x_scale: Array, w_scale: Array) -> Array:
         weight = wq if shuffled else shuffle_weight(wq, LAYOUT)
-        # The kernels walk through the scales of weights along K: AITER hands them those of Composable Kernel's product,
-        # [N/128, K/128]. The handler only looks at how many there are in each direction.
-        scales = w_scale.T.reshape(w_scale.shape)
-        return ffi(GEMM_FP8_MI350, [((xq.shape[0], wq.shape[0]), jnp.bfloat16)])(xq, weight, x_scale, scales)[0]
+        # The kernels read the scales of weights as [N/128, K/128], unlike flatmm_fp8's.
+        return ffi(GEMM_FP8_MI350, [((xq.shape[0], wq.shape[0]), jnp.bfloat16)])(xq, weight, x_scale, w_scale.T)[0]
 
     result: Array = dispatch(choice, kernel, reference, *operands)
     return result
