@@ -177,7 +177,8 @@ class Module:
             for none of them where it holds no kernels, as what chooses among them.
         flags: toolchain -> compiler flags for a device-lib, or for a shim; those of rocm are also container's.
         sonames: libraries besides the C library that its library may need.
-        seconds, memory_mb: of each host or generated unit; estimated CPU seconds and megabytes.
+        seconds, memory_mb: estimated CPU seconds and megabytes: of each generated unit, or of the library, all of whose
+            files are compiled; libraries that share files take less together.
         max_size: bytes of the library, or what a device-lib may add to one.
     """
 
