@@ -52,7 +52,7 @@ def device(
         told = device_gate.tell(words, runner, signer, bucket)
         staged = gating.find_set(wheel_set, opened, reporter)
         evidences = device_gate.run(told, staged, opened, reporter, runner, redo=redo)
-    device_gate.show(evidences, staged, opened, channel, reporter)
+    device_gate.show(told, evidences, staged, opened, channel, reporter)
     if junit:
         write_whole(junit, junit_xml(evidences))
     if as_json:
@@ -94,7 +94,7 @@ def merge(
         told = device_gate.tell(words, runner, signer, bucket)
         staged = gating.find_set(wheel_set, opened, reporter)
         evidences = device_gate.join(told, staged, opened, reporter, runner)
-    device_gate.show(evidences, staged, opened, channel, reporter)
+    device_gate.show(told, evidences, staged, opened, channel, reporter)
     if as_json:
         print_json(evidences)
     raise_for_failures(evidences)

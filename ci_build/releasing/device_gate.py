@@ -203,14 +203,20 @@ def _seconds(told: Told, staged: StagedSet, bucket: Bucket, target: str) -> dict
     return {result.id: result.seconds for result in results if result.seconds}
 
 
-def show(evidences: Sequence[Evidence], staged: StagedSet, bucket: Bucket, channel: str, reporter: Reporter) -> None:
-    """A table, the first failures, and what the policy makes of it."""
+def show(
+    told: Told, evidences: Sequence[Evidence], staged: StagedSet, bucket: Bucket, channel: str, reporter: Reporter
+) -> None:
+    """A table, the first failures, what becomes of it, and what the policy makes of all that is known of the set."""
     gating.show(evidences, reporter)
     columns, rows = view.table(evidences)
     if rows:
         reporter.table(columns, rows, numeric=range(3, 10))
     for line in view.failures(evidences):
         reporter.line(line)
+    if told.shard:
+        reporter.line(f"  shard {told.shard} is kept beside the set; `gate merge` makes evidence of all of them")
+    elif told.listed:
+        reporter.line("  only a part was run: this is shown, and no evidence")
     word = way.judge(staged, bucket, channel, reporter)
     about = [text for text in word.blocked_by if "device" in text] or list(word.blocked_by)
     reporter.line(f"  channel {channel}: " + ("may be promoted" if word.allowed else "blocked"))

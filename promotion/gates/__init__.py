@@ -35,6 +35,8 @@ from promotion.policy import EDITION, edition
 from promotion.signing import Signer
 from promotion.stage import read_staged
 
+_MOST_TOLD = 20
+"""So many reasons why gates did not pass are told at the end; thousands of tests may fail for the same one."""
 _TOLD_OF_ALL = frozenset({"name", "outcome", "why", "findings"})
 
 
@@ -254,9 +256,11 @@ def raise_for_failures(evidences: Iterable[Evidence]) -> None:
         for finding in evidence.findings
         if finding.severity is Severity.ERROR
     ]
-    if lines:
+    if lines := [*dict.fromkeys(lines)]:
+        if len(lines) > _MOST_TOLD:
+            lines = [*lines[:_MOST_TOLD], f"and {len(lines) - _MOST_TOLD} more, in the evidence."]
         kind = MachineError if all(map(of_the_machine, bad)) else GateError
-        raise kind("\n  ".join(("Gates did not pass:", *dict.fromkeys(lines))))
+        raise kind("\n  ".join(("Gates did not pass:", *lines)))
 
 
 def _evidence(gate: Gate, room: Room) -> list[Evidence]:

@@ -143,7 +143,7 @@ def test_of_thousands_of_failures_the_first_are_told_one_by_one_and_all_are_coun
 
 def test_a_failure_says_how_to_run_it_again() -> None:
     (bad,) = (check for check in checks() if check.name.endswith("bad"))
-    assert bad.findings[0].message == "tests/a_test.py::bad failed: AssertionError: apples"
+    assert bad.findings[0].message == "tests/a_test.py::bad failed: AssertionError: apples."
     assert "run tests/a_test.py::bad" in bad.findings[0].remedy
 
 
@@ -227,6 +227,21 @@ def test_the_first_failures_are_shown_with_their_tracebacks() -> None:
     assert "--- tests/a_test.py::bad" in lines
     assert any("apples" in line for line in lines)
     assert "... and 4 more, in the evidence." in lines
+    # Each with how it is run again, and what the machine is to blame for after them.
+    at = lines.index("  tests/a_test.py::bad failed: AssertionError: apples.")
+    assert lines[at + 1] == "  Run `run tests/a_test.py::bad`."
+    assert lines[-2:] == ["--- tests/a_test.py::wet", "  environment: hipErrorNoDevice"]
+
+
+def test_of_a_crash_the_newest_calls_are_shown() -> None:
+    frames = "".join(f'  File "x.py", line {number} in f{number}\n' for number in range(500))
+    said = f"Its process died: Segmentation fault.\nCurrent thread 0x1 (most recent call first):\n{frames}"
+    gate = Gate(name="device", tier=_tier(), per_target=True, run=lambda _: ())
+    dead = checks((result("dead", V.CRASHED, said),))
+    lines = [*failures([judge_gate(gate, wheel_set(), "gfx942", dead, (), "2026-01-01T00:00:00Z")])]
+    assert "    Its process died: Segmentation fault." in lines
+    assert '      File "x.py", line 0 in f0' in lines
+    assert not any("line 499" in line for line in lines)
 
 
 def test_what_the_whole_said_is_no_answer_for_a_part() -> None:

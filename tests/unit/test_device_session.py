@@ -10,12 +10,21 @@ import pytest
 
 from ci_build.runner import HostRunner
 from promotion.gates.device import session as module
+from promotion.gates.device.journal import SessionJournal
 from promotion.gates.device.session import Limits, Session
 
 
 def write(folder: Path, *events: Mapping[str, object]) -> None:
     with (folder / "gw0.jsonl").open("a") as file:
         file.writelines(json.dumps({"at": 1.0, **event}) + "\n" for event in events)
+
+
+def test_of_a_crash_the_thread_that_died_is_told(tmp_path: Path) -> None:
+    threads = "".join(f"Thread 0x{n:04} (most recent call first):\n" + "  File y\n" * 90 + "\n" for n in range(99))
+    own = 'Current thread 0x7 (most recent call first):\n  File "dead_test.py", line 3 in test_it\n'
+    (tmp_path / "gw0.crash").write_text(f"Fatal Python error: Segmentation fault\n\n{threads}{own}")
+    reason, text = SessionJournal(tmp_path).crash("gw0")
+    assert (reason, text) == ("Segmentation fault", own)
 
 
 WORKER = {"event": "worker", "pid": 4711, "slot": 0, "device": "3", "late": False}

@@ -29,7 +29,9 @@ _LOG_NAMES = ("output.log", "*.crash", "*.jsonl", "plan.json", "outcome.json")
 _LOG_BYTES = 8 << 20
 """Of each log; more is cut off in front."""
 
-_WRITE_DOWN = "Look at it; what may stay so is written down in promotion/ledgers/flakes.toml."
+_WRITE_DOWN = "What may stay so is written down in promotion/ledgers/flakes.toml."
+_NEWEST_FIRST = "(most recent call first)"
+"""Says faulthandler; other tracebacks have the newest call last."""
 
 KnownFlake = Callable[[str], str]
 """Why it is no news that a test is flaky; empty when it is."""
@@ -91,7 +93,7 @@ def _of_one(result: TestResult, target: str, reproduce: Reproduce, known: str) -
         "attempts": result.attempts,
         "worker": result.worker,
         "device": result.device,
-        "error": result.message[-_MESSAGE_CHARACTERS:],
+        "error": excerpt(result.message),
     }
     said = headline(result.message)
     if result.verdict is TestVerdict.ENVIRONMENT:
@@ -100,9 +102,10 @@ def _of_one(result: TestResult, target: str, reproduce: Reproduce, known: str) -
         why = f"flaky: {said}; it passed in a fresh process"
         if known:
             return Check(name=result.id, known=f"{why} ({known})", target=target, details=details)
-        found = error("test-first-flake", f"{result.id} {why}; nobody knew that it does", _WRITE_DOWN)
+        text, remedy = f"{result.id} {why}; nobody knew that it does.", f"Run `{reproduce(result.id)}`. {_WRITE_DOWN}"
+        found = error("test-first-flake", text, remedy)
     else:
-        text = f"{result.id} {result.verdict}: {said}"
+        text = f"{result.id} {result.verdict}: {said}".rstrip(".") + "."
         found = error(f"test-{result.verdict}", text, f"Run `{reproduce(result.id)}`.")
     return Check(name=result.id, findings=(found,), target=target, details=details)
 
@@ -123,6 +126,17 @@ def _of_many(results: Sequence[TestResult], target: str) -> Iterator[Check]:
     for (file, why, entry), times in skipped.items():
         name, details = f"{file}: {why}", {"tests": times, **({"entry": entry} if entry else {})}
         yield Check(name=name, skipped=why or "no reason given", target=target, times=times, details=details)
+
+
+def excerpt(message: str) -> str:
+    """The part of what a test said that says most: the end, or the beginning of what a crash left."""
+    return message[:_MESSAGE_CHARACTERS] if _NEWEST_FIRST in message else message[-_MESSAGE_CHARACTERS:]
+
+
+def shown(message: str, lines: int) -> list[str]:
+    """So many lines of an excerpt, for people."""
+    every = message.splitlines()
+    return every[:lines] if _NEWEST_FIRST in message else every[-lines:]
 
 
 def headline(message: str) -> str:

@@ -14,6 +14,9 @@ from typing import Any
 CRASH_CHARACTERS = 8_000
 _MANY_TEXTS, _SHORT_CHARACTERS = 500, 1_000
 """Where more than so many tests fail, each further one is kept shorter: they are likely to say the same."""
+_CRASH_BYTES = 1 << 20
+_DIED_HERE = "Current thread"
+"""Begins the part of the thread that died (CPython, Python/traceback.c)."""
 _FATAL = re.compile(r"^Fatal Python error: (.+)$", re.MULTILINE)
 CONTROLLER, SOLO = "controller", "solo"
 
@@ -118,11 +121,13 @@ class SessionJournal:
         if worker in self.workers and self.workers[worker].internal:
             return "INTERNALERROR of pytest, which a test broke", self.workers[worker].internal[-CRASH_CHARACTERS:]
         try:
-            text = (self.folder / f"{worker}.crash").read_bytes()[-CRASH_CHARACTERS:].decode(errors="backslashreplace")
+            with (self.folder / f"{worker}.crash").open("rb") as file:
+                text = file.read(_CRASH_BYTES).decode(errors="backslashreplace")
         except OSError:
             return "", ""
         reasons = _FATAL.findall(text)
-        return (reasons[-1] if reasons else ""), text
+        # Of all threads the one that died tells why, its newest frames first.
+        return (reasons[-1] if reasons else ""), text[max(0, text.rfind(_DIED_HERE)) :][:CRASH_CHARACTERS]
 
     def _take(self, name: str, event: Mapping[str, Any]) -> None:
         kind = event["event"]

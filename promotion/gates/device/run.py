@@ -107,7 +107,8 @@ class _Run:
         yield from self._preflight(found)
         work = self._work(python, env, tests)
         folder = folder_of(told.folder) if told.folder else room.work / "run"
-        room.progress.step(f"{tests.suite.commit[:20]} with {len(work.passes[0].leases)} workers")
+        count = len(work.passes[0].leases)
+        room.progress.step(f"tests of {tests.suite.commit} with {count} worker{'s' if count > 1 else ''}")
         report = Harness(self.runner, work, folder, told.on_progress).run()
         results = self._settled(report, python, {**env, **everything.env}, wanted)
         options = {**told.options, "--python": site.version}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
-from ci_build.model import Evidence, Severity
+from ci_build.model import Evidence
+from promotion.gates.device.evidence import shown
 from promotion.gates.device.results import TestVerdict
 from promotion.gates.device.run import RUN
 
@@ -29,21 +31,31 @@ def table(evidences: Sequence[Evidence]) -> tuple[Sequence[str], Sequence[Sequen
 
 def failures(evidences: Sequence[Evidence]) -> Iterator[str]:
     """The first failures with their tracebacks, and the command that runs each again."""
-    bad = [check for evidence in evidences for check in _checks(evidence) if _is_bad(check)]
-    for check in bad[:FIRST]:
+    bad = [(evidence, check) for evidence in evidences for check in _checks(evidence) if _is_bad(check)]
+    for evidence, check in bad[:FIRST]:
         yield f"--- {check['name']}"
-        yield from (f"    {line}" for line in str(check.get("error", "")).splitlines()[-_LINES:])
-        for found in check.get("findings", ()):
-            yield f"  {found}"
+        yield from (f"    {line}" for line in shown(str(check.get("error", "")), _LINES))
+        for found in evidence.findings:
+            if f"{found.code}: {found.message}" in check.get("findings", ()):
+                yield f"  {found.message}"
+                yield f"  {found.remedy}"
     if len(bad) > FIRST:
         yield f"... and {len(bad) - FIRST} more, in the evidence."
-    for evidence in evidences:
-        remedies = [f.remedy for f in evidence.findings if f.severity is Severity.ERROR and f.code.startswith("test-")]
-        yield from remedies[:FIRST]
+    for name, why in islice(_of_the_machine(evidences), FIRST):
+        yield f"--- {name}"
+        yield f"  {why}"
 
 
 def _is_bad(check: Mapping[str, Any]) -> bool:
     return check.get("outcome") == "failed" and "attempts" in check
+
+
+def _of_the_machine(evidences: Sequence[Evidence]) -> Iterator[tuple[str, str]]:
+    """Tests that the machine is to blame for, and what they said."""
+    for evidence in evidences:
+        for check in _checks(evidence):
+            if "attempts" in check and check.get("outcome") == "skipped":
+                yield str(check["name"]), str(check.get("why", ""))
 
 
 def _checks(evidence: Evidence) -> list[Mapping[str, Any]]:
