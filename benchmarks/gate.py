@@ -125,7 +125,7 @@ def run_harness(python: Path, tests: Tests, env: Mapping[str, str], folder: Path
 def make_python(folder: Path) -> Path:
     """An environment with jax of the user's index, and what the gate adds."""
     uv, python = find_uv_bin(), folder / "bin" / "python"
-    version = options.defaults()["published"]["jax_version"]
+    version = options.defaults()["build"]["jax_version"]
     for words in (
         ("venv", "--quiet", f"--python={sys.executable}", str(folder)),
         ("pip", "install", "--quiet", f"--python={python}", f"jax=={version}", f"jaxlib=={version}"),

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from benchmarks.gate import Run, goals, uneven
+from benchmarks.gate import Run, goals, make_python, uneven
+from promotion.gates.device.told import LOCK
 
 
 def run(wall: float) -> Run:
@@ -24,3 +29,17 @@ def test_shards_are_measured_by_what_they_turn_out_to_take() -> None:
     # No way of dealing out can be shorter than the longest test.
     assert uneven({"t.py::a": 10.0, "t.py::b": 1.0}, {"t.py::a": 10.0, "t.py::b": 1.0}, 4) == pytest.approx(0.0)
     assert uneven({}, {}, 4) == 0.0
+
+
+def test_without_a_python_one_is_made_with_jax_and_what_the_gate_adds(monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+
+    def run(argv: list[str], **_: Any) -> None:
+        commands.append(argv)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert make_python(Path("/made")) == Path("/made/bin/python")
+    assert [words[1] for words in commands] == ["venv", "pip", "pip"]
+    jax, jaxlib = (word.split("==") for word in commands[1] if "==" in word)
+    assert (jax[0], jaxlib[0], jax[1] == jaxlib[1]) == ("jax", "jaxlib", True)
+    assert f"--requirement={LOCK}" in commands[2]
