@@ -22,7 +22,8 @@ def ls(state: State, cache_dir: str | None, *, as_json: bool) -> None:
     from ci_build.report import print_table
     from ci_build.units import human
 
-    found = entries(options.cache_dir(state.settings({"cache_dir": cache_dir})))
+    root = options.cache_dir(state.settings({"cache_dir": cache_dir}))
+    found = entries(root)
     if as_json:
         print_json([{"name": e.name, "path": str(e.path), "size": e.size, "used": e.used} for e in found])
         return
@@ -30,24 +31,31 @@ def ls(state: State, cache_dir: str | None, *, as_json: bool) -> None:
         (entry.name, human(entry.size), time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))) for entry in found
     ]
     print_table(("entry", "size", "used last"), rows, numeric=(1,))
-    click.echo(f"{len(found)} entries, {human(sum(entry.size for entry in found))}")
+    click.echo(f"{len(found)} entries, {human(sum(entry.size for entry in found))}, in {root}")
 
 
 @click.command("gc")
 @_CACHE_DIR
-@click.option("--limit", metavar="SIZE", default="0", show_default=True, help="Keep so much, what was used last.")
+@click.option("--limit", metavar="SIZE", help="Keep so much, what was used last; if nobody says, as much as builds do.")
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 @click.pass_obj
-def gc(state: State, cache_dir: str | None, limit: str, *, dry_run: bool) -> None:
-    """Remove what was not used for the longest time; what is in use, or was within the hour, stays."""
+def gc(state: State, cache_dir: str | None, limit: str | None, *, dry_run: bool) -> None:
+    """Remove what was not used for the longest time; what is in use, or was within the hour, stays.
+
+    `--limit=0` keeps nothing else.
+    """
     from ci_build.cache import collect
     from ci_build.units import human, parse_size
 
-    root = options.cache_dir(state.settings({"cache_dir": cache_dir}))
-    removed = collect(root, limit=parse_size(limit), dry_run=dry_run)
+    settings = state.settings({"cache_dir": cache_dir, "cache_limit": limit})
+    setting = settings.get("cache_limit", "build")
+    origin = setting.origin if limit is None else "--limit"
+    most = parse_size(str(setting.value), origin)
+    removed = collect(options.cache_dir(settings), limit=most, dry_run=dry_run)
     for entry in removed:
         click.echo(f"{'would remove' if dry_run else 'removed'} {entry.name} ({human(entry.size)})")
-    click.echo(f"{len(removed)} entries, {human(sum(entry.size for entry in removed))}")
+    summary = f"{len(removed)} entries, {human(sum(entry.size for entry in removed))}"
+    click.echo(f"{summary}; the limit is {human(most)} ({origin})")
 
 
 cache = LazyGroup(

@@ -103,13 +103,14 @@ def check_place(
     Raises:
         NoContainerEngineError: there is no engine.
         InputError: the builder image is not here, and there is nothing to make it of.
-        MachineError: a build on this machine itself was asked for, and it lacks tools.
+        MachineError: it compiles for another platform, or a build on it itself was asked for and it lacks tools.
     """
     if request.source is None:
         return
-    if request.source.container.host:
-        from ci_build.source.hostbuild import check_tools, host_places
+    from ci_build.source.hostbuild import check_machine, check_tools, host_places
 
+    check_machine()
+    if request.source.container.host:
         cache = options.cache_dir(settings)
         check_tools(request, host_places(request.source, cache, cache, rocm=""))
         return

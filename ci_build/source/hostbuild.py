@@ -55,6 +55,20 @@ def newest_clang(libraries: Path) -> str:
     return max(found, default=(0, ""))[1]
 
 
+def check_machine() -> None:
+    """Refuse a machine that compiles for another platform than the one that wheels are made for.
+
+    Raises:
+        MachineError: it is not Linux on x86_64.
+    """
+    system, processor = platform.system(), platform.machine()
+    if (system, processor) != ("Linux", "x86_64"):
+        raise MachineError(
+            f"Wheels are made for Linux on x86_64, and this is {system} on {processor}.",
+            hint="Build them on an x86_64 machine.",
+        )
+
+
 def check_tools(request: BuildRequest, places: Places) -> None:
     """Refuse what this machine cannot build; the ROCm may still have to be fetched.
 
@@ -83,8 +97,6 @@ def _refuse(lacking: Iterable[str]) -> None:
 
 def _missing_tools(request: BuildRequest, places: Places) -> Iterator[str]:
     source = source_of(request)
-    if platform.system() != "Linux" or platform.machine() not in ("x86_64", "aarch64"):
-        yield f"a system that wheels are made for: this is {platform.system()} on {platform.machine()}"
     if which(places.bazel) is None:
         yield f"bazel or bazelisk on PATH (the sources are made for Bazel {interface_for(request.jax_version).bazel})"
     if source.compiler is Compiler.GCC and which(places.gcc) is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +14,13 @@ import pytest
 from ci_build.containers.container import ContainerSpec, Mount
 from ci_build.errors import InputError, MachineError
 from ci_build.making import inshell
-from ci_build.making.sourcing import disk_cache
+from ci_build.making.sourcing import check_place, disk_cache
 from ci_build.model import BuildRequest
+from ci_build.options import Settings
 from ci_build.payload.source import IN_CONTAINER
 from ci_build.plan import SourceLayout
-from ci_build.runner import ProcessResult
+from ci_build.report import Reporter
+from ci_build.runner import HostRunner, ProcessResult
 from ci_build.source.builder import find_tools, load_spec, make_mounts, spec_values
 from ci_build.source.hostbuild import check_rocm, check_tools, newest_clang
 from ci_build.source.native import STATE
@@ -154,6 +157,16 @@ def test_everything_that_a_machine_lacks_is_told(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.touch(mode=0o755)
     check_tools(request("0.10.2"), replace(places, bazel=str(program), clang=str(program)))
+
+
+def test_a_machine_that_compiles_for_another_platform_is_refused_in_a_container_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    asked = request("0.10.2")
+    assert not source(asked).container.host
+    with pytest.raises(MachineError, match="Wheels are made for Linux on x86_64, and this is Linux on aarch64"):
+        check_place(asked, Settings({}, {}, {}), HostRunner({}), Reporter(terminal=False))
 
 
 def test_a_rocm_without_a_compiler_is_refused(tmp_path: Path) -> None:
