@@ -90,14 +90,23 @@ def check_finish(after: dict[str, Any], request: ImageRequest, number: int) -> N
         builder.check_push(request)
 
 
-def plan_only(after: dict[str, Any], names: Sequence[str], reporter: Reporter) -> bool:
-    """With `--dry-run` say which images would be there; True if that was all."""
+def plan_only(after: dict[str, Any], names: Sequence[str], reporter: Reporter, recipes: Sequence[Recipe] = ()) -> bool:
+    """With `--dry-run` say which images would be there, and how they are made; True if that was all.
+
+    Args:
+        recipes: those of the images, or of what they are put on, as far as they are known before a ROCm is there.
+    """
+    from ci_build.images.recipe import described
+
     if not after["dry_run"]:
         return False
     if after["json"]:
         print_json([{"name": name} for name in names])
     for name in names:
         reporter.line(f"would make {name}, if it is not there")
+    for recipe in recipes:
+        for line in described(recipe, no_cache=after["no_cache"]):
+            reporter.line(f"  {line}")
     return True
 
 
@@ -205,7 +214,8 @@ def build_manylinux_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN
         _builder_with_rocm(state, after, request, host, reporter)
         return
     version = settings.get("rocm_version").value
-    if plan_only(after, [planned_image(request, host, reporter)] if after["dry_run"] else (), reporter):
+    if after["dry_run"]:
+        plan_only(after, [planned_image(request, host, reporter)], reporter, _builders(request, host, reporter))
         return
     with reporter.group("build_manylinux_dockers"):
         made = builder_image(request, host, reporter)
@@ -213,12 +223,19 @@ def build_manylinux_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN
     finish([(made, names, {})], request, host, reporter, after)
 
 
+def _builders(request: ImageRequest, host: HostRunner, reporter: Reporter) -> list[Recipe]:
+    """What the builder is made of; nothing where another image was named."""
+    from ci_build.images.builder import builder_recipe
+
+    return [] if request.builder_image else [builder_recipe(request, host, reporter)]
+
+
 def _builder_with_rocm(
     state: State, after: dict[str, Any], request: ImageRequest, host: HostRunner, reporter: Reporter
 ) -> None:
     """The builder with a ROCm at /opt/rocm: jax-manylinux_2_28-therock-<version>, or -rocm-<version>-<job>-<number>."""
     from ci_build.images import runtime
-    from ci_build.images.builder import BUILDER, builder_image, builder_recipe
+    from ci_build.images.builder import BUILDER, builder_image
     from ci_build.images.local import sanitised
 
     settings = state.settings(after)
@@ -227,15 +244,16 @@ def _builder_with_rocm(
     if job := settings.get("rocm_build_job").value:
         words = ["rocm", version, job, settings.get("rocm_build_num").value or ""]
     name = "-".join([BUILDER, *(sanitised(str(word)).lower() for word in words if word)])
-    if plan_only(after, [name], reporter) or tree is None:
+    below = _builders(request, host, reporter)
+    if plan_only(after, [name], reporter, below) or tree is None:
         return
     maker = runtime.Maker(request=request, host=host, progress=reporter)
     with reporter.group("build_manylinux_dockers"):
         if request.builder_image:
-            below = runtime.known_base(maker, builder_image(request, host, reporter).name)
+            base = runtime.known_base(maker, builder_image(request, host, reporter).name)
         else:
-            below = maker.below(builder_recipe(request, host, reporter))
-        recipe = runtime.with_rocm(below, tree, version, labels, name=name)
+            base = maker.below(*below)
+        recipe = runtime.with_rocm(base, tree, version, labels, name=name)
         made = maker.make(recipe)
     finish([(made, (name,), recipe.labels)], request, host, reporter, after)
 
@@ -253,7 +271,8 @@ def build_base_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN401 -
     check_finish(after, maker.request, len(chosen))
     below = [runtime.base(maker, release, pythons, llvm) for release in chosen]
     version, tree, labels = rocm_tree(state, after, reporter)
-    if plan_only(after, [f"{recipe.name}.{runtime.rocm_tag(version)}" for recipe in below], reporter) or tree is None:
+    names = [f"{recipe.name}.{runtime.rocm_tag(version)}" for recipe in below]
+    if plan_only(after, names, reporter, below) or tree is None:
         return
     made = []
     with reporter.group("build_base_dockers"):
@@ -306,7 +325,7 @@ def _on_index(
     version = str(settings.get("therock_version").value or "")
     word = sanitised(version or "latest").lower()
     names = [f"{recipe.name}{runtime.joint(recipe.name)}therock-{word}" for recipe in below]
-    if plan_only(after, names, reporter):
+    if plan_only(after, names, reporter, below):
         return
     made = []
     with reporter.group("ROCm of a pip index"):

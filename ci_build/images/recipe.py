@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -194,17 +195,37 @@ def _link(source: str | Path, target: str | Path) -> None:
 def _build(
     folder: Path, recipe: Recipe, engine: Engine, host: HostRunner, progress: Progress, *, no_cache: bool
 ) -> None:
+    argv = build_argv(recipe, engine.program, folder, recipe.base_image(), no_cache=no_cache)
+    progress.step(f"building {recipe.tag}")
+    # Attestations would give the same image another digest each time.
+    host.run(argv, env={"BUILDX_NO_DEFAULT_ATTESTATIONS": "1"})
+
+
+def build_argv(recipe: Recipe, engine: str, folder: Path, base: str, *, no_cache: bool = False) -> tuple[str, ...]:
+    """The command that makes an image; pure.
+
+    Args:
+        engine: the client's program.
+        folder: with the Dockerfile, and with the context in `context`.
+        base: what the engine knows the base image by.
+    """
     labels = {**recipe.labels, CONTENT_LABEL: recipe.content, BASE_LABEL: recipe.base}
-    argv = [engine.program, "build", "--file", str(folder / "Dockerfile"), "--tag", recipe.tag]
+    argv = [engine, "build", "--file", str(folder / "Dockerfile"), "--tag", recipe.tag]
     argv += ["--network", recipe.network, *(["--no-cache"] if no_cache else [])]
     # A step that fails would leave its container.
     argv += ["--force-rm"]
     argv += [word for key, value in sorted(labels.items()) for word in ("--label", f"{key}={value}")]
-    arguments = {**recipe.arguments, "BASE": recipe.base_image()}
+    arguments = {**recipe.arguments, "BASE": base}
     argv += [word for key, value in sorted(arguments.items()) for word in ("--build-arg", f"{key}={value}")]
-    progress.step(f"building {recipe.tag}")
-    # Attestations would give the same image another digest each time.
-    host.run([*argv, str(folder / "context")], env={"BUILDX_NO_DEFAULT_ATTESTATIONS": "1"})
+    return (*argv, str(folder / "context"))
+
+
+def described(recipe: Recipe, *, no_cache: bool = False) -> Iterator[str]:
+    """What an image is made of and by which command, a line each; nothing is fetched, and no engine is asked."""
+    yield f"{recipe.tag} on {recipe.base}, with"
+    for path, file in sorted(recipe.files.items()):
+        yield f"  {path} ({file.digest[:16]})"
+    yield f"  $ {shlex.join(build_argv(recipe, 'docker', Path(), recipe.base, no_cache=no_cache))}"
 
 
 def also_known_as(image: BuilderImage, names: tuple[str, ...], engine: Engine, host: HostRunner) -> None:

@@ -260,3 +260,5 @@ def test_a_name_that_no_engine_takes_and_options_of_others_are_refused(place: Pl
     job = ("--rocm-build-job=nightly", f"--rocm-build-url={place.server.url}/{{job}}/{NAME}", "--dry-run")
     planned = place.ci_build(*words, *job)
     assert f"would make jax-base-ubu24.rocm{VERSION.replace('.', '')}" in planned.stderr
+    assert "$ docker build --file Dockerfile --tag jax-base-ubu24:" in planned.stderr
+    assert "downloads/python-3.13 (" in planned.stderr
