@@ -71,9 +71,9 @@ def _append(url: str, connect: Connect, part: Path, progress: Progress) -> str:
                 sha256.update(data)
                 done += len(data)
             remote = RemoteFile(client, url)
-            for data in remote.chunks(done, sha256):
-                file.write(data)
-                done += len(data)
+            for chunk in remote.chunks(done, sha256):
+                file.write(chunk)
+                done += len(chunk)
                 progress.advance(done, remote.version.size or 0)
             file.flush()
             os.fsync(file.fileno())

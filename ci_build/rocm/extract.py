@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,7 +167,8 @@ class _Tree:
                 left -= len(piece)
                 while piece:
                     piece = piece[os.write(fd, piece) :]
-            os.fchmod(fd, mode)  # whatever the umask is
+            if stat.S_IMODE(os.fstat(fd).st_mode) != mode:  # the umask took bits away; asking costs less than setting
+                os.fchmod(fd, mode)
         finally:
             os.close(fd)
         blocks.skip(padding(entry.size))
@@ -196,7 +198,7 @@ def _safe(name: str) -> str:
     """The path below the root, with single `/` and without `.`; the root itself is empty."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     bad = name.startswith("/") or ".." in parts or "\0" in name or len(name) > _LONGEST_PATH or len(parts) > _DEEPEST
-    if bad or any(len(os.fsencode(part)) > _LONGEST_NAME for part in parts):
+    if bad or (len(os.fsencode(name)) > _LONGEST_NAME and any(len(os.fsencode(p)) > _LONGEST_NAME for p in parts)):
         raise ArchiveError(f"The archive holds the path {name[:200]!r}, which is not safe.", hint="Do not use it.")
     return "/".join(parts)
 

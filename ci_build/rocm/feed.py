@@ -13,7 +13,7 @@ class KnownDigest:
 
     text: str
 
-    def update(self, data: bytes, /) -> None:
+    def update(self, data: bytes | memoryview, /) -> None:
         """Nothing happens."""
 
     def digest(self) -> bytes:
@@ -32,7 +32,7 @@ class Feed(io.RawIOBase):
         halt: called when it is closed, so that whoever waits for a chunk waits no more.
     """
 
-    def __init__(self, chunks: Iterator[bytes], halt: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, chunks: Iterator[bytes | memoryview], halt: Callable[[], None] = lambda: None) -> None:
         self.count = 0
         self._chunks, self._halt = chunks, halt
         self._left = memoryview(b"")

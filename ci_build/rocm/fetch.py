@@ -23,7 +23,7 @@ from ci_build.errors import InputError
 from ci_build.rocm.client import PASSING, Client, StoppedError, Tries, TryAgainError, canonical, judge
 from ci_build.runner import without_credentials
 
-PIECE = 8 << 20
+PIECE = 4 << 20
 """Bytes asked for at once."""
 AHEAD = 6
 """Pieces that may wait in memory for the one before them."""
@@ -33,7 +33,7 @@ _READ = 256 << 10
 class Hash(Protocol):
     """A hash of hashlib."""
 
-    def update(self, data: bytes, /) -> None:
+    def update(self, data: bytes | memoryview, /) -> None:
         """More bytes."""
 
     def digest(self) -> bytes:
@@ -82,8 +82,10 @@ class RemoteFile:
         self._open: set[urllib3.BaseHTTPResponse] = set()
         self._lock = threading.Lock()
 
-    def chunks(self, start: int, sha256: Hash) -> Iterator[bytes]:
+    def chunks(self, start: int, sha256: Hash) -> Iterator[memoryview]:
         """The bytes from `start` on, in order; closing the iterator ends what is under way.
+
+        Each chunk is good until the next one is asked for.
 
         Args:
             sha256: has seen the bytes before, and sees these.
@@ -109,9 +111,7 @@ class RemoteFile:
         if response.status == 416 and self.version.size != start:
             raise self._changed(f"it has {self.version.size} bytes, and {start} were fetched")
         if response.status == 206:
-            for data in self._ranges(start):
-                sha256.update(data)
-                yield data
+            yield from self._ranges(start, sha256)
 
     def probe(self) -> Version:
         """Ask which state it is in, for one byte at most."""
@@ -124,45 +124,54 @@ class RemoteFile:
             else:
                 return self.version
 
-    def _ranges(self, start: int) -> Iterator[bytes]:
-        """Pieces side by side, handed on in order."""
+    def _ranges(self, start: int, sha256: Hash) -> Iterator[memoryview]:
+        """Pieces side by side, handed on in order, and hashed meanwhile.
+
+        Memory that was read is filled again: new memory costs as much time as hashing does.
+        """
         assert self.version.size is not None
-        waiting: deque[Future[list[bytes]]] = deque()
-        with ThreadPoolExecutor(self._client.connections, "fetch") as pool:
+        free: list[memoryview] = []
+        waiting: deque[tuple[Future[None], memoryview, int]] = deque()
+        with ThreadPoolExecutor(self._client.connections, "fetch") as pool, ThreadPoolExecutor(1, "hash") as hasher:
             try:
                 while waiting or start < self.version.size:
                     while len(waiting) < AHEAD and start < self.version.size:
-                        end = min(start + PIECE, self.version.size)
-                        waiting.append(pool.submit(self._piece, start, end))
-                        start = end
-                    yield from waiting.popleft().result()
+                        size = min(PIECE, self.version.size - start)
+                        buffer = free.pop() if free else memoryview(bytearray(PIECE))
+                        waiting.append((pool.submit(self._piece, start, buffer[:size]), buffer, size))
+                        start += size
+                    piece, buffer, size = waiting.popleft()
+                    piece.result()
+                    hashed = hasher.submit(sha256.update, buffer[:size])
+                    for at in range(0, size, _READ):
+                        yield buffer[at : min(at + _READ, size)]
+                    hashed.result()
+                    free.append(buffer)
             finally:
                 self.halt()
                 pool.shutdown(wait=True, cancel_futures=True)
 
-    def _piece(self, start: int, end: int) -> list[bytes]:
-        """The bytes from `start` up to and without `end`; each try goes on where the last one ended."""
-        tries = self._tries()
-        got: list[bytes] = []
-        while start < end:
+    def _piece(self, start: int, into: memoryview) -> None:
+        """Fill it with the bytes from `start` on; each try goes on where the last one ended."""
+        tries, done, size = self._tries(), 0, len(into)
+        while done < size:
             try:
-                response = self._get(start, end)
+                response = self._get(start + done, start + size)
                 try:
                     if response.status != 206:
                         raise TryAgainError("it gives no ranges any more")
-                    while start < end and (data := response.read(min(_READ, end - start), decode_content=False)):
-                        got.append(data)
-                        start += len(data)
+                    while done < size and (data := response.read(min(_READ, size - done), decode_content=False)):
+                        into[done : done + len(data)] = data
+                        done += len(data)
                         tries.progress()
-                    if start < end:
+                    if done < size:
                         raise TryAgainError("it ended too early")
                 finally:
                     self._done(response)
             except PASSING as error:
                 tries.failed(error)
-        return got
 
-    def _whole(self, response: urllib3.BaseHTTPResponse, start: int, sha256: Hash) -> Iterator[bytes]:
+    def _whole(self, response: urllib3.BaseHTTPResponse, start: int, sha256: Hash) -> Iterator[memoryview]:
         """From a server that always starts at 0: what was handed on before is compared, the rest is handed on."""
         tries = self._tries()
         while True:
@@ -174,7 +183,7 @@ class RemoteFile:
                         sha256.update(data)
                         start = at
                         tries.progress()
-                        yield data
+                        yield memoryview(data)
                         continue
                     again.update(data)
                     if at == start and again.digest() != sha256.digest():

@@ -174,12 +174,11 @@ class RocmStore:
         origin.write_text(json.dumps({"sha256": tree.sha256, **asdict(remote.version)}), encoding="utf-8")
         return tree
 
-    def _arriving(self, remote: RemoteFile, hashed: Hash, part: Path, begun: int) -> Iterator[bytes]:
+    def _arriving(self, remote: RemoteFile, hashed: Hash, part: Path, begun: int) -> Iterator[bytes | memoryview]:
         """What arrived before, from disk, and what still comes, kept on disk as well."""
         done = begun
         if begun:
-            for chunk in self._told(_read(part / "data", hashed), begun):
-                yield chunk
+            yield from self._told(_read(part / "data", hashed), begun)
         if not self._keep:
             for chunk in remote.chunks(begun, hashed):
                 done += len(chunk)

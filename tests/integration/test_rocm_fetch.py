@@ -37,7 +37,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def fetched(told: Behaviour, start: int = 0, prefix: bytes | None = None) -> bytes:
     sha256 = hashlib.sha256(DATA[:start] if prefix is None else prefix)
-    data = b"".join(RemoteFile(Client(patience=QUICK), told.url + NAME).chunks(start, sha256))
+    data = b"".join(map(bytes, RemoteFile(Client(patience=QUICK), told.url + NAME).chunks(start, sha256)))
     assert sha256.digest() == hashlib.sha256((DATA[:start] if prefix is None else prefix) + data).digest()
     return data
 

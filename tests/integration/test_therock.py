@@ -112,13 +112,13 @@ def test_another_version_is_refused_without_a_request(tmp_path: Path, told: Beha
 NEED_A_ROCM = ("therock_sha256", "rocm_full", "no_tarball_cache", "rocm_lock", "therock_listing", "cache_limit")
 
 
-@pytest.mark.parametrize("name", NEED_A_ROCM)
-def test_an_option_without_a_rocm_is_not_ignored(tmp_path: Path, name: str) -> None:
-    word = "--" + name.replace("_", "-")
-    value = [] if name in ("rocm_full", "no_tarball_cache") else ["x"]
-    done = run(tmp_path, word, *value, "--payload=published", "--dry-run", "dist_wheels")
+def test_no_option_is_ignored_without_a_rocm(tmp_path: Path) -> None:
+    words = ["--" + name.replace("_", "-") for name in NEED_A_ROCM]
+    switches = {"--rocm-full", "--no-tarball-cache"}
+    given = [word if word in switches else f"{word}=x" for word in words]
+    done = run(tmp_path, *given, "--payload=published", "--dry-run", "dist_wheels")
     assert done.returncode == 2
-    assert f"{word} has no use without" in done.stderr
+    assert [word for word in words if f"{word} has no use without" not in done.stderr] == [], done.stderr
 
 
 def test_the_newest_build_of_a_listing(tmp_path: Path, told: Behaviour) -> None:
