@@ -250,9 +250,13 @@ def test_bad_tests_make_the_gate_fail_and_are_told_apart(place: Place, tmp_path:
     (again,) = (line for line in lines if line.startswith("Run `") and "::test_wrong`" in line)
     program, script, *words = shlex.split(again.removeprefix("Run `").removesuffix("`."))
     assert (program, script) == ("python3", "build/ci_build")
-    status, (evidence,), said = ci_build(tmp_path, *words)
+    status, (evidence,), said = ci_build(tmp_path, *words, "--test=tests/bad_test.py::test_wrnog")
     assert status == 15, said
     assert place.results(evidence) == {"tests/bad_test.py::test_wrong": "failed"}
+    assert "only a part was run: this is shown, and no evidence" in said
+    # A test that is not there is an error, and no reason to say that all was well.
+    assert (evidence["outcome"], evidence["counts"]["failed"]) == ("error", 1)
+    assert "the suite has no tests/bad_test.py::test_wrnog" in said
 
 
 @pytest.mark.usefixtures("site")
@@ -284,15 +288,6 @@ def test_shards_of_a_run_are_joined_to_one_word(place: Place) -> None:
     status, (evidence,), said = place.gate("device", source, "--shard=12/12", "--workers=1")
     assert (status, evidence["outcome"]) == (0, "skipped"), said
     assert "there are more shards than tests" in evidence["findings"][0]["message"]
-
-
-@pytest.mark.usefixtures("site")
-def test_a_test_that_is_not_there_is_an_error(place: Place) -> None:
-    listed = ("--test=tests/numbers_test.py::test_sum[0]", "--test=tests/numbers_test.py::test_summ")
-    status, (evidence,), said = place.gate("device", f"--jax-tests={place.repository}@{place.good}", *listed)
-    assert (status, evidence["outcome"], evidence["counts"]["passed"]) == (15, "error", 1), said
-    assert "the suite has no tests/numbers_test.py::test_summ" in said
-    assert "only a part was run: this is shown, and no evidence" in said
 
 
 def test_a_machine_without_a_gpu_is_told_before_anything_is_installed(

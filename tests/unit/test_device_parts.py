@@ -11,6 +11,7 @@ import tarfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -22,6 +23,7 @@ from ci_build import options
 from ci_build.cli.device import device
 from ci_build.errors import CiBuildError, GateError, MachineError, RequestError
 from ci_build.releasing.device_gate import _counts, _refuse
+from ci_build.runner import HostRunner
 from promotion.gates import Check, Gate, raise_for_failures
 from promotion.gates import _judge as judge_gate
 from promotion.gates.device import evidence
@@ -482,6 +484,15 @@ def test_passes_are_those_that_the_machine_can_do(
 ) -> None:
     told = told_of(platform, devices, size)
     assert (" ".join(told.passes), told.settings["passes"], told.left_out) == (names, names, left_out)
+
+
+def test_devices_of_several_kinds_are_the_environments() -> None:
+    told = told_of(Platform.ROCM, 2)
+    first, second = told.machine.devices
+    mixed = replace(told, machine=Machine(devices=(first, replace(second, gfx="gfx950"))))
+    room: Any = SimpleNamespace(runner=HostRunner({}), targets=("gfx942", "gfx950"))
+    with pytest.raises(MachineError, match="several kinds: gfx942, gfx950"):
+        next(iter(make_gate(mixed).run(room)))
 
 
 def test_single_accelerator_tests_run_under_xdist_and_the_others_with_all_devices() -> None:
