@@ -1,4 +1,4 @@
-"""A ROCm tree -> the manifest of its shared libraries; only their dynamic tables are read, however large they are.
+"""A ROCm tree -> the manifest of its shared libraries: their dynamic tables and their sha256, in little memory.
 
 The trees are those of TheRock's tarballs, of system packages below /opt/rocm, of distributions below /usr, and
 site-packages with the `_rocm_sdk_*` packages of the rocm-sdk wheels.

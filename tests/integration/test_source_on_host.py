@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ci_build.setfiles import read_set
+from tests.file_server import Behaviour, serving
 from tests.integration.conftest import CI_BUILD
 from tests.made_jax import XLA, make_jax
 from tests.made_rocm import VERSION, make_rocm
@@ -151,11 +152,14 @@ def test_everything_that_a_machine_lacks_is_listed(machine: Machine) -> None:
 
 
 def test_tools_are_missed_before_a_rocm_is_fetched(machine: Machine) -> None:
-    nowhere = "--therock-path=http://127.0.0.1:1/rocm.tar.gz"
-    done = machine.build(nowhere, "--clang-path=/no/clang")
-    assert (done.returncode, "lacks" in done.stderr, "the clang /no/clang" in done.stderr) == (18, True, True)
-    # With them it gets as far as the fetch.
-    assert "127.0.0.1:1" in machine.build(nowhere).stderr
+    with serving(Behaviour(files={})) as told:
+        absent = f"--therock-path={told.url}/rocm.tar.gz"
+        done = machine.build(absent, "--clang-path=/no/clang")
+        assert (done.returncode, "lacks" in done.stderr, "the clang /no/clang" in done.stderr) == (18, True, True)
+        assert told.seen == []
+        # With them it gets as far as the fetch.
+        fetched = machine.build(absent)
+    assert (fetched.returncode, "the server answers 404" in fetched.stderr) == (6, True), fetched.stderr
 
 
 @pytest.mark.parametrize("words", [["shell", "nowhere"], ["reproduce", "nowhere"]])

@@ -118,14 +118,14 @@ def test_what_is_no_library_for_this_processor_is_passed_over(tmp_path: Path) ->
     assert paths(read(root)[0]) == ["lib/libamdhip64.so.7"]
 
 
-def test_a_library_of_several_gigabytes_is_not_read_whole(tmp_path: Path) -> None:
+def test_a_large_library_is_read_in_little_memory(tmp_path: Path) -> None:
     root = rocm(tmp_path)
-    os.truncate(root / "lib/libamdhip64.so.7", 6 << 30)  # sparse: whoever reads it all needs seconds and memory
+    os.truncate(root / "lib/libamdhip64.so.7", 256 << 20)  # sparse: whoever reads it at once needs that much memory
     tracemalloc.start()
     manifest, _ = read(root)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert manifest.libraries["libamdhip64.so.7"].size == 6 << 30
+    assert manifest.libraries["libamdhip64.so.7"].size == 256 << 20
     assert "hipFree" in manifest.libraries["libamdhip64.so.7"].symbols
     assert peak < 10 << 20
 
