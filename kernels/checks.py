@@ -67,8 +67,16 @@ def code_problems(data: bytes, label: str, target: str, kernels: Sequence[str], 
     return problems
 
 
-def library_problems(path: Path, label: str, exports: Sequence[str], sonames: Sequence[str]) -> list[str]:
-    """What is wrong with a host library: handlers that are missing, libraries that it may not need."""
+def library_problems(
+    path: Path, label: str, exports: Sequence[str], sonames: Sequence[str], *, alone: bool = False
+) -> list[str]:
+    """What is wrong with a host library: handlers that are missing, libraries that it may not need.
+
+    Args:
+        exports: symbols that it has to offer.
+        sonames: that it may need beside SYSTEM.
+        alone: it may offer nothing else, such as a part of the C++ library inside, which others would then use.
+    """
     try:
         elf = Elf.read(path)
     except ElfError as error:
@@ -78,6 +86,8 @@ def library_problems(path: Path, label: str, exports: Sequence[str], sonames: Se
         problems.append(f"{label} is for {elf.machine}")
     if lacking := sorted(set(exports) - set(elf.exported)):
         problems.append(f"{label} does not export {_list(lacking)}")
+    if alone and (more := sorted(set(elf.exported) - set(exports))):
+        problems.append(f"{label} exports {_list(more[:5])} as well")
     if foreign := sorted(set(elf.needed) - {*SYSTEM, *sonames}):
         problems.append(f"{label} needs {_list(foreign)}")
     # Whoever offers a symbol to a library that was linked properly has a version; the linker lets others pass.

@@ -17,6 +17,7 @@ from kernels.toolchains import Toolchain
 SRC = Path(__file__).with_name("src")
 NAMED = "module.cc"
 """The one of our sources that tells a library which module it is."""
+_EXPORTS = "exports.map"
 _FORMAT = 1
 """Of keys: another one makes everything anew."""
 _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
@@ -33,7 +34,8 @@ class Step:
         name: of the file that it makes.
         inputs: what it reads -> digest, by names that do not depend on where the folders are.
         after: labels of the steps whose files it takes.
-        checks: what the file has to be: `target` and `kernels`, or `exports` and `sonames`, and `max_size`.
+        checks: what the file has to be: `target` and `kernels`, or `exports`, `alone` where it may offer nothing
+            else, and `sonames`; and `max_size`.
         link: of a device-lib: label of each host object, and of its device objects by target.
         rocm: it runs with the compiler of a ROCm, and so behind the toolchain's launcher and wrapper.
     """
@@ -89,12 +91,12 @@ def library_steps(module: Module, toolchain: Toolchain, *, strip: bool = True, s
         label=f"{module.library} (host)",
         argv=argv,
         name=module.library,
-        inputs={},
+        inputs=closure([src / _EXPORTS], src),
         seconds=module.seconds / (len(own) + 1),
         memory_mb=module.memory_mb,
         module=module.name,
         after=labels,
-        checks={"exports": exports, "sonames": module.sonames, "max_size": module.max_size},
+        checks={"exports": exports, "alone": True, "sonames": module.sonames, "max_size": module.max_size},
     )
     return (*own, library)
 

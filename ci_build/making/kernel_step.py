@@ -81,7 +81,8 @@ def check(out: Path, label: str, checks: Mapping[str, Any]) -> list[str]:
     """What is wrong with what was made."""
     problems: list[str] = []
     if "exports" in checks:
-        problems += library_problems(out, label, checks["exports"], checks["sonames"])
+        alone = checks.get("alone", False)
+        problems += library_problems(out, label, checks["exports"], checks["sonames"], alone=alone)
     if "target" in checks and "kernels" not in checks:
         clause = problem(out.read_bytes()[:HEAD_SIZE], GfxTarget.parse(checks["target"]), machs())
         problems += [f"{label} {clause}"] if clause else []

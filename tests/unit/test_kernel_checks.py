@@ -111,6 +111,9 @@ def test_libraries_need_their_handlers_and_nothing_else(tmp_path: Path) -> None:
     path.write_bytes(library(GLIBC, entry=[TinySymbol("JaxAiterA", defined=True)]))
     assert library_problems(path, "l", ["JaxAiterA"], []) == []
     assert library_problems(path, "l", ["JaxAiterA", "JaxAiterB"], []) == ["l does not export JaxAiterB"]
+    path.write_bytes(library(GLIBC, entry=[TinySymbol(name, defined=True) for name in ("JaxAiterA", "_ZdlPv")]))
+    assert library_problems(path, "l", ["JaxAiterA"], []) == []
+    assert library_problems(path, "l", ["JaxAiterA"], [], alone=True) == ["l exports _ZdlPv as well"]
     entry = [TinySymbol("JaxAiterA", defined=True)]
     path.write_bytes(library(GLIBC, entry=entry, needed=("libc.so.6", "libamdhip64.so.7")))
     assert library_problems(path, "l", ["JaxAiterA"], []) == ["l needs libamdhip64.so.7"]

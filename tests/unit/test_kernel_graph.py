@@ -37,6 +37,7 @@ def src(tmp_path: Path) -> Path:
     (folder / "a.h").write_text('#  include "b.h"\n')
     (folder / "b.h").write_text("// b\n")
     (folder / "u.hip").write_text('#include "missing.h"\n')
+    (folder / "exports.map").write_text("")
     return folder
 
 
@@ -90,6 +91,7 @@ def write(path: Path) -> dict[str, Any]:
 
 CHANGES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "header": lambda src: write(src / "b.h"),
+    "exports": lambda src: write(src / "exports.map"),
     "source": lambda src: write(src / "m.cc"),
     "toolchain": lambda _: {"toolchain": replace(TOOLCHAIN, digest="e" * 64)},
     "soname": lambda _: {"module": replace(MODULE, name="n")},
