@@ -23,7 +23,7 @@ ENVIRONMENT = "environment"
 """The code of a finding about the machine that a gate ran on, which says nothing of the set."""
 ANY = "any"
 """The target of a gate that does not depend on one."""
-PARTS = ("python", "size", "passes")
+PARTS = ("python", "size", "passes", "corpus")
 """Settings by which a gate's evidence is about one part of what it could try: no part takes back what another said."""
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 """How evidence writes a time; in this form the order of texts is that of times."""
