@@ -16,11 +16,13 @@ from kernels.estimate import HOST_SHARE
 from kernels.generate import Generated, cuid
 from kernels.modules import Module
 from kernels.sources import SourceTree, digest_of
-from kernels.steps import NAMED, SRC, Step, closure, fill, named
+from kernels.steps import EXPORTS, NAMED, SRC, Step, closure, fill, named
 from kernels.store import key_of
 from kernels.toolchains import Toolchain
 
 _PRELUDE = "hip_libcxx.h"
+_REGISTERING = ("__hipRegisterFatBinary", "__hipRegisterFunction")
+"""Functions of HIP that such a library calls by name, of itself: see `hip_calls.cc`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,7 +138,7 @@ def shim_steps(
     words = named(module, key_of({"files": everything}))
     own = tuple(_own(module, toolchain, tree, name, words, src) for name in module.host)
     parts = [(step.label, ()) for step in own] + [part for library in libraries for part in library.parts]
-    exports = (*COMMON_EXPORTS, *(ffi.symbol for ffi in module.ffi))
+    exports = (*COMMON_EXPORTS, *_REGISTERING, *(ffi.symbol for ffi in module.ffi))
     most = module.max_size + sum(library.max_size for library in libraries)
     link = Step(
         label=f"{module.library} (link)",
@@ -147,13 +149,13 @@ def shim_steps(
             *("-o", "{out}"),
         ),
         name=module.library,
-        inputs={},
+        inputs=closure([src / EXPORTS], src),
         seconds=2.0,
         memory_mb=500,
         module=module.name,
         after=tuple(label for host, devices in parts for label in (host, *(label for _, label in devices))),
         link=tuple(parts),
-        checks={"exports": exports, "sonames": module.sonames, "max_size": most},
+        checks={"exports": exports, "alone": True, "sonames": module.sonames, "max_size": most},
     )
     return (*own, link)
 

@@ -17,7 +17,8 @@ from kernels.toolchains import Toolchain
 SRC = Path(__file__).with_name("src")
 NAMED = "module.cc"
 """The one of our sources that tells a library which module it is."""
-_EXPORTS = "exports.map"
+EXPORTS = "exports.map"
+"""The one of them that tells the linker what a library offers."""
 _FORMAT = 1
 """Of keys: another one makes everything anew."""
 _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
@@ -91,7 +92,7 @@ def library_steps(module: Module, toolchain: Toolchain, *, strip: bool = True, s
         label=f"{module.library} (host)",
         argv=argv,
         name=module.library,
-        inputs=closure([src / _EXPORTS], src),
+        inputs=closure([src / EXPORTS], src),
         seconds=module.seconds / (len(own) + 1),
         memory_mb=module.memory_mb,
         module=module.name,

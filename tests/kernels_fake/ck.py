@@ -80,13 +80,13 @@ class FakeCk:
 
     def __init__(self, library: Library) -> None:
         self._library = library.library
-        self._library.fake_ck_said.restype = ctypes.c_char_p
-        self._library.fake_ck_answer.argtypes = (ctypes.c_float,)
+        self._library.jax_aiter_fake_ck_said.restype = ctypes.c_char_p
+        self._library.jax_aiter_fake_ck_answer.argtypes = (ctypes.c_float,)
 
     def said(self) -> dict[str, str]:
         """Every field of the structures of the last call, as text; empty where nothing was asked since."""
-        return dict(line.split("=", 1) for line in self._library.fake_ck_said().decode().splitlines())
+        return dict(line.split("=", 1) for line in self._library.jax_aiter_fake_ck_said().decode().splitlines())
 
     def answer(self, value: float) -> None:
         """What it gives back: milliseconds, or -1 for "no kernel"."""
-        self._library.fake_ck_answer(value)
+        self._library.jax_aiter_fake_ck_answer(value)

@@ -61,10 +61,10 @@ float fmha_fwd(fmha_fwd_traits traits, fmha_fwd_args args, const ck_tile::stream
 #endif
 
 // Reads as text, and then nothing was said.
-PUBLIC const char* fake_ck_said() {
+PUBLIC const char* jax_aiter_fake_ck_said() {
   static std::string text;
   text = said.str();
   said.str("");
   return text.c_str();
 }
-PUBLIC void fake_ck_answer(float value) { answer = value; }
+PUBLIC void jax_aiter_fake_ck_answer(float value) { answer = value; }
