@@ -111,7 +111,8 @@ FILES: Mapping[str, BadFile] = {
     ),
     # What a process has of this device's memory goes with the process, as a driver sees to it.
     "leak_memory": _among_good(
-        "def test_leak():\n    USED.write_text(str(15 << 30))\n    held = os.open(USED, os.O_RDONLY)\n"
+        "def test_leak():\n    USED.unlink(missing_ok=True)  # the one of a process that is gone\n"
+        "    USED.write_text(str(15 << 30))\n    held = os.open(USED, os.O_RDONLY)\n"
         "    USED.unlink()\n    USED.symlink_to(f'/proc/{os.getpid()}/fd/{held}')\n\n"
         "def test_victim():\n    assert not USED.exists()",
         "test_leak",
