@@ -66,3 +66,18 @@ def test_what_a_worker_wrote_before_it_was_found_dead_counts(
     outcome = session.outcome()
     assert [death.id for death in outcome.broken] == broken
     assert [test.id for test in outcome.ended] == ["a_test.py::x"] * (len(last) > 2)
+
+
+@pytest.mark.parametrize(
+    ("beheaded", "blamed", "suspected"), [(False, ["a_test.py::x"], []), (True, [], ["a_test.py::x"])]
+)
+def test_who_had_nobody_to_report_to_is_not_to_blame(
+    tmp_path: Path, beheaded: bool, blamed: list[str], suspected: list[str]
+) -> None:
+    """Another test killed the process that had started all workers: theirs cannot reach it, and say so."""
+    session = Session(HostRunner({}), tmp_path, "run", Limits())
+    session.beheaded = beheaded
+    write(tmp_path, WORKER, COLLECT, COLLECTED, START, {"event": "internal", "text": "BrokenPipeError: [Errno 32]"})
+    outcome = session.outcome()
+    assert [death.id for death in outcome.died] == blamed
+    assert [death.id for death in outcome.suspects] == suspected

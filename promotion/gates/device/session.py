@@ -232,10 +232,14 @@ class Session:
         )
 
     def _reason(self, worker: str) -> str:
-        return self.journal.crash(worker)[0]
+        return self._crash(worker)[0]
+
+    def _crash(self, worker: str) -> tuple[str, str]:
+        """See `SessionJournal.crash`; an error inside pytest that only had nobody to report to is no test's fault."""
+        return ("", "") if self.beheaded and self.journal.workers[worker].internal else self.journal.crash(worker)
 
     def _died(self, worker: Worker, what: str) -> Died:
-        reason, text = self.journal.crash(worker.name)
+        reason, text = self._crash(worker.name)
         hung = worker.name in self.hung
         if hung:
             limit = self.limits.test if worker.running else self.limits.collect
