@@ -303,7 +303,7 @@ def test_a_machine_without_a_gpu_is_told_before_anything_is_installed(
     assert "environment with the set" not in said
     # It blocks where somebody asks for a word of this gate, and nowhere else.
     assert "channel local: blocked" in said
-    assert "The gate device" not in said.partition("channel local")[2]
+    assert "The gate device for" not in said.partition("channel local")[2]
     assert ci_build(place.folder, "gate", "device", "set", *words[:2], "--python=3.11")[0] == 2
 
 
