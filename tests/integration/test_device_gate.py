@@ -221,6 +221,7 @@ GOOD = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("site")
 def test_bad_tests_make_the_gate_fail_and_are_told_apart(place: Place, tmp_path: Path) -> None:
     status, (evidence,), said = place.gate("device", f"--jax-tests=file://{place.repository}@{place.bad}")

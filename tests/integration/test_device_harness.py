@@ -139,6 +139,7 @@ def test_a_suite_without_tests_is_no_success(tmp_path: Path) -> None:
     assert report.results == ()
 
 
+@pytest.mark.heavy
 def test_ten_thousand_parametrisations(tmp_path: Path) -> None:
     root = bad_suite.write(tmp_path / "suite")
     (root / "test_many.py").write_text(bad_suite.MANY)

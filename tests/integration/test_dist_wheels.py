@@ -125,6 +125,7 @@ def test_a_changed_file_is_made_again_from_finished_steps(made: Path, cache: Pat
     assert load_wheel_set((out / "wheels.json").read_text()).digest == digest
 
 
+@pytest.mark.heavy
 def test_two_machines_make_the_same_bytes(made: Path, tmp_path: Path) -> None:
     out = tmp_path / "elsewhere" / "dist"
     done = dist_wheels(out, tmp_path / "another cache")
@@ -133,6 +134,7 @@ def test_two_machines_make_the_same_bytes(made: Path, tmp_path: Path) -> None:
         assert (out / name).read_bytes() == (made / name).read_bytes()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_run_leaves_nothing_half_written_and_is_resumed(
     cache: Path, tmp_path: Path, sign: signal.Signals

@@ -33,6 +33,7 @@ QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=
 """Most programs run once, and on a few numbers: compiling them takes the time."""
 # Module -> least number of checks: none may be lost unnoticed.
 COUNTS = {"rmsnorm": 24, "gemm": 40, "mha": 62, "loader": 41, "choice": 41, "lowering": 47}
+LONGEST = ("mha", "lowering")
 
 Environment = Callable[[str], Path]
 
@@ -118,7 +119,9 @@ def test_every_module_of_checks_is_run() -> None:
     assert modules() == set(COUNTS)
 
 
-@pytest.mark.parametrize("module", COUNTS)
+@pytest.mark.parametrize(
+    "module", [pytest.param(name, marks=pytest.mark.heavy if name in LONGEST else ()) for name in COUNTS]
+)
 def test_checks_pass_with_jax(module: str, environment: Environment, tmp_path: Path) -> None:
     found = run(environment("0.10.2"), tmp_path, f"tests/jax_aiter/check_{module}.py")
     assert {name: bad for name, bad in found.items() if bad} == {}

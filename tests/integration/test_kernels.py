@@ -184,6 +184,7 @@ def test_two_builds_in_two_folders_are_the_same_bytes(
     assert digests(first) == digests(second)
 
 
+@pytest.mark.heavy
 def test_a_unit_that_fails_is_named_with_its_target_and_its_command(
     pypi: Toolchain, work_cache: Path, own_src: Path
 ) -> None:

@@ -207,6 +207,7 @@ def test_two_starts_at_once_share_one_setup(tree: Tree) -> None:
     assert words.count("Waiting for another start") >= 1
 
 
+@pytest.mark.heavy
 def test_a_start_killed_midway_leaves_nothing_that_the_next_one_trusts(tree: Tree) -> None:
     process = tree.start()
     wait_for(lambda: any(tree.root.glob(".venv/lib/python*/site-packages/pip")))
@@ -220,6 +221,7 @@ def test_a_start_killed_midway_leaves_nothing_that_the_next_one_trusts(tree: Tre
     assert said(done)["version"] == 1
 
 
+@pytest.mark.heavy
 def test_interrupting_the_setup_is_quiet(tree: Tree) -> None:
     process = tree.start()
     wait_for(lambda: (tree.root / ".venv" / "pyvenv.cfg").exists())
@@ -239,6 +241,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
+@pytest.mark.heavy
 def test_a_changed_lock_renews_the_venv_but_not_under_a_running_program(tree: Tree) -> None:
     running = tree.start("wait")
     assert running.stdout is not None
@@ -290,6 +293,7 @@ def test_the_tests_launcher_adds_to_the_same_venv(tree: Tree) -> None:
     assert tree.inode == before
 
 
+@pytest.mark.heavy
 def test_adding_to_the_venv_does_not_wait_for_running_programs(tree: Tree) -> None:
     running = tree.start("wait")
     assert running.stdout is not None
