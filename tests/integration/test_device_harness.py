@@ -17,7 +17,7 @@ import pytest
 
 from ci_build.errors import BusyError, RequestError
 from ci_build.runner import HostRunner
-from promotion.gates.device.harness import Harness, Report, Work
+from promotion.gates.device.harness import DONE, Harness, Report, Work
 from promotion.gates.device.processes import RUN, alive, end_marked, marked, was_killed
 from promotion.gates.device.results import Ending, Round, TestVerdict
 from promotion.gates.device.session import Limits
@@ -190,6 +190,32 @@ def test_a_killed_controller_is_gone_on_with(tmp_path: Path) -> None:
     assert list(marked(run_id(folder))) == []
     with pytest.raises(RequestError, match="something else"):
         run(work(tmp_path / "another"), folder)
+
+
+def test_a_run_of_which_all_was_told_begins_anew_and_nothing_of_others_goes(tmp_path: Path) -> None:
+    job, folder = replace(work(tmp_path / "suite"), passes=()), tmp_path / "run"
+    run(job, folder)
+    first = run_id(folder)
+    (folder / "0000").mkdir()
+    (folder / "mine.txt").touch()
+    run(job, folder)
+    assert (run_id(folder), (folder / "0000").is_dir()) == (first, True)
+    another = replace(work(tmp_path / "another"), passes=())
+    with pytest.raises(RequestError, match="something else"):
+        run(another, folder)
+    assert (folder / "0000").is_dir()
+    (folder / DONE).touch()
+    run(another, folder)
+    assert run_id(folder) != first
+    assert sorted(path.name for path in folder.iterdir()) == ["mine.txt", "run.json", "run.lock"]
+
+
+def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "home"
+    (folder / "2026").mkdir(parents=True)
+    with pytest.raises(RequestError, match="holds 2026, and no run"):
+        run(replace(work(tmp_path / "suite"), passes=()), folder)
+    assert {path.name for path in folder.iterdir()} <= {"2026", "run.lock"}
 
 
 KILLER = """

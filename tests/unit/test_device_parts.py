@@ -47,7 +47,7 @@ from promotion.gates.device.passes import (
 )
 from promotion.gates.device.preflight import Item
 from promotion.gates.device.results import TestResult, TestVerdict, dump_results, load_results
-from promotion.gates.device.run import DONE, absent, folder_of, make_gate, raise_unless_whole
+from promotion.gates.device.run import absent, make_gate, raise_unless_whole
 from promotion.gates.device.session import Limits
 from promotion.gates.device.shards import Shard
 from promotion.gates.device.suite import Source
@@ -277,17 +277,6 @@ EVERYTHING = Told(
     retries=0,
     limits=Limits(test=2.5),
 )
-
-
-def test_a_run_that_is_kept_is_gone_on_with_until_it_came_to_its_end(tmp_path: Path) -> None:
-    kept = tmp_path / "work"
-    assert folder_of(kept) == kept
-    (kept / "0000").mkdir(parents=True)
-    assert folder_of(kept) == kept
-    assert (kept / "0000").is_dir()
-    (kept / DONE).touch()
-    assert folder_of(kept) == kept
-    assert not kept.exists()
 
 
 def test_the_command_that_runs_a_test_again_is_complete() -> None:

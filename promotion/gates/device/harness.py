@@ -31,6 +31,8 @@ MOST_KILLED = 1
 """So often may this program be killed while a test runs alone: a machine may fail at any time, but not always then."""
 MOST_RETRIES = 40
 """Of failures. With more than that, the next fresh process would tell nothing new."""
+DONE = "done"
+"""Lies in the folder of a run of which everything was told: there is nothing to go on with."""
 _RUN, _LOCK, _OUTCOME = "run.json", "run.lock", "outcome.json"
 LATE = "jax was imported before a worker had its lease: the suite, or a plugin of pytest, is too early."
 
@@ -107,7 +109,7 @@ class Harness:
 
         Raises:
             BusyError: another process is at this run.
-            RequestError: the folder holds a run of something else.
+            RequestError: the folder holds a run of something else, or something else than a run.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.folder / _LOCK)
@@ -131,12 +133,18 @@ class Harness:
         file = self.folder / _RUN
         if file.exists():
             told = json.loads(file.read_bytes())
-            if told["identity"] != self.work.identity:
+            ended = (self.folder / DONE).exists()
+            if not ended and told["identity"] != self.work.identity:
                 hint = "Give another folder, or remove this one."
                 raise RequestError(f"{self.folder} holds a run of something else.", hint=hint)
             self._id = told["run"]
             end_marked(self._id)
-        else:
+            if ended:
+                self._forget(file)
+        elif others := sorted({path.name for path in self.folder.iterdir()} - {_LOCK, file.with_suffix(".part").name}):
+            hint = "Give an empty folder, or a new one."
+            raise RequestError(f"{self.folder} holds {others[0]}, and no run.", hint=hint)
+        if not file.exists():
             self._id = secrets.token_hex(16)
             part = file.with_suffix(".part")
             part.write_text(json.dumps({"identity": self.work.identity, "run": self._id}))
@@ -144,6 +152,13 @@ class Harness:
         for folder in sorted(self.folder.glob("[0-9]*")):
             self._number = int(folder.name) + 1
             self._take_old(folder)
+
+    def _forget(self, file: Path) -> None:
+        """Remove what is this run's, and nothing else; `file` goes last, as without it there is no run."""
+        for folder in self.folder.glob("[0-9]*"):
+            shutil.rmtree(folder)
+        (self.folder / DONE).unlink()
+        file.unlink()
 
     def _take_old(self, folder: Path) -> None:
         """What a session of before told; of one that was cut off, only what came to its end counts."""

@@ -21,7 +21,7 @@ from promotion.gates.device.allotment import allotment
 from promotion.gates.device.asked import other_release, unmet
 from promotion.gates.device.baseline import about_baseline, about_ledgers, baseline
 from promotion.gates.device.borrowed import borrow
-from promotion.gates.device.harness import Harness, Report, Work
+from promotion.gates.device.harness import DONE, Harness, Report, Work
 from promotion.gates.device.lease import Platform, leases, visible, whole, workers_per_device
 from promotion.gates.device.parts import Part, digest_of_tests, keep, now
 from promotion.gates.device.passes import Pass, base_env, passes
@@ -37,8 +37,6 @@ from promotion.gates.site import PIP_CONFIG, Site, make_site
 
 _INSTALL_SECONDS = 900.0
 _NAMED = 5
-DONE = "done"
-"""Lies in the folder of a run that came to its end: there is nothing to go on with."""
 RUN = "run"
 """The check that tells what was run on what; it counts for nothing."""
 
@@ -106,7 +104,7 @@ class _Run:
         found = [*about_jax(ask(self.runner, python, {**env, **everything.env}, told.platform), wanted)]
         yield from self._preflight(found)
         work = self._work(python, env, tests)
-        folder = folder_of(told.folder) if told.folder else room.work / "run"
+        folder = told.folder or room.work / "run"
         count = len(work.passes[0].leases)
         room.progress.step(f"tests of {tests.suite.commit} with {count} worker{'s' if count > 1 else ''}")
         report = Harness(self.runner, work, folder, told.on_progress).run()
@@ -248,13 +246,6 @@ class _Run:
             at=now(),
         )
         keep(self.room.bucket, self.room.staged, self.told.gate_name, part, self.told.signer)
-
-
-def folder_of(kept: Path) -> Path:
-    """The folder of a run that is kept, and gone on with unless it came to its end."""
-    if (kept / DONE).exists():
-        shutil.rmtree(kept)
-    return kept
 
 
 def install(room: Room, told: Told) -> Site:
