@@ -31,7 +31,7 @@ def asked(
 
     reporter = state.reporter(after)
     host = host_runner(reporter)
-    return image_request(state.settings(after), host, "build", pins=pins, no_cache=no_cache), host, reporter
+    return image_request(state.settings(after), host, reporter, "build", pins=pins, no_cache=no_cache), host, reporter
 
 
 @click.command("list")

@@ -51,9 +51,10 @@ def list_builds(state: State, family: str | None, therock_listing: str | None, l
 
     if family is not None:
         therock.check_families([family])
-    connections = therock.client()
+    after = {"therock_listing": therock_listing}
+    connections = therock.client(state.reporter(after))
     try:
-        builds = therock.listing(state.settings({"therock_listing": therock_listing}), connections, "build")
+        builds = therock.listing(state.settings(after), connections, "build")
     finally:
         connections.close()
     shown = [build for build in builds if family in (None, build.family)]

@@ -29,6 +29,7 @@ from ci_build.model import Progress
 from ci_build.runner import HostRunner
 
 if TYPE_CHECKING:
+    from ci_build.report import Reporter
     from ci_build.rocm.client import Client
 
 SEARCH = "search"
@@ -79,28 +80,36 @@ class _Once:
         return self.engine
 
 
-def _connect() -> Client:
-    # Most requests never download anything, and a dry run never does.
-    from ci_build.rocm.client import Client
-
-    return Client(proxy=options.proxy_of)
-
-
 def image_request(
-    settings: options.Settings, host: HostRunner, *tables: str, pins: Path | None = None, no_cache: bool = False
+    settings: options.Settings,
+    host: HostRunner,
+    reporter: Reporter,
+    *tables: str,
+    pins: Path | None = None,
+    no_cache: bool = False,
 ) -> ImageRequest:
     """Options -> request; nothing is started.
+
+    Args:
+        reporter: hears of what a server has to be asked again.
 
     Raises:
         RequestError: images.toml cannot be read.
     """
+
+    def connect() -> Client:
+        # Most requests never download anything, and a dry run never does.
+        from ci_build.rocm.client import Client
+
+        return Client(proxy=options.proxy_of, tell=reporter.warning)
+
     loaded = load_pins(pins) if pins else load_pins()
     name = settings.get("container_engine", *tables).value
     return ImageRequest(
         engine=_Once(str(name) if name else None, host),
         pins=loaded,
         cache=options.cache_dir(settings) / "images",
-        connect=_connect,
+        connect=connect,
         builder_image=str(settings.get("builder_image", *tables).value or ""),
         base=str(settings.get("base_docker", *tables).value or ""),
         registry=str(settings.get("image_registry", *tables).value or loaded.registry).rstrip("/"),

@@ -61,7 +61,7 @@ def digest_in(registry: str, repository: str, reference: str, client: Client) ->
 
 def _get(client: Client, url: str, headers: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
     """Status, header fields in small letters, body."""
-    tries = Tries(url, client.patience, threading.Event())
+    tries = Tries(url, client, threading.Event())
     while True:
         try:
             with closing(client.request(url, headers)) as response:

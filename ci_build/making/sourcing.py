@@ -116,7 +116,7 @@ def check_place(
         return
     from ci_build.images.builder import check_obtainable, image_request
 
-    check_obtainable(image_request(settings, runner, *tables), runner, reporter)
+    check_obtainable(image_request(settings, runner, reporter, *tables), runner, reporter)
 
 
 def prepare(request: BuildRequest, given: Circumstances) -> Prepared:
@@ -154,7 +154,7 @@ def _tell_where(request: BuildRequest, given: Circumstances) -> None:
         return
     from ci_build.images.builder import image_request, planned_image
 
-    wanted = image_request(given.settings, given.runner, *given.tables)
+    wanted = image_request(given.settings, given.runner, given.reporter, *given.tables)
     given.reporter.line(f"would build in a container of {planned_image(wanted, given.runner, given.reporter)}")
 
 
@@ -258,7 +258,7 @@ def _in_container(request: BuildRequest, layout: SourceLayout, given: Circumstan
     assert request.source is not None
     runner, reporter = given.runner, given.reporter
     asked, work = request.source.container, given.built / "builds" / "out"
-    wanted = image_request(given.settings, runner, *given.tables)
+    wanted = image_request(given.settings, runner, reporter, *given.tables)
     engine = wanted.engine()
     with reporter.group("builder image"):
         image = builder_image(wanted, runner, reporter)

@@ -25,11 +25,11 @@ _NEED_A_SOURCE = ("therock_sha256", "rocm_full", "no_tarball_cache", "cache_limi
 _NEED_A_LISTING = ("family", "therock_listing")
 
 
-def client() -> Client:
-    """Connections as the environment wants them."""
+def client(reporter: Reporter) -> Client:
+    """Connections as the environment wants them; what has to be tried again is told."""
     from ci_build.rocm.client import Client
 
-    return Client(proxy=options.proxy_of)
+    return Client(proxy=options.proxy_of, tell=reporter.warning)
 
 
 def listing(settings: options.Settings, connections: Client, *tables: str) -> tuple[Build, ...]:
@@ -146,7 +146,7 @@ def obtain_rocm(settings: options.Settings, reporter: Reporter, asked: Asked, *t
     keep = not settings.flag("no_tarball_cache")
     with reporter.group(f"ROCm: {asked.source.rpartition('/')[2] or without_credentials(asked.source)}"):
         store = RocmStore(root / "rocm", progress=reporter, keep_tarballs=keep)
-        connections = client()
+        connections = client(reporter)
         try:
             finder = _finder(root, reporter)
             rocm = obtain(asked, gfx_names(), store, connections, progress=reporter, find_packages=finder)
@@ -237,7 +237,7 @@ def _chosen(settings: options.Settings, reporter: Reporter, wish: str, *tables: 
 
     families = [word.strip() for word in str(settings.get("family").value).split(",") if word.strip()]
     check_families(families)
-    connections = client()
+    connections = client(reporter)
     try:
         build = choose(listing(settings, connections, *tables), wish, families)
     finally:

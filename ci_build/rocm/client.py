@@ -23,6 +23,7 @@ _ABSENT = frozenset({403, 404, 410})
 """An object store that may not be listed answers 403 for what it does not have."""
 
 Proxy = Callable[[str], str | None]
+Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,10 +54,10 @@ PASSING = (HTTPError, OSError, TryAgainError)
 
 
 class Tries:
-    """Counts failures in a row and waits longer after each."""
+    """Counts failures in a row, tells of each, and waits longer after each."""
 
-    def __init__(self, url: str, patience: Patience, stop: threading.Event) -> None:
-        self._url, self._patience, self._stop = url, patience, stop
+    def __init__(self, url: str, client: Client, stop: threading.Event) -> None:
+        self._url, self._patience, self._tell, self._stop = url, client.patience, client.tell, stop
         self._failed = 0
 
     def progress(self) -> None:
@@ -78,6 +79,8 @@ class Tries:
         wait = min(self._patience.first_wait * 2 ** (self._failed - 1), self._patience.longest_wait)
         if isinstance(error, TryAgainError):
             wait = max(wait, min(error.after, self._patience.longest_wait))
+        attempt = f"try {self._failed + 1} of {self._patience.tries} in {wait:g} s"
+        self._tell(f"{self._url}: {error}; {attempt}")
         if self._stop.wait(wait):
             raise StoppedError from error
 
@@ -106,13 +109,20 @@ class Client:
     Args:
         proxy: URL -> the proxy to use for it, or None.
         connections: how many ranges are fetched side by side.
+        tell: told of every try that failed and is not the last, from any thread.
     """
 
     def __init__(
-        self, *, proxy: Proxy = lambda _: None, patience: Patience | None = None, connections: int = 4
+        self,
+        *,
+        proxy: Proxy = lambda _: None,
+        patience: Patience | None = None,
+        connections: int = 4,
+        tell: Tell = lambda _: None,
     ) -> None:
         self.patience = patience or Patience()
         self.connections = connections
+        self.tell = tell
         self._proxy = proxy
         self._pools: dict[str | None, urllib3.PoolManager] = {}
         self._lock = threading.Lock()
@@ -129,7 +139,7 @@ class Client:
             InputError: no answer, or more than `limit` bytes.
         """
         url = canonical(url)
-        tries = Tries(without_credentials(url), self.patience, threading.Event())
+        tries = Tries(without_credentials(url), self, threading.Event())
         while True:
             try:
                 with closing(self.request(url, {})) as response:

@@ -254,7 +254,7 @@ class RemoteFile:
                     response.shutdown()
 
     def _tries(self) -> Tries:
-        return Tries(self._name, self._client.patience, self._stop)
+        return Tries(self._name, self._client, self._stop)
 
     def _same(self, response: urllib3.BaseHTTPResponse, size: int | None) -> None:
         """Note which state of the file an answer is of, and refuse another one than before."""

@@ -186,8 +186,12 @@ def test_credentials_go_to_their_own_host_and_into_no_message() -> None:
 
 def test_small_texts() -> None:
     with serving(Behaviour(files={"/a.sha256": b"abc"}, answers=[503])) as told:
-        client = Client(patience=QUICK)
+        heard: list[str] = []
+        client = Client(patience=QUICK, tell=heard.append)
         assert client.text(told.url + "/a.sha256") == "abc"
+        (word,) = heard
+        assert word.startswith(f"{told.url}/a.sha256: it answers 503")
+        assert word.endswith(f"; try 2 of {QUICK.tries} in {QUICK.first_wait:g} s")
         assert client.text(told.url + "/b.sha256") is None
         with pytest.raises(InputError, match="larger than 2 bytes"):
             client.text(told.url + "/a.sha256", limit=2)
