@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ci_build.errors import RequestError
 from ci_build.model import BuildRequest, KernelRequest, Payload, RocmVersion
@@ -17,6 +17,9 @@ from ci_build.options.table import (
     REFUSED_WITH_PUBLISHED,
     WARNED_WITH_PUBLISHED,
 )
+from ci_build.source_request import SourceRequest
+
+_HELP = "See `ci_build dist_wheels --help`."
 
 
 def build_request(settings: Settings, *tables: str) -> tuple[BuildRequest, tuple[str, ...]]:
@@ -49,19 +52,31 @@ def build_request(settings: Settings, *tables: str) -> tuple[BuildRequest, tuple
         problems.append("--rocm-version is missing; only --payload=published knows it by itself.")
     kernels, more = _kernels(settings, *tables)
     problems += more
-    if problems:
-        raise RequestError(" ".join(problems), hint="See `ci_build dist_wheels --help`.")
+    spec = _text(settings.get("targets", *tables))
+    # What a build from source holds is what it is told to: there is no other list that `all` could mean.
+    listed = payload is Payload.SOURCE or not is_all(spec)
+
+    def jax() -> str:
+        return _version(settings.get("jax_version", *tables))
+
+    def source_of(jax_version: str) -> SourceRequest | None:
+        return source_request(settings, jax_version, *tables) if payload is Payload.SOURCE else None
+
+    _refuse(
+        problems,
+        lambda: _pythons_of(jax(), settings, tables),
+        lambda: source_of(jax()),
+        lambda: expand(spec) if listed else None,
+        lambda: _positive(settings.get("wheel_post_release")),
+    )
     warnings = tuple(
         f"--{name} has no use with --payload=published: nothing is compiled."
         for name in WARNED_WITH_PUBLISHED
         if payload is Payload.PUBLISHED and settings.given(name)
     )
-    spec = _text(settings.get("targets", *tables))
-    jax_version = _version(settings.get("jax_version", *tables))
-    pythons = _pythons_of(jax_version, settings, tables)
-    source = source_request(settings, jax_version, *tables) if payload is Payload.SOURCE else None
-    # What a build from source holds is what it is told to: there is no other list that `all` could mean.
-    wanted = None if is_all(spec) and source is None else expand(spec)
+    jax_version = jax()
+    pythons, source = _pythons_of(jax_version, settings, tables), source_of(jax_version)
+    wanted = expand(spec) if listed else None
     if source is not None and source.one_target:
         wanted, pythons = (wanted or ())[:1], pythons[:1]
     request = BuildRequest(
@@ -77,6 +92,20 @@ def build_request(settings: Settings, *tables: str) -> tuple[BuildRequest, tuple
         kernels=kernels,
     )
     return request, warnings
+
+
+def _refuse(problems: list[str], *readings: Callable[[], object]) -> None:
+    """Raise all contradictions, and everything that cannot be read; one alone keeps its own hint and exit code."""
+    errors: dict[str, RequestError] = {}
+    for read in readings:
+        try:
+            read()
+        except RequestError as error:
+            errors[error.message if error.hint == _HELP else str(error)] = error
+    if len(errors) == 1 and not problems:
+        raise errors.popitem()[1]
+    if errors or problems:
+        raise RequestError(" ".join([*problems, *errors]), hint=_HELP)
 
 
 def _kernels(settings: Settings, *tables: str) -> tuple[KernelRequest | None, list[str]]:

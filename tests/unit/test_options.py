@@ -103,6 +103,17 @@ def test_all_contradictions_are_told_at_once() -> None:
     assert "--rocm-build-num needs --rocm-build-job" in str(caught.value)
 
 
+def test_what_cannot_be_read_is_told_with_everything_else() -> None:
+    wrong = {"python_versions": "3.9", "targets": "gfx1", "wheel_post_release": "0", "base_docker": "a"}
+    with pytest.raises(RequestError) as caught:
+        options.build_request(settings({**wrong, "builder_image": "b", "jax_version": "0.10.2"}), "build")
+    assert type(caught.value) is RequestError
+    told = str(caught.value)
+    for word in ("--rocm-version", "3.9", "gfx1", "'0'", "--builder-image names a finished one"):
+        assert word in told
+    assert told.count("--help") == 1
+
+
 def test_a_source_build_needs_to_know_its_rocm() -> None:
     with pytest.raises(RequestError, match="--rocm-version is missing"):
         options.build_request(settings({}), "build")
