@@ -14,6 +14,7 @@ import zstandard
 from isal import igzip, isal_zlib
 
 from ci_build.errors import ArchiveError
+from ci_build.rocm.xz import XzFile
 
 _PIECE = 1 << 20
 _PIECES = 8
@@ -82,7 +83,7 @@ def _plain(stream: Stream, compression: str) -> io.BufferedIOBase:
         case "gz":
             reader = igzip.IGzipFile(None, "rb", fileobj=source)  # type: ignore[no-untyped-call]
         case "xz":
-            reader = lzma.LZMAFile(source)  # noqa: SIM115 - closed by the caller
+            reader = XzFile(source)
         case "tar":
             reader = source
         case _:
