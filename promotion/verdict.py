@@ -147,10 +147,9 @@ def _counted(
     wheel_set: WheelSet, said: Iterable[Statement], policy: Policy
 ) -> Mapping[tuple[str, str], tuple[Evidence, ...]]:
     """The last words of each gate on each target of this very set, see `standing`."""
+    this = wheel_set.digest
     return standing(
-        statement.evidence
-        for statement in said
-        if statement.evidence.set_digest == wheel_set.digest and _counts(statement, policy)
+        statement.evidence for statement in said if statement.evidence.set_digest == this and _counts(statement, policy)
     )
 
 

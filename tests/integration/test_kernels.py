@@ -207,6 +207,7 @@ def changed(toolchain: Toolchain, *words: str) -> Toolchain:
     return replace(toolchain, data={**toolchain.data, "device": device})
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("words", "said"),
     [(("-fno-such-flag",), "unknown argument"), (("-lfoo", "-c"), ""), (("-mno-such-feature",), "unknown argument")],
@@ -219,6 +220,7 @@ def test_a_flag_that_the_compiler_would_drop_is_an_error(
     assert said in str(caught.value)
 
 
+@pytest.mark.heavy
 def test_a_unit_with_other_kernels_than_promised_is_an_error(pypi: Toolchain, work_cache: Path, own_src: Path) -> None:
     unit = own_src / "rms_norm.hip"
     unit.write_text(unit.read_text() + '\nextern "C" __attribute__((global)) void one_more(float* x) { *x = 1; }\n')

@@ -304,6 +304,7 @@ def test_adding_to_the_venv_does_not_wait_for_running_programs(tree: Tree) -> No
     running.communicate(timeout=60)
 
 
+@pytest.mark.heavy
 def test_a_wrong_hash_is_refused_with_pips_own_words(tree: Tree) -> None:
     tree.lock("requirements.lock", "stand-in==1", digest="0" * 64)
     done = tree.run()

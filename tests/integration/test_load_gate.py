@@ -129,6 +129,7 @@ def errors(checks: tuple[Check, ...]) -> dict[str, list[Finding]]:
     return found
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("version", ["0.10.2", "0.12.0"])
 def test_published_wheels_load_and_register_what_they_should(published: Callable[[str], Loaded], version: str) -> None:
     loaded = published(version)

@@ -39,6 +39,7 @@ def test_the_readme_has_the_two_commands_first() -> None:
     assert commands()[:2] == ["python3 build/ci_build release --local", "python3 build/test"]
 
 
+@pytest.mark.heavy
 @pytest.mark.network
 @pytest.mark.parametrize("readme", READMES)
 def test_every_command_runs(

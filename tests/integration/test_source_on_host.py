@@ -88,6 +88,7 @@ def test_a_set_says_what_it_is_made_of_and_is_not_built_twice(machine: Machine) 
     assert "build jaxlib" in ok(machine.build())
 
 
+@pytest.mark.heavy
 def test_the_same_comes_out_once_more_and_a_change_is_found_by_section(machine: Machine) -> None:
     ok(machine.build())
     done = machine.run("reproduce", "dist")

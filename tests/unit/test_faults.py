@@ -138,13 +138,23 @@ OPERATIONS = {
 def disturbed(
     start: MemoryBucket, act: Act, faults: Sequence[Fault] = tuple(Fault)
 ) -> Iterator[tuple[str, MemoryBucket]]:
-    """Each way in which one write goes wrong: what happened, and the bucket that it left, which readers watch."""
+    """Each way in which one write goes wrong: what happened, and the bucket that it left.
+
+    Readers watch every write once where nothing goes wrong, and then those from the one that goes wrong on.
+    """
+
+    def watch(bucket: MemoryBucket, what: str, begun: Callable[[], bool]) -> None:
+        bucket.after_write = lambda key: look(bucket, f"{what}, after {key}") if begun() else None
+
+    good = start.copied()
+    watch(good, "as it goes", lambda: True)
+    act(good)
     for fault in faults:
         for at in itertools.count():
             what = f"{fault.name} at write {at}"
             bucket = start.copied()
-            bucket.after_write = lambda key, bucket=bucket, what=what: look(bucket, f"{what}, after {key}")  # type: ignore[misc]
             faulty = FaultyBucket(bucket, fault, at, other=lambda bucket=bucket: act(bucket))  # type: ignore[misc]
+            watch(bucket, what, lambda faulty=faulty, at=at: faulty.writes > at)  # type: ignore[misc]
             with contextlib.suppress(CiBuildError, KilledError):
                 act(faulty)
             if faulty.writes <= at:

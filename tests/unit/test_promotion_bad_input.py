@@ -175,6 +175,8 @@ PLACES: dict[str, tuple[object, str]] = {
     "folder": (Path, "mkdir"),
     "file": (tempfile, "mkstemp"),
 }
+LONGEST = ("flush", "folder")
+"""Every operation goes through these many times."""
 
 
 def full_from(patch: pytest.MonkeyPatch, place: str, at: int) -> None:
@@ -190,7 +192,9 @@ def full_from(patch: pytest.MonkeyPatch, place: str, at: int) -> None:
     patch.setattr(where, name, call)
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    "place", [pytest.param(place, marks=pytest.mark.heavy if place in LONGEST else ()) for place in PLACES]
+)
 def test_a_full_disk(tmp_path: Path, place: str) -> None:
     groups = [wheels_of(tmp_path, 2), wheels_of(tmp_path, 3)]
     reader = Reader(wheel for group in groups for wheel in group)
