@@ -159,6 +159,7 @@ def test_a_real_rocm_of_another_major_is_not_taken_for_the_right_one(
     assert not about(evidence, "_hybrid.so", "symbol"), "it uses three functions that HIP has had since 4.2"
 
 
+@pytest.mark.heavy
 def test_the_trouble_of_0_12_0_is_told(tmp_path: Path, real_wheel: Callable[..., Path]) -> None:
     wheels = [str(real_wheel(name, "0.12.0")) for name in ("jax-rocm7-pjrt", "jax-rocm7-plugin")]
     adopt(wheels, out=tmp_path / "set", rocm=RocmVersion(text="7.14.0"), progress=Silent())

@@ -167,6 +167,7 @@ def attested(cli: Cli, sigstore: FakeSigstore, bucket: DirBucket, staged: Staged
     return config
 
 
+@pytest.mark.heavy
 def test_what_a_job_signs_is_promoted_where_it_is_asked_for_and_readers_verify_it(
     cli: Cli, strict_checkout: Path, sigstore: FakeSigstore, bucket: DirBucket, staged: StagedSet, tmp_path: Path
 ) -> None:

@@ -86,6 +86,7 @@ def run(
     )
 
 
+@pytest.mark.heavy
 def test_all_steps_are_listed_and_pytests_own_line_is_the_last(project: Path) -> None:
     (project / "tests" / "unit" / "test_it.py").write_text("def test_it() -> None:\n    assert True\n")
     done = run(project)
@@ -112,6 +113,7 @@ def test_one_failed_check_is_enough(project: Path) -> None:
     assert "1 passed" in done.stdout.splitlines()[-1]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("option", ["--fast", "--unit"])
 def test_what_an_option_leaves_out_is_listed_and_fails_in_ci(option: str, project: Path) -> None:
     write_test(project, "integration", "raise AssertionError")
@@ -155,6 +157,7 @@ def test_offline_leaves_out_what_needs_the_network(project: Path) -> None:
     assert done.stdout.splitlines()[-1].strip("= ").startswith("1 passed in ")
 
 
+@pytest.mark.heavy
 def test_heavy_tests_are_left_out_unless_asked_for_named_or_in_ci(project: Path) -> None:
     (project / "tests" / "unit" / "test_it.py").write_text(
         "import pytest\n\n\n@pytest.mark.heavy\ndef test_long() -> None:\n    assert True\n\n\n"
@@ -206,6 +209,7 @@ def test_what_is_for_looking_closely_runs_in_one_process(project: Path) -> None:
     assert "gw0" in run(project, "--unit", "--jobs=1", "-rP").stdout
 
 
+@pytest.mark.heavy
 def test_a_failed_test_and_a_dead_worker_fail_the_run(project: Path) -> None:
     write_test(project, "unit", "os._exit(3)")
     (project / "tests" / "unit" / "test_other.py").write_text(

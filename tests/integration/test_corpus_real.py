@@ -111,6 +111,7 @@ def check_code(told: Told, program: str, target: str, compiled_for: str) -> None
     assert any(kernel.name for code in read for kernel in code.kernels)
 
 
+@pytest.mark.heavy
 def test_programs_are_compiled_one_after_the_other(few: Told) -> None:
     assert few.returncode == 0
     expected = [("ready", None), *((event, name) for name in FEW for event in ("start", "end")), ("done", None)]
@@ -121,10 +122,12 @@ def test_programs_are_compiled_one_after_the_other(few: Told) -> None:
         assert few.end(name)["outcome"] == "compiled", few.end(name)["error"]
 
 
+@pytest.mark.heavy
 def test_the_code_is_for_the_target_and_uses_its_matrix_cores(few: Told) -> None:
     check_code(few, "lax.dot_bf16", "gfx942", "gfx942:sramecc+:xnack-")
 
 
+@pytest.mark.heavy
 def test_what_a_program_calls_is_told(few: Told) -> None:
     calls = few.end("ffi.handlers_sparse")["stats"]["calls"]
     assert {"hipsparse_csr_matvec_ffi", "hipsparse_coo_todense_ffi"} < set(calls)

@@ -308,6 +308,7 @@ def test_a_machine_without_a_gpu_is_told_before_anything_is_installed(
     assert ci_build(place.folder, "gate", "device", "set", *words[:2], "--python=3.11")[0] == 2
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("site")
 def test_devices_that_compute_wrong_numbers_are_the_environments(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -113,6 +113,7 @@ def test_a_second_run_does_nothing_and_is_quick(made: Path, cache: Path) -> None
     assert {path: path.stat().st_mtime_ns for path in made.rglob("*")} == before
 
 
+@pytest.mark.heavy
 def test_a_changed_file_is_made_again_from_finished_steps(made: Path, cache: Path, tmp_path: Path) -> None:
     out = tmp_path / "dist"
     assert dist_wheels(out, cache).returncode == 0
@@ -179,6 +180,7 @@ def test_a_persons_file_in_a_sets_folder_is_not_thrown_away(made: Path, cache: P
     assert (tmp_path / "dist" / "NOTES.txt").read_text() == "keep"
 
 
+@pytest.mark.heavy
 def test_features_that_the_code_was_not_built_for_are_refused(cache: Path, tmp_path: Path) -> None:
     done = dist_wheels(tmp_path / "dist", cache, "--targets=gfx942:xnack+")
     assert done.returncode == 9

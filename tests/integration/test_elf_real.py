@@ -114,6 +114,7 @@ def test_the_published_plugins_read_as_pyelftools_reads_them(plugin: list[Path])
         assert ours(path) == oracle(path), path.name
 
 
+@pytest.mark.heavy
 def test_stripped_and_edited_plugins_stay_what_they_were(
     plugin: list[Path], left_out: Callable[[str, str], None]
 ) -> None:

@@ -117,6 +117,7 @@ def outside(path: Path) -> str:
     return digest.hexdigest()
 
 
+@pytest.mark.heavy
 def test_what_the_big_library_holds(pjrt: Path) -> None:
     report = read_targets(pjrt, verify=True, machs=targets.machs())
     assert report.findings == ()

@@ -8,6 +8,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from promotion.serve import IndexServer
 from tests.integration.conftest import CI_BUILD, Released
 
@@ -49,6 +51,7 @@ def test_a_clean_wheel_exits_with_0(released: Released) -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.heavy
 def test_what_a_set_takes_as_published_is_not_its_fault(released: Released, tmp_path: Path) -> None:
     assert inspect(str(released.folder / "dist"), "--no-verify").returncode == 0
     jaxlib = next((released.folder / "dist").glob("jaxlib-*.whl"))

@@ -55,6 +55,7 @@ def message(report: WheelReport, code: str) -> str:
     return " ".join(finding.message for finding in report.findings if finding.code == code)
 
 
+@pytest.mark.heavy
 def test_the_pjrt_wheel_of_0_10_2(inspect: Inspect) -> None:
     report = inspect("jax-rocm7-pjrt", "0.10.2")
     assert codes(report) == {

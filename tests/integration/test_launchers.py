@@ -316,12 +316,14 @@ def test_a_wrong_hash_is_refused_with_pips_own_words(tree: Tree) -> None:
     assert said(tree.run())["version"] == 1
 
 
+@pytest.mark.heavy
 def test_where_to_install_is_not_for_the_users_settings(tree: Tree, tmp_path: Path) -> None:
     done = tree.run(env={"PIP_TARGET": str(tmp_path / "t"), "PIP_PREFIX": str(tmp_path / "p"), "PIP_USER": "1"})
     assert said(done)["version"] == 1
     assert not (tmp_path / "t").exists()
 
 
+@pytest.mark.heavy
 def test_without_the_users_settings_the_package_is_not_found(tree: Tree, tmp_path: Path) -> None:
     # The counterpart of all tests above: nothing but PIP_FIND_LINKS leads to the stand-in.
     done = tree.run(env={"PIP_FIND_LINKS": str(tmp_path)})
@@ -358,6 +360,7 @@ def real(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> tuple[Tree, 
     return tree, first
 
 
+@pytest.mark.heavy
 @pytest.mark.network
 def test_a_real_first_start_and_help_at_once_after_that(real: tuple[Tree, subprocess.CompletedProcess[str]]) -> None:
     tree, first = real

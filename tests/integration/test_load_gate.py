@@ -141,6 +141,7 @@ def test_published_wheels_load_and_register_what_they_should(published: Callable
     assert list(load.compare(loaded.loading, golden.ROOT, update=False)) == []
 
 
+@pytest.mark.heavy
 def test_the_gate_says_that_no_rocm_was_proven(published: Callable[[str], Loaded]) -> None:
     checks = tuple(load.make_gate().run(published("0.10.2").room))
     assert errors(checks) == {}
@@ -229,6 +230,7 @@ def test_modules_of_another_python_are_told_by_the_signal(
     assert finding.message.startswith(f"import {name} ended with signal SIG")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("plugin", "jaxlib"), [("0.12.0", "0.10.2"), ("0.10.2", "0.12.0")])
 def test_a_plugin_for_another_jaxlib_is_told_with_both_numbers(
     published: Callable[[str], Loaded], tmp_path: Path, plugin: str, jaxlib: str

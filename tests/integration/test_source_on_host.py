@@ -62,6 +62,7 @@ def ok(done: subprocess.CompletedProcess[str]) -> str:
     return done.stderr
 
 
+@pytest.mark.heavy
 def test_a_set_says_what_it_is_made_of_and_is_not_built_twice(machine: Machine) -> None:
     ok(machine.build())
     made = read_set(machine.folder / "dist")

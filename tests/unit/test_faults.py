@@ -186,7 +186,13 @@ def begun(name: str) -> tuple[MemoryBucket, MemoryBucket, int]:
     return start, undisturbed, counting.writes
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.heavy if operation.act is promoting else ())
+        for name, operation in OPERATIONS.items()
+    ],
+)
 def test_an_operation_that_is_disturbed_and_run_again_ends_as_if_undisturbed(name: str) -> None:
     start, undisturbed, writes = begun(name)
     expected = undisturbed.everything()

@@ -247,6 +247,7 @@ def test_an_entry_comes_back_as_it_was(bucket: DirBucket, staged: StagedSet) -> 
 # Crashes and races
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("after", [False, True])
 def test_dying_at_any_write_and_running_again(tmp_path: Path, after: bool) -> None:
     one_python: dict[str, Any] = {"python_versions": ("3.12",)}
