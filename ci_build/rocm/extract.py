@@ -145,6 +145,7 @@ class _Tree:
             if folder:
                 os.chmod(folder, _READ_ONLY, dir_fd=self._fd)
                 self.contents[folder] = Item(kind=Kind.FOLDER, mode=_READ_ONLY)
+        os.fchmod(self._fd, _READ_ONLY)
 
     def _folder(self, path: str) -> None:
         """Make a folder and those above it; what stands there otherwise is in the way."""
@@ -189,7 +190,7 @@ class _Tree:
                 f"The archive links {path!r} to {link!r}, which is no file in it.", hint="Do not use it."
             )
         if not item.taken:
-            raise ArchiveError(f"{path} is a hard link to {first}, which is left out.", hint="Take the full tree.")
+            raise ArchiveError(f"{path} is a hard link to {first}, which is left out.", hint="Give --rocm-full.")
         os.link(first, path, src_dir_fd=self._fd, dst_dir_fd=self._fd, follow_symlinks=False)
         return Item(kind=Kind.HARDLINK, mode=item.mode, size=item.size, crc=item.crc, link=item.link or first)
 

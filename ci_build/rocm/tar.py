@@ -104,7 +104,9 @@ def entries(blocks: Blocks) -> Iterator[Entry]:
     while (header := blocks.exactly(BLOCK)) != _NOTHING:
         kind, size, name = _checked(header, blocks.position), _number(header[124:136]), _name(header)
         if kind == b"g":
-            _pax(_content(blocks, size, "a global header"))
+            if given := _pax(_content(blocks, size, "a global header")):
+                words = " and ".join(sorted(given))
+                raise ArchiveError(f"The archive gives one {words} to all its entries.", hint="Do not use it.")
         elif kind == b"x":
             extra |= _pax(_content(blocks, size, "a header"))
         elif kind in (b"L", b"K"):
@@ -182,10 +184,10 @@ def _number(field: bytes) -> int:
     """A number as octal digits, or in base 256 as GNU writes large ones."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
-    try:
-        return int(field.strip(b" \0") or b"0", 8)
-    except ValueError as error:
-        raise ArchiveError(f"The archive is damaged: {field!r} is not a number.", hint="Fetch it again.") from error
+    digits = field.strip(b" \0")
+    if digits.strip(b"01234567"):  # a sign, for one, which `int` would take
+        raise ArchiveError(f"The archive is damaged: {field!r} is not a number.", hint="Fetch it again.")
+    return int(digits or b"0", 8)
 
 
 def _decimal(text: str) -> int:

@@ -78,6 +78,7 @@ def test_a_good_archive_becomes_a_read_only_tree(tmp_path: Path, compression: st
     assert stat.S_IMODE((tree / "bin/clang").stat().st_mode) == 0o555
     assert stat.S_IMODE((tree / "include/secret.h").stat().st_mode) == 0o400
     assert stat.S_IMODE((tree / "bin").stat().st_mode) == 0o555
+    assert stat.S_IMODE(tree.stat().st_mode) == 0o555
     assert (tree / "bin/clang++").resolve() == (tree / "bin/clang").resolve()
     assert (tree / "bin/amdclang").samefile(tree / "bin/clang")
     assert (tree / "lib/umlaut-\u00fc+x").read_bytes() == b"x" * 512
@@ -118,6 +119,15 @@ def raw(kind: bytes, name: str = "x", size: int = 0) -> bytes:
     return info.tobuf(tarfile.GNU_FORMAT) + bytes(1024)
 
 
+def signed(size: bytes, name: str = "x") -> bytes:
+    """A file's header with that field as its size."""
+    header = bytearray(raw(b"0", name)[:512])
+    header[124:136] = size
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header)
+
+
 MALICIOUS: dict[str, tuple[bytes, str]] = {
     "absolute": (Made().add("/etc/x", b"x").data(), "not safe"),
     "dotdot": (Made().add("a/../../x", b"x").data(), "not safe"),
@@ -154,6 +164,10 @@ MALICIOUS: dict[str, tuple[bytes, str]] = {
     "huge-pax-header": (raw(b"x", size=1 << 33), "of 8589934592 bytes"),
     "huge-long-name": (raw(b"L", size=1 << 33), "of 8589934592 bytes"),
     "bad-size": (Made(tarfile.PAX_FORMAT).add("x", b"1", pax_headers={"size": "-5"}).data(), "not a number"),
+    "negative-size": (signed(b"-0000000777\0") + bytes(1024), "not a number"),
+    "worded-size": (signed(b"0o000000005\0") + b"x" * 512 + bytes(1024), "not a number"),
+    "global-path": (tarfile.TarInfo.create_pax_global_header({"path": "y"}) + GOOD, "one path to all"),
+    "global-size": (tarfile.TarInfo.create_pax_global_header({"size": "0"}) + GOOD, "one size to all"),
     "bad-checksum": (GOOD[:100] + b"\1" + GOOD[101:], "no header"),
     "folder-as-file": (Made().add("x/", b"1").data(), "named as a folder"),
     "no-end": (raw(b"0")[:512], "in the middle"),
@@ -191,6 +205,15 @@ def test_bombs_are_refused(tmp_path: Path) -> None:
     small = Limits(size=1_000_000)
     with pytest.raises(ArchiveError, match="or 1000000 bytes"):
         unpack(raw(b"0", size=8 << 30), tmp_path / "said", limits=small, wanted=lambda _: False)
+    # Nothing makes room for more.
+    less = signed(b"-7777777777\0") + Made().add("y", bytes(2_000_000)).data()
+    with pytest.raises(ArchiveError):
+        unpack(less, tmp_path / "less", limits=small, wanted=lambda path: path == "y")
+
+
+def test_a_global_header_that_only_tells_where_an_archive_is_from_is_passed_over(tmp_path: Path) -> None:
+    unpack(tarfile.TarInfo.create_pax_global_header({"comment": "1234"}) + GOOD, tmp_path / "tree")
+    assert (tmp_path / "tree/lib/none").exists()
 
 
 @pytest.mark.parametrize("compression", COMPRESS)
