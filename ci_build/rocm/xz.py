@@ -22,6 +22,10 @@ _HEAD = 12
 _MAGIC = b"\xfd7zXZ\0"
 _TELLS_SIZES = 0xC0
 _LONGEST = 9
+_WAITING = 4
+"""Blocks for each worker that may wait: small ones would be very many."""
+_OVERHEAD = 4096
+"""Bytes that a block may be larger than what comes out of it, besides a thousandth."""
 _CHECKS = (0, 4, 4, 4, 8, 8, 8, 16, 16, 16, 32, 32, 32, 64, 64, 64)
 """Bytes of a block's check, by its kind."""
 
@@ -48,6 +52,27 @@ class _Block:
     rest: int
     unpadded: int
     plain: int
+
+
+class _Index:
+    """What the end of a stream has to say of its blocks: a few bytes for each, since there may be millions."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._records = bytearray()
+
+    def add(self, block: _Block) -> None:
+        """One more."""
+        self._count += 1
+        self._records += _bytes(block.unpadded) + _bytes(block.plain)
+
+    def end(self, head: bytes) -> bytes:
+        """Index and footer (sections 4 and 2.1.2)."""
+        index = b"\0" + _bytes(self._count) + self._records
+        index += bytes(-len(index) % 4)
+        index += crc32(index).to_bytes(4, "little")
+        footer = (len(index) // 4 - 1).to_bytes(4, "little") + head[6:8]
+        return index + crc32(footer).to_bytes(4, "little") + footer + b"YZ"
 
 
 class XzFile(io.RawIOBase):
@@ -92,7 +117,7 @@ class XzFile(io.RawIOBase):
                     if not head.startswith(_MAGIC):
                         raise lzma.LZMAError("something in it is no stream of .xz")
                     yield from self._stream(head, pool)
-                    while (head := self._some(4)) == bytes(4):
+                    while (head := self._word()) == bytes(4):
                         pass
                     head += self._exactly(_HEAD - len(head)) if head else b""
             finally:
@@ -106,13 +131,13 @@ class XzFile(io.RawIOBase):
         if block is None:
             yield from self._inflate_stream(head + header)
             return
-        blocks: list[_Block] = []
+        index = _Index()
         waiting: deque[tuple[Future[list[bytes]], int]] = deque()
-        held = 0
+        held, most = 0, _WAITING * self._workers
         while block or waiting:
-            while block and _small(block) and held + block.plain <= MOST:
+            while block and _small(block) and held + block.plain <= MOST and len(waiting) < most:
                 waiting.append((pool.submit(_inflate, head, block, self._exactly(block.rest)), block.plain))
-                blocks.append(block)
+                index.add(block)
                 held += block.plain
                 block = self._next_block(head)
             if waiting:
@@ -121,9 +146,9 @@ class XzFile(io.RawIOBase):
                 held -= plain
             elif block:
                 yield from self._inflate_slowly(head, block)
-                blocks.append(block)
+                index.add(block)
                 block = self._next_block(head)
-        end = _index(head, blocks)
+        end = index.end(head)
         # Its first byte, a size of 0, said that no block follows.
         if self._exactly(len(end) - 1) != end[1:]:
             raise lzma.LZMAError("the index tells of other blocks than there are")
@@ -161,6 +186,11 @@ class XzFile(io.RawIOBase):
             raise EOFError("it ends too early")
         self._back = inflater.unused_data
 
+    def _word(self) -> bytes:
+        """Four bytes; none at the end."""
+        data = self._some(4)
+        return data + self._exactly(4 - len(data)) if data else data
+
     def _exactly(self, count: int) -> bytes:
         parts = []
         while count and (data := self._some(min(count, _PIECE))):
@@ -180,7 +210,7 @@ class XzFile(io.RawIOBase):
 
 def _small(block: _Block) -> bool:
     """Whether it may be held in memory: what does not shrink hardly grows in .xz, unless somebody wants harm."""
-    return block.plain <= MOST and block.rest <= block.plain + block.plain // 1024 + _PIECE
+    return block.plain <= MOST and block.rest <= block.plain + block.plain // 1024 + _OVERHEAD
 
 
 def _inflate(head: bytes, block: _Block, rest: bytes) -> list[bytes]:
@@ -238,12 +268,3 @@ def _bytes(value: int) -> bytes:
         value >>= 7
     made.append(value)
     return bytes(made)
-
-
-def _index(head: bytes, blocks: list[_Block]) -> bytes:
-    """Index and footer that a stream of these blocks has to have (sections 4 and 2.1.2)."""
-    index = b"\0" + _bytes(len(blocks)) + b"".join(_bytes(block.unpadded) + _bytes(block.plain) for block in blocks)
-    index += bytes(-len(index) % 4)
-    index += crc32(index).to_bytes(4, "little")
-    footer = (len(index) // 4 - 1).to_bytes(4, "little") + head[6:8]
-    return index + crc32(footer).to_bytes(4, "little") + footer + b"YZ"

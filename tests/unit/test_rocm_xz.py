@@ -42,6 +42,15 @@ def test_streams_and_padding_follow_each_other() -> None:
         unpacked(one + b"no stream at all")
 
 
+def test_a_source_may_give_less_than_it_is_asked_for() -> None:
+    class FakeTrickle(io.BytesIO):
+        def read(self, count: int | None = -1, /) -> bytes:
+            return super().read(min(3, count or 0))
+
+    with XzFile(FakeTrickle(pack(b"first", SIZE) + bytes(8) + lzma.compress(b"second") + bytes(4)), 2) as file:
+        assert file.read() == b"firstsecond"
+
+
 def test_blocks_are_inflated_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     together = threading.Barrier(2, timeout=20)
     inflate = xz._inflate
@@ -72,11 +81,20 @@ def test_no_more_is_held_than_may_be(monkeypatch: pytest.MonkeyPatch, most: int)
     assert bool(held) == (most > 1)
 
 
+def test_small_blocks_do_not_pile_up() -> None:
+    source = io.BytesIO(pack(PLAIN[:50_000], 10))
+    with XzFile(source, 2) as file:
+        assert file.read(1) == PLAIN[:1]
+        assert source.tell() < len(source.getvalue()) / 100
+        assert file.read() == PLAIN[1:50_000]
+
+
 def test_what_promises_to_be_much_is_read_as_it_comes() -> None:
     block = xz._Block(header=b"", rest=1000, unpadded=0, plain=xz.MOST)
     assert xz._small(block)
     assert not xz._small(replace(block, plain=xz.MOST + 1))
     assert not xz._small(replace(block, rest=1 << 40))
+    assert not xz._small(replace(block, rest=100_000, plain=0))
 
 
 def test_every_damage_is_found() -> None:
