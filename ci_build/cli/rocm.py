@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -41,13 +42,16 @@ def manifest(state: State, tree: Path, out: Path | None, rocm_version: str | Non
 @click.command("list")
 @click.option("--family", metavar="NAME", help="Only this family, such as gfx94X-dcgpu.")
 @click.option("--therock-listing", metavar="URL", help="The page that lists the builds.")
-@click.option("--limit", metavar="N", default=20, show_default=True, help="At most so many; 0 shows all.")
+@click.option(
+    "--limit", metavar="N", default=20, type=click.IntRange(0), show_default=True, help="At most so many; 0 shows all."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 @click.pass_obj
 def list_builds(state: State, family: str | None, therock_listing: str | None, limit: int, *, as_json: bool) -> None:
     """List the builds that `--therock` chooses from, newest first."""
     from ci_build.making import therock
     from ci_build.report import print_table
+    from ci_build.rocm.client import without_user
 
     if family is not None:
         therock.check_families([family])
@@ -57,7 +61,7 @@ def list_builds(state: State, family: str | None, therock_listing: str | None, l
         builds = therock.listing(state.settings(after), connections, "build")
     finally:
         connections.close()
-    shown = [build for build in builds if family in (None, build.family)]
+    shown = [replace(build, url=without_user(build.url)) for build in builds if family in (None, build.family)]
     shown = shown[: limit or None]
     if as_json:
         print_json(shown)

@@ -66,7 +66,7 @@ def is_url(source: str) -> bool:
 
 def file_name(source: str) -> str:
     """The last part of a source's URL or path, decoded."""
-    return unquote(parse_url(source).path.rpartition("/")[2]) if is_url(source) else Path(source).name
+    return unquote(parse_url(source).path).rpartition("/")[2] if is_url(source) else Path(source).name
 
 
 def check_name(asked: Asked, gfx: GfxNames) -> str:

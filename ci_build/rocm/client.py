@@ -97,6 +97,12 @@ def canonical(url: str) -> str:
     return urlunsplit(parts._replace(path=parts.path.replace("+", "%2B") or "/", fragment=""))
 
 
+def sidecar(url: str) -> str:
+    """Where the sha256 of a canonical URL's file is: beside it, for the same query."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(path=parts.path + ".sha256"))
+
+
 def without_user(url: str) -> str:
     """The URL without user and password."""
     parts = urlsplit(url)

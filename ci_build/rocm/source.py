@@ -14,7 +14,7 @@ from pathlib import Path
 from ci_build.errors import InputError, RequestError
 from ci_build.model import Progress
 from ci_build.rocm.asked import SCHEME, Asked, GfxNames, check_name, check_source, file_name, is_index, is_url
-from ci_build.rocm.client import Client, canonical, without_user
+from ci_build.rocm.client import Client, canonical, sidecar, without_user
 from ci_build.rocm.debs import debs_in, packages_of, prefix_of_debs
 from ci_build.rocm.extract import Contents
 from ci_build.rocm.facts import RocmFacts, problems, read_facts, selection
@@ -142,7 +142,7 @@ def _expected(asked: Asked, pinned: RocmLock | None, client: Client) -> tuple[st
     if pinned is not None and pinned.sha256 and (asked.locked or is_url(asked.source)):
         return pinned.sha256, f"its sha256 is the one in {asked.lock}"
     if is_url(asked.source):
-        if (beside := client.text(canonical(asked.source) + ".sha256", limit=1 << 16)) is not None and (
+        if (beside := client.text(sidecar(canonical(asked.source)), limit=1 << 16)) is not None and (
             found := re.match(r"\s*([0-9a-fA-F]{64})(?:\s|$)", beside)
         ):
             return found[1].lower(), "its sha256 is the one that its server names beside it"

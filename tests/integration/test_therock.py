@@ -148,6 +148,25 @@ def test_a_published_set_carries_the_manifest_of_the_rocm(tmp_path: Path) -> Non
     assert not (tmp_path / "work/rocm.lock").exists()
 
 
+def test_a_listing_keeps_its_password_and_refuses_a_limit_below_none(tmp_path: Path, told: Behaviour) -> None:
+    listing = f"--therock-listing={told.url.replace('//', '//someone:secret@')}/tarball/"
+    for form in ((), ("--json",)):
+        listed = run(tmp_path, "rocm", "list", listing, *form)
+        assert told.url + PATH in listed.stdout, listed.stderr
+        assert "secret" not in listed.stdout + listed.stderr
+    assert run(tmp_path, "rocm", "list", listing, "--limit=-1").returncode == 2
+
+
+def test_a_query_and_an_encoded_slash_are_no_part_of_the_name(tmp_path: Path, told: Behaviour) -> None:
+    digest = hashlib.sha256(told.files[PATH]).hexdigest()
+    told.files[f"{PATH}.sha256"] = f"{digest}  {NAME}\n".encode()
+    source = f"{told.url}{PATH.replace('/tarball/', '/tarball%2F')}?token=1"
+    done = run(tmp_path, f"--therock-path={source}", "dist_wheels")
+    assert "the one that its server names beside it" in done.stderr, done.stderr
+    assert done.returncode == 18, done.stderr
+    assert [path.name for path in (tmp_path / "cache/rocm/tarballs" / digest).iterdir()] == [NAME]
+
+
 def test_a_sidecar_is_believed(tmp_path: Path, told: Behaviour) -> None:
     digest = hashlib.sha256(told.files[PATH]).hexdigest()
     told.files[f"{PATH}.sha256"] = f"{digest}  {NAME}\n".encode()
