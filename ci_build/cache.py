@@ -10,7 +10,9 @@ from pathlib import Path
 
 from ci_build.rocm.treefiles import in_use, remove
 
-ROCM = ("rocm/trees", "rocm/tarballs", "rocm/parts")
+_TREES = "rocm/trees"
+"""Half of a tree, which a killed run leaves, may be as large as a whole one; its name begins with a dot."""
+ROCM = (_TREES, "rocm/tarballs", "rocm/parts")
 IMAGES = ("images/files", "images/rocm-packages", "images/contexts")
 KINDS = (*ROCM, *IMAGES, "inputs", "steps", "sources", "bazel")
 """Folders of the cache; each holds one folder for each entry."""
@@ -45,7 +47,7 @@ def entries(root: Path, kinds: Sequence[str] = KINDS) -> tuple[CacheEntry, ...]:
     found = [
         CacheEntry(path=path, kind=kind, size=_size(path), used=path.stat().st_mtime, busy=in_use(path))
         for kind in kinds
-        for path in sorted((root / kind).glob("[!.]*"))
+        for path in sorted((root / kind).glob("*" if kind == _TREES else "[!.]*"))
         if path.is_dir()
     ]
     return tuple(sorted(found, key=lambda entry: entry.used, reverse=True))
@@ -65,11 +67,11 @@ def collect(
     """
     removed, total = [], 0
     for entry in entries(root, kinds):
-        if entry.busy or time.time() - entry.used < young or total + entry.size <= limit:
+        stays = entry.busy or time.time() - entry.used < young or total + entry.size <= limit
+        # Another run may have taken it since it was looked at.
+        if stays or not (dry_run or (not in_use(entry.path) and remove(entry.path))):
             total += entry.size
             continue
-        if not dry_run:
-            remove(entry.path)
         removed.append(entry)
     return tuple(removed)
 

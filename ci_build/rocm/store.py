@@ -17,19 +17,20 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from ci_build.errors import ArchiveError, InputError
 from ci_build.model import Progress
 from ci_build.rocm.client import Client
 from ci_build.rocm.extract import Contents, Wanted, dump_contents, extract, load_contents
 from ci_build.rocm.feed import Feed, KnownDigest
-from ci_build.rocm.fetch import ChangedError, Hash, RemoteFile, Version
+from ci_build.rocm.fetch import ChangedError, Hash, RemoteFile
 from ci_build.rocm.formats import format_of
+from ci_build.rocm.origins import known, said, unchanged
 from ci_build.rocm.packages import Packages, prefix_of
 from ci_build.rocm.treefiles import NEW, differences, hold, remove, sweep
 from ci_build.runner import without_credentials
@@ -124,39 +125,76 @@ class RocmStore:
         Raises:
             InputError: it cannot be had, or has another sha256 (WrongDigestError); ArchiveError: it cannot be unpacked.
         """
-        origin = self.root / "origins" / hashlib.sha256(url.encode()).hexdigest()
-        unpinned = not sha256
-        if unpinned:
-            sha256 = _unchanged(origin, RemoteFile(client, url))
-        if sha256 and (tree := self.find(sha256, selection)):
+        if tree := self._here(client, url, name, selection, sha256):
             return tree
-        if sha256 and (kept := self.root / "tarballs" / sha256 / name).is_file():
-            os.utime(kept.parent)
-            return self.from_file(kept, selection, sha256=sha256)
-        part = self.root / "parts" / origin.name
+        part = self.root / "parts" / hashlib.sha256(url.encode()).hexdigest()
         part.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(part.with_suffix(".lock")):
-            part.mkdir(exist_ok=True)
-            if sha256 and (tree := self.find(sha256, selection)):  # another run had the lock, and has finished
+        with self._alone(part, name):
+            if tree := self._here(client, url, name, selection, sha256):  # another run had the lock, and has finished
                 return tree
-            if unpinned:
-                sha256 = ""
+            part.mkdir(exist_ok=True)
+            held = hold(part)
             try:
-                return self._fetch(client, url, name, selection, part, sha256)
-            except ChangedError:
-                if not (part / "data").exists():
-                    raise
-                # What was there is of an older state of the file.
-                (part / "data").unlink()
-                return self._fetch(client, url, name, selection, part, sha256)
+                return self._fetch_or_begin_anew(client, url, name, selection, part, sha256)
+            finally:
+                os.close(held)
+
+    def _here(self, client: Client, url: str, name: str, selection: Selection, sha256: str) -> StoredTree | None:
+        """The tree of what came from there before, if it is what is wanted and nothing of it was lost."""
+        if not sha256:
+            origin = self.root / "origins" / hashlib.sha256(url.encode()).hexdigest()
+            sha256 = unchanged(origin, RemoteFile(client, url))
+        if not sha256:
+            return None
+        if tree := self.find(sha256, selection):
+            return tree
+        kept = self.root / "tarballs" / sha256 / name
+        if not kept.is_file():
+            return None
+        os.utime(kept.parent)
+        try:
+            return self.from_file(kept, selection, sha256=sha256)
+        except (ArchiveError, WrongDigestError):
+            self._progress.step(f"remove the {name} of the cache, which is damaged")
+            kept.unlink(missing_ok=True)
+            return None
+
+    @contextmanager
+    def _alone(self, part: Path, name: str) -> Iterator[None]:
+        """Nobody else fetches the same file meanwhile."""
+        lock = FileLock(part.with_suffix(".lock"))
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            self._progress.step(f"wait for another run, which fetches {name}")
+            lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _fetch_or_begin_anew(
+        self, client: Client, url: str, name: str, selection: Selection, part: Path, expected: str
+    ) -> StoredTree:
+        data = part / "data"
+        begun = data.exists()
+        try:
+            return self._fetch(client, url, name, selection, part, expected)
+        except (ChangedError, ArchiveError, WrongDigestError) as error:
+            if not (begun or (isinstance(error, ChangedError) and data.exists())):
+                raise
+            # What was there is of an older state of the file, or a crash of the machine lost bytes of it.
+            self._progress.step(f"begin anew: {error.message}")
+            data.unlink(missing_ok=True)
+            return self._fetch(client, url, name, selection, part, expected)
 
     def _fetch(
         self, client: Client, url: str, name: str, selection: Selection, part: Path, expected: str
     ) -> StoredTree:
         remote, hashed, data = RemoteFile(client, url), hashlib.sha256(), part / "data"
         begun = data.stat().st_size if data.exists() else 0
-        if begun and (known := _known(part)):
-            remote.version = known
+        if begun and (version := known(part / "version.json")):
+            remote.version = version
         self._progress.step(f"fetch and unpack {name}{f', from byte {begun} on' if begun else ''}")
         feed = Feed(self._arriving(remote, hashed, part, begun), remote.halt)
         try:
@@ -171,7 +209,7 @@ class RocmStore:
         shutil.rmtree(part, ignore_errors=True)
         origin = self.root / "origins" / part.name
         origin.parent.mkdir(exist_ok=True)
-        origin.write_text(json.dumps({"sha256": tree.sha256, **asdict(remote.version)}), encoding="utf-8")
+        origin.write_text(said(remote.version, sha256=tree.sha256), encoding="utf-8")
         return tree
 
     def _arriving(self, remote: RemoteFile, hashed: Hash, part: Path, begun: int) -> Iterator[bytes | memoryview]:
@@ -188,8 +226,10 @@ class RocmStore:
         with (part / "data").open("ab", buffering=0) as file:
             for chunk in remote.chunks(begun, hashed):
                 if done == begun:
-                    (part / "version.json").write_text(json.dumps(asdict(remote.version)), encoding="utf-8")
-                file.write(chunk)
+                    (part / "version.json").write_text(said(remote.version), encoding="utf-8")
+                rest = memoryview(chunk)
+                while rest:  # a disk that is almost full takes less
+                    rest = rest[file.write(rest) :]
                 done += len(chunk)
                 self._progress.advance(done, remote.version.size or 0)
                 yield chunk
@@ -230,7 +270,7 @@ class RocmStore:
                 )
             entry = self._entry(hashed.hexdigest(), selection)
             (work / "contents.json").write_bytes(dump_contents(contents))
-            (work / "boot").write_text(_boot())
+            (work / "boot").write_text(_text(_BOOT))
             marker = {"format": _FORMAT, "name": name, "sha256": hashed.hexdigest(), "size": feed.count}
             (work / "tree.json").write_text(json.dumps(marker, indent=1))
             work.chmod(0o755)
@@ -250,12 +290,12 @@ class RocmStore:
 
     def _survived(self, entry: Path, tree: StoredTree) -> bool:
         """Whether a tree from before this machine started last is still what it was: a crash may have lost bytes."""
-        if (entry / "boot").read_text() == _boot() != "":
+        if _text(entry / "boot") == _text(_BOOT) != "":
             return True
         self._progress.step(f"check {entry.name}, which is older than the last start of this machine")
         if differences(tree.root, tree.contents):
             return False
-        (entry / "boot").write_text(_boot())
+        (entry / "boot").write_text(_text(_BOOT))
         return True
 
     def _told(self, chunks: Iterator[bytes], total: int) -> Iterator[bytes]:
@@ -285,24 +325,6 @@ def _size(entry: Path) -> int:
         return -1
 
 
-def _unchanged(origin: Path, remote: RemoteFile) -> str:
-    """The sha256 of what came from there before, if the server says that it is still the same; else empty."""
-    try:
-        before = json.loads(origin.read_text(encoding="utf-8"))
-        sha256, version = str(before.pop("sha256")), Version(**before)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return ""
-    # Without a validator nothing says that equal sizes are equal files.
-    return sha256 if (version.etag or version.modified) and remote.probe() == version else ""
-
-
-def _known(part: Path) -> Version | None:
-    try:
-        return Version(**json.loads((part / "version.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return None
-
-
 def _read(path: Path, hashed: Hash) -> Iterator[bytes]:
     with path.open("rb", buffering=0) as file:
         while data := file.read(_READ):
@@ -310,8 +332,9 @@ def _read(path: Path, hashed: Hash) -> Iterator[bytes]:
             yield data
 
 
-def _boot() -> str:
+def _text(path: Path) -> str:
+    """Empty where there is none."""
     try:
-        return _BOOT.read_text()
+        return path.read_text()
     except OSError:
         return ""

@@ -69,18 +69,24 @@ def in_use(folder: Path) -> bool:
     return False
 
 
-def remove(folder: Path) -> None:
-    """Remove a read-only tree; it loses its name first, so that nobody finds half of it."""
+def remove(folder: Path) -> bool:
+    """Remove a read-only tree; it loses its name first, so that nobody finds half of it.
+
+    Returns:
+        Whether it lost its name; not where it had none, or may not be touched.
+    """
     gone = folder.with_name(f"{NEW}{os.getpid()}-{folder.name}")
     try:
         folder.rename(gone)
     except OSError:
-        return
+        return False
+    gone.chmod(0o700)
     for path, folders, _ in os.walk(gone):
         for name in folders:
             if not (inner := Path(path, name)).is_symlink():
                 inner.chmod(0o700)
     shutil.rmtree(gone, ignore_errors=True)
+    return True
 
 
 def sweep(trees: Path) -> None:

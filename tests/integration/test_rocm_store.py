@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 
@@ -223,6 +227,88 @@ def test_a_tree_that_a_crash_harmed_is_made_anew(tmp_path: Path, data: bytes, ha
             (entry / "tree.json").write_text("{")
         again = from_url(told, tmp_path, sha256=sha256)
     assert differences(again.root, again.contents) == ()
+
+
+def test_a_tarball_that_was_damaged_in_the_cache_is_fetched_again(tmp_path: Path, data: bytes) -> None:
+    sha256 = hashlib.sha256(data).hexdigest()
+    with serving(Behaviour(files={PATH: data})) as told:
+        from_url(told, tmp_path, sha256=sha256)
+        (tmp_path / "tarballs" / sha256 / NAME).write_bytes(bytes(len(data)))
+        other = from_url(told, tmp_path, sha256=sha256, full=False)
+    assert differences(other.root, other.contents) == ()
+    assert (tmp_path / "tarballs" / sha256 / NAME).read_bytes() == data
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_a_beginning_that_a_crash_damaged_is_fetched_again(tmp_path: Path, data: bytes, *, pinned: bool) -> None:
+    sha256 = hashlib.sha256(data).hexdigest()
+    with serving(Behaviour(files={PATH: data})) as told:
+        part = tmp_path / "parts" / hashlib.sha256((told.url + PATH).encode()).hexdigest()
+        part.mkdir(parents=True)
+        (part / "data").write_bytes(data[:1000] + bytes(1_000_000))
+        tree = from_url(told, tmp_path, sha256=sha256 if pinned else "")
+    assert tree.sha256 == sha256
+    assert names(tmp_path / "parts") == []
+
+
+def test_a_disk_that_takes_less_at_once_gets_it_all(
+    tmp_path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class FakeFullDisk(io.FileIO):
+        def write(self, data: Any, /) -> int:
+            return super().write(memoryview(data)[:100_000]) or 0
+
+    opened = Path.open
+
+    def fake_open(path: Path, mode: str = "r", *more: Any, **named: Any) -> IO[Any]:
+        return FakeFullDisk(path, mode) if mode == "ab" else opened(path, mode, *more, **named)
+
+    monkeypatch.setattr(Path, "open", fake_open)
+    with serving(Behaviour(files={PATH: data})) as told:
+        tree = from_url(told, tmp_path)
+    assert (tmp_path / "tarballs" / tree.sha256 / NAME).read_bytes() == data
+
+
+def test_two_runs_at_once_fetch_one_tarball(tmp_path: Path, data: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(Behaviour(files={PATH: data}, pause=0.02)) as told, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(from_url, told, tmp_path)
+        while arrived(tmp_path) < 1:
+            assert not first.done()
+            time.sleep(0.002)
+        second = pool.submit(from_url, told, tmp_path)
+        assert first.result() == second.result()
+        assert told.sent <= len(data) + 2
+    assert f"wait for another run, which fetches {NAME}" in capsys.readouterr().err
+
+
+def test_what_is_being_fetched_stays_in_the_cache(tmp_path: Path, data: bytes) -> None:
+    with serving(Behaviour(files={PATH: data}, pause=0.02)) as told, ThreadPoolExecutor(1) as pool:
+        fetching = pool.submit(from_url, told, tmp_path / "rocm")
+        while arrived(tmp_path / "rocm") < 1:
+            assert not fetching.done()
+            time.sleep(0.002)
+        cache.collect(tmp_path, limit=0, young=-1)
+        assert fetching.result().sha256 == hashlib.sha256(data).hexdigest()
+
+
+def test_what_was_taken_while_the_cache_was_looked_at_stays(
+    tmp_path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(Behaviour(files={PATH: data})) as told:
+        held = store(tmp_path / "rocm")
+        tree = held.from_url(Client(), told.url + PATH, NAME, selection(full=True))
+    before = [replace(entry, busy=False) for entry in cache.entries(tmp_path)]
+    gone = replace(before[0], path=tmp_path / "rocm/trees/gone")
+    monkeypatch.setattr(cache, "entries", lambda *_: [*before, gone])
+    assert [entry.kind for entry in cache.collect(tmp_path, limit=0, young=-1)] == ["rocm/tarballs"]
+    assert tree.root.is_dir()
+
+
+def test_half_a_tree_of_a_killed_run_is_listed_and_goes(tmp_path: Path) -> None:
+    (tmp_path / "rocm/trees/.new-dead/rocm").mkdir(parents=True)
+    assert [entry.name for entry in cache.entries(tmp_path)] == ["rocm/trees/.new-dead"]
+    assert [entry.name for entry in cache.collect(tmp_path, limit=0, young=-1)] == ["rocm/trees/.new-dead"]
+    assert names(tmp_path / "rocm/trees") == []
 
 
 def test_local_tarballs_are_unpacked_and_hashed(tmp_path: Path, data: bytes) -> None:
