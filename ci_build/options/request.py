@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from ci_build.errors import RequestError
 from ci_build.model import BuildRequest, KernelRequest, Payload, RocmVersion
 from ci_build.options.settings import Setting, Settings, defaults, words
-from ci_build.options.source import source_request
+from ci_build.options.source import source_problems, source_request
 from ci_build.options.table import (
     CONTAINER_OPTIONS,
     KERNEL_TOOLCHAINS,
@@ -47,6 +47,8 @@ def build_request(settings: Settings, *tables: str) -> tuple[BuildRequest, tuple
             for name in CONTAINER_OPTIONS
             if settings.get(name).origin.startswith("--")
         ]
+    else:
+        problems += source_problems(settings)
     rocm = settings.get("rocm_version", *tables)
     if rocm.value is None:
         problems.append("--rocm-version is missing; only --payload=published knows it by itself.")
@@ -64,6 +66,7 @@ def build_request(settings: Settings, *tables: str) -> tuple[BuildRequest, tuple
 
     _refuse(
         problems,
+        lambda: chosen_pythons(settings, tables),
         lambda: _pythons_of(jax(), settings, tables),
         lambda: source_of(jax()),
         lambda: expand(spec) if listed else None,

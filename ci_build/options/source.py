@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ci_build.errors import RequestError
-from ci_build.options.settings import Settings
+from ci_build.options.settings import Setting, Settings
 from ci_build.source_request import ActionCache, Checkout, Compiler, Container, Credentials, Remote, SourceRequest
 from ci_build.units import check_engine_size
 
@@ -26,14 +26,17 @@ _ONLY_IN_CONTAINER = (
 def source_request(settings: Settings, jax_version: str, *tables: str) -> SourceRequest:
     """What the build is asked for, without what only the folders and the ROCm themselves can tell.
 
+    Args:
+        settings: without `source_problems`.
+
     Raises:
-        RequestError: every contradiction at once.
+        RequestError: what that release of jax cannot do, all of it at once.
     """
     from ci_build.payload.pins import Kind, interface_for, pins_for, releases
 
-    problems = [*_contradictions(settings)]
+    problems = []
     interface = interface_for(jax_version)
-    compiler = Compiler(str(settings.get("compiler", *tables).value))
+    compiler = _compiler(settings.get("compiler", *tables))
     if compiler not in interface.compilers:
         problems.append(f"--compiler={compiler}: jax {jax_version} is built by {', '.join(interface.compilers)} only.")
     if not settings.given("jax_source_dir") and pins_for(jax_version) is None:
@@ -65,7 +68,18 @@ def source_request(settings: Settings, jax_version: str, *tables: str) -> Source
     )
 
 
-def _contradictions(settings: Settings) -> list[str]:
+def _compiler(setting: Setting) -> Compiler:
+    """From the environment comes any word: only the command line was checked before."""
+    try:
+        return Compiler(str(setting.value))
+    except ValueError as error:
+        raise RequestError(
+            f"{setting.origin} is {setting.value!r}.", hint=f"Known are {', '.join(Compiler)}."
+        ) from error
+
+
+def source_problems(settings: Settings) -> list[str]:
+    """What contradicts what in the options of a build from source, whichever the release of jax."""
     from ci_build.payload.pins import COMMIT
 
     problems = []

@@ -105,13 +105,15 @@ def test_all_contradictions_are_told_at_once() -> None:
 
 def test_what_cannot_be_read_is_told_with_everything_else() -> None:
     wrong = {"python_versions": "3.9", "targets": "gfx1", "wheel_post_release": "0", "base_docker": "a"}
-    with pytest.raises(RequestError) as caught:
-        options.build_request(settings({**wrong, "builder_image": "b", "jax_version": "0.10.2"}), "build")
-    assert type(caught.value) is RequestError
-    told = str(caught.value)
-    for word in ("--rocm-version", "3.9", "gfx1", "'0'", "--builder-image names a finished one"):
-        assert word in told
-    assert told.count("--help") == 1
+    for jax in ("0.10.2", "newest"):
+        with pytest.raises(RequestError) as caught:
+            options.build_request(settings({**wrong, "builder_image": "b", "jax_version": jax}), "build")
+        assert type(caught.value) is RequestError
+        told = str(caught.value)
+        for word in ("--rocm-version", "3.9", "'gfx1'", "'0'", "--builder-image names a finished one"):
+            assert told.count(word) == 1, word
+        assert ("'newest' is not a version" in told) == (jax == "newest")
+        assert told.count("--help") == 1
 
 
 def test_a_source_build_needs_to_know_its_rocm() -> None:

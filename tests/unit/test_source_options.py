@@ -194,6 +194,13 @@ def test_options_of_containers_in_the_environment_do_not_contradict_a_host_build
     assert options.build_request(settings, "build")[0].source is not None
 
 
+def test_a_compiler_of_the_environment_that_there_is_not_is_refused() -> None:
+    settings = options.Settings(BASE, {}, {"CI_BUILD_COMPILER": "icc"})
+    with pytest.raises(RequestError, match="CI_BUILD_COMPILER is 'icc'") as caught:
+        options.build_request(settings, "build")
+    assert caught.value.hint == "Known are clang, gcc."
+
+
 JOB = {"rocm_build_job": "nightly"}
 
 
