@@ -8,7 +8,7 @@ from ci_build.errors import CiBuildError, InputError, RequestError
 from ci_build.images.builder import ImageRequest
 from ci_build.images.dockerfile import consumed, parse
 from ci_build.images.fetch import digest_of
-from ci_build.images.pins import DOCKER, Pin, empty, save
+from ci_build.images.pins import ARCHES, DOCKER, Pin, empty, save
 from ci_build.images.registry import digest_in
 from ci_build.model import Progress
 from ci_build.rocm.fetch import RemoteFile
@@ -18,14 +18,16 @@ def chosen(request: ImageRequest, names: Sequence[str], arch: str) -> tuple[Pin,
     """Pins of these names, or all; for one machine, or with `all` for each.
 
     Raises:
-        RequestError: a name that no pin has.
+        RequestError: a machine or a name that no pin has.
     """
-    known = {pin.name for pin in request.pins.pins}
-    if unknown := sorted(set(names) - known):
+    of_arch = [pin for pin in request.pins.pins if arch in ("all", pin.arch)]
+    known, where = {pin.name for pin in of_arch}, "" if arch == "all" else f" for {arch}"
+    if unknown := sorted(set(names) - known) or ([] if known else ["pins"]):
         raise RequestError(
-            f"{request.pins.path} has no {', '.join(unknown)}.", hint=f"It has {', '.join(sorted(known))}."
+            f"{request.pins.path} has no {', '.join(unknown)}{where}.",
+            hint=f"It has {', '.join(sorted(known))}." if known else f"Known are {', '.join(ARCHES)} and all.",
         )
-    return tuple(pin for pin in request.pins.pins if pin.name in (names or known) and arch in ("all", pin.arch))
+    return tuple(pin for pin in of_arch if pin.name in (names or known))
 
 
 def update(

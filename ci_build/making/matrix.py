@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
 
 from ci_build.errors import RequestError
 from ci_build.model import Payload, RocmVersion
@@ -101,6 +102,11 @@ def _check(axes: Axes) -> None:
             raise RequestError(f"The matrix has no {name.replace('_', ' ')}.", hint="See `ci_build matrix --help`.")
         if twice := sorted({value for value in values if values.count(value) > 1}):
             raise RequestError(f"The matrix has {', '.join(twice)} twice.", hint="Give each once.")
+    for jax in axes.jax_versions:
+        try:
+            Version(jax)
+        except InvalidVersion as error:
+            raise RequestError(f"{jax!r} is not a version of jax.", hint="Write it like 0.10.2.") from error
     for rocm in axes.rocm_versions:
         RocmVersion(text=rocm)
     for family in axes.families:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from ci_build.errors import RequestError
+from ci_build.images import upkeep
+from ci_build.images.builder import ImageRequest
 from ci_build.images.pins import ARCHES, PINS, empty, load_pins, save, with_digests
 
 _DIGEST = "1" * 64
@@ -83,6 +85,25 @@ def test_every_breach_is_refused(tmp_path: Path, change: tuple[str, str], said: 
         load_pins(write(tmp_path, TEXT.replace(*change)))
     with pytest.raises(RequestError, match="cannot be read"):
         load_pins(tmp_path / "absent.toml")
+
+
+@pytest.mark.parametrize(
+    ("names", "arch", "said"),
+    [
+        ((), "riscv", "has no pins for riscv. Known are x86_64, aarch64 and all."),
+        (("libtinfo5",), "aarch64", "has no libtinfo5 for aarch64. It has bazel, "),
+        (("nothing",), "all", "has no nothing. It has bazel, libtinfo5, "),
+    ],
+)
+def test_a_machine_or_a_name_without_pins_is_refused(
+    tmp_path: Path, names: tuple[str, ...], arch: str, said: str
+) -> None:
+    request = ImageRequest(
+        engine=lambda: pytest.fail("no"), pins=load_pins(), cache=tmp_path, connect=lambda: pytest.fail("no")
+    )
+    with pytest.raises(RequestError) as caught:
+        upkeep.chosen(request, names, arch)
+    assert said in str(caught.value)
 
 
 def test_renewing_changes_digests_alone(tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ def test_nothing_is_lost_and_nothing_is_twice(pythons: tuple[str, ...], releases
         ({"families": ("gfx94X-dcgpu", "gfx94X-dcgpu")}, RequestError, "gfx94X-dcgpu twice"),
         ({"families": ("gfx94X",)}, UnknownTargetError, "gfx94X"),
         ({"rocm_versions": ("newest",)}, RequestError, "not a ROCm version"),
+        ({"jax_versions": ("newest",)}, RequestError, "'newest' is not a version of jax"),
         ({"jax_versions": ("0.11.0",), "pythons": ("3.11",)}, RequestError, "Every combination is excluded"),
         ({"jax_versions": ("0.12.0",)}, RequestError, "no pinned sources of jax 0.12.0"),
     ],
