@@ -90,11 +90,13 @@ def check_finish(after: dict[str, Any], request: ImageRequest, number: int) -> N
         builder.check_push(request)
 
 
-def plan_only(after: dict[str, Any], names: Sequence[str], reporter: Reporter, recipes: Sequence[Recipe] = ()) -> bool:
+def plan_only(
+    after: dict[str, Any], names: Sequence[str], reporter: Reporter, request: ImageRequest, recipes: Sequence[Recipe]
+) -> bool:
     """With `--dry-run` say which images would be there, and how they are made; True if that was all.
 
     Args:
-        recipes: those of the images, or of what they are put on, as far as they are known before a ROCm is there.
+        recipes: those of the images and of what they are put on, each after what it is put on.
     """
     from ci_build.images.recipe import described
 
@@ -104,9 +106,12 @@ def plan_only(after: dict[str, Any], names: Sequence[str], reporter: Reporter, r
         print_json([{"name": name} for name in names])
     for name in names:
         reporter.line(f"would make {name}, if it is not there")
-    for recipe in recipes:
-        for line in described(recipe, no_cache=after["no_cache"]):
-            reporter.line(f"  {line}")
+    for line in described(recipes, no_cache=after["no_cache"]):
+        reporter.line(f"  {line}")
+    if after["tag"]:
+        reporter.line(f"would call it {after['tag']} too")
+    if after["push"]:
+        reporter.line(f"would push what is made to {request.registry}")
     return True
 
 
@@ -159,15 +164,14 @@ def image_maker(state: State, after: dict[str, Any]) -> tuple[Maker, Reporter, t
     return Maker(request=request, host=host, progress=reporter), reporter, pythons
 
 
-def rocm_tree(
-    state: State, after: dict[str, Any], reporter: Reporter
-) -> tuple[str, ContextFile | None, dict[str, str]]:
-    """ROCm's version, its tree (None in a dry run) and labels.
+def rocm_tree(state: State, after: dict[str, Any], reporter: Reporter) -> tuple[str, ContextFile, dict[str, str]]:
+    """ROCm's version, its tree, of which nothing is known in a dry run, and labels.
 
     Raises:
         RequestError: nobody names a ROCm, or the options name two.
     """
     from ci_build.errors import RequestError
+    from ci_build.images.recipe import UNKNOWN, ContextFile
     from ci_build.images.runtime import tree_file
     from ci_build.making import therock
     from ci_build.options import rocm_build_url
@@ -189,7 +193,8 @@ def rocm_tree(
     version = check_name(found, therock.gfx_names())
     check_source(found)
     if after["dry_run"]:
-        return version or "VERSION", None, {}
+        therock.tell_plan(found, reporter)
+        return version or "VERSION", ContextFile(digest=UNKNOWN, source=Path), {}
     rocm = therock.obtain_rocm(settings, reporter, found, "build")
     labels = {"com.amdgpu.therock_path": rocm.lock.source, "jax-rocm-release.rocm.sha256": rocm.lock.sha256}
     digest = f"full:{rocm.lock.sha256}" if rocm.lock.sha256 else ""
@@ -215,7 +220,8 @@ def build_manylinux_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN
         return
     version = settings.get("rocm_version").value
     if after["dry_run"]:
-        plan_only(after, [planned_image(request, host, reporter)], reporter, _builders(request, host, reporter))
+        name = planned_image(request, host, reporter)
+        plan_only(after, [name], reporter, request, _builders(request, host, reporter))
         return
     with reporter.group("build_manylinux_dockers"):
         made = builder_image(request, host, reporter)
@@ -235,7 +241,7 @@ def _builder_with_rocm(
 ) -> None:
     """The builder with a ROCm at /opt/rocm: jax-manylinux_2_28-therock-<version>, or -rocm-<version>-<job>-<number>."""
     from ci_build.images import runtime
-    from ci_build.images.builder import BUILDER, builder_image
+    from ci_build.images.builder import BUILDER, builder_image, planned_image
     from ci_build.images.local import sanitised
 
     settings = state.settings(after)
@@ -245,15 +251,17 @@ def _builder_with_rocm(
         words = ["rocm", version, job, settings.get("rocm_build_num").value or ""]
     name = "-".join([BUILDER, *(sanitised(str(word)).lower() for word in words if word)])
     below = _builders(request, host, reporter)
-    if plan_only(after, [name], reporter, below) or tree is None:
-        return
     maker = runtime.Maker(request=request, host=host, progress=reporter)
+    if below:
+        base = maker.below(*below)
+    elif after["dry_run"]:
+        base = runtime.planned_base(planned_image(request, host, reporter))
+    else:
+        base = runtime.known_base(maker, builder_image(request, host, reporter).name)
+    recipe = runtime.with_rocm(base, tree, version, labels, name=name)
+    if plan_only(after, [name], reporter, request, [*below, recipe]):
+        return
     with reporter.group("build_manylinux_dockers"):
-        if request.builder_image:
-            base = runtime.known_base(maker, builder_image(request, host, reporter).name)
-        else:
-            base = maker.below(*below)
-        recipe = runtime.with_rocm(base, tree, version, labels, name=name)
         made = maker.make(recipe)
     finish([(made, (name,), recipe.labels)], request, host, reporter, after)
 
@@ -271,14 +279,11 @@ def build_base_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN401 -
     check_finish(after, maker.request, len(chosen))
     below = [runtime.base(maker, release, pythons, llvm) for release in chosen]
     version, tree, labels = rocm_tree(state, after, reporter)
-    names = [f"{recipe.name}.{runtime.rocm_tag(version)}" for recipe in below]
-    if plan_only(after, names, reporter, below) or tree is None:
+    recipes = [runtime.with_rocm(maker.below(recipe), tree, version, labels) for recipe in below]
+    if plan_only(after, [recipe.name for recipe in recipes], reporter, maker.request, [*below, *recipes]):
         return
-    made = []
     with reporter.group("build_base_dockers"):
-        for recipe in below:
-            recipe = runtime.with_rocm(maker.below(recipe), tree, version, labels)
-            made.append((maker.make(recipe), (recipe.name,), recipe.labels))
+        made = [(maker.make(recipe), (recipe.name,), recipe.labels) for recipe in recipes]
     finish(made, maker.request, maker.host, reporter, after)
 
 
@@ -317,22 +322,32 @@ def _on_index(
 ) -> None:
     """Put ROCm's packages of an index on images."""
     from ci_build.images import runtime
-    from ci_build.images.contents import rocm_packages
+    from ci_build.images.contents import check_index, collecting, rocm_packages
     from ci_build.images.local import sanitised
+    from ci_build.images.recipe import UNKNOWN, ContextFile
+    from ci_build.runner import render
 
     settings = state.settings(after)
     index = str(settings.get("therock_index_url", "rocm_packages").value)
     version = str(settings.get("therock_version").value or "")
+    check_index(index)
+    labels = {"com.amdgpu.therock_index_url": index}
     word = sanitised(version or "latest").lower()
     names = [f"{recipe.name}{runtime.joint(recipe.name)}therock-{word}" for recipe in below]
-    if plan_only(after, names, reporter, below):
+    files = dict.fromkeys(("*.whl", "requirements.txt"), ContextFile(digest=UNKNOWN, source=Path))
+    planned = [
+        runtime.with_therock(maker.below(recipe), python, files, version or "latest", labels) for recipe in below
+    ]
+    if plan_only(after, names, reporter, maker.request, [*below, *planned]):
+        for recipe in below:
+            asking = render(collecting(python, index, version))
+            reporter.line(f"would ask for these wheels in a container of {recipe.tag}: {asking}")
         return
     made = []
     with reporter.group("ROCm of a pip index"):
         for recipe, name in zip(below, names, strict=True):
             image = maker.make(recipe)
             packages = rocm_packages(maker, image.id, python, index, version)
-            labels = {"com.amdgpu.therock_index_url": index}
             recipe = runtime.with_therock(maker.below(recipe), python, packages.files, packages.version, labels)
             made.append((maker.make(recipe), tuple(dict.fromkeys((name, recipe.name))), recipe.labels))
     finish(made, maker.request, maker.host, reporter, after)

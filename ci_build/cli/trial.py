@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,9 @@ from ci_build.cli.images import asked
 from ci_build.options import container_size
 
 if TYPE_CHECKING:
+    from ci_build.containers.container import ContainerSpec
+    from ci_build.containers.engine import Engine
+    from ci_build.images.recipe import Recipe
     from ci_build.images.runtime import Below, Maker
     from ci_build.report import Reporter
 
@@ -51,8 +56,8 @@ def build_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN401 - valu
     make_set_images(state, after)
 
 
-def make_set_images(state: State, after: dict[str, Any]) -> tuple[str, ...]:
-    """What `build_dockers` does; returns the names of the images, those of a dry run too."""
+def make_set_images(state: State, after: dict[str, Any]) -> dict[str, Mapping[str, str]]:
+    """What `build_dockers` does; returns the names of the images with their labels, those of a dry run too."""
     from ci_build.images import runtime
     from ci_build.images.contents import checked_set, set_contents
 
@@ -65,21 +70,24 @@ def make_set_images(state: State, after: dict[str, Any]) -> tuple[str, ...]:
     word = runtime.rocm_tag(wheel_set.rocm_version)
     names = {release: f"jax-{release}.{word}" for release in runtime.releases(maker.request, "jax", after["filters"])}
     check_finish(after, maker.request, len(names))
-    if plan_only(after, tuple(names.values()), reporter):
-        return tuple(names.values())
-    below = _bases(state, after, maker, reporter, {release: f"jax-base-{release}.{word}" for release in names})
-    made = []
+    below, planned = _bases(state, after, maker, reporter, {release: f"jax-base-{release}.{word}" for release in names})
+    look_only = after["dry_run"]
     with reporter.group("build_dockers"):
-        for found in below.values():
+        for found in below.values() if not look_only else ():
             runtime.check_base(found, wheel_set.rocm_version, pythons)
-        contents = set_contents(maker, wheels, wheel_set, options.cache_dir(settings), pythons)
+        contents = set_contents(maker, wheels, wheel_set, options.cache_dir(settings), pythons, look_only=look_only)
         if "com.amdgpu.jax_commit" not in contents.labels:
             reporter.warning("The wheels do not say which commits they were made of, so the image does not either.")
-        for release, name in names.items():
-            recipe = runtime.with_wheels(below[release], name, contents.files, pythons, contents.labels)
-            made.append((maker.make(recipe), (name,), recipe.labels))
+        recipes = [
+            runtime.with_wheels(below[release], name, contents.files, pythons, contents.labels)
+            for release, name in names.items()
+        ]
+        labels = {recipe.name: recipe.labels for recipe in recipes}
+        if plan_only(after, tuple(labels), reporter, maker.request, [*planned, *recipes]):
+            return labels
+        made = [(maker.make(recipe), (recipe.name,), recipe.labels) for recipe in recipes]
     finish(made, maker.request, maker.host, reporter, after)
-    return tuple(names.values())
+    return labels
 
 
 def _refuse_idle(settings: options.Settings, rocm_version: str) -> None:
@@ -104,22 +112,23 @@ def _refuse_idle(settings: options.Settings, rocm_version: str) -> None:
 
 def _bases(
     state: State, after: dict[str, Any], maker: Maker, reporter: Reporter, names: dict[str, str]
-) -> dict[str, Below]:
-    """What the images of a set are put on: made of the ROCm that the options name, or found by name."""
+) -> tuple[dict[str, Below], list[Recipe]]:
+    """What the images of a set are put on: made of the ROCm that the options name, or found by name.
+
+    Returns:
+        It, and what it is made of, by release.
+    """
     from ci_build.images import runtime
 
     settings = state.settings(after)
     if not names_rocm(settings):
-        return {release: runtime.known_base(maker, name) for release, name in names.items()}
+        find = runtime.planned_base if after["dry_run"] else partial(runtime.known_base, maker)
+        return {release: find(name) for release, name in names.items()}, []
     pythons = options.chosen_pythons(settings, ("build",))
     version, tree, labels = rocm_tree(state, after, reporter)
-    assert tree is not None
-    return {
-        release: maker.below(
-            runtime.with_rocm(maker.below(runtime.base(maker, release, pythons, "")), tree, version, labels)
-        )
-        for release in names
-    }
+    bases = [runtime.base(maker, release, pythons, "") for release in names]
+    recipes = [runtime.with_rocm(maker.below(base), tree, version, labels) for base in bases]
+    return dict(zip(names, map(maker.below, recipes), strict=True)), [*bases, *recipes]
 
 
 _TRIAL = with_options(
@@ -145,31 +154,51 @@ def trial(state: State, /, **after: Any) -> None:  # noqa: ANN401 - values of op
 
 def try_image(state: State, image_name: str, after: dict[str, Any]) -> None:
     """What `test` does."""
-    from ci_build.containers.container import ContainerRunner, container_argv
+    from ci_build.containers.container import ContainerRunner
     from ci_build.images import trial as work
-    from ci_build.runner import render
 
-    settings = state.settings(after)
-    memory, shm_size = (container_size(settings, name) for name in ("container_memory", "container_shm_size"))
     request, host, reporter = asked(state, after, None)
     engine = request.engine()
-    image = work.find_image(engine, host, image_name, request.registry)
+    spec = _planned(state.settings(after), engine, after)
+    # A dry run pulls nothing.
+    image = work.find_image(engine, host, image_name, "" if after["dry_run"] else request.registry)
     for line in work.commits(image.labels):
         reporter.line(line)
+    spec = replace(spec, image=image.id)
+    if after["dry_run"]:
+        _show(spec, image.labels, after)
+        return
+    runner = ContainerRunner(host, spec, say=reporter.line)
+    for argv in work.commands(image.labels, after["test_cmd"], gpu=bool(spec.devices)):
+        runner.run(argv, on_line=click.echo)
+
+
+def _planned(settings: options.Settings, engine: Engine, after: dict[str, Any]) -> ContainerSpec:
+    """How an image is tried, but for the image.
+
+    Raises:
+        RequestError, InputError, MachineError: that cannot be, whichever the image.
+    """
+    from ci_build.images import trial as work
+
+    memory, shm_size = (container_size(settings, name) for name in ("container_memory", "container_shm_size"))
     gpus = None if after["no_gpu"] else work.find_gpus()
-    spec = work.trial_spec(engine, image.id, gpus, debugger=after["debugger"], env_file=after["env_file"])
-    spec = replace(
-        spec,
+    return replace(
+        work.trial_spec(engine, "", gpus, debugger=after["debugger"], env_file=after["env_file"]),
         network=str(settings.get("container_network", "build").value),
         memory=memory,
         shm_size=shm_size or _SHM,
     )
-    runner = ContainerRunner(host, spec, say=reporter.line)
-    for argv in work.commands(image.labels, after["test_cmd"], gpu=gpus is not None):
-        if after["dry_run"]:
-            click.echo(render(container_argv(spec, argv)))
-        else:
-            runner.run(argv, on_line=click.echo)
+
+
+def _show(spec: ContainerSpec, labels: Mapping[str, str], after: dict[str, Any]) -> None:
+    """Print the commands of a trial."""
+    from ci_build.containers.container import container_argv
+    from ci_build.images import trial as work
+    from ci_build.runner import render
+
+    for argv in work.commands(labels, after["test_cmd"], gpu=bool(spec.devices)):
+        click.echo(render(container_argv(spec, argv)))
 
 
 @click.command("test_docker")
@@ -180,6 +209,7 @@ def try_image(state: State, image_name: str, after: dict[str, Any]) -> None:
 @click.pass_obj
 def test_docker(state: State, /, **after: Any) -> None:  # noqa: ANN401 - values of options
     """Make the images of a set, as `build_dockers` does, and run their test, as `test` does."""
+    from ci_build.containers.engine import Engine
     from ci_build.errors import RequestError
     from ci_build.images.contents import checked_set
 
@@ -194,6 +224,13 @@ def test_docker(state: State, /, **after: Any) -> None:  # noqa: ANN401 - values
         words = ", ".join("--" + name.replace("_", "-") for name in idle or ["json"])
         what = "with" if idle else "without"
         raise RequestError(f"{words} has no use {what} --docker-build-only.", hint="Leave one of them out.")
-    for name in make_set_images(state, after):
-        if not after["docker_build_only"] and not after["dry_run"]:
+    if after["docker_build_only"]:
+        make_set_images(state, after)
+        return
+    # What keeps an image from being tried is told before one is made. A dry run asks no engine which one it is.
+    spec = _planned(state.settings(after), Engine(program="docker"), after)
+    for name, labels in make_set_images(state, after).items():
+        if after["dry_run"]:
+            _show(replace(spec, image=name), labels, after)
+        else:
             try_image(state, name, after)

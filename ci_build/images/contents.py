@@ -45,6 +45,30 @@ class RocmPackages:
     files: Mapping[str, ContextFile]
 
 
+def check_index(index: str) -> None:
+    """Refuse an index that cannot be asked.
+
+    Raises:
+        RequestError: it is no URL, or holds credentials, which would be in lists of processes and in labels.
+    """
+    parts = urlsplit(index)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+        raise RequestError(
+            f"--therock-index-url {parts._replace(netloc=parts.hostname or '').geturl()!r} cannot be used.",
+            hint="Give an http or https URL without user and password.",
+        )
+
+
+def collecting(python: str, index: str, version: str) -> tuple[str, ...]:
+    """The command that asks an index for ROCm's packages, in a container; pure."""
+    words = (python, "-m", "pip", "wheel", "--no-input", "--pre", f"--index-url={index}", "--wheel-dir=/out")
+    return (*words, _wanted(version))
+
+
+def _wanted(version: str) -> str:
+    return f"{_WANTED}=={version}" if version else _WANTED
+
+
 def rocm_packages(maker: Maker, image: str, python: str, index: str, version: str) -> RocmPackages:
     """ROCm's packages of an index, resolved and fetched in a container of the image that they are for.
 
@@ -53,15 +77,8 @@ def rocm_packages(maker: Maker, image: str, python: str, index: str, version: st
         version: an exact one, which is fetched once; empty takes the newest, and asks each time.
 
     Raises:
-        RequestError: the index' URL holds credentials, which would be in lists of processes and in labels.
         InputError: the index does not offer it.
     """
-    parts = urlsplit(index)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
-        raise RequestError(
-            f"--therock-index-url {parts._replace(netloc=parts.hostname or '').geturl()!r} cannot be used.",
-            hint="Give an http or https URL without user and password.",
-        )
     key = hashlib.sha256("\0".join((index, version, python, image)).encode()).hexdigest()
     folder = maker.request.cache / "rocm-packages" / key
     if not version or not _complete(folder):
@@ -103,18 +120,22 @@ def _collect(maker: Maker, image: str, python: str, index: str, version: str, fo
         mounts = [Mount(out, "/out", writable=True), Mount(scratch, "/scratch", writable=True)]
         # Packages of some gigabytes do not belong into folders in memory.
         env = {"TMPDIR": "/scratch", "PIP_CACHE_DIR": "/scratch/cache", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-        connection, certificates = options.connection()
+        proxies, certificates = options.connection()
+        # Their URLs may hold passwords, which a list of processes must not show.
+        private = Path(name, "proxies")
+        private.write_text("".join(f"{key}={url}\n" for key, url in proxies.items()), encoding="utf-8")
         if certificates:
             mounts.append(Mount(Path(certificates), _CERTIFICATES))
             env |= {"PIP_CERT": _CERTIFICATES, "SSL_CERT_FILE": _CERTIFICATES}
-        spec = make_spec(maker.request.engine(), image, mounts=mounts, env={**connection, **env}, workdir="/out")
-        wanted = f"{_WANTED}=={version}" if version else _WANTED
-        argv = [python, "-m", "pip", "wheel", "--no-input", "--pre", f"--index-url={index}", "--wheel-dir=/out", wanted]
+        spec = make_spec(maker.request.engine(), image, mounts=mounts, env=env, workdir="/out")
+        spec = replace(spec, env_files=(private,), network="host", shm_size="64m")
+        runner = ContainerRunner(maker.host, spec)
         try:
-            ContainerRunner(maker.host, replace(spec, network="host", shm_size="64m")).run(argv)
+            runner.run(collecting(python, index, version))
         except ProcessError as error:
             last = error.message.splitlines()[-1].strip()
-            raise InputError(f"{index} does not give {wanted}: {last}.", hint="Check URL and version.") from error
+            what = f"{index} does not give {_wanted(version)}: {last}."
+            raise InputError(what, hint="Check URL and version.") from error
         made = {path.name: file_sha256(path) for path in sorted(out.glob("*.whl"))}
         (out / _DONE).write_text(json.dumps(made))
         shutil.rmtree(folder, ignore_errors=True)
@@ -146,12 +167,15 @@ def checked_set(folder: Path) -> WheelSet:
     return wheel_set
 
 
-def set_contents(maker: Maker, folder: Path, wheel_set: WheelSet, cache: Path, pythons: Sequence[str]) -> SetContents:
+def set_contents(
+    maker: Maker, folder: Path, wheel_set: WheelSet, cache: Path, pythons: Sequence[str], *, look_only: bool = False
+) -> SetContents:
     """The wheels of a set and all that they depend on, as its lock has it, for some Pythons.
 
     Args:
         cache: where fetched wheels are kept; pip brings those that are missing, by their hashes.
         pythons: those of the image; the set has to serve each.
+        look_only: fetch nothing.
 
     Raises:
         RequestError: it does not serve one of the Pythons, or has no pylock.toml.
@@ -167,7 +191,7 @@ def set_contents(maker: Maker, folder: Path, wheel_set: WheelSet, cache: Path, p
     for python in pythons:
         own = [wheel for wheel in wheel_set.wheels if setfiles.serves(wheel.filename, python)]
         foreign = tuple(_foreign(folder, python))
-        absent = [item for item in foreign if not store.has(item)]
+        absent = [] if look_only else [item for item in foreign if not store.has(item)]
         if absent:
             maker.progress.step(f"fetching {len(absent)} wheels for Python {python}")
             store.fetch(absent, python, maker.host, maker.progress.advance)

@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,6 +24,8 @@ CONTENT_LABEL = "jax-rocm-release.content"
 BASE_LABEL = "jax-rocm-release.base"
 _FORMAT = "1"
 """Changes when the same content has to be made anew."""
+UNKNOWN = "CONTENT"
+"""Stands, in a dry run, for the digest of what only the work itself makes known, such as a ROCm's tree."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +69,9 @@ class Recipe:
 
     @property
     def content(self) -> str:
-        """Digest of everything above but the name; 64 hexadecimal digits."""
+        """Digest of everything above but the name, 64 hexadecimal digits; UNKNOWN while something of it is."""
+        if self.base.endswith(UNKNOWN) or any(file.digest == UNKNOWN for file in self.files.values()):
+            return UNKNOWN
         parts = {
             "format": _FORMAT,
             "dockerfile": self.dockerfile,
@@ -82,6 +86,11 @@ class Recipe:
     def tag(self) -> str:
         """Name and tag; the tag is the beginning of the content's digest."""
         return f"{self.name}:{self.content[:16]}"
+
+    @property
+    def identity(self) -> str:
+        """What it is as the base of another image."""
+        return self.tag if self.content == UNKNOWN else f"content:{self.content}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -220,12 +229,19 @@ def build_argv(recipe: Recipe, engine: str, folder: Path, base: str, *, no_cache
     return (*argv, str(folder / "context"))
 
 
-def described(recipe: Recipe, *, no_cache: bool = False) -> Iterator[str]:
-    """What an image is made of and by which command, a line each; nothing is fetched, and no engine is asked."""
-    yield f"{recipe.tag} on {recipe.base}, with"
-    for path, file in sorted(recipe.files.items()):
-        yield f"  {path} ({file.digest[:16]})"
-    yield f"  $ {shlex.join(build_argv(recipe, 'docker', Path(), recipe.base, no_cache=no_cache))}"
+def described(recipes: Sequence[Recipe], *, no_cache: bool = False) -> Iterator[str]:
+    """What images are made of and by which commands, a line each; nothing is fetched, and no engine is asked.
+
+    Args:
+        recipes: each after what it is put on.
+    """
+    tags = {recipe.identity: recipe.tag for recipe in recipes}
+    for recipe in recipes:
+        base = tags.get(recipe.base, recipe.base)
+        yield f"{recipe.tag} on {base}, with"
+        for path, file in sorted(recipe.files.items()):
+            yield f"  {path} ({file.digest[:16]})"
+        yield f"  $ {shlex.join(build_argv(recipe, 'docker', Path(), base, no_cache=no_cache))}"
 
 
 def also_known_as(image: BuilderImage, names: tuple[str, ...], engine: Engine, host: HostRunner) -> None:

@@ -18,7 +18,7 @@ from ci_build.images import local
 from ci_build.images.builder import BUILDER, ImageRequest, base_recipe, download_files, tagged, tool_pins
 from ci_build.images.local import sanitised
 from ci_build.images.pins import DOCKER
-from ci_build.images.recipe import BuilderImage, ContextFile, Recipe, ensure, text_file
+from ci_build.images.recipe import UNKNOWN, BuilderImage, ContextFile, Recipe, ensure, text_file
 from ci_build.model import Progress
 from ci_build.runner import HostRunner
 
@@ -75,7 +75,7 @@ class Maker:
         """The image of a recipe, to put another one on; it is made when it is needed."""
         return Below(
             name=recipe.name,
-            identity=f"content:{recipe.content}",
+            identity=recipe.identity,
             image=lambda: self.make(recipe).name,
             labels=recipe.labels,
         )
@@ -264,6 +264,11 @@ def known_base(maker: Maker, name: str) -> Below:
             hint="Make it with `ci_build build_base_dockers`, or name its ROCm with --therock-path.",
         )
     return found
+
+
+def planned_base(name: str, labels: Mapping[str, str] | None = None) -> Below:
+    """A base image that nobody has asked for yet, for a dry run."""
+    return Below(name=name, identity=f"{name}@{UNKNOWN}", image=str, labels=labels or {})
 
 
 def check_base(below: Below, rocm_version: str, pythons: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ from ci_build.making import sourcing
 from ci_build.making.sourcing import Prepared
 from ci_build.model import BuildRequest, Payload
 from ci_build.report import Reporter
-from ci_build.runner import HostRunner, render, without_credentials
+from ci_build.runner import HostRunner, render
 from ci_build.units import human
 
 if TYPE_CHECKING:
@@ -113,13 +113,9 @@ def _check_rocm(asked: Asked) -> None:
 def _rocm(settings: options.Settings, asked: Asked, reporter: Reporter, *tables: str) -> Rocm | None:
     """A ROCm that is fetched, verified and locked; in a dry run only its name is looked at, and None is returned."""
     from ci_build.making import therock
-    from ci_build.rocm.asked import is_index, is_url
 
     if settings.flag("dry_run"):
-        source = without_credentials(asked.source)
-        if not (is_url(source) or is_index(source) or Path(source).exists()):
-            reporter.warning(f"{source} is not there; the build will ask for it.")
-        reporter.line(f"would fetch what is missing of {source}, verify it and lock it in {asked.lock}")
+        therock.tell_plan(asked, reporter)
         return None
     return therock.obtain_rocm(settings, reporter, asked, *tables)
 

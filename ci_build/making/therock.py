@@ -137,6 +137,16 @@ def verify(settings: options.Settings, reporter: Reporter, lock: Path, *tables: 
     return rocm
 
 
+def tell_plan(asked: Asked, reporter: Reporter) -> None:
+    """Say, in a dry run, what would be fetched."""
+    from ci_build.rocm.asked import is_index, is_url
+
+    source = without_credentials(asked.source)
+    if not (is_url(source) or is_index(source) or Path(source).exists()):
+        reporter.warning(f"{source} is not there; the build will ask for it.")
+    reporter.line(f"would fetch what is missing of {source}, verify it and lock it in {asked.lock}")
+
+
 def obtain_rocm(settings: options.Settings, reporter: Reporter, asked: Asked, *tables: str) -> Rocm:
     """The tree, fetched if it has to be; what people should know about it is told."""
     from ci_build.rocm.source import obtain

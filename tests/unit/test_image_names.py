@@ -16,7 +16,7 @@ from ci_build.cli.dockers import names_rocm, rocm_tree
 from ci_build.errors import RequestError
 from ci_build.images.contents import commits_in
 from ci_build.images.local import LocalImage, check_name, is_loopback, sanitised
-from ci_build.images.recipe import ContextFile, Recipe, build_argv, described, made_file, sums, text_file
+from ci_build.images.recipe import UNKNOWN, ContextFile, Recipe, build_argv, described, made_file, sums, text_file
 from ci_build.options import Settings
 from tests.tiny_wheel import make_wheel
 
@@ -52,13 +52,22 @@ def test_other_content_is_another_image(name: str) -> None:
 
 
 def test_a_plan_shows_what_goes_in_and_the_command_and_needs_neither() -> None:
-    base, digest, command = described(RECIPE, no_cache=True)
+    base, digest, command = described([RECIPE], no_cache=True)
     assert base == f"{RECIPE.tag} on {RECIPE.base}, with"
     assert digest == "  a (1)"
     argv = build_argv(RECIPE, "docker", Path(), RECIPE.base, no_cache=True)
     assert shlex.split(command.removeprefix("  $ ")) == list(argv)
     assert {"--no-cache", "A=b", f"BASE={RECIPE.base}", "c=d", RECIPE.tag} <= set(argv)
     assert "--no-cache" not in build_argv(RECIPE, "docker", Path(), RECIPE.base)
+
+
+def test_of_what_is_on_something_unknown_a_plan_claims_no_digest() -> None:
+    unknown = ContextFile(digest=UNKNOWN, source=source)
+    above = replace(RECIPE, name="jax-y", base=RECIPE.identity, files={"rocm": unknown})
+    top = replace(RECIPE, name="jax-z", base=above.identity)
+    assert (above.tag, top.tag) == ("jax-y:CONTENT", "jax-z:CONTENT")
+    told = [line for line in described([RECIPE, above, top]) if not line.startswith(" ")]
+    assert told[1:] == [f"jax-y:CONTENT on {RECIPE.tag}, with", "jax-z:CONTENT on jax-y:CONTENT, with"]
 
 
 def test_a_program_is_not_a_file_and_a_place_is_not_another(tmp_path: Path) -> None:
