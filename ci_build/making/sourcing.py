@@ -152,10 +152,15 @@ def _tell_where(request: BuildRequest, given: Circumstances) -> None:
     if request.source is None or request.source.container.host:
         given.reporter.line("would build on this machine itself")
         return
-    from ci_build.images.builder import image_request, planned_image
+    from ci_build.images.builder import builder_recipe, image_request, planned_image
+    from ci_build.images.recipe import described
 
     wanted = image_request(given.settings, given.runner, given.reporter, *given.tables)
     given.reporter.line(f"would build in a container of {planned_image(wanted, given.runner, given.reporter)}")
+    if not wanted.builder_image:
+        given.reporter.line("would make that image, if it is not there")
+        for line in described([builder_recipe(wanted, given.runner, given.reporter)]):
+            given.reporter.line(f"  {line}")
 
 
 def _with_rocm(request: BuildRequest, rocm: Rocm) -> BuildRequest:

@@ -52,6 +52,8 @@ def test_the_commands_are_those_that_the_plan_runs(tmp_path: Path) -> None:
     assert pinned is not None
     assert f"fetch jax at {pinned.jax}" in done.stdout
     assert "would build in a container of jax-manylinux_2_28:" in done.stderr
+    assert "$ docker build --file Dockerfile --tag jax-manylinux_2_28:" in done.stderr
+    assert "docker build" not in dry_run(tmp_path, "--builder-image=mine:1").stderr
 
 
 def test_it_can_be_read_by_a_machine(tmp_path: Path) -> None:
