@@ -117,7 +117,26 @@ def load_lock(path: Path) -> RocmLock | None:
         lock = RocmLock(**{**body, "families": tuple(body["families"]), "targets": tuple(body["targets"])})
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} is not a lock: {error!r}.", hint="Remove it to have it written anew.") from error
+    if wrong := [
+        field.name for field in dataclasses.fields(lock) if not _is_of_kind(field.name, getattr(lock, field.name))
+    ]:
+        raise InputError(
+            f"{path} is not a lock: {', '.join(wrong)} cannot be what is written there.",
+            hint="Remove it to have it written anew.",
+        )
     return lock
+
+
+def _is_of_kind(name: str, value: object) -> bool:
+    match name:
+        case "size":
+            return isinstance(value, int)
+        case "families" | "targets":
+            return isinstance(value, tuple) and all(isinstance(word, str) for word in value)
+        case "libraries" | "device_libraries" | "packages":
+            return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
+        case _:
+            return isinstance(value, str)
 
 
 def write_lock(path: Path, lock: RocmLock) -> None:

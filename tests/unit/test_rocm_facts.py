@@ -18,7 +18,7 @@ from ci_build.report import Reporter
 from ci_build.rocm.asked import Asked, check_name, check_source
 from ci_build.rocm.client import Client
 from ci_build.rocm.facts import parts, problems, read_facts, selection
-from ci_build.rocm.lock import RocmLock, differences, load_lock
+from ci_build.rocm.lock import RocmLock, differences, load_lock, write_lock
 from ci_build.rocm.source import Rocm, obtain
 from ci_build.rocm.store import RocmStore
 from ci_build.targets import load_table
@@ -200,6 +200,15 @@ def test_a_folder_that_changed_is_not_what_was_locked(tmp_path: Path) -> None:
 def test_an_unreadable_lock_is_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "rocm.lock").write_text(text)
     with pytest.raises(InputError, match="Remove it to have it written anew"):
+        load_lock(tmp_path / "rocm.lock")
+
+
+@pytest.mark.parametrize("field", RocmLock.__dataclass_fields__)
+def test_a_lock_says_of_each_field_what_it_can_be(tmp_path: Path, file: Path, field: str) -> None:
+    lock = get(tmp_path, Asked(source=str(file))).lock
+    odd: Any = (1,) if isinstance(getattr(lock, field), tuple) else {"x": 1} if field != "size" else "x"
+    write_lock(tmp_path / "rocm.lock", replace(lock, **{field: odd}))
+    with pytest.raises(InputError, match=f"is not a lock: {field} cannot be what is written there"):
         load_lock(tmp_path / "rocm.lock")
 
 
