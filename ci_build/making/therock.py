@@ -206,6 +206,7 @@ def _refuse_contradictions(settings: options.Settings) -> None:
     if len(named) > 1:
         words = " and ".join("--" + name.replace("_", "-") for name in named)
         problems.append(f"{words} {'both' if len(named) == 2 else 'all'} name a ROCm.")
+    problems += [f"--{name.replace('_', '-')} is empty." for name in named if not settings.get(name).value]
     if settings.given("therock_version") and not settings.given("therock_index_url"):
         problems.append("--therock-version has no use without --therock-index-url.")
     if settings.given("therock_sha256") and settings.given("therock_index_url"):
@@ -246,6 +247,8 @@ def _chosen(settings: options.Settings, reporter: Reporter, wish: str, *tables: 
     from ci_build.rocm.listing import choose
 
     families = [word.strip() for word in str(settings.get("family").value).split(",") if word.strip()]
+    if not families:
+        raise RequestError("--family names none.", hint="See `ci_build targets`.")
     check_families(families)
     connections = client(reporter)
     try:

@@ -259,10 +259,13 @@ class RocmStore:
         fd = hold(work)
         try:
             (work / "rocm").mkdir()
-            with feed:
-                contents = extract(
-                    feed, "tar" if name.endswith(".tar") else format_of(name), work / "rocm", wanted=selection.wanted
-                )
+            try:
+                with feed:
+                    compression = "tar" if name.endswith(".tar") else format_of(name)
+                    contents = extract(feed, compression, work / "rocm", wanted=selection.wanted)
+            except OSError as error:
+                error.filename = error.filename or str(self.root)  # which disk is full, for one
+                raise
             if expected and hashed.hexdigest() != expected:
                 raise WrongDigestError(
                     f"{where} has sha256 {hashed.hexdigest()}, not {expected}.",

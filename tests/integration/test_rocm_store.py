@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import io
@@ -267,6 +268,21 @@ def test_a_disk_that_takes_less_at_once_gets_it_all(
     with serving(Behaviour(files={PATH: data})) as told:
         tree = from_url(told, tmp_path)
     assert (tmp_path / "tarballs" / tree.sha256 / NAME).read_bytes() == data
+
+
+def test_a_full_disk_is_named_and_what_came_stays(tmp_path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fake_write(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with serving(Behaviour(files={PATH: data})) as told:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", fake_write)
+            with pytest.raises(OSError, match="No space left") as caught:
+                from_url(told, tmp_path)
+        assert caught.value.filename == str(tmp_path)
+        assert names(tmp_path / "trees") == []
+        assert arrived(tmp_path) > 0
+        assert from_url(told, tmp_path).sha256 == hashlib.sha256(data).hexdigest()
 
 
 def test_two_runs_at_once_fetch_one_tarball(tmp_path: Path, data: bytes, capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,6 +90,7 @@ def test_the_seeds_command_verifies_and_locks_its_rocm_before_anything_else(tmp_
         (["--therock=nightly"], 2, "--therock-path and --therock both name a ROCm. --therock needs --family."),
         (["--rocm-manifest=x"], 2, "--rocm-manifest has no use beside a whole ROCm"),
         (["--family=gfx94X-dcgpu"], 2, "--family has no use without --therock"),
+        (["--therock-index-url="], 2, "--therock-index-url is empty."),
         (["--cache-limit=much"], 2, "'much' is not a size"),
     ],
 )
@@ -134,6 +135,8 @@ def test_the_newest_build_of_a_listing(tmp_path: Path, told: Behaviour) -> None:
     assert f"--therock=nightly: {NAME}" in done.stderr
     assert f"ROCm {VERSION}, clang" in done.stderr
     assert list((tmp_path / "cache/rocm/trees").glob("*-full/rocm/share/doc/rocm/README"))
+    nobody = run(tmp_path, "--therock=nightly", "--family=,", listing, "dist_wheels")
+    assert (nobody.returncode, "--family names none." in nobody.stderr) == (2, True), nobody.stderr
     none = run(tmp_path, "--therock=latest", "--family=gfx94X-dcgpu", listing, "dist_wheels")
     assert none.returncode == 2
     assert "No build latest has gfx94X-dcgpu" in none.stderr
