@@ -59,7 +59,7 @@ def finish(
         contents = inside(names[0] if names else image.name, labels)
         names = (*names, *([after["tag"]] if after["tag"] else []))
         also_known_as(image, names, request.engine(), host)
-        pushed = builder.push(request, image, host) if after["push"] else ""
+        pushed = builder.push(request, image, names, host) if after["push"] else ""
         facts = {key: getattr(image, key) for key in image.__slots__}
         told.append({**facts, "tags": names, "pushed": pushed, **contents})
         how = "made" if image.built else "was there"

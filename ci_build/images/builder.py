@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -298,12 +298,18 @@ def check_push(request: ImageRequest) -> None:
         raise RequestError("--push needs a registry.", hint="Give --image-registry, or set CI_BUILD_IMAGE_REGISTRY.")
 
 
-def push(request: ImageRequest, image: BuilderImage, host: HostRunner) -> str:
+def push(request: ImageRequest, image: BuilderImage, names: Sequence[str], host: HostRunner) -> str:
     """Give an image to the configured registry under the name that its content has; returns it as name@sha256:….
+
+    Args:
+        names: further names, under which others ask for it.
 
     Raises:
         RequestError: no registry is configured.
     """
     check_push(request)
-    name = image.name.removeprefix(f"{request.registry}/")
-    return local.push(request.engine(), host, image.id or image.name, f"{request.registry}/{name}")
+    given = [image.name.removeprefix(f"{request.registry}/")]
+    given += [name if ":" in name.rpartition("/")[2] else f"{name}:latest" for name in names]
+    engine, content = request.engine(), image.id or image.name
+    pushed, *_ = [local.push(engine, host, content, f"{request.registry}/{name}") for name in given]
+    return pushed

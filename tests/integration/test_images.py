@@ -91,6 +91,9 @@ def test_a_builder_is_made_of_pins_once_and_pushed_and_found(place: Place) -> No
     assert (found["built"], found["id"]) == (False, first["id"])
     assert found["name"] == f"{place.registry}/{first['name']}"
     assert f"@{found['digest']}" in first["pushed"]
+    host = HostRunner(place.engine.environment)
+    by_name = local.pull(find_engine(place.engine.program, host), host, f"{place.registry}/mine:7.2.0")
+    assert by_name.id == first["id"]
 
 
 @pytest.mark.parametrize("buildkit", ["0", "1"])
