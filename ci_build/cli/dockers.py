@@ -77,7 +77,7 @@ def check_finish(after: dict[str, Any], request: ImageRequest, number: int) -> N
         number: of the images that are asked for.
 
     Raises:
-        RequestError: --tag is no name, or one name for several images; --push has no registry.
+        RequestError: --tag is no name, or one name for several images; --push has no registry; --no-cache has no use.
     """
     from ci_build.errors import RequestError
     from ci_build.images import builder, local
@@ -88,6 +88,8 @@ def check_finish(after: dict[str, Any], request: ImageRequest, number: int) -> N
             raise RequestError(f"--tag is one name, and these are {number} images.", hint="Choose one with --filter.")
     if after["push"]:
         builder.check_push(request)
+    if request.builder_image and request.no_cache:
+        raise RequestError("--no-cache has no use with --builder-image: nothing is made.", hint="Leave one out.")
 
 
 def plan_only(
@@ -105,7 +107,7 @@ def plan_only(
     if after["json"]:
         print_json([{"name": name} for name in names])
     for name in names:
-        reporter.line(f"would make {name}, if it is not there")
+        reporter.line(f"would {'make' if recipes else 'look in a registry for'} {name}, if it is not there")
     for line in described(recipes, no_cache=after["no_cache"]):
         reporter.line(f"  {line}")
     if after["tag"]:

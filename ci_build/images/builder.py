@@ -127,8 +127,6 @@ def builder_image(request: ImageRequest, runner: HostRunner, reporter: Progress)
     Raises:
         InputError: there is no such image; RequestError: images.toml lacks something.
     """
-    if request.builder_image and request.no_cache:
-        raise RequestError("--no-cache has no use with --builder-image: nothing is made.", hint="Leave one out.")
     if request.builder_image and request.builder_image != SEARCH:
         return _named(request, runner)
     recipe = builder_recipe(request, runner, reporter)

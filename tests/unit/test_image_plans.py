@@ -115,6 +115,11 @@ def test_a_rocm_in_a_base_and_in_the_builder(capsys: pytest.CaptureFixture[str])
     _, told = planned(capsys, "build_manylinux_dockers", ROCM, "--builder-image=mine:1")
     assert builds(told) == ["jax-manylinux_2_28-therock-7.2.0:CONTENT"]
     assert "on mine:1@CONTENT, with" in told
+    _, told = planned(capsys, "build_manylinux_dockers", "--builder-image=mine:1")
+    assert (told, builds(told)) == ("would look in a registry for mine:1, if it is not there\n", [])
+    words = ("build_manylinux_dockers", "--builder-image=mine:1", "--no-cache")
+    _, told = planned(capsys, *words, code=RequestError.exit_code)
+    assert "--no-cache has no use with --builder-image" in told
 
 
 class FakeHost(HostRunner):
