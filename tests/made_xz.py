@@ -6,19 +6,24 @@ import lzma
 from zlib import crc32
 
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 0}]
-_LZMA2 = b"\x21\x01\x0c"
-"""Filter 0x21 with one byte of properties: a dictionary of 256 KiB, as preset 0 has it."""
+_LZMA2 = b"\x21\x01"
+"""Filter 0x21 with one byte of properties."""
 _CRC32 = b"\0\x01"
 
 
-def pack(plain: bytes, size: int) -> bytes:
-    """One stream with a block for each `size` plain bytes."""
+def pack(plain: bytes, size: int, dictionary: int = 12) -> bytes:
+    """One stream with a block for each `size` plain bytes.
+
+    Args:
+        dictionary: how large a one it asks for, in the steps of the format: 12 is 256 KiB, as preset 0 has it, 30 is
+            128 MiB, 40 is 4 GiB.
+    """
     made, records = b"\xfd7zXZ\0" + _CRC32 + _sum(_CRC32), b""
     starts = range(0, len(plain), size)
     for start in starts:
         part = plain[start : start + size]
         packed = lzma.compress(part, lzma.FORMAT_RAW, filters=_FILTERS)
-        header = b"\xc0" + _number(len(packed)) + _number(len(part)) + _LZMA2
+        header = b"\xc0" + _number(len(packed)) + _number(len(part)) + _LZMA2 + bytes([dictionary])
         header += bytes(-(len(header) + 1) % 4)
         header = bytes([(len(header) + 1) // 4]) + header
         header += _sum(header)

@@ -128,6 +128,11 @@ class _Zstandard(io.RawIOBase):
 
 def _as_archive_error(error: BaseException, compression: str) -> BaseException:
     damage: tuple[Any, ...] = (EOFError, lzma.LZMAError, zstandard.ZstdError, isal_zlib.error, igzip.BadGzipFile)
+    if isinstance(error, damage) and "memory" in str(error).lower():
+        return ArchiveError(
+            f"The archive needs too much memory: as {compression} it fails: {error}.",
+            hint="Pack it with a smaller dictionary.",
+        )
     if isinstance(error, damage):
         return ArchiveError(f"The archive is damaged: as {compression} it fails: {error}.", hint="Fetch it again.")
     return error

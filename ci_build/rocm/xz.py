@@ -17,6 +17,8 @@ from zlib import crc32
 
 MOST = 48 << 20
 """Plain bytes that may be in memory: two blocks of what `xz -6` makes."""
+_MEMORY = 256 << 20
+"""Bytes that a block's dictionary may take: four times what `xz -9` asks for; a header may ask for 4 GB."""
 _PIECE = 1 << 20
 _HEAD = 12
 _MAGIC = b"\xfd7zXZ\0"
@@ -165,7 +167,7 @@ class XzFile(io.RawIOBase):
 
     def _inflate_slowly(self, head: bytes, block: _Block) -> Iterator[bytes]:
         """A block that is too large to wait in memory."""
-        inflater, done, rest = lzma.LZMADecompressor(lzma.FORMAT_XZ), 0, block.rest
+        inflater, done, rest = lzma.LZMADecompressor(lzma.FORMAT_XZ, _MEMORY), 0, block.rest
         data = head + block.header
         while data:
             for piece in _outputs(inflater, data):
@@ -178,7 +180,7 @@ class XzFile(io.RawIOBase):
 
     def _inflate_stream(self, data: bytes) -> Iterator[bytes]:
         """A stream whose blocks nobody but liblzma finds the end of; `data` is what was read of it."""
-        inflater = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+        inflater = lzma.LZMADecompressor(lzma.FORMAT_XZ, _MEMORY)
         while data:
             yield from _outputs(inflater, data)
             data = b"" if inflater.eof else self._some(_PIECE)
@@ -215,7 +217,7 @@ def _small(block: _Block) -> bool:
 
 def _inflate(head: bytes, block: _Block, rest: bytes) -> list[bytes]:
     """The plain bytes of one block; liblzma compares them with its check and the sizes in its header."""
-    inflater = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+    inflater = lzma.LZMADecompressor(lzma.FORMAT_XZ, _MEMORY)
     pieces = [piece for data in (head + block.header, rest) for piece in _outputs(inflater, data)]
     if sum(map(len, pieces)) != block.plain:
         raise lzma.LZMAError("a block is not as large as it says")

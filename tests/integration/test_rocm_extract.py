@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from ci_build.rocm.formats import format_of
 from ci_build.rocm.tar import Blocks, entries, padding
 from ci_build.rocm.treefiles import differences, remove
 from tests.made_rocm import COMPRESS
+from tests.made_xz import pack
 
 
 class Made:
@@ -214,6 +216,16 @@ def test_bombs_are_refused(tmp_path: Path) -> None:
 def test_a_global_header_that_only_tells_where_an_archive_is_from_is_passed_over(tmp_path: Path) -> None:
     unpack(tarfile.TarInfo.create_pax_global_header({"comment": "1234"}) + GOOD, tmp_path / "tree")
     assert (tmp_path / "tree/lib/none").exists()
+
+
+def test_what_needs_too_much_memory_is_refused(tmp_path: Path) -> None:
+    window = zstandard.ZstdCompressionParameters(window_log=28, write_content_size=False)
+    packer = zstandard.ZstdCompressor(compression_params=window).compressobj()
+    packed = {"xz": pack(GOOD, 500_000, dictionary=40), "zst": packer.compress(GOOD) + packer.flush()}
+    for compression, data in packed.items():
+        (tmp_path / compression).mkdir()
+        with pytest.raises(ArchiveError, match="needs too much memory"):
+            extract(io.BytesIO(data), compression, tmp_path / compression)
 
 
 @pytest.mark.parametrize("compression", COMPRESS)

@@ -81,6 +81,14 @@ def test_no_more_is_held_than_may_be(monkeypatch: pytest.MonkeyPatch, most: int)
     assert bool(held) == (most > 1)
 
 
+@pytest.mark.parametrize("most", [1, xz.MOST])
+def test_a_dictionary_takes_no_more_memory_than_it_may(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr(xz, "MOST", most)
+    assert unpacked(pack(PLAIN, SIZE, dictionary=30)) == PLAIN
+    with pytest.raises(lzma.LZMAError, match="Memory usage limit"):
+        unpacked(pack(PLAIN, SIZE, dictionary=40))
+
+
 def test_small_blocks_do_not_pile_up() -> None:
     source = io.BytesIO(pack(PLAIN[:50_000], 10))
     with XzFile(source, 2) as file:
