@@ -113,11 +113,26 @@ def source_problems(settings: Settings) -> list[str]:
         problems.append("--clang-path is a path in the builder image, and has to be absolute.")
     if settings.given("builder_image") and settings.given("base_docker"):
         problems.append("--base-docker is what a builder image is built on, and --builder-image names a finished one.")
+    problems += _secret_problems(settings)
     problems += [
+        f"{_flag(name)}: {settings.get(name).value} is not a folder."
+        for name in ("xla_source_dir", "jax_source_dir")
+        if settings.given(name) and not Path(str(settings.get(name).value)).is_dir()
+    ]
+    return problems
+
+
+def _secret_problems(settings: Settings) -> list[str]:
+    """Secrets where everybody could read them, and files of secrets that are not there."""
+    problems = [
         f"{_flag(name)} has a user or a password in its URL; give them in a file with --rbe-bazelrc."
         for name in ("remote_cache", "rbe_endpoint")
         if "@" in urlsplit(str(settings.get(name).value or "")).netloc
     ]
+    mirror = urlsplit(str(settings.get("source_mirror").value or ""))
+    if mirror.password is not None or (mirror.scheme in ("http", "https") and "@" in mirror.netloc):
+        # wheels.json names what everything was fetched from, and git's arguments can be read by all.
+        problems.append("--source-mirror has a user or a password in its URL; git has credential helpers for them.")
     problems += [
         f"{_flag(name)}: {settings.get(name).value} is not a file."
         for name in _CREDENTIALS
@@ -126,11 +141,6 @@ def source_problems(settings: Settings) -> list[str]:
     helper = settings.get("rbe_credential_helper").value
     if helper and Path(str(helper)).is_file() and not os.access(str(helper), os.X_OK):
         problems.append(f"--rbe-credential-helper: {helper} is not a program: it cannot be executed.")
-    problems += [
-        f"{_flag(name)}: {settings.get(name).value} is not a folder."
-        for name in ("xla_source_dir", "jax_source_dir")
-        if settings.given(name) and not Path(str(settings.get(name).value)).is_dir()
-    ]
     return problems
 
 

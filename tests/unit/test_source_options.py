@@ -101,6 +101,8 @@ def test_every_option_is_tried(jax: Path) -> None:
         ({"rbe": True, "rbe_endpoint": "https://a"}, "--rbe-endpoint is 'https://a'"),
         ({"rbe": True, "rbe_endpoint": "grpcs://me:secret@a:1"}, "has a user or a password"),
         ({"remote_cache": "https://me:secret@a/"}, "--remote-cache has a user or a password"),
+        ({"source_mirror": "https://token@a/"}, "--source-mirror has a user or a password"),
+        ({"source_mirror": "ssh://me:secret@a/"}, "--source-mirror has a user or a password"),
         ({**RBE, "rbe_jobs": "0"}, "--rbe-jobs is '0'"),
         ({**RBE, "remote_cache": "https://c/"}, "--rbe and an HTTP --remote-cache do not go together"),
         ({"cache_read_only": True}, "--cache-read-only has no use without --remote-cache or --disk-cache"),
@@ -159,6 +161,7 @@ def test_the_trees_of_a_release() -> None:
         ("xla", "https://github.com/ROCm/xla"),
     ]
     assert source(xla="head", source_mirror="/srv").sources[1].url == "/srv/openxla/xla"
+    assert source(xla="head", source_mirror="ssh://git@a/x").sources[1].url == "ssh://git@a/x/openxla/xla"
     assert source(xla="head").sources[1].commit == "HEAD"
 
 
