@@ -148,6 +148,7 @@ class HostRunner:
         check: bool = True,
         timeout: float | None = None,
         on_line: LineSink | None = None,
+        on_error_line: LineSink | None = None,
         watch: Watch | None = None,
         keep: int | None = None,
     ) -> ProcessResult:
@@ -160,6 +161,7 @@ class HostRunner:
             check: raise ProcessError on a non-zero exit.
             timeout: seconds, after which the command is stopped and ProcessError raised.
             on_line: receives each line of its standard output instead of the runner's sink.
+            on_error_line: the same of its standard error.
             watch: looks at the running command several times a second, given its process id; a clause that it returns
                 says why the command has to be stopped, and ProcessError is raised.
             keep: of what it prints, keep about so many characters of each stream, the last ones; None keeps all.
@@ -194,7 +196,7 @@ class HostRunner:
             return min(waits, default=None)
 
         try:
-            out, err = _drain(process, on_line or self._sink, self._sink, patience, keep)
+            out, err = _drain(process, on_line or self._sink, on_error_line or self._sink, patience, keep)
             returncode = _wait(process, patience)
         except _UnwantedError as error:
             _stop(process)

@@ -83,6 +83,11 @@ def host_runner(reporter: Reporter) -> HostRunner:
     return HostRunner(options.environment(), echo=reporter.detail, sink=reporter.detail)
 
 
+def echo_error(line: str) -> None:
+    """A line that a command has written to its standard error, on ours."""
+    click.echo(line, err=True)
+
+
 def print_json(value: object) -> None:
     """A noun, or JSON values, on standard output."""
     from ci_build.model import to_json

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ci_build import options
-from ci_build.cli.common import State, host_runner
+from ci_build.cli.common import State, echo_error, host_runner
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -32,9 +32,8 @@ def shell(state: State, folder: Path, command: tuple[str, ...], *, show: bool) -
     terminal = options.Surroundings.detect().terminal and not command
     argv = inshell.shell_argv(place, command, terminal=terminal)
     if command:
-        host_runner(reporter).run(
-            argv, env=inshell.environment_of(place), cwd=inshell.folder_of(place), on_line=click.echo
-        )
+        env, cwd = inshell.environment_of(place), inshell.folder_of(place)
+        host_runner(reporter).run(argv, env=env, cwd=cwd, on_line=click.echo, on_error_line=echo_error)
         return
     inshell.refuse_without_terminal(terminal=terminal)
     reporter.line(f"the last build there, of {place.what}, {place.state}; its command is in the history (arrow up)")

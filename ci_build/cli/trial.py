@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ci_build import options
-from ci_build.cli.common import State
+from ci_build.cli.common import State, echo_error
 from ci_build.cli.dockers import (
     FILTER,
     ROCM,
@@ -170,7 +170,7 @@ def try_image(state: State, image_name: str, after: dict[str, Any]) -> None:
         return
     runner = ContainerRunner(host, spec, say=reporter.line)
     for argv in work.commands(image.labels, after["test_cmd"], gpu=bool(spec.devices)):
-        runner.run(argv, on_line=click.echo)
+        runner.run(argv, on_line=click.echo, on_error_line=echo_error)
 
 
 def _planned(settings: options.Settings, engine: Engine, after: dict[str, Any]) -> ContainerSpec:

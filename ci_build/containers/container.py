@@ -209,6 +209,7 @@ class ContainerRunner:
         check: bool = True,
         timeout: float | None = None,
         on_line: LineSink | None = None,
+        on_error_line: LineSink | None = None,
         keep: int | None = None,
     ) -> ProcessResult:
         """Run one command to its end; when this call is interrupted, its container is stopped, and gone.
@@ -220,6 +221,7 @@ class ContainerRunner:
             check: raise ProcessError on a non-zero exit.
             timeout: seconds, after which the container is stopped and ProcessError raised.
             on_line: receives each line of its standard output.
+            on_error_line: receives each line of its standard error.
             keep: of what it prints, keep about so many characters of each stream, the last ones; None keeps all.
         """
         if not self._swept:
@@ -233,7 +235,9 @@ class ContainerRunner:
             labels = ("--label", f"{RUN_LABEL}={run}", "--label", f"{OWNER_LABEL}={owner()}")
             words = container_argv(self.spec, argv, env, cwd=cwd, more=("--cidfile", str(cidfile), *labels))
             try:
-                done = self._host.run(words, check=False, timeout=timeout, on_line=on_line, keep=keep)
+                done = self._host.run(
+                    words, check=False, timeout=timeout, on_line=on_line, on_error_line=on_error_line, keep=keep
+                )
             except BaseException:
                 with undisturbed():
                     remove(self.spec.engine, self._host, lambda: of_run(self.spec.engine, self._host, cidfile, run))

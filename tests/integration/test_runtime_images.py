@@ -137,6 +137,7 @@ def test_from_an_ubuntu_to_the_test_of_a_set(place: Place) -> None:
     said = place.ci_build("test", image["id"], "-v", "--no-gpu", f"--test-cmd={command}", "--env-file=env").stdout
     assert sorted(said.splitlines()) == ["/rocm-jax", "JAX_PLATFORMS=cpu", "SECRET=of mine"]
     assert (place.folder / "made-here").read_text() == "hello\n"
+    assert "a warning" in place.ci_build("test", image["id"], "--no-gpu", "--test-cmd=echo a warning >&2").stderr
     failed = place.ci_build("test", image["id"], "--no-gpu", "--test-cmd=echo words; exit 7", code=12)
     assert "exit code 7" in failed.stderr
     if not Path("/dev/kfd").exists():

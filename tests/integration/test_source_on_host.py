@@ -141,6 +141,8 @@ def test_a_failure_is_told_and_its_place_can_be_looked_at(machine: Machine) -> N
     history = next(line for line in there.stdout.splitlines() if line.startswith("HISTFILE="))
     newest = Path(history.partition("=")[2]).read_text().splitlines()[-1]
     assert "build/build.py build --wheels=jax-rocm-pjrt" in newest
+    said = machine.run("shell", "dist", "sh", "-c", "echo to say >&2")
+    assert (said.stdout, said.stderr) == ("", "to say\n")
     assert machine.run("shell", "dist", "--print").stdout == "bash\n"
     alone = machine.run("shell", "dist")
     assert (alone.returncode, "needs a terminal" in alone.stderr) == (18, True)
