@@ -20,6 +20,7 @@ _PINS = click.option("--pins", metavar="FILE", type=click.Path(path_type=Path), 
 _REGISTRY = click.option("--image-registry", metavar="HOST[/PATH]", help="Registry that base images come from.")
 _CACHE = click.option("--cache-dir", metavar="DIR", help="The cache, if it is not the default one.")
 _ARCH = click.option("--arch", metavar="ARCH", help="Machine: x86_64, aarch64 or all; this one if nobody says.")
+_ARCHES = click.option("--arch", metavar="ARCH", default="all", show_default=True, help="Machine: x86_64 or aarch64.")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 
 
@@ -56,7 +57,7 @@ def list_pins(state: State, pins: Path | None, arch: str | None, *, as_json: boo
 @click.command("update")
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @_PINS
-@_ARCH
+@_ARCHES
 @_REGISTRY
 @_CACHE
 @_JSON
@@ -66,7 +67,7 @@ def update(
     state: State,
     names: tuple[str, ...],
     pins: Path | None,
-    arch: str | None,
+    arch: str,
     image_registry: str | None,
     cache_dir: str | None,
     *,
@@ -79,7 +80,7 @@ def update(
     after = {"image_registry": image_registry, "cache_dir": cache_dir}
     request, _, reporter = asked(state, after, pins)
     with reporter.group("images update"):
-        changes = upkeep.update(request, names, arch or request.arch, reporter, dry_run=dry_run)
+        changes = upkeep.update(request, names, arch, reporter, dry_run=dry_run)
     if as_json:
         print_json({label: {"before": before, "now": now} for label, (before, now) in changes.items()})
     for label, (before, now) in changes.items():
@@ -90,7 +91,7 @@ def update(
 
 @click.command("check")
 @_PINS
-@_ARCH
+@_ARCHES
 @_REGISTRY
 @_JSON
 @click.option("--online", is_flag=True, help="Also ask the registry and the servers.")
@@ -98,7 +99,7 @@ def update(
 def check(
     state: State,
     pins: Path | None,
-    arch: str | None,
+    arch: str,
     image_registry: str | None,
     *,
     as_json: bool,
@@ -111,7 +112,7 @@ def check(
     if image_registry and not online:
         raise RequestError("--image-registry has no use without --online.", hint="Give both, or neither.")
     request, _, reporter = asked(state, {"image_registry": image_registry}, pins)
-    found = list(upkeep.problems(request, arch or request.arch, online=online))
+    found = list(upkeep.problems(request, arch, online=online))
     if as_json:
         print_json(found)
     upkeep.refuse(found, request)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ci_build import cli
 from ci_build.errors import RequestError
 from ci_build.images import upkeep
 from ci_build.images.builder import ImageRequest
@@ -49,6 +50,8 @@ def test_our_own_has_every_digest_for_every_machine_and_names_no_registry() -> N
     for pin in pins.pins:
         if pin.kind == "download" and pin.name != "libtinfo5":
             assert pin.version in pin.origin
+    for ubuntu in ("ubu22", "ubu24"):  # an index, out of which an engine takes the image of its machine
+        assert len({pins.get("base", ubuntu, arch).reference for arch in ARCHES}) == 1
     repositories = [pin.origin for pin in pins.pins if pin.kind == "base"]
     assert [name for name in repositories if "." in name.partition("/")[0]] == []
     assert not re.search(r"\blatest\b", PINS.read_text())
@@ -104,6 +107,12 @@ def test_a_machine_or_a_name_without_pins_is_refused(
     with pytest.raises(RequestError) as caught:
         upkeep.chosen(request, names, arch)
     assert said in str(caught.value)
+
+
+def test_pins_of_every_machine_are_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, TEXT.replace("x86_64", "aarch64"))
+    assert cli.run(["images", "check", f"--pins={path}"]) == 1
+    assert "download.python-3.12.aarch64 has no digest" in capsys.readouterr().err
 
 
 def test_renewing_changes_digests_alone(tmp_path: Path) -> None:
