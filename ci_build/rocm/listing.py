@@ -82,7 +82,7 @@ def choose(builds: Sequence[Build], wish: str, families: Sequence[str]) -> Build
         wish: nightly, latest, or a version.
 
     Returns:
-        The tarball of the only family, or of several the one that holds all.
+        The tarball of the only family where there is one, else the one that holds all families.
 
     Raises:
         RequestError: no build is complete.
@@ -97,10 +97,9 @@ def choose(builds: Sequence[Build], wish: str, families: Sequence[str]) -> Build
             wanted = [version for version in versions if version == wish]
     for version in wanted:
         there = {build.family: build for build in builds if build.version == version}
-        if len(families) == 1 and families[0] in there:
-            return there[families[0]]
-        if len(families) > 1 and MULTIARCH in there:
-            return there[MULTIARCH]
+        for family in (*families, MULTIARCH) if len(families) == 1 else (MULTIARCH,):
+            if family in there:
+                return there[family]
     raise RequestError(
         f"No build {wish} has {' and '.join(families)} in one tarball.",
         hint=f"Newest are {_newest(builds)}; see `ci_build rocm list`.",

@@ -63,6 +63,8 @@ def test_every_form_of_a_listing_is_read(page: str) -> None:
         ("nightly", ["gfx94X-dcgpu", "gfx110X-all"], NAMES[5]),
         ("nightly", ["multiarch"], NAMES[5]),
         ("latest", ["gfx94X-dcgpu"], NAMES[0]),
+        # It is in the one that holds all.
+        ("latest", ["gfx110X-all"], NAMES[6]),
         ("latest", ["gfx94X-dcgpu", "gfx110X-all"], NAMES[6]),
         ("7.10.0a20251119", ["gfx94X-dcgpu"], NAMES[1]),
     ],
@@ -72,7 +74,7 @@ def test_the_newest_complete_build_is_chosen(wish: str, families: list[str], cho
 
 
 @pytest.mark.parametrize(
-    ("wish", "families"), [("nightly", ["gfx90a"]), ("latest", ["gfx110X-all"]), ("7.11.0", ["gfx94X-dcgpu"])]
+    ("wish", "families"), [("7.10.0a20251121", ["gfx90a"]), ("7.11.0", ["gfx94X-dcgpu"]), ("7.11.0", ["multiarch"])]
 )
 def test_what_no_build_has_is_an_error_that_names_the_newest(wish: str, families: list[str]) -> None:
     with pytest.raises(RequestError, match=f"No build {wish} has .*") as caught:
