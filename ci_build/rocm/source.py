@@ -142,12 +142,19 @@ def _expected(asked: Asked, pinned: RocmLock | None, client: Client) -> tuple[st
     if pinned is not None and pinned.sha256 and (asked.locked or is_url(asked.source)):
         return pinned.sha256, f"its sha256 is the one in {asked.lock}"
     if is_url(asked.source):
-        if (beside := client.text(sidecar(canonical(asked.source)), limit=1 << 16)) is not None and (
-            found := re.match(r"\s*([0-9a-fA-F]{64})(?:\s|$)", beside)
-        ):
-            return found[1].lower(), "its sha256 is the one that its server names beside it"
+        beside = client.text(sidecar(canonical(asked.source)), limit=1 << 16) or ""
+        if found := _told_beside(beside, file_name(asked.source)):
+            return found, "its sha256 is the one that its server names beside it"
         return "", "nobody says what its sha256 has to be: this first one is taken, and locked"
     return "", "it is a file of this machine"
+
+
+def _told_beside(text: str, name: str) -> str:
+    """The sha256 that a sidecar tells, as sha256sum writes it, with or without --tag; of several that of the name."""
+    digests = re.compile(r"(?<![0-9a-fA-F])[0-9a-fA-F]{64}(?![0-9a-fA-F])")
+    told = [(line, found[0].lower()) for line in text.splitlines() if (found := digests.search(line))]
+    ours = told if len(told) == 1 else [row for row in told if name in re.split(r"[\s*()]+", row[0])]
+    return ours[0][1] if ours else ""
 
 
 def _stored(asked: Asked, store: RocmStore, client: Client, sha256: str, source: str) -> StoredTree | None:

@@ -259,10 +259,14 @@ class RocmStore:
         fd = hold(work)
         try:
             (work / "rocm").mkdir()
+            compression = "tar" if name.endswith(".tar") else format_of(name)
             try:
                 with feed:
-                    compression = "tar" if name.endswith(".tar") else format_of(name)
                     contents = extract(feed, compression, work / "rocm", wanted=selection.wanted)
+            except ArchiveError as error:
+                if compression == "tar":  # of packages: it says which one
+                    raise
+                raise ArchiveError(f"{where}: {error.message}", hint=error.hint) from error
             except OSError as error:
                 error.filename = error.filename or str(self.root)  # which disk is full, for one
                 raise

@@ -64,7 +64,9 @@ class Blocks:
             try:
                 self._piece = next(self._source)
             except StopIteration:
-                raise ArchiveError(f"The archive ends at byte {self.position}, in the middle of something.") from None
+                raise ArchiveError(
+                    f"The archive ends at byte {self.position}, in the middle of something.", hint="Fetch it again."
+                ) from None
         taken, self._piece = self._piece[:most], self._piece[most:]
         self.position += len(taken)
         return taken

@@ -185,7 +185,8 @@ def test_another_sha256_is_refused_and_leaves_nothing(tmp_path: Path, data: byte
 
 def test_a_wrong_body_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     page = b"<html>" + b"not here" * 9999
-    with serving(Behaviour(files={PATH: page})) as told, pytest.raises(ArchiveError, match="is damaged"):
+    words = f"{NAME}: The archive is damaged"
+    with serving(Behaviour(files={PATH: page})) as told, pytest.raises(ArchiveError, match=words):
         from_url(told, tmp_path)
     assert names(tmp_path / "trees") == []
     assert not list(tmp_path.rglob("data"))

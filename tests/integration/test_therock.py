@@ -164,8 +164,10 @@ def test_a_query_and_an_encoded_slash_are_no_part_of_the_name(tmp_path: Path, to
     digest = hashlib.sha256(told.files[PATH]).hexdigest()
     told.files[f"{PATH}.sha256"] = f"{digest}  {NAME}\n".encode()
     source = f"{told.url}{PATH.replace('/tarball/', '/tarball%2F')}?token=1"
+    told.answers = [503]
     done = run(tmp_path, f"--therock-path={source}", "dist_wheels")
     assert "the one that its server names beside it" in done.stderr, done.stderr
+    assert ".sha256?token=1: it answers 503 Service Unavailable; try 2 of 6 in 0.5 s" in done.stderr
     assert done.returncode == 18, done.stderr
     assert [path.name for path in (tmp_path / "cache/rocm/tarballs" / digest).iterdir()] == [NAME]
 
@@ -175,9 +177,12 @@ def test_a_sidecar_is_believed(tmp_path: Path, told: Behaviour) -> None:
     told.files[f"{PATH}.sha256"] = f"{digest}  {NAME}\n".encode()
     assert "the one that its server names beside it" in seeds_command(tmp_path, told, "--no-tarball-cache").stderr
     assert not (tmp_path / "cache/rocm/tarballs").exists()
-    told.files[f"{PATH}.sha256"] = f"{'1' * 64} *{NAME}\n".encode()
-    (tmp_path / "work/rocm.lock").unlink()
-    assert seeds_command(tmp_path, told).returncode == 6
+    for text in (f"{'1' * 64} *{NAME}\n", f"SHA256 ({NAME}) = {'1' * 64}\n", f"{digest}  other\n{'1' * 64}  {NAME}\n"):
+        told.files[f"{PATH}.sha256"] = text.encode()
+        (tmp_path / "work/rocm.lock").unlink(missing_ok=True)
+        assert f"not {'1' * 64}" in seeds_command(tmp_path, told).stderr, text
+    told.files[f"{PATH}.sha256"] = f"{digest}  other\n{digest}  another\n".encode()
+    assert "nobody says what its sha256 has to be" in seeds_command(tmp_path, told).stderr
 
 
 @pytest.mark.parametrize("compression", ["gz", "xz", "zst"])
