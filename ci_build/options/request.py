@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from ci_build.errors import RequestError
 from ci_build.model import BuildRequest, KernelRequest, Payload, RocmVersion
 from ci_build.options.settings import Setting, Settings, defaults, words
-from ci_build.options.source import source_problems, source_request
+from ci_build.options.source import source_problems, source_readings, source_request
 from ci_build.options.table import (
     CONTAINER_OPTIONS,
     KERNEL_TOOLCHAINS,
@@ -71,6 +71,7 @@ def build_request(settings: Settings, *tables: str) -> tuple[BuildRequest, tuple
         lambda: source_of(jax()),
         lambda: expand(spec) if listed else None,
         lambda: _positive(settings.get("wheel_post_release")),
+        *(source_readings(settings, *tables) if payload is Payload.SOURCE else ()),
     )
     warnings = tuple(
         f"--{name} has no use with --payload=published: nothing is compiled."

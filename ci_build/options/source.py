@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -191,21 +193,37 @@ def container_size(settings: Settings, name: str, *tables: str) -> str:
 def _remote(settings: Settings, platform: str, *tables: str) -> Remote | None:
     if not settings.flag("rbe"):
         return None
+    given = str(settings.get("rbe_platform").value or platform)
+    return Remote(
+        endpoint=_endpoint(settings),
+        platform="" if given == "none" else given,
+        jobs=_jobs(settings, *tables),
+        fallback=not settings.flag("no_rbe_fallback"),
+    )
+
+
+def _endpoint(settings: Settings) -> str:
     endpoint = str(settings.get("rbe_endpoint").value or "")
     if endpoint and urlsplit(endpoint).scheme not in ("grpc", "grpcs", "unix"):
         raise RequestError(
             f"--rbe-endpoint is {endpoint!r}.", hint="Give a URL like grpcs://host:443 or grpc://127.0.0.1:50051."
         )
-    given = str(settings.get("rbe_platform").value or platform)
+    return endpoint
+
+
+def _jobs(settings: Settings, *tables: str) -> int:
     jobs = str(settings.get("rbe_jobs", *tables).value)
     if not jobs.isdecimal() or int(jobs) < 1:
         raise RequestError(f"--rbe-jobs is {jobs!r}.", hint="Give a whole number from 1.")
-    return Remote(
-        endpoint=endpoint,
-        platform="" if given == "none" else given,
-        jobs=int(jobs),
-        fallback=not settings.flag("no_rbe_fallback"),
-    )
+    return int(jobs)
+
+
+def source_readings(settings: Settings, *tables: str) -> Iterator[Callable[[], object]]:
+    """What reads each value that can be read without the others, and raises RequestError where it cannot."""
+    yield partial(_compiler, settings.get("compiler", *tables))
+    yield partial(_endpoint, settings)
+    yield partial(_jobs, settings, *tables)
+    yield from (partial(container_size, settings, name, *tables) for name in ("container_memory", "container_shm_size"))
 
 
 def rocm_build_url(settings: Settings) -> str:

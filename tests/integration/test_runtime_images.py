@@ -138,6 +138,8 @@ def test_from_an_ubuntu_to_the_test_of_a_set(place: Place) -> None:
     assert sorted(said.splitlines()) == ["/rocm-jax", "JAX_PLATFORMS=cpu", "SECRET=of mine"]
     assert (place.folder / "made-here").read_text() == "hello\n"
     assert "a warning" in place.ci_build("test", image["id"], "--no-gpu", "--test-cmd=echo a warning >&2").stderr
+    nowhere = ("test", "nowhere:1", "--no-gpu", "--image-registry=127.0.0.1:1", "--dry-run")
+    assert "There is no image nowhere:1 on this machine" in place.ci_build(*nowhere, code=6).stderr
     failed = place.ci_build("test", image["id"], "--no-gpu", "--test-cmd=echo words; exit 7", code=12)
     assert "exit code 7" in failed.stderr
     if not Path("/dev/kfd").exists():
