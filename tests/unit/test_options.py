@@ -106,8 +106,8 @@ def test_all_contradictions_are_told_at_once() -> None:
 def test_what_cannot_be_read_is_told_with_everything_else() -> None:
     wrong = {"python_versions": "3.9", "targets": "gfx1", "wheel_post_release": "0", "base_docker": "a"}
     wrong |= {"rbe_endpoint": "http://host", "rbe_jobs": "few", "container_memory": "much", "container_shm_size": "big"}
-    words = ("--rocm-version", "3.9", "'gfx1'", "'0'", "--builder-image names a finished one")
-    words += ("'http://host'", "'few'", "'much'", "'big'")
+    words = ["--rocm-version", "3.9", "'gfx1'", "'0'", "--builder-image names a finished one"]
+    words += ["'http://host'", "'few'", "'much'", "'big'"]
     for jax in ("0.10.2", "newest"):
         with pytest.raises(RequestError) as caught:
             options.build_request(settings({**wrong, "builder_image": "b", "jax_version": jax}), "build")
