@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.utils import parse_wheel_filename
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from ci_build.errors import InputError, ProcessError
 from ci_build.model import Completed, GfxTarget, Progress
@@ -119,7 +119,10 @@ def fetch_packages(
 
 
 def _of_lock(filename: str, sha256: str) -> Resolved:
-    name, version, _, _ = parse_wheel_filename(filename)
+    try:
+        name, version, _, _ = parse_wheel_filename(filename)
+    except InvalidWheelFilename as error:
+        raise InputError(f"The lock of the ROCm is not of wheels: {error}.", hint="Make it anew.") from error
     return Resolved(name=name, version=str(version), filename=filename, url="", sha256=sha256, requires_python="")
 
 

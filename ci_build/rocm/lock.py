@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -133,10 +134,19 @@ def _is_of_kind(name: str, value: object) -> bool:
             return isinstance(value, int)
         case "families" | "targets":
             return isinstance(value, tuple) and all(isinstance(word, str) for word in value)
-        case "libraries" | "device_libraries" | "packages":
+        case "libraries":
             return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
+        case "device_libraries" | "packages":
+            return isinstance(value, dict) and all(map(_is_sha256, value.values()))
+        case "sha256":
+            return value == "" or _is_sha256(value)
         case _:
             return isinstance(value, str)
+
+
+def _is_sha256(value: object) -> bool:
+    """Files of the cache are found by it, so that it may hold nothing else."""
+    return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value) is not None
 
 
 def write_lock(path: Path, lock: RocmLock) -> None:

@@ -267,9 +267,6 @@ class RocmStore:
                 if compression == "tar":  # of packages: it says which one
                     raise
                 raise ArchiveError(f"{where}: {error.message}", hint=error.hint) from error
-            except OSError as error:
-                error.filename = error.filename or str(self.root)  # which disk is full, for one
-                raise
             if expected and hashed.hexdigest() != expected:
                 raise WrongDigestError(
                     f"{where} has sha256 {hashed.hexdigest()}, not {expected}.",
@@ -283,6 +280,9 @@ class RocmStore:
             work.chmod(0o755)
             with suppress(OSError):  # where another run was first, its tree stays: it is in use
                 work.rename(entry)
+        except OSError as error:
+            error.filename = error.filename or str(self.root)  # which disk is full, for one
+            raise
         finally:
             os.close(fd)
             if work.exists():

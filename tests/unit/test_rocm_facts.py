@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -206,10 +207,28 @@ def test_an_unreadable_lock_is_an_error(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("field", RocmLock.__dataclass_fields__)
 def test_a_lock_says_of_each_field_what_it_can_be(tmp_path: Path, file: Path, field: str) -> None:
     lock = get(tmp_path, Asked(source=str(file))).lock
-    odd: Any = (1,) if isinstance(getattr(lock, field), tuple) else {"x": 1} if field != "size" else "x"
+    odd: Any = (
+        "../" * 20
+        if field == "sha256"
+        else (1,)
+        if isinstance(getattr(lock, field), tuple)
+        else {"x": 1}
+        if field != "size"
+        else "x"
+    )
     write_lock(tmp_path / "rocm.lock", replace(lock, **{field: odd}))
     with pytest.raises(InputError, match=f"is not a lock: {field} cannot be what is written there"):
         load_lock(tmp_path / "rocm.lock")
+
+
+@pytest.mark.parametrize("field", ["device_libraries", "packages"])
+def test_digests_in_a_lock_are_digests(tmp_path: Path, file: Path, field: str) -> None:
+    lock = get(tmp_path, Asked(source=str(file))).lock
+    for digest, good in (("0" * 64, True), ("../x", False), ("0" * 63, False)):
+        told: Any = {"x": digest}
+        write_lock(tmp_path / "rocm.lock", replace(lock, **{field: told}))
+        with nullcontext() if good else pytest.raises(InputError, match=field):
+            assert load_lock(tmp_path / "rocm.lock")
 
 
 def test_every_field_of_a_lock_is_compared(tmp_path: Path, file: Path) -> None:

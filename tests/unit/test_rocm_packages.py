@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 
 from ci_build.errors import ArchiveError, CiBuildError, InputError
+from ci_build.making.rocm_index import fetch_packages, kept_in
 from ci_build.report import Reporter
+from ci_build.rocm.asked import Asked
 from ci_build.rocm.facts import selection
 from ci_build.rocm.packages import Packages
 from ci_build.rocm.store import RocmStore, StoredTree
 from ci_build.rocm.treefiles import differences
+from ci_build.runner import HostRunner
 from tests.made_packages import CORE, DEVEL, make_packages, make_wheel
 from tests.made_rocm import VERSION
 
@@ -106,6 +109,14 @@ def test_packages_that_make_no_prefix_are_refused(tmp_path: Path) -> None:
         unpack(tmp_path, core)
     with pytest.raises(ArchiveError, match="is not a wheel"):
         unpack(tmp_path, {"broken-1-py3-none-any.whl": b"no zip"})
+
+
+def test_a_lock_of_something_else_than_wheels_is_refused(tmp_path: Path) -> None:
+    asked, progress = Asked(source="pip+https://host/", version=VERSION), Reporter(terminal=False)
+    with pytest.raises(InputError, match="is not of wheels"):
+        fetch_packages(
+            asked, {"x": "0" * 64}, families=(), runner=HostRunner({}), store=kept_in(tmp_path), progress=progress
+        )
 
 
 def test_a_damaged_wheel_is_refused(tmp_path: Path) -> None:
