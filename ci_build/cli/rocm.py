@@ -104,12 +104,16 @@ def show(lock: Path, *, as_json: bool) -> None:
 @click.option("--cache-dir", metavar="DIR", help="The cache, if it is not the default one.")
 @click.pass_obj
 def verify(state: State, lock: Path, cache_dir: str | None) -> None:
-    """Compare the ROCm of a lock, every file of it, with what was locked; it is fetched if it is not there."""
+    """Compare the ROCm of a lock with what was locked; it is fetched if it is not there.
+
+    Every file is read of what was unpacked; of a folder, of which no lock knows every file, what the lock tells.
+    """
     from ci_build.making import therock
 
     reporter = state.reporter()
     rocm = therock.verify(state.settings({"cache_dir": cache_dir}), reporter, lock, "build")
-    reporter.line(f"{rocm.root} is what {lock} says")
+    how = "every file of it was read" if rocm.contents is not None else "its other files are not known to a lock"
+    reporter.line(f"{rocm.root} is what {lock} says; {how}")
 
 
 rocm = LazyGroup(
