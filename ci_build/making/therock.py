@@ -224,7 +224,7 @@ def _refuse_contradictions(settings: options.Settings) -> None:
     if not source and not settings.flag("locked"):
         needs.append(("rocm_lock", "--therock-path, --therock, --therock-index-url or --locked"))
     problems += [
-        f"--{name.replace('_', '-')} has no use without {what}." for name, what in needs if settings.given(name)
+        f"{settings.get(name).origin} has no use without {what}." for name, what in needs if settings.given(name)
     ]
     if problems:
         raise RequestError(" ".join(problems), hint="See `ci_build dist_wheels --help`.")

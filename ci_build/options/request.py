@@ -38,12 +38,12 @@ def build_request(settings: Settings, *tables: str) -> tuple[BuildRequest, tuple
     if payload is Payload.PUBLISHED:
         tables = (*tables, "published")
         problems += [
-            f"--{name.replace('_', '-')} belongs to a build from source and contradicts --payload=published."
+            f"{settings.get(name).origin} belongs to a build from source and contradicts --payload=published."
             for name in REFUSED_WITH_PUBLISHED
             if settings.given(name)
         ]
         problems += [
-            f"--{name.replace('_', '-')} is about containers, and --payload=published starts none."
+            f"{settings.get(name).origin} is about containers, and --payload=published starts none."
             for name in CONTAINER_OPTIONS
             if settings.get(name).origin.startswith("--")
         ]
@@ -116,7 +116,7 @@ def _kernels(settings: Settings, *tables: str) -> tuple[KernelRequest | None, li
     """What is asked of the kernels, and what contradicts it."""
     if not settings.flag("kernels"):
         given = [name for name in NEEDS_KERNELS if settings.given(name)]
-        return None, [f"--{name.replace('_', '-')} needs --kernels." for name in given]
+        return None, [f"{settings.get(name).origin} needs --kernels." for name in given]
     request = KernelRequest(
         modules=words(settings.get("kernel_modules").value),
         toolchain=_text(settings.get("kernel_toolchain", *tables)),
@@ -158,7 +158,7 @@ def rocm_problems(settings: Settings) -> list[str]:
         problems.append("--rocm-build-num needs --rocm-build-job.")
     job = settings.given("rocm_build_job") or settings.given("rocm_build_num")
     problems += [
-        f"--{name.replace('_', '-')} excludes --rocm-build-job and --rocm-build-num."
+        f"{settings.get(name).origin} excludes --rocm-build-job and --rocm-build-num."
         for name in ("therock_path", "therock", "therock_index_url")
         if job and settings.given(name)
     ]

@@ -91,12 +91,12 @@ def source_problems(settings: Settings) -> list[str]:
     if xla is not None and xla not in ("pin", "head") and COMMIT.fullmatch(str(xla)) is None:
         problems.append(f"--xla is {xla!r}, which is neither pin, head nor a whole commit (40 hexadecimal digits).")
     problems += [
-        f"{_flag(name)} has no use without --rbe."
+        f"{settings.get(name).origin} has no use without --rbe."
         for name in _ONLY_WITH_RBE
         if settings.given(name) and not settings.flag("rbe")
     ]
     problems += [
-        f"{_flag(name)} has no use without --rbe or --remote-cache."
+        f"{settings.get(name).origin} has no use without --rbe or --remote-cache."
         for name in _CREDENTIALS
         if settings.given(name) and not (settings.flag("rbe") or settings.given("remote_cache"))
     ]
@@ -109,15 +109,18 @@ def source_problems(settings: Settings) -> list[str]:
     if settings.flag("cache_read_only") and not (settings.given("remote_cache") or settings.given("disk_cache")):
         problems.append("--cache-read-only has no use without --remote-cache or --disk-cache.")
     if settings.flag("host"):
-        problems += [f"{_flag(name)} is of a container, and --host wants none." for name in _ONLY_IN_CONTAINER
-                     if settings.given(name) and settings.get(name).origin.startswith("--")]  # fmt: skip
+        problems += [
+            f"{settings.get(name).origin} is of a container, and --host wants none."
+            for name in _ONLY_IN_CONTAINER
+            if settings.given(name) and settings.get(name).origin.startswith("--")
+        ]
     elif settings.given("clang_path") and not str(settings.get("clang_path").value).startswith("/"):
         problems.append("--clang-path is a path in the builder image, and has to be absolute.")
     if settings.given("builder_image") and settings.given("base_docker"):
         problems.append("--base-docker is what a builder image is built on, and --builder-image names a finished one.")
     problems += _secret_problems(settings)
     problems += [
-        f"{_flag(name)}: {settings.get(name).value} is not a folder."
+        f"{settings.get(name).origin}: {settings.get(name).value} is not a folder."
         for name in ("xla_source_dir", "jax_source_dir")
         if settings.given(name) and not Path(str(settings.get(name).value)).is_dir()
     ]
@@ -127,7 +130,7 @@ def source_problems(settings: Settings) -> list[str]:
 def _secret_problems(settings: Settings) -> list[str]:
     """Secrets where everybody could read them, and files of secrets that are not there."""
     problems = [
-        f"{_flag(name)} has a user or a password in its URL; give them in a file with --rbe-bazelrc."
+        f"{settings.get(name).origin} has a user or a password in its URL; give them in a file with --rbe-bazelrc."
         for name in ("remote_cache", "rbe_endpoint")
         if "@" in urlsplit(str(settings.get(name).value or "")).netloc
     ]
@@ -136,7 +139,7 @@ def _secret_problems(settings: Settings) -> list[str]:
         # wheels.json names what everything was fetched from, and git's arguments can be read by all.
         problems.append("--source-mirror has a user or a password in its URL; git has credential helpers for them.")
     problems += [
-        f"{_flag(name)}: {settings.get(name).value} is not a file."
+        f"{settings.get(name).origin}: {settings.get(name).value} is not a file."
         for name in _CREDENTIALS
         if settings.given(name) and not Path(str(settings.get(name).value)).is_file()
     ]
@@ -206,15 +209,17 @@ def _endpoint(settings: Settings) -> str:
     endpoint = str(settings.get("rbe_endpoint").value or "")
     if endpoint and urlsplit(endpoint).scheme not in ("grpc", "grpcs", "unix"):
         raise RequestError(
-            f"--rbe-endpoint is {endpoint!r}.", hint="Give a URL like grpcs://host:443 or grpc://127.0.0.1:50051."
+            f"{settings.get('rbe_endpoint').origin} is {endpoint!r}.",
+            hint="Give a URL like grpcs://host:443 or grpc://127.0.0.1:50051.",
         )
     return endpoint
 
 
 def _jobs(settings: Settings, *tables: str) -> int:
-    jobs = str(settings.get("rbe_jobs", *tables).value)
+    setting = settings.get("rbe_jobs", *tables)
+    jobs = str(setting.value)
     if not jobs.isdecimal() or int(jobs) < 1:
-        raise RequestError(f"--rbe-jobs is {jobs!r}.", hint="Give a whole number from 1.")
+        raise RequestError(f"{setting.origin} is {jobs!r}.", hint="Give a whole number from 1.")
     return int(jobs)
 
 
@@ -256,7 +261,3 @@ def rocm_build_url(settings: Settings) -> str:
 
 def _absolute(value: object) -> str:
     return str(Path(str(value)).absolute()) if value else ""
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")

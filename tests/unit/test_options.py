@@ -154,7 +154,7 @@ def test_a_switch_that_the_environment_turns_off_is_not_given() -> None:
     off = options.Settings(PUBLISHED, {}, {"CI_BUILD_RBE": "0"})
     assert options.build_request(off, "build")[0].payload is Payload.PUBLISHED
     on = options.Settings(PUBLISHED, {}, {"CI_BUILD_RBE": "1"})
-    with pytest.raises(RequestError, match="--rbe belongs to a build from source"):
+    with pytest.raises(RequestError, match="CI_BUILD_RBE belongs to a build from source"):
         options.build_request(on, "build")
 
 
@@ -196,6 +196,24 @@ def test_a_refusal_names_the_variable_that_the_word_came_from(variable: str, wor
     after = {} if variable.endswith("PAYLOAD") else PUBLISHED
     with pytest.raises(RequestError, match=f"^{variable} .*{word}"):
         options.build_request(settings(after, env={variable: word}), "build")
+
+
+@pytest.mark.parametrize(
+    ("variable", "word", "after"),
+    [
+        ("CI_BUILD_RBE_JOBS", "5", {}),
+        ("CI_BUILD_RBE_KEY", "key", {}),
+        ("CI_BUILD_REMOTE_CACHE", "grpc://host", PUBLISHED),
+        ("CI_BUILD_THEROCK_PATH", "/opt/rocm", {"rocm_build_job": "nightly"}),
+        ("CI_BUILD_KERNEL_MODULES", "mha_fwd", {}),
+        ("CI_BUILD_JAX_SOURCE_DIR", "/nowhere", {}),
+    ],
+)
+def test_a_contradiction_names_the_variable_that_it_came_from(variable: str, word: str, after: dict[str, Any]) -> None:
+    with pytest.raises(RequestError) as caught:
+        options.build_request(settings({"rocm_version": "7.2.0", **after}, env={variable: word}), "build")
+    assert variable in str(caught.value)
+    assert "--" + variable.removeprefix("CI_BUILD_").lower().replace("_", "-") not in str(caught.value).split()[0]
 
 
 @pytest.mark.parametrize("name", options.NEEDS_KERNELS)
