@@ -36,7 +36,7 @@ _ROCM_OPTIONS: Table = (
     (("--therock-sha256",), {"metavar": "HEX", "help": "What the tarball's sha256 has to be."}),
     (("--rocm-lock",), {"metavar": "FILE", "help": "Where the ROCm is written down exactly."}),
     (("--locked",), {**FLAG, "help": "Refuse any ROCm but the one in the lock."}),
-    (("--rocm-full",), {**FLAG, "help": "Unpack also what no build needs."}),
+    (("--rocm-full", "--full", "rocm_full"), {**FLAG, "help": "Unpack also what no build needs."}),
     (("--no-tarball-cache",), {**FLAG, "help": "Keep no copy of the tarball."}),
     (("--cache-limit",), {"metavar": "SIZE", "help": "Size that the ROCms in the cache may have, such as 60GB."}),
     (("--rocm-build-job",), {"metavar": "NAME", "help": "ROCm of a source build: an internal build job."}),

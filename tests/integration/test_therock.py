@@ -131,7 +131,7 @@ def test_the_newest_build_of_a_listing(tmp_path: Path, told: Behaviour) -> None:
     assert [(build["version"], build["url"]) for build in only] == [(VERSION, told.url + PATH)]
     unknown = run(tmp_path, "rocm", "list", listing, "--family=gfx94")
     assert (unknown.returncode, "--family: gfx94 is no family" in unknown.stderr) == (2, True), unknown.stderr
-    done = run(tmp_path, "--therock=nightly", "--family=gfx94X-dcgpu", listing, "--rocm-full", "dist_wheels")
+    done = run(tmp_path, "--therock=nightly", "--family=gfx94X-dcgpu", listing, "--full", "dist_wheels")
     assert f"--therock=nightly: {NAME}" in done.stderr
     assert f"ROCm {VERSION}, clang" in done.stderr
     assert list((tmp_path / "cache/rocm/trees").glob("*-full/rocm/share/doc/rocm/README"))
