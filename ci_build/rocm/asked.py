@@ -17,6 +17,8 @@ from ci_build.units import parse_url
 
 SCHEME = "pip+"
 """In front of the URL of an index, where a source is named."""
+_LONGEST_NAME = 255
+"""Bytes of a file's name, as Linux has it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,8 +126,10 @@ def check_source(asked: Asked) -> None:
             f"{without_credentials(asked.source)!r} is not an http or https URL.",
             hint="Write it like https://host/path/file.tar.gz.",
         )
-    path = Path(asked.source)
+    path, name = Path(asked.source), file_name(asked.source)
+    if is_url(asked.source) and ("\0" in name or len(name.encode()) > _LONGEST_NAME):
+        raise RequestError(f"{name[:60]!r} is no name that a file can have.", hint="Give another URL of it.")
     if is_url(asked.source) or path.is_file():
-        format_of(file_name(asked.source))
+        format_of(name)
     elif path.is_dir() and asked.sha256:
         raise RequestError("--therock-sha256 is of a tarball, and a folder was given.", hint="Leave it out.")

@@ -261,6 +261,8 @@ def test_what_is_not_there_or_no_tarball_is_an_error(tmp_path: Path) -> None:
     [
         (Asked(source="https://host/rocm.zip"), "not a tarball that can be read"),
         (Asked(source="https://host/"), "not a tarball that can be read"),
+        (Asked(source="https://host/a%00b.tar.gz"), "no name that a file can have"),
+        (Asked(source=f"https://host/{'n' * 300}.tar.gz"), "no name that a file can have"),
         (Asked(source="ftp://me:secret@host/rocm.tar.gz"), "not an http or https URL"),
         (Asked(source=__file__), "not a tarball that can be read"),
         (Asked(source="/", sha256="0" * 64), "a folder was given"),
