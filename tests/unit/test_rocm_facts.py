@@ -20,7 +20,7 @@ from ci_build.rocm.asked import Asked, check_name, check_source
 from ci_build.rocm.client import Client
 from ci_build.rocm.facts import parts, problems, read_facts, selection
 from ci_build.rocm.lock import RocmLock, differences, load_lock, write_lock
-from ci_build.rocm.source import Rocm, obtain
+from ci_build.rocm.source import Rocm, _told_beside, obtain
 from ci_build.rocm.store import RocmStore
 from ci_build.targets import load_table
 from ci_build.units import parse_size
@@ -274,6 +274,23 @@ def test_what_can_never_be_a_rocm_is_refused_without_a_look_at_it(asked: Asked, 
     with pytest.raises(RequestError, match=words) as caught:
         check_source(asked)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("A" * 64, "a" * 64),
+        (f"{'1' * 64} *{NAME}\n", "1" * 64),
+        (f"{'1' * 64}  ./elsewhere/{NAME}\n", "1" * 64),
+        (f"SHA256 ({NAME}) = {'1' * 64}\n", "1" * 64),
+        (f"{'0' * 64}  other\n{'1' * 64}  {NAME}\n", "1" * 64),
+        (f"{'0' * 64}  other\n{'1' * 64}  another\n", ""),
+        (f"{'1' * 128}  {NAME}\n", ""),
+        ("<html>not found</html>", ""),
+    ],
+)
+def test_what_a_sidecar_tells(text: str, told: str) -> None:
+    assert _told_beside(text, NAME) == told
 
 
 @pytest.mark.parametrize("source", ["https://host/a%2Bb.tar.xz", "pip+https://host/", "/", "/not/there", "/no/x.zip"])
