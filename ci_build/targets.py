@@ -183,18 +183,18 @@ def in_order(targets: Iterable[GfxTarget]) -> tuple[GfxTarget, ...]:
 
 
 def warnings_for(targets: Iterable[GfxTarget]) -> tuple[Finding, ...]:
-    """A warning for each target whose code no JAX program can use, because XLA refuses it at run time."""
+    """A warning that names the targets whose code no JAX program can use, because XLA refuses them at run time."""
+    refused = [str(target) for target in in_order(targets) if not _row(target).xla]
+    if not refused:
+        return ()
     accepted = ", ".join(lists()["compiler-supported"])
-    return tuple(
-        Finding(
-            code="target-outside-xla-list",
-            severity=Severity.WARNING,
-            message=f"{target} is outside XLA's list: XLA refuses it at run time, so its code is never used.",
-            remedy=f"Leave it out, or choose among {accepted}.",
-        )
-        for target in in_order(targets)
-        if not _row(target).xla
+    found = Finding(
+        code="target-outside-xla-list",
+        severity=Severity.WARNING,
+        message=f"XLA refuses what is outside its list at run time, so its code is never used: {', '.join(refused)}.",
+        remedy=f"Leave it out, or choose among {accepted}.",
     )
+    return (found,)
 
 
 def processors_of(targets: Iterable[GfxTarget]) -> tuple[str, ...]:

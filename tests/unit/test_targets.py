@@ -160,11 +160,9 @@ def test_all_is_recognised_only_alone() -> None:
 
 
 def test_targets_outside_the_allow_list_warn() -> None:
-    findings = gfx.warnings_for(gfx.expand("gfx942,gfx906,gfx1102,gfx11-generic,gfx9-generic"))
-    assert [f.message.split()[0] for f in findings] == ["gfx9-generic", "gfx906", "gfx1102"]
-    assert {f.code for f in findings} == {"target-outside-xla-list"}
-    assert {f.severity for f in findings} == {Severity.WARNING}
-    assert "refuses it at run time" in findings[0].message
+    (found,) = gfx.warnings_for(gfx.expand("gfx942,gfx906,gfx1102,gfx11-generic,gfx9-generic"))
+    assert found.message.endswith("never used: gfx9-generic, gfx906, gfx1102.")
+    assert (found.code, found.severity) == ("target-outside-xla-list", Severity.WARNING)
     assert gfx.warnings_for(gfx.expand("default")) == ()
 
 
