@@ -22,6 +22,8 @@ log_file = $data/run/\$name.log
 mon_cluster_log_file = $data/run/cluster.log
 mon_data = $data/mon
 mon_allow_pool_size_one = true
+# A share of the disk says nothing of whether a few MB fit.
+mon_data_avail_crit = 0
 osd_data = $data/osd
 osd_objectstore = bluestore
 bluestore_block_size = 8589934592
