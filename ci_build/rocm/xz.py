@@ -5,7 +5,6 @@ Source: The .xz File Format, version 1.2.1 (sections 2 to 4).
 
 from __future__ import annotations
 
-import io
 import lzma
 import os
 from collections import deque
@@ -14,6 +13,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 from zlib import crc32
+
+from ci_build.rocm.feed import Feed
 
 MOST = 48 << 20
 """Plain bytes that may be in memory: two blocks of what `xz -6` makes."""
@@ -77,7 +78,7 @@ class _Index:
         return index + crc32(footer).to_bytes(4, "little") + footer + b"YZ"
 
 
-class XzFile(io.RawIOBase):
+class XzFile(Feed):
     """Streams and the padding between them, as one file that is read once.
 
     Errors are those of `lzma`: LZMAError where something is damaged, EOFError where it ends too early.
@@ -87,29 +88,9 @@ class XzFile(io.RawIOBase):
         self._source = source
         self._back = b""
         self._workers = workers or len(os.sched_getaffinity(0))
-        self._pieces = self._streams()
-        self._left = memoryview(b"")
-
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override] # a buffer of any kind
-        """The next plain bytes; 0 at the end."""
-        while not self._left:
-            if (piece := next(self._pieces, None)) is None:
-                return 0
-            self._left = memoryview(piece)
-        count = min(len(buffer), len(self._left))
-        buffer[:count] = self._left[:count]
-        self._left = self._left[count:]
-        return count
-
-    def close(self) -> None:
-        """End what is under way."""
-        if not self.closed:
-            self._pieces.close()
-        super().close()
+        streams = self._streams()
+        # Closing it ends what is under way.
+        super().__init__(streams, streams.close)
 
     def _streams(self) -> Generator[bytes, None, None]:
         head = self._exactly(_HEAD)

@@ -197,7 +197,7 @@ def test_a_run_of_which_all_was_told_begins_anew_and_nothing_of_others_goes(tmp_
     run(job, folder)
     first = run_id(folder)
     (folder / "0000").mkdir()
-    (folder / "mine.txt").touch()
+    (folder / "2026.txt").touch()
     run(job, folder)
     assert (run_id(folder), (folder / "0000").is_dir()) == (first, True)
     another = replace(work(tmp_path / "another"), passes=())
@@ -207,7 +207,7 @@ def test_a_run_of_which_all_was_told_begins_anew_and_nothing_of_others_goes(tmp_
     (folder / DONE).touch()
     run(another, folder)
     assert run_id(folder) != first
-    assert sorted(path.name for path in folder.iterdir()) == ["mine.txt", "run.json", "run.lock"]
+    assert sorted(path.name for path in folder.iterdir()) == ["2026.txt", "run.json", "run.lock"]
 
 
 def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:

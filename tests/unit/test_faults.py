@@ -143,18 +143,22 @@ def disturbed(
     Readers watch every write once where nothing goes wrong, and then those from the one that goes wrong on.
     """
 
-    def watch(bucket: MemoryBucket, what: str, begun: Callable[[], bool]) -> None:
-        bucket.after_write = lambda key: look(bucket, f"{what}, after {key}") if begun() else None
+    def watch(bucket: MemoryBucket, what: str, faulty: FaultyBucket | None = None, at: int = 0) -> None:
+        def watched(key: str) -> None:
+            if faulty is None or faulty.writes > at:
+                look(bucket, f"{what}, after {key}")
+
+        bucket.after_write = watched
 
     good = start.copied()
-    watch(good, "as it goes", lambda: True)
+    watch(good, "as it goes")
     act(good)
     for fault in faults:
         for at in itertools.count():
             what = f"{fault.name} at write {at}"
             bucket = start.copied()
             faulty = FaultyBucket(bucket, fault, at, other=lambda bucket=bucket: act(bucket))  # type: ignore[misc]
-            watch(bucket, what, lambda faulty=faulty, at=at: faulty.writes > at)  # type: ignore[misc]
+            watch(bucket, what, faulty, at)
             with contextlib.suppress(CiBuildError, KilledError):
                 act(faulty)
             if faulty.writes <= at:

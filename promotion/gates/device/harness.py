@@ -149,13 +149,17 @@ class Harness:
             part = file.with_suffix(".part")
             part.write_text(json.dumps({"identity": self.work.identity, "run": self._id}))
             part.replace(file)
-        for folder in sorted(self.folder.glob("[0-9]*")):
+        for folder in self._sessions():
             self._number = int(folder.name) + 1
             self._take_old(folder)
 
+    def _sessions(self) -> list[Path]:
+        """Their folders, oldest first; somebody else's files may lie beside them."""
+        return sorted(path for path in self.folder.glob("[0-9]*") if path.name.isdecimal() and path.is_dir())
+
     def _forget(self, file: Path) -> None:
         """Remove what is this run's, and nothing else; `file` goes last, as without it there is no run."""
-        for folder in self.folder.glob("[0-9]*"):
+        for folder in self._sessions():
             shutil.rmtree(folder)
         (self.folder / DONE).unlink()
         file.unlink()
