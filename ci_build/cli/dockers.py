@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ci_build.images.recipe import BuilderImage, ContextFile, Recipe
     from ci_build.images.runtime import Maker
     from ci_build.report import Reporter
+    from ci_build.rocm.asked import Asked
     from ci_build.runner import HostRunner
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -166,20 +167,18 @@ def image_maker(state: State, after: dict[str, Any]) -> tuple[Maker, Reporter, t
     return Maker(request=request, host=host, progress=reporter), reporter, pythons
 
 
-def rocm_tree(state: State, after: dict[str, Any], reporter: Reporter) -> tuple[str, ContextFile, dict[str, str]]:
-    """ROCm's version, its tree, of which nothing is known in a dry run, and labels.
+def find_rocm(settings: options.Settings, reporter: Reporter) -> Asked:
+    """Return the ROCm that the options name; no container engine is needed to refuse them.
 
     Raises:
-        RequestError: nobody names a ROCm, or the options name two.
+        RequestError: the options name no ROCm, or two.
+        InputError: there is no such ROCm.
     """
     from ci_build.errors import RequestError
-    from ci_build.images.recipe import UNKNOWN, ContextFile
-    from ci_build.images.runtime import tree_file
     from ci_build.making import therock
     from ci_build.options import rocm_build_url
     from ci_build.rocm.asked import check_name, check_source
 
-    settings = state.settings(after)
     if problems := options.rocm_problems(settings):
         raise RequestError(" ".join(problems), hint="Name one ROCm.")
     if url := rocm_build_url(settings):
@@ -192,9 +191,22 @@ def rocm_tree(state: State, after: dict[str, Any], reporter: Reporter) -> tuple[
         )
     wish = str(settings.get("rocm_version").value or "")
     found = replace(found, version=wish or found.version, full=True)
-    version = check_name(found, therock.gfx_names())
+    check_name(found, therock.gfx_names())
     check_source(found)
+    return found
+
+
+def rocm_tree(
+    settings: options.Settings, after: dict[str, Any], reporter: Reporter, found: Asked
+) -> tuple[str, ContextFile, dict[str, str]]:
+    """Return ROCm's version, its tree, of which nothing is known in a dry run, and labels."""
+    from ci_build.images.recipe import UNKNOWN, ContextFile
+    from ci_build.images.runtime import tree_file
+    from ci_build.making import therock
+    from ci_build.rocm.asked import check_name
+
     if after["dry_run"]:
+        version = check_name(found, therock.gfx_names())
         therock.tell_plan(found, reporter)
         return version or "VERSION", ContextFile(digest=UNKNOWN, source=Path), {}
     rocm = therock.obtain_rocm(settings, reporter, found, "build")
@@ -247,7 +259,7 @@ def _builder_with_rocm(
     from ci_build.images.local import sanitised
 
     settings = state.settings(after)
-    version, tree, labels = rocm_tree(state, after, reporter)
+    version, tree, labels = rocm_tree(settings, after, reporter, find_rocm(settings, reporter))
     words = ["therock", version]
     if job := settings.get("rocm_build_job").value:
         words = ["rocm", version, job, settings.get("rocm_build_num").value or ""]
@@ -279,8 +291,10 @@ def build_base_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN401 -
     llvm = _llvm(after)
     chosen = runtime.releases(maker.request, "base", after["filters"])
     check_finish(after, maker.request, len(chosen))
+    settings = state.settings(after)
+    rocm = find_rocm(settings, reporter)
     below = [runtime.base(maker, release, pythons, llvm) for release in chosen]
-    version, tree, labels = rocm_tree(state, after, reporter)
+    version, tree, labels = rocm_tree(settings, after, reporter, rocm)
     recipes = [runtime.with_rocm(maker.below(recipe), tree, version, labels) for recipe in below]
     if plan_only(after, [recipe.name for recipe in recipes], reporter, maker.request, [*below, *recipes]):
         return
@@ -296,12 +310,13 @@ def build_base_therock_dockers(state: State, /, **after: Any) -> None:  # noqa: 
     """Make images with Pythons and the ROCm of a pip index: jax-base-<Ubuntu>.therock-<version>."""
     from ci_build.images import runtime
 
+    index = _checked_index(state.settings(after))
     maker, reporter, pythons = image_maker(state, after)
     llvm = _llvm(after)
     chosen = runtime.releases(maker.request, "base-therock", after["filters"] or "therock")
     check_finish(after, maker.request, len(chosen))
     below = [runtime.base(maker, release, pythons, llvm) for release in chosen]
-    _on_index(state, maker, reporter, after, below, "/usr/local/bin/python3")
+    _on_index(index, maker, reporter, after, below, "/usr/local/bin/python3")
 
 
 @click.command("build_manylinux_therock_dockers")
@@ -312,27 +327,43 @@ def build_manylinux_therock_dockers(state: State, /, **after: Any) -> None:  # n
     from ci_build.images.builder import builder_recipe
     from ci_build.images.runtime import Maker
 
+    index = _checked_index(state.settings(after))
     request, host, reporter = asked(state, after, after["pins"], no_cache=after["no_cache"])
     check_finish(after, request, 1)
     maker = Maker(request=request, host=host, progress=reporter)
     below = builder_recipe(request, host, reporter)
-    _on_index(state, maker, reporter, after, [below], "/opt/python/cp313-cp313/bin/python3")
+    _on_index(index, maker, reporter, after, [below], "/opt/python/cp313-cp313/bin/python3")
+
+
+def _checked_index(settings: options.Settings) -> tuple[str, str]:
+    """Return the pip index that has ROCm's packages, and the version to take; empty takes the newest.
+
+    Raises:
+        RequestError: it is no index.
+    """
+    from ci_build.images.contents import check_index
+
+    index = str(settings.get("therock_index_url", "rocm_packages").value)
+    check_index(index)
+    return index, str(settings.get("therock_version").value or "")
 
 
 def _on_index(
-    state: State, maker: Maker, reporter: Reporter, after: dict[str, Any], below: Sequence[Recipe], python: str
+    packages_of: tuple[str, str],
+    maker: Maker,
+    reporter: Reporter,
+    after: dict[str, Any],
+    below: Sequence[Recipe],
+    python: str,
 ) -> None:
     """Put ROCm's packages of an index on images."""
     from ci_build.images import runtime
-    from ci_build.images.contents import check_index, collecting, rocm_packages
+    from ci_build.images.contents import collecting, rocm_packages
     from ci_build.images.local import sanitised
     from ci_build.images.recipe import UNKNOWN, ContextFile
     from ci_build.runner import render
 
-    settings = state.settings(after)
-    index = str(settings.get("therock_index_url", "rocm_packages").value)
-    version = str(settings.get("therock_version").value or "")
-    check_index(index)
+    index, version = packages_of
     labels = {"com.amdgpu.therock_index_url": index}
     word = sanitised(version or "latest").lower()
     names = [f"{recipe.name}{runtime.joint(recipe.name)}therock-{word}" for recipe in below]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from ci_build.cli.dockers import (
     FILTER,
     ROCM,
     check_finish,
+    find_rocm,
     finish,
     image_maker,
     image_options,
@@ -59,7 +60,7 @@ def build_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN401 - valu
 def make_set_images(state: State, after: dict[str, Any]) -> dict[str, Mapping[str, str]]:
     """What `build_dockers` does; returns the names of the images with their labels, those of a dry run too."""
     from ci_build.images import runtime
-    from ci_build.images.contents import checked_set, set_contents
+    from ci_build.images.contents import check_pythons, checked_set, set_contents
 
     settings, wheels = state.settings(after), after["wheels"]
     maker, reporter, pythons = image_maker(state, after)
@@ -67,11 +68,12 @@ def make_set_images(state: State, after: dict[str, Any]) -> dict[str, Mapping[st
     if not settings.given("python_versions"):
         pythons = tuple(wheel_set.python_versions)
     _refuse_idle(settings, wheel_set.rocm_version)
+    check_pythons(wheels, wheel_set, pythons)
     word = runtime.rocm_tag(wheel_set.rocm_version)
     names = {release: f"jax-{release}.{word}" for release in runtime.releases(maker.request, "jax", after["filters"])}
     check_finish(after, maker.request, len(names))
-    below, planned = _bases(state, after, maker, reporter, {release: f"jax-base-{release}.{word}" for release in names})
     look_only = after["dry_run"]
+    below, planned = _bases(state, after, maker, reporter, {release: f"jax-base-{release}.{word}" for release in names})
     with reporter.group("build_dockers"):
         for found in below.values() if not look_only else ():
             runtime.check_base(found, wheel_set.rocm_version, pythons)
@@ -125,7 +127,7 @@ def _bases(
         find = runtime.planned_base if after["dry_run"] else partial(runtime.known_base, maker)
         return {release: find(name) for release, name in names.items()}, []
     pythons = options.chosen_pythons(settings, ("build",))
-    version, tree, labels = rocm_tree(state, after, reporter)
+    version, tree, labels = rocm_tree(settings, after, reporter, find_rocm(settings, reporter))
     bases = [runtime.base(maker, release, pythons, "") for release in names]
     recipes = [runtime.with_rocm(maker.below(base), tree, version, labels) for base in bases]
     return dict(zip(names, map(maker.below, recipes), strict=True)), [*bases, *recipes]
@@ -158,13 +160,13 @@ def try_image(state: State, image_name: str, after: dict[str, Any]) -> None:
     from ci_build.images import trial as work
 
     request, host, reporter = asked(state, after, None)
+    spec_for = _planned(state.settings(after), after)
     engine = request.engine()
-    spec = _planned(state.settings(after), engine, after)
     # A dry run pulls nothing.
     image = work.find_image(engine, host, image_name, "" if after["dry_run"] else request.registry)
     for line in work.commits(image.labels):
         reporter.line(line)
-    spec = replace(spec, image=image.id)
+    spec = replace(spec_for(engine), image=image.id)
     if after["dry_run"]:
         _show(spec, image.labels, after)
         return
@@ -173,19 +175,21 @@ def try_image(state: State, image_name: str, after: dict[str, Any]) -> None:
         runner.run(argv, on_line=click.echo, on_error_line=echo_error)
 
 
-def _planned(settings: options.Settings, engine: Engine, after: dict[str, Any]) -> ContainerSpec:
-    """How an image is tried, but for the image.
+def _planned(settings: options.Settings, after: dict[str, Any]) -> Callable[[Engine], ContainerSpec]:
+    """Check how an image is tried, before an engine is looked for; returns what specifies it, but for the image.
 
     Raises:
-        RequestError, InputError, MachineError: that cannot be, whichever the image.
+        RequestError, InputError, MachineError: that cannot be, whichever the engine and the image.
     """
     from ci_build.images import trial as work
 
     memory, shm_size = (container_size(settings, name) for name in ("container_memory", "container_shm_size"))
+    network = str(settings.get("container_network", "build").value)
+    env_file = work.check_env_file(after["env_file"])
     gpus = None if after["no_gpu"] else work.find_gpus()
-    return replace(
-        work.trial_spec(engine, "", gpus, debugger=after["debugger"], env_file=after["env_file"]),
-        network=str(settings.get("container_network", "build").value),
+    return lambda engine: replace(
+        work.trial_spec(engine, "", gpus, debugger=after["debugger"], env_file=env_file),
+        network=network,
         memory=memory,
         shm_size=shm_size or _SHM,
     )
@@ -227,10 +231,11 @@ def test_docker(state: State, /, **after: Any) -> None:  # noqa: ANN401 - values
     if after["docker_build_only"]:
         make_set_images(state, after)
         return
-    # What keeps an image from being tried is told before one is made. A dry run asks no engine which one it is.
-    spec = _planned(state.settings(after), Engine(program="docker"), after)
+    # What keeps an image from being tried is told before one is made.
+    spec_for = _planned(state.settings(after), after)
     for name, labels in make_set_images(state, after).items():
         if after["dry_run"]:
-            _show(replace(spec, image=name), labels, after)
+            # A dry run asks no engine which one it is.
+            _show(replace(spec_for(Engine(program="docker")), image=name), labels, after)
         else:
             try_image(state, name, after)

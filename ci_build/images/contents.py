@@ -167,6 +167,19 @@ def checked_set(folder: Path) -> WheelSet:
     return wheel_set
 
 
+def check_pythons(folder: Path, wheel_set: WheelSet, pythons: Sequence[str]) -> None:
+    """Refuse Pythons that a set does not serve.
+
+    Raises:
+        RequestError: there are such.
+    """
+    if missing := [python for python in pythons if python not in wheel_set.python_versions]:
+        raise RequestError(
+            f"{folder} has no wheels for Python {', '.join(missing)}.",
+            hint=f"It has them for {', '.join(wheel_set.python_versions)}: give those as --python-versions.",
+        )
+
+
 def set_contents(
     maker: Maker, folder: Path, wheel_set: WheelSet, cache: Path, pythons: Sequence[str], *, look_only: bool = False
 ) -> SetContents:
@@ -174,18 +187,13 @@ def set_contents(
 
     Args:
         cache: where fetched wheels are kept; pip brings those that are missing, by their hashes.
-        pythons: those of the image; the set has to serve each.
+        pythons: those of the image; `check_pythons` has passed them.
         look_only: fetch nothing.
 
     Raises:
-        RequestError: it does not serve one of the Pythons, or has no pylock.toml.
+        RequestError: it has no pylock.toml.
         InputError: pip brings something else.
     """
-    if missing := [python for python in pythons if python not in wheel_set.python_versions]:
-        raise RequestError(
-            f"{folder} has no wheels for Python {', '.join(missing)}.",
-            hint=f"It has them for {', '.join(wheel_set.python_versions)}: give those as --python-versions.",
-        )
     files: dict[str, ContextFile] = {}
     store = InputStore(cache / "inputs")
     for python in pythons:

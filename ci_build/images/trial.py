@@ -83,6 +83,17 @@ def find_image(engine: Engine, host: HostRunner, name: str, registry: str) -> lo
     return found
 
 
+def check_env_file(path: Path | None) -> Path | None:
+    """Return the file of variables.
+
+    Raises:
+        InputError: it does not exist.
+    """
+    if path is not None and not path.is_file():
+        raise InputError(f"--env-file {path} is not there.", hint="Leave it out, or name another one.")
+    return path
+
+
 def trial_spec(
     engine: Engine, image: str, gpus: Gpus | None, *, debugger: bool, env_file: Path | None
 ) -> ContainerSpec:
@@ -92,8 +103,6 @@ def trial_spec(
         debugger: commands may look into one another, as debuggers and some profilers have to.
     """
     spec = make_spec(engine, image, mounts=[Mount(Path.cwd(), HERE, writable=True)], workdir=HERE)
-    if env_file is not None and not env_file.is_file():
-        raise InputError(f"--env-file {env_file} is not there.", hint="Leave it out, or name another one.")
     return replace(
         spec,
         env={**spec.env, **({} if gpus else {"JAX_PLATFORMS": "cpu"})},

@@ -34,7 +34,10 @@ def make_request(settings: options.Settings) -> tuple[BuildRequest, str]:
     settings.suggest("kernels", True, origin="ci_build kernels")
     settings.suggest("payload", "published", origin="ci_build kernels")
     request, _ = options.build_request(settings, *_TABLES)
-    check_jax(load_catalog(), request.jax_version)
+    catalog = load_catalog()
+    check_jax(catalog, request.jax_version)
+    if request.kernels is not None:
+        catalog.chosen((*request.kernels.modules, *(request.kernels.require or ())) or None, request.kernels.toolchain)
     check_source(request)
     version = versions.wheel_version(
         request.jax_version,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ci_build.cli.common import State
-from ci_build.cli.dockers import names_rocm, rocm_tree
+from ci_build.cli.dockers import find_rocm, names_rocm
 from ci_build.errors import RequestError
 from ci_build.images.contents import commits_in
 from ci_build.images.local import LocalImage, check_name, is_loopback, sanitised
@@ -162,4 +162,4 @@ def test_two_rocms_for_one_image_are_refused() -> None:
     asked = {"therock_path": "https://host/a.tar.gz", "rocm_build_job": "job", "rocm_build_url": "https://host/{job}"}
     state = State({})
     with pytest.raises(RequestError, match="--therock-path excludes --rocm-build-job"):
-        rocm_tree(state, {**asked, "dry_run": True}, state.reporter())
+        find_rocm(state.settings(asked), state.reporter())

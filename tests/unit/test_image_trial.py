@@ -12,7 +12,7 @@ from ci_build.errors import InputError, MachineError, RequestError
 from ci_build.images import runtime
 from ci_build.images.builder import ImageRequest
 from ci_build.images.pins import load_pins
-from ci_build.images.trial import SELFTEST, commands, commits, find_gpus, trial_spec
+from ci_build.images.trial import SELFTEST, check_env_file, commands, commits, find_gpus, trial_spec
 
 LABELS = {
     "jax-rocm-release.set": "1" * 64,
@@ -53,7 +53,7 @@ def test_devices_go_in_with_the_numbers_of_their_groups(tmp_path: Path) -> None:
     more = container_argv(trial_spec(ENGINE, "image", None, debugger=True, env_file=env), ["true"])
     assert {"SYS_PTRACE", "seccomp=unconfined", "JAX_PLATFORMS=cpu", str(env)} <= set(more)
     with pytest.raises(InputError, match="--env-file"):
-        trial_spec(ENGINE, "image", None, debugger=False, env_file=tmp_path / "absent")
+        check_env_file(tmp_path / "absent")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,92 @@
+"""Commands refuse wrong options before they look for a container engine, which a machine need not have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ci_build import cli
+from ci_build.containers import container
+from ci_build.errors import InputError, RequestError
+from ci_build.images import builder
+from ci_build.setfiles import write_set
+from tests.support import make_set, make_wheels
+
+BASE = "--base-docker=mine:1"
+ROCM = "--therock-path=https://host.invalid/therock-dist-linux-gfx94X-dcgpu-7.2.0.tar.gz"
+TWO_ROCMS = (ROCM, "--therock=nightly", "--family=gfx94X-dcgpu")
+SOURCE_BUILD = ("dist_wheels", ROCM, "--rocm-version=7.2.0")
+KERNELS = ("kernels", "build", "--toolchain=container", "--kernel-image=mine:1", "--targets=gfx942")
+
+
+@pytest.fixture
+def no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Fail the test where an engine is looked for, whatever this machine has."""
+
+    def find_engine(*_: object) -> None:
+        pytest.fail("a container engine was looked for")
+
+    for module in (builder, container):
+        monkeypatch.setattr(module, "find_engine", find_engine)
+    monkeypatch.delenv("CI_BUILD_IMAGE_REGISTRY", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("no_engine")
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("test", "image:1", "--no-gpu", "--container-memory=much"), "--container-memory"),
+        (("test", "image:1", "--no-gpu", "--container-shm-size=much"), "--container-shm-size"),
+        (("build_manylinux_dockers", BASE, "--tag=a tag"), "--tag"),
+        (("build_manylinux_dockers", BASE, "--push"), "--push"),
+        (("build_manylinux_dockers", BASE, *TWO_ROCMS), "--therock"),
+        (("build_base_dockers", BASE), "--therock-path"),
+        (("build_base_dockers", BASE, *TWO_ROCMS), "--therock"),
+        (("build_base_dockers", BASE, ROCM, "--llvm-version=18"), "--llvm-version"),
+        (("build_base_dockers", BASE, ROCM, "--filter=nothing"), "--filter"),
+        (("build_base_dockers", BASE, ROCM, "--python-versions=9.9"), "--python-versions"),
+        (("build_base_therock_dockers", BASE, "--therock-index-url=folder"), "--therock-index-url"),
+        (("build_manylinux_therock_dockers", BASE, "--therock-index-url=folder"), "--therock-index-url"),
+        ((*SOURCE_BUILD, "--container-memory=much"), "--container-memory"),
+        ((*SOURCE_BUILD, "--cache-limit=big"), "--cache-limit"),
+        ((*SOURCE_BUILD, "--locked"), "--locked"),
+        ((*KERNELS, "--shard=9/2"), "--shard"),
+        ((*KERNELS, "--jobs=many"), "--jobs"),
+        ((*KERNELS, "--modules=nothing"), "nothing"),
+    ],
+)
+def test_wrong_options_are_refused_without_an_engine(
+    words: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run([*words]) == RequestError.exit_code
+    assert named in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_absent_env_file_is_refused_without_an_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["test", "image:1", "--no-gpu", "--env-file=absent"]) == InputError.exit_code
+    assert "--env-file absent" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("no_engine")
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        (("--python-versions=3.14",), "3.14"),
+        (("--rocm-version=9.9.9",), "--rocm-version"),
+        ((BASE,), "--base-docker"),
+        (("--push",), "--push"),
+        ((*TWO_ROCMS,), "--therock"),
+    ],
+)
+@pytest.mark.parametrize("command", [("build_dockers",), ("test_docker", "--no-gpu")])
+def test_wrong_options_for_a_set_are_refused_without_an_engine(
+    command: tuple[str, ...], more: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    wheels = make_wheels(tmp_path / "dist", pythons=("3.12",))
+    write_set(tmp_path / "dist", make_set(wheels, python_versions=("3.12",), files={}), {"3.12": []})
+    name, *options = command
+    assert cli.run([name, "dist", *options, *more]) == RequestError.exit_code
+    assert named in capsys.readouterr().err
