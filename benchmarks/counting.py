@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from promotion.bucket import Bucket, Data, ObjectInfo, size_of
+from promotion.storage.bucket import Bucket, Data, ObjectInfo, size_of
 
 _KEYS_OF_A_LISTING = 1000
 

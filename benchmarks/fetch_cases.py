@@ -54,10 +54,10 @@ def serve(file: Path) -> None:
 
 def fetch(url: str, folder: Path, *, full: bool, keep: bool, sha256: str) -> None:
     """Fetch, check and unpack."""
-    from ci_build.report import Reporter
-    from ci_build.rocm.client import Client
     from ci_build.rocm.facts import selection
     from ci_build.rocm.store import RocmStore
+    from core.http.client import Client
+    from core.report import Reporter
 
     store = RocmStore(folder / "store", progress=Reporter(terminal=False), keep_tarballs=keep)
     name = url.rpartition("/")[2]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from promotion.bucket import Bucket, sha256_of
-from promotion.history import Kind, State
-from promotion.index import metadata_name
-from promotion.layout import Released
-from promotion.ledger import FIRST, LedgerEntry, LedgerWheel, PromotedSet
+from promotion.index.ledger import FIRST, LedgerEntry, LedgerWheel, PromotedSet
+from promotion.index.ledger_state import Kind, State
+from promotion.index.pages import metadata_name
+from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.keys import Released
 
 PYTHONS = ("cp311", "cp312", "cp313", "cp314")
 SET_WHEELS = 1 + 2 * len(PYTHONS)

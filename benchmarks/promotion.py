@@ -29,14 +29,14 @@ from benchmarks.counting import CountingBucket, watch
 from benchmarks.made_index import SET_WHEELS, MadeIndex
 from benchmarks.measure import note
 from benchmarks.repair import Goal, goal_line
-from promotion.bucket import Bucket
-from promotion.buckets import open_bucket
-from promotion.dirbucket import DirBucket
-from promotion.index import Offer, link, project_pair, root_pair
-from promotion.layout import METADATA_SUFFIX, Released
+from promotion.index.pages import Offer, link, project_pair, root_pair
+from promotion.index.publish import publish
 from promotion.promote import promote
-from promotion.publish import publish
 from promotion.stage import replace
+from promotion.storage.bucket import Bucket
+from promotion.storage.bucket_url import open_bucket
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import METADATA_SUFFIX, Released
 from tests.promoting import NOW, POLICY, staged_in
 from tests.support import padded_wheels
 

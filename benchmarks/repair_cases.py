@@ -11,11 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci_build.wheel.archive import WheelArchive
-from ci_build.wheel.rewrite import WheelRewrite
+from wheelkit.archive.archive import WheelArchive
+from wheelkit.archive.rewrite import WheelRewrite
 
 if TYPE_CHECKING:
-    from ci_build.wheel.repair_plan import RepairPlan
+    from wheelkit.repair.plan import RepairPlan
 
 # Each case imports what it alone needs, as a program of its own would.
 
@@ -57,7 +57,7 @@ def verified(wheel: Path, folder: Path) -> None:
 
 
 def _verify(archive: WheelArchive, library: Path) -> None:
-    from ci_build.wheel.verify import verify_record
+    from wheelkit.archive.verify import verify_record
 
     problems = verify_record(archive, extract={_library(archive): library})
     if problems:
@@ -66,7 +66,7 @@ def _verify(archive: WheelArchive, library: Path) -> None:
 
 def runpath(wheel: Path, folder: Path) -> None:
     """`verified`, and the library's RUNPATH edited in place and spliced into the archive."""
-    from ci_build.wheel.runpath import set_runpath
+    from wheelkit.elf.runpath import set_runpath
 
     with WheelArchive(wheel) as archive:
         library = folder / "library.so"
@@ -79,8 +79,8 @@ def runpath(wheel: Path, folder: Path) -> None:
 
 def scan(wheel: Path, _folder: Path) -> None:
     """What splicing a RUNPATH adds to a rewrite: finding the block that follows the changed bytes."""
-    from ci_build.wheel.deflate import scan_blocks
-    from ci_build.wheel.splice import scan_goal
+    from wheelkit.archive.deflate import scan_blocks
+    from wheelkit.archive.splice import scan_goal
 
     with WheelArchive(wheel) as archive:
         member = archive[_library(archive)]
@@ -118,16 +118,16 @@ def full_first(wheel: Path, folder: Path) -> None:
 
 
 def _repair(wheel: Path, plan: RepairPlan, folder: Path, debug_dir: Path | None = None) -> None:
-    from ci_build.wheel.repair import repair
+    from wheelkit.repair.repair import repair
 
     repair(wheel, plan, folder, debug_dir=debug_dir)
 
 
 def _plan(wheel: Path, *targets: str) -> RepairPlan:
-    from ci_build import versions
-    from ci_build.model import BuildRequest, GfxTarget, Payload, RocmVersion
-    from ci_build.wheel.wheelname import WheelName
+    from core import versions
+    from core.model import BuildRequest, GfxTarget, Payload, RocmVersion
     from pjrt.recipe import repair_plan
+    from wheelkit.archive.filename import WheelName
 
     rocm, version = RocmVersion(text="7.2.0"), WheelName.parse(wheel.name).version
     request = BuildRequest(

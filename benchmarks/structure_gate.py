@@ -26,7 +26,7 @@ from typing import Any
 
 from benchmarks.measure import FailedError, note
 from benchmarks.repair import Goal, goal_line
-from ci_build import options
+from ci_build.cli import options
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGETS = "gfx942,gfx950,gfx90a,gfx1100,gfx1201"

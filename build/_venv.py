@@ -36,7 +36,7 @@ COVERS = {
 }
 """What is satisfied once a lock is installed: the developer's lock holds the other one with the same versions."""
 EXIT_MACHINE = 18
-"""As ci_build.errors.MachineError, which may not be importable yet."""
+"""As core.errors.MachineError, which may not be importable yet."""
 EXIT_INTERRUPTED = 130
 
 

@@ -8,16 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci_build.errors import RequestError
-from ci_build.model import BuildRequest, GfxTarget, KernelRequest, Progress
-from ci_build.payload.published import LineRunner, file_sha256
-from ci_build.store import step_key, tool_versions
-from ci_build.wheel.repair_plan import RepairPlan
+from core.digests import file_sha256
+from core.errors import RequestError
+from core.model import BuildRequest, GfxTarget, KernelRequest, Progress
+from core.process import LineRunner
+from core.store import step_key, tool_versions
 from kernels import build, packing, recipe
 from kernels.modules import Catalog
 from kernels.rocmchain import with_rocm
 from kernels.store import Cost, KernelStore
 from kernels.toolchains import Toolchain, obtain_pypi
+from wheelkit.repair.plan import RepairPlan
 
 FOLDER = "kernels"
 """In the cache."""
@@ -180,7 +181,7 @@ def _repair(
     progress: Progress,
 ) -> None:
     """Pack and repair the wheel, and keep it under its key."""
-    from ci_build.wheel.repair import repair
+    from wheelkit.repair.repair import repair
 
     with finished.scratch() as name:
         packed, made = Path(name) / "packed", Path(name) / "made"

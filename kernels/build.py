@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ci_build.errors import KernelError
-from ci_build.model import GfxTarget, InputFile, KernelRequest, Progress
-from ci_build.payload.published import LineRunner
-from ci_build.units import human
+from core.errors import KernelError
+from core.model import GfxTarget, InputFile, KernelRequest, Progress
+from core.process import LineRunner
+from core.units import human
 from kernels import estimate, machine, recipe, sources
 from kernels.checks import find_objects
 from kernels.devicelib import Objects, device_objects, places, shim_steps

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci_build.errors import ElfError, KernelError
-from ci_build.model import GfxTarget
-from ci_build.targets import machs
-from ci_build.wheel.code_metadata import kernarg_sizes
-from ci_build.wheel.code_object import HEAD_SIZE, problem
-from ci_build.wheel.elf import Elf
-from ci_build.wheel.elf64 import Image
+from core.errors import ElfError, KernelError
+from core.model import GfxTarget
+from core.targets import machs
 from kernels.modules import Module, Objects
+from wheelkit.elf.elf import Elf
+from wheelkit.elf.reader import Image
+from wheelkit.gpu.code_metadata import kernarg_sizes
+from wheelkit.gpu.code_object import HEAD_SIZE, problem
 
 COMMON_EXPORTS = ("jax_aiter_set_root", "jax_aiter_build_info")
 """What every library offers to the loader beside its handlers."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ci_build.errors import RequestError
+from core.errors import RequestError
 from kernels.modules import Kind, Module
 
 HOURS_UNASKED = 4.0

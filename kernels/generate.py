@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci_build.errors import KernelError, ProcessError
-from ci_build.model import Progress
-from ci_build.payload.published import LineRunner, file_sha256
+from core.digests import file_sha256
+from core.errors import KernelError, ProcessError
+from core.model import Progress
+from core.process import LineRunner
 from kernels.modules import GENERATORS, Generator, Module
 from kernels.sources import SourceTree, digest_of
 from kernels.steps import fill

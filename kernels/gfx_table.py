@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ci_build import targets as table
+from core import targets as table
 from kernels.modules import load_catalog
 
 GFX_TABLE_INC = Path(__file__).with_name("src") / "gfx_table.inc"
@@ -16,7 +16,7 @@ def render() -> str:
     rows = table.load_table().targets.values()
     generic_of = {name: row.name for row in rows for name in row.covers if name != row.name}
     lines = [f'JAX_AITER_GFX("{row.name}", 0x{row.mach:02x}, "{generic_of.get(row.name, "")}")' for row in rows]
-    return "\n".join(["// Written by kernels/gfx_table.py from ci_build/targets.toml.", *lines, ""])
+    return "\n".join(["// Written by kernels/gfx_table.py from core/targets.toml.", *lines, ""])
 
 
 def render_variants() -> str:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci_build.errors import KernelError
-from ci_build.model import Progress
-from ci_build.payload.published import LineRunner
+from core.errors import KernelError
+from core.model import Progress
+from core.process import LineRunner
 from kernels.steps import Step, fill
 from kernels.store import Cost, KernelStore, Made
 from kernels.toolchains import Toolchain
@@ -168,7 +168,7 @@ class Graph:
             spec = work / f"{key}.json"
             spec.write_text(json.dumps(self.spec(step), indent=1), encoding="utf-8")
             before = [str(self.store.record(self.keys[label])) for label in step.after if label in making]
-            run = shlex.join((sys.executable, "-m", "ci_build.making.kernel_step", str(spec)))
+            run = shlex.join((sys.executable, "-m", "kernels.step_process", str(spec)))
             inputs = " ".join(_escape_path(path) for path in before)
             lines.append(f"build {_escape_path(str(self.store.record(key)))}: step {inputs}".rstrip())
             lines += [f"  run = {_escape(run)}", f"  label = {_escape(step.label)}"]
@@ -183,7 +183,7 @@ class Graph:
         return (*self.toolchain.wrap, *self.toolchain.launcher, *words) if step.rocm else words
 
     def spec(self, step: Step) -> dict[str, object]:
-        """What `ci_build.making.kernel_step` has to know of a step."""
+        """What `kernels.step_process` has to know of a step."""
         return {
             "label": step.label,
             "module": step.module,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ci_build.errors import KernelError
-from ci_build.wheel import bundle
-from ci_build.wheel.elf64 import SHT_SYMTAB, Image, text
+from core.errors import KernelError
+from wheelkit.elf.reader import SHT_SYMTAB, Image, text
+from wheelkit.gpu import bundle
 
 _HOST = "host-x86_64-unknown-linux-gnu-"
 _ENTRY = "hipv4-amdgcn-amd-amdhsa--"

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ci_build import targets as table
-from ci_build.errors import RequestError
-from ci_build.model import GfxTarget
+from core import targets as table
+from core.errors import RequestError
+from core.model import GfxTarget
 
 MODULES_TOML = Path(__file__).with_name("modules.toml")
 GENERATORS = Path(__file__).with_name("generators")

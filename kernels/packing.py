@@ -6,10 +6,10 @@ import hashlib
 import zipfile
 from pathlib import Path
 
-from ci_build.wheel.record import RecordEntry, format_record
 from kernels import recipe
 from kernels.build import Built
 from kernels.modules import Catalog
+from wheelkit.archive.record import RecordEntry, format_record
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 

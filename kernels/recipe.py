@@ -13,11 +13,12 @@ from typing import Any
 
 from packaging.version import Version
 
-from ci_build import targets, versions, wheel_facts
-from ci_build.errors import RequestError
-from ci_build.model import BuildRequest, KernelRequest
-from ci_build.wheel.repair_plan import RepairPlan
+from core import targets, versions
+from core.errors import RequestError
+from core.model import BuildRequest, KernelRequest
 from kernels.modules import Catalog, Kind, Module, load_catalog
+from wheelkit import recipe_base
+from wheelkit.repair.plan import RepairPlan
 
 PROJECT = "jax-aiter"
 PACKAGE = "jax_aiter"
@@ -207,10 +208,10 @@ def repair_plan(request: BuildRequest, version: str, catalog: Catalog | None = N
         covers=targets.covers(),
         machs=targets.machs(),
         strip=False,
-        summary=f"AITER's kernels for JAX on AMD GPUs ({wheel_facts.content(request)})",
+        summary=f"AITER's kernels for JAX on AMD GPUs ({recipe_base.content(request)})",
         requires_python=_REQUIRES_PYTHON,
         requires_dist=requirements(version),
-        license_text=wheel_facts.license_text(),
+        license_text=recipe_base.license_text(),
         entry_points={},
         files=payload_files(version),
         allowed_sonames=sonames,

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ci_build.errors import InputError
-from ci_build.payload.published import file_sha256
-from ci_build.written import write_whole
+from core.atomic import write_whole
+from core.digests import file_sha256
+from core.errors import InputError
 from kernels.toolchains import Toolchain
 
 INSIDE = Path("/opt/rocm")

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
-from ci_build import targets as table
-from ci_build.errors import KernelError
+from core import targets as table
+from core.errors import KernelError
 from kernels.modules import EVERY, GENERATORS, Catalog, Kind, Module, Objects, Source
 
 SCHEMA = 1

@@ -16,13 +16,15 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from ci_build.errors import InputError, KernelError, ProcessError, RequestError
-from ci_build.model import InputFile, Progress
-from ci_build.payload.published import NOT_FOR_US, LineRunner, file_sha256
-from ci_build.rocm.extract import Limits, extract
-from ci_build.rocm.formats import format_of
-from ci_build.rocm.treefiles import remove
-from ci_build.written import write_whole
+from core.atomic import write_whole
+from core.digests import file_sha256
+from core.errors import InputError, KernelError, ProcessError, RequestError
+from core.model import InputFile, Progress
+from core.pip import PIP_ENV_OVERRIDES
+from core.process import LineRunner
+from core.treefiles import remove
+from core.unpack.extract import Limits, extract
+from core.unpack.formats import format_of
 from kernels.modules import Module, Source
 
 SOURCES_LOCK = Path(__file__).with_name("sources.lock")
@@ -188,7 +190,7 @@ def _from_index(
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=cache / "sources") as folder:
         argv = (sys.executable, "-I", str(_CHILD), project, version, pinned, folder)
         try:
-            done = runner.run(argv, env=NOT_FOR_US, on_line=lambda _: None)
+            done = runner.run(argv, env=PIP_ENV_OVERRIDES, on_line=lambda _: None)
         except ProcessError as error:
             raise ProcessError(
                 error.message, hint="\nCheck that the package indexes of pip's configuration answer."

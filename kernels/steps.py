@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from ci_build.errors import KernelError
+from core.errors import KernelError
 from kernels.checks import COMMON_EXPORTS
 from kernels.modules import Module, Unit
 from kernels.store import key_of

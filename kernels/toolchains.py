@@ -16,11 +16,13 @@ from typing import Any
 
 from filelock import FileLock
 
-from ci_build.errors import InputError, MachineError
-from ci_build.model import Progress
-from ci_build.payload.published import NOT_FOR_US, LineRunner, fetch_argv, file_sha256
-from ci_build.wheel.archive import WheelArchive
-from ci_build.wheel.verify import verify_record
+from core.digests import file_sha256
+from core.errors import InputError, MachineError
+from core.model import Progress
+from core.pip import PIP_ENV_OVERRIDES, fetch_argv
+from core.process import LineRunner
+from wheelkit.archive.archive import WheelArchive
+from wheelkit.archive.verify import verify_record
 
 TOOLCHAINS_TOML = Path(__file__).with_name("toolchains.toml")
 LOCK = Path(__file__).parents[1] / "build" / "requirements-kernels.lock"
@@ -127,7 +129,7 @@ def _fetch(root: Path, lock: Path, runner: LineRunner, progress: Progress) -> No
     progress.step(f"fetch the kernel toolchain of {lock.name}")
     with tempfile.TemporaryDirectory(prefix=".toolchain-", dir=root.parent) as name:
         wheels, fresh = Path(name) / "wheels", Path(name) / "root"
-        runner.run(fetch_argv(_PYTHON, lock, wheels), env=NOT_FOR_US, on_line=lambda _: None)
+        runner.run(fetch_argv(_PYTHON, lock, wheels), env=PIP_ENV_OVERRIDES, on_line=lambda _: None)
         fresh.mkdir()
         used = {}
         for wheel in sorted(wheels.glob("*.whl")):

@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from ci_build import versions, wheel_facts
-from ci_build.model import BuildRequest
-from ci_build.wheel.repair_plan import RepairPlan
+from core import versions
+from core.model import BuildRequest
+from wheelkit import recipe_base
+from wheelkit.repair.plan import RepairPlan
 
 
 def package(major: int) -> str:
@@ -40,7 +41,7 @@ def repair_plan(request: BuildRequest, version: str) -> RepairPlan:
         RequestError: nobody has listed the libraries of that ROCm.
     """
     major = request.rocm_version.major
-    plan = wheel_facts.repair_plan(
+    plan = recipe_base.repair_plan(
         "pjrt",
         request,
         version,

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ci_build import versions, wheel_facts
-from ci_build.model import BuildRequest
-from ci_build.wheel.repair_plan import RepairPlan
+from core import versions
+from core.model import BuildRequest
+from wheelkit import recipe_base
+from wheelkit.repair.plan import RepairPlan
 
 _DEVICE = ("_linalg", "_prng", "_solver")
 _HOST = ("_hybrid", "_rnn", "_sparse", "_triton", "rocm_plugin_extension")
@@ -41,7 +42,7 @@ def repair_plan(request: BuildRequest, version: str) -> RepairPlan:
         RequestError: nobody has listed the libraries of that ROCm.
     """
     major = request.rocm_version.major
-    return wheel_facts.repair_plan(
+    return recipe_base.repair_plan(
         "plugin",
         request,
         version,

@@ -6,21 +6,21 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
-from ci_build.errors import PromotionBlockedError
-from ci_build.model import SHA256SUMS, Verdict, Wheel, WheelSet
-from promotion.at_once import at_once
-from promotion.attestations import Attested
-from promotion.bucket import Bucket, sha256_of
-from promotion.evidence import Statement, read_all
-from promotion.index import metadata_name
-from promotion.layout import PROVENANCE_SUFFIX, TOMBSTONE_SUFFIX, Released, StagedSet
-from promotion.offered import seen_before
-from promotion.policy import Policy
-from promotion.provenance import provenance_name
-from promotion.sidecar import core_metadata, disagreements
+from core.errors import PromotionBlockedError
+from core.model import SHA256SUMS, Verdict, Wheel, WheelSet
+from promotion.evidence.attestation_verification import Verify, lazily
+from promotion.evidence.attestations import Attested
+from promotion.evidence.evidence import Statement, read_all
+from promotion.evidence.provenance import provenance_name
+from promotion.index.core_metadata import core_metadata, disagreements
+from promotion.index.pages import metadata_name
+from promotion.index.visible_versions import seen_before
+from promotion.policy.policy import Policy
+from promotion.policy.verdict import verdict
 from promotion.stage import parse_sums, read_staged, stored_problems
-from promotion.verdict import verdict
-from promotion.verifying import Verify, lazily
+from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.concurrency import at_once
+from promotion.storage.keys import PROVENANCE_SUFFIX, TOMBSTONE_SUFFIX, Released, StagedSet
 
 NEW_NAME = "a name is never used twice: build with --wheel-post-release."
 

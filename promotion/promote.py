@@ -11,22 +11,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from ci_build.errors import BucketError, PromotionBlockedError
-from ci_build.model import SHA256SUMS, WHEELS_JSON, Progress, Verdict, Wheel, WheelSet
-from promotion.at_once import at_once
-from promotion.bucket import Bucket, sha256_of
+from core.errors import BucketError, PromotionBlockedError
+from core.model import SHA256SUMS, WHEELS_JSON, Progress, Verdict, Wheel, WheelSet
 from promotion.check import NEW_NAME, check, metadata_of, raise_if_blocked, set_files
-from promotion.history import Change, Kind, State, after
-from promotion.index import metadata_name, project_of
-from promotion.layout import Released, StagedSet
-from promotion.ledger import Entries, Head, LedgerEntry, LedgerWheel, PromotedSet, append
-from promotion.policy import Policy
-from promotion.provenance import provenance_name
-from promotion.publish import publish, read_head
-from promotion.set_rules import about_variants
+from promotion.evidence.attestation_verification import Verify
+from promotion.evidence.provenance import provenance_name
+from promotion.index.ledger import Entries, Head, LedgerEntry, LedgerWheel, PromotedSet, append
+from promotion.index.ledger_state import Change, Kind, State, after
+from promotion.index.pages import metadata_name, project_of
+from promotion.index.publish import publish, read_head
+from promotion.policy.policy import Policy
+from promotion.policy.set_rules import about_variants
+from promotion.policy.verdict import weakest
 from promotion.stage import raise_if_any, read_staged, stored_problems
-from promotion.verdict import weakest
-from promotion.verifying import Verify
+from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.concurrency import at_once
+from promotion.storage.keys import Released, StagedSet
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci_build.errors import BucketError, CiBuildError, WheelSetError
-from ci_build.model import SHA256SUMS, WHEELS_JSON, Progress, Wheel, WheelSet, load_wheel_set
-from promotion.at_once import at_once
-from promotion.bucket import Bucket, Data, check_key, sha256_of
-from promotion.index import Offer, link, metadata_name, pages
-from promotion.layout import StagedSet, root_pages
-from promotion.sidecar import core_metadata, disagreements
+from core.errors import BucketError, CiBuildError, WheelSetError
+from core.model import SHA256SUMS, WHEELS_JSON, Progress, Wheel, WheelSet, load_wheel_set
+from promotion.index.core_metadata import core_metadata, disagreements
+from promotion.index.pages import Offer, link, metadata_name, pages
+from promotion.storage.bucket import Bucket, Data, check_key, sha256_of
+from promotion.storage.concurrency import at_once
+from promotion.storage.keys import StagedSet, root_pages
 
 _LAST = (SHA256SUMS, WHEELS_JSON)
 _AT_ONCE = 4

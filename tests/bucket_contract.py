@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.errors import BucketError
-from promotion.bucket import AbsentError, Bucket, ConflictError, sha256_of
+from core.errors import BucketError
+from promotion.storage.bucket import AbsentError, Bucket, ConflictError, sha256_of
 
 BAD_KEYS = ["", "/etc/passwd", "../up", "a/../b", "a//b", "a/", ".hidden", "a/.hidden", "a\\b", "a b", "a\nb", "a%2Fb"]
 WHEEL = "p/jax_rocm7_plugin-1!0.10.2+rocm7.2.0~x-cp312-cp312-manylinux_2_28_x86_64.whl"

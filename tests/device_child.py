@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from ci_build.runner import HostRunner
+from core.process import HostRunner
 from promotion.gates.device.harness import Harness, Work
 from promotion.gates.device.lease import GIB, Allotment, Device, Platform, leases
 from promotion.gates.device.passes import Pass, Suite

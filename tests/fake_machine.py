@@ -167,7 +167,7 @@ def write_index(folder: Path, *sets: Any) -> str:
         folder: such as …/v2/multi-arch.
         sets: (wheel set, tiers by target), newest first.
     """
-    from ci_build.model import dump_wheel_set
+    from core.model import dump_wheel_set
 
     rows = []
     for wheel_set, tiers in sets:

@@ -9,11 +9,11 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from ci_build.model import BuildRequest, GfxTarget, Payload, RocmVersion, to_json
-from ci_build.payload import pins
-from ci_build.payload.source import IN_CONTAINER, build_commands
-from ci_build.plan import make_plan
-from ci_build.source_request import ActionCache, Checkout, Credentials, Remote, SourceRequest
+from ci_build.build.plan import make_plan
+from ci_build.build.source import pins
+from ci_build.build.source.build_py import IN_CONTAINER, build_commands
+from core.model import BuildRequest, GfxTarget, Payload, RocmVersion, to_json
+from core.source_request import ActionCache, Checkout, Credentials, Remote, SourceRequest
 
 FOLDER = Path(__file__).parent / "data" / "golden" / "build_py"
 OWN = "0123456789abcdef0123456789abcdef01234567"

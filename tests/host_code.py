@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ci_build.wheel import bundle
-from ci_build.wheel.fatbin import find_bundles
 from tests.made_wheel import GLIBC, MACHS, library, with_sections
 from tests.tiny_elf import TinySymbol, tiny_elf
+from wheelkit.gpu import bundle
+from wheelkit.gpu.fatbin import find_bundles
 
 FAT_BINARY, FUNCTION = TinySymbol("__hipRegisterFatBinary"), TinySymbol("__hipRegisterFunction")
 _SYMBOLS = {"fat binary": 2, "function": 3}  # after the null symbol and GLIBC

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from promotion.audit import verify
-from promotion.bucket import Bucket
-from promotion.layout import StagedSet
-from promotion.ledger import read_ledger
-from promotion.publish import publish
+from promotion.index.audit import verify
+from promotion.index.ledger import read_ledger
+from promotion.index.publish import publish
+from promotion.storage.bucket import Bucket
+from promotion.storage.keys import StagedSet
 from tests.http_reader import HttpReader
 from tests.promoting import RELEASED, objects, offered, staged_in
 from tests.promotion_child import act

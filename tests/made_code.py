@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import msgpack
 
-from ci_build.targets import machs
+from core.targets import machs
 
 XNACK_OFF, XNACK_ON, SRAMECC_ON = 2 << 8, 3 << 8, 3 << 10
 """Settings of features in e_flags, as of code object V4."""

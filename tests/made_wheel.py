@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ci_build.model import GfxTarget
-from ci_build.wheel import bundle
-from ci_build.wheel.inspect import WheelReport, inspect_wheel
+from core.model import GfxTarget
 from tests.tiny_elf import TinySymbol, tiny_elf
+from wheelkit.gpu import bundle
+from wheelkit.inspect.inspect import WheelReport, inspect_wheel
 
 GLIBC = TinySymbol("fcntl64", "libc.so.6", "GLIBC_2.28")
 """A symbol that makes manylinux_2_28 the honest platform."""

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from ci_build.errors import BucketError
-from promotion.bucket import AbsentError, Bucket, ConflictError, Data, ObjectInfo, check_key, sha256_of, size_of
+from core.errors import BucketError
+from promotion.storage.bucket import AbsentError, Bucket, ConflictError, Data, ObjectInfo, check_key, sha256_of, size_of
 
 T = TypeVar("T")
 Write = Callable[[str], None]

@@ -12,13 +12,13 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from promotion.bucket import Bucket
-from promotion.dirbucket import DirBucket
-from promotion.evidence import record
-from promotion.layout import Released, StagedSet
-from promotion.policy import load_policy
+from promotion.evidence.evidence import record
+from promotion.policy.policy import load_policy
 from promotion.promote import Promotion, promote
 from promotion.stage import stage
+from promotion.storage.bucket import Bucket
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import Released, StagedSet
 from tests.support import SetWheel, make_set, passing_evidence, write_set
 
 POLICY = load_policy("multi-arch")

@@ -15,13 +15,13 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TypeVar
 
-from promotion.bucket import Bucket
-from promotion.buckets import open_bucket
-from promotion.layout import StagedSet
-from promotion.operate import rollback
+from promotion.index.operations import rollback
+from promotion.index.publish import publish
+from promotion.index.retention import Rule, apply
 from promotion.promote import promote
-from promotion.publish import publish
-from promotion.retention import Rule, apply
+from promotion.storage.bucket import Bucket
+from promotion.storage.bucket_url import open_bucket
+from promotion.storage.keys import StagedSet
 from tests.memory_bucket import Fault, FaultyBucket
 from tests.promoting import NOW, POLICY, RELEASED
 

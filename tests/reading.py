@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from promotion.index import metadata_name
-from promotion.layout import Released
+from promotion.index.pages import metadata_name
+from promotion.storage.keys import Released
 from tests.memory_bucket import MemoryBucket
 from tests.support import SetWheel
 

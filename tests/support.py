@@ -11,8 +11,8 @@ from typing import Any
 
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from ci_build.model import Evidence, MemberInfo, Outcome, Wheel, WheelSet, dump_wheel_set
-from promotion.policy import Policy, load_policy
+from core.model import Evidence, MemberInfo, Outcome, Wheel, WheelSet, dump_wheel_set
+from promotion.policy.policy import Policy, load_policy
 from tests.made_wheel import GLIBC, MadeWheel, clean_pjrt, clean_plugin, fat_binary, library
 from tests.tiny_elf import TinySymbol
 

@@ -12,52 +12,52 @@ import sys
 
 import click
 
-from ci_build import options
+from ci_build.cli import options
 from ci_build.cli.common import LazyGroup, State
-from ci_build.errors import CiBuildError, MachineError
+from core.errors import CiBuildError, MachineError
 
 COMMANDS = {
-    "release": "ci_build.cli.release:release",
-    "dist_wheels": "ci_build.cli.dist_wheels:dist_wheels",
-    "matrix": "ci_build.cli.matrix:matrix",
-    "accepts": "ci_build.cli.accepts:accepts",
-    "shell": "ci_build.cli.shell:shell",
-    "reproduce": "ci_build.cli.reproduce:reproduce",
-    "adopt": "ci_build.cli.adopt:adopt",
-    "stage": "ci_build.cli.release:stage",
-    "gate": "ci_build.cli.gates:gate",
-    "attest": "ci_build.cli.attest:attest",
-    "promote": "ci_build.cli.release:promote",
-    "policy": "ci_build.cli.policy:policy",
-    "keys": "ci_build.cli.keys:keys",
-    "bundle": "ci_build.cli.bundle:bundle",
-    "rollback": "ci_build.cli.operate:rollback",
-    "yank": "ci_build.cli.operate:yank",
-    "unyank": "ci_build.cli.operate:unyank",
-    "quarantine": "ci_build.cli.operate:quarantine",
-    "free": "ci_build.cli.operate:free",
-    "pin": "ci_build.cli.operate:pin",
-    "unpin": "ci_build.cli.operate:unpin",
-    "retention": "ci_build.cli.operate:retention",
-    "history": "ci_build.cli.operate:history",
-    "compat": "ci_build.cli.compat:compat",
-    "verify": "ci_build.cli.operate:verify",
-    "index": "ci_build.cli.index:index",
-    "bucket": "ci_build.cli.bucket:bucket",
-    "kernels": "ci_build.cli.kernels:kernels",
-    "inspect": "ci_build.cli.inspect:inspect",
-    "rocm": "ci_build.cli.rocm:rocm",
-    "images": "ci_build.cli.images:images",
-    "build_manylinux_dockers": "ci_build.cli.dockers:build_manylinux_dockers",
-    "build_manylinux_therock_dockers": "ci_build.cli.dockers:build_manylinux_therock_dockers",
-    "build_base_dockers": "ci_build.cli.dockers:build_base_dockers",
-    "build_base_therock_dockers": "ci_build.cli.dockers:build_base_therock_dockers",
-    "build_dockers": "ci_build.cli.trial:build_dockers",
-    "test": "ci_build.cli.trial:trial",
-    "test_docker": "ci_build.cli.trial:test_docker",
-    "cache": "ci_build.cli.cache:cache",
-    "targets": "ci_build.cli.targets:targets",
-    "doctor": "ci_build.cli.doctor:doctor",
+    "release": "ci_build.cli.commands.release:release",
+    "dist_wheels": "ci_build.cli.commands.dist_wheels:dist_wheels",
+    "matrix": "ci_build.cli.commands.matrix:matrix",
+    "accepts": "ci_build.cli.commands.accepts:accepts",
+    "shell": "ci_build.cli.commands.shell:shell",
+    "reproduce": "ci_build.cli.commands.reproduce:reproduce",
+    "adopt": "ci_build.cli.commands.adopt:adopt",
+    "stage": "ci_build.cli.commands.release:stage",
+    "gate": "ci_build.cli.commands.gate:gate",
+    "attest": "ci_build.cli.commands.attest:attest",
+    "promote": "ci_build.cli.commands.release:promote",
+    "policy": "ci_build.cli.commands.policy:policy",
+    "keys": "ci_build.cli.commands.keys:keys",
+    "bundle": "ci_build.cli.commands.bundle:bundle",
+    "rollback": "ci_build.cli.commands.index_operations:rollback",
+    "yank": "ci_build.cli.commands.index_operations:yank",
+    "unyank": "ci_build.cli.commands.index_operations:unyank",
+    "quarantine": "ci_build.cli.commands.index_operations:quarantine",
+    "free": "ci_build.cli.commands.index_operations:free",
+    "pin": "ci_build.cli.commands.index_operations:pin",
+    "unpin": "ci_build.cli.commands.index_operations:unpin",
+    "retention": "ci_build.cli.commands.index_operations:retention",
+    "history": "ci_build.cli.commands.index_operations:history",
+    "compat": "ci_build.cli.commands.compatibility:compat",
+    "verify": "ci_build.cli.commands.index_operations:verify",
+    "index": "ci_build.cli.commands.index:index",
+    "bucket": "ci_build.cli.commands.bucket:bucket",
+    "kernels": "ci_build.cli.commands.kernels:kernels",
+    "inspect": "ci_build.cli.commands.inspect:inspect",
+    "rocm": "ci_build.cli.commands.rocm:rocm",
+    "images": "ci_build.cli.commands.images:images",
+    "build_manylinux_dockers": "ci_build.cli.commands.image_commands:build_manylinux_dockers",
+    "build_manylinux_therock_dockers": "ci_build.cli.commands.image_commands:build_manylinux_therock_dockers",
+    "build_base_dockers": "ci_build.cli.commands.image_commands:build_base_dockers",
+    "build_base_therock_dockers": "ci_build.cli.commands.image_commands:build_base_therock_dockers",
+    "build_dockers": "ci_build.cli.commands.run_image:build_dockers",
+    "test": "ci_build.cli.commands.run_image:trial",
+    "test_docker": "ci_build.cli.commands.run_image:test_docker",
+    "cache": "ci_build.cli.commands.cache:cache",
+    "targets": "ci_build.cli.commands.targets:targets",
+    "doctor": "ci_build.cli.commands.doctor:doctor",
 }
 """Name of a command -> where it is; imported when it is used."""
 
@@ -103,7 +103,7 @@ def run(arguments: list[str] | None = None) -> int:
     try:
         main.main(args=arguments, prog_name="ci_build", standalone_mode=False)
     except CiBuildError as error:
-        from ci_build.runner import without_credentials
+        from core.process import without_credentials
 
         click.echo(f"error: {without_credentials(str(error))}", err=True)
         return error.exit_code

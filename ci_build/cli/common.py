@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ci_build import options
-from ci_build.errors import RequestError
+from ci_build.cli import options
+from core.errors import RequestError
 
 if TYPE_CHECKING:
-    from ci_build.report import Reporter
-    from ci_build.runner import HostRunner
-    from promotion.bucket import Bucket
+    from core.process import HostRunner
+    from core.report import Reporter
+    from promotion.storage.bucket import Bucket
 
 
 class LazyGroup(click.Group):
@@ -69,7 +69,7 @@ class State:
 
     def reporter(self, after: Mapping[str, Any] | None = None) -> Reporter:
         """What tells a person on standard error how it goes."""
-        from ci_build.report import Reporter
+        from core.report import Reporter
 
         place = options.Surroundings.detect()
         verbose = self.settings(after or {}).flag("verbose")
@@ -78,7 +78,7 @@ class State:
 
 def host_runner(reporter: Reporter) -> HostRunner:
     """The door to processes of this machine."""
-    from ci_build.runner import HostRunner
+    from core.process import HostRunner
 
     return HostRunner(options.environment(), echo=reporter.detail, sink=reporter.detail)
 
@@ -90,7 +90,7 @@ def echo_error(line: str) -> None:
 
 def print_json(value: object) -> None:
     """A noun, or JSON values, on standard output."""
-    from ci_build.model import to_json
+    from core.model import to_json
 
     click.echo(json.dumps(to_json(value), indent=2, ensure_ascii=False))
 
@@ -101,9 +101,9 @@ def open_bucket(text: str, reporter: Reporter, *, dry_run: bool = False, existin
     Raises:
         RequestError: it is a folder that is not there, and should be.
     """
-    from promotion.buckets import open_bucket as opened
-    from promotion.dirbucket import DirBucket
-    from promotion.dryrun import DryRunBucket
+    from promotion.storage.bucket_url import open_bucket as opened
+    from promotion.storage.directory_bucket import DirBucket
+    from promotion.storage.dry_run import DryRunBucket
 
     bucket = opened(text)
     if existing and isinstance(bucket, DirBucket) and not bucket.root.is_dir():

@@ -15,9 +15,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ci_build.containers.engine import ENGINES, Engine, find_engine
-from ci_build.containers.leftovers import OWNER_LABEL, RUN_LABEL, of_run, owner, remove, sweep
-from ci_build.errors import ProcessError, RequestError
-from ci_build.runner import HostRunner, LineSink, ProcessResult, failure, merge_environment, undisturbed
+from ci_build.containers.orphans import OWNER_LABEL, RUN_LABEL, of_run, owner, remove, sweep
+from core.errors import ProcessError, RequestError
+from core.process import HostRunner, LineSink, ProcessResult, failure, merge_environment, undisturbed
 
 __all__ = [
     "ENGINES",

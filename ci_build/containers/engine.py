@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ci_build.errors import NoContainerEngineError, ProcessError
-from ci_build.runner import HostRunner, which
+from core.errors import NoContainerEngineError, ProcessError
+from core.process import HostRunner, which
 
 ENGINES = ("docker", "podman")
 """Names that are looked for, in this order, where nobody says which one."""

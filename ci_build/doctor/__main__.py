@@ -14,8 +14,8 @@ from ci_build.doctor import choice, machine, packages, rocm, screen, sets, surro
 from ci_build.doctor.diagnosis import Facts, Problem, of_machine
 from ci_build.doctor.diagnosis_packages import of_packages, of_python, of_rocm
 from ci_build.doctor.surroundings import Surroundings
-from ci_build.errors import CiBuildError, InputError, SickMachineError
-from ci_build.model import Severity, to_json
+from core.errors import CiBuildError, InputError, SickMachineError
+from core.model import Severity, to_json
 
 
 def examine(here: Surroundings, index: str = "") -> Facts:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from ci_build import targets
 from ci_build.doctor.packages import Package
 from ci_build.doctor.sets import Offer
 from ci_build.doctor.surroundings import Finders
+from core import targets
+from core.defaults import defaults
 
-_DEFAULTS = tomllib.loads(Path(__file__).parents[1].joinpath("defaults.toml").read_text(encoding="utf-8"))
+_DEFAULTS = defaults()
 SUPPORTED: tuple[str, ...] = tuple(_DEFAULTS["pythons"]["supported"])
 """Pythons that there are wheels for."""
 JAX: str = _DEFAULTS["build"]["jax_version"]

@@ -12,7 +12,7 @@ from ci_build.doctor.remedies import CONTAINER_FLAGS
 from ci_build.doctor.rocm import Trees
 from ci_build.doctor.sets import Offer
 from ci_build.doctor.surroundings import Python
-from ci_build.model import Severity
+from core.model import Severity
 
 _GLIBC = (2, 28)
 """manylinux_2_28."""

@@ -10,8 +10,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci_build import targets
 from ci_build.doctor.surroundings import Surroundings
+from core import targets
 
 _AMD = "0x1002"
 _DISPLAY_CLASSES = ("0x03", "0x12")

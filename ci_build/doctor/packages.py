@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ci_build.doctor.surroundings import Surroundings
-from ci_build.errors import ElfError
-from ci_build.wheel import elf64
+from core.errors import ElfError
+from wheelkit.elf import reader
 
 _OURS = re.compile(r"jax|jaxlib|jax-(?:rocm|cuda)[0-9]+-(?:pjrt|plugin)|rocm|rocm-sdk(?:-[a-z0-9-]+)?|libtpu")
 _NATIVE = re.compile(r"jax-rocm([0-9]+)-(pjrt|plugin)")
@@ -167,12 +167,12 @@ def _build_info(files: Sequence[Path]) -> dict[str, Any]:
 
 def _needed(path: Path) -> tuple[str, ...]:
     try:
-        with elf64.open_image(path) as image:
+        with reader.open_image(path) as image:
             table = image.dynamic()
-            strings = next((entry.value for entry in table if entry.tag == elf64.DT_STRTAB), 0)
-            size = next((entry.value for entry in table if entry.tag == elf64.DT_STRSZ), 0)
+            strings = next((entry.value for entry in table if entry.tag == reader.DT_STRTAB), 0)
+            size = next((entry.value for entry in table if entry.tag == reader.DT_STRSZ), 0)
             names = image.read(image.offset_of(strings), size) if size else b""
-            return tuple(elf64.text(names, e.value, path.name) for e in table if e.tag == elf64.DT_NEEDED)
+            return tuple(reader.text(names, e.value, path.name) for e in table if e.tag == reader.DT_NEEDED)
     except (OSError, ElfError):
         return ()
 

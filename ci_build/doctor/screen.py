@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from ci_build.doctor.diagnosis import Facts, Problem
 from ci_build.doctor.rocm import Rocm
-from ci_build.model import Severity
+from core.model import Severity
 
 _WIDTH = 110
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ci_build.errors import CiBuildError, InputError
-from ci_build.model import WheelSet, load_wheel_set
+from core.errors import CiBuildError, InputError
+from core.model import WheelSet, load_wheel_set
 
 _SECONDS = 15.0
 _LIMIT = 64 << 20

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ci_build.doctor import probe
-from ci_build.errors import MachineError
-from ci_build.runner import HostRunner
+from core.errors import MachineError
+from core.process import HostRunner
 
 _HOUSE = Path(__file__).resolve().parents[2]
 _PAYLOAD = _HOUSE / "pjrt" / "payload"

@@ -8,9 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci_build import options
+from ci_build.cli import options
 from ci_build.containers.engine import Engine, find_engine
-from ci_build.errors import InputError, RequestError
 from ci_build.images import local
 from ci_build.images.fetch import Connect, fetch
 from ci_build.images.pins import DOCKER, Pin, Pins, load_pins, machine
@@ -25,12 +24,13 @@ from ci_build.images.recipe import (
     sums,
     text_file,
 )
-from ci_build.model import Progress
-from ci_build.runner import HostRunner
+from core.errors import InputError, RequestError
+from core.model import Progress
+from core.process import HostRunner
 
 if TYPE_CHECKING:
-    from ci_build.report import Reporter
-    from ci_build.rocm.client import Client
+    from core.http.client import Client
+    from core.report import Reporter
 
 SEARCH = "search"
 """What `--builder-image` says when an image has to be found, and none may be made."""
@@ -99,7 +99,7 @@ def image_request(
 
     def connect() -> Client:
         # Most requests never download anything, and a dry run never does.
-        from ci_build.rocm.client import Client
+        from core.http.client import Client
 
         return Client(proxy=options.proxy_of, tell=reporter.warning)
 

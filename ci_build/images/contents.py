@@ -19,13 +19,15 @@ from urllib.parse import urlsplit
 from packaging.markers import Marker
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from ci_build import options, setfiles
+from ci_build.cli import options
 from ci_build.containers.container import ContainerRunner, Mount, make_spec
-from ci_build.errors import InputError, ProcessError, RequestError, WheelSetError
 from ci_build.images.recipe import ContextFile, made_file
 from ci_build.images.runtime import Maker
-from ci_build.model import PYLOCK, WheelSet
-from ci_build.payload.published import InputStore, Resolved, file_sha256
+from core import wheelset
+from core.digests import file_sha256
+from core.errors import InputError, ProcessError, RequestError, WheelSetError
+from core.model import PYLOCK, WheelSet
+from core.pip import InputStore, Resolved
 
 _WANTED = "rocm[libraries,devel]"
 _DONE = "wheels.json"
@@ -161,8 +163,8 @@ def checked_set(folder: Path) -> WheelSet:
     Raises:
         WheelSetError: the folder holds no set, or files that are not the ones it names.
     """
-    wheel_set = setfiles.read_set(folder)
-    if wrong := setfiles.check_files(folder, wheel_set):
+    wheel_set = wheelset.read_set(folder)
+    if wrong := wheelset.check_files(folder, wheel_set):
         raise WheelSetError(f"{folder} holds other files than its set: {', '.join(wrong)}.", hint="Make it anew.")
     return wheel_set
 
@@ -197,7 +199,7 @@ def set_contents(
     files: dict[str, ContextFile] = {}
     store = InputStore(cache / "inputs")
     for python in pythons:
-        own = [wheel for wheel in wheel_set.wheels if setfiles.serves(wheel.filename, python)]
+        own = [wheel for wheel in wheel_set.wheels if wheelset.serves(wheel.filename, python)]
         foreign = tuple(_foreign(folder, python))
         absent = [] if look_only else [item for item in foreign if not store.has(item)]
         if absent:

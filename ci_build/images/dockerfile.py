@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ci_build.errors import RequestError
+from core.errors import RequestError
 
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")
 _PREDEFINED = frozenset((*_PROXIES, *map(str.upper, _PROXIES)))

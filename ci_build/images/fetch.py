@@ -8,14 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci_build.errors import InputError
 from ci_build.images.pins import Pin
-from ci_build.model import Progress
-from ci_build.runner import without_credentials
+from core.errors import InputError
+from core.model import Progress
+from core.process import without_credentials
 
 _READ = 1 << 20
 if TYPE_CHECKING:  # a dry run connects to nobody
-    from ci_build.rocm.client import Client
+    from core.http.client import Client
 
 Connect = Callable[[], "Client"]
 
@@ -60,7 +60,7 @@ def digest_of(url: str, connect: Connect, folder: Path, progress: Progress) -> s
 
 def _append(url: str, connect: Connect, part: Path, progress: Progress) -> str:
     """Bring a file to its end; returns the sha256 of all of it."""
-    from ci_build.rocm.fetch import RemoteFile
+    from core.http.download import RemoteFile
 
     sha256, done = hashlib.sha256(), 0
     client = connect()

@@ -12,8 +12,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ci_build.containers.engine import Engine
-from ci_build.errors import InputError, ProcessError, RequestError
-from ci_build.runner import HostRunner
+from core.errors import InputError, ProcessError, RequestError
+from core.process import HostRunner
 
 # Source: the grammar of references in the distribution project: path components and tags.
 _REFERENCE = re.compile(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ci_build.errors import RequestError
+from core.errors import RequestError
 
 DOCKER = Path(__file__).resolve().parents[2] / "docker"
 """Where Dockerfiles and pins are."""

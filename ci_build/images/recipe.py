@@ -13,11 +13,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ci_build.containers.engine import Engine
-from ci_build.errors import NoContainerEngineError, ProcessError
 from ci_build.images.dockerfile import check_arguments
 from ci_build.images.local import LocalImage, find, tag
-from ci_build.model import Progress
-from ci_build.runner import HostRunner
+from core.errors import NoContainerEngineError, ProcessError
+from core.model import Progress
+from core.process import HostRunner
 
 CONTENT_LABEL = "jax-rocm-release.content"
 """Label of an image: digest of what it was made of."""

@@ -13,9 +13,9 @@ import threading
 from contextlib import closing
 from urllib.parse import urlencode
 
-from ci_build.errors import InputError
 from ci_build.images.local import is_loopback
-from ci_build.rocm.client import PASSING, Client, Tries, judge
+from core.errors import InputError
+from core.http.client import PASSING, Client, Tries, judge
 
 _MANIFESTS = (
     "application/vnd.oci.image.index.v1+json",

@@ -13,14 +13,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ci_build.errors import InputError, RequestError
 from ci_build.images import local
 from ci_build.images.builder import BUILDER, ImageRequest, base_recipe, download_files, tagged, tool_pins
 from ci_build.images.local import sanitised
 from ci_build.images.pins import DOCKER
 from ci_build.images.recipe import UNKNOWN, BuilderImage, ContextFile, Recipe, ensure, text_file
-from ci_build.model import Progress
-from ci_build.runner import HostRunner
+from core.errors import InputError, RequestError
+from core.model import Progress
+from core.process import HostRunner
 
 OURS = ("com.amdgpu.", "jax-rocm-release.commit.")
 """How labels begin that an image hands on to those that are put on it."""

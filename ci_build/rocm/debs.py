@@ -17,11 +17,11 @@ from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-from ci_build.errors import ArchiveError, InputError
-from ci_build.model import Progress
-from ci_build.rocm.decompress import decompressed
 from ci_build.rocm.packages import Packages, tar_file, tar_header
-from ci_build.rocm.tar import Blocks, Entry, Kind, entries, padding
+from core.errors import ArchiveError, InputError
+from core.model import Progress
+from core.unpack.decompress import decompressed
+from core.unpack.tar import Blocks, Entry, Kind, entries, padding
 
 _MAGIC = b"!<arch>\n"
 _HEADER = 60

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ci_build.errors import InputError
-from ci_build.model import GfxTarget, Progress
-from ci_build.rocm.extract import Contents
 from ci_build.rocm.store import Selection
 from ci_build.rocm.tree import read_tree
-from ci_build.wheel.manifest import Manifest
+from core.errors import InputError
+from core.model import GfxTarget, Progress
+from core.unpack.extract import Contents
+from wheelkit.rocm_manifest import Manifest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,10 +11,10 @@ from urllib.parse import quote, unquote, urljoin
 
 from packaging.version import InvalidVersion, Version
 
-from ci_build.errors import InputError, RequestError
+from core.errors import InputError, RequestError
 
 if TYPE_CHECKING:  # a name can be read without a connection
-    from ci_build.rocm.client import Client
+    from core.http.client import Client
 
 MULTIARCH = "multiarch"
 """In the place of a family: all of them."""

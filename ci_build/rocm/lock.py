@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci_build.errors import InputError
-from ci_build.written import write_whole
+from core.atomic import write_whole
+from core.errors import InputError
 
 if TYPE_CHECKING:  # what a lock is compared with has to be there; a lock can be read without it
     from ci_build.rocm.facts import RocmFacts

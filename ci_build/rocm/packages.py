@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from ci_build.errors import ArchiveError, InputError
-from ci_build.rocm.decompress import decompressed
-from ci_build.rocm.tar import Blocks, Entry, Kind, entries, padding
+from core.errors import ArchiveError, InputError
+from core.unpack.decompress import decompressed
+from core.unpack.tar import Blocks, Entry, Kind, entries, padding
 
 CORE, DEVEL, LIBRARIES, DEVICE = "rocm-sdk-core", "rocm-sdk-devel", "rocm-sdk-libraries", "rocm-sdk-device"
 _PREFIX = "_rocm_sdk_devel"

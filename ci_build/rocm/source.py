@@ -11,17 +11,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ci_build.errors import InputError, RequestError
-from ci_build.model import Progress
-from ci_build.rocm.asked import SCHEME, Asked, GfxNames, check_name, check_source, file_name, is_index, is_url
-from ci_build.rocm.client import Client, canonical, sidecar, without_user
 from ci_build.rocm.debs import debs_in, packages_of, prefix_of_debs
-from ci_build.rocm.extract import Contents
 from ci_build.rocm.facts import RocmFacts, problems, read_facts, selection
 from ci_build.rocm.listing import parse_name
 from ci_build.rocm.lock import RocmLock, differences, load_lock, make_lock, write_lock
 from ci_build.rocm.packages import Packages
+from ci_build.rocm.request import SCHEME, Asked, GfxNames, check_name, check_source, file_name, is_index, is_url
 from ci_build.rocm.store import RocmStore, StoredTree
+from core.errors import InputError, RequestError
+from core.http.client import Client, canonical, sidecar, without_user
+from core.model import Progress
+from core.unpack.extract import Contents
 
 PackageFinder = Callable[[Asked, Mapping[str, str]], Packages]
 """Brings the packages of an index; those that are locked, file name -> sha256, or the fitting ones where none are."""

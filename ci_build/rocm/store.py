@@ -23,17 +23,17 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from ci_build.errors import ArchiveError, InputError
-from ci_build.model import Progress
-from ci_build.rocm.client import Client
-from ci_build.rocm.extract import Contents, Wanted, dump_contents, extract, load_contents
-from ci_build.rocm.feed import Feed, KnownDigest
-from ci_build.rocm.fetch import ChangedError, Hash, RemoteFile
-from ci_build.rocm.formats import format_of
-from ci_build.rocm.origins import known, said, unchanged
 from ci_build.rocm.packages import Packages, prefix_of
-from ci_build.rocm.treefiles import NEW, differences, hold, remove, sweep
-from ci_build.runner import without_credentials
+from core.errors import ArchiveError, InputError
+from core.http.client import Client
+from core.http.download import ChangedError, Hash, RemoteFile
+from core.http.validators import known, said, unchanged
+from core.model import Progress
+from core.process import without_credentials
+from core.treefiles import NEW, differences, hold, remove, sweep
+from core.unpack.extract import Contents, Wanted, dump_contents, extract, load_contents
+from core.unpack.formats import format_of
+from core.unpack.stream import Feed, KnownDigest
 
 _READ = 1 << 20
 _FORMAT = 1

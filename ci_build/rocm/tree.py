@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ci_build.errors import ElfError, InputError, RequestError
-from ci_build.model import Progress
-from ci_build.wheel import libstdcxx
-from ci_build.wheel.elf import Elf
-from ci_build.wheel.manifest import Library, Manifest
+from core.errors import ElfError, InputError, RequestError
+from core.model import Progress
+from wheelkit.elf import libstdcxx
+from wheelkit.elf.elf import Elf
+from wheelkit.rocm_manifest import Library, Manifest
 
 LIBRARY_FOLDERS = ("lib", "lib64", "lib/*-linux-gnu", "lib/rocm_sysdeps/lib")
 """Where a prefix keeps the libraries that programs are linked with, as patterns."""

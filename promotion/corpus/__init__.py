@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from ci_build.errors import GateError, UnknownTargetError
+from core.errors import GateError, UnknownTargetError
 from promotion.corpus.expectations import COMPILES, Expectation, Kind, find, load_expectations
 from promotion.corpus.programs.declaration import DeclarationError, Program, declare, program_name
 

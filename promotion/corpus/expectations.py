@@ -14,8 +14,8 @@ from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from ci_build.errors import GateError
-from ci_build.targets import lists
+from core.errors import GateError
+from core.targets import lists
 
 FILE = Path(__file__).with_name("expectations.toml")
 _SCHEMA = 1

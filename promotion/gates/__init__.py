@@ -14,11 +14,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ci_build.errors import CiBuildError, GateError, MachineError, RequestError
-from ci_build.model import Evidence, Finding, Outcome, Progress, Runner, Severity, Tier, Wheel, WheelSet
-from ci_build.runner import HostRunner
-from promotion.bucket import Bucket, sha256_of
-from promotion.evidence import (
+from core.errors import CiBuildError, GateError, MachineError, RequestError
+from core.model import Evidence, Finding, Outcome, Progress, Runner, Severity, Tier, Wheel, WheelSet
+from core.process import HostRunner
+from promotion.evidence.evidence import (
     ANY,
     ENVIRONMENT,
     TIME,
@@ -28,12 +27,13 @@ from promotion.evidence import (
     record,
     record_log,
 )
-from promotion.gates.source import code_digest
-from promotion.gates.transcript import Transcript
-from promotion.layout import StagedSet
-from promotion.policy import EDITION, edition
-from promotion.signing import Signer
+from promotion.evidence.signing import Signer
+from promotion.gates.common.source import code_digest
+from promotion.gates.common.transcript import Transcript
+from promotion.policy.policy import EDITION, edition
 from promotion.stage import read_staged
+from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.keys import StagedSet
 
 _MOST_TOLD = 20
 """So many reasons why gates did not pass are told at the end; thousands of tests may fail for the same one."""

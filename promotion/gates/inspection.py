@@ -7,16 +7,16 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from ci_build.errors import BucketError
-from ci_build.model import Finding, GfxTarget, MemberInfo, Severity, Tier, Wheel
-from ci_build.targets import covers, lists, machs
-from ci_build.wheel.findings import as_published
-from ci_build.wheel.inspect import WheelReport, check_set, inspect_wheel, member_infos
-from promotion.bucket import sha256_of
+from core.errors import BucketError
+from core.model import Finding, GfxTarget, MemberInfo, Severity, Tier, Wheel
+from core.targets import covers, lists, machs
 from promotion.gates import Check, Gate, Room, error
-from promotion.index import metadata_name
-from promotion.layout import project_pages
-from promotion.sidecar import core_metadata
+from promotion.index.core_metadata import core_metadata
+from promotion.index.pages import metadata_name
+from promotion.storage.bucket import sha256_of
+from promotion.storage.keys import project_pages
+from wheelkit.inspect.findings import as_published
+from wheelkit.inspect.inspect import WheelReport, check_set, inspect_wheel, member_infos
 
 _UNTRUE = "Build and stage the set again."
 

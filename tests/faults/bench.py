@@ -16,23 +16,25 @@ from typing import Any
 
 from packaging.pylock import Pylock
 
-from ci_build.errors import CiBuildError
-from ci_build.execute.wheels import describe
-from ci_build.layouts import allowed_sonames
-from ci_build.model import PYLOCK, Evidence, MemberInfo, RocmVersion, Wheel
-from ci_build.payload.published import Resolved, file_sha256
-from ci_build.runner import HostRunner
-from ci_build.setfiles import read_set, write_set
-from ci_build.wheel.archive import WheelArchive
-from ci_build.wheel.elf import Elf
-from ci_build.wheel.inspect import inspect_wheel, member_infos
-from ci_build.wheel.manifest import ROCM_MANIFEST, Manifest, dump_manifest, from_needs
-from ci_build.wheel.rewrite import WheelRewrite
-from promotion.dirbucket import DirBucket
+from ci_build.build.finished_wheels import describe
+from ci_build.build.set_files import write_set
+from core.digests import file_sha256
+from core.errors import CiBuildError
+from core.layouts import allowed_sonames
+from core.model import PYLOCK, Evidence, MemberInfo, RocmVersion, Wheel
+from core.pip import Resolved
+from core.process import HostRunner
+from core.wheelset import read_set
 from promotion.gates import Gate, run_gates
-from promotion.layout import StagedSet
 from promotion.stage import stage
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
 from tests.faults.patches import Patches
+from wheelkit.archive.archive import WheelArchive
+from wheelkit.archive.rewrite import WheelRewrite
+from wheelkit.elf.elf import Elf
+from wheelkit.inspect.inspect import inspect_wheel, member_infos
+from wheelkit.rocm_manifest import ROCM_MANIFEST, Manifest, dump_manifest, from_needs
 
 PYTHON = "3.12"
 PROJECTS = {"pjrt": "jax-rocm7-pjrt", "plugin": "jax-rocm7-plugin", "jaxlib": "jaxlib"}

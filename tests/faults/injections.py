@@ -9,14 +9,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from ci_build.model import GfxTarget
-from ci_build.wheel.fatslim import slim
-from ci_build.wheel.manifest import Library
-from ci_build.wheel.rewrite import WheelRewrite
-from promotion.dirbucket import DirBucket
-from promotion.layout import StagedSet
+from core.model import GfxTarget
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
 from tests.faults.bench import XLA, Bench, Case
 from tests.faults.patches import Patches
+from wheelkit.archive.rewrite import WheelRewrite
+from wheelkit.gpu.slim import slim
+from wheelkit.rocm_manifest import Library
 
 HIP, SPARSE = "libamdhip64.so.7", "libhipsparse.so.4"
 PACKAGE = "jax_rocm7_plugin"

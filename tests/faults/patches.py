@@ -6,9 +6,10 @@ import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ci_build.targets import machs
-from ci_build.wheel import bundle, elf64
-from ci_build.wheel.fatstream import find_bundles
+from core.targets import machs
+from wheelkit.elf import reader
+from wheelkit.gpu import bundle
+from wheelkit.gpu.fatbin_stream import find_bundles
 
 Patches = Sequence[tuple[int, bytes]]
 """Bytes to write at offsets of a file."""
@@ -19,7 +20,7 @@ _E_FLAGS = 48
 
 def runpath(file: Path) -> Patches:
     """The RUNPATH names the folder of a build."""
-    with elf64.open_image(file) as image:
+    with reader.open_image(file) as image:
         place, old = _runpath(image)
     new = b"/home/builder/xla/bazel-out/lib:" + old
     return [(place, new[: len(old)])]
@@ -29,22 +30,22 @@ def leaked_needed(name: str) -> Callable[[Path], Patches]:
     """One more NEEDED: its name goes behind the RUNPATH, its entry into the place of an optional one."""
 
     def find(file: Path) -> Patches:
-        with elf64.open_image(file) as image:
+        with reader.open_image(file) as image:
             place, old = _runpath(image)
             data = b"\0" + name.encode() + b"\0"
             assert not any(image.read(place + len(old), len(data))), "there is no room behind the RUNPATH"
             table = image.dynamic()
             tags = {entry.tag: entry for entry in table}
-            at = place + len(old) + 1 - image.offset_of(tags[elf64.DT_STRTAB].value)
+            at = place + len(old) + 1 - image.offset_of(tags[reader.DT_STRTAB].value)
             entry = tags[_RELACOUNT]
-        return [(place + len(old), data), (entry.offset, elf64.DYNAMIC.pack(elf64.DT_NEEDED, at))]
+        return [(place + len(old), data), (entry.offset, reader.DYNAMIC.pack(reader.DT_NEEDED, at))]
 
     return find
 
 
 def no_symbols(file: Path) -> Patches:
     """The dynamic symbol table emptied."""
-    with elf64.open_image(file) as image:
+    with reader.open_image(file) as image:
         section = image.section(".dynsym")
         assert section is not None
         return [(section.offset, bytes(section.size))]
@@ -55,7 +56,7 @@ def word(old: bytes, new: bytes, section: str) -> Callable[[Path], Patches]:
     assert len(old) == len(new)
 
     def find(file: Path) -> Patches:
-        with elf64.open_image(file) as image:
+        with reader.open_image(file) as image:
             part = image.section(section)
             assert part is not None
             places = [part.offset + at for at in _all(image.contents(part), old)]
@@ -75,7 +76,7 @@ def newer_glibc(file: Path) -> Patches:
 
 def bitcode(file: Path) -> Patches:
     """The device libraries that XLA links into kernels, the largest LLVM module in it, with damage every 4 kB."""
-    with elf64.open_image(file) as image:
+    with reader.open_image(file) as image:
         section = image.section(".rodata")
         assert section is not None
         data = image.contents(section)
@@ -115,9 +116,9 @@ def _hash(name: bytes) -> int:
     return value
 
 
-def _runpath(image: elf64.Image) -> tuple[int, bytes]:
+def _runpath(image: reader.Image) -> tuple[int, bytes]:
     tags = {entry.tag: entry.value for entry in image.dynamic()}
-    place = image.offset_of(tags[elf64.DT_STRTAB]) + tags[elf64.DT_RUNPATH]
+    place = image.offset_of(tags[reader.DT_STRTAB]) + tags[reader.DT_RUNPATH]
     return place, image.read(place, 4096).partition(b"\0")[0]
 
 
@@ -165,7 +166,7 @@ def cut_code(held: dict[str, bytes]) -> None:
 def other_instructions(held: dict[str, bytes]) -> None:
     """One bit in the machine code of gfx942's kernels."""
     code = bytearray(held["gfx942"])
-    text = elf64.Image.parse(bytes(code), "code").section(".text")
+    text = reader.Image.parse(bytes(code), "code").section(".text")
     assert text is not None
     code[text.offset + text.size // 2] ^= 1
     held["gfx942"] = bytes(code)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from promotion.s3client import connect
+from promotion.storage.s3_client import connect
 from tests import ceph, docker
 from tests import podman as own_podman
 from tests.kernels_fake import building, trees

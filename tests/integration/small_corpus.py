@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ci_build.model import Evidence, Outcome, Severity
-from promotion.gates.compile import COMPILER
-from promotion.gates.compile_drift import Code, code_of_checks
-from promotion.gates.compile_material import material
+from core.model import Evidence, Outcome, Severity
+from promotion.gates.compile.compile import COMPILER
+from promotion.gates.compile.drift import Code, code_of_checks
+from promotion.gates.compile.material import material
 
 
 def problems(evidence: Evidence) -> list[str]:

@@ -14,22 +14,22 @@ from typing import Any
 
 import pytest
 
-from ci_build.layouts import allowed_sonames, load_layouts
-from ci_build.making.adopt import adopt
-from ci_build.model import Completed, Evidence, GfxTarget, Outcome, RocmVersion, Severity
+from ci_build.build.adopt import adopt
 from ci_build.rocm.tree import read_tree
-from ci_build.wheel.elf import Elf
-from ci_build.wheel.manifest import ROCM_MANIFEST, Library, Manifest, dump_manifest, from_needs
-from ci_build.wheel.manylinux import platform_libraries
-from promotion.dirbucket import DirBucket
+from core.layouts import allowed_sonames, load_layouts
+from core.model import Completed, Evidence, GfxTarget, Outcome, RocmVersion, Severity
 from promotion.gates import run_gates
-from promotion.gates.abi import make_gate
-from promotion.gates.abi_members import PLATFORM
-from promotion.gates.loader import SYSTEM, at_home, load, scenarios
-from promotion.gates.stubs import write_stubs
-from promotion.layout import StagedSet
+from promotion.gates.abi.abi import make_gate
+from promotion.gates.abi.loader import SYSTEM, at_home, load, scenarios
+from promotion.gates.abi.members import PLATFORM
+from promotion.gates.common.stubs import write_stubs
 from promotion.stage import read_staged, stage
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
 from tests.integration.real_rocm import VERSION, unpack_real_rocm
+from wheelkit.elf.elf import Elf
+from wheelkit.repair.manylinux import platform_libraries
+from wheelkit.rocm_manifest import ROCM_MANIFEST, Library, Manifest, dump_manifest, from_needs
 
 pytestmark = pytest.mark.network
 ROOT = Path(__file__).resolve().parents[2]

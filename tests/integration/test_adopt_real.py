@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from ci_build.making import adopt
-from ci_build.model import Outcome, RocmVersion, Severity
-from ci_build.runner import HostRunner
-from promotion.dirbucket import DirBucket
-from promotion.gates import coverage, kernel_rules, run_gates
+from ci_build.build import adopt
+from core.model import Outcome, RocmVersion, Severity
+from core.process import HostRunner
+from promotion.gates import run_gates
+from promotion.gates.coverage import coverage, kernel_rules
 from promotion.stage import stage
+from promotion.storage.directory_bucket import DirBucket
 from tests.integration.test_promotion import Steps
 
 MEMBER = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"

@@ -22,11 +22,11 @@ from typing import Any
 
 import pytest
 
-from ci_build.errors import BucketError, PromotionBlockedError
-from promotion.dirbucket import DirBucket
-from promotion.layout import StagedSet
-from promotion.provenance import provenance_name
+from core.errors import BucketError, PromotionBlockedError
+from promotion.evidence.provenance import provenance_name
 from promotion.stage import read_staged
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
 from tests.fake_sigstore import FakeSigstore, new_key, of_github, serving, sign
 from tests.promoting import RELEASED, objects, offered, staged_in
 from tests.support import SetWheel, make_wheels
@@ -490,8 +490,8 @@ def refusals(
     code = (
         "import json, sys\n"
         "from pathlib import Path\n"
-        "from promotion.attest import verified_files\n"
-        "from ci_build.model import to_json\n"
+        "from promotion.evidence.attest import verified_files\n"
+        "from core.model import to_json\n"
         "root, trust = Path(sys.argv[1]), Path(sys.argv[2])\n"
         "said = {path.name: to_json(verified_files(path, 'local', trust)) for path in sorted(root.iterdir())}\n"
         "print(json.dumps(said))\n"

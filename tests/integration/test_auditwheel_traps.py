@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.errors import RepairError
-from ci_build.wheel.elf import Elf
-from ci_build.wheel.repair import repair
+from core.errors import RepairError
 from tests.integration.test_repair_real import PLUGIN_SONAMES, plan
 from tests.tiny_elf import tiny_elf
+from wheelkit.elf.elf import Elf
+from wheelkit.repair.repair import repair
 
 pytestmark = pytest.mark.network
 

@@ -279,17 +279,17 @@ def test_integration_tests_can(project: Path) -> None:
 
 
 BREACHES = {
-    "ci_build/model.py": ("ci_build.plan", "chain"),
-    "ci_build/targets.py": ("pjrt.recipe", "chain"),
-    "ci_build/wheel/archive.py": (
-        "ci_build.targets",
+    "core/model.py": ("ci_build.build.plan", "chain"),
+    "core/targets.py": ("pjrt.recipe", "chain"),
+    "wheelkit/archive/archive.py": (
+        "core.targets",
         "beside",
     ),
-    "ci_build/runner.py": ("ci_build.wheel", "beside"),
+    "core/process.py": ("ci_build.wheel", "beside"),
     "pjrt/recipe.py": ("plugin.recipe", "recipes"),
-    "plugin/recipe.py": ("ci_build.runner", "recipes"),
-    "promotion/policy.py": ("ci_build.plan", "promotion-imports"),
-    "ci_build/plan.py": ("promotion", "promotion-imported"),
+    "plugin/recipe.py": ("core.process", "recipes"),
+    "promotion/policy/policy.py": ("ci_build.build.plan", "promotion-imports"),
+    "ci_build/build/plan.py": ("promotion", "promotion-imported"),
 }
 
 
@@ -311,7 +311,7 @@ def test_each_import_contract_bites(module: str, project: Path) -> None:
 
 
 def test_the_command_line_may_import_what_it_drives(project: Path) -> None:
-    (project / "ci_build" / "cli" / "gates.py").write_text("import ci_build.plan\nimport promotion\n")
-    (project / "promotion" / "policy.py").write_text("import ci_build.runner\nimport ci_build.targets\n")
+    (project / "ci_build" / "cli" / "gates.py").write_text("import ci_build.build.plan\nimport promotion\n")
+    (project / "promotion" / "policy.py").write_text("import core.process\nimport core.targets\n")
     done = lint_imports(project)
     assert "5 kept, 0 broken" in done.stdout

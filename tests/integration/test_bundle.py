@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.errors import BucketError
-from ci_build.report import Reporter
-from ci_build.runner import HostRunner
-from promotion.bundle import bundle
-from promotion.dirbucket import DirBucket
-from promotion.layout import StagedSet
+from core.errors import BucketError
+from core.process import HostRunner
+from core.report import Reporter
+from promotion.index.bundle import bundle
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
 from tests.integration.conftest import CI_BUILD, Released
 
 pytestmark = [pytest.mark.heavy, pytest.mark.network]

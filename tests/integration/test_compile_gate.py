@@ -15,18 +15,18 @@ from typing import Any
 
 import pytest
 
-from ci_build.model import Evidence, Outcome, Severity
-from ci_build.runner import HostRunner
-from promotion.dirbucket import DirBucket
-from promotion.evidence import read_all
+from core.model import Evidence, Outcome, Severity
+from core.process import HostRunner
+from promotion.evidence.evidence import read_all
 from promotion.gates import Gate, run_gates
-from promotion.gates.compile import COMPILER, Options, Workshop, make_gate
-from promotion.gates.compile_child import Limits
-from promotion.gates.compile_corpus import Material, Task
-from promotion.gates.compile_drift import Previous
-from promotion.gates.compile_judge import Known
-from promotion.layout import StagedSet
+from promotion.gates.compile.child import Limits
+from promotion.gates.compile.compile import COMPILER, Options, Workshop, make_gate
+from promotion.gates.compile.corpus import Material, Task
+from promotion.gates.compile.drift import Previous
+from promotion.gates.compile.judge import Known
 from promotion.stage import stage
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
 from tests.made_code import END, MFMA, MI300, kernel, made_code
 from tests.support import make_set, make_wheels, write_set
 

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.making.adopt import adopt
-from ci_build.model import Evidence, RocmVersion
-from ci_build.runner import HostRunner
-from promotion.dirbucket import DirBucket
+from ci_build.build.adopt import adopt
+from core.model import Evidence, RocmVersion
+from core.process import HostRunner
 from promotion.gates import run_gates
-from promotion.gates.compile import COMPILER, Options, make_gate
-from promotion.gates.compile_drift import Previous
-from promotion.gates.compile_material import material
-from promotion.layout import StagedSet
+from promotion.gates.compile.compile import COMPILER, Options, make_gate
+from promotion.gates.compile.drift import Previous
+from promotion.gates.compile.material import material
 from promotion.stage import stage
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
 from tests.integration.small_corpus import check_small_corpus, problems
 
 pytestmark = [pytest.mark.network, pytest.mark.heavy]

@@ -16,12 +16,12 @@ from textwrap import dedent
 import pytest
 
 from ci_build.containers.container import ContainerRunner, ContainerSpec, Mount, find_engine, make_spec
-from ci_build.containers.leftovers import OWNER_LABEL, sweep
-from ci_build.errors import NoContainerEngineError, ProcessError
-from ci_build.runner import HostRunner
-from ci_build.wheel.bundle import parse_entries
+from ci_build.containers.orphans import OWNER_LABEL, sweep
+from core.errors import NoContainerEngineError, ProcessError
+from core.process import HostRunner
 from tests import docker
 from tests.engines import Engine
+from wheelkit.gpu.bundle import parse_entries
 
 pytestmark = [pytest.mark.heavy, pytest.mark.network]
 ROOT = Path(__file__).resolve().parents[2]
@@ -142,7 +142,7 @@ CHILD = """
 import os, sys
 from dataclasses import replace
 from ci_build.containers.container import ContainerRunner, find_engine, make_spec
-from ci_build.runner import HostRunner
+from core.process import HostRunner
 host = HostRunner(os.environ)
 spec = replace(make_spec(find_engine(sys.argv[1], host), sys.argv[2]), network="none", shm_size="64m")
 ContainerRunner(host, spec).run(["sh", "-c", sys.argv[3]], on_line=lambda line: print(line, flush=True))

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from ci_build.making.adopt import adopt
-from ci_build.model import GfxTarget, RocmVersion
-from ci_build.runner import HostRunner
-from ci_build.targets import machs
+from ci_build.build.adopt import adopt
+from core.model import GfxTarget, RocmVersion
+from core.process import HostRunner
+from core.targets import machs
 from promotion import corpus
-from promotion.dirbucket import DirBucket
 from promotion.gates import Room
-from promotion.gates.code_checks import header_finding, read_code_object
-from promotion.gates.site import make_site, rocm_libraries
+from promotion.gates.common.site import make_site, rocm_libraries
+from promotion.gates.compile.code_checks import header_finding, read_code_object
 from promotion.stage import read_staged, stage
+from promotion.storage.directory_bucket import DirBucket
 
 pytestmark = pytest.mark.network
 

@@ -17,17 +17,17 @@ from typing import Any
 import pytest
 
 from ci_build import cli
-from ci_build.errors import CiBuildError
-from ci_build.making.adopt import adopt
-from ci_build.model import RocmVersion
-from promotion.bucket import sha256_of
+from ci_build.build.adopt import adopt
+from core.errors import CiBuildError
+from core.model import RocmVersion
 from promotion.gates import Room
+from promotion.gates.common.site import Site
 from promotion.gates.device import preflight, run
+from promotion.gates.device.config import Told
 from promotion.gates.device.results import TestVerdict, load_results
 from promotion.gates.device.suite import smoke
-from promotion.gates.device.told import Told
-from promotion.gates.site import Site
-from promotion.layout import StagedSet
+from promotion.storage.bucket import sha256_of
+from promotion.storage.keys import StagedSet
 
 pytestmark = pytest.mark.network
 

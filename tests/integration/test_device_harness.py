@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.errors import BusyError, RequestError
-from ci_build.runner import HostRunner
+from core.errors import BusyError, RequestError
+from core.process import HostRunner
 from promotion.gates.device.harness import DONE, Harness, Report, Work
 from promotion.gates.device.processes import RUN, alive, end_marked, marked, was_killed
 from promotion.gates.device.results import Ending, Round, TestVerdict

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.model import load_wheel_set
+from core.model import load_wheel_set
 from tests.made_rocm import make_rocm
 
 pytestmark = pytest.mark.network

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ci_build.errors import SickMachineError
+from core.errors import SickMachineError
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCHER = ROOT / "build" / "ci_build"

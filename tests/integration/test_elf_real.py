@@ -19,11 +19,11 @@ from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection, GNUVerSymSection
 
-from ci_build.wheel import elf64
-from ci_build.wheel.elf import Elf
-from ci_build.wheel.runpath import add_needed, set_runpath
-from ci_build.wheel.strip import StripReport, strip_symbols
 from tests.integration.real_libraries import unpacked
+from wheelkit.elf import reader
+from wheelkit.elf.elf import Elf
+from wheelkit.elf.runpath import add_needed, set_runpath
+from wheelkit.elf.strip import StripReport, strip_symbols
 
 VERSIONS = ("0.7.1", "0.9.1", "0.10.2", "0.12.0")
 RUNPATH = "$ORIGIN/../lib:/opt/rocm/lib"
@@ -78,7 +78,7 @@ def oracle(path: Path) -> dict[str, object]:
 
 def ours(path: Path) -> dict[str, object]:
     elf = Elf.read(path)
-    with elf64.open_image(path) as image:
+    with reader.open_image(path) as image:
         sections = [(s.name, s.offset, s.size) for s in image.sections]
     return {
         "needed": elf.needed,
@@ -94,8 +94,8 @@ def loaded(path: Path, *, without: Sequence[tuple[int, int]]) -> list[bytes]:
     data = bytearray(path.read_bytes())
     for start, end in without:
         data[start:end] = bytes(end - start)
-    with elf64.open_image(path) as image:
-        return [bytes(data[s.offset : s.offset + s.file_size]) for s in image.segments if s.type == elf64.PT_LOAD]
+    with reader.open_image(path) as image:
+        return [bytes(data[s.offset : s.offset + s.file_size]) for s in image.segments if s.type == reader.PT_LOAD]
 
 
 def readelf(path: Path, left_out: Callable[[str, str], None]) -> list[str]:

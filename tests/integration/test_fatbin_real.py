@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from ci_build import targets
-from ci_build.errors import FatbinError
-from ci_build.model import GfxTarget
-from ci_build.wheel.elf import Elf
-from ci_build.wheel.fatbin import bundle_pointers, find_bundles, kernels, read_targets, registered, slim
+from core import targets
+from core.errors import FatbinError
+from core.model import GfxTarget
 from tests.integration.real_libraries import unpacked
+from wheelkit.elf.elf import Elf
+from wheelkit.gpu.fatbin import bundle_pointers, find_bundles, kernels, read_targets, registered, slim
 
 ROOT = Path(__file__).parents[2]
 WANTED = ("gfx942", "gfx950")
@@ -39,8 +39,8 @@ _CODE = re.compile(rb"[^\0]")
 SLIM = """
 import json, sys, time
 from pathlib import Path
-from ci_build.model import GfxTarget, to_json
-from ci_build.wheel.fatbin import slim
+from core.model import GfxTarget, to_json
+from wheelkit.gpu.fatbin import slim
 report = slim(Path(sys.argv[1]), [GfxTarget.parse(name) for name in sys.argv[2:]])
 peak = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) >> 10
 print(json.dumps({"peak": peak, **to_json(report)}))

@@ -11,10 +11,14 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from ci_build.model import Evidence, Outcome, Severity
-from promotion.gates import Gate, abi, coverage, inspection, install, load
-from promotion.gates import compile as compile_gate
-from promotion.gates.compile_material import material
+from core.model import Evidence, Outcome, Severity
+from promotion.gates import Gate, inspection
+from promotion.gates.abi import abi
+from promotion.gates.compile import compile as compile_gate
+from promotion.gates.compile.material import material
+from promotion.gates.coverage import coverage
+from promotion.gates.install import install
+from promotion.gates.load import load
 from tests.faults.bench import PYTHON, Bench, Case
 from tests.faults.device_code import BEYOND
 from tests.faults.matrix import FAULTS

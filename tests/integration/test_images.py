@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from ci_build.containers.engine import find_engine
-from ci_build.errors import ProcessError, RequestError
 from ci_build.images import local
 from ci_build.images.pins import load_pins
 from ci_build.images.recipe import Recipe, ensure
-from ci_build.report import Reporter
-from ci_build.runner import HostRunner
+from core.errors import ProcessError, RequestError
+from core.process import HostRunner
+from core.report import Reporter
 from tests import image_parts, registry
 from tests.engines import Engine
 from tests.file_server import Behaviour, serving

@@ -16,14 +16,14 @@ from urllib.parse import quote, urlsplit
 import pytest
 from uv import find_uv_bin
 
-from ci_build.errors import MachineError, ProcessError
-from ci_build.runner import HostRunner
-from promotion.dirbucket import DirBucket
-from promotion.evidence import record
-from promotion.policy import load_policy
+from core.errors import MachineError, ProcessError
+from core.process import HostRunner
+from promotion.evidence.evidence import record
+from promotion.index.serve import IndexServer, Served
+from promotion.policy.policy import load_policy
 from promotion.promote import promote
-from promotion.serve import IndexServer, Served
 from promotion.stage import stage
+from promotion.storage.directory_bucket import DirBucket
 from tests.support import PJRT_LIBRARY, SetWheel, make_set, make_wheels, passing_evidence, pjrt, set_wheel, write_set
 
 OWN = "{}.{}".format(*sys.version_info[:2])

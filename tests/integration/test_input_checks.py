@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.errors import FatbinError
-from ci_build.execute.run import _Run
-from ci_build.model import BuildRequest, GfxTarget, Payload, RocmVersion
-from ci_build.payload.published import InputStore, Resolved, file_sha256
-from ci_build.plan import Effect, make_plan
-from ci_build.report import Reporter
-from ci_build.runner import HostRunner
-from ci_build.wheel.repair import Repaired, RepairPlan, repair
+from ci_build.build.execute import _Run
+from ci_build.build.plan import Effect, make_plan
+from core.digests import file_sha256
+from core.errors import FatbinError
+from core.model import BuildRequest, GfxTarget, Payload, RocmVersion
+from core.pip import InputStore, Resolved
+from core.process import HostRunner
+from core.report import Reporter
 from tests.integration.test_repair_real import broken, one_bit
+from wheelkit.repair.repair import Repaired, RepairPlan, repair
 
 pytestmark = pytest.mark.network
 PROJECT = "jax-rocm7-plugin"
@@ -36,7 +37,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         found.append(plan.verify_bundles)
         return repair(source, plan, out, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("ci_build.execute.wheels.repair", watched)
+    monkeypatch.setattr("ci_build.build.finished_wheels.repair", watched)
     return found
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from promotion.serve import IndexServer
+from promotion.index.serve import IndexServer
 from tests.integration.conftest import CI_BUILD, Released
 
 

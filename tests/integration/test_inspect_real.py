@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from ci_build.model import GfxTarget, Severity, to_json
-from ci_build.wheel.findings import is_integrity
-from ci_build.wheel.inspect import WheelReport, check_set, inspect_wheel, render, worst
+from core.model import GfxTarget, Severity, to_json
+from wheelkit.inspect.findings import is_integrity
+from wheelkit.inspect.inspect import WheelReport, check_set, inspect_wheel, render, worst
 
 XLA = frozenset(f"gfx{n}" for n in (908, "90a", 942, 950, 1030, 1100, 1101, 1103, 1150, 1151, 1200, 1201, 1250))
 NUMBERS = (900, 906, 908, "90a", "90c", 942, 950, 1010, 1011, 1012, *range(1030, 1037), *range(1100, 1104))
@@ -335,7 +335,7 @@ PRINT_PEAK = "print(int(Path('/proc/self/status').read_text().split('VmHWM:')[1]
 @pytest.mark.heavy
 def test_the_largest_wheel_needs_little_memory(real_wheel: Wheels, tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from ci_build.wheel.inspect import inspect_wheel;"
+        "import sys; from pathlib import Path; from wheelkit.inspect.inspect import inspect_wheel;"
         "inspect_wheel(Path(sys.argv[1]), scratch=Path(sys.argv[2]));"
         f"{PRINT_PEAK}"
     )

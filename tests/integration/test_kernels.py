@@ -16,18 +16,18 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from ci_build.errors import KernelError
-from ci_build.model import GfxTarget, KernelRequest
-from ci_build.runner import HostRunner
-from ci_build.targets import machs
-from ci_build.wheel.archive import WheelArchive
-from ci_build.wheel.code_object import mach_of
-from ci_build.wheel.kernelwheel import read_manifest
+from core.errors import KernelError
+from core.model import GfxTarget, KernelRequest
+from core.process import HostRunner
+from core.targets import machs
 from kernels.build import Built, Capacity, KernelBuild
 from kernels.recipe import LAUNCHERS_LIMIT
 from kernels.steps import SRC
 from kernels.toolchains import Toolchain, obtain_pypi
 from tests.kernels_fake.building import Silent
+from wheelkit.archive.archive import WheelArchive
+from wheelkit.gpu.code_object import mach_of
+from wheelkit.kernel_wheel import read_manifest
 
 pytestmark = [pytest.mark.network]
 ROOT = Path(__file__).resolve().parents[2]

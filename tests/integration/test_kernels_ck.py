@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from ci_build.wheel.code_metadata import kernarg_sizes
-from ci_build.wheel.elf64 import Image
 from tests import docker
 from tests.integration.test_kernels_rocm import UNITS, InContainer
 from tests.kernels_fake.building import HERE, Silent
+from wheelkit.elf.reader import Image
+from wheelkit.gpu.code_metadata import kernarg_sizes
 
 X, RESIDUAL, GAMMA, Y, SUM = (0x7F00_0000_0000 + at * 0x1_0000_0000_00 for at in range(5))
 

@@ -15,19 +15,20 @@ from typing import Any
 import pytest
 from packaging.utils import parse_wheel_filename
 
-from ci_build.making import adopt
-from ci_build.model import RocmVersion, Severity
-from ci_build.runner import HostRunner
-from ci_build.targets import machs
-from ci_build.wheel.elf import Elf
-from ci_build.wheel.fatbin import read_targets, registered
+from ci_build.build import adopt
+from core.model import RocmVersion, Severity
+from core.process import HostRunner
+from core.targets import machs
 from kernels.toolchains import obtain_pypi
-from promotion.dirbucket import DirBucket
-from promotion.gates import coverage, run_gates
+from promotion.gates import run_gates
+from promotion.gates.coverage import coverage
 from promotion.stage import stage
+from promotion.storage.directory_bucket import DirBucket
 from tests import docker, forky
 from tests.kernels_fake.building import Silent
 from tests.support import pjrt, plugin
+from wheelkit.elf.elf import Elf
+from wheelkit.gpu.fatbin import read_targets, registered
 
 pytestmark = [pytest.mark.network, pytest.mark.heavy]
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,14 +11,12 @@ from typing import Any
 
 import pytest
 
-from ci_build import options
-from ci_build.errors import InputError, KernelError
-from ci_build.making import kernelbuild
-from ci_build.model import GfxTarget, KernelRequest
-from ci_build.runner import HostRunner
-from ci_build.targets import machs
-from ci_build.wheel.elf import Elf
-from ci_build.wheel.fatbin import read_targets, registered
+from ci_build.build import kernels
+from ci_build.cli import options
+from core.errors import InputError, KernelError
+from core.model import GfxTarget, KernelRequest
+from core.process import HostRunner
+from core.targets import machs
 from kernels.assemble import toolchain_for
 from kernels.build import Built, Capacity, KernelBuild
 from kernels.checks import SYSTEM
@@ -29,6 +27,8 @@ from kernels.sources import SourceTree
 from kernels.toolchains import obtain_pypi
 from tests import docker
 from tests.kernels_fake.building import Silent
+from wheelkit.elf.elf import Elf
+from wheelkit.gpu.fatbin import read_targets, registered
 
 SCRIPT = """
 import pathlib, sys
@@ -144,7 +144,7 @@ class InContainer:
 
     def job(self, targets: Sequence[str]) -> KernelBuild:
         settings = options.Settings({"cache_dir": str(self.cache)}, {}, {})
-        place = kernelbuild.place_for(self.request, settings, self.runner)
+        place = kernels.place_for(self.request, settings, self.runner)
         toolchain = toolchain_for(self.request, self.cache / "kernels", self.runner, Silent(), place)
         wanted = [GfxTarget.parse(target) for target in targets]
         return KernelBuild(self.request, wanted, toolchain, cache=self.cache / "kernels")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.model import WheelSet, load_wheel_set
+from core.model import WheelSet, load_wheel_set
 from tests import docker
 from tests.integration.test_kernels_rocm import InContainer
 

@@ -17,19 +17,20 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.layouts import allowed_sonames
-from ci_build.making.adopt import adopt
-from ci_build.model import Finding, RocmVersion, Severity
-from ci_build.runner import HostRunner
-from ci_build.wheel.elf import Elf
-from ci_build.wheel.manifest import Manifest, from_needs
-from promotion.dirbucket import DirBucket
-from promotion.gates import Check, Room, golden, load
-from promotion.gates.loading import Loading
-from promotion.gates.looks import Look, ask
-from promotion.gates.site import FROM_NEEDS, RocmLibraries, Site, make_site, rocm_libraries
-from promotion.gates.stubs import write_stubs
+from ci_build.build.adopt import adopt
+from core.layouts import allowed_sonames
+from core.model import Finding, RocmVersion, Severity
+from core.process import HostRunner
+from promotion.gates import Check, Room
+from promotion.gates.common.site import FROM_NEEDS, RocmLibraries, Site, make_site, rocm_libraries
+from promotion.gates.common.stubs import write_stubs
+from promotion.gates.load import golden, load
+from promotion.gates.load.child_probe import Look, ask
+from promotion.gates.load.loading import Loading
 from promotion.stage import read_staged, stage
+from promotion.storage.directory_bucket import DirBucket
+from wheelkit.elf.elf import Elf
+from wheelkit.rocm_manifest import Manifest, from_needs
 
 pytestmark = pytest.mark.network
 

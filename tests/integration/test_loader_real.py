@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from ci_build import versions
-from ci_build.model import BuildRequest, GfxTarget, Payload, RocmVersion
-from ci_build.wheel.elf import Elf
+from core import versions
+from core.model import BuildRequest, GfxTarget, Payload, RocmVersion
 from pjrt import recipe as pjrt
 from plugin import recipe as plugin
 from promotion import corpus
 from tests import fake_site
+from wheelkit.elf.elf import Elf
 
 pytestmark = pytest.mark.network
 

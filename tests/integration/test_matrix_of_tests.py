@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from ci_build.cli import matrix as command
-from promotion.families import When
+from ci_build.cli.commands import matrix as command
+from promotion.policy.families import When
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -12,19 +12,21 @@ from typing import Any, cast
 import pytest
 from uv import find_uv_bin
 
-from ci_build.errors import PromotionBlockedError
-from ci_build.model import Evidence, Outcome, Runner
-from ci_build.runner import HostRunner
-from promotion.bucket import Bucket
-from promotion.dirbucket import DirBucket
-from promotion.gates import coverage, inspection, install, run_gates
-from promotion.gates.installers import Installer, Uv
-from promotion.gates.pip_config import parse_config, uv_options
-from promotion.layout import StagedSet
-from promotion.policy import Policy, load_policy
+from core.errors import PromotionBlockedError
+from core.model import Evidence, Outcome, Runner
+from core.process import HostRunner
+from promotion.gates import inspection, run_gates
+from promotion.gates.common.installers import Installer, Uv
+from promotion.gates.common.pip_config import parse_config, uv_options
+from promotion.gates.coverage import coverage
+from promotion.gates.install import install
+from promotion.index.serve import IndexServer
+from promotion.policy.policy import Policy, load_policy
 from promotion.promote import install_line, promote
-from promotion.serve import IndexServer
 from promotion.stage import read_staged, stage
+from promotion.storage.bucket import Bucket
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
 from tests.support import (
     PJRT_LIBRARY,
     SetWheel,

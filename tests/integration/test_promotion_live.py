@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from uv import find_uv_bin
 
-from promotion.dirbucket import DirBucket
-from promotion.serve import IndexServer
+from promotion.index.serve import IndexServer
+from promotion.storage.directory_bucket import DirBucket
 from tests import live
 from tests.live import COUNT, OWN, Scene, staged_sets
 from tests.promoting import RELEASED, objects

@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 
 from ci_build import cli
-from ci_build.errors import GateError, RequestError
-from ci_build.runner import HostRunner
-from promotion.dirbucket import DirBucket
-from promotion.evidence import record
+from core.errors import GateError, RequestError
+from core.process import HostRunner
+from promotion.evidence.evidence import record
 from promotion.gates import Check
-from promotion.layout import Released
-from promotion.policy import load_policy
+from promotion.index.published_check import check_published, read_published
+from promotion.index.serve import IndexServer
+from promotion.policy.policy import load_policy
 from promotion.promote import promote
-from promotion.published_check import check_published, read_published
-from promotion.serve import IndexServer
 from promotion.stage import stage
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import Released
 from tests.integration.test_promotion import Steps
 from tests.support import SetWheel, make_set, make_wheels, ordinary_index, passing_evidence, write_set
 

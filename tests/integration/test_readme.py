@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ci_build import options
-from ci_build.releasing import gating
-from ci_build.report import Reporter
+from ci_build.cli import options
+from ci_build.release import gating
+from core.report import Reporter
 from tests.integration.conftest import Released
 
 ROOT = Path(__file__).resolve().parents[2]

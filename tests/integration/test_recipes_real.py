@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from ci_build import versions
-from ci_build.model import BuildRequest, GfxTarget, Payload, RocmVersion
-from ci_build.wheel.repair import repair
+from core import versions
+from core.model import BuildRequest, GfxTarget, Payload, RocmVersion
 from pjrt import recipe as pjrt
 from plugin import recipe as plugin
 from tests import fake_site
+from wheelkit.repair.repair import repair
 
 VERSIONS = ["0.7.1", "0.9.1", "0.10.2", "0.12.0"]
 

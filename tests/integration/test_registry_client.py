@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from ci_build.errors import InputError
 from ci_build.images.registry import digest_in
-from ci_build.rocm.client import Client, Patience
+from core.errors import InputError
+from core.http.client import Client, Patience
 
 MANIFEST = json.dumps({"schemaVersion": 2, "manifests": []}).encode()
 DIGEST = "sha256:" + hashlib.sha256(MANIFEST).hexdigest()

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from ci_build import options
-from ci_build.model import load_wheel_set
-from promotion.evidence import SCHEMA_VERSION, load_evidence
+from ci_build.cli import options
+from core.model import load_wheel_set
+from promotion.evidence.evidence import SCHEMA_VERSION, load_evidence
 from tests.integration.conftest import CI_BUILD, Released
 from tests.integration.small_corpus import check_small_corpus
 

@@ -18,17 +18,17 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from ci_build import versions
-from ci_build.errors import ArchiveError, CiBuildError, ElfError, FatbinError, RepairError
-from ci_build.model import GfxTarget, RocmVersion
-from ci_build.wheel.archive import WheelArchive
-from ci_build.wheel.elf import Elf
-from ci_build.wheel.fatbin import read_targets
-from ci_build.wheel.manylinux import verdict
-from ci_build.wheel.repair import Repaired, RepairPlan, repair
-from ci_build.wheel.verify import verify_record
-from ci_build.wheel_facts import payload_files
+from core import versions
+from core.errors import ArchiveError, CiBuildError, ElfError, FatbinError, RepairError
+from core.model import GfxTarget, RocmVersion
 from tests.tiny_wheel import record_line
+from wheelkit.archive.archive import WheelArchive
+from wheelkit.archive.verify import verify_record
+from wheelkit.elf.elf import Elf
+from wheelkit.gpu.fatbin import read_targets
+from wheelkit.recipe_base import payload_files
+from wheelkit.repair.manylinux import verdict
+from wheelkit.repair.repair import Repaired, RepairPlan, repair
 
 pytestmark = pytest.mark.network
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.errors import ArchiveError, InputError
 from ci_build.rocm.debs import prefix_of_debs
+from core.errors import ArchiveError, InputError
 from tests.integration.conftest import CI_BUILD
 from tests.made_rocm import VERSION, make_rocm, make_useless_tools
 

@@ -15,11 +15,11 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci_build.errors import ArchiveError, RequestError
-from ci_build.rocm.extract import Contents, Limits, dump_contents, extract, load_contents
-from ci_build.rocm.formats import format_of
-from ci_build.rocm.tar import Blocks, entries, padding
-from ci_build.rocm.treefiles import differences, remove
+from core.errors import ArchiveError, RequestError
+from core.treefiles import differences, remove
+from core.unpack.extract import Contents, Limits, dump_contents, extract, load_contents
+from core.unpack.formats import format_of
+from core.unpack.tar import Blocks, entries, padding
 from tests.made_rocm import COMPRESS
 from tests.made_xz import pack
 

@@ -19,10 +19,10 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from ci_build.errors import InputError, RequestError
-from ci_build.rocm import fetch
-from ci_build.rocm.client import Client, Patience
-from ci_build.rocm.fetch import ChangedError, RemoteFile
+from core.errors import InputError, RequestError
+from core.http import download
+from core.http.client import Client, Patience
+from core.http.download import ChangedError, RemoteFile
 from tests.file_server import Behaviour, serving
 
 NAME = "/tarball/therock-dist-linux-gfx94X-dcgpu-7.10.0.dev0+abc.tar.gz"
@@ -32,7 +32,7 @@ QUICK = Patience(connect=2, read=1, tries=4, first_wait=0.01, longest_wait=0.05)
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "PIECE", 256 << 10)
+    monkeypatch.setattr(download, "PIECE", 256 << 10)
 
 
 def fetched(told: Behaviour, start: int = 0, prefix: bytes | None = None) -> bytes:
@@ -74,7 +74,7 @@ def test_ranges_are_fetched_side_by_side_and_nothing_twice() -> None:
         assert fetched(told) == DATA
         alone = len(DATA) / 65536 * 0.05
         assert time.monotonic() - began < alone * 0.7
-        assert len(told.seen) == 1 + -(-len(DATA) // fetch.PIECE)
+        assert len(told.seen) == 1 + -(-len(DATA) // download.PIECE)
         assert told.sent <= len(DATA) + 1
 
 

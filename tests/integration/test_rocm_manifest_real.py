@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from ci_build.rocm.tree import read_tree
-from ci_build.wheel import libstdcxx
-from ci_build.wheel.manifest import Manifest, dump_manifest, load_manifest
 from tests.integration.real_rocm import LIBRARIES, VERSION, unpack_real_rocm
+from wheelkit.elf import libstdcxx
+from wheelkit.rocm_manifest import Manifest, dump_manifest, load_manifest
 
 pytestmark = pytest.mark.network
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.errors import RepairError
-from ci_build.model import BuildRequest, GfxTarget, Payload, RocmVersion
-from ci_build.wheel.repair import repair
+from core.errors import RepairError
+from core.model import BuildRequest, GfxTarget, Payload, RocmVersion
 from plugin.recipe import repair_plan
+from wheelkit.repair.repair import repair
 
 REQUEST = BuildRequest(
     payload=Payload.PUBLISHED,

@@ -19,13 +19,13 @@ from typing import IO, Any
 
 import pytest
 
-from ci_build import cache
-from ci_build.errors import ArchiveError, InputError
-from ci_build.report import Reporter
-from ci_build.rocm.client import Client, Patience
 from ci_build.rocm.facts import selection
 from ci_build.rocm.store import RocmStore, StoredTree, WrongDigestError
-from ci_build.rocm.treefiles import differences, in_use
+from core import cache
+from core.errors import ArchiveError, InputError
+from core.http.client import Client, Patience
+from core.report import Reporter
+from core.treefiles import differences, in_use
 from tests.file_server import Behaviour, serving
 from tests.made_rocm import COMPRESS, NAME, make_rocm, tarball
 
@@ -33,9 +33,9 @@ PATH = f"/tarball/{NAME}"
 CHILD = """
 import sys
 from pathlib import Path
-from ci_build.report import Reporter
+from core.report import Reporter
 from ci_build.rocm import fetch
-from ci_build.rocm.client import Client
+from core.http.client import Client
 from ci_build.rocm.facts import selection
 from ci_build.rocm.store import RocmStore
 fetch.PIECE = 128 << 10

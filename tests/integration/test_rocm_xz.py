@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from ci_build.rocm.xz import XzFile
+from core.unpack.xz import XzFile
 
 PLAIN = random.Random(1).randbytes(300_000) + b"words " * 100_000
 BLOCKS = ("-T2", "--block-size=100000")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.errors import ProcessError
-from ci_build.runner import HostRunner, merge_environment, render, without_credentials
+from core.errors import ProcessError
+from core.process import HostRunner, merge_environment, render, without_credentials
 
 PYTHON = sys.executable
 

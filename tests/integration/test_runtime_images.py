@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from ci_build.model import WheelSet
-from ci_build.payload.published import Resolved
-from ci_build.setfiles import write_set
+from ci_build.build.set_files import write_set
+from core.model import WheelSet
+from core.pip import Resolved
 from tests import docker, image_parts
 from tests.file_server import Behaviour, serving
 from tests.image_parts import Place

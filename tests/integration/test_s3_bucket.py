@@ -14,14 +14,14 @@ from typing import Any
 import boto3
 import pytest
 
-from ci_build.errors import BucketError
-from promotion import s3upload
-from promotion.bucket import ConflictError, sha256_of
-from promotion.buckets import open_bucket
-from promotion.layout import StagedSet
-from promotion.roles import Role, bucket_policy
-from promotion.s3bucket import S3Bucket
-from promotion.s3client import connect
+from core.errors import BucketError
+from promotion.storage import s3_upload
+from promotion.storage.bucket import ConflictError, sha256_of
+from promotion.storage.bucket_url import open_bucket
+from promotion.storage.keys import StagedSet
+from promotion.storage.roles import Role, bucket_policy
+from promotion.storage.s3_bucket import S3Bucket
+from promotion.storage.s3_client import connect
 from tests import ceph
 from tests.bucket_contract import SharedBucketContract, put
 
@@ -50,7 +50,7 @@ def big_file(folder: Path, size: int) -> Path:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(s3upload, "PART", 5 << 20)
+    monkeypatch.setattr(s3_upload, "PART", 5 << 20)
     return 5 << 20
 
 
@@ -93,7 +93,7 @@ def test_parts_that_are_there_are_not_sent_again(
 
 
 def test_the_store_refuses_bytes_that_changed_on_the_way(bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("promotion.s3bucket.sha256_of", lambda data: hashlib.sha256(b"promised").hexdigest())
+    monkeypatch.setattr("promotion.storage.s3_bucket.sha256_of", lambda data: hashlib.sha256(b"promised").hexdigest())
     with pytest.raises(BucketError, match="BadDigest"):
         bucket.put_if_absent("p/k", b"sent", sha256=hashlib.sha256(b"promised").hexdigest())
     assert bucket.head("p/k") is None

@@ -15,10 +15,10 @@ import pytest
 
 from benchmarks.counting import watch
 from benchmarks.promotion import goals, moving
-from promotion.audit import verify
-from promotion.dirbucket import DirBucket
-from promotion.operate import rollback
-from promotion.s3bucket import S3Bucket
+from promotion.index.audit import verify
+from promotion.index.operations import rollback
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.s3_bucket import S3Bucket
 from tests import ceph, live
 from tests.live import Scene, staged_sets
 from tests.promoting import NOW, RELEASED

@@ -12,17 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.errors import GateError, InputError, MachineError
-from ci_build.model import WheelSet
-from ci_build.runner import HostRunner
-from ci_build.wheel.manifest import ROCM_MANIFEST, Library, Manifest, dump_manifest
-from promotion.dirbucket import DirBucket
-from promotion.gates import Room, load
-from promotion.gates.rocm_manifest import RocmTree
-from promotion.gates.site import FROM_MANIFEST, FROM_NEEDS, TREE, Site, make_site, rocm_libraries
+from core.errors import GateError, InputError, MachineError
+from core.model import WheelSet
+from core.process import HostRunner
+from promotion.gates import Room
+from promotion.gates.common.rocm_manifest import RocmTree
+from promotion.gates.common.site import FROM_MANIFEST, FROM_NEEDS, TREE, Site, make_site, rocm_libraries
+from promotion.gates.load import load
 from promotion.stage import read_staged, stage
+from promotion.storage.directory_bucket import DirBucket
 from tests.support import PJRT_LIBRARY, TARGETS, SetWheel, make_set, make_wheels, ordinary_index, pjrt, plain, set_wheel
 from tests.support import write_set as write
+from wheelkit.rocm_manifest import ROCM_MANIFEST, Library, Manifest, dump_manifest
 
 OWN = "{}.{}".format(*sys.version_info[:2])
 ABSENT = "3.99"

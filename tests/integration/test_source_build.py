@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from ci_build.wheel.archive import WheelArchive
 from tests import docker
 from tests.integration.conftest import CI_BUILD
 from tests.integration.source_place import (
@@ -35,6 +34,7 @@ from tests.integration.source_place import (
     wait_for,
     wheels_json,
 )
+from wheelkit.archive.archive import WheelArchive
 
 pytestmark = [pytest.mark.heavy, pytest.mark.network]
 

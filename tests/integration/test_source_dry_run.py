@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.model import GfxTarget
-from ci_build.payload.pins import pins_for
-from ci_build.payload.source import IN_CONTAINER, build_commands
-from ci_build.plan import make_plan
+from ci_build.build.plan import make_plan
+from ci_build.build.source.build_py import IN_CONTAINER, build_commands
+from ci_build.build.source.pins import pins_for
+from core.model import GfxTarget
 from tests.golden_build_py import request
 from tests.integration.conftest import CI_BUILD
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.setfiles import read_set
+from core.wheelset import read_set
 from tests.file_server import Behaviour, serving
 from tests.integration.conftest import CI_BUILD
 from tests.made_jax import XLA, make_jax

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.setfiles import read_set
+from core.wheelset import read_set
 from tests.integration.conftest import CI_BUILD
 from tests.made_jax import make_jax
 from tests.made_rocm import VERSION, make_rocm

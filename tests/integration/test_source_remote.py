@@ -17,8 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.source.sources import pinned_xla
-from ci_build.wheel.archive import WheelArchive
+from ci_build.build.source.sources import pinned_xla
 from tests import docker, rbe
 from tests.integration.conftest import CI_BUILD
 from tests.integration.source_place import (
@@ -38,6 +37,7 @@ from tests.integration.source_place import (
     wheels_json,
 )
 from tests.made_packages import make_wheel
+from wheelkit.archive.archive import WheelArchive
 
 pytestmark = [pytest.mark.heavy, pytest.mark.network]
 

@@ -10,11 +10,19 @@ from typing import Any
 
 import pytest
 
-from ci_build.errors import InputError, RequestError
-from ci_build.model import BuildRequest
-from ci_build.runner import HostRunner
-from ci_build.source.sources import bring, folder_commit, identify, pinned_xla, release_of, remote_head, tree_digest
-from ci_build.source_request import Checkout
+from ci_build.build.source.sources import (
+    bring,
+    folder_commit,
+    identify,
+    pinned_xla,
+    release_of,
+    remote_head,
+    tree_digest,
+)
+from core.errors import InputError, RequestError
+from core.model import BuildRequest
+from core.process import HostRunner
+from core.source_request import Checkout
 from tests.golden_build_py import request
 from tests.unit.test_native import FakeProgress
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from ci_build.rocm.tree import read_tree
-from ci_build.wheel.elf import Elf
-from ci_build.wheel.manifest import Library, Manifest
-from promotion.gates.stubs import write_stubs
+from promotion.gates.common.stubs import write_stubs
 from tests.integration.real_rocm import VERSION, unpack_real_rocm
+from wheelkit.elf.elf import Elf
+from wheelkit.rocm_manifest import Library, Manifest
 
 LOAD = """
 import ctypes, json, sys

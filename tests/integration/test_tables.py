@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ci_build import targets as gfx
-from ci_build.layouts import allowed_sonames, runpath
-from ci_build.model import RocmVersion
-from ci_build.wheel.elf import Elf
-from ci_build.wheel.fatbin import read_targets
+from core import targets as gfx
+from core.layouts import allowed_sonames, runpath
+from core.model import RocmVersion
+from wheelkit.elf.elf import Elf
+from wheelkit.gpu.fatbin import read_targets
 
 pytestmark = pytest.mark.network
 

@@ -6,8 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
-from ci_build.model import GfxTarget, KernelRequest
-from ci_build.runner import HostRunner
+from core.model import GfxTarget, KernelRequest
+from core.process import HostRunner
 from kernels.build import Capacity, KernelBuild
 from kernels.recipe import KERNELS
 from kernels.steps import SRC, fill

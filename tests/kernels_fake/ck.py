@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from ci_build.runner import HostRunner
+from core.process import HostRunner
 from kernels.modules import load_catalog
 from kernels.rocmchain import with_rocm
 from kernels.steps import SRC, fill, named

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ci_build.model import InputFile, MemberInfo, Wheel, WheelSet
+from core.model import InputFile, MemberInfo, Wheel, WheelSet
 
 
 def wheel(filename: str, name: str, version: str, **changes: Any) -> Wheel:

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from ci_build.layouts import load_layouts, runpath
-from ci_build.model import Completed, Evidence, GfxTarget, Outcome, Severity
-from ci_build.wheel.manifest import ROCM_MANIFEST, Library, Manifest, dump_manifest
-from promotion.dirbucket import DirBucket
+from core.layouts import load_layouts, runpath
+from core.model import Completed, Evidence, GfxTarget, Outcome, Severity
 from promotion.gates import run_gates
-from promotion.gates.abi import make_gate
+from promotion.gates.abi.abi import make_gate
 from promotion.stage import stage
+from promotion.storage.directory_bucket import DirBucket
 from tests.made_wheel import GLIBC, MadeWheel, library, with_sections
 from tests.support import PJRT_LIBRARY, TARGETS, make_set, make_wheels, pjrt, plugin, set_wheel, write_set
 from tests.tiny_elf import TinySymbol
+from wheelkit.rocm_manifest import ROCM_MANIFEST, Library, Manifest, dump_manifest
 
 PYTHON = ("3.12",)
 HIP, BLAS = "libamdhip64.so.7", "librocblas.so.5"

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.model import Finding, Severity
-from ci_build.wheel.elf import Elf
-from ci_build.wheel.manifest import Library
-from promotion.gates.abi_symbols import Offer, closure, needs_unmet, some, symbols_unmet
+from core.model import Finding, Severity
+from promotion.gates.abi.symbols import Offer, closure, needs_unmet, some, symbols_unmet
 from tests.tiny_elf import TinySymbol, tiny_elf
+from wheelkit.elf.elf import Elf
+from wheelkit.rocm_manifest import Library
 
 HIP = "libamdhip64.so.7"
 SYSTEM = frozenset({"libc.so.6"})

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from ci_build.cli import main, run
-from ci_build.cli.accepts import refusal
-from ci_build.errors import DriftError
-from ci_build.model import to_json
-from promotion.families import When, load_families
-from promotion.jobs import job_matrix
+from ci_build.cli.commands.accepts import refusal
+from core.errors import DriftError
+from core.model import to_json
+from promotion.policy.families import When, load_families
+from promotion.policy.jobs import job_matrix
 
 ROOT = Path(__file__).resolve().parents[2]
 DOWNSTREAM = ROOT / "tests" / "data" / "downstream.yml"

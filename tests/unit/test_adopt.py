@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from ci_build.errors import BusyError, CiBuildError, InputError, RequestError
-from ci_build.making import adopt
-from ci_build.model import RocmVersion, WheelSet
-from ci_build.setfiles import check_files, read_set
-from promotion.dirbucket import DirBucket
+from ci_build.build import adopt
+from core.errors import BusyError, CiBuildError, InputError, RequestError
+from core.model import RocmVersion, WheelSet
+from core.wheelset import check_files, read_set
 from promotion.stage import read_staged, stage
+from promotion.storage.directory_bucket import DirBucket
 from tests.made_kernels import LIBRARY, OBJECT, OTHER, clean_kernels, tell
 from tests.made_wheel import MadeWheel
 from tests.support import PJRT_LIBRARY, PLUGIN_LIBRARIES, pjrt, plain, plugin

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
-from ci_build.errors import ArchiveError
-from ci_build.wheel import zipcheck, zipformat
-from ci_build.wheel.archive import WheelArchive, WheelName
-from ci_build.wheel.wheelname import canonical
+from core.errors import ArchiveError
 from tests.tiny_wheel import INFO, METADATA, NAME, RawMember, contents, make_wheel, raw_members, raw_wheel, raw_zip
+from wheelkit.archive import zip_check, zip_format
+from wheelkit.archive.archive import WheelArchive, WheelName
+from wheelkit.archive.filename import canonical
 
 SOME = b"some bytes " * 5000
 
@@ -284,9 +284,9 @@ def test_bombs_are_refused_before_they_are_inflated(tmp_path: Path, monkeypatch:
     honest = wrong(data=bytes(20 << 20))  # zeros: 1030 to 1 is what deflate can do
     with WheelArchive(raw_wheel(tmp_path, honest)) as archive:
         assert archive["tiny/bad.py"].size == 20 << 20
-    monkeypatch.setattr(zipcheck, "MAX_TOTAL", 20 << 20)
+    monkeypatch.setattr(zip_check, "MAX_TOTAL", 20 << 20)
     assert "more than 20971520 (a zip bomb)" in refusal(tmp_path / NAME)
-    monkeypatch.setattr(zipformat, "MAX_DIRECTORY", 100)
+    monkeypatch.setattr(zip_format, "MAX_DIRECTORY", 100)
     assert "at most 100 are read" in refusal(tmp_path / NAME)
 
 

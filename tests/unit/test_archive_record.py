@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.errors import ArchiveError
-from ci_build.wheel.archive import RecordEntry, WheelArchive
-from ci_build.wheel.record import format_record, parse_record
-from ci_build.wheel.verify import verify_record
+from core.errors import ArchiveError
 from tests.tiny_wheel import INFO, RawMember, contents, make_wheel, raw_wheel, record_line
+from wheelkit.archive.archive import RecordEntry, WheelArchive
+from wheelkit.archive.record import format_record, parse_record
+from wheelkit.archive.verify import verify_record
 
 RECORD = f"{INFO}/RECORD"
 

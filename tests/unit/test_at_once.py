@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promotion.at_once import LIMIT, at_once
-from promotion.dirbucket import DirBucket
 from promotion.promote import promote
+from promotion.storage.concurrency import LIMIT, at_once
+from promotion.storage.directory_bucket import DirBucket
 from tests.memory_bucket import KilledError, MemoryBucket
 from tests.promoting import NOW, POLICY, staged_in
 from tests.support import make_wheels
@@ -105,7 +105,7 @@ def test_a_promotion_copies_several_files_together_and_names_them_afterwards(tmp
 
 
 def test_a_dry_run_tells_each_write_once(tmp_path: Path) -> None:
-    from promotion.dryrun import DryRunBucket
+    from promotion.storage.dry_run import DryRunBucket
 
     bucket: Any = DirBucket(tmp_path / "bucket")
     staged = staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=("3.12",)), python_versions=("3.12",))

@@ -18,18 +18,18 @@ from typing import Any
 import pytest
 
 from ci_build import cli
-from ci_build.errors import BucketError, MachineError, PromotionBlockedError
-from promotion.attest import attest, publisher_words
-from promotion.attestations import PUBLIC, AttestationRule, Attested, Identity
-from promotion.audit import verify
-from promotion.bucket import sha256_of
+from core.errors import BucketError, MachineError, PromotionBlockedError
 from promotion.check import check
-from promotion.dirbucket import DirBucket
-from promotion.layout import StagedSet
+from promotion.evidence.attest import attest, publisher_words
+from promotion.evidence.attestation_verification import identity_of, lazily
+from promotion.evidence.attestations import PUBLIC, AttestationRule, Attested, Identity
+from promotion.evidence.provenance import PUBLISH, STATEMENT_TYPE, provenance_name, provenance_problems
+from promotion.index.audit import verify
 from promotion.promote import Promotion, promote
-from promotion.provenance import PUBLISH, STATEMENT_TYPE, provenance_name, provenance_problems
 from promotion.stage import read_staged
-from promotion.verifying import identity_of, lazily
+from promotion.storage.bucket import sha256_of
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
 from tests.promoting import NOW, POLICY, RELEASED, offered, staged_in
 from tests.support import SetWheel, make_wheels
 from tests.unit import sets

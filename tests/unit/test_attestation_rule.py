@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promotion.attestations import (
+from promotion.evidence.attestations import (
     ANY,
     PUBLIC,
     AttestationRule,
@@ -22,8 +22,8 @@ from promotion.attestations import (
     parse_rule,
     who_attested,
 )
-from promotion.evidence import Statement
-from promotion.verdict import verdict
+from promotion.evidence.evidence import Statement
+from promotion.policy.verdict import verdict
 from tests.unit import sets
 from tests.unit.test_verdict_laws import GOOD, MINE, POLICY
 

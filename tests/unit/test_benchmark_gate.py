@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.gate import Run, goals, make_python, uneven
-from promotion.gates.device.told import LOCK
+from promotion.gates.device.config import LOCK
 
 
 def run(wall: float) -> Run:

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.counting import CountingBucket
 from benchmarks.promotion import Move, Row, goals, main
-from promotion.bucket import AbsentError, sha256_of
+from promotion.storage.bucket import AbsentError, sha256_of
 from tests.memory_bucket import MemoryBucket
 
 ROW = Row(

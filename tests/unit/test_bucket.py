@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.errors import BucketError, BusyError
-from promotion.bucket import ConflictError, sha256_of
-from promotion.dirbucket import DirBucket
+from core.errors import BucketError, BusyError
+from promotion.storage.bucket import ConflictError, sha256_of
+from promotion.storage.directory_bucket import DirBucket
 from tests.bucket_contract import SharedBucketContract, put
 from tests.memory_bucket import MemoryBucket
 

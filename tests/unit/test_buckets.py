@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.errors import BucketError, RequestError
-from promotion.buckets import open_bucket
-from promotion.dirbucket import DirBucket
-from promotion.s3bucket import S3Bucket
+from core.errors import BucketError, RequestError
+from promotion.storage.bucket_url import open_bucket
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.s3_bucket import S3Bucket
 
 
 def test_a_folder(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_a_folder(tmp_path: Path) -> None:
 @pytest.fixture(autouse=True)
 def unconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Importing boto3 opens sockets."""
-    monkeypatch.setattr("promotion.s3client.connect", lambda **words: words)
+    monkeypatch.setattr("promotion.storage.s3_client.connect", lambda **words: words)
 
 
 def test_a_store() -> None:

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci_build.errors import InputError, RequestError
-from ci_build.model import BuildRequest, GfxTarget
-from ci_build.payload import bazel, pins
-from ci_build.payload.made import name_of_built, wheel_said
-from ci_build.payload.source import IN_CONTAINER, BuildCommand, build_commands, version_suffix
-from ci_build.plan import make_plan
-from ci_build.source_request import ActionCache, Compiler, Credentials, Remote, SourceRequest
+from ci_build.build.plan import make_plan
+from ci_build.build.source import bazel, pins
+from ci_build.build.source.build_output import name_of_built, wheel_said
+from ci_build.build.source.build_py import IN_CONTAINER, BuildCommand, build_commands, version_suffix
+from core.errors import InputError, RequestError
+from core.model import BuildRequest, GfxTarget
+from core.source_request import ActionCache, Compiler, Credentials, Remote, SourceRequest
 from tests.golden_build_py import FOLDER, files, request
 
 JAX_INTERFACE = [release for release in pins.releases() if pins.interface_for(release).kind is pins.Kind.JAX]

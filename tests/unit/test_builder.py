@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 
+from ci_build.build import build_shell
+from ci_build.build.plan import SourceLayout
+from ci_build.build.source.build_py import IN_CONTAINER
+from ci_build.build.source.builder import find_tools, load_spec, make_mounts, spec_values
+from ci_build.build.source.host_build import check_rocm, check_tools, newest_clang
+from ci_build.build.source.native import STATE
+from ci_build.build.source.source_build import check_place, disk_cache
+from ci_build.cli.options import Settings
 from ci_build.containers.container import ContainerSpec, Mount
-from ci_build.errors import InputError, MachineError
-from ci_build.making import inshell
-from ci_build.making.sourcing import check_place, disk_cache
-from ci_build.model import BuildRequest
-from ci_build.options import Settings
-from ci_build.payload.source import IN_CONTAINER
-from ci_build.plan import SourceLayout
-from ci_build.report import Reporter
-from ci_build.runner import HostRunner, ProcessResult
-from ci_build.source.builder import find_tools, load_spec, make_mounts, spec_values
-from ci_build.source.hostbuild import check_rocm, check_tools, newest_clang
-from ci_build.source.native import STATE
-from ci_build.source_request import ActionCache, Compiler, SourceRequest
+from core.errors import InputError, MachineError
+from core.model import BuildRequest
+from core.process import HostRunner, ProcessResult
+from core.report import Reporter
+from core.source_request import ActionCache, Compiler, SourceRequest
 from tests.golden_build_py import request
 
 
@@ -201,44 +201,44 @@ def written(folder: Path, **changes: Any) -> Path:
 
 
 def test_a_shell_opens_in_the_same_container_with_the_command_at_hand(tmp_path: Path) -> None:
-    place = inshell.load_place(written(tmp_path))
-    argv = inshell.shell_argv(place, terminal=True)
+    place = build_shell.load_place(written(tmp_path))
+    argv = build_shell.shell_argv(place, terminal=True)
     assert argv[-4:] == ("--tty", "--entrypoint", "bash", SPEC.image)
     assert {"--env", "HISTFILE=/out/.history", "--workdir", "/jax", "--interactive", "USER=builder"} <= set(argv)
-    inshell.prepare(place)
+    build_shell.prepare(place)
     assert (tmp_path / "out/.history").read_text() == "cd /jax\npython build/build.py 'a b'\n"
-    command = inshell.shell_argv(place, ("ls", "-l"), terminal=False)
+    command = build_shell.shell_argv(place, ("ls", "-l"), terminal=False)
     assert command[-4:] == ("--entrypoint", "ls", SPEC.image, "-l")
     assert "--tty" not in command
-    assert inshell.environment_of(place) == {}
+    assert build_shell.environment_of(place) == {}
 
 
 def test_on_the_machine_itself_it_starts_in_the_same_folder(tmp_path: Path) -> None:
-    place = inshell.load_place(written(tmp_path, where={"kind": "host"}))
-    assert inshell.shell_argv(place, terminal=True) == ("bash",)
-    assert inshell.folder_of(place) == "/jax"
-    assert inshell.environment_of(place) == {"USER": "builder", "HISTFILE": str(tmp_path / "out/.history")}
+    place = build_shell.load_place(written(tmp_path, where={"kind": "host"}))
+    assert build_shell.shell_argv(place, terminal=True) == ("bash",)
+    assert build_shell.folder_of(place) == "/jax"
+    assert build_shell.environment_of(place) == {"USER": "builder", "HISTFILE": str(tmp_path / "out/.history")}
 
 
 def test_a_place_that_is_gone_is_not_opened(tmp_path: Path) -> None:
-    place = inshell.load_place(written(tmp_path))
+    place = build_shell.load_place(written(tmp_path))
     gone = replace(place, spec=replace(SPEC, mounts=(Mount(tmp_path / "gone", "/x"),)))
     with pytest.raises(InputError, match="gone is there no more"):
-        inshell.prepare(gone)
+        build_shell.prepare(gone)
 
 
 @pytest.mark.parametrize("change", [{"where": {"kind": "container"}}, {"argv": 1}, {"where": {}}])
 def test_a_damaged_state_is_said(tmp_path: Path, change: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="cannot be read"):
-        inshell.load_place(written(tmp_path, **change))
+        build_shell.load_place(written(tmp_path, **change))
 
 
 def test_a_set_that_was_not_compiled_has_no_such_place(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="Nothing was compiled"):
-        inshell.load_place(tmp_path / "dist")
+        build_shell.load_place(tmp_path / "dist")
 
 
 def test_a_shell_needs_somebody_in_front_of_it() -> None:
     with pytest.raises(MachineError, match="needs a terminal"):
-        inshell.refuse_without_terminal(terminal=False)
-    inshell.refuse_without_terminal(terminal=True)
+        build_shell.refuse_without_terminal(terminal=False)
+    build_shell.refuse_without_terminal(terminal=True)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.wheel.buildpaths import build_paths
-from ci_build.wheel.elf import Elf
 from tests.made_wheel import library, with_sections
+from wheelkit.elf.build_paths import build_paths
+from wheelkit.elf.elf import Elf
 
 
 def found(folder: Path, section: str, text: bytes) -> tuple[str, ...]:

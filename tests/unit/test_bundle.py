@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ci_build.errors import FatbinError
-from ci_build.model import GfxTarget
-from ci_build.wheel import bundle
-from ci_build.wheel.bundle import Entry, Packed
+from core.errors import FatbinError
+from core.model import GfxTarget
+from wheelkit.gpu import bundle
+from wheelkit.gpu.bundle import Entry, Packed
 
 HOST = "host-x86_64-unknown-linux-gnu-"
 HIP = "hipv4-amdgcn-amd-amdhsa--"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from promotion.bypass import MAX_DAYS, parse_bypass, parse_bypasses
-from promotion.policy import POLICY_FILE, load_policy
+from promotion.policy.bypasses import MAX_DAYS, parse_bypass, parse_bypasses
+from promotion.policy.policy import POLICY_FILE, load_policy
 from tests.unit import sets
 
 COMPLETE: dict[str, Any] = {

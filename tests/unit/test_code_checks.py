@@ -6,10 +6,16 @@ import struct
 
 import pytest
 
-from ci_build.errors import ElfError
-from ci_build.model import GfxTarget
-from ci_build.targets import load_table, machs
-from promotion.gates.code_checks import CodeObject, count_matrix, header_finding, matrix_cores, read_code_object
+from core.errors import ElfError
+from core.model import GfxTarget
+from core.targets import load_table, machs
+from promotion.gates.compile.code_checks import (
+    CodeObject,
+    count_matrix,
+    header_finding,
+    matrix_cores,
+    read_code_object,
+)
 from tests.made_code import END, MFMA, MI300, SRAMECC_ON, WMMA, XNACK_ON, kernel, made_code
 
 TARGET = GfxTarget.parse("gfx942:sramecc+:xnack-")

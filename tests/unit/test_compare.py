@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.wheel.compare import compare_wheels
 from tests.made_wheel import LIB, MadeWheel, clean_pjrt
+from wheelkit.inspect.compare import compare_wheels
 
 
 def differences(tmp_path: Path, change: Callable[[MadeWheel], object]) -> list[tuple[str, str, str]]:

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from ci_build.errors import RequestError
 from ci_build.images.runtime import inside
-from ci_build.model import Evidence, Outcome, Tier
-from promotion.compat import COMPAT_FILE, Library, Module, ModuleRow, Tables, load_spec, make_tables, words
-from promotion.compat_said import Check, Said
-from promotion.compat_text import sheets, to_markdown, to_rst
-from promotion.history import Kind, State
-from promotion.known_tests import regex_of
-from promotion.ledger import LedgerEntry, PromotedSet
+from core.errors import RequestError
+from core.model import Evidence, Outcome, Tier
+from promotion.compatibility import COMPAT_FILE, Library, Module, ModuleRow, Tables, load_spec, make_tables, words
+from promotion.compatibility_evidence import Check, Said
+from promotion.compatibility_tables import sheets, to_markdown, to_rst
+from promotion.evidence.known_tests import regex_of
+from promotion.index.ledger import LedgerEntry, PromotedSet
+from promotion.index.ledger_state import Kind, State
 
 NUMPY = Module(name="jax.numpy", description="Arrays | of *numbers*", checks=("numpy.*", "test_numpy.py"))
 SPARSE = Module(name="jax.experimental.sparse", description="Sparse", checks=("sparse.*",))

@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 
 from ci_build.cli import run as ci_build
-from ci_build.model import Tier
 from ci_build.rocm.lock import RocmLock, write_lock
-from promotion.compat_said import Check, read_evidence
-from promotion.dirbucket import DirBucket
-from promotion.evidence import record
+from core.model import Tier
+from promotion.compatibility_evidence import Check, read_evidence
+from promotion.evidence.evidence import record
 from promotion.gates import Check as GateCheck
 from promotion.gates import _told
 from promotion.gates.device import evidence as device
 from promotion.gates.device.results import TestResult, TestVerdict, dump_results
 from promotion.gates.device.run import RUN
-from promotion.layout import Released
 from promotion.stage import read_staged
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import Released
 from tests.promoting import RELEASED, go, staged_in
 from tests.support import make_wheels, passing_evidence
 

@@ -13,21 +13,29 @@ from typing import Any
 
 import pytest
 
-from ci_build.errors import GateError, RequestError
-from ci_build.model import Evidence, Outcome, Severity, Tier
+from core.errors import GateError, RequestError
+from core.model import Evidence, Outcome, Severity, Tier
 from promotion import corpus
-from promotion.dirbucket import DirBucket
-from promotion.evidence import dump_evidence
-from promotion.gates.code_checks import CodeObject, Kernel
-from promotion.gates.compile_budget import Budget, load_budget
-from promotion.gates.compile_child import Fate, Journal, Limits, Result, Sitting, Watch, death
-from promotion.gates.compile_corpus import Material, Task, compiled_for
-from promotion.gates.compile_drift import compare, findings, previous
-from promotion.gates.compile_schedule import Batch, available_memory, batches, finish, finish_all, memory_limit, workers
-from promotion.gates.compile_view import Matrix, failures, results
-from promotion.history import NOTHING, Change, Kind, after
-from promotion.layout import Released
-from promotion.ledger import FIRST, LedgerEntry, PromotedSet
+from promotion.evidence.evidence import dump_evidence
+from promotion.gates.compile.budget import Budget, load_budget
+from promotion.gates.compile.child import Fate, Journal, Limits, Result, Sitting, Watch, death
+from promotion.gates.compile.code_checks import CodeObject, Kernel
+from promotion.gates.compile.corpus import Material, Task, compiled_for
+from promotion.gates.compile.drift import compare, findings, previous
+from promotion.gates.compile.schedule import (
+    Batch,
+    available_memory,
+    batches,
+    finish,
+    finish_all,
+    memory_limit,
+    workers,
+)
+from promotion.gates.compile.view import Matrix, failures, results
+from promotion.index.ledger import FIRST, LedgerEntry, PromotedSet
+from promotion.index.ledger_state import NOTHING, Change, Kind, after
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import Released
 
 GIB = 1 << 30
 
@@ -257,7 +265,7 @@ def test_an_end_that_is_not_true_counts_for_nothing(tmp_path: Path, change: dict
 
 def test_a_watch_counts_from_the_last_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
-    monkeypatch.setattr("promotion.gates.compile_child.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("promotion.gates.compile.child.time.monotonic", lambda: clock[0])
     told, _ = journal(tmp_path, "a.b")
     watch = Watch(told, Limits(start_seconds=50, program_seconds=10, memory=1 << 60), threading.Event())
     nobody = 2**22 + 1

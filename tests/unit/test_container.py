@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci_build.containers import leftovers
+from ci_build.containers import orphans
 from ci_build.containers.container import ContainerSpec, Engine, Mount, container_argv, make_spec, mount_option
 from ci_build.containers.engine import read_info
-from ci_build.containers.leftovers import is_left, owner, remove
-from ci_build.errors import ProcessError, RequestError
-from ci_build.runner import HostRunner
+from ci_build.containers.orphans import is_left, owner, remove
+from core.errors import ProcessError, RequestError
+from core.process import HostRunner
 
 SPEC = ContainerSpec(
     engine="/usr/bin/docker",
@@ -190,7 +190,7 @@ class FakeHost(HostRunner):
 
 def test_containers_that_took_long_to_go_are_gone_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock()
-    monkeypatch.setattr(leftovers, "time", clock)
+    monkeypatch.setattr(orphans, "time", clock)
     seen = iter([("a", "b")])
     remove("docker", FakeHost(clock, 50.0), lambda: next(seen, ()))
     assert clock.now > 100
@@ -198,7 +198,7 @@ def test_containers_that_took_long_to_go_are_gone_all_the_same(monkeypatch: pyte
 
 def test_containers_that_do_not_go_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock()
-    monkeypatch.setattr(leftovers, "time", clock)
+    monkeypatch.setattr(orphans, "time", clock)
     with pytest.raises(ProcessError, match="Containers a do not go away"):
         remove("docker", FakeHost(clock, 1.0), lambda: ("a",))
     assert clock.now > 60

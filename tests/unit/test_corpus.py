@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ci_build.errors import GateError, UnknownTargetError
-from ci_build.targets import lists
+from core.errors import GateError, UnknownTargetError
+from core.targets import lists
 from promotion import corpus
 from promotion.corpus import executable
 from promotion.corpus.expectations import COMPILES, Expectation, Kind, find, load_expectations

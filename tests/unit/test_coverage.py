@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from ci_build.errors import RequestError
-from ci_build.model import Evidence, Outcome, Severity
-from promotion.dirbucket import DirBucket
-from promotion.gates import coverage, kernel_rules, run_gates
+from core.errors import RequestError
+from core.model import Evidence, Outcome, Severity
+from promotion.gates import run_gates
+from promotion.gates.coverage import coverage, kernel_rules
 from promotion.stage import stage
+from promotion.storage.directory_bucket import DirBucket
 from tests.host_code import HostCode, kernel_bundle
 from tests.made_kernels import OBJECT, OTHER, clean_kernels, manifest, tell
 from tests.made_wheel import fat_binary, library

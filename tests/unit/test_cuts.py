@@ -9,27 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.errors import ArchiveError
-from ci_build.wheel import cuts as cuts_module
-from ci_build.wheel import proof
-from ci_build.wheel.archive import WheelArchive
-from ci_build.wheel.cutplan import plan_cuts
-from ci_build.wheel.cuts import Cuts, find_block, inflate_cut
-from ci_build.wheel.deflate import Run, scan_blocks
-from ci_build.wheel.elf64 import (
-    HEADER,
-    SECTION,
-    SHF_ALLOC,
-    SHF_EXECINSTR,
-    SHT_PROGBITS,
-    SHT_STRTAB,
-    SHT_SYMTAB,
-)
-from ci_build.wheel.inflate import InflateError
-from ci_build.wheel.rewrite import WheelRewrite
-from ci_build.wheel.splice import WINDOW
-from ci_build.wheel.verify import verify_record
+from core.errors import ArchiveError
 from tests.tiny_wheel import make_wheel
+from wheelkit.archive import cuts as cuts_module
+from wheelkit.archive import proof
+from wheelkit.archive.archive import WheelArchive
+from wheelkit.archive.cut_plan import plan_cuts
+from wheelkit.archive.cuts import Cuts, find_block, inflate_cut
+from wheelkit.archive.deflate import Run, scan_blocks
+from wheelkit.archive.inflate import InflateError
+from wheelkit.archive.rewrite import WheelRewrite
+from wheelkit.archive.splice import WINDOW
+from wheelkit.archive.verify import verify_record
+from wheelkit.elf.reader import HEADER, SECTION, SHF_ALLOC, SHF_EXECINSTR, SHT_PROGBITS, SHT_STRTAB, SHT_SYMTAB
 
 MEMBER = "tiny/big.so"
 SIZE = 12_000_000

@@ -16,12 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from isal import isal_zlib
 
-from ci_build.errors import ArchiveError
-from ci_build.wheel import splice
-from ci_build.wheel.deflate import BlockIndex, scan_blocks
-from ci_build.wheel.outfile import OutFile
-from ci_build.wheel.proof import write_proven
-from ci_build.wheel.splice import Fresh, Raw, Splicer, plan_splice, scan_goal
+from core.errors import ArchiveError
+from wheelkit.archive import splice
+from wheelkit.archive.deflate import BlockIndex, scan_blocks
+from wheelkit.archive.output_file import OutFile
+from wheelkit.archive.proof import write_proven
+from wheelkit.archive.splice import Fresh, Raw, Splicer, plan_splice, scan_goal
 
 Ranges = list[tuple[int, int]]
 

@@ -9,22 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.model import Outcome, Severity, Tier
-from ci_build.releasing.device_gate import _seconds
-from promotion.dirbucket import DirBucket
-from promotion.evidence import ENVIRONMENT, record
+from ci_build.release.device_gate import _seconds
+from core.model import Outcome, Severity, Tier
+from promotion.evidence.evidence import ENVIRONMENT, record
+from promotion.evidence.known_tests import Kind, KnownTests, known_for
 from promotion.gates import Check, _told, error
 from promotion.gates.device import evidence as device
 from promotion.gates.device.baseline import about_baseline, about_ledgers, baseline
+from promotion.gates.device.config import Told
 from promotion.gates.device.devices import Machine
 from promotion.gates.device.lease import Platform
 from promotion.gates.device.results import TestResult, TestVerdict, dump_results
 from promotion.gates.device.run import RUN
 from promotion.gates.device.shards import Shard
-from promotion.gates.device.told import Told
-from promotion.known_tests import Kind, KnownTests, known_for
-from promotion.layout import StagedSet
 from promotion.stage import read_staged
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
 from tests.promoting import go, staged_in
 from tests.support import SetWheel, make_wheels, passing_evidence
 from tests.unit.test_known_tests import entry

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci_build.errors import MachineError, RequestError
+from core.errors import MachineError, RequestError
 from promotion.gates.device.lease import (
     GIB,
     Allotment,

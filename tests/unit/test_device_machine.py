@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from ci_build.errors import MachineError, ProcessError
-from ci_build.wheel.elf import Elf
-from ci_build.wheel.elfwriter import Export, shared_library
-from ci_build.wheel.manifest import Library
-from promotion.bucket import sha256_of
+from core.errors import MachineError, ProcessError
 from promotion.gates.device import allotment as module
 from promotion.gates.device.allotment import allotment, memory, quotas
 from promotion.gates.device.devices import CpuLister, KfdLister, Machine, NvidiaLister
 from promotion.gates.device.lease import GIB, Device, Platform
 from promotion.gates.device.preflight import Expected, Item, about_host, about_jax
+from promotion.storage.bucket import sha256_of
 from tests.unit.test_device_lease import FakeDeviceLister
+from wheelkit.elf.elf import Elf
+from wheelkit.elf.elf_writer import Export, shared_library
+from wheelkit.rocm_manifest import Library
 
 
 def tree(root: Path, files: Mapping[str, str]) -> Path:

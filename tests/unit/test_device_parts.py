@@ -19,15 +19,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci_build import options
-from ci_build.cli.device import device
-from ci_build.errors import CiBuildError, GateError, MachineError, RequestError
-from ci_build.releasing.device_gate import _counts, _refuse
-from ci_build.runner import HostRunner
+from ci_build.cli import options
+from ci_build.cli.commands.gate_device import device
+from ci_build.release.device_gate import _counts, _refuse
+from core.errors import CiBuildError, GateError, MachineError, RequestError
+from core.process import HostRunner
+from promotion.evidence.signing import Signer
 from promotion.gates import Check, Gate, raise_for_failures
 from promotion.gates import _judge as judge_gate
 from promotion.gates.device import evidence
 from promotion.gates.device.baseline import Baseline, about_baseline
+from promotion.gates.device.config import AUTO, Told, reproduce
 from promotion.gates.device.devices import Machine
 from promotion.gates.device.lease import GIB, Allotment, Lease, Platform, leases, whole
 from promotion.gates.device.merge import join
@@ -51,10 +53,8 @@ from promotion.gates.device.run import absent, make_gate, raise_unless_whole
 from promotion.gates.device.session import Limits
 from promotion.gates.device.shards import Shard
 from promotion.gates.device.suite import Source
-from promotion.gates.device.told import AUTO, Told, reproduce
 from promotion.gates.device.view import failures
-from promotion.layout import StagedSet
-from promotion.signing import Signer
+from promotion.storage.keys import StagedSet
 from tests.memory_bucket import MemoryBucket
 from tests.signing_key import signing_key
 from tests.unit.sets import wheel_set
@@ -104,7 +104,7 @@ def test_each_verdict_adds_to_the_count_that_the_policy_reads() -> None:
 
 
 def _tier() -> Any:
-    from ci_build.model import Tier
+    from core.model import Tier
 
     return Tier.DEVICE
 
@@ -410,7 +410,7 @@ def test_a_part_of_another_set_does_not_count() -> None:
     other = StagedSet(index="multi-arch", digest="b" * 64)
     key = keep(bucket, other, "device", part(1, 1), signer())
     moved = key.replace("b" * 64, "a" * 64)
-    from promotion.bucket import sha256_of
+    from promotion.storage.bucket import sha256_of
 
     for suffix in ("", ".sig"):
         data = bucket.get(key + suffix)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci_build.errors import GateError
+from core.errors import GateError
 from promotion.gates.device.results import (
     Attempt,
     Ending,

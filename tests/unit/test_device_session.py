@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.runner import HostRunner
+from core.process import HostRunner
 from promotion.gates.device import session as module
 from promotion.gates.device.journal import SessionJournal
 from promotion.gates.device.session import Limits, Session

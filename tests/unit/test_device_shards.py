@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci_build.errors import RequestError
+from core.errors import RequestError
 from promotion.gates.device.shards import Shard, parse_shard, split
 
 IDS = st.sets(st.builds("tests/{}_test.py::test_{}".format, st.integers(0, 9), st.integers(0, 99)), max_size=200)

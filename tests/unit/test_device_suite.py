@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.errors import GateError, InputError, RequestError
+from core.errors import GateError, InputError, RequestError
 from promotion.gates.device.lease import Platform
 from promotion.gates.device.passes import base_env
 from promotion.gates.device.shell_env import Script, read_script
@@ -161,7 +161,7 @@ class NoGit:
     """A folder that is no checkout of git."""
 
     def run(self, argv: tuple[str, ...], **_: object) -> None:
-        from ci_build.errors import ProcessError
+        from core.errors import ProcessError
 
         raise ProcessError("fatal: not a git repository")
 

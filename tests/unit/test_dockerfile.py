@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ci_build.errors import RequestError
 from ci_build.images.dockerfile import check_arguments, consumed, parse
 from ci_build.images.pins import DOCKER
+from core.errors import RequestError
 
 FILE = """
 # syntax is not set

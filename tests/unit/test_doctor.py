@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from ci_build import options
+from ci_build.cli import options
 from ci_build.doctor import screen, surroundings
 from ci_build.doctor.__main__ import as_json
 from ci_build.doctor.diagnosis import Problem
-from ci_build.model import Severity
-from promotion.dirbucket import DirBucket
-from promotion.evidence import record
-from promotion.policy import load_policy
+from core.model import Severity
+from promotion.evidence.evidence import record
+from promotion.policy.policy import load_policy
 from promotion.promote import promote
 from promotion.stage import stage
+from promotion.storage.directory_bucket import DirBucket
 from tests.fake_machine import HIP, MI200, MI300, PYTHON, RX5700, FakeMachine, write_index
 from tests.support import VERSION, make_set, make_wheels, passing_evidence, write_set
 from tests.unit.sets import wheel_set

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from promotion.bucket import AbsentError, sha256_of
-from promotion.dirbucket import DirBucket
-from promotion.dryrun import DryRunBucket
+from promotion.storage.bucket import AbsentError, sha256_of
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.dry_run import DryRunBucket
 from tests.bucket_contract import BucketContract, put
 
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ci_build.errors import ElfError
-from ci_build.wheel.elf import Elf, Symbol, highest_versions
+from core.errors import ElfError
 from tests.made_wheel import with_sections
 from tests.tiny_elf import TinySymbol, tiny_elf
+from wheelkit.elf.elf import Elf, Symbol, highest_versions
 
 SYMBOLS = (
     TinySymbol("printf", "libc.so.6", "GLIBC_2.2.5"),

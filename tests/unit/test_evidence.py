@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.errors import BucketError
-from ci_build.model import Evidence, Finding, Outcome, Severity, Tier
-from promotion.bucket import sha256_of
-from promotion.dirbucket import DirBucket
-from promotion.evidence import (
+from core.errors import BucketError
+from core.model import Evidence, Finding, Outcome, Severity, Tier
+from promotion.evidence.evidence import (
     PARTS,
     Statement,
     dump_evidence,
@@ -24,8 +22,10 @@ from promotion.evidence import (
     record_log,
     time_of,
 )
-from promotion.layout import StagedSet
-from promotion.signing import Signer, new_key
+from promotion.evidence.signing import Signer, new_key
+from promotion.storage.bucket import sha256_of
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
 
 STAGED = StagedSet(index="multi-arch", digest="ab" * 32)
 EVIDENCE = Evidence(

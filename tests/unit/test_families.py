@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci_build.cli.device import device, merge
-from ci_build.errors import RequestError
-from ci_build.model import GfxTarget
-from ci_build.targets import family_of, load_table
-from promotion.families import FAMILIES_FILE, Families, When, load_families
-from promotion.jobs import draw, job_matrix
-from promotion.policy import load_policy
+from ci_build.cli.commands.gate_device import device, merge
+from core.errors import RequestError
+from core.model import GfxTarget
+from core.targets import family_of, load_table
+from promotion.policy.families import FAMILIES_FILE, Families, When, load_families
+from promotion.policy.jobs import draw, job_matrix
+from promotion.policy.policy import load_policy
 
 OCCASIONS = "".join(
     f'[when.{name}]\nsize = "{size}"\nshards = {shards}\nmulti = {multi}\nminutes = 60\n'
@@ -80,7 +80,7 @@ def test_names_match_exactly(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (family("gfx942").replace("gfx942", "gfx94x"), "no family of ci_build/targets.toml"),
+        (family("gfx942").replace("gfx942", "gfx94x"), "no family of core/targets.toml"),
         (family("gfx94X-dcgpu", targets=["gfx950"]), "the targets of gfx94X-dcgpu are"),
         (family("gfx942", targets=[]), "the targets of gfx942 are"),
         (family("gfx942", when="sometimes"), "'sometimes' is not a valid When"),

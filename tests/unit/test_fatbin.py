@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.errors import ElfError, FatbinError
-from ci_build.model import GfxTarget
-from ci_build.wheel import bundle, fatslim
-from ci_build.wheel.elf import Elf
-from ci_build.wheel.fatbin import bundle_pointers, find_bundles, kernels, read_targets, registered, slim
+from core.errors import ElfError, FatbinError
+from core.model import GfxTarget
 from tests.host_code import HostCode, kernel_bundle
 from tests.made_wheel import GLIBC, MACHS, code_object, library, with_sections
 from tests.tiny_elf import TinySymbol, tiny_elf
+from wheelkit.elf.elf import Elf
+from wheelkit.gpu import bundle
+from wheelkit.gpu import slim as slimming
+from wheelkit.gpu.fatbin import bundle_pointers, find_bundles, kernels, read_targets, registered, slim
 
 HIP = "hipv4-amdgcn-amd-amdhsa--"
 PLAIN = (0, 0)
@@ -141,7 +142,7 @@ def test_a_bundle_that_does_not_fit_is_packed_tighter_or_refused(
         real = bundle.pack(plain, version=version, method=method)
         return real if level == bundle.LEVEL_TIGHT and fits else bytes(1 << 20)
 
-    monkeypatch.setattr(fatslim, "pack", pack)
+    monkeypatch.setattr(slimming, "pack", pack)
     if fits:
         slim(path, gfx("gfx942"))
         assert held(path) == [{"gfx942": codes()["gfx942"]}]

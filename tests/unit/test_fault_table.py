@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ci_build.options import GATES
+from ci_build.cli.options import GATES
 from tests.faults.device_code import BEYOND
 from tests.faults.matrix import BEGIN, END, FAULTS, README, TROUBLE, table, with_table
 

@@ -16,17 +16,17 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.errors import CiBuildError
-from promotion.audit import verify
-from promotion.bucket import Bucket
-from promotion.history import Kind
-from promotion.layout import StagedSet
-from promotion.ledger import read_ledger
-from promotion.operate import mark, rollback
+from core.errors import CiBuildError
+from promotion.index.audit import verify
+from promotion.index.ledger import read_ledger
+from promotion.index.ledger_state import Kind
+from promotion.index.operations import mark, rollback
+from promotion.index.publish import publish
+from promotion.index.retention import Rule, apply
 from promotion.promote import promote
-from promotion.publish import publish
-from promotion.retention import Rule, apply
 from promotion.stage import stage
+from promotion.storage.bucket import Bucket
+from promotion.storage.keys import StagedSet
 from tests.memory_bucket import Fault, FaultyBucket, KilledError, MemoryBucket
 from tests.promoting import NOW, POLICY, RELEASED, staged_in
 from tests.reading import Reader

@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.wheel import findings, findings_elf
-from ci_build.wheel.findings import RULES
-from ci_build.wheel.inspect import worst
 from tests.made_wheel import (
     LIB,
     MACHS,
@@ -28,9 +25,12 @@ from tests.made_wheel import (
     with_sections,
 )
 from tests.tiny_elf import TinySymbol
+from wheelkit.inspect import findings, findings_elf
+from wheelkit.inspect.findings import RULES
+from wheelkit.inspect.inspect import worst
 
 CANONICAL = "_ZNSt10filesystem9canonicalERKNS_7__cxx114pathE"
-WHEEL_SOURCES = Path(findings.__file__).parent
+WHEEL_SOURCES = Path(findings.__file__).parents[1]
 
 
 @pytest.mark.parametrize("make", [clean_pjrt, clean_plugin])
@@ -488,7 +488,7 @@ def test_every_kind_of_finding_has_a_wheel_that_shows_it() -> None:
 def test_every_finding_that_is_made_is_in_the_table() -> None:
     made = {
         code
-        for path in WHEEL_SOURCES.glob("*.py")
+        for path in WHEEL_SOURCES.rglob("*.py")
         for code in re.findall(r'\b_?(?:finding|problem)\(\s*"([a-z0-9]+(?:-[a-z0-9]+)+)"', path.read_text())
     }
     assert len(made) > 40

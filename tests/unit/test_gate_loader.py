@@ -7,10 +7,10 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from ci_build.layouts import load_layouts, runpath
-from ci_build.model import GfxTarget
-from ci_build.wheel.manifest import Library
-from promotion.gates.loader import SYSTEM, Installed, Loaded, Scenario, at_home, load, scenarios
+from core.layouts import load_layouts, runpath
+from core.model import GfxTarget
+from promotion.gates.abi.loader import SYSTEM, Installed, Loaded, Scenario, at_home, load, scenarios
+from wheelkit.rocm_manifest import Library
 
 TARGETS = [GfxTarget.parse("gfx942")]
 PJRT, PLUGIN = "jax_plugins/xla_rocm7/xla_rocm_plugin.so", "jax_rocm7_plugin/_solver.so"

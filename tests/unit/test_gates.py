@@ -11,16 +11,17 @@ from typing import Any
 
 import pytest
 
-from ci_build.errors import GateError, MachineError, RequestError
-from ci_build.model import Completed, Evidence, Finding, Outcome, Severity, Tier
+from core.errors import GateError, MachineError, RequestError
+from core.model import Completed, Evidence, Finding, Outcome, Severity, Tier
 from promotion import gates
-from promotion.dirbucket import DirBucket
-from promotion.evidence import ENVIRONMENT, read_all
-from promotion.gates import Check, Gate, Room, coverage, error, inspection, raise_for_failures, run_gates
-from promotion.gates.source import code_digest, sources
-from promotion.layout import StagedSet
-from promotion.policy import EDITION, edition
+from promotion.evidence.evidence import ENVIRONMENT, read_all
+from promotion.gates import Check, Gate, Room, error, inspection, raise_for_failures, run_gates
+from promotion.gates.common.source import code_digest, sources
+from promotion.gates.coverage import coverage
+from promotion.policy.policy import EDITION, edition
 from promotion.stage import stage
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
 from tests.made_wheel import GLIBC, fat_binary, library
 from tests.support import (
     PJRT_LIBRARY,
@@ -445,7 +446,7 @@ def test_what_a_gate_said_before_it_was_changed_is_no_answer(
 
 def test_programs_and_their_tables_are_what_a_gate_is_made_of() -> None:
     names = [path.name for path in sources()]
-    assert {"coverage.py", "elf.py", "left.py", "libstdcxx.txt", "targets.toml", "layouts.toml"} <= set(names)
+    assert {"coverage.py", "elf.py", "leak_check.py", "libstdcxx.txt", "targets.toml", "layouts.toml"} <= set(names)
     assert all(path.is_file() for path in sources())
 
 

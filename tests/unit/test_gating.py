@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from ci_build import options
+from ci_build.cli import options
 from ci_build.cli.common import open_bucket
-from ci_build.errors import BucketError, RequestError
-from ci_build.model import Finding, Outcome, Severity, Tier
-from ci_build.releasing import gating
-from ci_build.releasing.gating import Told
-from ci_build.report import Reporter
-from promotion.dirbucket import DirBucket
-from promotion.gates.compile_material import material
-from promotion.policy import load_policy
+from ci_build.release import gating
+from ci_build.release.gating import Told
+from core.errors import BucketError, RequestError
+from core.model import Finding, Outcome, Severity, Tier
+from core.report import Reporter
+from promotion.gates.compile.material import material
+from promotion.policy.policy import load_policy
+from promotion.storage.directory_bucket import DirBucket
 from tests.support import make_set, make_wheels, passing_evidence, write_set
 from tests.tiny_elf import TinySymbol, tiny_elf
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ci_build import options
-from ci_build.errors import GateError
-from promotion.gates import golden
+from ci_build.cli import options
+from core.errors import GateError
+from promotion.gates.load import golden
 
 LISTS: golden.Lists = {
     "_solver.registrations": {"getrf": "execute", "syrk": "execute prepare"},

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from ci_build.cli import run as ci_build
-from promotion import known_tests
-from promotion.dirbucket import DirBucket
+from promotion.evidence import known_tests
+from promotion.evidence.test_runs import Run, record
 from promotion.gates.device.results import TestResult, TestVerdict
-from promotion.testruns import Run, record
+from promotion.storage.directory_bucket import DirBucket
 from tests.unit.test_known_tests import entry
 
 

@@ -11,20 +11,20 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-HOUSE = ("ci_build", "pjrt", "plugin", "kernels", "promotion")
+HOUSE = ("core", "wheelkit", "pjrt", "plugin", "kernels", "promotion", "ci_build")
 PROCESSES = re.compile(r"subprocess(\..*)?|pty\.spawn|os\.(system|popen|fork|forkpty|exec\w+|spawn\w+|posix_spawnp?)")
 ENVIRONMENT = re.compile(r"os\.(environb?|getenvb?|putenv|unsetenv)")
 CLICK = re.compile(r"click(\..*)?")
 ALLOWED = {
-    PROCESSES: {"ci_build/runner.py"},
+    PROCESSES: {"core/process.py"},
     # The doctor runs where click, and with it the options, is not installed; the plugin in what is tested.
     ENVIRONMENT: {
-        "ci_build/options/settings.py",
-        "ci_build/options/surroundings.py",
+        "ci_build/cli/options/",
         "ci_build/doctor/__main__.py",
+        "kernels/step_process.py",
         "promotion/gates/device/plugin/",
     },
-    CLICK: {"ci_build/options/", "ci_build/cli/"},
+    CLICK: {"ci_build/cli/"},
 }
 CLIENTS = re.compile(r"(requests|httpx|aiohttp|urllib3|boto3|botocore)(\..*)?")
 NOBODY = re.compile(r"ssl\.(_create_unverified_context|CERT_NONE)")
@@ -68,7 +68,7 @@ def broken_rules(path: str, source: str) -> set[str]:
 def house_modules() -> list[str]:
     """Modules of the house; pjrt/payload and the like ship inside wheels and live by other rules."""
     paths = (path.relative_to(ROOT) for top in HOUSE for path in (ROOT / top).rglob("*.py"))
-    return sorted(str(path) for path in paths if path.parts[0] == "ci_build" or path.parts[1] != "payload")
+    return sorted(str(path) for path in paths if path.parts[1] != "payload")
 
 
 def test_processes_environment_and_click_each_have_one_door() -> None:
@@ -102,44 +102,20 @@ def test_nobody_uses_a_shell_or_unverified_tls() -> None:
     ],
 )
 def test_each_breach_is_named(source: str, found: str) -> None:
-    assert found in broken_rules("ci_build/plan.py", source)
+    assert found in broken_rules("ci_build/build/plan.py", source)
 
 
 @pytest.mark.parametrize("source", ["import os\nos.path.join('a')", "clicks = 1", "f(shell=False, verify=False)"])
 def test_what_is_allowed_is_not_named(source: str) -> None:
-    assert broken_rules("ci_build/plan.py", source) == set()
+    assert broken_rules("ci_build/build/plan.py", source) == set()
 
 
-@pytest.mark.parametrize(
-    ("contract", "elsewhere"),
-    [
-        ("chain", {"runner", "rocm", "wheel", "report"}),
-        ("beside", set()),
-        (
-            "promotion-imports",
-            {
-                "model",
-                "source_request",
-                "errors",
-                "units",
-                "targets",
-                "layouts",
-                "report",
-                "runner",
-                "wheel",
-                "written",
-            },
-        ),
-        ("promotion-imported", set()),
-    ],
-)
-def test_every_module_has_its_place_in_each_import_contract(contract: str, elsewhere: set[str]) -> None:
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    (layers,) = (found["layers"] for found in contracts if found["id"] == contract)
-    placed = set(re.findall(r"ci_build\.(\w+)", " ".join(layers)))
-    paths = [path for path in (ROOT / "ci_build").iterdir() if path.is_dir() or path.suffix == ".py"]
-    modules = {path.stem for path in paths if not path.name.startswith("_")}
-    assert sorted(modules - placed - elsewhere) == []
+def test_floors_hold_every_package_of_the_product() -> None:
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    (layers,) = (found["layers"] for found in tool["contracts"] if found["id"] == "floors")
+    placed = set(re.findall(r"\w+", " ".join(layers)))
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "benchmarks"}
+    assert placed == packages == set(tool["root_packages"])
 
 
 LOCKS = ["requirements", "requirements-dev", "requirements-attest"]

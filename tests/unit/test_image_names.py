@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ci_build.cli.commands.image_commands import find_rocm, names_rocm
 from ci_build.cli.common import State
-from ci_build.cli.dockers import find_rocm, names_rocm
-from ci_build.errors import RequestError
+from ci_build.cli.options import Settings
 from ci_build.images.contents import commits_in
 from ci_build.images.local import LocalImage, check_name, is_loopback, sanitised
 from ci_build.images.recipe import UNKNOWN, ContextFile, Recipe, build_argv, described, made_file, sums, text_file
-from ci_build.options import Settings
+from core.errors import RequestError
 from tests.tiny_wheel import make_wheel
 
 

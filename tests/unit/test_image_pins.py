@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from ci_build import cli
-from ci_build.errors import RequestError
-from ci_build.images import upkeep
+from ci_build.images import pin_updates
 from ci_build.images.builder import ImageRequest
 from ci_build.images.pins import ARCHES, PINS, empty, load_pins, save, with_digests
+from core.errors import RequestError
 
 _DIGEST = "1" * 64
 TEXT = f"""
@@ -105,7 +105,7 @@ def test_a_machine_or_a_name_without_pins_is_refused(
         engine=lambda: pytest.fail("no"), pins=load_pins(), cache=tmp_path, connect=lambda: pytest.fail("no")
     )
     with pytest.raises(RequestError) as caught:
-        upkeep.chosen(request, names, arch)
+        pin_updates.chosen(request, names, arch)
     assert said in str(caught.value)
 
 

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from ci_build import cli
+from ci_build.build.set_files import write_set
 from ci_build.containers.engine import Engine
-from ci_build.errors import InputError, RequestError
-from ci_build.images import trial
+from ci_build.images import run_image
 from ci_build.images.builder import ImageRequest
 from ci_build.images.contents import rocm_packages
 from ci_build.images.pins import load_pins
 from ci_build.images.runtime import Maker
-from ci_build.payload.published import Resolved
-from ci_build.report import Reporter
-from ci_build.runner import HostRunner, ProcessResult
-from ci_build.setfiles import write_set
+from core.errors import InputError, RequestError
+from core.pip import Resolved
+from core.process import HostRunner, ProcessResult
+from core.report import Reporter
 from tests.support import make_set, make_wheels
 
 ROCM = "--therock-path=https://host.invalid/therock-dist-linux-gfx94X-dcgpu-7.2.0.tar.gz"
@@ -75,7 +75,7 @@ def test_a_test_of_a_set_shows_what_would_be_run_in_its_images(dist: Path, capsy
     (line,) = out.splitlines()
     assert line.startswith("docker run --rm --init --pull never ")
     assert "--memory 8g" in line
-    assert line.endswith(f"jax-ubu24.rocm720 {trial.SELFTEST} --no-gpu")
+    assert line.endswith(f"jax-ubu24.rocm720 {run_image.SELFTEST} --no-gpu")
     out, told = planned(capsys, *words, "--docker-build-only")
     assert (out, builds(told)) == ("", ["jax-ubu24.rocm720:CONTENT"])
 

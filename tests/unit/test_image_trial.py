@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from ci_build.containers.container import Engine, container_argv
-from ci_build.errors import InputError, MachineError, RequestError
 from ci_build.images import runtime
 from ci_build.images.builder import ImageRequest
 from ci_build.images.pins import load_pins
-from ci_build.images.trial import SELFTEST, check_env_file, commands, commits, find_gpus, trial_spec
+from ci_build.images.run_image import SELFTEST, check_env_file, commands, commits, find_gpus, trial_spec
 
 LABELS = {
     "jax-rocm-release.set": "1" * 64,

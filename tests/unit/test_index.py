@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promotion.index import Offer, dependencies_first, link, pages, project_html, project_json, project_of
+from promotion.index.pages import Offer, dependencies_first, link, pages, project_html, project_json, project_of
 
 OFFER = Offer(
     project="jax-rocm7-plugin",

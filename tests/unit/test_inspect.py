@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from ci_build.inspection import inspect
-from ci_build.model import Severity, to_json
-from ci_build.wheel.inspect import WheelReport, check_set, inspect_set, inspect_wheel, member_infos, render, worst
+from ci_build.build.inspection import inspect
+from core.model import Severity, to_json
 from tests.kernels_fake.building import Silent
 from tests.made_wheel import (
     ACCEPTED,
@@ -33,6 +32,7 @@ from tests.made_wheel import (
 from tests.support import make_set, make_wheels, write_set
 from tests.tiny_elf import TinySymbol
 from tests.unit.test_kernel_estimate import NoProcesses
+from wheelkit.inspect.inspect import WheelReport, check_set, inspect_set, inspect_wheel, member_infos, render, worst
 
 # Plugins.
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from packaging.utils import parse_wheel_filename
 
-from ci_build.errors import GateError, ProcessError
-from ci_build.model import Completed
-from promotion.gates import install_pair, probe
-from promotion.gates.installers import Installer, Pip, Uv
-from promotion.gates.pip_config import parse_config, uv_options
-from promotion.gates.pythons import find_pythons
-from promotion.gates.requirements import locked, modules, wheels_for
+from core.errors import GateError, ProcessError
+from core.model import Completed
+from promotion.gates.common.installers import Installer, Pip, Uv
+from promotion.gates.common.pip_config import parse_config, uv_options
+from promotion.gates.common.pythons import find_pythons
+from promotion.gates.common.requirements import locked, modules, wheels_for
+from promotion.gates.install import pair, probe
 from tests.support import make_set, make_wheels, plain
 
 INDEX = "http://127.0.0.1:1/v2-staging/x/simple/"
@@ -306,4 +306,4 @@ def test_a_refusal_is_known_by_its_reason_wherever_lines_break(said: str, tmp_pa
     (wheel, *_) = [made.wheel for made in make_wheels(tmp_path) if made.wheel.name == "jax-rocm7-plugin"]
     for text, codes in ((said, []), ("error: no such file", ["pair-untried"])):
         done = Said(returncode=1, stderr=text)
-        assert [finding.code for finding in install_pair._judged(wheel, "0.11.0", done)] == codes
+        assert [finding.code for finding in pair._judged(wheel, "0.11.0", done)] == codes

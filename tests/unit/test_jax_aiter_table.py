@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from ci_build import targets
+from core import targets
 from kernels.modules import FfiTarget, Kind, load_catalog
 
 PACKAGE = Path(__file__).resolve().parents[2] / "kernels" / "payload" / "jax_aiter"

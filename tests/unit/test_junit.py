@@ -10,8 +10,8 @@ from xml.etree import ElementTree as ET
 import pytest
 import xmlschema
 
-from ci_build.model import Evidence, Finding, Outcome, Severity, Tier
-from promotion.gates.junit import junit
+from core.model import Evidence, Finding, Outcome, Severity, Tier
+from promotion.gates.common.junit import junit
 
 SCHEMA = xmlschema.XMLSchema(str(Path(__file__).parents[1] / "data" / "junit.xsd"))
 

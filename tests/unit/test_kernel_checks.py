@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.errors import KernelError
+from core.errors import KernelError
 from kernels import sources
 from kernels.checks import code_problems, find_objects, library_problems
 from kernels.modules import Kind, Module, Objects

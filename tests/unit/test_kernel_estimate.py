@@ -13,9 +13,9 @@ import click.testing
 import pytest
 
 from ci_build import cli
-from ci_build.errors import RequestError
-from ci_build.model import BuildRequest, KernelRequest, Payload, RocmVersion
-from ci_build.targets import expand
+from core.errors import RequestError
+from core.model import BuildRequest, KernelRequest, Payload, RocmVersion
+from core.targets import expand
 from kernels import recipe, sources, toolchains
 from kernels.assemble import prepare
 from kernels.build import Capacity, KernelBuild

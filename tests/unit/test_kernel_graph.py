@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci_build.errors import KernelError
+from core.errors import KernelError
 from kernels import timed
 from kernels.graph import Graph, limits_for
 from kernels.modules import Kind, Module, Unit

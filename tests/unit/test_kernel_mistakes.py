@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ci_build import targets
-from ci_build.errors import RequestError
+from core import targets
+from core.errors import RequestError
 
 TESTS = Path(__file__).parents[1]
 MISTAKES: dict[str, dict[str, tuple[str, ...]]] = {

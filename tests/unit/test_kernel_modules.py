@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import tomli_w
 
-from ci_build.errors import KernelError, RequestError
-from ci_build.model import GfxTarget
-from ci_build.targets import load_table
+from core.errors import KernelError, RequestError
+from core.model import GfxTarget
+from core.targets import load_table
 from kernels.modules import MODULES_TOML, Kind, Support, load_catalog, processors
 from kernels.schema import parse_catalog
 from kernels.sources import read_lock, used_by

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ci_build.errors import RequestError
-from ci_build.model import KernelRequest
+from core.errors import RequestError
+from core.model import KernelRequest
 from kernels import recipe
 from kernels.modules import load_catalog
 from kernels.recipe import Native

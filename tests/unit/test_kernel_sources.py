@@ -11,7 +11,7 @@ def test_variants_of_the_handlers_are_those_of_the_modules() -> None:
 
 def test_gfx_table_of_the_handlers_is_that_of_the_project() -> None:
     assert gfx_table.GFX_TABLE_INC.read_text(encoding="utf-8") == gfx_table.render(), (
-        "ci_build/targets.toml has changed: run `python -m kernels.gfx_table`"
+        "core/targets.toml has changed: run `python -m kernels.gfx_table`"
     )
 
 

@@ -9,19 +9,20 @@ from typing import Any
 
 import pytest
 
-from ci_build.model import Evidence, GfxTarget, Outcome
-from ci_build.wheel.archive import WheelArchive
-from ci_build.wheel.inspect import member_infos
-from ci_build.wheel.kernelwheel import read_manifest
-from ci_build.wheel.repair import repair
-from ci_build.wheel.repair_plan import RepairPlan
-from promotion.dirbucket import DirBucket
-from promotion.gates import coverage, run_gates
+from core.model import Evidence, GfxTarget, Outcome
+from promotion.gates import run_gates
+from promotion.gates.coverage import coverage
 from promotion.stage import stage
+from promotion.storage.directory_bucket import DirBucket
 from tests.made_kernels import LIBRARY, MANIFEST, OBJECT, OTHER, clean_kernels, code, manifest, tell
 from tests.made_wheel import MACHS, MadeWheel, codes, library, look
 from tests.support import TARGETS, make_set, make_wheels, set_wheel, write_set
 from tests.unit.test_gates import NoProcesses, Silent
+from wheelkit.archive.archive import WheelArchive
+from wheelkit.inspect.inspect import member_infos
+from wheelkit.kernel_wheel import read_manifest
+from wheelkit.repair.plan import RepairPlan
+from wheelkit.repair.repair import repair
 
 
 def test_nothing_is_found_in_a_clean_wheel(tmp_path: Path) -> None:

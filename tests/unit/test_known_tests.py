@@ -11,8 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci_build.errors import RequestError
-from promotion.known_tests import Entry, Kind, check_run, known_for, load_entries, parse_entry, pattern_of
+from core.errors import RequestError
+from promotion.evidence.known_tests import (
+    Entry,
+    Kind,
+    check_run,
+    known_for,
+    load_entries,
+    parse_entry,
+    pattern_of,
+)
 
 TODAY = date(2026, 2, 1)
 BODY: dict[str, Any] = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ci_build.errors import BucketError
-from promotion.bucket import check_key
-from promotion.index import metadata_name
-from promotion.layout import Released, StagedSet, project_pages, root_pages
+from core.errors import BucketError
+from promotion.index.pages import metadata_name
+from promotion.storage.bucket import check_key
+from promotion.storage.keys import Released, StagedSet, project_pages, root_pages
 
 DIGEST = "ab" * 32
 WHEEL = "jax_rocm7_plugin-0.10.2+rocm7.2.0-cp312-cp312-manylinux_2_28_x86_64.whl"

@@ -10,20 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from ci_build import targets as gfx
-from ci_build import wheel_facts
-from ci_build.errors import RequestError
-from ci_build.layouts import (
-    allowed_sonames,
-    family_packages,
-    hip_soname,
-    load_layouts,
-    package_of,
-    runpath,
-    search_dirs,
-)
-from ci_build.model import BuildRequest, Payload, RocmVersion
-from ci_build.versions import Kind
+from core import targets as gfx
+from core.errors import RequestError
+from core.layouts import allowed_sonames, family_packages, hip_soname, load_layouts, package_of, runpath, search_dirs
+from core.model import BuildRequest, Payload, RocmVersion
+from core.versions import Kind
+from wheelkit import recipe_base
 
 KINDS: tuple[Kind, ...] = ("pjrt", "plugin")
 SITE = Path("/venv/lib/python3.12/site-packages")
@@ -154,7 +146,7 @@ def test_a_version_without_a_list_takes_the_nearest_older_one() -> None:
 def test_a_version_older_than_every_list_is_refused_with_the_file_to_edit(version: str) -> None:
     with pytest.raises(RequestError) as caught:
         allowed(version)
-    assert "ci_build/layouts.toml" in caught.value.hint
+    assert "core/layouts.toml" in caught.value.hint
     assert f'"{version.removesuffix(".0")}"' in caught.value.hint
 
 
@@ -211,7 +203,7 @@ def test_the_loader_in_the_wheel_searches_every_folder_of_the_layouts(
         python_versions=("3.12",),
         targets=None,
     )
-    info = wheel_facts.build_info("pjrt", request, "0.10.2+rocm7.2.0")
+    info = recipe_base.build_info("pjrt", request, "0.10.2+rocm7.2.0")
     (package / "build_info.json").write_text(json.dumps(info))
     monkeypatch.syspath_prepend(str(tmp_path))
     loader = importlib.import_module("payload_copy._rocm")

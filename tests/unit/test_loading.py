@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from promotion.gates.loading import NO_DEVICE, PJRT, PLUGIN, Library, _refused
-from promotion.gates.looks import how_it_ended
+from promotion.gates.load.child_probe import how_it_ended
+from promotion.gates.load.loading import NO_DEVICE, PJRT, PLUGIN, Library, _refused
 from tests.unit.sets import wheel
 
 LIBRARY = Library(

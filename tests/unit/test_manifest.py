@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.errors import InputError
-from ci_build.wheel.elf import Elf
-from ci_build.wheel.manifest import Library, Manifest, dump_manifest, from_needs, load_manifest
+from core.errors import InputError
 from tests.tiny_elf import TinySymbol, tiny_elf
+from wheelkit.elf.elf import Elf
+from wheelkit.rocm_manifest import Library, Manifest, dump_manifest, from_needs, load_manifest
 
 HIP = Library(
     soname="libamdhip64.so.7",

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ci_build.errors import ElfError, RepairError
-from ci_build.model import Severity
-from ci_build.wheel import libstdcxx
-from ci_build.wheel.manylinux import PlatformVerdict, verdict
+from core.errors import ElfError, RepairError
+from core.model import Severity
 from tests.tiny_elf import TinySymbol, tiny_elf
+from wheelkit.elf import libstdcxx
+from wheelkit.repair.manylinux import PlatformVerdict, verdict
 
 P28 = "manylinux_2_28_x86_64"
 CANONICAL = "_ZNSt10filesystem9canonicalERKNS_7__cxx114pathE"

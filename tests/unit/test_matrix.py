@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci_build import options
-from ci_build.cli import matrix as command
-from ci_build.errors import RequestError, UnknownTargetError
-from ci_build.making.matrix import Axes, Cell, make_matrix, words
-from ci_build.model import BuildRequest, Payload, to_json
-from ci_build.options import SOURCE_OPTIONS
+from ci_build.build.matrix import Axes, Cell, make_matrix, words
+from ci_build.cli import options
+from ci_build.cli.commands import matrix as command
+from ci_build.cli.options import SOURCE_OPTIONS
+from core.errors import RequestError, UnknownTargetError
+from core.model import BuildRequest, Payload, to_json
 
 AXES = Axes(
     pythons=("3.11", "3.12"),

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.metadata import Metadata
 
-from ci_build.errors import RepairError
-from ci_build.wheel.metadata import GENERATOR, Headers, render_entry_points, rewrite_metadata, rewrite_wheel
-from ci_build.wheel.repair_plan import RepairPlan
+from core.errors import RepairError
+from wheelkit.repair.metadata import GENERATOR, Headers, render_entry_points, rewrite_metadata, rewrite_wheel
+from wheelkit.repair.plan import RepairPlan
 
 PUBLISHED = b"""\
 Metadata-Version: 2.4

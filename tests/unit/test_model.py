@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci_build.errors import RequestError, WheelSetError
-from ci_build.model import GfxTarget, RocmVersion, dump_wheel_set, load_wheel_set, to_json
+from core.errors import RequestError, WheelSetError
+from core.model import GfxTarget, RocmVersion, dump_wheel_set, load_wheel_set, to_json
 from tests.unit.sets import wheel_set
 
 

@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from ci_build.errors import InputError, ProcessError
-from ci_build.payload.published import InputStore, file_sha256
-from ci_build.payload.source import IN_CONTAINER, BuildCommand, build_commands
-from ci_build.plan import SourceLayout, make_plan
-from ci_build.runner import ProcessResult
-from ci_build.source.native import STATE, Native, made_of
-from ci_build.source.sources import refuse_unknown
-from ci_build.source_request import ActionCache, Checkout, Remote, SourceRequest
+from ci_build.build.plan import SourceLayout, make_plan
+from ci_build.build.source.build_py import IN_CONTAINER, BuildCommand, build_commands
+from ci_build.build.source.native import STATE, Native, made_of
+from ci_build.build.source.sources import refuse_unknown
+from core.digests import file_sha256
+from core.errors import InputError, ProcessError
+from core.pip import InputStore
+from core.process import ProcessResult
+from core.source_request import ActionCache, Checkout, Remote, SourceRequest
 from tests.golden_build_py import request
 from tests.made_wheel import clean_pjrt
 

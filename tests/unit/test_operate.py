@@ -12,19 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci_build.errors import BucketError, PromotionBlockedError, RequestError
-from promotion.audit import verify
-from promotion.bucket import sha256_of
-from promotion.dirbucket import DirBucket
-from promotion.history import NOTHING, Change, Kind, State, after
-from promotion.layout import Released
-from promotion.ledger import LedgerEntry, LedgerWheel, PromotedSet, read_ledger
-from promotion.operate import Done, history, mark, rollback
+from core.errors import BucketError, PromotionBlockedError, RequestError
+from promotion.index.audit import verify
+from promotion.index.ledger import LedgerEntry, LedgerWheel, PromotedSet, read_ledger
+from promotion.index.ledger_state import NOTHING, Change, Kind, State, after
+from promotion.index.operations import Done, history, mark, rollback
+from promotion.index.page_diff import Seen, Shelf, added, all_steps, changed, marked, steps, stocked, without
+from promotion.index.publish import publish
+from promotion.index.retention import Rule, apply, plan
+from promotion.policy.tiers import weakest
 from promotion.promote import promote
-from promotion.publish import publish
-from promotion.retention import Rule, apply, plan
-from promotion.shelf import Seen, Shelf, added, all_steps, changed, marked, steps, stocked, without
-from promotion.tiers import weakest
+from promotion.storage.bucket import sha256_of
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import Released
 from tests.promoting import NOW, POLICY, RELEASED, objects, offered, staged_in, unsatisfied
 from tests.support import SetWheel, make_wheels
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ci_build import cli
-from ci_build.errors import BucketError, RequestError
-from promotion.dirbucket import DirBucket
+from core.errors import BucketError, RequestError
+from promotion.storage.directory_bucket import DirBucket
 from tests.promoting import POLICY, RELEASED, go, objects, offered, staged_in
 from tests.support import make_set, make_wheels, write_set
 

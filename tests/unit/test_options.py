@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ci_build import options
-from ci_build.errors import RequestError, UnknownTargetError
-from ci_build.model import BuildRequest, Payload
+from ci_build.cli import options
+from core.errors import RequestError, UnknownTargetError
+from core.model import BuildRequest, Payload
 
 PUBLISHED = {"payload": "published"}
 

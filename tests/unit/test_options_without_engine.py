@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from ci_build.errors import InputError, RequestError
+from ci_build.setfiles import write_set
 
 from ci_build import cli
 from ci_build.containers import container
-from ci_build.errors import InputError, RequestError
 from ci_build.images import builder
-from ci_build.setfiles import write_set
 from tests.support import make_set, make_wheels
 
 BASE = "--base-docker=mine:1"

@@ -9,12 +9,12 @@ from typing import Any
 import click.testing
 import pytest
 
+from ci_build.build.dist_wheels import plan_lines
+from ci_build.build.plan import Effect, make_plan
 from ci_build.cli import main
-from ci_build.errors import RequestError
-from ci_build.making.build import plan_lines
-from ci_build.model import BuildRequest, GfxTarget, KernelRequest, Payload, RocmVersion
-from ci_build.plan import Effect, make_plan
-from ci_build.store import step_key
+from core.errors import RequestError
+from core.model import BuildRequest, GfxTarget, KernelRequest, Payload, RocmVersion
+from core.store import step_key
 
 
 def targets(*names: str) -> tuple[GfxTarget, ...]:

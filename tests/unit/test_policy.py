@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.errors import RequestError
-from ci_build.model import Tier
-from ci_build.options import CHANNELS
-from ci_build.targets import load_table
-from promotion.policy import POLICY_FILE, GateRule, at_least, device_members_digest, edition, load_policy
-from promotion.set_rules import lacking, superfluous
+from ci_build.cli.options import CHANNELS
+from core.errors import RequestError
+from core.model import Tier
+from core.targets import load_table
+from promotion.policy.policy import POLICY_FILE, GateRule, at_least, device_members_digest, edition, load_policy
+from promotion.policy.set_rules import lacking, superfluous
 
 POLICY = load_policy("multi-arch")
 

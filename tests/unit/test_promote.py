@@ -15,17 +15,17 @@ from typing import Any
 
 import pytest
 
-from ci_build.errors import BucketError, PromotionBlockedError
-from ci_build.model import Outcome, Tier
-from promotion.bucket import sha256_of
+from core.errors import BucketError, PromotionBlockedError
+from core.model import Outcome, Tier
 from promotion.check import check
-from promotion.dirbucket import DirBucket
-from promotion.evidence import record
-from promotion.layout import StagedSet
-from promotion.ledger import LedgerEntry, load_entry, read_ledger
+from promotion.evidence.evidence import record
+from promotion.index.ledger import LedgerEntry, load_entry, read_ledger
+from promotion.index.publish import publish
 from promotion.promote import Promotion, promote
-from promotion.publish import publish
 from promotion.stage import read_staged, stage
+from promotion.storage.bucket import sha256_of
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
 from tests.promoting import NOW, POLICY, RELEASED, TIER, DyingBucket, go, objects, offered, staged_in, unsatisfied
 from tests.support import SetWheel, but, make_set, make_wheels, passing_evidence, write_set
 

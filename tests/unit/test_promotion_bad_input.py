@@ -15,21 +15,21 @@ from typing import Any
 
 import pytest
 
-from ci_build.errors import CiBuildError
-from ci_build.model import Tier
-from promotion import dirbucket
-from promotion.audit import verify
-from promotion.bucket import Bucket
-from promotion.dirbucket import DirBucket
-from promotion.evidence import record
-from promotion.history import Kind
-from promotion.layout import StagedSet
-from promotion.operate import history, mark, rollback
-from promotion.policy import POLICY_FILE, load_policy
+from core.errors import CiBuildError
+from core.model import Tier
+from promotion.evidence.evidence import record
+from promotion.index.audit import verify
+from promotion.index.ledger_state import Kind
+from promotion.index.operations import history, mark, rollback
+from promotion.index.publish import publish
+from promotion.index.retention import Rule, apply
+from promotion.policy.policy import POLICY_FILE, load_policy
 from promotion.promote import promote
-from promotion.publish import publish
-from promotion.retention import Rule, apply
 from promotion.stage import stage
+from promotion.storage import directory_bucket
+from promotion.storage.bucket import Bucket
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
 from tests.memory_bucket import MemoryBucket
 from tests.promoting import NOW, POLICY, RELEASED, go, objects, staged_in
 from tests.reading import Reader
@@ -169,7 +169,7 @@ def test_the_policy(tmp_path: Path, line: str) -> None:
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 PLACES: dict[str, tuple[object, str]] = {
-    "write": (dirbucket, "_write"),
+    "write": (directory_bucket, "_write"),
     "flush": (os, "fsync"),
     "link": (os, "link"),
     "folder": (Path, "mkdir"),

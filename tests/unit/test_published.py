@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from ci_build.errors import InputError
-from ci_build.model import BuildRequest, Payload, RocmVersion
-from ci_build.payload import published
+from ci_build.build import published
+from core import pip
+from core.errors import InputError
+from core.model import BuildRequest, Payload, RocmVersion
 
 SHA = "0" * 64
 
@@ -57,7 +58,7 @@ def test_post_release_of_the_plugin_keeps_jax_itself() -> None:
 
 def test_report_is_read_and_credentials_are_dropped() -> None:
     text = report("https://user:secret@index.invalid/x/jax_lib-1%2Blocal-py3-none-any.whl#frag", hashes={"sha256": SHA})
-    (item,) = published.parse_report(text)
+    (item,) = pip.parse_report(text)
     assert item.name == "jax-lib"
     assert item.filename == "jax_lib-1+local-py3-none-any.whl"
     assert item.url == "https://index.invalid/x/jax_lib-1%2Blocal-py3-none-any.whl"
@@ -75,13 +76,13 @@ def test_report_is_read_and_credentials_are_dropped() -> None:
 )
 def test_other_reports_are_refused(text: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
-        published.parse_report(text)
+        pip.parse_report(text)
 
 
 def test_fetch_is_hash_locked() -> None:
     from pathlib import Path
 
-    argv = published.fetch_argv("3.12", Path("r.txt"), Path("d"))
+    argv = pip.fetch_argv("3.12", Path("r.txt"), Path("d"))
     assert "--require-hashes" in argv
     assert "--no-deps" in argv
     assert "--python-version=3.12" in argv

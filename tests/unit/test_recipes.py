@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from ci_build import layouts, versions
-from ci_build.errors import RequestError
-from ci_build.model import BuildRequest, GfxTarget, Payload, RocmVersion
-from ci_build.wheel.repair_plan import RepairPlan
+from core import layouts, versions
+from core.errors import RequestError
+from core.model import BuildRequest, GfxTarget, Payload, RocmVersion
 from pjrt import recipe as pjrt
 from plugin import recipe as plugin
 from tests import fake_site
+from wheelkit.repair.plan import RepairPlan
 
 MI300 = (GfxTarget.parse("gfx942"), GfxTarget.parse("gfx950"))
 BOTH = [pytest.param(pjrt, id="pjrt"), pytest.param(plugin, id="plugin")]

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from ci_build.errors import ArchiveError, CiBuildError, ElfError, MachineError, RepairError
-from ci_build.wheel import cuts as cuts_module
-from ci_build.wheel import repair as repair_module
-from ci_build.wheel.archive import Member, WheelArchive
-from ci_build.wheel.cuts import Cuts
-from ci_build.wheel.elf import Elf
-from ci_build.wheel.repair import Repaired, RepairPlan, repair
-from ci_build.wheel.repair_member import merge
-from ci_build.wheel.verify import verify_record
+from core.errors import ArchiveError, CiBuildError, ElfError, MachineError, RepairError
 from tests.tiny_elf import TinySymbol, tiny_elf
 from tests.tiny_wheel import contents, make_wheel
+from wheelkit.archive import cuts as cuts_module
+from wheelkit.archive.archive import Member, WheelArchive
+from wheelkit.archive.cuts import Cuts
+from wheelkit.archive.verify import verify_record
+from wheelkit.elf.elf import Elf
+from wheelkit.repair import repair as repair_module
+from wheelkit.repair.member import merge
+from wheelkit.repair.repair import Repaired, RepairPlan, repair
 
 NAME = "tiny-1.0-cp312-cp312-linux_x86_64.whl"
 RUNPATH = "$ORIGIN/../_solib_x86_64/somewhere/deep:/opt/rocm/lib:/home/builder/rocm"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ci_build.model import Finding, Severity
-from ci_build.report import Reporter, print_table
-from ci_build.units import human
+from core.model import Finding, Severity
+from core.report import Reporter, print_table
+from core.units import human
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from ci_build import options
-from ci_build.errors import RequestError
-from ci_build.making.reproduction import settings_of
-from ci_build.making.sourcing import without_results
-from ci_build.model import BuildRequest, WheelSet, to_json
-from ci_build.source_request import ActionCache
+from ci_build.build.reproduce import settings_of
+from ci_build.build.source.source_build import without_results
+from ci_build.cli import options
+from core.errors import RequestError
+from core.model import BuildRequest, WheelSet, to_json
+from core.source_request import ActionCache
 
 COMMIT = "c" * 40
 BASE = {"rocm_version": "7.10.0a20251120", "python_versions": "3.12", "targets": "gfx942", "xla": COMMIT}

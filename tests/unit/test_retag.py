@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.errors import ArchiveError, RepairError
-from ci_build.wheel.compare import compare_wheels
-from ci_build.wheel.retag import retag
+from core.errors import ArchiveError, RepairError
 from tests.made_wheel import GLIBC, LIB, MadeWheel, clean_pjrt, library
 from tests.tiny_elf import TinySymbol
+from wheelkit.inspect.compare import compare_wheels
+from wheelkit.repair.retag import retag
 
 
 def wheel(*symbols: TinySymbol, needed: tuple[str, ...] = ("libc.so.6",)) -> MadeWheel:

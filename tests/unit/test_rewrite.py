@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.errors import ArchiveError
-from ci_build.wheel import filemember, memberwriter, zipformat, zipwrite
-from ci_build.wheel.archive import WheelArchive
-from ci_build.wheel.deflate import scan_blocks
-from ci_build.wheel.rewrite import WheelRewrite
-from ci_build.wheel.verify import verify_record
+from core.errors import ArchiveError
 from tests.tiny_wheel import INFO, NAME, WHEEL, contents, make_wheel, record_line
+from wheelkit.archive import file_member, member_writer, zip_format, zip_writer
+from wheelkit.archive.archive import WheelArchive
+from wheelkit.archive.deflate import scan_blocks
+from wheelkit.archive.rewrite import WheelRewrite
+from wheelkit.archive.verify import verify_record
 
 TEXT = b"".join(b"line %d of a member\n" % n for n in range(100_000))
 
@@ -185,7 +185,7 @@ def test_without_ranges_or_libz_or_old_deflate_data_everything_is_compressed(
     with zipfile.ZipFile(wheel, "w", method) as archive:
         for name, data in contents({"tiny/big.so": TEXT}).items():
             archive.writestr(name, data)
-    monkeypatch.setattr(filemember, "scan_blocks", lambda *args, **options: None)
+    monkeypatch.setattr(file_member, "scan_blocks", lambda *args, **options: None)
     content = tmp_path / "content"
     content.write_bytes(TEXT.upper())
     with WheelArchive(wheel) as source:
@@ -225,7 +225,7 @@ def test_a_member_that_may_grow_beyond_4_gib_gets_a_wide_header(
 ) -> None:
     content = tmp_path / "content"
     content.write_bytes(TEXT)
-    monkeypatch.setattr(memberwriter, "is_wide", lambda size: True)
+    monkeypatch.setattr(member_writer, "is_wide", lambda size: True)
     with WheelArchive(wheel) as source:
         rewrite = WheelRewrite(source)
         rewrite.set_file("tiny/big.so", content)
@@ -237,7 +237,7 @@ def test_a_member_that_may_grow_beyond_4_gib_gets_a_wide_header(
 
 
 def test_wide_members_have_wide_headers() -> None:
-    member = zipformat.Member(
+    member = zip_format.Member(
         name="big",
         method=0,
         crc32=1,
@@ -249,10 +249,10 @@ def test_wide_members_have_wide_headers() -> None:
         data_offset=0,
     )
     problems: list[str] = []
-    directory = zipwrite.central_directory([member], 11 << 30)
-    assert zipformat.read_central(directory[:-98], 1, problems) == [member]
-    raw = zipwrite.local_header(member)
-    local = zipformat.read_local(lambda size, at: raw[at : at + size], member._replace(header_offset=0), problems)
+    directory = zip_writer.central_directory([member], 11 << 30)
+    assert zip_format.read_central(directory[:-98], 1, problems) == [member]
+    raw = zip_writer.local_header(member)
+    local = zip_format.read_local(lambda size, at: raw[at : at + size], member._replace(header_offset=0), problems)
     assert local is not None
     assert (local.size, local.compressed_size, problems) == (5 << 30, 5 << 30, [])
 

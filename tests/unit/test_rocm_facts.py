@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from ci_build.errors import CiBuildError, InputError, RequestError
-from ci_build.making import therock
-from ci_build.model import GfxTarget
-from ci_build.report import Reporter
-from ci_build.rocm.asked import Asked, check_name, check_source
-from ci_build.rocm.client import Client
+from ci_build.rocm import selection as rocm_selection
 from ci_build.rocm.facts import parts, problems, read_facts, selection
 from ci_build.rocm.lock import RocmLock, differences, load_lock, write_lock
+from ci_build.rocm.request import Asked, check_name, check_source
 from ci_build.rocm.source import Rocm, _told_beside, obtain
 from ci_build.rocm.store import RocmStore
-from ci_build.targets import load_table
-from ci_build.units import parse_size
+from core.errors import CiBuildError, InputError, RequestError
+from core.http.client import Client
+from core.model import GfxTarget
+from core.report import Reporter
+from core.targets import load_table
+from core.units import parse_size
 from tests.made_rocm import HIP, NAME, VERSION, make_rocm, tarball
 
 REPORTER = Reporter(terminal=False)
@@ -39,7 +39,7 @@ def file(tmp_path: Path) -> Path:
 
 def get(tmp_path: Path, asked: Asked) -> Rocm:
     store = RocmStore(tmp_path / "store", progress=REPORTER)
-    return obtain(asked, therock.gfx_names(), store, Client(), progress=REPORTER)
+    return obtain(asked, rocm_selection.gfx_names(), store, Client(), progress=REPORTER)
 
 
 def test_a_tarball_is_unpacked_looked_at_and_locked(tmp_path: Path, file: Path) -> None:
@@ -93,11 +93,11 @@ def test_a_name_that_tells_something_else_is_refused(
 ) -> None:
     asked = Asked(source=f"https://host/{name}", version=version, targets=targets)
     with pytest.raises(RequestError, match=words):
-        check_name(asked, therock.gfx_names())
+        check_name(asked, rocm_selection.gfx_names())
 
 
 def test_a_name_that_agrees_or_tells_nothing_is_taken() -> None:
-    gfx = therock.gfx_names()
+    gfx = rocm_selection.gfx_names()
     assert check_name(Asked(source=f"https://host/{NAME}", targets=(GFX942, GENERIC)), gfx) == VERSION
     assert check_name(Asked(source="https://host/rocm.tar.gz", version="7.2.0", targets=(GFX950,)), gfx) == "7.2.0"
     multi = NAME.replace("gfx94X-dcgpu", "multiarch")
@@ -150,14 +150,14 @@ def test_kernels_in_packs_count_and_unlisted_ones_are_a_warning(tmp_path: Path) 
     for name in ("blas_lib_gfx942", "miopen_lib_gfx942", "blas_lib_gfx1103"):
         (root / ".kpack").mkdir(exist_ok=True)
         (root / f".kpack/{name}.kpack").write_text("pack")
-    facts, _ = read_facts(root, None, "", processors=therock.gfx_names().processors, progress=REPORTER)
+    facts, _ = read_facts(root, None, "", processors=rocm_selection.gfx_names().processors, progress=REPORTER)
     targets = (GFX942, GfxTarget.parse("gfx1103"))
     assert problems(facts, targets, {}) == ((), ("Its MIOpen has no kernels for gfx1103.",))
 
 
 def test_one_processor_never_counts_as_another(tmp_path: Path) -> None:
     root = make_rocm(tmp_path / "rocm", targets=("gfx1100",))
-    facts, _ = read_facts(root, None, "", processors=therock.gfx_names().processors, progress=REPORTER)
+    facts, _ = read_facts(root, None, "", processors=rocm_selection.gfx_names().processors, progress=REPORTER)
     assert facts.kernels["MIOpen"] == facts.kernels["rocBLAS"] == ("gfx1100",)
     names = list(load_table().targets)
     assert not [(a, b) for a in names for b in names if a != b and a.startswith(b)]

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from ci_build.errors import RequestError
 from ci_build.rocm.listing import choose, parse_name, read_listing
+from core.errors import RequestError
 
 URL = "https://host/tarball/"
 NAMES = (

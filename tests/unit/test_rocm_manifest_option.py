@@ -8,17 +8,18 @@ from pathlib import Path
 import pytest
 import urllib3  # noqa: F401 - it tries IPv6 when it is imported, which no test may
 
-from ci_build import options, setfiles
-from ci_build.errors import CiBuildError, InputError, RequestError
-from ci_build.making import build
-from ci_build.model import load_wheel_set
-from ci_build.plan import BuildPlan
-from ci_build.report import Reporter
-from ci_build.runner import HostRunner
-from ci_build.wheel.manifest import ROCM_MANIFEST, Library, Manifest, dump_manifest
+from ci_build.build import dist_wheels, set_files
+from ci_build.build.plan import BuildPlan
+from ci_build.cli import options
+from core import wheelset
+from core.errors import CiBuildError, InputError, RequestError
+from core.model import load_wheel_set
+from core.process import HostRunner
+from core.report import Reporter
 from tests.made_rocm import make_rocm
 from tests.tiny_elf import TinySymbol, tiny_elf
 from tests.unit.sets import wheel_set
+from wheelkit.rocm_manifest import ROCM_MANIFEST, Library, Manifest, dump_manifest
 
 HIP = "libamdhip64.so.7"
 MANIFEST = Manifest(
@@ -29,7 +30,7 @@ MANIFEST = Manifest(
 
 def plan(**given: object) -> BuildPlan:
     settings = options.Settings({"payload": "published", "rocm_version": "7.2.0", **given}, {}, {})
-    return build.make_plan(settings, Reporter(terminal=False), HostRunner({}), "build").plan
+    return dist_wheels.make_plan(settings, Reporter(terminal=False), HostRunner({}), "build").plan
 
 
 def tree(folder: Path, version: str) -> Path:
@@ -45,7 +46,7 @@ def test_a_file_goes_into_the_plan_under_its_digest(tmp_path: Path) -> None:
     made = plan(rocm_manifest=str(file))
     digest = hashlib.sha256(data).hexdigest()
     assert (made.rocm_manifest, made.request.rocm_manifest) == (data, digest)
-    assert any(f"{ROCM_MANIFEST} (sha256 {digest[:12]})" in line for line in build.plan_lines(made, Path("dist")))
+    assert any(f"{ROCM_MANIFEST} (sha256 {digest[:12]})" in line for line in dist_wheels.plan_lines(made, Path("dist")))
 
 
 def test_a_tree_is_read(tmp_path: Path) -> None:
@@ -71,14 +72,14 @@ def test_a_whole_rocm_is_verified_and_locked_and_gives_its_manifest(tmp_path: Pa
 
 def test_without_it_there_is_none() -> None:
     assert (plan().rocm_manifest, plan().request.rocm_manifest) == (b"", "")
-    assert not any(ROCM_MANIFEST in line for line in build.plan_lines(plan(), Path("dist")))
+    assert not any(ROCM_MANIFEST in line for line in dist_wheels.plan_lines(plan(), Path("dist")))
 
 
 def test_the_environment_may_name_it(tmp_path: Path) -> None:
     (tmp_path / "rocm.json").write_bytes(dump_manifest(MANIFEST))
     environ = {"CI_BUILD_ROCM_MANIFEST": str(tmp_path / "rocm.json")}
     settings = options.Settings({"payload": "published", "rocm_version": "7.2.0"}, {}, environ)
-    made = build.make_plan(settings, Reporter(terminal=False), HostRunner({}), "build").plan
+    made = dist_wheels.make_plan(settings, Reporter(terminal=False), HostRunner({}), "build").plan
     assert made.rocm_manifest == dump_manifest(MANIFEST)
 
 
@@ -111,11 +112,11 @@ def test_the_set_lists_it_and_its_digest_follows(tmp_path: Path) -> None:
         folder.mkdir()
         if manifest is not None:
             (folder / ROCM_MANIFEST).write_bytes(dump_manifest(manifest))
-        made = setfiles.write_set(folder, wheel_set(wheels=()), None)
+        made = set_files.write_set(folder, wheel_set(wheels=()), None)
         assert (ROCM_MANIFEST in made.files) == (manifest is not None)
         assert load_wheel_set((folder / "wheels.json").read_text()) == made
-        assert setfiles.check_files(folder, made) == setfiles.foreign_files(folder) == ()
+        assert wheelset.check_files(folder, made) == wheelset.foreign_files(folder) == ()
         digests.append(made.digest)
     assert len(set(digests)) == 3
     (tmp_path / "1" / ROCM_MANIFEST).write_bytes(b"changed")
-    assert setfiles.check_files(tmp_path / "1", setfiles.read_set(tmp_path / "1")) == (ROCM_MANIFEST,)
+    assert wheelset.check_files(tmp_path / "1", wheelset.read_set(tmp_path / "1")) == (ROCM_MANIFEST,)

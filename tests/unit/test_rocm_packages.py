@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.errors import ArchiveError, CiBuildError, InputError
-from ci_build.making.rocm_index import fetch_packages, kept_in
-from ci_build.report import Reporter
-from ci_build.rocm.asked import Asked
 from ci_build.rocm.facts import selection
+from ci_build.rocm.package_index import fetch_packages, kept_in
 from ci_build.rocm.packages import Packages
+from ci_build.rocm.request import Asked
 from ci_build.rocm.store import RocmStore, StoredTree
-from ci_build.rocm.treefiles import differences
-from ci_build.runner import HostRunner
+from core.errors import ArchiveError, CiBuildError, InputError
+from core.process import HostRunner
+from core.report import Reporter
+from core.treefiles import differences
 from tests.made_packages import CORE, DEVEL, make_packages, make_wheel
 from tests.made_rocm import VERSION
 

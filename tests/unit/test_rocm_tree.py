@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.errors import InputError, RequestError
 from ci_build.rocm.tree import read_tree
-from ci_build.wheel.manifest import Manifest, dump_manifest, load_manifest
+from core.errors import InputError, RequestError
 from tests.tiny_elf import TinySymbol, tiny_elf
+from wheelkit.rocm_manifest import Manifest, dump_manifest, load_manifest
 
 
 class Silent:

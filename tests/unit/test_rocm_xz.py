@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ci_build.rocm import xz
-from ci_build.rocm.xz import XzFile
+from core.unpack import xz
+from core.unpack.xz import XzFile
 from tests.made_xz import pack
 
 PLAIN = random.Random(1).randbytes(300_000) + b"words " * 100_000

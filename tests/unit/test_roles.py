@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ci_build.errors import RequestError
-from promotion.layout import Released, StagedSet
-from promotion.roles import Role, bucket_policy
+from core.errors import RequestError
+from promotion.storage.keys import Released, StagedSet
+from promotion.storage.roles import Role, bucket_policy
 
 WHO = {role: f"arn:aws:iam::1:role/{role}" for role in Role}
 STAGED = StagedSet(index="multi-arch", digest="a" * 64)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.errors import ElfError
-from ci_build.wheel.elf import Elf
-from ci_build.wheel.runpath import add_needed, set_runpath
+from core.errors import ElfError
 from tests.tiny_elf import TinySymbol, tiny_elf
+from wheelkit.elf.elf import Elf
+from wheelkit.elf.runpath import add_needed, set_runpath
 
 OLD = "$ORIGIN/../../_solib_x86_64/very/long/leftover/of/a/build:/opt/rocm/lib"
 NEW = "$ORIGIN/../lib:/opt/rocm/lib"

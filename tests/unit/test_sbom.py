@@ -8,7 +8,7 @@ from dataclasses import replace
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from ci_build.sbom import sbom
+from ci_build.build.sbom import sbom
 from tests.unit.sets import wheel_set
 from tests.unit.test_setfiles import JAX, NUMPY_311, NUMPY_312, REPLACED
 

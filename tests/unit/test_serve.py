@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from promotion.serve import Answer, answer_to, negotiate
+from promotion.index.serve import Answer, answer_to, negotiate
 
 WHEEL = "packages/p/p-1+rocm7-py3-none-any.whl"
 

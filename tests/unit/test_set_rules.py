@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from promotion.ledger import LedgerWheel, PromotedSet
-from promotion.policy import load_policy
-from promotion.set_rules import about_growth, about_sizes, about_variants
+from promotion.index.ledger import LedgerWheel, PromotedSet
+from promotion.policy.policy import load_policy
+from promotion.policy.set_rules import about_growth, about_sizes, about_variants
 from tests.unit import sets
 
 SET = sets.wheel_set()

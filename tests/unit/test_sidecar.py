@@ -7,8 +7,8 @@ import zipfile
 
 import pytest
 
-from ci_build.errors import ArchiveError
-from promotion.sidecar import core_metadata
+from core.errors import ArchiveError
+from promotion.index.core_metadata import core_metadata
 
 NAME = "p-1.dist-info/METADATA"
 TEXT = b"Metadata-Version: 2.1\nName: p\nVersion: 1\n" + b"Keywords: many words of it\n" * 50

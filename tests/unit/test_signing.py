@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.serialization import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci_build.errors import RequestError
-from promotion.signing import (
+from core.errors import RequestError
+from promotion.evidence.signing import (
     EVIDENCE_TYPE,
     Signer,
     is_sound,

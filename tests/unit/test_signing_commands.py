@@ -12,24 +12,25 @@ from typing import Any
 
 import pytest
 
-from ci_build import cli, options
-from ci_build.errors import PromotionBlockedError, RequestError
-from ci_build.model import Outcome, Tier
-from ci_build.releasing import gating
-from ci_build.releasing import release as way
-from ci_build.report import Reporter
-from ci_build.runner import HostRunner
+from ci_build import cli
+from ci_build.cli import options
+from ci_build.release import gating
+from ci_build.release import release as way
+from core.errors import PromotionBlockedError, RequestError
+from core.model import Outcome, Tier
+from core.process import HostRunner
+from core.report import Reporter
 from promotion import gates
 from promotion import promote as promotion
-from promotion.dirbucket import DirBucket
-from promotion.evidence import read_all, record
+from promotion.evidence.evidence import read_all, record
+from promotion.evidence.signing import Signer, load_signer, new_key, public_key
 from promotion.gates import Check, Gate, Room, run_gates
-from promotion.gates.transcript import Transcript
-from promotion.layout import StagedSet
-from promotion.ledger import read_ledger
-from promotion.policy import POLICY_FILE, load_policy
-from promotion.signing import Signer, load_signer, new_key, public_key
+from promotion.gates.common.transcript import Transcript
+from promotion.index.ledger import read_ledger
+from promotion.policy.policy import POLICY_FILE, load_policy
 from promotion.stage import read_staged, stage
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
 from tests.promoting import NOW, RELEASED, staged_in
 from tests.signing_key import SIGNING_KEY, signing_key
 from tests.support import SetWheel, make_set, make_wheels, passing_evidence, write_set

@@ -15,26 +15,26 @@ from typing import Any
 
 import pytest
 
-from ci_build.cli.release import promote as promote_command
-from ci_build.cli.release import release as release_command
-from ci_build.errors import BucketError, PromotionBlockedError
-from ci_build.model import Evidence, Outcome, Tier, WheelSet
-from ci_build.targets import load_table
-from promotion.audit import verify
-from promotion.bucket import ConflictError, sha256_of
-from promotion.bypass import parse_bypasses
-from promotion.dryrun import DryRunBucket
-from promotion.evidence import record
-from promotion.history import Kind
-from promotion.layout import Released, StagedSet
-from promotion.ledger import read_ledger
-from promotion.operate import mark, rollback
-from promotion.policy import POLICY_FILE, Policy, load_policy
+from ci_build.cli.commands.release import promote as promote_command
+from ci_build.cli.commands.release import release as release_command
+from core.errors import BucketError, PromotionBlockedError
+from core.model import Evidence, Outcome, Tier, WheelSet
+from core.targets import load_table
+from promotion.evidence.evidence import record
+from promotion.index.audit import verify
+from promotion.index.ledger import read_ledger
+from promotion.index.ledger_state import Kind
+from promotion.index.operations import mark, rollback
+from promotion.index.publish import publish
+from promotion.index.retention import Rule, apply, plan
+from promotion.policy.bypasses import parse_bypasses
+from promotion.policy.policy import POLICY_FILE, Policy, load_policy
 from promotion.promote import Promotion, promote
-from promotion.publish import publish
-from promotion.retention import Rule, apply, plan
-from promotion.roles import Role, bucket_policy
 from promotion.stage import stage
+from promotion.storage.bucket import ConflictError, sha256_of
+from promotion.storage.dry_run import DryRunBucket
+from promotion.storage.keys import Released, StagedSet
+from promotion.storage.roles import Role, bucket_policy
 from tests.bucket_contract import run_together
 from tests.memory_bucket import MemoryBucket
 from tests.promoting import NOW, POLICY, RELEASED, go, offered, staged_in

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from ci_build import options
-from ci_build.errors import RequestError
-from ci_build.model import BuildRequest
-from ci_build.options import SOURCE_OPTIONS, rocm_build_url
-from ci_build.source_request import SourceRequest
+from ci_build.cli import options
+from ci_build.cli.options import SOURCE_OPTIONS, rocm_build_url
+from core.errors import RequestError
+from core.model import BuildRequest
+from core.source_request import SourceRequest
 
 BASE = {"rocm_version": "7.10.0a20251120", "python_versions": "3.12,3.13", "targets": "gfx942,gfx950"}
 COMMIT = "c" * 40

@@ -8,20 +8,12 @@ from typing import Any
 
 import pytest
 
-from ci_build.making.build import plan_lines
-from ci_build.model import BuildRequest, GfxTarget, KernelRequest, RocmVersion
-from ci_build.plan import Effect, SourceLayout, make_plan
-from ci_build.source.native import made_of
-from ci_build.source_request import (
-    ActionCache,
-    Checkout,
-    Compiler,
-    Container,
-    Credentials,
-    Remote,
-    SourceRequest,
-)
-from ci_build.store import step_key
+from ci_build.build.dist_wheels import plan_lines
+from ci_build.build.plan import Effect, SourceLayout, make_plan
+from ci_build.build.source.native import made_of
+from core.model import BuildRequest, GfxTarget, KernelRequest, RocmVersion
+from core.source_request import ActionCache, Checkout, Compiler, Container, Credentials, Remote, SourceRequest
+from core.store import step_key
 from tests.golden_build_py import request
 
 BASE = request("0.8.2")
@@ -197,7 +189,7 @@ def test_equal_requests_give_equal_plans() -> None:
 
 
 def test_the_container_of_a_request_is_part_of_what_wheels_json_keeps() -> None:
-    from ci_build.model import to_json
+    from core.model import to_json
 
     body = to_json(with_source(container=Container(image="builder:1", network="none")))
     assert body["source"]["container"]["image"] == "builder:1"

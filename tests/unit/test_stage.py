@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.errors import ArchiveError, BucketError, WheelSetError
-from ci_build.model import WheelSet, dump_wheel_set
-from promotion.dirbucket import DirBucket
-from promotion.layout import StagedSet
+from core.errors import ArchiveError, BucketError, WheelSetError
+from core.model import WheelSet, dump_wheel_set
 from promotion.stage import read_staged, stage
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
 from tests.support import SetWheel, make_set, make_wheels, write_set
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from promotion.dirbucket import DirBucket
-from promotion.policy import load_policy
+from promotion.policy.policy import load_policy
 from promotion.promote import promote
+from promotion.storage.directory_bucket import DirBucket
 from tests.promoting import NOW, POLICY, RELEASED, objects, staged_in
 from tests.support import make_wheels
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.execute.outfolder import sweep_beside, take_place
-from ci_build.store import FinishedStep, StepStore, sweep
+from ci_build.build.output_dir import sweep_beside, take_place
+from core.store import FinishedStep, StepStore, sweep
 from tests.unit.sets import wheel_set
 
 DATA = b"the wheel"

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.errors import ElfError
-from ci_build.wheel.elf import Elf
-from ci_build.wheel.elf64 import SHT_NOBITS
-from ci_build.wheel.strip import strip_symbols
+from core.errors import ElfError
 from tests.made_wheel import GLIBC, with_sections
 from tests.tiny_elf import TinySymbol, tiny_elf
+from wheelkit.elf.elf import Elf
+from wheelkit.elf.reader import SHT_NOBITS
+from wheelkit.elf.strip import strip_symbols
 
 SYMBOLS = bytes(24) + struct.pack("<IBBHQQ", 1, 0x12, 0, 1, 0x123, 4)
 DEBUG = b"debugging information" * 50

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.errors import GateError
-from ci_build.wheel.elf import Elf
-from ci_build.wheel.manifest import Library, Manifest
-from promotion.gates.stubs import behaviour, write_stubs
+from core.errors import GateError
+from promotion.gates.common.stubs import behaviour, write_stubs
+from wheelkit.elf.elf import Elf
+from wheelkit.rocm_manifest import Library, Manifest
 
 HIP = Library(
     soname="libamdhip64.so.7",

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from ci_build import targets as gfx
-from ci_build.errors import RequestError, UnknownTargetError
-from ci_build.model import GfxTarget, Severity, to_json
+from core import targets as gfx
+from core.errors import RequestError, UnknownTargetError
+from core.model import GfxTarget, Severity, to_json
 
 PUBLISHED_0_10_2 = (
     "gfx900", "gfx906", "gfx908", "gfx90a", "gfx90c", "gfx942", "gfx950", "gfx1010", "gfx1011", "gfx1012", "gfx1030",

@@ -6,11 +6,11 @@ import sqlite3
 
 import pytest
 
-from ci_build.errors import BucketError
-from promotion.bucket import ConflictError, ObjectInfo
+from core.errors import BucketError
+from promotion.evidence.test_runs import Run, TestRuns, read_runs, record
 from promotion.gates.device.results import TestResult, TestVerdict
-from promotion.layout import runs_file
-from promotion.testruns import Run, TestRuns, read_runs, record
+from promotion.storage.bucket import ConflictError, ObjectInfo
+from promotion.storage.keys import runs_file
 from tests.memory_bucket import MemoryBucket
 
 PASSED, FLAKY, FAILED, SKIPPED = TestVerdict.PASSED, TestVerdict.FLAKY, TestVerdict.FAILED, TestVerdict.SKIPPED

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci_build.model import Evidence, Finding, Outcome, Severity, Tier, Verdict, WheelSet
-from promotion.evidence import ENVIRONMENT, Statement
-from promotion.ledger import LedgerWheel, PromotedSet
-from promotion.policy import GateRule, Policy, at_least, load_policy
-from promotion.verdict import verdict as judge
-from promotion.verdict import weakest
+from core.model import Evidence, Finding, Outcome, Severity, Tier, Verdict, WheelSet
+from promotion.evidence.evidence import ENVIRONMENT, Statement
+from promotion.index.ledger import LedgerWheel, PromotedSet
+from promotion.policy.policy import GateRule, Policy, at_least, load_policy
+from promotion.policy.verdict import verdict as judge
+from promotion.policy.verdict import weakest
 from tests.support import PJRT_LIBRARY, but, make_set, make_wheels, passing_evidence
 
 POLICY = load_policy("multi-arch")

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci_build.model import Evidence, Finding, Outcome, Severity, Tier
-from promotion.attestations import PUBLIC, AttestationRule
-from promotion.bypass import Bypass
-from promotion.evidence import Statement
-from promotion.policy import GateRule, Policy
-from promotion.verdict import verdict
+from core.model import Evidence, Finding, Outcome, Severity, Tier
+from promotion.evidence.attestations import PUBLIC, AttestationRule
+from promotion.evidence.evidence import Statement
+from promotion.policy.bypasses import Bypass
+from promotion.policy.policy import GateRule, Policy
+from promotion.policy.verdict import verdict
 from tests.unit import sets
 
 NOW = datetime(2026, 1, 3, tzinfo=UTC)

@@ -12,10 +12,10 @@ from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
-from ci_build import targets as gfx
-from ci_build.errors import VersionRuleError
-from ci_build.model import GfxTarget, RocmVersion
-from ci_build.versions import (
+from core import targets as gfx
+from core.errors import VersionRuleError
+from core.model import GfxTarget, RocmVersion
+from core.versions import (
     Kind,
     jaxlib_requirement,
     module_name,

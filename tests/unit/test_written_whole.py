@@ -10,7 +10,7 @@ import click.testing
 import pytest
 
 from ci_build.cli import main
-from ci_build.written import write_whole
+from core.atomic import write_whole
 from tests.unit.test_rocm_manifest_option import tree
 
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ci_build.errors import MachineError
+from core.errors import MachineError
 from promotion.gates.device.lease import Allotment
 
 KUBE = "KUBE_CPU_REQUEST"

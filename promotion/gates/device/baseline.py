@@ -6,16 +6,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ci_build.model import Finding, Outcome, Severity
-from promotion.bucket import Bucket
-from promotion.evidence import last_words, load_evidence
+from core.model import Finding, Outcome, Severity
+from promotion.evidence.evidence import last_words, load_evidence
+from promotion.evidence.known_tests import Entry, KnownTests
 from promotion.gates import error
 from promotion.gates.device.passes import ALL, MULTI
 from promotion.gates.device.results import TestResult
 from promotion.gates.device.suite import TESTS, sizes
-from promotion.known_tests import Entry, KnownTests
-from promotion.layout import EVIDENCE_FOLDER, Released
-from promotion.publish import read_head
+from promotion.index.publish import read_head
+from promotion.storage.bucket import Bucket
+from promotion.storage.keys import EVIDENCE_FOLDER, Released
 
 LEAST_RUN, MOST_SKIPPED, SKIPPED_SLACK = 0.95, 1.10, 10
 """Of what was run before; of what was skipped before, and so many more, since a few come and go with each JAX."""

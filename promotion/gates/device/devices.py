@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from ci_build.errors import ProcessError
-from ci_build.model import Runner
+from core.errors import ProcessError
+from core.model import Runner
 from promotion.gates.device.lease import Device, Platform
 
 _LOCAL_MEMORY = ("1", "2")

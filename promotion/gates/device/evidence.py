@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from ci_build.model import Finding, Severity
-from promotion.bucket import Bucket, sha256_of
-from promotion.evidence import ENVIRONMENT
+from core.model import Finding, Severity
+from promotion.evidence.evidence import ENVIRONMENT
 from promotion.gates import Check, error
+from promotion.gates.common.junit import clean
 from promotion.gates.device.preflight import Item
 from promotion.gates.device.results import TestResult, TestVerdict, counts, dump_results
-from promotion.gates.junit import clean
-from promotion.layout import StagedSet
+from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.keys import StagedSet
 
 RESULTS, JUNIT, LOGS = "results.json.gz", "junit.xml.gz", "logs.tar.gz"
 _MESSAGE_CHARACTERS = 4_000
@@ -29,7 +29,7 @@ _LOG_NAMES = ("output.log", "*.crash", "*.jsonl", "plan.json", "outcome.json")
 _LOG_BYTES = 8 << 20
 """Of each log; more is cut off in front."""
 
-_WRITE_DOWN = "What may stay so is written down in promotion/ledgers/flakes.toml."
+_WRITE_DOWN = "What may stay so is written down in promotion/evidence/ledgers/flakes.toml."
 _NEWEST_FIRST = "(most recent call first)"
 """Says faulthandler; other tracebacks have the newest call last."""
 

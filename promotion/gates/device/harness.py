@@ -16,8 +16,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from ci_build.errors import BusyError, RequestError
-from ci_build.runner import HostRunner
+from core.errors import BusyError, RequestError
+from core.process import HostRunner
 from promotion.gates.device import passes
 from promotion.gates.device.passes import Pass, Skip, Suite, session_argv, session_env, session_plan
 from promotion.gates.device.processes import end_marked

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ci_build.errors import MachineError, RequestError
+from core.errors import MachineError, RequestError
 
 GIB = 1 << 30
 DEVICE_SHARE = 2 * GIB

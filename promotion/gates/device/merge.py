@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ci_build.errors import GateError
-from ci_build.model import Finding, Severity
+from core.errors import GateError
+from core.model import Finding, Severity
 from promotion.gates import Check, Gate, Room
 from promotion.gates.device import evidence
 from promotion.gates.device.baseline import about_baseline, about_ledgers, baseline
+from promotion.gates.device.config import Told, reproduce
 from promotion.gates.device.lease import Platform
 from promotion.gates.device.parts import Part, Parts
 from promotion.gates.device.results import TestResult, TestVerdict, counts, dump_results, executed
 from promotion.gates.device.run import RUN, raise_unless_whole
-from promotion.gates.device.told import Told, reproduce
 
 
 def make_gate(told: Told, parts: Parts) -> Gate:

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from ci_build.errors import GateError, RequestError
-from promotion.bucket import Bucket, sha256_of
-from promotion.evidence import ANY, TIME
+from core.errors import GateError, RequestError
+from promotion.evidence.evidence import ANY, TIME
+from promotion.evidence.signing import SUFFIX, Signer, is_sound, load_signature
 from promotion.gates.device import evidence
 from promotion.gates.device.results import TestResult, dump_results, load_results
 from promotion.gates.device.shards import Shard, parse_shard
-from promotion.layout import StagedSet
-from promotion.signing import SUFFIX, Signer, is_sound, load_signature
+from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.keys import StagedSet
 
 SCHEMA_VERSION = 1
 SHARD_TYPE = "application/vnd.jax-rocm.gate-shard+json"

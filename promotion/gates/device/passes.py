@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from promotion.evidence.known_tests import regex_of
 from promotion.gates.device.lease import DEVICE_SHARE, Lease, Platform
-from promotion.known_tests import regex_of
 
 SESSION = "JAX_GATE_SESSION"
 """Names the folder of a session to our plugin, which has pytest to import and so is not imported here."""

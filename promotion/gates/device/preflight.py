@@ -15,16 +15,16 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from ci_build.errors import ElfError, ProcessError
-from ci_build.model import Runner, WheelSet
-from ci_build.units import human
-from ci_build.wheel.elf import Elf
-from ci_build.wheel.manifest import Library, Manifest
-from promotion.bucket import sha256_of
+from core.errors import ElfError, ProcessError
+from core.model import Runner, WheelSet
+from core.units import human
+from promotion.gates.common.requirements import wheels_for
 from promotion.gates.device.devices import Machine
 from promotion.gates.device.lease import DEVICE_SHARE, Device, Platform
 from promotion.gates.device.passes import VIRTUAL_DEVICES
-from promotion.gates.requirements import wheels_for
+from promotion.storage.bucket import sha256_of
+from wheelkit.elf.elf import Elf
+from wheelkit.rocm_manifest import Library, Manifest
 
 CHILD = Path(__file__).with_name("preflight_child.py")
 SHARED_MEMORY = 1 << 30

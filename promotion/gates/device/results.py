@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
-from ci_build.errors import GateError
+from core.errors import GateError
 
 SCHEMA_VERSION = 1
 MESSAGE_CHARACTERS = 16_000

@@ -11,16 +11,19 @@ from pathlib import Path
 
 from uv import find_uv_bin
 
-from ci_build.errors import GateError, MachineError, ProcessError
-from ci_build.model import Finding, Severity
-from ci_build.runner import HostRunner
-from promotion.evidence import ANY
+from core.errors import GateError, MachineError, ProcessError
+from core.model import Finding, Severity
+from core.process import HostRunner
+from promotion.evidence.evidence import ANY
 from promotion.gates import Check, Gate, Room
+from promotion.gates.common.installers import Uv
+from promotion.gates.common.pip_config import parse_config, uv_options
+from promotion.gates.common.rocm_manifest import set_manifest
+from promotion.gates.common.site import PIP_CONFIG, Site, make_site
 from promotion.gates.device import evidence
 from promotion.gates.device.allotment import allotment
-from promotion.gates.device.asked import other_release, unmet
 from promotion.gates.device.baseline import about_baseline, about_ledgers, baseline
-from promotion.gates.device.borrowed import borrow
+from promotion.gates.device.config import LOCK, Told, reproduce
 from promotion.gates.device.harness import DONE, Harness, Report, Work
 from promotion.gates.device.lease import Platform, leases, visible, whole, workers_per_device
 from promotion.gates.device.parts import Part, digest_of_tests, keep, now
@@ -29,11 +32,8 @@ from promotion.gates.device.preflight import Expected, Item, about_host, about_j
 from promotion.gates.device.results import TestResult, TestVerdict, counts, executed, judge
 from promotion.gates.device.shards import Shard, split
 from promotion.gates.device.suite import Tests, jax_tests, smoke
-from promotion.gates.device.told import LOCK, Told, reproduce
-from promotion.gates.installers import Uv
-from promotion.gates.pip_config import parse_config, uv_options
-from promotion.gates.rocm_manifest import set_manifest
-from promotion.gates.site import PIP_CONFIG, Site, make_site
+from promotion.gates.device.suite_requirements import other_release, unmet
+from promotion.gates.device.test_helpers import borrow
 
 _INSTALL_SECONDS = 900.0
 _NAMED = 5

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from ci_build.errors import ProcessError
-from ci_build.runner import HostRunner, without_credentials
+from core.errors import ProcessError
+from core.process import HostRunner, without_credentials
 from promotion.gates.device.journal import Ended, SessionJournal, Worker
 from promotion.gates.device.passes import MOST_LEFT
 from promotion.gates.device.processes import RUN, alive, end, end_marked, was_killed

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from ci_build.errors import RequestError
+from core.errors import RequestError
 from promotion.gates.device.results import file_of
 
 UNKNOWN_SECONDS = 1.0

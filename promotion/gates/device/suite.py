@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci_build.errors import InputError, ProcessError, RequestError
-from ci_build.model import Runner
-from promotion.bucket import sha256_of
-from promotion.gates.device.asked import ASKED
+from core.errors import InputError, ProcessError, RequestError
+from core.model import Runner
 from promotion.gates.device.lease import Platform
 from promotion.gates.device.passes import Suite
 from promotion.gates.device.shell_env import read_script
+from promotion.gates.device.suite_requirements import ASKED
+from promotion.storage.bucket import sha256_of
 
 SMOKE = Path(__file__).parent.parent / "suites" / "smoke"
 SIZES_FILE = Path(__file__).with_name("sizes.toml")

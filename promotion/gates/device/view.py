@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from ci_build.model import Evidence
+from core.model import Evidence
 from promotion.gates.device.evidence import shown
 from promotion.gates.device.results import TestVerdict
 from promotion.gates.device.run import RUN

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from .journal import LOST, Journal, getpid, leave
-from .left import Left, is_dying
+from .leak_check import Left, is_dying
 
 TEXT_CHARACTERS, SECTION_CHARACTERS = 48_000, 4_000
 _CLAIM_SECONDS = 30.0

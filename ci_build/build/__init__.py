@@ -1,0 +1,1 @@
+"""Builds of wheel sets: plan, execution and the files of a set."""

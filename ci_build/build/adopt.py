@@ -1,0 +1,212 @@
+"""`adopt` as a person asks for it: anybody's wheels become a wheel set, byte for byte, so that every gate takes them.
+
+What is wrong with the wheels is for the gates to say; refused is only what cannot be a set at all.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from packaging.utils import parse_wheel_filename
+from packaging.version import Version
+
+from ci_build.build import set_files
+from ci_build.build.finished_wheels import describe
+from ci_build.build.output_dir import refuse_foreign, sweep_beside, take_place
+from ci_build.build.published import jax_release
+from ci_build.cli import options
+from core import targets, versions
+from core.errors import ArchiveError, BusyError, InputError, RequestError
+from core.model import GfxTarget, MemberInfo, Progress, RocmVersion, Wheel, WheelSet
+from wheelkit import kernel_wheel
+from wheelkit.archive.archive import WheelArchive
+from wheelkit.inspect.inspect import WheelReport, inspect_wheel, member_infos, wheels_below
+
+ADOPTED = "adopted"
+"""Key of `WheelSet.request` that is true where nobody here made the wheels."""
+
+_JAXLIB = "jaxlib"
+_KERNELS = "jax-aiter"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Given:
+    """One wheel as it was found.
+
+    Attributes:
+        kind: pjrt, plugin, jaxlib or jax-aiter.
+        major: ROCm major in its name; 0 for jaxlib and jax-aiter.
+        pythons: supported Pythons that its tags name; empty for all.
+        rocm: ROCm versions that its libraries carry.
+    """
+
+    path: Path
+    wheel: Wheel
+    kind: str
+    major: int
+    pythons: tuple[str, ...]
+    rocm: tuple[str, ...]
+
+
+def adopt(words: Sequence[str], *, out: Path, rocm: RocmVersion | None, progress: Progress) -> WheelSet:
+    """Make a set of wheels; the same wheels and the same ROCm give the same digest.
+
+    Args:
+        words: wheel files, or folders with wheels.
+        out: the set's folder, which appears as a whole in place of the set before it.
+        rocm: the ROCm that they were built with; None reads it from their libraries.
+
+    Raises:
+        InputError: something that is not a wheel.
+        RequestError: wheels that cannot be one set, or a ROCm version that nobody can tell.
+        BusyError: another run works on `out`.
+    """
+    from filelock import FileLock, Timeout
+
+    given = [_look(path, progress) for path in _paths(words)]
+    problems = list(_problems(given))
+    if problems:
+        text = "\n  ".join(problems if len(problems) == 1 else ("These wheels are no set:", *problems))
+        raise RequestError(text, hint="Name the wheels of one release: pjrt, and plugin and jaxlib for each Python.")
+    wheel_set = _describe_set(given, rocm)
+    out = out.absolute()
+    refuse_foreign(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(out.parent / f".{out.name}.lock", timeout=0):
+            sweep_beside(out)
+            return _write(given, wheel_set, out)
+    except Timeout as error:
+        raise BusyError(f"Another run works on {out}.", hint="Wait for it, or give another --out.") from error
+
+
+def _paths(words: Sequence[str]) -> list[Path]:
+    found: list[Path] = []
+    for path in map(Path, words):
+        if path.is_dir():
+            found += wheels_below(path)
+        elif path.is_file():
+            found.append(path)
+        else:
+            raise InputError(f"{path} is neither a file nor a folder.", hint="Name wheels, or folders with wheels.")
+    if not found:
+        raise InputError(f"No wheel in {', '.join(words)}.", hint="Name wheels, or folders with wheels.")
+    return list({path.resolve(): path for path in found}.values())
+
+
+def _look(path: Path, progress: Progress) -> _Given:
+    """Read a wheel, as far as it can be read."""
+    try:
+        report = inspect_wheel(path, verify=False, progress=progress)
+        wheel = describe(path, sha256=report.sha256, source=path, source_sha256=report.sha256)
+    except ArchiveError as error:
+        raise InputError(f"{path} is no wheel: {error.message}", hint="Check that the download is complete.") from error
+    named = versions.parse_package_name(wheel.name)
+    if named is None and wheel.name not in (_JAXLIB, _KERNELS):
+        raise InputError(
+            f"{path.name} is a wheel of {wheel.name}, which is no part of a set.",
+            hint="A set has wheels of jax-rocm<N>-pjrt, jax-rocm<N>-plugin, jaxlib and jax-aiter; jax comes from PyPI.",
+        )
+    kind, major = named or (wheel.name, 0)
+    interpreters = {tag.interpreter for tag in parse_wheel_filename(path.name)[3]}
+    pythons = tuple(python for python in _supported() if f"cp{python.replace('.', '')}" in interpreters)
+    return _Given(
+        path=path,
+        wheel=replace(wheel, members=_members(path, report)),
+        kind=kind,
+        major=major,
+        pythons=pythons,
+        rocm=report.rocm,
+    )
+
+
+def _members(path: Path, report: WheelReport) -> tuple[MemberInfo, ...]:
+    """Its libraries, and its code objects with what their headers say that they are for."""
+    with WheelArchive(path) as archive:
+        names = kernel_wheel.code_objects(archive)
+        codes = kernel_wheel.member_infos(archive, names, archive.record(), targets.machs()) if names else ()
+    libraries = [member for member in member_infos(report) if member.path not in names]
+    return tuple(sorted((*libraries, *codes), key=lambda member: member.path))
+
+
+def _supported() -> tuple[str, ...]:
+    """Pythons that wheels can be made for, oldest first."""
+    return tuple(options.defaults()["pythons"]["supported"])
+
+
+def _problems(given: Sequence[_Given]) -> Iterator[str]:
+    """Why these wheels cannot be one set, all reasons."""
+    ours = [item for item in given if item.major]
+    if not ours:
+        yield "There is no wheel of jax-rocm<N>-pjrt or jax-rocm<N>-plugin."
+    yield from _more_than_one(ours, "ROCm majors", lambda item: str(item.major))
+    yield from _more_than_one(
+        [item for item in given if item.kind != _JAXLIB], "versions", lambda item: item.wheel.version
+    )
+    libraries = [item for item in given if item.kind == _JAXLIB]
+    yield from _more_than_one(libraries, "versions of jaxlib", lambda item: item.wheel.version)
+    slots: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for item in given:
+        for python in item.pythons or ("every Python",):
+            slots[item.wheel.name, python].append(str(item.path))
+    for (name, python), paths in sorted(slots.items()):
+        if len(paths) > 1:
+            yield f"There are {len(paths)} wheels of {name} for {python}: {', '.join(paths)}."
+    for item in given:
+        if item.kind not in ("pjrt", _KERNELS) and not item.pythons:
+            yield f"{item.path.name} is for none of the Pythons {', '.join(_supported())}."
+    if not any(item.pythons for item in given):
+        yield "No wheel says for which Python the set is; the plugin's do."
+
+
+def _more_than_one(given: Collection[_Given], what: str, of: Callable[[_Given], str]) -> Iterator[str]:
+    found = sorted({of(item) for item in given})
+    if len(found) > 1:
+        yield f"They are of {len(found)} {what}: {', '.join(found)}."
+
+
+def _describe_set(given: Sequence[_Given], rocm: RocmVersion | None) -> WheelSet:
+    ours = [item for item in given if item.major]
+    version = Version(ours[0].wheel.version)
+    release = jax_release(str(version))
+    held = {target for item in given for member in item.wheel.members for target in member.targets}
+    names = targets.in_order(GfxTarget.parse(name) for name in held)
+    has_jaxlib = any(item.kind == _JAXLIB for item in given)
+    return WheelSet(
+        index=targets.family_of(names),
+        targets=tuple(map(str, names)),
+        rocm_version=str(rocm or _rocm_inside(ours)),
+        jax_version=version.public,
+        python_versions=tuple(python for python in _supported() if any(python in item.pythons for item in given)),
+        request={ADOPTED: True},
+        inputs=(),
+        tools={},
+        pins={"jax": release} if has_jaxlib else {"jax": release, _JAXLIB: release},
+        wheels=tuple(sorted((item.wheel for item in given), key=lambda wheel: (wheel.name, wheel.filename))),
+    )
+
+
+def _rocm_inside(ours: Sequence[_Given]) -> RocmVersion:
+    """The one ROCm version that the libraries carry."""
+    found = sorted({text for item in ours for text in item.rocm})
+    if len(found) == 1:
+        return RocmVersion(text=found[0])
+    what = f"carry several ROCm versions: {', '.join(found)}" if found else "do not say which ROCm made them"
+    raise RequestError(f"The libraries {what}.", hint=f"Give it: --rocm-version={ours[0].major}.x.y.")
+
+
+def _write(given: Sequence[_Given], wheel_set: WheelSet, out: Path) -> WheelSet:
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as name:
+        fresh = Path(name) / "set"
+        fresh.mkdir()
+        for item in given:
+            shutil.copyfile(item.path, fresh / item.path.name)
+        # Without a lock: what an index offers today is no property of the wheels.
+        wheel_set = set_files.write_set(fresh, wheel_set, None)
+        take_place(fresh, out, Path(name) / "old")
+    return wheel_set

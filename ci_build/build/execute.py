@@ -1,0 +1,244 @@
+"""BuildPlan -> WheelSet on disk: carries the steps out, resumes by input hash, writes wheels.json last."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ci_build.build import set_files
+from ci_build.build.finished_wheels import DEBUG, WheelMaker, set_targets
+from ci_build.build.output_dir import refuse_foreign, sweep_beside, take_place
+from ci_build.build.plan import BuildPlan, Effect, Step
+from ci_build.build.published import resolve
+from ci_build.build.source.native import Native
+from core import wheelset
+from core.errors import BusyError, InputError, WheelSetError
+from core.model import Finding, GfxTarget, InputFile, Progress, WheelSet, to_json
+from core.pip import InputStore, Resolved
+from core.process import LineRunner
+from core.store import FinishedStep, StepStore, sweep, tool_versions
+from wheelkit.repair.plan import RepairPlan
+from wheelkit.rocm_manifest import ROCM_MANIFEST
+
+if TYPE_CHECKING:
+    from kernels.assemble import Place
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Made:
+    """A finished set.
+
+    Attributes:
+        folder: where it lies.
+        up_to_date: nothing had to be done.
+        seconds: file name -> wall time of its step, where it ran now; the others were found finished.
+        findings: file name -> warnings and notes.
+        saved: file name -> what was dropped and saved.
+    """
+
+    wheel_set: WheelSet
+    folder: Path
+    up_to_date: bool
+    seconds: dict[str, float]
+    findings: dict[str, tuple[Finding, ...]]
+    saved: dict[str, str]
+
+
+def up_to_date(plan: BuildPlan, out: Path) -> Made | None:
+    """The finished set in `out`, if it is exactly what the plan would make and every file is still the same."""
+    try:
+        wheel_set = wheelset.read_set(out)
+    except WheelSetError:
+        return None
+    same = wheel_set.request == to_json(plan.request) and wheel_set.tools == tool_versions()
+    if not same or wheelset.check_files(out, wheel_set):
+        return None
+    return Made(wheel_set=wheel_set, folder=out, up_to_date=True, seconds={}, findings={}, saved={})
+
+
+def execute(
+    plan: BuildPlan,
+    *,
+    out: Path,
+    cache: Path,
+    runner: LineRunner,
+    progress: Progress,
+    native: Native | None = None,
+    place: Place | None = None,
+) -> Made:
+    """Carry out a plan.
+
+    The set appears in `out` whole, in place of the one before it, or not at all.
+
+    Args:
+        native: carries out what compiles; a plan with published wheels has nothing of it.
+
+    Raises:
+        RequestError: `out` holds something that is not a wheel set.
+        BusyError: another run works on `out`.
+    """
+    from filelock import FileLock, Timeout
+
+    out = out.absolute()
+    refuse_foreign(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(out.parent / f".{out.name}.lock", timeout=0):
+            sweep_beside(out)
+            return up_to_date(plan, out) or _Run(plan, out, cache, runner, progress, native, place).run()
+    except Timeout as error:
+        raise BusyError(f"Another run works on {out}.", hint="Wait for it, or give another --out.") from error
+
+
+class _Run:
+    """One execution of one plan."""
+
+    def __init__(
+        self,
+        plan: BuildPlan,
+        out: Path,
+        cache: Path,
+        runner: LineRunner,
+        progress: Progress,
+        native: Native | None = None,
+        place: Place | None = None,
+    ) -> None:
+        self.place = place
+        self.plan, self.out, self.runner, self.progress, self.native = plan, out, runner, progress, native
+        self.cache, self.inputs = cache, InputStore(cache / "inputs")
+        self.wheels = WheelMaker(plan.request, self.inputs, StepStore(cache / "steps"), tool_versions(), progress)
+        self.resolved: dict[str, tuple[Resolved, ...]] = {}
+        self.built: dict[tuple[str, str], Resolved] = {}
+        self.sources: list[InputFile] = []
+        self.recipes: dict[str, RepairPlan] = {}
+        self.done: list[FinishedStep] = []
+
+    def run(self) -> Made:
+        """Every stage in order."""
+        for name in ("inputs", "steps"):
+            sweep(self.cache / name)
+        for stage in self.plan.stages:
+            for step in stage.steps:
+                self._do(step)
+        wheel_set = self._assemble()
+        return Made(
+            wheel_set=wheel_set,
+            folder=self.out,
+            up_to_date=False,
+            seconds=self.wheels.seconds,
+            findings=self.wheels.findings,
+            saved={step.wheel.filename: step.saved for step in self.done},
+        )
+
+    def _do(self, step: Step) -> None:
+        match step.effect:
+            case Effect.RESOLVE:
+                self.progress.step(step.what)
+                self.resolved[step.python] = resolve(self.plan.request, step.python, self.runner)
+            case Effect.FETCH:
+                self._fetch(step)
+            case Effect.CHECKOUT:
+                assert self.native is not None
+                assert step.checkout is not None
+                self.native.checkout(*step.checkout)
+            case Effect.BUILD:
+                assert self.native is not None
+                assert step.build is not None
+                self.built[step.project, step.python] = self.native.build(step.build, self.inputs)
+            case Effect.KERNELS:
+                self._build_kernels(step)
+            case Effect.REPAIR | Effect.TAKE | Effect.RETAG:
+                recipe = self.recipes.get(step.project, step.recipe)
+                self.done.append(self.wheels.make(step, recipe, self._input(step)))
+            case Effect.WRITE:
+                self.progress.step(step.what)
+
+    def _build_kernels(self, step: Step) -> None:
+        """Build what is missing of the kernels; the packed wheel is an input from then on."""
+        from kernels import assemble, recipe
+
+        request, version = self.plan.request, self.plan.version
+        self.progress.step(step.what)
+        held = set_targets(request, [done.wheel for done in self.done])
+        targets = [GfxTarget.parse(target) for target in held]
+        place = self.place or assemble.HERE
+        job = assemble.prepare(
+            request, targets, cache=self.cache, runner=self.runner, progress=self.progress, place=place
+        )
+        with tempfile.TemporaryDirectory(prefix=f".{self.out.name}-", dir=self.out.parent) as name:
+            packed = assemble.pack(job, version, Path(name), runner=self.runner, progress=self.progress)
+            item = Resolved(
+                name=step.project,
+                version=version,
+                filename=packed.path.name,
+                url="",
+                sha256=packed.sha256,
+                requires_python="",
+            )
+            self.inputs.adopt(item, packed.path)
+        self.built[step.project, step.python] = item
+        self.recipes[step.project] = recipe.with_members(
+            recipe.repair_plan(request, version, job.catalog), job.catalog, packed.built.natives
+        )
+        if packed.built.source is not None:
+            self.sources.append(packed.built.source)
+        for line in packed.built.skipped:
+            self.progress.step(line)
+
+    def _wanted(self, python: str) -> list[Resolved]:
+        """The distributions of one Python that go into the set as they are fetched."""
+        steps = [step for stage in self.plan.stages for step in stage.steps]
+        built = {step.project for step in steps if step.effect in (Effect.BUILD, Effect.KERNELS)}
+        projects = {step.project for step in steps if step.project} - built
+        return [item for item in self.resolved[python] if item.name in projects]
+
+    def _fetch(self, step: Step) -> None:
+        missing = [item for item in self._wanted(step.python) if not self.inputs.has(item)]
+        if missing:
+            self.progress.step(f"fetch {', '.join(item.filename for item in missing)}")
+            self.inputs.fetch(missing, step.python, self.runner, self.progress.advance)
+
+    def _input(self, step: Step) -> Resolved:
+        """The input of a step: what was built for it, else a fetched file, the same for each Python that it serves."""
+        if built := self.built.get((step.project, step.python)):
+            return built
+        pythons = [step.python] if step.python else list(self.plan.request.python_versions)
+        found = {item for python in pythons for item in self._wanted(python) if item.name == step.project}
+        if len(found) != 1:
+            names = ", ".join(sorted(item.filename for item in found)) or "nothing"
+            raise InputError(
+                f"One wheel of {step.project} is needed for Python {', '.join(pythons)}; pip found {names}."
+            )
+        return found.pop()
+
+    def _assemble(self) -> WheelSet:
+        """Lay the wheels out in a new folder, write the set's files, and let it take the place of the old one."""
+        request = self.plan.request
+        used = {self._input(step) for stage in self.plan.stages for step in stage.steps if step.project}
+        wheel_set = WheelSet(
+            index=self.plan.index,
+            targets=set_targets(request, [step.wheel for step in self.done]),
+            rocm_version=str(request.rocm_version),
+            jax_version=request.jax_version,
+            python_versions=request.python_versions,
+            request=to_json(request),
+            inputs=tuple(sorted([*map(self.inputs.input_file, used), *self.sources], key=lambda item: item.filename)),
+            tools=self.wheels.tools,
+            pins=dict(self.plan.pins),
+            wheels=tuple(step.wheel for step in self.done),
+        )
+        with tempfile.TemporaryDirectory(prefix=f".{self.out.name}-", dir=self.out.parent) as name:
+            fresh = Path(name) / "set"
+            fresh.mkdir()
+            for step in self.done:
+                shutil.copyfile(step.folder / step.wheel.filename, fresh / step.wheel.filename)
+                if (step.folder / DEBUG).is_dir():
+                    shutil.copytree(step.folder / DEBUG, fresh / DEBUG, dirs_exist_ok=True)
+            if self.plan.rocm_manifest:
+                (fresh / ROCM_MANIFEST).write_bytes(self.plan.rocm_manifest)
+            wheel_set = set_files.write_set(fresh, wheel_set, self.resolved)
+            take_place(fresh, self.out, Path(name) / "old")
+        return wheel_set

@@ -1,0 +1,233 @@
+"""`ci_build kernels` as a person asks for it: options become a request, results become lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ci_build.cli import options
+from core import targets, versions
+from core.errors import RequestError
+from core.model import BuildRequest, GfxTarget, KernelRequest
+from core.process import HostRunner, which
+
+if TYPE_CHECKING:
+    from core.report import Reporter
+    from kernels.assemble import Place
+    from kernels.build import Built, Capacity, KernelBuild
+    from kernels.graph import Forecast
+
+_TABLES = ("build", "published")
+
+
+def make_request(settings: options.Settings) -> tuple[BuildRequest, str]:
+    """The request, and the version of the wheel.
+
+    Raises:
+        RequestError: contradictions, no targets, a JAX that is too old for the handlers, no such source.
+    """
+    from kernels.modules import load_catalog
+    from kernels.recipe import check_jax
+
+    settings.suggest("kernels", True, origin="ci_build kernels")
+    settings.suggest("payload", "published", origin="ci_build kernels")
+    request, _ = options.build_request(settings, *_TABLES)
+    catalog = load_catalog()
+    check_jax(catalog, request.jax_version)
+    if request.kernels is not None:
+        catalog.chosen((*request.kernels.modules, *(request.kernels.require or ())) or None, request.kernels.toolchain)
+    check_source(request)
+    version = versions.wheel_version(
+        request.jax_version,
+        rocm=request.rocm_version if request.rocm_version_extra else None,
+        post=request.post_release,
+        variant=versions.variant_label(request.targets, stripped=request.strip),
+    )
+    return request, version
+
+
+def check_source(request: BuildRequest) -> None:
+    """Refuse a source of the kernels that is not there, before anything is fetched.
+
+    Raises:
+        RequestError: it is neither a path nor a version.
+    """
+    from kernels.modules import load_catalog
+    from kernels.sources import check_wish
+
+    for source in load_catalog().sources.values():
+        check_wish(request.kernels.source if request.kernels else "", source)
+
+
+def every_target(request: BuildRequest) -> tuple[GfxTarget, ...]:
+    """The targets of a request; `all` means every concrete one of the table."""
+    return targets.expand(targets.ALL) if request.targets is None else request.targets
+
+
+def capacity(jobs: str | None, memory: str | None) -> Capacity:
+    """How much a build may use; what is not given follows from the machine.
+
+    Raises:
+        RequestError: not numbers above 0.
+    """
+    from kernels.build import Capacity
+
+    made = Capacity()
+    for option, value in (("--jobs", jobs), ("--memory", memory)):
+        if value is not None and (not value.isdecimal() or int(value) < 1):
+            raise RequestError(f"{option} is {value!r}.", hint="Give a whole number from 1.")
+    return Capacity(jobs=int(jobs or made.jobs), memory_mb=int(memory or made.memory_mb))
+
+
+def place_for(request: KernelRequest, settings: options.Settings, runner: HostRunner) -> Place:
+    """Where the compilers of a ROCm run: on this machine with ccache or sccache where there is one, or in a container.
+
+    Raises:
+        NoContainerEngineError: there is no engine.
+        RequestError: the engine has no such image.
+    """
+    from kernels.assemble import HERE, Place
+
+    if request.toolchain == "pypi":
+        return HERE
+    if request.toolchain == "rocm":
+        return Place(launcher=which("sccache") or which("ccache") or "")
+    from ci_build.containers.container import Mount, container_argv, find_engine, make_spec
+    from kernels.rocmchain import INSIDE
+    from kernels.steps import SRC
+    from kernels.timed import TIMED
+
+    engine = find_engine(None, runner)
+    asked = runner.run((engine.program, "image", "inspect", "--format={{.Id}}", request.image), check=False)
+    if asked.returncode:
+        raise RequestError(f"{engine.name} has no image {request.image}.", hint="Pull or build it first.")
+    cache = options.cache_dir(settings) / "kernels"
+    cache.mkdir(parents=True, exist_ok=True)
+    rocm = Path(request.rocm or "/opt/rocm").resolve()
+    mounts = [Mount(cache, str(cache), writable=True), Mount(rocm, str(INSIDE)), Mount(SRC, str(SRC))]
+    if request.source and Path(request.source).is_dir():
+        source = Path(request.source).resolve()
+        mounts.append(Mount(source, str(source)))
+    spec = make_spec(engine, asked.stdout.strip(), mounts=mounts)
+    return Place(wrap=container_argv(replace(spec, network="none"), TIMED), image=asked.stdout.strip())
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """`i/n` -> (i, n).
+
+    Raises:
+        RequestError: not two numbers, or i is not from 1 to n.
+    """
+    found = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", text)
+    if found is None or int(found[1]) > int(found[2]):
+        raise RequestError(f"--shard is {text!r}.", hint="Write it like 2/8: the second of eight parts.")
+    return int(found[1]), int(found[2])
+
+
+def parse_part(request: KernelRequest, shard: str | None, units: str) -> tuple[int, int] | None:
+    """The part of the device code that `--shard` names; None for all of it.
+
+    Raises:
+        RequestError: the toolchain has no such parts, the shard is not two numbers, or `--units` no regular expression.
+    """
+    if request.toolchain == "pypi" and (shard or units):
+        raise RequestError("--shard and --units are for the device code of a ROCm.", hint="Give --toolchain=rocm.")
+    try:
+        re.compile(units)
+    except re.error as error:
+        raise RequestError(
+            f"--units is no regular expression: {error}.", hint="Write it like '_n(64|128)_'."
+        ) from error
+    return parse_shard(shard) if shard else None
+
+
+def table(wanted: Sequence[GfxTarget], names: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """What each target gets of each module: yes, portable or unsupported."""
+    from kernels.modules import load_catalog, processors
+
+    catalog = load_catalog()
+    return [
+        {
+            "module": module.name,
+            "kind": module.kind.value,
+            "toolchains": list(module.toolchains),
+            "about": module.about,
+            "targets": {name: catalog.support(module, name).value for name in processors(wanted)},
+        }
+        for module in (catalog.chosen(names) if names else catalog.modules.values())
+    ]
+
+
+def planned(request: BuildRequest, version: str) -> dict[str, Any]:
+    """What building the kernels of a request means, as JSON values; nothing is fetched or touched.
+
+    Raises:
+        RequestError: what the build itself would refuse before it starts.
+    """
+    from kernels import estimate, recipe
+    from kernels.modules import load_catalog, processors
+
+    assert request.kernels is not None
+    wanted, catalog = every_target(request), load_catalog()
+    chosen = recipe.chosen_modules(catalog, processors(wanted), request.kernels)
+    recipe.refuse_code_alone(chosen)
+    most = estimate.bound(chosen, processors(wanted))
+    return {
+        "version": version,
+        "toolchain": request.kernels.toolchain,
+        "modules": table(wanted, request.kernels.modules),
+        "at_most": {"steps": most.steps, "cpu_seconds": round(most.seconds, 1)},
+        "has_to_be_named": not request.kernels.modules and most.hours > estimate.HOURS_UNASKED,
+    }
+
+
+def compile_part(
+    job: KernelBuild, part: tuple[int, int] | None, units: str, runner: HostRunner, reporter: Reporter, room: Capacity,
+    *, only_say: bool,
+) -> dict[str, Any]:  # fmt: skip
+    """Compile a part of a ROCm's device code, or say what everything, or a part, will take; nothing is packed.
+
+    Args:
+        part: as `parse_part` gives it.
+        units: regular expression; only units whose name it matches. Empty means all.
+    """
+    from kernels.build import said
+
+    if only_say:
+        job.fetch(runner, reporter)
+        found = job.forecast(room, part, units)
+        reporter.line(said(found))
+    else:
+        found = job.run_shard(part or (1, 1), runner, reporter, room, units)
+        reporter.line(f"{found.steps} steps made, {found.found} found in {job.store.root}")
+    return {"store": str(job.store.root), **forecast(found)}
+
+
+def forecast(found: Forecast) -> dict[str, Any]:
+    """What there is, or was, to compile, as JSON values: CPU and wall time in seconds."""
+    return {
+        "steps": found.steps,
+        "found": found.found,
+        "cpu_seconds": round(found.seconds, 1),
+        "wall_seconds": round(found.wall_seconds, 1),
+        "jobs": found.limits.jobs,
+    }
+
+
+def receipt(path: Path, sha256: str, size: int, built: Built) -> dict[str, Any]:
+    """What was made, as JSON values."""
+    return {
+        "wheel": str(path),
+        "sha256": sha256,
+        "size": size,
+        "targets": list(built.wanted),
+        "modules": sorted({native.module for native in built.natives}),
+        "missing": list(built.missing),
+        "skipped": list(built.skipped),
+        "steps": {"made": built.forecast.steps, "found": built.forecast.found},
+        "forecast": forecast(built.forecast),
+        "source": None if built.source is None else {"filename": built.source.filename, "sha256": built.source.sha256},
+    }

@@ -1,0 +1,161 @@
+"""The matrix of builds: which wheel sets are made of which Python, JAX, ROCm and family, with the command of each."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from ci_build.build.source.pins import pins_for
+from core.errors import RequestError
+from core.model import Payload, RocmVersion
+from core.targets import expand
+from wheelkit.recipe_base import requires_python
+
+_SPLIT = ","
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Axes:
+    """What is combined with what.
+
+    Attributes:
+        pythons, jax_versions, rocm_versions, families: in the order in which cells are wanted.
+        join_pythons: one cell for all Pythons of a set, whose pjrt wheel is then built once.
+    """
+
+    pythons: tuple[str, ...]
+    jax_versions: tuple[str, ...]
+    rocm_versions: tuple[str, ...]
+    families: tuple[str, ...]
+    join_pythons: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """One build.
+
+    Attributes:
+        name: short, and different for each cell; also the name of its set's folder.
+        python: one version, or several with commas.
+        command: what builds it, as an argument list.
+    """
+
+    name: str
+    python: str
+    jax: str
+    rocm: str
+    family: str
+    targets: tuple[str, ...]
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Excluded:
+    """A combination that is not built, and why."""
+
+    python: str
+    jax: str
+    rocm: str
+    family: str
+    why: str
+
+
+def make_matrix(
+    axes: Axes, payload: Payload, more: Sequence[str] = ()
+) -> tuple[tuple[Cell, ...], tuple[Excluded, ...]]:
+    """Every combination, as a cell or as an exclusion; the same axes always give the same.
+
+    Args:
+        more: further arguments for each command.
+
+    Raises:
+        RequestError: an axis is empty or names something unknown, or everything is excluded.
+    """
+    _check(axes)
+    cells: list[Cell] = []
+    excluded: list[Excluded] = []
+    for jax, rocm, family in itertools.product(axes.jax_versions, axes.rocm_versions, axes.families):
+        good = []
+        for python in axes.pythons:
+            if why := _why_not(python, jax, payload, more):
+                excluded.append(Excluded(python=python, jax=jax, rocm=rocm, family=family, why=why))
+            else:
+                good.append(python)
+        groups = [tuple(good)] if axes.join_pythons and good else [(python,) for python in good]
+        cells += [_cell(pythons, jax, rocm, family, payload, more) for pythons in groups]
+    if not cells:
+        raise RequestError(
+            f"Every combination is excluded: {'; '.join(dict.fromkeys(item.why for item in excluded))}.",
+            hint="Give other Pythons or JAX versions.",
+        )
+    return tuple(cells), tuple(excluded)
+
+
+def _check(axes: Axes) -> None:
+    for name in ("pythons", "jax_versions", "rocm_versions", "families"):
+        values = getattr(axes, name)
+        if not values:
+            raise RequestError(f"The matrix has no {name.replace('_', ' ')}.", hint="See `ci_build matrix --help`.")
+        if twice := sorted({value for value in values if values.count(value) > 1}):
+            raise RequestError(f"The matrix has {', '.join(twice)} twice.", hint="Give each once.")
+    for jax in axes.jax_versions:
+        try:
+            Version(jax)
+        except InvalidVersion as error:
+            raise RequestError(f"{jax!r} is not a version of jax.", hint="Write it like 0.10.2.") from error
+    for rocm in axes.rocm_versions:
+        RocmVersion(text=rocm)
+    for family in axes.families:
+        expand(family)
+
+
+def _why_not(python: str, jax: str, payload: Payload, more: Sequence[str]) -> str:
+    """Why a Python is not built for a JAX release; empty when it is."""
+    wanted = requires_python(jax)
+    if python not in SpecifierSet(wanted):
+        return f"jax {jax} needs Python {wanted}"
+    own = any(word.startswith("--jax-source-dir") for word in more)
+    if payload is Payload.SOURCE and not own and pins_for(jax) is None:
+        return f"there are no pinned sources of jax {jax}"
+    return ""
+
+
+def _cell(pythons: tuple[str, ...], jax: str, rocm: str, family: str, payload: Payload, more: Sequence[str]) -> Cell:
+    name = f"jax{jax}-rocm{rocm}-{family}-py{'-'.join(pythons)}"
+    where = (f"--therock={rocm}", f"--family={family}") if payload is Payload.SOURCE else ()
+    return Cell(
+        name=name,
+        python=_SPLIT.join(pythons),
+        jax=jax,
+        rocm=rocm,
+        family=family,
+        targets=tuple(map(str, expand(family))),
+        command=(
+            "python3",
+            "build/ci_build",
+            "dist_wheels",
+            f"--payload={payload}",
+            f"--jax-version={jax}",
+            f"--python-versions={_SPLIT.join(pythons)}",
+            f"--rocm-version={rocm}",
+            f"--targets={family}",
+            *where,
+            f"--out=dist/{name}",
+            *more,
+        ),
+    )
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The words of a list with commas."""
+    return tuple(_words(text))
+
+
+def _words(text: str) -> Iterator[str]:
+    for part in text.split(_SPLIT):
+        if word := part.strip():
+            yield word

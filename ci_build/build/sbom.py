@@ -1,0 +1,124 @@
+"""The bill of materials of a set, as CycloneDX 1.6 JSON: its wheels, what they were made of, and what they need.
+
+Equal sets give equal bytes: the serial number follows from the content, and there is no time in it.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from cyclonedx.model import (
+    ExternalReference,
+    ExternalReferenceType,
+    HashAlgorithm,
+    HashType,
+    Property,
+    XsUri,
+)
+from cyclonedx.model.bom import Bom, BomMetaData
+from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.output import make_outputter
+from cyclonedx.schema import OutputFormat, SchemaVersion
+from packageurl import PackageURL
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from core.model import InputFile, Wheel, WheelSet
+from core.pip import Resolved
+
+_NAMESPACE = "jax-rocm-release"
+"""Of our properties; CycloneDX wants one in front of each name."""
+
+
+def sbom(wheel_set: WheelSet, resolved: Mapping[str, Sequence[Resolved]]) -> str:
+    """The text of the bill.
+
+    Args:
+        wheel_set: the set; its `files` do not matter.
+        resolved: Python version -> what pip would install for it; entries that the set replaces are left out.
+    """
+    own = {wheel.name for wheel in wheel_set.wheels}
+    inputs = {item.sha256: item for item in wheel_set.inputs}
+    wheels = [_wheel(wheel, inputs.get(wheel.source_sha256)) for wheel in wheel_set.wheels]
+    foreign = {item.filename: item for items in resolved.values() for item in items if item.name not in own}
+    rocm = Component(
+        name="rocm",
+        version=wheel_set.rocm_version,
+        type=ComponentType.PLATFORM,
+        bom_ref=f"rocm {wheel_set.rocm_version}",
+    )
+    parts = [*wheels, *(_foreign(item) for item in foreign.values())]
+    root = Component(
+        name=f"JAX for ROCm, {wheel_set.index}",
+        version=wheel_set.jax_version,
+        type=ComponentType.APPLICATION,
+        bom_ref="set",
+        properties=[_property("targets", " ".join(wheel_set.targets))],
+    )
+    bom = Bom(components=[*parts, rocm], metadata=BomMetaData(component=root))
+    bom.register_dependency(root, parts)
+    for wheel, component in zip(wheel_set.wheels, wheels, strict=True):
+        on_rocm = [rocm] if any(member.targets for member in wheel.members) else []
+        bom.register_dependency(component, [*_needed(wheel, parts), *on_rocm])
+    return _reproducible(make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6).output_as_string())
+
+
+def _reproducible(text: str) -> str:
+    """The bill without what differs from run to run, and with a number that follows from the rest."""
+    body = json.loads(text)
+    body["metadata"].pop("timestamp", None)
+    body.pop("serialNumber", None)
+    content = json.dumps(body, sort_keys=True, ensure_ascii=False)
+    body["serialNumber"] = uuid.uuid5(uuid.NAMESPACE_URL, content).urn
+    return json.dumps(body, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def _needed(wheel: Wheel, parts: Iterable[Component]) -> Iterator[Component]:
+    names = {canonicalize_name(Requirement(text).name) for text in wheel.requires_dist}
+    return (part for part in parts if part.name in names)
+
+
+def _wheel(wheel: Wheel, source: InputFile | None) -> Component:
+    targets = sorted({target for member in wheel.members for target in member.targets})
+    return Component(
+        name=wheel.name,
+        version=wheel.version,
+        bom_ref=wheel.filename,
+        purl=PackageURL("pypi", None, wheel.name, wheel.version, {"file_name": wheel.filename}),
+        hashes=[_sha256(wheel.sha256)],
+        external_references=[_made_of(source, wheel)] if source else [],
+        properties=[
+            *([_property("targets", " ".join(targets))] if targets else []),
+            *(_property(f"sha256 of {member.path}", member.sha256) for member in wheel.members),
+        ],
+    )
+
+
+def _made_of(source: InputFile, wheel: Wheel) -> ExternalReference:
+    return ExternalReference(
+        type=ExternalReferenceType.DISTRIBUTION,
+        url=XsUri(source.url or source.filename),
+        hashes=[_sha256(source.sha256)],
+        comment="taken as it is" if wheel.as_published else f"made of {source.filename}",
+    )
+
+
+def _foreign(item: Resolved) -> Component:
+    return Component(
+        name=item.name,
+        version=item.version,
+        bom_ref=item.filename,
+        purl=PackageURL("pypi", None, item.name, item.version, {"file_name": item.filename}),
+        hashes=[_sha256(item.sha256)],
+        external_references=[ExternalReference(type=ExternalReferenceType.DISTRIBUTION, url=XsUri(item.url))],
+    )
+
+
+def _sha256(digest: str) -> HashType:
+    return HashType(alg=HashAlgorithm.SHA_256, content=digest)
+
+
+def _property(name: str, value: str) -> Property:
+    return Property(name=f"{_NAMESPACE}:{name}", value=value)

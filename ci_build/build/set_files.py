@@ -1,0 +1,121 @@
+"""Writing the files of a set: wheels.json, constraints.txt, pylock.toml (PEP 751), SBOM, SHA256SUMS."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from packaging.markers import Marker
+from packaging.pylock import Package, PackageWheel, Pylock
+from packaging.specifiers import SpecifierSet
+from packaging.utils import NormalizedName, canonicalize_name
+from packaging.version import Version
+
+from ci_build.build.sbom import sbom
+from core.digests import file_sha256
+from core.model import CONSTRAINTS, PYLOCK, SBOM, SHA256SUMS, WHEELS_JSON, Wheel, WheelSet, dump_wheel_set
+from core.pip import Resolved
+from core.wheelset import serves
+from wheelkit.rocm_manifest import ROCM_MANIFEST
+
+CREATED_BY = "jax-rocm-release"
+
+
+def constraints(wheel_set: WheelSet) -> str:
+    """Exact versions of everything in the set and of its pins, for `pip install -c`."""
+    versions = {wheel.name: wheel.version for wheel in wheel_set.wheels} | dict(wheel_set.pins)
+    return "".join(f"{name}=={version}\n" for name, version in sorted(versions.items()))
+
+
+def pylock(wheel_set: WheelSet, resolved: Mapping[str, Sequence[Resolved]]) -> str:
+    """The lock file of the set (PEP 751): its own wheels by path, everything they depend on by URL; all hashed.
+
+    Args:
+        resolved: Python version -> what pip would install for it; entries that the set replaces are left out.
+    """
+    import tomli_w
+
+    own = {wheel.name for wheel in wheel_set.wheels}
+    packages = [_own_package(wheel, wheel_set.python_versions) for wheel in wheel_set.wheels]
+    foreign: dict[tuple[str, str, str], tuple[Resolved, list[str]]] = {}
+    for python, items in resolved.items():
+        for item in items:
+            if item.name not in own:
+                key = (item.name, item.version, item.filename)
+                foreign.setdefault(key, (item, []))[1].append(python)
+    packages += [
+        _foreign_package(item, pythons, wheel_set.python_versions) for _, (item, pythons) in sorted(foreign.items())
+    ]
+    lock = Pylock(
+        lock_version=Version("1.0"),
+        requires_python=SpecifierSet(f">={wheel_set.python_versions[0]}"),
+        environments=[Marker(f"python_version == '{python}'") for python in wheel_set.python_versions],
+        created_by=CREATED_BY,
+        packages=packages,
+    )
+    lock.validate()
+    return tomli_w.dumps(dict(lock.to_dict()))
+
+
+def _own_package(wheel: Wheel, pythons: Sequence[str]) -> Package:
+    served = [python for python in pythons if serves(wheel.filename, python)]
+    return Package(
+        name=_normalised(wheel.name),
+        version=Version(wheel.version),
+        marker=_marker(served, pythons),
+        requires_python=SpecifierSet(wheel.requires_python) if wheel.requires_python else None,
+        wheels=[
+            PackageWheel(
+                name=wheel.filename, path=f"./{wheel.filename}", size=wheel.size, hashes={"sha256": wheel.sha256}
+            )
+        ],
+    )
+
+
+def _foreign_package(item: Resolved, served: Sequence[str], pythons: Sequence[str]) -> Package:
+    return Package(
+        name=_normalised(item.name),
+        version=Version(item.version),
+        marker=_marker(served, pythons),
+        requires_python=SpecifierSet(item.requires_python) if item.requires_python else None,
+        wheels=[PackageWheel(name=item.filename, url=item.url, hashes={"sha256": item.sha256})],
+    )
+
+
+def _normalised(name: str) -> NormalizedName:
+    return canonicalize_name(name)
+
+
+def _marker(served: Sequence[str], pythons: Sequence[str]) -> Marker | None:
+    """The Pythons that a package is for; none when it is for all of them."""
+    if list(served) == list(pythons):
+        return None
+    return Marker(" or ".join(f"python_version == '{python}'" for python in served))
+
+
+def sha256sums(files: Iterable[tuple[str, str]]) -> str:
+    """Lines that `sha256sum --check` reads, from (name, sha256) pairs."""
+    return "".join(f"{sha256}  {name}\n" for name, sha256 in sorted(files))
+
+
+def write_set(folder: Path, wheel_set: WheelSet, resolved: Mapping[str, Sequence[Resolved]] | None) -> WheelSet:
+    """Write the set's files into a folder that holds wheels, debug files and manifest already; wheels.json comes last.
+
+    Args:
+        resolved: as `pylock` takes it; None leaves the lock out.
+
+    Returns:
+        The set with `files`, so that its digest covers every file but SHA256SUMS, which follows from it.
+    """
+    (folder / CONSTRAINTS).write_text(constraints(wheel_set), encoding="utf-8")
+    beside = [folder / CONSTRAINTS, *folder.glob(ROCM_MANIFEST), *folder.glob("debug/**/*.debug")]
+    if resolved is not None:
+        (folder / PYLOCK).write_text(pylock(wheel_set, resolved), encoding="utf-8")
+        (folder / SBOM).write_text(sbom(wheel_set, resolved), encoding="utf-8")
+        beside += [folder / PYLOCK, folder / SBOM]
+    wheel_set = replace(wheel_set, files={str(path.relative_to(folder)): file_sha256(path) for path in beside})
+    sums = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels} | dict(wheel_set.files)
+    (folder / SHA256SUMS).write_text(sha256sums(sums.items()), encoding="utf-8")
+    (folder / WHEELS_JSON).write_text(dump_wheel_set(wheel_set), encoding="utf-8")
+    return wheel_set

@@ -1,0 +1,1 @@
+"""Builds from source: source trees, Bazel commands and build environments."""

@@ -1,0 +1,1 @@
+"""Commands of `ci_build`, one module each."""

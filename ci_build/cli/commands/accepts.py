@@ -1,0 +1,167 @@
+"""`ci_build accepts`: whether this program takes the commands that others have written down, none of which is run."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import dropwhile
+from pathlib import Path
+from typing import Any
+
+import click
+
+from core.errors import DriftError, InputError, RequestError
+
+_BEFORE = re.compile(r"-|run:|[$!]|\w+=.*|if|then|else|while|until|do|time|env|sudo|exec|(?:.*/)?python[\d.]*")
+"""Words that may stand in front of a command: YAML, a prompt, variables, words of a shell, what runs it."""
+_EXPRESSION = re.compile(r"\$\{\{.*?\}\}")
+"""What a CI service puts in, spaces and all (GitHub Actions, "Evaluate expressions")."""
+_QUOTED = r"""'[^']*'|"(?:\\.|[^"\\])*"|\\."""
+_TOKEN = re.compile(
+    rf"""(?P<comment>\#.*)|(?P<word>(?:{_QUOTED}|[^\s'"\\();<>|&])+)|(?P<end>[();<>|&]+)|(?P<open>['"].*)"""
+)
+"""What a line of a shell consists of; a quote that another line closes takes all that is left."""
+_PLAIN: tuple[type[Any], ...] = (click.Choice, click.types.IntParamType, click.types.FloatParamType)
+"""Types of values that are right or wrong on every machine."""
+_FILLED_IN = re.compile(r"[$`{]")
+_SOME = "$*"
+"""Stands for a word that a shell makes none or several of, which may be options and arguments."""
+
+Command = tuple[str, list[str]]
+"""Where it is written, and its words after `ci_build`."""
+
+
+@click.command()
+@click.argument("files", metavar="FILE…", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
+def accepts(files: tuple[Path, ...]) -> None:
+    """Say whether this program takes every ci_build command in workflows and scripts of others; none is run.
+
+    FILE is anything with a command on a line, such as a workflow, a shell script or a README, or what
+    `ci_build matrix` printed. Options that are not there any more, values that are none of the choices and what is
+    missing are told, each with its line. What a shell or a CI service fills in is taken for good.
+    """
+    from ci_build.cli import main
+
+    commands = [command for file in files for command in _commands(file)]
+    wrong = [f"{where}: {why}" for where, words in commands if (why := refusal(main, words))]
+    for line in wrong:
+        click.echo(line)
+    if wrong:
+        hint = "Write them as `ci_build COMMAND --help` says, or use the version that they were written for."
+        raise DriftError(f"{len(wrong)} of {len(commands)} commands would be refused.", hint=hint)
+    click.echo(f"{len(commands)} commands, none would be refused")
+
+
+def refusal(command: click.Command, words: Sequence[str], parent: click.Context | None = None) -> str:
+    """Why a command would be refused whatever files and machines there are; empty when it would not."""
+    # Names of the program stay away from the machine: only what stands in the words is looked at.
+    context = click.Context(
+        command, info_name=command.name if parent else "ci_build", parent=parent, **command.context_settings
+    )
+    try:
+        given, rest, _ = command.make_parser(context).parse_args(list(words))
+        if (asks := command.get_help_option(context)) and given.get(asks.name or ""):
+            return ""
+        arguments = [parameter for parameter in command.params if isinstance(parameter, click.Argument)]
+        some = _SOME in [*rest, *(word for argument in arguments for word in _values(argument, given))]
+        for parameter in command.params:
+            _check(parameter, _values(parameter, given), context, needed=not some)
+        if isinstance(command, click.Group):
+            if not rest:
+                return f"{context.command_path}: no command is named"
+            if _FILLED_IN.search(rest[0]):
+                return ""
+            _, inner, rest = command.resolve_command(context, rest)
+            return refusal(inner, rest, context) if inner else f"{context.command_path}: {rest[0]} is no command"
+        if rest and not some and not context.ignore_unknown_options:
+            return f"{context.command_path}: takes no {shlex.join(rest)}"
+    except click.UsageError as problem:
+        return f"{context.command_path}: {problem.format_message()}"
+    return ""
+
+
+def _values(parameter: click.Parameter, given: Mapping[str, Any]) -> list[str]:
+    value = given.get(parameter.name or "")
+    values = [value] if isinstance(value, str) else value if isinstance(value, (list, tuple)) else ()
+    return [word for word in values if isinstance(word, str)]
+
+
+def _check(parameter: click.Parameter, values: Sequence[str], context: click.Context, *, needed: bool) -> None:
+    if parameter.required and needed and not values:
+        raise click.MissingParameter(ctx=context, param=parameter)
+    if isinstance(parameter.type, _PLAIN):
+        for word in values:
+            if not _FILLED_IN.search(word):
+                parameter.type.convert(word, parameter, context)
+
+
+def _commands(file: Path) -> Iterator[Command]:
+    """The commands in a file.
+
+    Raises:
+        InputError: it cannot be read.
+        RequestError: there is none in it, so that nothing would be checked.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise InputError(f"{file} cannot be read: {problem}.", hint="Name a workflow, or a script.") from problem
+    found = [*(_of_matrix(text) if text.lstrip().startswith("{") else _of_lines(text))]
+    if not found:
+        raise RequestError(f"There is no command of ci_build in {file}.", hint="Write each at the start of a line.")
+    yield from ((f"{file}:{where}", words) for where, words in found)
+
+
+def _of_matrix(text: str) -> Iterator[Command]:
+    """Of each job in what `ci_build matrix` printed: builds have a `command`, tests an `argv`."""
+    try:
+        matrix = json.loads(text)
+        jobs = [*matrix["include"], *matrix.get("merge", ())]
+        commands = [
+            (str(job.get("name", number)), list(map(str, job["argv"] if "argv" in job else job["command"])))
+            for number, job in enumerate(jobs)
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise InputError(f"This is no matrix: {problem!r}.", hint="Make it with `ci_build matrix`.") from problem
+    for name, argv in commands:
+        start = next((at for at, word in enumerate(argv) if Path(word).name == "ci_build"), None)
+        if start is not None:
+            yield name, argv[start + 1 :]
+
+
+def _of_lines(text: str) -> Iterator[Command]:
+    start, begun = 0, ""
+    for number, line in enumerate(text.splitlines(), 1):
+        start = start if begun else number
+        if line.endswith("\\"):
+            begun += f"{line[:-1]} "
+            continue
+        for words in _of_line(_EXPRESSION.sub("$", begun + line)):
+            command = [*dropwhile(_BEFORE.fullmatch, words)]
+            if len(command) > 1 and Path(command[0]).name == "ci_build":
+                yield str(start), command[1:]
+        begun = ""
+
+
+def _of_line(line: str) -> Iterator[list[str]]:
+    """The words of each command of a line."""
+    words: list[str] = []
+    for token in _TOKEN.finditer(line):
+        if token.lastgroup == "end":
+            yield words
+            words = []
+        elif token.lastgroup == "word":
+            word, begins = token["word"], all(map(_BEFORE.fullmatch, words))
+            literal = (begins and _BEFORE.fullmatch(word)) or not _is_some(word)
+            words += shlex.split(word) if literal else [_SOME]
+        else:
+            words += [_SOME] * (token.lastgroup == "open")
+            break
+    yield words
+
+
+def _is_some(word: str) -> bool:
+    """Whether a shell may make none or several of it: what is filled in stands in no quotes, or is all arguments."""
+    return not word.startswith("-") and ("$@" in word or bool(_FILLED_IN.search(re.sub(_QUOTED, "", word))))

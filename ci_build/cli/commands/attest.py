@@ -1,0 +1,83 @@
+"""`ci_build attest`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ci_build.cli import options
+from ci_build.cli.common import State, open_bucket, print_json
+from core.errors import PromotionBlockedError, RequestError
+
+if TYPE_CHECKING:
+    from promotion.evidence.attest import Verified
+
+
+@click.command()
+@click.argument("wheel_set", metavar="SET")
+@click.option("--verify", "look", is_flag=True, help="Sign nothing; say who attested, and whether all of it is good.")
+@options.channel_option
+@options.trust_config_option
+@options.bucket_option
+@options.dry_run_option
+@click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
+@click.pass_obj
+def attest(
+    state: State,
+    /,
+    wheel_set: str,
+    channel: str,
+    trust_config: Path | None,
+    bucket: str,
+    *,
+    look: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Sign the wheels of a staged set with the identity of this CI job (PEP 740); promotion publishes that.
+
+    SET is INDEX/DIGEST as `stage` prints it. With --verify it may also be a wheel, or a folder of wheels, with their
+    attestations (`<wheel>.provenance`) beside them; whose signature counts is what the policy says of the channel.
+    """
+    from ci_build.release import gating
+    from promotion.evidence.attest import attest as go
+    from promotion.evidence.attest import verified_files, verified_set, with_identity
+
+    reporter = state.reporter()
+    if look:
+        if dry_run:
+            raise RequestError("--verify writes nothing.", hint="Leave --dry-run out.")
+        place = Path(wheel_set)
+        if place.exists():
+            found = verified_files(place, channel, trust_config)
+        else:
+            found = verified_set(open_bucket(bucket, reporter), gating.parse_staged(wheel_set), channel, trust_config)
+        _tell(state, found, as_json=as_json)
+        return
+    if click.get_current_context().get_parameter_source("channel") is click.core.ParameterSource.COMMANDLINE:
+        raise RequestError("--channel is for --verify.", hint="Leave it out.")
+    staged = gating.parse_staged(wheel_set)
+    opened = open_bucket(bucket, reporter, dry_run=dry_run)
+    with with_identity(trust_config) as sign:
+        done: Sequence[str] = go(opened, staged, sign, reporter)
+    if as_json:
+        print_json({"set": str(staged), "attested": done})
+        return
+    reporter.line(f"  {len(done)} wheels attested" if done else "  nothing to attest")
+
+
+def _tell(state: State, found: Verified, *, as_json: bool) -> None:
+    """Say what was verified; raises when anything is wrong."""
+    for text in found.notes:
+        state.reporter().warning(text)
+    if as_json:
+        print_json(found)
+    else:
+        for who, wheels in found.attested.items():
+            for wheel in wheels:
+                state.reporter().line(f"  {wheel}: {who}")
+    if found.problems:
+        raise PromotionBlockedError("\n  ".join(("Not all attestations are good:", *found.problems)))

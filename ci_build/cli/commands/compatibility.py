@@ -1,0 +1,106 @@
+"""`ci_build compat INDEX`: the compatibility tables, from evidence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ci_build.cli import options
+from ci_build.cli.common import State, open_bucket, print_json
+from core.atomic import write_whole
+from core.errors import RequestError
+
+if TYPE_CHECKING:
+    from promotion.compatibility import Tables
+
+_FORMATS = ("markdown", "rst", "json")
+
+
+@click.command()
+@click.argument("index")
+@click.option("--format", "form", type=click.Choice(_FORMATS), default=_FORMATS[0], show_default=True, help="As what.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write them there, not to the screen.")
+@click.option(
+    "--base-url", default="", metavar="URL", help="What links to evidence begin with: where users see the bucket."
+)
+@click.option(
+    "--rocm-lock",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The ROCm whose libraries are listed: its lock.",
+)
+@click.option(
+    "--images",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="What is inside which image: a JSON list of tables.",
+)
+@options.bucket_option
+@click.pass_obj
+def compat(
+    state: State, /, index: str, form: str, out: Path | None, base_url: str, rocm_lock: Path | None,
+    images: Path | None, bucket: str,
+) -> None:  # fmt: skip
+    """Write what works with which JAX and ROCm, from the evidence of what INDEX has promoted."""
+    from promotion.compatibility import make_tables
+    from promotion.compatibility_evidence import read_evidence
+    from promotion.index.operations import history
+    from promotion.storage.keys import Released
+
+    store, released = open_bucket(bucket, state.reporter()), Released(index=index)
+    entries = [*history(store, released)][::-1]
+    told = [(entry, read_evidence(store, released, entry.promoted.set_digest)) for entry in entries if entry.promoted]
+    rocm, rocm_source, libraries = _libraries(rocm_lock)
+    tables = make_tables(
+        index, told, offered=entries[-1].state.visible, libraries=libraries, rocm=rocm, rocm_source=rocm_source,
+        images=_images(images),
+    )  # fmt: skip
+    if form == "json" and out is None:
+        print_json(tables)
+        return
+    text = _text(tables, form, base_url)
+    if out is None:
+        click.echo(text)
+    else:
+        write_whole(out, text.encode())
+
+
+def _text(tables: Tables, form: str, base_url: str) -> str:
+    from promotion.compatibility_tables import sheets, to_markdown, to_rst
+
+    if form == "json":
+        from core.model import to_json
+
+        return json.dumps(to_json(tables), indent=1, ensure_ascii=False) + "\n"
+    base = base_url.rstrip("/") + "/" if base_url else ""
+    made = sheets(tables, base=base)
+    title = f"Compatibility of JAX on ROCm: {tables.index}"
+    return to_rst(title, made) if form == "rst" else to_markdown(title, made)
+
+
+def _libraries(lock: Path | None) -> tuple[str, str, dict[str, str]]:
+    """Version, source and libraries of a ROCm."""
+    if lock is None:
+        return "", "", {}
+    from ci_build.rocm.lock import load_lock
+
+    found = load_lock(lock)
+    if found is None:
+        raise RequestError(f"There is no {lock}.", hint="`ci_build dist_wheels --therock-path …` writes one.")
+    digest = f"sha256 {found.sha256}" if found.sha256 else ""
+    return found.version, ", ".join(filter(None, (found.source, digest))), dict(found.libraries)
+
+
+def _images(file: Path | None) -> list[dict[str, Any]]:
+    if file is None:
+        return []
+    try:
+        listed = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(listed, list) or not all(isinstance(item, dict) and item.get("digest") for item in listed):
+            raise ValueError("it is no list of tables with a digest each")
+    except (OSError, ValueError) as error:
+        raise RequestError(f"{file} does not say what is inside which image: {error}.") from error
+    return listed

@@ -1,0 +1,117 @@
+"""`ci_build gate`."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import click
+
+from ci_build.cli import options
+from ci_build.cli.common import LazyGroup, State, host_runner, open_bucket, print_json
+from core.atomic import write_whole
+
+
+class _Gates(LazyGroup):
+    """A command for each gate; those that need no GPU take the same options."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The gates in the order in which they run, then the rest."""
+        return [*options.GATES, options.STRUCTURE, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a gate."""
+        if cmd_name in (*options.GATES, options.STRUCTURE):
+            return _command(cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+
+def _command(name: str) -> click.Command:
+    short = "Run all gates that need no GPU." if name == options.STRUCTURE else f"Run the gate {name}."
+    callback = functools.partial(_gate, name)
+    return click.Command(name, callback=callback, params=list(_gate_options.params), help=_HELP, short_help=short)
+
+
+_LAZY = {
+    "device": "ci_build.cli.commands.gate_device:device",
+    "merge": "ci_build.cli.commands.gate_device:merge",
+    "explain": "ci_build.cli.commands.gate_explain:explain",
+}
+_HELP = """Run a gate on a set and keep its evidence beside the staged set; `structure` means all of them.
+
+SET is a folder with wheels.json, which is staged first, or INDEX/DIGEST as `stage` prints it.
+"""
+
+
+@click.group(cls=_Gates, lazy=_LAZY)
+def gate() -> None:
+    """Run a gate on a set and keep its evidence beside the staged set; `structure` means all that need no GPU."""
+
+
+@click.command()
+@click.argument("wheel_set", metavar="SET")
+@click.option("--targets", metavar="GFX,…", help="Look only at these of the set's targets.")
+@click.option(
+    "--rocm",
+    metavar="DIR",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Compare and load with the ROCm in this folder, not with the set's manifest and stand-ins.",
+)
+@click.option("--corpus", type=click.Choice(options.CORPORA), help="Programs to compile; small if not given.")
+@click.option("--program", multiple=True, metavar="NAME", help="Compile only this one, or this group.")
+@click.option("--jobs", metavar="N", type=click.IntRange(1), help="Compilers at once; else as cores and memory allow.")
+@click.option("--update-golden", is_flag=True, help="Accept what the wheels register; the change shows in review.")
+@click.option("--redo", is_flag=True, help="Run also what passed on this set before.")
+@click.option("--json", "as_json", is_flag=True, help="Print the evidence as JSON.")
+@options.junit_option
+@options.bucket_option
+@options.signing_key_option
+def _gate_options(**_: object) -> None:
+    """Holds the options."""
+
+
+def _gate(
+    name: str,
+    /,
+    wheel_set: str,
+    targets: str | None,
+    rocm: Path | None,
+    corpus: str | None,
+    program: tuple[str, ...],
+    jobs: int | None,
+    junit: Path | None,
+    bucket: str,
+    signing_key: Path | None,
+    *,
+    update_golden: bool,
+    redo: bool,
+    as_json: bool,
+) -> None:
+    from ci_build.release import gating
+    from promotion.gates import raise_for_failures
+    from promotion.gates.common.junit import junit as junit_xml
+
+    told = gating.Told(
+        targets=targets,
+        rocm=rocm,
+        corpus=corpus or "",
+        program=program,
+        jobs=jobs,
+        update_golden=update_golden,
+        redo=redo,
+    )
+    gating.refuse_unused(name, told)
+    state = click.get_current_context().ensure_object(State)
+    reporter = state.reporter()
+    with reporter.group(f"gate {name}"):
+        opened = open_bucket(bucket, reporter, existing=not Path(wheel_set).is_dir())
+        signer = gating.find_signer(options.signing_key(signing_key), reporter)
+        staged = gating.find_set(wheel_set, opened, reporter)
+        names, runner = gating.names_of(name), host_runner(reporter)
+        evidences = gating.run_gates(names, staged, opened, told, reporter, runner, signer)
+    gating.show(evidences, reporter)
+    if junit:
+        write_whole(junit, junit_xml(evidences))
+    if as_json:
+        print_json(evidences)
+    raise_for_failures(evidences)

@@ -1,0 +1,100 @@
+"""`ci_build gate device` and `ci_build gate merge`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ci_build.cli import options
+from ci_build.cli.common import State, host_runner, open_bucket, print_json
+from core.atomic import write_whole
+
+
+@click.command()
+@click.argument("wheel_set", metavar="SET")
+@options.device_options
+@options.device_run_options
+@click.option("--redo", is_flag=True, help="Run also what passed on this set before.")
+@click.option("--json", "as_json", is_flag=True, help="Print the evidence as JSON.")
+@options.junit_option
+@options.channel_option
+@options.bucket_option
+@options.signing_key_option
+@click.pass_obj
+def device(
+    state: State,
+    /,
+    wheel_set: str,
+    junit: Path | None,
+    channel: str,
+    bucket: str,
+    signing_key: Path | None,
+    *,
+    redo: bool,
+    as_json: bool,
+    **given: Any,  # noqa: ANN401 - options.DeviceOptions names them
+) -> None:
+    """Run JAX's own tests, or the smoke suite, on the devices of this machine, with exactly the staged wheels.
+
+    SET is a folder with wheels.json, which is staged first, or INDEX/DIGEST as `stage` prints it.
+    """
+    from ci_build.release import device_gate, gating
+    from promotion.gates import raise_for_failures
+    from promotion.gates.common.junit import junit as junit_xml
+
+    words, reporter = options.device_words(given), state.reporter()
+    runner = host_runner(reporter)
+    with reporter.group(f"gate device on {words.platform}"):
+        opened = open_bucket(bucket, reporter, existing=not Path(wheel_set).is_dir())
+        signer = gating.find_signer(options.signing_key(signing_key), reporter)
+        told = device_gate.tell(words, runner, signer, bucket)
+        staged = gating.find_set(wheel_set, opened, reporter)
+        evidences = device_gate.run(told, staged, opened, reporter, runner, redo=redo)
+    device_gate.show(told, evidences, staged, opened, channel, reporter)
+    if junit:
+        write_whole(junit, junit_xml(evidences))
+    if as_json:
+        print_json(evidences)
+    raise_for_failures(evidences)
+
+
+@click.command()
+@click.argument("wheel_set", metavar="SET")
+@options.device_options
+@click.option("--json", "as_json", is_flag=True, help="Print the evidence as JSON.")
+@options.channel_option
+@options.bucket_option
+@options.signing_key_option
+@click.pass_obj
+def merge(
+    state: State,
+    /,
+    wheel_set: str,
+    channel: str,
+    bucket: str,
+    signing_key: Path | None,
+    *,
+    as_json: bool,
+    **given: Any,  # noqa: ANN401 - options.DeviceOptions names them
+) -> None:
+    """Join what `gate device --shard` left on several runners; the options are those that the shards were given.
+
+    SET is a folder with wheels.json, or INDEX/DIGEST as `stage` prints it.
+    """
+    from ci_build.release import device_gate, gating
+    from promotion.gates import raise_for_failures
+
+    words, reporter = options.device_words(given), state.reporter()
+    runner = host_runner(reporter)
+    with reporter.group("gate merge"):
+        opened = open_bucket(bucket, reporter)
+        signer = gating.find_signer(options.signing_key(signing_key), reporter)
+        told = device_gate.tell(words, runner, signer, bucket)
+        staged = gating.find_set(wheel_set, opened, reporter)
+        evidences = device_gate.join(told, staged, opened, reporter, runner)
+    device_gate.show(told, evidences, staged, opened, channel, reporter)
+    if as_json:
+        print_json(evidences)
+    raise_for_failures(evidences)

@@ -1,0 +1,43 @@
+"""`ci_build inspect`."""
+
+from __future__ import annotations
+
+import click
+
+from ci_build.cli.common import State, host_runner, print_json
+
+
+@click.command()
+@click.argument("wheels", nargs=-1, required=True, metavar="WHEEL|DIR|URL…")
+@click.option("--targets", metavar="GFX,…", help="Targets that all device code must be for, and no others.")
+@click.option("--rocm-version", metavar="X.Y.Z", help="ROCm whose libraries may be needed; else those of any.")
+@click.option("--no-verify", is_flag=True, help="Skip RECORD and the checksums of device code.")
+@click.option("--json", "as_json", is_flag=True, help="Print the reports as JSON.")
+@click.pass_obj
+def inspect(
+    state: State,
+    wheels: tuple[str, ...],
+    targets: str | None,
+    rocm_version: str | None,
+    *,
+    no_verify: bool,
+    as_json: bool,
+) -> None:
+    """Say everything about wheels, anybody's: parts, targets, RUNPATH, NEEDED, symbols, metadata, findings."""
+    from ci_build.build import inspection
+    from core.model import RocmVersion
+
+    reporter = state.reporter()
+    report = inspection.inspect(
+        wheels,
+        expected=targets,
+        rocm=RocmVersion(text=rocm_version) if rocm_version else None,
+        verify=not no_verify,
+        progress=reporter,
+        runner=host_runner(reporter),
+    )
+    if as_json:
+        print_json(report)
+    else:
+        inspection.show(report)
+    inspection.raise_for_errors(report)

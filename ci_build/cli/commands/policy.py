@@ -1,0 +1,43 @@
+"""`ci_build policy`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ci_build.cli import options
+from ci_build.cli.common import State, open_bucket, print_json
+
+
+@click.group()
+def policy() -> None:
+    """Ask what a set needs before it is promoted."""
+
+
+@policy.command("check")
+@click.argument("wheel_set", metavar="SET")
+@options.channel_option
+@options.bucket_option
+@options.trust_config_option
+@click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
+@click.pass_obj
+def check(
+    state: State, /, wheel_set: str, channel: str, bucket: str, trust_config: Path | None, *, as_json: bool
+) -> None:
+    """Say whether the policy lets a staged set through, and why not; changes nothing.
+
+    SET is INDEX/DIGEST as `stage` prints it.
+    """
+    from ci_build.release import gating
+    from ci_build.release import release as way
+    from promotion.check import raise_if_blocked
+
+    reporter = state.reporter()
+    staged = gating.parse_staged(wheel_set)
+    word = way.judge(staged, open_bucket(bucket, reporter), channel, reporter, trust_config)
+    if as_json:
+        print_json(word)
+    raise_if_blocked(staged, word)
+    if not as_json:
+        click.echo(f"{staged} may be promoted to channel {channel}")

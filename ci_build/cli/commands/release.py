@@ -1,0 +1,90 @@
+"""`ci_build release`, and its steps `stage` and `promote`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ci_build.cli import options
+from ci_build.cli.common import State, host_runner, open_bucket, print_json
+from core.errors import RequestError
+
+
+@click.command()
+@click.option("--local", is_flag=True, help="The whole way on this machine, into a bucket that is a folder.")
+@click.option("--bucket", metavar="DIR", help="The folder.")
+@click.option("--corpus", type=click.Choice(options.CORPORA), help="JAX programs to compile; small if not given.")
+@options.signing_key_option
+@options.build_options
+@click.pass_obj
+def release(
+    state: State,
+    /,
+    *,
+    local: bool,
+    bucket: str | None,
+    corpus: str | None,
+    signing_key: Path | None,
+    **after: object,
+) -> None:
+    """Build a set, stage it, gate it, promote it to `v2`, and print the line that installs it."""
+    from ci_build.release import release as way
+
+    if not local:
+        raise RequestError("release needs --local.", hint="Run `ci_build release --local`.")
+    settings, reporter = state.settings({**after, "bucket": bucket, "corpus": corpus}), state.reporter(after)
+    receipt = way.release_local(settings, reporter, host_runner(reporter), options.signing_key(signing_key))
+    if receipt is not None and settings.flag("json"):
+        print_json(receipt)
+
+
+@click.command()
+@click.argument("wheel_set", metavar="SET", type=click.Path(path_type=Path))
+@options.bucket_option
+@options.dry_run_option
+@click.option("--json", "as_json", is_flag=True, help="Print what was staged as JSON.")
+@click.pass_obj
+def stage(state: State, /, wheel_set: Path, bucket: str, *, dry_run: bool, as_json: bool) -> None:
+    """Put the wheel set in folder SET under its digest in `v2-staging`; never overwrites."""
+    from ci_build.release import release as way
+
+    reporter = state.reporter()
+    staged = way.stage(wheel_set, open_bucket(bucket, reporter, dry_run=dry_run, existing=False), reporter)
+    if as_json:
+        print_json({"index": staged.index, "digest": staged.digest, "set": str(staged), "installable": staged.simple})
+        return
+    click.echo(str(staged))
+
+
+@click.command()
+@click.argument("staged", metavar="SET")
+@options.channel_option
+@options.bucket_option
+@options.dry_run_option
+@options.trust_config_option
+@click.option("--json", "as_json", is_flag=True, help="Print the receipt as JSON.")
+@click.pass_obj
+def promote(
+    state: State,
+    /,
+    staged: str,
+    channel: str,
+    bucket: str,
+    trust_config: Path | None,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Promote a set to `v2`, if the policy finds its evidence enough.
+
+    SET is INDEX/DIGEST as `stage` prints it, or the set's folder.
+    """
+    from ci_build.release import gating
+    from ci_build.release import release as way
+
+    reporter = state.reporter()
+    opened = open_bucket(bucket, reporter, dry_run=dry_run, existing=not Path(staged).is_dir())
+    done = way.promote(gating.find_set(staged, opened, reporter), opened, channel, reporter, trust_config)
+    if as_json:
+        print_json({**way.receipt_of(done), "new": done.new, "warnings": done.warnings})

@@ -1,0 +1,87 @@
+"""`ci_build history INDEX --tests`: what became of single tests, and how whole runs went."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ci_build.cli.common import State, open_bucket, print_json
+from core.errors import RequestError
+
+if TYPE_CHECKING:
+    from promotion.evidence.test_runs import Tally
+
+
+def print_history(
+    state: State,
+    index: str,
+    bucket: str,
+    pattern: str,
+    family: str | None,
+    limit: int,
+    *,
+    trend: bool,
+    rebuild: bool,
+    as_json: bool,
+) -> None:
+    """Print what became of the tests of an index whose names match a pattern, or how its runs went, newest first."""
+    from promotion.evidence.test_runs import read_runs
+
+    store = open_bucket(bucket, state.reporter())
+    if rebuild:
+        from promotion.gates.device.run_record import rebuild as write_down
+
+        state.reporter().line(f"{write_down(store, index)} runs were written down")
+    with read_runs(store, index) as history:
+        if family is not None and family not in (known := history.families()):
+            there = f"There are runs on {', '.join(sorted(known))}." if known else "No run was on a family's machine."
+            raise RequestError(f"No run of {index} was on {family!r}.", hint=there)
+        if trend:
+            _print_trend([*history.tallies(family=family, limit=limit)], as_json=as_json)
+            return
+        found = [*history.outcomes(pattern, family=family, limit=limit)]
+    if as_json:
+        print_json(found)
+        return
+    from core.report import print_table
+
+    rows = [
+        (
+            item.run.finished,
+            item.test,
+            item.verdict.value,
+            f"{item.seconds:.1f} s",
+            " ".join(filter(None, (item.run.platform, item.run.family))),
+            f"jax {item.run.jax}, ROCm {item.run.rocm}",
+            item.run.set_digest[:12],
+        )
+        for item in found
+    ]
+    print_table(("finished", "test", "verdict", "time", "on", "of", "set"), rows)
+
+
+def _print_trend(tallies: Sequence[Tally], *, as_json: bool) -> None:
+    """A line for each run, so that one sees what grows: failures, flakes, what is skipped and why, time."""
+    if as_json:
+        print_json(tallies)
+        return
+    from core.report import print_table
+    from promotion.gates.device.results import TestVerdict
+
+    rows = [
+        (
+            tally.run.finished,
+            " ".join(filter(None, (tally.run.platform, tally.run.family))),
+            f"jax {tally.run.jax}, ROCm {tally.run.rocm}, {tally.run.suite}",
+            *(str(tally.verdicts.get(verdict, 0)) for verdict in TestVerdict),
+            f"{tally.seconds:.0f} s",
+            "; ".join(f"{count} {why or 'for no reason'}" for why, count in sorted(tally.skipped.items(), key=_most)),
+        )
+        for tally in tallies
+    ]
+    verdicts = tuple(verdict.value for verdict in TestVerdict)
+    print_table(("finished", "on", "of", *verdicts, "time", "skipped for"), rows)
+
+
+def _most(counted: tuple[str, int]) -> tuple[int, str]:
+    return -counted[1], counted[0]

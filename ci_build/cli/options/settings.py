@@ -1,0 +1,109 @@
+"""What each option is, and where that came from: the command line, the environment, a default."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ci_build.cli.options.environment import ENV_PREFIX
+from ci_build.cli.options.table import SWITCHES, option_names
+from core.defaults import defaults
+from core.errors import RequestError
+from core.units import parse_url
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """One option's value and where it came from, such as `--targets` or `defaults.toml [build]`."""
+
+    value: Any
+    origin: str
+
+
+def words(text: str | None) -> tuple[str, ...]:
+    """The words of a list with commas."""
+    return tuple(word.strip() for word in (text or "").split(",") if word.strip())
+
+
+def refuse_misplaced(before: Mapping[str, Any], command: str, taken: Collection[str] = ()) -> None:
+    """Refuse build options in front of a command that does not take them: they would be ignored, `--dry-run` even.
+
+    Args:
+        taken: names of those that it takes, which may stand before it as well as after it.
+
+    Raises:
+        RequestError: any other but `--verbose` was given.
+    """
+    misplaced = [name for name, value in before.items() if value is not None and name not in ("verbose", *taken)]
+    if misplaced:
+        words = ", ".join("--" + name.replace("_", "-") for name in sorted(misplaced))
+        raise RequestError(f"`{command}` does not take {words}.", hint=f"See `ci_build {command} --help`.")
+
+
+class Settings:
+    """Every option with its origin: command line after the subcommand, before it, environment, defaults.
+
+    Args:
+        after: values given after the subcommand; None where nothing was given.
+        before: values given before it.
+        environ: the process environment, or a stand-in.
+
+    Raises:
+        RequestError: a URL that is none.
+    """
+
+    def __init__(
+        self, after: Mapping[str, Any], before: Mapping[str, Any], environ: Mapping[str, str] | None = None
+    ) -> None:
+        self._given: dict[str, Setting] = {}
+        self._suggested: dict[str, Setting] = {}
+        environ = os.environ if environ is None else environ
+        for name in sorted({*after, *before, *option_names()}):
+            flag = "--" + name.replace("_", "-")
+            variable = ENV_PREFIX + name.upper()
+            if after.get(name) is not None:
+                self._given[name] = Setting(value=after[name], origin=flag)
+            elif before.get(name) is not None:
+                self._given[name] = Setting(value=before[name], origin=flag)
+            elif environ.get(variable):
+                self._given[name] = Setting(value=environ[variable], origin=variable)
+        for setting in self._given.values():
+            # A template becomes a URL when it is filled in.
+            if "://" in str(setting.value) and "{" not in str(setting.value):
+                parse_url(str(setting.value), setting.origin)
+
+    def suggest(self, name: str, value: Any, *, origin: str) -> None:  # noqa: ANN401 - any option's value
+        """A value that counts where nobody gave one, before the defaults do."""
+        self._suggested[name] = Setting(value=value, origin=origin)
+
+    def get(self, name: str, *tables: str) -> Setting:
+        """One option: as given, else suggested, else of the first of the named tables of defaults.toml that has it."""
+        for known in (self._given, self._suggested):
+            if name in known:
+                return known[name]
+        for table in tables:
+            if name in defaults().get(table, {}):
+                return Setting(value=defaults()[table][name], origin=f"defaults.toml [{table}]")
+        return Setting(value=None, origin="not given")
+
+    def given(self, name: str) -> bool:
+        """Whether a person or the environment set it; a switch that the environment turns off is not set."""
+        return name in self._given and (name not in SWITCHES or self.flag(name))
+
+    def flag(self, name: str) -> bool:
+        """A switch; an environment variable counts unless it says 0, false or no."""
+        value = self.get(name).value
+        return value not in (None, False) and str(value).lower() not in ("0", "false", "no")
+
+
+def cache_dir(settings: Settings) -> Path:
+    """Where fetched inputs and finished steps are kept; absolute, as mounts of containers have to be."""
+    given = settings.get("cache_dir").value
+    if given:
+        return Path(given).absolute()
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("jax-rocm-release"))

@@ -1,0 +1,123 @@
+"""`ci_build images update` and `check`: pins and the world are held against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from ci_build.images.builder import ImageRequest
+from ci_build.images.dockerfile import consumed, parse
+from ci_build.images.fetch import digest_of
+from ci_build.images.pins import ARCHES, DOCKER, Pin, empty, save
+from ci_build.images.registry import digest_in
+from core.errors import CiBuildError, InputError, RequestError
+from core.http.download import RemoteFile
+from core.model import Progress
+
+
+def chosen(request: ImageRequest, names: Sequence[str], arch: str) -> tuple[Pin, ...]:
+    """Pins of these names, or all; for one machine, or with `all` for each.
+
+    Raises:
+        RequestError: a machine or a name that no pin has.
+    """
+    of_arch = [pin for pin in request.pins.pins if arch in ("all", pin.arch)]
+    known, where = {pin.name for pin in of_arch}, "" if arch == "all" else f" for {arch}"
+    if unknown := sorted(set(names) - known) or ([] if known else ["pins"]):
+        raise RequestError(
+            f"{request.pins.path} has no {', '.join(unknown)}{where}.",
+            hint=f"It has {', '.join(sorted(known))}." if known else f"Known are {', '.join(ARCHES)} and all.",
+        )
+    return tuple(pin for pin in of_arch if pin.name in (names or known))
+
+
+def update(
+    request: ImageRequest, names: Sequence[str], arch: str, progress: Progress, *, dry_run: bool = False
+) -> Mapping[str, tuple[str, str]]:
+    """Ask what digests are now, and write those down that changed.
+
+    Without names: what tags of base images are, and files that have no digest yet. A file that is named is fetched.
+
+    Returns:
+        Label -> (digest before, digest now) of what changed; nothing is written unless all could be asked.
+
+    Raises:
+        RequestError: a base image has to be asked for and no registry is configured.
+        InputError: a registry or server does not answer.
+    """
+    changes = {}
+    for pin in chosen(request, names, arch):
+        if pin.kind == "download" and pin.digest and not names:
+            continue
+        progress.step(f"asking for {pin.label} {pin.version}")
+        now = _now(pin, request, progress)
+        if now != pin.digest:
+            changes[pin.label] = (pin.digest, now)
+    if changes and not dry_run:
+        save(request.pins.path, {label: now for label, (_, now) in changes.items()})
+    return changes
+
+
+def _now(pin: Pin, request: ImageRequest, progress: Progress) -> str:
+    if pin.kind == "download":
+        folder = request.cache / "files"
+        folder.mkdir(parents=True, exist_ok=True)
+        return digest_of(pin.origin, request.connect, folder, progress)
+    return _in_registry(pin, pin.version, request)
+
+
+def _in_registry(pin: Pin, reference: str, request: ImageRequest) -> str:
+    if not request.registry:
+        raise RequestError(
+            f"{pin.label} comes from a registry, and none is configured.",
+            hint="Give --image-registry HOST, set CI_BUILD_IMAGE_REGISTRY, or name only files.",
+        )
+    client = request.connect()
+    try:
+        return digest_in(request.registry, pin.origin, reference, client)
+    finally:
+        client.close()
+
+
+def problems(request: ImageRequest, arch: str, *, online: bool) -> Iterator[str]:
+    """Everything that keeps an image from being made, or from being the one that is written down.
+
+    Args:
+        online: ask the registry for each base image by its digest, and each server whether it has the file.
+    """
+    pins = chosen(request, (), arch)
+    for pin in empty(pins):
+        yield f"{pin.label} has no digest: `ci_build images update {pin.name}` fills it in"
+    for path in sorted(DOCKER.glob("*.Dockerfile")):
+        text = path.read_text(encoding="utf-8")
+        declared = {found.text.partition("=")[0].strip() for found in parse(text) if found.word == "ARG"}
+        for name in sorted(declared - consumed(text)):
+            yield f"{path.name} declares {name} and does nothing with it"
+    for pin in pins if online else ():
+        if pin.digest and (problem := _online(pin, request)):
+            yield f"{pin.label}: {problem}"
+
+
+def _online(pin: Pin, request: ImageRequest) -> str:
+    try:
+        if pin.kind == "base":
+            _in_registry(pin, pin.digest, request)
+            return ""
+        client = request.connect()
+        try:
+            RemoteFile(client, pin.origin).probe()
+        finally:
+            client.close()
+    except InputError as error:
+        return error.message
+    return ""
+
+
+def refuse(found: Sequence[str], request: ImageRequest) -> None:
+    """Raise what was found, all of it.
+
+    Raises:
+        CiBuildError: there was something.
+    """
+    if found:
+        lines = "".join(f"\n  {problem}" for problem in found)
+        raise CiBuildError(f"{request.pins.path} is not in order:{lines}")

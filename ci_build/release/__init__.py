@@ -1,0 +1,1 @@
+"""Gating, staging and promotion for the command line."""

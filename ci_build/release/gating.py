@@ -1,0 +1,221 @@
+"""Gates as a person asks for them: a set in a folder or in a bucket, by name, and a table of what they say.
+
+Part of the command line, as `release` is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from ci_build.cli import options
+from core.errors import RequestError
+from core.model import WHEELS_JSON, Evidence, Finding, Runner, Severity
+from core.report import Reporter
+from promotion import gates
+from promotion import stage as promotion_stage
+from promotion.evidence.signing import Signer, load_signer, new_key
+from promotion.gates import Gate, inspection
+from promotion.gates.abi import abi
+from promotion.gates.common.rocm_manifest import RocmTree
+from promotion.gates.compile import compile as compile_gate
+from promotion.gates.compile import view
+from promotion.gates.compile.material import material
+from promotion.gates.coverage import coverage
+from promotion.gates.install import install
+from promotion.gates.load import load
+from promotion.storage.bucket import Bucket
+from promotion.storage.keys import StagedSet
+
+_MOST_ALIKE = 3
+"""So many warnings of one kind are told each."""
+_USED_BY = {
+    "targets": ("coverage", "compile"),
+    "rocm": ("abi", "load", "compile"),
+    "corpus": ("compile",),
+    "program": ("compile",),
+    "jobs": ("compile",),
+    "update_golden": ("load",),
+}
+"""Option -> the gates that it is for, besides all of them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Told:
+    """What gates are told.
+
+    Attributes:
+        targets: gfx targets or families, as words; None means those of the set.
+        rocm: root of a real ROCm tree; None makes stand-ins.
+        corpus: of the compile gate: "small" or "full"; empty means small.
+        program: names of programs or groups of the corpus to compile instead; such evidence is not kept.
+        jobs: compilers at once; None: as many as there are cores and memory for.
+        update_golden: accept what the wheels register as the golden lists.
+        redo: run also what passed before.
+    """
+
+    targets: str | None = None
+    rocm: Path | None = None
+    corpus: str = ""
+    program: tuple[str, ...] = ()
+    jobs: int | None = None
+    update_golden: bool = False
+    redo: bool = False
+
+
+def names_of(name: str) -> tuple[str, ...]:
+    """The gates that a word stands for."""
+    return options.GATES if name == options.STRUCTURE else (name,)
+
+
+def refuse_unused(name: str, told: Told) -> None:
+    """Raise RequestError when a gate is told what it has no use for: that would be ignored."""
+    unused = [
+        "--" + option.replace("_", "-")
+        for option, users in _USED_BY.items()
+        if getattr(told, option) and name not in (*users, options.STRUCTURE)
+    ]
+    if unused:
+        raise RequestError(f"The gate {name} has no use for {', '.join(unused)}.", hint="See `ci_build gate --help`.")
+
+
+def make_gate(name: str, told: Told, reporter: Reporter, tree: RocmTree | None = None) -> Gate:
+    """The gate of that name.
+
+    Args:
+        tree: what `told.rocm` names.
+    """
+    match name:
+        case "inspection":
+            return inspection.GATE
+        case "abi":
+            return abi.make_gate(tree.manifest if tree else None)
+        case "load":
+            return load.make_gate(rocm=tree, update_golden=told.update_golden)
+        case "compile":
+            how = compile_gate.Options(
+                corpus=told.corpus or options.CORPORA[0],
+                programs=told.program,
+                jobs=told.jobs,
+                rocm=tree,
+                live=reporter.live_table,
+            )
+            return compile_gate.make_gate(material(), how)
+        case "coverage":
+            return coverage.GATE
+        case "install":
+            return install.make_gate()
+        case other:
+            raise AssertionError(f"options.GATES names {other!r}, which nobody makes")
+
+
+def read_rocm(rocm: Path, reporter: Reporter) -> RocmTree:
+    """A ROCm tree; one that does not say its version will do."""
+    from ci_build.rocm.tree import read_tree
+
+    manifest, notes = read_tree(rocm, unknown="of unknown version", progress=reporter)
+    for note in notes:
+        reporter.warning(note)
+    return RocmTree(folder=rocm.absolute(), manifest=manifest)
+
+
+def parse_staged(text: str) -> StagedSet:
+    """Read `<index>/<digest>`, as `ci_build stage` prints it."""
+    index, slash, digest = text.rpartition("/")
+    if not slash:
+        raise RequestError(f"{text!r} is not a staged set.", hint="Write it as `stage` prints it: INDEX/DIGEST.")
+    return StagedSet(index=index, digest=digest)
+
+
+def find_set(text: str, bucket: Bucket, reporter: Reporter) -> StagedSet:
+    """The staged set that a word means: INDEX/DIGEST, or a folder with wheels.json, which is staged unless it is.
+
+    Raises:
+        RequestError: it is neither.
+    """
+    folder = Path(text)
+    if (folder / WHEELS_JSON).is_file():
+        return promotion_stage.find_staged(bucket, folder) or promotion_stage.stage(bucket, folder, progress=reporter)
+    if folder.is_dir():
+        raise RequestError(
+            f"{folder} has no {WHEELS_JSON}.", hint="Make a set with `ci_build dist_wheels` or `ci_build adopt`."
+        )
+    return parse_staged(text)
+
+
+def find_signer(key: options.SigningKey, reporter: Reporter) -> Signer:
+    """What signs evidence; the user's own key is made the first time.
+
+    Raises:
+        RequestError: the key cannot be used.
+    """
+    if key.file is None:
+        return Signer(key.text.encode(), origin=key.origin)
+    if key.own and not key.file.exists():
+        with suppress(FileExistsError):
+            new_key(key.file)
+            reporter.line(f"  made a key of your own, which signs evidence: {key.file}")
+    return load_signer(key.file)
+
+
+def run_gates(
+    names: Sequence[str],
+    staged: StagedSet,
+    bucket: Bucket,
+    told: Told,
+    reporter: Reporter,
+    runner: Runner,
+    signer: Signer,
+) -> tuple[Evidence, ...]:
+    """Run gates; one that fails raises nothing, see `promotion.gates.raise_for_failures`."""
+    from core.targets import expand
+
+    tree = read_rocm(told.rocm, reporter) if told.rocm else None
+    return gates.run_gates(
+        bucket,
+        staged,
+        [make_gate(name, told, reporter, tree) for name in names],
+        runner,
+        reporter,
+        targets=None if told.targets is None else [str(target) for target in expand(told.targets)],
+        redo=told.redo,
+        signer=signer,
+    )
+
+
+def show(evidences: Sequence[Evidence], reporter: Reporter) -> None:
+    """A table of evidence for people, and warnings, of each kind a few; errors are for the message that ends it all."""
+    columns = ("gate", "target", "result", "passed", "known", "failed", "skipped", "warnings", "took", "at")
+    reporter.table(columns, [tuple(_row(evidence)) for evidence in evidences], numeric=(3, 4, 5, 6, 7, 8))
+    kinds: dict[tuple[str, str], list[Finding]] = {}
+    for evidence in evidences:
+        for finding in _warnings(evidence):
+            kinds.setdefault((evidence.gate, finding.code), []).append(finding)
+    compiled = [evidence for evidence in evidences if evidence.gate == "compile"]
+    if compiled:
+        reporter.table(*view.results(compiled))
+        for line in view.failures(compiled):
+            reporter.line(line)
+    for (gate, _), found in kinds.items():
+        told = [*dict.fromkeys(found)]
+        if len(told) > _MOST_ALIKE:
+            text = f"{told[0].message} There are {len(told) - 1} more of this kind."
+            told = [dataclasses.replace(told[0], message=text)]
+        for finding in told:
+            reporter.finding(finding, where=f"gate {gate}")
+
+
+def _row(evidence: Evidence) -> Iterator[str]:
+    yield from (evidence.gate, evidence.target, evidence.outcome.value)
+    yield from (str(evidence.counts[word]) for word in ("passed", "known", "failed", "skipped"))
+    yield str(len(_warnings(evidence)))
+    yield f"{(datetime.fromisoformat(evidence.ended) - datetime.fromisoformat(evidence.started)).seconds} s"
+    yield evidence.ended
+
+
+def _warnings(evidence: Evidence) -> list[Finding]:
+    return [finding for finding in evidence.findings if finding.severity is Severity.WARNING]

@@ -1,0 +1,142 @@
+"""The way from a set to users, as a person asks for it: stage, gate, promote, and the line that installs it.
+
+Part of the command line: only it knows both sides, building and promotion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ci_build.build import dist_wheels
+from ci_build.cli import options
+from ci_build.release import gating
+from core.model import Verdict
+from core.process import HostRunner, render
+from core.report import Reporter
+from promotion import promote as promotion_promote
+from promotion import stage as promotion_stage
+from promotion.check import check
+from promotion.evidence.attestation_verification import lazily
+from promotion.gates import raise_for_failures
+from promotion.index.pages import tiers_text
+from promotion.policy.policy import LOCAL, load_policy
+from promotion.promote import Promotion, install_line
+from promotion.storage.bucket import Bucket
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
+
+_LAUNCHER = Path(__file__).parents[2] / "build" / "ci_build"
+
+
+def _launcher() -> str:
+    """The program as somebody in this folder types it."""
+    here = Path.cwd()
+    return str(_LAUNCHER.relative_to(here) if _LAUNCHER.is_relative_to(here) else _LAUNCHER)
+
+
+def stage(folder: Path, bucket: Bucket, reporter: Reporter) -> StagedSet:
+    """Put the set in a folder under its digest."""
+    return promotion_stage.stage(bucket, folder, progress=reporter)
+
+
+def promote(
+    staged: StagedSet, bucket: Bucket, channel: str, reporter: Reporter, trust_config: Path | None = None
+) -> Promotion:
+    """Promote a staged set, and say what the policy warned of and what it was told to pass over.
+
+    Raises:
+        PromotionBlockedError: the policy does not let it through.
+    """
+    policy = load_policy(staged.index, channel=channel)
+    done = promotion_promote.promote(
+        bucket, staged, policy, actor=options.actor(), progress=reporter, verify=lazily(trust_config)
+    )
+    for text in done.warnings:
+        reporter.warning(text)
+    for text in done.bypasses:
+        reporter.warning(f"Bypass {text}")
+    for who, names in done.attested.items():
+        reporter.line(f"  attested by {who}: {len(names)} wheels")
+    word = "promoted" if done.new else "was promoted before, nothing changed"
+    reporter.line(f"  {staged.index}/{staged.digest[:12]} {word}: ledger entry {done.entry.number}")
+    return done
+
+
+def receipt_of(done: Promotion) -> Mapping[str, Any]:
+    """What a promotion did, as JSON values."""
+    return {
+        "index": done.simple,
+        "ledger_entry": done.entry.number,
+        "tiers": dict(done.promoted.tiers),
+        "bypasses": done.bypasses,
+        "attested": done.attested,
+    }
+
+
+def judge(
+    staged: StagedSet, bucket: Bucket, channel: str, reporter: Reporter, trust_config: Path | None = None
+) -> Verdict:
+    """What the policy makes of a staged set, told to a person; changes nothing."""
+    word = check(bucket, staged, load_policy(staged.index, channel=channel), verify=lazily(trust_config))
+    for text in word.warnings:
+        reporter.warning(text)
+    for text in word.bypassed:
+        reporter.warning(f"Bypass {text}")
+    for who, names in word.attested.items():
+        reporter.line(f"  attested by {who}: {len(names)} wheels")
+    reporter.line(f"  {staged.index}/{staged.digest[:12]}, tested at tier {_by_tier(word.tiers)}")
+    return word
+
+
+def _by_tier(tiers: Mapping[str, str]) -> str:
+    """Targets by the tier that they were tested at: a set for all targets has some thirty, most of them alike."""
+    found: dict[str, list[str]] = {}
+    for target, tier in sorted(tiers.items()):
+        found.setdefault(tier, []).append(target)
+    return "; ".join(f"{tier}: {', '.join(targets)}" for tier, targets in found.items())
+
+
+def release_local(
+    settings: options.Settings, reporter: Reporter, runner: HostRunner, key: options.SigningKey
+) -> Mapping[str, Any] | None:
+    """Make, stage, gate and promote a set with the embedded defaults; with `--dry-run` print what would happen.
+
+    Returns:
+        The receipt as JSON values.
+    """
+    tables = ("release_local", "build")
+    where = Path(str(settings.get("bucket", *tables).value))
+    bucket = DirBucket(where)
+    told = gating.Told(corpus=str(settings.get("corpus", *tables).value))
+    afterwards = (
+        f"stage: the set goes to {where}/v2-staging/<index>/<set digest>/",
+        f"gates: {', '.join(options.GATES)} ({told.corpus} corpus), on the staged bytes; evidence goes beside them",
+        f"promote: copied to {where}/v2/<index>/ if promotion/policy.toml allows; ledger, then pages",
+    )
+    made = dist_wheels.dist_wheels(settings, reporter, runner, *tables, afterwards=afterwards)
+    if made is None:
+        return None
+    with reporter.group("stage"):
+        staged = stage(made.folder, bucket, reporter)
+    with reporter.group("gates"):
+        signer = gating.find_signer(key, reporter)
+        evidences = gating.run_gates(options.GATES, staged, bucket, told, reporter, runner, signer)
+    gating.show(evidences, reporter)
+    raise_for_failures(evidences)
+    with reporter.group("promote"):
+        done = promote(staged, bucket, LOCAL, reporter)
+    url = f"http://127.0.0.1:{options.SERVE_PORT}/{done.simple}"
+    serve = ("python3", _launcher(), "index", "serve", "--bucket", str(where), "--port", str(options.SERVE_PORT))
+    lines = (render(serve), install_line(done.wheel_set, url))
+    receipt = {
+        **dist_wheels.receipt(made),
+        **receipt_of(done),
+        "install": lines,
+    }
+    if not settings.flag("json"):
+        dist_wheels.show_receipt(made, reporter)
+        reporter.line(f"tested at tier: {tiers_text(done.promoted.tiers)}; serve the index and install from it:")
+        reporter.line(f"  {lines[0]}\n  {lines[1]}")
+    return receipt

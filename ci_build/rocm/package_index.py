@@ -1,0 +1,147 @@
+"""ROCm from an index of pip packages: which ones it takes, found and fetched by pip, whose configuration counts.
+
+The project `rocm` is left out: it is a source distribution, whose setup would run to say nothing but the names of the
+others. `rocm[libraries,devel]` and its device packages are asked for by their own names instead.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+from ci_build.rocm.packages import CORE, DEVEL, DEVICE, LIBRARIES, Packages
+from ci_build.rocm.request import SCHEME, Asked
+from core.errors import InputError, ProcessError
+from core.model import Completed, GfxTarget, Progress
+from core.pip import InputStore, Resolved, parse_report
+from core.process import LineRunner
+
+_NOTHING_FITS = "No matching distribution found"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _OnIndex:
+    """A runner whose pip sees one index and no other; the URL may hold a password, so it is no argument."""
+
+    runner: LineRunner
+    url: str
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        check: bool = True,
+        on_line: Callable[[str], None] | None = None,
+    ) -> Completed:
+        """Run one command of pip."""
+        # A blank is an empty list, and unlike nothing it overrides pip's configuration.
+        only = {"PIP_INDEX_URL": self.url, "PIP_EXTRA_INDEX_URL": " ", "PIP_FIND_LINKS": " ", "PIP_NO_INDEX": "false"}
+        return self.runner.run(argv, env={**(env or {}), **only}, cwd=cwd, check=check, on_line=on_line)
+
+
+def resolve_argv(*requirements: str) -> tuple[str, ...]:
+    """The pip command that finds wheels, without what they depend on, and prints an installation report (JSON)."""
+    words = ("install", "--dry-run", "--ignore-installed", "--quiet", "--no-deps", "--pre", "--only-binary=:all:")
+    return (sys.executable, "-m", "pip", *words, "--report=-", *requirements)
+
+
+def newest_version(url: str, runner: LineRunner) -> str:
+    """The newest ROCm of an index, pre-releases included.
+
+    Raises:
+        ProcessError: the index does not answer, or has none.
+    """
+    return _resolve(_OnIndex(runner=runner, url=url), CORE)[0].version
+
+
+def names_for(targets: Sequence[GfxTarget], families: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What an index may call the packages that depend on the GPU.
+
+    Args:
+        families: those that serve the targets, such as gfx94X-dcgpu.
+
+    Returns:
+        Names of libraries, and of device packages; an index has some of them.
+    """
+    libraries = (LIBRARIES, *(f"{LIBRARIES}-{family.replace('_', '-').lower()}" for family in families))
+    return libraries, tuple(dict.fromkeys(f"{DEVICE}-{target.processor}" for target in targets))
+
+
+def fetch_packages(
+    asked: Asked,
+    locked: Mapping[str, str],
+    *,
+    families: Sequence[str],
+    runner: LineRunner,
+    store: InputStore,
+    progress: Progress,
+) -> Packages:
+    """Find the packages, and fetch those that are not there.
+
+    Args:
+        locked: file name -> sha256 of those to take; empty looks for them.
+        families: those that serve the targets.
+
+    Raises:
+        ProcessError: the index does not answer, or has no such version.
+        InputError: it has no libraries of that version, or serves something else than it says.
+    """
+    pip = _OnIndex(runner=runner, url=asked.source.removeprefix(SCHEME))
+    version = asked.index_version or asked.version or newest_version(pip.url, runner)
+    if locked:
+        found = [_of_lock(name, sha256) for name, sha256 in sorted(locked.items())]
+    else:
+        progress.step(f"look for the packages of ROCm {version}")
+        found = [*_resolve(pip, f"{CORE}=={version}", f"{DEVEL}=={version}")]
+        libraries, devices = names_for(asked.targets, families)
+        offered = [item for name in libraries for item in _if_offered(pip, f"{name}=={version}")]
+        if not offered:
+            raise InputError(
+                f"The index has no libraries of ROCm {version}: neither {' nor '.join(libraries)}.",
+                hint="Give the index of a family that serves the targets, or another --therock-version.",
+            )
+        found += offered
+        found += [item for name in devices for item in _if_offered(pip, f"{name}=={version}")]
+    missing = [item for item in found if not store.has(item)]
+    if missing:
+        progress.step(f"fetch {', '.join(item.filename for item in missing)}")
+        store.fetch(missing, "{}.{}".format(*sys.version_info), pip, progress.advance)
+    return Packages(
+        version=found[0].version if locked else version,
+        files={item.filename: store.path(item) for item in found},
+        sha256={item.filename: item.sha256 for item in found},
+    )
+
+
+def _of_lock(filename: str, sha256: str) -> Resolved:
+    try:
+        name, version, _, _ = parse_wheel_filename(filename)
+    except InvalidWheelFilename as error:
+        raise InputError(f"The lock of the ROCm is not of wheels: {error}.", hint="Make it anew.") from error
+    return Resolved(name=name, version=str(version), filename=filename, url="", sha256=sha256, requires_python="")
+
+
+def _resolve(pip: _OnIndex, *requirements: str) -> tuple[Resolved, ...]:
+    done = pip.run(resolve_argv(*requirements), on_line=lambda _: None)
+    return parse_report(done.stdout)
+
+
+def _if_offered(pip: _OnIndex, requirement: str) -> tuple[Resolved, ...]:
+    """The package, or nothing where the index has no such one."""
+    try:
+        return _resolve(pip, requirement)
+    except ProcessError as error:
+        if _NOTHING_FITS in error.message:
+            return ()
+        raise
+
+
+def kept_in(cache: Path) -> InputStore:
+    """Where packages lie: with the tarballs, by content."""
+    return InputStore(cache / "rocm" / "tarballs")

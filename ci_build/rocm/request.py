@@ -1,0 +1,135 @@
+"""Which ROCm was asked for, and what its name alone tells: all that a dry run looks at."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from ci_build.rocm.listing import MULTIARCH, parse_name
+from core.errors import RequestError
+from core.model import GfxTarget
+from core.process import without_credentials
+from core.units import parse_url
+from core.unpack.formats import format_of
+
+SCHEME = "pip+"
+"""In front of the URL of an index, where a source is named."""
+_LONGEST_NAME = 255
+"""Bytes of a file's name, as Linux has it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GfxNames:
+    """What the gfx table says, as far as a ROCm is compared with it.
+
+    Attributes:
+        processors: concrete ones, all that there are.
+        families: family -> its members.
+        covers: generic target -> the processors that run its code.
+    """
+
+    processors: Sequence[str]
+    families: Mapping[str, Sequence[str]]
+    covers: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """What somebody asked for.
+
+    Attributes:
+        source: URL, tarball or folder; `pip+` and the URL of an index.
+        index_version: of the packages of an index; empty takes `version`.
+        version: the ROCm that it has to be; empty takes what is there.
+        targets: what is going to be built; empty where nothing is.
+        sha256: of the tarball, where somebody gave it.
+        full: take everything out of the tarball, not only what a build needs.
+        lock: the file; None locks nothing.
+        locked: refuse what is not as the lock says.
+    """
+
+    source: str
+    version: str = ""
+    targets: tuple[GfxTarget, ...] = ()
+    sha256: str = ""
+    full: bool = False
+    lock: Path | None = None
+    locked: bool = False
+    index_version: str = ""
+
+
+def is_url(source: str) -> bool:
+    """Whether a source is to be fetched."""
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", source) is not None
+
+
+def file_name(source: str) -> str:
+    """The last part of a source's URL or path, decoded."""
+    return unquote(parse_url(source).path).rpartition("/")[2] if is_url(source) else Path(source).name
+
+
+def check_name(asked: Asked, gfx: GfxNames) -> str:
+    """Compare what the source's name tells with what was asked for; nothing is fetched for it.
+
+    Returns:
+        The version in full: as the name tells it, else as it was asked for; empty where nobody says.
+
+    Raises:
+        RequestError: every difference at once.
+    """
+    if asked.index_version and asked.version not in ("", asked.index_version):
+        raise RequestError(
+            f"--therock-version is {asked.index_version}, and --rocm-version says {asked.version}.",
+            hint="Leave one of the two out.",
+        )
+    told = parse_name(file_name(asked.source))
+    if told is None:
+        return asked.index_version or asked.version
+    family, version = told
+    wrong = []
+    if asked.version and asked.version != version:
+        wrong.append(f"{file_name(asked.source)} is ROCm {version}, and --rocm-version says {asked.version}.")
+    if family != MULTIARCH and family in gfx.families:
+        members = set(gfx.families[family])
+        outside = [str(t) for t in asked.targets if not members & set(gfx.covers.get(t.processor, (t.processor,)))]
+        if outside:
+            wrong.append(f"{file_name(asked.source)} is for {family}, and --targets asks for {', '.join(outside)}.")
+    if wrong:
+        raise RequestError(" ".join(wrong), hint="Name the tarball of that version and family, or change the options.")
+    return version
+
+
+def is_index(source: str) -> bool:
+    """Whether a source is an index of pip packages."""
+    return source.startswith(SCHEME)
+
+
+def check_source(asked: Asked) -> None:
+    """Refuse what cannot become a ROCm whatever is in it; nothing is fetched for it, a dry run does it too.
+
+    A file or folder that is not there is no mistake yet: a plan may be looked at elsewhere than it is carried out.
+
+    Raises:
+        RequestError: no URL, no tarball, no sha256, or no lock where one has to be.
+    """
+    if asked.sha256 and re.fullmatch(r"[0-9A-Fa-f]{64}", asked.sha256) is None:
+        raise RequestError(f"--therock-sha256 {asked.sha256!r} is no sha256.", hint="Give 64 hexadecimal digits.")
+    if asked.locked and asked.lock is not None and not asked.lock.exists():
+        raise RequestError(f"--locked, and there is no {asked.lock}.", hint="Make it once without --locked.")
+    if is_index(asked.source):
+        return
+    if is_url(asked.source) and urlsplit(asked.source).scheme.lower() not in ("http", "https"):
+        raise RequestError(
+            f"{without_credentials(asked.source)!r} is not an http or https URL.",
+            hint="Write it like https://host/path/file.tar.gz.",
+        )
+    path, name = Path(asked.source), file_name(asked.source)
+    if is_url(asked.source) and ("\0" in name or len(name.encode()) > _LONGEST_NAME):
+        raise RequestError(f"{name[:60]!r} is no name that a file can have.", hint="Give another URL of it.")
+    if is_url(asked.source) or path.is_file():
+        format_of(name)
+    elif path.is_dir() and asked.sha256:
+        raise RequestError("--therock-sha256 is of a tarball, and a folder was given.", hint="Leave it out.")

@@ -1,1 +1,0 @@
-"""Compiling from source: the trees, where the build runs (a container or this machine), and carrying it out."""

@@ -1,0 +1,97 @@
+"""The cache folder: what lies there, how large it is, when it was used last, and what may go."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from core.treefiles import in_use, remove
+
+_TREES = "rocm/trees"
+"""Half of a tree, which a killed run leaves, may be as large as a whole one; its name begins with a dot."""
+ROCM = (_TREES, "rocm/tarballs", "rocm/parts")
+IMAGES = ("images/files", "images/rocm-packages", "images/contexts")
+KINDS = (*ROCM, *IMAGES, "inputs", "steps", "sources", "bazel")
+"""Folders of the cache; each holds one folder for each entry."""
+_YOUNG = 3600
+"""Seconds after its last use in which an entry stays in any case: a run may be about to use it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CacheEntry:
+    """One entry.
+
+    Attributes:
+        size: bytes on disk.
+        used: when it was used last, in seconds since 1970.
+        busy: a process uses it.
+    """
+
+    path: Path
+    kind: str
+    size: int
+    used: float
+    busy: bool
+
+    @property
+    def name(self) -> str:
+        """For people: kind and name."""
+        return f"{self.kind}/{self.path.name}"
+
+
+def entries(root: Path, kinds: Sequence[str] = KINDS) -> tuple[CacheEntry, ...]:
+    """What lies there, used last first."""
+    found = [
+        CacheEntry(path=path, kind=kind, size=_size(path), used=path.stat().st_mtime, busy=in_use(path))
+        for kind in kinds
+        for path in sorted((root / kind).glob("*" if kind == _TREES else "[!.]*"))
+        if path.is_dir()
+    ]
+    return tuple(sorted(found, key=lambda entry: entry.used, reverse=True))
+
+
+def collect(
+    root: Path, *, limit: int, kinds: Sequence[str] = KINDS, young: float = _YOUNG, dry_run: bool = False
+) -> tuple[CacheEntry, ...]:
+    """Remove what was not used for the longest time until the rest is within the limit; what is in use stays.
+
+    Args:
+        limit: bytes.
+        young: seconds; what was used since stays too.
+
+    Returns:
+        What was removed, or would be.
+    """
+    removed, total = [], 0
+    for entry in entries(root, kinds):
+        stays = entry.busy or time.time() - entry.used < young or total + entry.size <= limit
+        # Another run may have taken it since it was looked at.
+        if stays or not (dry_run or (not in_use(entry.path) and remove(entry.path))):
+            total += entry.size
+            continue
+        removed.append(entry)
+    return tuple(removed)
+
+
+def _size(folder: Path) -> int:
+    """Bytes on disk, hard links once."""
+    seen, total = set(), 0
+    for status in _stats(folder):
+        if status.st_ino not in seen:
+            seen.add(status.st_ino)
+            total += status.st_blocks * 512
+    return total
+
+
+def _stats(folder: Path) -> Iterator[os.stat_result]:
+    try:
+        with os.scandir(folder) as found:
+            for entry in found:
+                yield entry.stat(follow_symlinks=False)
+                if entry.is_dir(follow_symlinks=False):
+                    yield from _stats(Path(entry.path))
+    except FileNotFoundError:  # another run removed it just now
+        return

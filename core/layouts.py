@@ -1,0 +1,184 @@
+"""Where ROCm is installed and which of its libraries a wheel may need (`layouts.toml`); paths only, no look-ups."""
+
+from __future__ import annotations
+
+import functools
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from packaging.version import Version
+
+from core.errors import RequestError
+from core.model import GfxTarget, RocmVersion
+from core.targets import load_table, processors_of
+from core.versions import Kind, module_name
+
+SITE_PACKAGES = "site-packages"
+ROCM_PATH = "ROCM_PATH"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """One documented way of installing ROCm.
+
+    Attributes:
+        name: pip-multi-arch, pip-family, tarball, prefix or opt-rocm.
+        about: one line for people.
+        root: SITE_PACKAGES, ROCM_PATH, or an absolute path.
+        folders: relative to the root, in search order; `{family}` stands for each family that matters.
+    """
+
+    name: str
+    about: str
+    root: str
+    folders: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayoutTable:
+    """All of `layouts.toml`.
+
+    Attributes:
+        layouts: by name, in the order in which a RUNPATH searches them.
+        former_families: target names by family, for families that are no longer indexes.
+        packages: library stem, such as amdhip64 -> project whose wheel brings it; empty if none does.
+        sonames: (ROCm major, minor) -> what wheels built for it may need.
+    """
+
+    layouts: Mapping[str, Layout]
+    former_families: Mapping[str, tuple[str, ...]]
+    packages: Mapping[str, str]
+    sonames: Mapping[tuple[int, int], frozenset[str]]
+
+
+@functools.cache
+def load_layouts() -> LayoutTable:
+    """Read the table that lies beside this module; once per process."""
+    data = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    rows = [Layout(**{**row, "folders": tuple(row["folders"])}) for row in data["layouts"]]
+    packages = {
+        stem: "" if project == "none" else project for project, stems in data["packages"].items() for stem in stems
+    }
+    sonames = {_minor(version): frozenset(names) for version, names in data["sonames"].items()}
+    return LayoutTable(
+        layouts=MappingProxyType({row.name: row for row in rows}),
+        former_families=MappingProxyType({name: tuple(row) for name, row in data["former_families"].items()}),
+        packages=MappingProxyType(packages),
+        sonames=MappingProxyType(dict(sorted(sonames.items()))),
+    )
+
+
+def runpath(kind: Kind, targets: Sequence[GfxTarget] | None) -> str:
+    """The DT_RUNPATH of a wheel's libraries: every documented layout that has a fixed place.
+
+    A prefix that only ROCM_PATH names is the loader's business; it cannot be written into a file.
+
+    Args:
+        kind: says how deep in the site-packages folder the libraries lie.
+        targets: only families that hold one of them matter; None for all families.
+
+    Returns:
+        Entries with `:` between them; `$ORIGIN` is the library's own folder (ld.so(8)).
+    """
+    depth = len(module_name(kind, 1).split("."))
+    roots = {SITE_PACKAGES: "/".join(["$ORIGIN", *[".."] * depth])}
+    entries = [
+        f"{roots.get(layout.root, layout.root)}/{folder}"
+        for layout in load_layouts().layouts.values()
+        if layout.root != ROCM_PATH
+        for folder in _folders(layout, targets)
+    ]
+    return ":".join(dict.fromkeys(entries))  # layouts share folders: the first mention counts
+
+
+def search_dirs(
+    layout: str | Layout,
+    *,
+    site_packages: Path,
+    rocm_path: Path | None = None,
+    targets: Sequence[GfxTarget] | None = None,
+) -> tuple[Path, ...]:
+    """The folders of one layout in search order, whether or not they exist.
+
+    Args:
+        layout: itself or its name.
+        site_packages: the folder that the wheels are installed in.
+        rocm_path: the prefix that ROCM_PATH names.
+        targets: as in `runpath`.
+
+    Raises:
+        RequestError: an unknown layout, or one in a prefix and no prefix was given.
+    """
+    if isinstance(layout, str):
+        known = load_layouts().layouts
+        if layout not in known:
+            raise RequestError(f"{layout!r} is not a ROCm layout.", hint=f"There are {', '.join(known)}.")
+        layout = known[layout]
+    if layout.root == ROCM_PATH and rocm_path is None:
+        raise RequestError(f"Layout {layout.name} needs a prefix.", hint="Say where ROCm is, as ROCM_PATH would.")
+    root = {SITE_PACKAGES: site_packages, ROCM_PATH: rocm_path}.get(layout.root) or Path(layout.root)
+    return tuple(root / folder for folder in _folders(layout, targets))
+
+
+def family_packages(targets: Sequence[GfxTarget] | None) -> tuple[str, ...]:
+    """Families whose own rocm-sdk-libraries wheel serves one of the targets, spelled as in `_rocm_sdk_libraries_…`."""
+    table = load_table()
+    families = {name: table.families[name] for name in table.indexes} | dict(load_layouts().former_families)
+    wanted = None if targets is None else set(processors_of(targets))
+    return tuple(
+        name.replace("-", "_") for name, members in families.items() if wanted is None or wanted.intersection(members)
+    )
+
+
+def allowed_sonames(rocm: RocmVersion) -> frozenset[str]:
+    """The libraries that a wheel for this ROCm may need without bringing them; exact names.
+
+    A version without a list of its own takes the nearest older one of its major. A major newer than every list
+    takes all that is listed, and the libraries whose soname is numbered by the ROCm major under its own number: a
+    new (or made-up) major works as long as nothing else was renumbered, and what was is refused by name until
+    somebody lists it.
+
+    Raises:
+        RequestError: a version older than every list of its major, or a major older than every list.
+    """
+    wanted, known = _minor(str(rocm)), load_layouts().sonames
+    older = [version for version in known if version[0] == wanted[0] and version <= wanted]
+    if older:
+        return known[max(older)]
+    newest = max(known)[0]
+    if wanted[0] <= newest:
+        raise RequestError(
+            f"Nobody has listed the libraries of ROCm {wanted[0]}.{wanted[1]}.",
+            hint=f'Add "{wanted[0]}.{wanted[1]}" to [sonames] in core/layouts.toml.',
+        )
+    listed: frozenset[str] = frozenset().union(*known.values())
+    numbered = [name.removesuffix(f".so.{newest}") for name in listed if name.endswith(f".so.{newest}")]
+    return listed | {f"{name}.so.{wanted[0]}" for name in numbered}
+
+
+def hip_soname(rocm: RocmVersion) -> str:
+    """The HIP runtime that code built with this ROCm is linked with; its soname is numbered by the ROCm major."""
+    return f"libamdhip64.so.{rocm.major}"
+
+
+def package_of(soname: str) -> str:
+    """The project whose wheel brings a library, such as rocm-sdk-core; empty when none is known to."""
+    found = re.fullmatch(r"lib(.+?)\.so(?:\.[0-9]+)*", soname)
+    return load_layouts().packages.get(found[1], "") if found else ""
+
+
+def _folders(layout: Layout, targets: Sequence[GfxTarget] | None) -> tuple[str, ...]:
+    return tuple(
+        folder.replace("{family}", family)
+        for folder in layout.folders
+        for family in (family_packages(targets) if "{family}" in folder else ("",))
+    )
+
+
+def _minor(version: str) -> tuple[int, int]:
+    major, minor = Version(version).release[:2]
+    return major, minor

@@ -1,0 +1,461 @@
+"""The nouns: frozen, keyword-only, without I/O."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from core.errors import RequestError, WheelSetError
+from core.source_request import SourceRequest
+
+SCHEMA_VERSION = 1
+"""Version of the `wheels.json` format."""
+WHEELS_JSON, CONSTRAINTS, PYLOCK, SHA256SUMS = "wheels.json", "constraints.txt", "pylock.toml", "SHA256SUMS"
+SBOM = "sbom.cdx.json"
+"""The files beside the wheels of a set."""
+
+
+class Severity(enum.StrEnum):
+    """How bad a finding is; an error makes the exit code non-zero and a gate fail."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One defect of one wheel, with a one-line remedy.
+
+    Attributes:
+        code: stable kebab-case name, such as `runpath-build-leftover`.
+        member: path inside the wheel, or empty for the wheel as a whole.
+    """
+
+    code: str
+    severity: Severity
+    message: str
+    remedy: str
+    member: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GfxTarget:
+    """One AMDGPU compiler target, such as gfx942, gfx9-4-generic or gfx90a:sramecc+:xnack-.
+
+    Source of the syntax: LLVM, "User Guide for AMDGPU Backend", target IDs.
+    """
+
+    processor: str
+    features: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> GfxTarget:
+        """Read a target ID; features are sorted, as LLVM prints them."""
+        processor, *features = text.split(":")
+        good = re.fullmatch(r"gfx(?:[0-9a-f]{3,4}|[0-9]+(?:-[0-9]+)?-generic)", processor)
+        if good is None or not all(re.fullmatch(r"(xnack|sramecc)[+-]", f) for f in features):
+            raise RequestError(f"{text!r} is not a gfx target.", hint="Write it like gfx942 or gfx90a:xnack-.")
+        return cls(processor=processor, features=tuple(sorted(features)))
+
+    def __str__(self) -> str:
+        return ":".join((self.processor, *self.features))
+
+
+@functools.total_ordering
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RocmVersion:
+    """A ROCm version as TheRock numbers it: 7.10.0, 7.10.0a20251120, 7.10.0rc1, 7.10.0.dev0+abc.
+
+    The order is that of PEP 440: dev < a < rc < release.
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        from packaging.version import InvalidVersion, Version
+
+        try:
+            parsed = Version(self.text)
+        except InvalidVersion as error:
+            raise RequestError(
+                f"{self.text!r} is not a ROCm version.", hint="Write it like 7.2.0 or 7.10.0a20251120."
+            ) from error
+        if len(parsed.release) < 2:
+            raise RequestError(f"ROCm version {self.text!r} has no minor number.", hint="Write it like 7.2.0.")
+
+    @property
+    def major(self) -> int:
+        """The numeric major; it is part of package names (`jax-rocm{major}-plugin`)."""
+        from packaging.version import Version
+
+        return Version(self.text).major
+
+    def __lt__(self, other: RocmVersion) -> bool:
+        from packaging.version import Version
+
+        return Version(self.text) < Version(other.text)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Payload(enum.StrEnum):
+    """Where the native code comes from."""
+
+    SOURCE = "source"
+    PUBLISHED = "published"
+
+
+class Channel(enum.StrEnum):
+    """The two prefixes of a bucket: what was built, and what passed."""
+
+    STAGING = "v2-staging"
+    RELEASED = "v2"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KernelRequest:
+    """Which kernel modules the `jax_aiter` wheel of a set shall hold, and how they are built.
+
+    Attributes:
+        modules: names; empty means all that the toolchain builds and the targets have.
+        toolchain: pypi, rocm or container.
+        rocm: folder of the ROCm that the toolchains rocm and container compile with; empty means /opt/rocm.
+        image: that the toolchain container runs in.
+        source: AITER's: a folder, a source archive, `amd-aiter==VERSION`; empty means the pinned one.
+        require: modules that have to have code for every target.
+        allow_partial: leave out what cannot be built, and mark the wheel.
+        instances: regular expression; only generated kernels whose name it matches somewhere. Empty means all.
+    """
+
+    modules: tuple[str, ...] = ()
+    toolchain: str = "pypi"
+    rocm: str = ""
+    image: str = ""
+    source: str = ""
+    require: tuple[str, ...] = ()
+    allow_partial: bool = False
+    instances: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuildRequest:
+    """What somebody asked for, parsed and checked; equal requests give equal plans.
+
+    Attributes:
+        jax_version: release of jax to build for, such as 0.10.2; a `.postN` names a post release of the plugin.
+        rocm_version: the ROCm that the native code was, or shall be, built against.
+        python_versions: such as ("3.11", "3.12"), ascending.
+        targets: gfx targets that the wheels shall hold; None keeps all that the payload has.
+        rocm_version_extra: append `+rocm<version>` to wheel versions.
+        post_release: N of `.postN`, or None.
+        strip: move symbol tables into separate debug files.
+        rocm_manifest: sha256 of the manifest of the ROCm that the set carries; empty when it carries none.
+        source: what a build from source is asked for beside that; None with published wheels.
+        kernels: the kernel modules that the set holds too; None for none.
+    """
+
+    payload: Payload
+    jax_version: str
+    rocm_version: RocmVersion
+    python_versions: tuple[str, ...]
+    targets: tuple[GfxTarget, ...] | None
+    rocm_version_extra: bool = True
+    post_release: int | None = None
+    strip: bool = True
+    rocm_manifest: str = ""
+    source: SourceRequest | None = None
+    kernels: KernelRequest | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemberInfo:
+    """What one ELF file of a wheel is.
+
+    Attributes:
+        path: path inside the wheel.
+        targets: gfx targets that have code in it, sorted; empty when it holds no device code.
+        needed: DT_NEEDED sonames, in order.
+        symbol_versions: highest version per prefix, such as {"GLIBC": "2.27"}.
+    """
+
+    path: str
+    size: int
+    sha256: str
+    targets: tuple[str, ...]
+    needed: tuple[str, ...]
+    symbol_versions: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wheel:
+    """One wheel file of a set.
+
+    Attributes:
+        name: normalised project name (PEP 503).
+        requires_dist: as in METADATA.
+        source_sha256: digest of the input that it was made of; equal to `sha256` when it was taken as it is.
+        source_size: size of that input in bytes.
+    """
+
+    filename: str
+    name: str
+    version: str
+    tags: tuple[str, ...]
+    size: int
+    sha256: str
+    requires_python: str
+    requires_dist: tuple[str, ...]
+    members: tuple[MemberInfo, ...]
+    source_sha256: str
+    source_size: int
+
+    @property
+    def as_published(self) -> bool:
+        """Whether it was taken byte for byte, so that nobody here can mend it."""
+        return self.sha256 == self.source_sha256
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputFile:
+    """A file that went into a set: where it came from and what it was."""
+
+    filename: str
+    size: int
+    sha256: str
+    url: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WheelSet:
+    """The unit of build, test and promotion; its digest is its name.
+
+    Attributes:
+        index: name of the index it belongs to: a family such as gfx94X-dcgpu, or multi-arch.
+        targets: gfx targets that every member with device code must hold, and no others; sorted.
+        request: the options that made it, as JSON values.
+        tools: versions of the tools that made it.
+        pins: exact versions of projects that belong to the set without being in it, such as jax.
+        files: name -> sha256 of what lies beside the wheels: constraints, lock, debug files.
+    """
+
+    index: str
+    targets: tuple[str, ...]
+    rocm_version: str
+    jax_version: str
+    python_versions: tuple[str, ...]
+    request: Mapping[str, Any]
+    inputs: tuple[InputFile, ...]
+    tools: Mapping[str, str]
+    pins: Mapping[str, str]
+    wheels: tuple[Wheel, ...]
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the canonical JSON of everything else; 64 hexadecimal digits."""
+        canonical = json.dumps(to_json(self), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+class Outcome(enum.StrEnum):
+    """What a gate found; `skipped` when there was a reason to look at nothing."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    ERROR = "error"
+
+
+class Tier(enum.StrEnum):
+    """How strong evidence is, weakest first; what was seen on a CPU or a CUDA device says nothing of ROCm.
+
+    The last two stand beside the others, see `LADDER`: they meet no requirement but one for themselves.
+    """
+
+    STRUCTURE = "structure"
+    COMPILED = "compiled"
+    DEVICE = "device"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+LADDER = (Tier.STRUCTURE, Tier.COMPILED, Tier.DEVICE)
+"""The tiers of a gfx target, weakest first."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """One gate's word on one set: it counts for exactly the digest that it names.
+
+    Attributes:
+        target: a gfx target, or "any" for gates that do not depend on one.
+        started, ended: UTC, ISO 8601 with seconds.
+        settings: what the gate was told, and digests of its own data.
+        logs: files with what its processes printed, by their names beside it -> sha256.
+        counts: collected (= run + skipped), run (= passed + failed + known), passed, failed, known, skipped.
+        findings: errors and warnings.
+    """
+
+    set_digest: str
+    gate: str
+    target: str
+    tier: Tier
+    outcome: Outcome
+    started: str
+    ended: str
+    machine: str
+    settings: Mapping[str, str]
+    counts: Mapping[str, int]
+    findings: tuple[Finding, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
+    logs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """What the policy makes of the evidence; promotion needs `blocked_by` to be empty.
+
+    Attributes:
+        blocked_by: a sentence for each reason.
+        tiers: gfx target -> how strongly it was tested, whatever was passed over.
+        bypassed: a sentence for each reason that a bypass passed over, with who answers for it.
+        warnings: what a person should know all the same.
+        attested: who signed attestations -> file names of the wheels.
+        provenances: file name of a wheel -> sha256 of its attestations, as they were verified.
+    """
+
+    set_digest: str
+    blocked_by: tuple[str, ...]
+    tiers: Mapping[str, str]
+    bypassed: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    attested: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    provenances: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def allowed(self) -> bool:
+        """Whether the set may be promoted."""
+        return not self.blocked_by
+
+
+class Completed(Protocol):
+    """What a process left behind."""
+
+    @property
+    def returncode(self) -> int:
+        """Exit status; negative for a signal."""
+
+    @property
+    def stdout(self) -> str:
+        """Captured standard output."""
+
+    @property
+    def stderr(self) -> str:
+        """Captured standard error."""
+
+
+class Runner(Protocol):
+    """The one door to processes (`core.process` implements it)."""
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        check: bool = True,
+        timeout: float | None = None,
+    ) -> Completed:
+        """Run one command to its end.
+
+        Args:
+            argv: the command as a list, never a shell string.
+            env: changes to the environment; a key set to "" is removed.
+            check: raise ProcessError on a non-zero exit.
+            timeout: seconds.
+        """
+
+
+class Progress(Protocol):
+    """What long work reports to; `core.report` implements it."""
+
+    def step(self, text: str) -> None:
+        """A new step begins."""
+
+    def advance(self, done: int, total: int) -> None:
+        """So many bytes of so many are done in the current step."""
+
+
+def to_json(value: Any) -> Any:  # noqa: ANN401 - nouns in, JSON values out
+    """Turn a noun into JSON values: tuples become lists, sets sorted lists, enums, targets and versions their text."""
+    import dataclasses
+
+    if isinstance(value, (GfxTarget, RocmVersion)):
+        return str(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in sorted(value.items())}
+    if isinstance(value, (set, frozenset)):
+        return sorted(to_json(item) for item in value)
+    if isinstance(value, (list, tuple)):
+        return [to_json(item) for item in value]
+    if isinstance(value, enum.Enum):
+        return value.value
+    return value
+
+
+def dump_wheel_set(wheel_set: WheelSet) -> str:
+    """The text of `wheels.json`: the set, its schema and its digest."""
+    body = {"schema": SCHEMA_VERSION, "digest": wheel_set.digest, **to_json(wheel_set)}
+    return json.dumps(body, indent=2, ensure_ascii=False) + "\n"
+
+
+def load_wheel(body: Mapping[str, Any]) -> Wheel:
+    """A wheel from its JSON values; KeyError or TypeError when fields are missing or unknown."""
+    members = tuple(
+        MemberInfo(**{**member, "targets": tuple(member["targets"]), "needed": tuple(member["needed"])})
+        for member in body["members"]
+    )
+    lists = {"tags": tuple(body["tags"]), "requires_dist": tuple(body["requires_dist"]), "members": members}
+    return Wheel(**{**body, **lists})
+
+
+def load_wheel_set(text: str | bytes, where: str = "wheels.json") -> WheelSet:
+    """Read `wheels.json`.
+
+    Args:
+        where: what to call it in errors.
+
+    Raises:
+        WheelSetError: unknown schema, missing or unknown fields, or a digest that is not that of the content.
+    """
+    try:
+        body = json.loads(text)
+        schema, digest = body.pop("schema"), body.pop("digest")
+        if schema != SCHEMA_VERSION:
+            raise WheelSetError(
+                f"{where} has schema {schema!r}, this program reads {SCHEMA_VERSION}.", hint="Build the set again."
+            )
+        wheels = tuple(load_wheel(wheel) for wheel in body.pop("wheels"))
+        inputs = tuple(InputFile(**item) for item in body.pop("inputs"))
+        for key in ("targets", "python_versions"):
+            body[key] = tuple(body[key])
+        wheel_set = WheelSet(wheels=wheels, inputs=inputs, **body)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise WheelSetError(f"{where} is not the record of a wheel set: {why}.", hint="Build the set again.") from error
+    if wheel_set.digest != digest:
+        raise WheelSetError(
+            f"{where} says digest {digest} but its content has {wheel_set.digest}.",
+            hint="It was changed after it was written; build the set again.",
+        )
+    return wheel_set

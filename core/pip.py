@@ -1,0 +1,189 @@
+"""Wheels through pip: resolution reports, hash-locked downloads and the store of downloaded inputs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from packaging.utils import canonicalize_name
+
+from core.digests import file_sha256
+from core.errors import InputError
+from core.model import InputFile
+from core.process import ByteSink, LineRunner, LineSink
+
+_PROGRESS = "Progress "
+_CHECKED = "device-code-checked"
+"""File beside an input: digest of the program that found all its code good."""
+
+PIP_ENV_OVERRIDES = dict.fromkeys(
+    ("PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_REQUIRE_HASHES", "PIP_VERBOSE"), ""
+)
+"""Settings that say where and how to install, which is not what pip is asked to do here."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resolved:
+    """One distribution that pip chose for one Python.
+
+    Attributes:
+        name: normalised (PEP 503).
+        url: where pip would fetch it, without credentials.
+        sha256: 64 hexadecimal digits.
+    """
+
+    name: str
+    version: str
+    filename: str
+    url: str
+    sha256: str
+    requires_python: str
+
+
+def pip_argv(*words: str) -> tuple[str, ...]:
+    """Return the argument list of a pip command of this Python."""
+    return (sys.executable, "-m", "pip", *words)
+
+
+def fetch_argv(python: str, requirement_file: Path, folder: Path) -> tuple[str, ...]:
+    """The pip command that fetches hash-locked requirements into a folder, with progress that a program can read."""
+    return pip_argv(
+        "download",
+        "--no-deps",
+        "--only-binary=:all:",
+        f"--python-version={python}",
+        "--require-hashes",
+        "--progress-bar=raw",
+        f"--dest={folder}",
+        f"--requirement={requirement_file}",
+    )
+
+
+def parse_report(text: str) -> tuple[Resolved, ...]:
+    """Read pip's installation report (its format version 1).
+
+    Raises:
+        InputError: another format, or a distribution without a sha256 or that is not a wheel.
+    """
+    try:
+        report = json.loads(text)
+    except ValueError as error:
+        raise InputError("pip's installation report is not JSON.", hint="Update pip.") from error
+    if report.get("version") != "1":
+        raise InputError(f"pip's installation report has format {report.get('version')!r}, not 1.", hint="Update pip.")
+    return tuple(_resolved(item) for item in report["install"])
+
+
+def _resolved(item: dict[str, Any]) -> Resolved:
+    metadata, download = item["metadata"], item["download_info"]
+    parts = urlsplit(download["url"])
+    url = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment=""))
+    sha256 = download.get("archive_info", {}).get("hashes", {}).get("sha256")
+    filename = unquote(parts.path.rpartition("/")[2])
+    if sha256 is None or not filename.endswith(".whl"):
+        raise InputError(f"{url} is not a wheel with a sha256.", hint="Use an index that gives hashes.")
+    return Resolved(
+        name=canonicalize_name(metadata["name"]),
+        version=metadata["version"],
+        filename=filename,
+        url=url,
+        sha256=sha256,
+        requires_python=metadata.get("requires_python") or "",
+    )
+
+
+class InputStore:
+    """Fetched inputs, kept by content: `<root>/<sha256>/<file name>`.
+
+    Args:
+        root: folder of the store; made when the first file comes.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def path(self, item: Resolved) -> Path:
+        """Where the input lies, or will lie."""
+        return self._root / item.sha256 / item.filename
+
+    def has(self, item: Resolved) -> bool:
+        """Whether the input is there, with the right content."""
+        path = self.path(item)
+        return path.is_file() and file_sha256(path) == item.sha256
+
+    def fetch(self, items: Sequence[Resolved], python: str, runner: LineRunner, on_bytes: ByteSink) -> None:
+        """Fetch inputs with pip, check each against its sha256, then let it appear under its name.
+
+        Args:
+            on_bytes: called with (bytes done, bytes in all) of the file in hand.
+
+        Raises:
+            InputError: pip brought something else than what was asked for.
+        """
+        import tempfile
+
+        self._root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="fetch-", dir=self._root) as name:
+            folder = Path(name)
+            wanted = folder / "requirements.txt"
+            wanted.write_text("".join(f"{item.name}=={item.version} --hash=sha256:{item.sha256}\n" for item in items))
+            argv = fetch_argv(python, wanted, folder / "files")
+            runner.run(argv, env=PIP_ENV_OVERRIDES, on_line=_progress_reader(on_bytes))
+            for item in items:
+                came = folder / "files" / item.filename
+                if not came.is_file() or file_sha256(came) != item.sha256:
+                    raise InputError(
+                        f"pip did not bring {item.filename} with sha256 {item.sha256}.",
+                        hint="Clear pip's cache (`pip cache purge`) and try again.",
+                    )
+                self.path(item).parent.mkdir(exist_ok=True)
+                came.rename(self.path(item))
+
+    def adopt(self, item: Resolved, path: Path) -> None:
+        """Take in a file that was made here; it is moved or copied, and appears whole."""
+        import shutil
+        import tempfile
+
+        self._root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="adopt-", dir=self._root) as name:
+            fresh = Path(name) / item.filename
+            shutil.copyfile(path, fresh)
+            if file_sha256(fresh) != item.sha256:
+                raise InputError(f"{path} was changed while it was copied.", hint="Run the same command again.")
+            self.path(item).parent.mkdir(exist_ok=True)
+            fresh.replace(self.path(item))
+
+    def was_checked(self, item: Resolved, by: str) -> bool:
+        """Whether `check_done` was said of these bytes by the same program; `has` makes sure that they are the same."""
+        try:
+            return (self.path(item).parent / _CHECKED).read_text(encoding="utf-8") == by
+        except OSError:
+            return False
+
+    def check_done(self, item: Resolved, by: str) -> None:
+        """Remember that every checksum inside the input's device code was right.
+
+        Args:
+            by: digest of the program that checked; a changed one checks again.
+        """
+        (self.path(item).parent / _CHECKED).write_text(by, encoding="utf-8")
+
+    def input_file(self, item: Resolved) -> InputFile:
+        """The record of a fetched input."""
+        return InputFile(filename=item.filename, size=self.path(item).stat().st_size, sha256=item.sha256, url=item.url)
+
+
+def _progress_reader(on_bytes: ByteSink) -> LineSink:
+    """Understands the lines that `--progress-bar=raw` prints: Progress <done> of <total>."""
+
+    def read(line: str) -> None:
+        words = line.split()
+        if line.startswith(_PROGRESS) and len(words) == 4:
+            on_bytes(int(words[1]), int(words[3]))
+
+    return read

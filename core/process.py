@@ -1,0 +1,312 @@
+"""The only module that starts processes: argv lists, echoed, never a shell string."""
+
+from __future__ import annotations
+
+import codecs
+import copy
+import os
+import re
+import selectors
+import shlex
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import IO, NoReturn, Protocol, Self
+
+from core.errors import ProcessError
+from core.model import Completed
+
+_TAIL_LINES = 20
+_GRACE_SECONDS = 5.0
+_LOOK_SECONDS = 0.1
+_SIGNALS = {sign.value: sign.name for sign in signal.Signals}
+"""Names by number; a real-time signal but for the first and the last has none."""
+_CREDENTIALS = re.compile(
+    r"(?<=://)[^/\s'\"@]+(?:@[^/\s'\"@]+)*(?=@)"
+    # Headers that Bazel sends, where it repeats its options; their values may hold spaces.
+    r"|(?<=_header[= ]).+?(?= --|$)",
+    re.MULTILINE,
+)
+
+LineSink = Callable[[str], None]
+ByteSink = Callable[[int, int], None]
+Watch = Callable[[int], str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProcessResult:
+    """What a process left behind; implements `core.model.Completed`.
+
+    Attributes:
+        returncode: exit status; negative for a signal.
+        seconds: wall time.
+    """
+
+    returncode: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+
+class LineRunner(Protocol):
+    """A runner that hands on each line a command prints while it runs."""
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        check: bool = True,
+        on_line: LineSink | None = None,
+    ) -> Completed:
+        """Run one command to its end; see `HostRunner.run`."""
+
+
+@dataclass
+class _Stream:
+    """One pipe of a child: decodes incrementally, hands whole lines on, keeps the text or at least its end."""
+
+    pipe: IO[bytes]
+    sink: LineSink | None
+    keep: int | None
+    text: deque[str] = field(default_factory=deque)
+    pending: str = ""
+
+    def __post_init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def feed(self, data: bytes) -> None:
+        chunk = self._decoder.decode(data, final=not data)
+        self.text.append(chunk)
+        if self.keep is not None:
+            while len(self.text) > 1 and sum(map(len, self.text)) - len(self.text[0]) >= self.keep:
+                self.text.popleft()
+            self.pending = self.pending[-self.keep :]
+        *lines, self.pending = (self.pending + chunk).split("\n")
+        if not data and self.pending:
+            lines.append(self.pending)
+            self.pending = ""
+        if self.sink is not None:
+            for line in lines:
+                self.sink(without_credentials(line))
+
+
+def render(argv: Sequence[str], env: Mapping[str, str] | None = None) -> str:
+    """The command as a person would type it, environment changes in front; without the credentials in its URLs."""
+    changes = [f"{key}={shlex.quote(value)}" for key, value in sorted((env or {}).items())]
+    return without_credentials(" ".join((*changes, shlex.join(argv))))
+
+
+def without_credentials(text: str) -> str:
+    """The text with `****` for user and password of every URL, and for the headers of Bazel's remote_header options.
+
+    What is shown may be kept, and published as evidence.
+    """
+    return _CREDENTIALS.sub("****", text)
+
+
+def merge_environment(base: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
+    """An environment with changes on top; a key that is changed to "" is removed."""
+    return {key: value for key, value in {**base, **changes}.items() if value != "" or key not in changes}
+
+
+def which(program: str) -> str | None:
+    """Where PATH finds a program, if it does."""
+    return shutil.which(program)
+
+
+def become(argv: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+    """Let a command take the place of this program, terminal and all, as an interactive one needs.
+
+    Raises:
+        ProcessError: it could not be started.
+    """
+    try:
+        os.execvpe(argv[0], list(argv), dict(environment))  # noqa: S606 - a list of words, no shell
+    except OSError as error:
+        raise ProcessError(f"{argv[0]} could not be started: {error.strerror}.") from error
+
+
+class HostRunner:
+    """Runs commands on this machine.
+
+    Args:
+        environment: what the commands inherit.
+        echo: receives every command line before it starts.
+        sink: receives every line that a command prints.
+    """
+
+    def __init__(
+        self, environment: Mapping[str, str], *, echo: LineSink | None = None, sink: LineSink | None = None
+    ) -> None:
+        self._environment = dict(environment)
+        self._echo = echo
+        self._sink = sink
+
+    def also(self, listener: LineSink) -> Self:
+        """A runner like this that tells a listener too every command line, and every line that commands print."""
+        other = copy.copy(self)
+        other._echo, other._sink = _both(self._echo, listener), _both(self._sink, listener)
+        return other
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        check: bool = True,
+        timeout: float | None = None,
+        on_line: LineSink | None = None,
+        on_error_line: LineSink | None = None,
+        watch: Watch | None = None,
+        keep: int | None = None,
+    ) -> ProcessResult:
+        """Run one command to its end; when this call is interrupted, its whole process group ends.
+
+        Args:
+            argv: the command as a list.
+            env: changes to the environment; a key set to "" is removed.
+            cwd: working directory.
+            check: raise ProcessError on a non-zero exit.
+            timeout: seconds, after which the command is stopped and ProcessError raised.
+            on_line: receives each line of its standard output instead of the runner's sink.
+            on_error_line: the same of its standard error.
+            watch: looks at the running command several times a second, given its process id; a clause that it returns
+                says why the command has to be stopped, and ProcessError is raised.
+            keep: of what it prints, keep about so many characters of each stream, the last ones; None keeps all.
+        """
+        if self._echo is not None:
+            self._echo(render(argv, env))
+        started = time.monotonic()
+        try:
+            process = subprocess.Popen(
+                list(argv),
+                env=merge_environment(self._environment, env or {}),
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ProcessError(
+                f"{argv[0]} could not be started: {error.strerror}.", hint=f"Install {argv[0]} or mend PATH."
+            ) from error
+        deadline = started + timeout if timeout else None
+
+        def patience() -> float | None:
+            """Seconds to wait before this is asked again; _UnwantedError when there is nothing to wait for."""
+            if watch is not None and (reason := watch(process.pid)):
+                raise _UnwantedError(reason)
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise _UnwantedError(f"ran longer than {timeout:g} s")
+            waits = [wait for wait in (left, _LOOK_SECONDS if watch is not None else None) if wait is not None]
+            return min(waits, default=None)
+
+        try:
+            out, err = _drain(process, on_line or self._sink, on_error_line or self._sink, patience, keep)
+            returncode = _wait(process, patience)
+        except _UnwantedError as error:
+            _stop(process)
+            raise ProcessError(f"{render(argv)} {error} and was stopped.") from error
+        except BaseException:
+            _stop(process)
+            raise
+        if check and returncode != 0:
+            raise ProcessError(_failure(argv, returncode, out, err), hint="Run it by hand to see more.")
+        return ProcessResult(returncode=returncode, stdout=out, stderr=err, seconds=time.monotonic() - started)
+
+
+def failure(argv: Sequence[str], done: ProcessResult) -> str:
+    """What went wrong with a command, with its last words: for those who judge its exit status themselves."""
+    return _failure(argv, done.returncode, done.stdout, done.stderr)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """While it cleans up, this program does not hear Ctrl-C or SIGTERM: a second one would leave half of it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {sign: signal.signal(sign, signal.SIG_IGN) for sign in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for sign, handler in before.items():
+            signal.signal(sign, handler)
+
+
+class _UnwantedError(Exception):
+    """A command has to be stopped; says why."""
+
+
+def _both(first: LineSink | None, second: LineSink) -> LineSink:
+    def sink(line: str) -> None:
+        if first is not None:
+            first(line)
+        second(line)
+
+    return sink
+
+
+def _drain(
+    process: subprocess.Popen[bytes],
+    out_sink: LineSink | None,
+    err_sink: LineSink | None,
+    patience: Callable[[], float | None],
+    keep: int | None,
+) -> tuple[str, str]:
+    """Read both pipes to their end."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    streams = (_Stream(process.stdout, out_sink, keep), _Stream(process.stderr, err_sink, keep))
+    with selectors.DefaultSelector() as selector:
+        for stream in streams:
+            selector.register(stream.pipe, selectors.EVENT_READ, stream)
+        while selector.get_map():
+            for key, _ in selector.select(patience()):
+                data = os.read(key.fd, 65536)
+                key.data.feed(data)
+                if not data:
+                    selector.unregister(key.fileobj)
+                    key.data.pipe.close()
+    return "".join(streams[0].text), "".join(streams[1].text)
+
+
+def _wait(process: subprocess.Popen[bytes], patience: Callable[[], float | None]) -> int:
+    """The exit status; a command may close its pipes long before it ends."""
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(patience())
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End a child's process group: politely first."""
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, sign)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_SECONDS)
+            break
+    # Its children may have stayed, deaf to SIGTERM.
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+
+
+def _failure(argv: Sequence[str], returncode: int, out: str, err: str) -> str:
+    how = f"exit code {returncode}" if returncode >= 0 else f"signal {_SIGNALS.get(-returncode, -returncode)}"
+    lines = without_credentials(f"{out}\n{err}").splitlines()
+    tail = [line for line in lines if line.strip()][-_TAIL_LINES:]
+    return "\n  ".join((f"{render(argv)} failed with {how}.", *tail))

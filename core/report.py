@@ -1,0 +1,198 @@
+"""What a person sees: steps, progress, warnings, tables; rich on a terminal, plain lines and groups in CI."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from core.units import human
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+    from rich.table import Table
+
+    from core.model import Finding
+
+_PLAIN_INTERVAL = 10.0
+"""Seconds between two lines about the same long step where there is no terminal."""
+
+_PLAIN_WIDTH = 160
+"""Columns of a table where there is no terminal to ask."""
+
+
+class Reporter:
+    """Implements `core.model.Progress`; everything goes to standard error, so that `--json` stays clean.
+
+    Args:
+        terminal: draw live progress; otherwise print plain lines.
+        groups: fold each group with the `::group::` workflow command.
+        verbose: also print each command and its output.
+    """
+
+    def __init__(self, *, terminal: bool, groups: bool = False, verbose: bool = False) -> None:
+        self.terminal = terminal
+        self.groups = groups
+        self.verbose = verbose
+        self._live: RichProgress | None = None
+        self._task: TaskID | None = None
+        self._step = ""
+        self._last = 0.0
+
+    def console(self) -> Console:
+        """A rich console on standard error."""
+        from rich.console import Console
+
+        return Console(stderr=True, highlight=False, width=None if self.terminal else _PLAIN_WIDTH)
+
+    def line(self, text: str) -> None:
+        """One line, now."""
+        if self._live is not None:
+            self._live.console.print(text, markup=False, highlight=False)
+        else:
+            print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+    def detail(self, text: str) -> None:
+        """One line that only `-v` shows."""
+        if self.verbose:
+            self.line(f"    {text}")
+
+    def warning(self, text: str) -> None:
+        """Something that is not as it should be but does not stop the work."""
+        self.line(f"warning: {text}")
+
+    def finding(self, finding: Finding, where: str = "") -> None:
+        """One finding with its remedy."""
+        place = " ".join(part for part in (where, finding.member) if part)
+        self.line(f"{finding.severity}: {finding.code}: {place}: {finding.message} {finding.remedy}".rstrip())
+
+    def step(self, text: str) -> None:
+        """A new step begins."""
+        if self._live is not None:
+            self._end_step()
+            self._task = self._live.add_task(text, total=None, amount="")
+        else:
+            self.line(f"  {text}")
+        self._step, self._last = text, time.monotonic()
+
+    def _end_step(self) -> None:
+        """Let the live line of the current step become one that stays."""
+        if self._live is not None and self._task is not None:
+            self._live.remove_task(self._task)
+            self._task = None
+            self.line(f"  {self._step} ({time.monotonic() - self._last:.1f} s)")
+
+    def advance(self, done: int, total: int) -> None:
+        """So many bytes of so many are done in the current step."""
+        if self._live is not None and self._task is not None:
+            amount = f"{human(done)} of {human(total)}" if total else ""
+            self._live.update(self._task, completed=done, total=total or None, amount=amount)
+        elif time.monotonic() - self._last > _PLAIN_INTERVAL:
+            self._last = time.monotonic()
+            self.line(f"  {self._step}: {human(done)} of {human(total)}")
+
+    def count(self, done: int, total: int, what: str) -> None:
+        """So many actions of so many are done in the current step, and what goes on; both numbers may grow."""
+        text = f"{done:,} of {total:,} actions"
+        if self._live is not None and self._task is not None:
+            self._live.update(self._task, completed=done, total=total or None, amount=text)
+        elif time.monotonic() - self._last > _PLAIN_INTERVAL:
+            self._last = time.monotonic()
+            self.line(f"  {self._step}: {text}{'; ' + what if what else ''}")
+
+    def count_tests(self, done: int, total: int) -> None:
+        """So many tests of so many have ended in the current step."""
+        if self._live is not None and self._task is not None:
+            self._live.update(self._task, completed=done, total=total or None, amount=f"{done:,} of {total:,} tests")
+        elif time.monotonic() - self._last > _PLAIN_INTERVAL:
+            self._last = time.monotonic()
+            self.line(f"  {self._step}: {done:,} of {total:,} tests")
+
+    @contextmanager
+    def group(self, title: str) -> Iterator[None]:
+        """A part of the work with a title; timed, collapsible in CI, live on a terminal."""
+        started = time.monotonic()
+        self.line(f"::group::{title}" if self.groups else title)
+        try:
+            with self._progress():
+                yield
+        finally:
+            self.line(f"  {time.monotonic() - started:.1f} s")
+            if self.groups:
+                self.line("::endgroup::")
+
+    @contextmanager
+    def _progress(self) -> Iterator[None]:
+        if not self.terminal or self._live is not None:
+            yield
+            return
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[amount]}"),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=self.console(), transient=True) as live:
+            self._live = live
+            try:
+                yield
+                self._end_step()
+            finally:
+                self._live, self._task = None, None
+
+    @contextmanager
+    def live_table(self, table: Callable[[], tuple[Sequence[str], Sequence[Sequence[str]]]]) -> Iterator[None]:
+        """On a terminal, show columns and rows that `table` gives anew several times a second; elsewhere nothing."""
+        if not self.terminal:
+            yield
+            return
+        from rich.live import Live
+
+        outer = self._live
+        if outer is not None:
+            # Only one live display can own the screen.
+            self._end_step()
+            outer.stop()
+        try:
+            with Live(
+                console=outer.console if outer else self.console(),
+                get_renderable=lambda: _table(*table(), ()),
+                refresh_per_second=4,
+                transient=True,
+            ):
+                yield
+        finally:
+            if outer is not None:
+                outer.start()
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Sequence[int] = ()) -> None:
+        """A table for people; the columns with the numbers in `numeric` are right-aligned."""
+        self.console().print(_table(columns, rows, numeric))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Sequence[int] = ()) -> None:
+    """A table on standard output, for a command whose result it is."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else _PLAIN_WIDTH
+    Console(highlight=False, width=width).print(_table(columns, rows, numeric))
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[int]) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number in numeric else "left", overflow="fold", no_wrap=number == 0)
+    for row in rows:
+        table.add_row(*map(Text, row))  # not markup: brackets stand for themselves
+    return table

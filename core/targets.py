@@ -1,0 +1,320 @@
+"""THE gfx table (`targets.toml`): targets, families, lists; everything that names a target asks here.
+
+Names match exactly, never by substring; letter case alone is forgiven when one name fits.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from core.errors import RequestError, UnknownTargetError
+from core.model import Finding, GfxTarget, Severity
+
+ALL = "all"
+"""The word for every target that the native code holds; see `is_all`."""
+DEFAULT = "default"
+"""The word for the default wheel set."""
+MULTI_ARCH = "multi-arch"
+"""The index of sets that no per-family index holds."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TargetInfo:
+    """One row of the table.
+
+    Attributes:
+        name: processor, such as gfx942 or gfx9-4-generic.
+        product: what it is sold as; empty for a generic target.
+        mach: EF_AMDGPU_MACH, the low byte of a code object's e_flags (LLVM, AMDGPUUsage).
+        features: target features that code can be compiled for, on or off; sorted.
+        families: names of families that hold it, without its own.
+        covers: processors that run its code: for a generic target several, else itself.
+        xla: XLA accepts it at run time; of a generic target: at least one that it covers.
+        default: in the default wheel set.
+        gated: tested on hardware before a release.
+        aiter: AITER has kernels for it.
+    """
+
+    name: str
+    product: str
+    architecture: str
+    mach: int
+    features: tuple[str, ...]
+    families: tuple[str, ...]
+    covers: tuple[str, ...]
+    xla: bool
+    default: bool
+    gated: bool
+    aiter: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TargetTable:
+    """The whole table.
+
+    Attributes:
+        targets: concrete and generic targets by name, in natural order.
+        families: target names by family, in natural order; with each target as a family of its own.
+        indexes: families with a package index of their own; each concrete target is in exactly one.
+    """
+
+    targets: Mapping[str, TargetInfo]
+    families: Mapping[str, tuple[str, ...]]
+    indexes: tuple[str, ...]
+
+
+def sort_key(target: GfxTarget | str) -> tuple[int, int, int, str]:
+    """Natural order: gfx90a before gfx942 before gfx1030; a generic target before those that it covers."""
+    processor, _, features = str(target).partition(":")
+    if generic := re.fullmatch(r"gfx(\d+)(?:-(\d+))?-generic", processor):
+        return int(generic[1]), int(generic[2] or -1), -1, features
+    # The last two digits are minor and stepping, both hexadecimal; the rest is the major, decimal.
+    return int(processor[3:-2]), int(processor[-2], 16), int(processor[-1], 16), features
+
+
+@functools.cache
+def load_table() -> TargetTable:
+    """Read the table that lies beside this module; once per process."""
+    data = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    lists = {name: frozenset(members) for name, members in data["lists"].items()}
+    rows: dict[str, TargetInfo] = {}
+    for name, row in [*data["targets"].items(), *data["generics"].items()]:
+        covers = tuple(row.get("covers", (name,)))
+        architectures = dict.fromkeys(data["targets"][covered]["architecture"] for covered in covers)
+        rows[name] = TargetInfo(
+            name=name,
+            product=row.get("product", ""),
+            architecture=", ".join(architectures),
+            mach=row["mach"],
+            features=tuple(row["features"]),
+            families=tuple(row.get("families", ())),
+            covers=covers,
+            xla=not lists["xla"].isdisjoint(covers),
+            default=name in lists["default"],
+            gated=name in lists["gated"],
+            aiter=name in lists["aiter"],
+        )
+    ordered = {name: rows[name] for name in sorted(rows, key=sort_key)}
+    families: dict[str, tuple[str, ...]] = {}
+    for name, info in ordered.items():
+        for family in (name, *info.families):
+            families[family] = (*families.get(family, ()), name)
+    return TargetTable(
+        targets=MappingProxyType(ordered),
+        families=MappingProxyType(families),
+        indexes=tuple(data["lists"]["indexes"]),
+    )
+
+
+def table() -> tuple[TargetInfo, ...]:
+    """The rows in natural order, generic targets last; `ci_build targets` prints them."""
+    return tuple(sorted(load_table().targets.values(), key=lambda row: row.name.endswith("-generic")))
+
+
+def lists() -> dict[str, tuple[str, ...]]:
+    """The three lists of concrete targets that people ask for, in natural order."""
+    concrete = [load_table().targets[name] for name in _concrete()]
+    return {
+        "compiler-supported": tuple(row.name for row in concrete if row.xla),
+        "default-wheels": tuple(row.name for row in concrete if row.default),
+        "gated": tuple(row.name for row in concrete if row.gated),
+    }
+
+
+def covers() -> Mapping[str, tuple[str, ...]]:
+    """Generic target -> processors of the table that run its code."""
+    return {name: row.covers for name, row in load_table().targets.items() if row.covers != (name,)}
+
+
+def machs() -> Mapping[str, int]:
+    """Processor -> EF_AMDGPU_MACH, for comparing a code object's e_flags with its bundle ID."""
+    return {name: row.mach for name, row in load_table().targets.items()}
+
+
+def is_all(spec: str | Sequence[str]) -> bool:
+    """Whether the request is the word `all`: keep whatever targets the native code holds.
+
+    A published wheel need not hold every target of the table, so the caller that takes published code turns this
+    into "do not filter" and does not expand it; a build from source expands it.
+    """
+    return [word.lower() for word in _words(spec)] == [ALL]
+
+
+def expand(spec: str | Sequence[str]) -> tuple[GfxTarget, ...]:
+    """Turn words into targets.
+
+    Args:
+        spec: comma-separated (or a sequence of) target IDs, family names, `default`, or `all` on its own, which
+            means every concrete target of the table (see `is_all`). A feature suffix of a family, as in
+            gfx94X-dcgpu:xnack-, goes to each member.
+
+    Returns:
+        The targets without duplicates, in natural order.
+
+    Raises:
+        UnknownTargetError: a name that the table does not hold; the hint has the nearest ones.
+        RequestError: nothing was named, a feature that the target lacks, or two IDs of one processor of which only
+            one sets a feature (LLVM, AMDGPUUsage, target ID: such code cannot go into one bundle).
+    """
+    words = _words(spec)
+    if not words:
+        raise RequestError("No gfx target was named.", hint="Name targets or families, such as gfx942,gfx950.")
+    if len(words) > 1 and ALL in (word.lower() for word in words):
+        raise RequestError("'all' cannot be combined with other targets.", hint="Give either 'all' or a list.")
+    found: set[GfxTarget] = set()
+    for word in words:
+        name, *features = word.split(":")
+        for processor in _processors(name):
+            found.add(_checked(GfxTarget.parse(":".join((processor, *features)))))
+    _refuse_ambiguity(found)
+    return in_order(found)
+
+
+def in_order(targets: Iterable[GfxTarget]) -> tuple[GfxTarget, ...]:
+    """The targets in natural order."""
+    return tuple(sorted(targets, key=sort_key))
+
+
+def warnings_for(targets: Iterable[GfxTarget]) -> tuple[Finding, ...]:
+    """A warning that names the targets whose code no JAX program can use, because XLA refuses them at run time."""
+    refused = [str(target) for target in in_order(targets) if not _row(target).xla]
+    if not refused:
+        return ()
+    accepted = ", ".join(lists()["compiler-supported"])
+    found = Finding(
+        code="target-outside-xla-list",
+        severity=Severity.WARNING,
+        message=f"XLA refuses what is outside its list at run time, so its code is never used: {', '.join(refused)}.",
+        remedy=f"Leave it out, or choose among {accepted}.",
+    )
+    return (found,)
+
+
+def processors_of(targets: Iterable[GfxTarget]) -> tuple[str, ...]:
+    """The concrete processors that the targets serve, in natural order; generic targets count as what they cover."""
+    return tuple(sorted({name for target in targets for name in _row(target).covers}, key=sort_key))
+
+
+def family_of(targets: Iterable[GfxTarget]) -> str:
+    """The index that a set of these targets belongs to: the one per-family index that holds all, else multi-arch."""
+    wanted = set(processors_of(targets))
+    families = load_table().families
+    return next((name for name in load_table().indexes if wanted and wanted <= set(families[name])), MULTI_ARCH)
+
+
+def families_equal_to(targets: Iterable[GfxTarget]) -> tuple[str, ...]:
+    """Families that hold exactly these targets, shortest name first; none when a target has a feature suffix."""
+    wanted = {str(target) for target in targets}
+    names = [name for name, members in load_table().families.items() if set(members) == wanted]
+    return tuple(sorted(names, key=lambda name: (len(name), name)))
+
+
+def is_default(targets: Iterable[GfxTarget]) -> bool:
+    """Whether this is exactly the default wheel set."""
+    return {str(target) for target in targets} == set(lists()["default-wheels"])
+
+
+def label(targets: Iterable[GfxTarget]) -> str:
+    """A short name to show people: `default`, `all`, a family, or the targets with commas."""
+    chosen = in_order(targets)
+    if is_default(chosen):
+        return DEFAULT
+    if tuple(map(str, chosen)) == _concrete():
+        return ALL
+    return next(iter(families_equal_to(chosen)), "") or ", ".join(map(str, chosen))
+
+
+def for_bazel(targets: Iterable[GfxTarget]) -> str:
+    """The value of TF_ROCM_AMDGPU_TARGETS."""
+    return ",".join(map(str, in_order(targets)))
+
+
+def with_aiter(targets: Iterable[GfxTarget]) -> tuple[GfxTarget, ...]:
+    """Those that AITER has kernels for."""
+    return tuple(target for target in in_order(targets) if _row(target).aiter)
+
+
+def for_aiter(targets: Iterable[GfxTarget]) -> str:
+    """The value of AITER's GPU_ARCHS.
+
+    Raises:
+        RequestError: AITER has no kernels for one of them.
+    """
+    chosen = in_order(targets)
+    without = [str(target) for target in chosen if not _row(target).aiter]
+    if without:
+        supported = ", ".join(row.name for row in table() if row.aiter)
+        raise RequestError(f"AITER has no kernels for {', '.join(without)}.", hint=f"It supports {supported}.")
+    return ";".join(dict.fromkeys(target.processor for target in chosen))
+
+
+def _words(spec: str | Sequence[str]) -> list[str]:
+    parts = [spec] if isinstance(spec, str) else spec
+    return [word.strip() for part in parts for word in part.split(",") if word.strip()]
+
+
+def _concrete() -> tuple[str, ...]:
+    return tuple(name for name, row in load_table().targets.items() if row.covers == (name,))
+
+
+@functools.cache
+def _vocabulary() -> Mapping[str, tuple[str, ...]]:
+    """Every word that a request may hold -> processors."""
+    return {**load_table().families, DEFAULT: lists()["default-wheels"], ALL: _concrete()}
+
+
+def _row(target: GfxTarget) -> TargetInfo:
+    if target.processor not in load_table().targets:
+        raise _unknown(target.processor)
+    return load_table().targets[target.processor]
+
+
+def _processors(name: str) -> tuple[str, ...]:
+    """The processors behind one word: exact match first, then letter case forgiven if one name fits."""
+    known = _vocabulary()
+    if name in known:
+        return known[name]
+    by_case = [other for other in known if other.lower() == name.lower()]
+    if len(by_case) != 1:
+        raise _unknown(name)
+    return known[by_case[0]]
+
+
+def _unknown(name: str) -> UnknownTargetError:
+    lower = {other.lower(): other for other in _vocabulary()}
+    longer = [other for other in lower if other.startswith(name.lower())]
+    near = list(dict.fromkeys([*longer, *difflib.get_close_matches(name.lower(), lower, n=4)]))[:4]
+    hint = f"Did you mean {', '.join(lower[other] for other in near)}?" if near else "See `ci_build targets`."
+    return UnknownTargetError(f"{name!r} is neither a gfx target nor a family.", hint=hint)
+
+
+def _checked(target: GfxTarget) -> GfxTarget:
+    """Refuse features that the processor lacks, or that are named twice."""
+    names = [feature[:-1] for feature in target.features]
+    supported = _row(target).features
+    if lacking := sorted(set(names) - set(supported)):
+        hint = f"It has {', '.join(supported)}." if supported else "Name it without a suffix."
+        raise RequestError(f"{target.processor} has no feature {', '.join(lacking)}.", hint=hint)
+    if len(names) != len(set(names)):
+        raise RequestError(f"{target} names one feature twice.", hint="Write each feature once, with + or -.")
+    return target
+
+
+def _refuse_ambiguity(targets: Iterable[GfxTarget]) -> None:
+    """Of one processor, either every ID sets a feature or none does."""
+    features: dict[str, tuple[GfxTarget, set[str]]] = {}
+    for target in in_order(targets):
+        names = {feature[:-1] for feature in target.features}
+        first, expected = features.setdefault(target.processor, (target, names))
+        if names != expected:
+            raise RequestError(
+                f"{first} and {target} cannot be in one wheel: the GPU could run both.",
+                hint="Give every variant of a processor the same features, or name it once without a suffix.",
+            )

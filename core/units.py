@@ -1,0 +1,65 @@
+"""Numbers and addresses as people write them."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import SplitResult, urlsplit
+
+from core.errors import RequestError
+
+_POWERS = {"b": 0, "kb": 1, "mb": 2, "gb": 3, "tb": 4}
+
+
+def human(size: float) -> str:
+    """A size in bytes as people write it: 154.4 MB (powers of 1000, as package indexes show them)."""
+    for unit in ("B", "kB", "MB"):
+        if abs(size) < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.2f} GB"
+
+
+def parse_size(text: str, origin: str = "") -> int:
+    """Bytes of a size as people write it: 60GB, 500 MB, 1000 (powers of 1000).
+
+    Args:
+        origin: the option that says it, for the error.
+
+    Raises:
+        RequestError: it is no size.
+    """
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?B)?\s*", text, re.IGNORECASE)
+    if found is None:
+        raise RequestError(f"{f'{origin}: ' if origin else ''}{text!r} is not a size.", hint="Write it like 60GB.")
+    return int(float(found[1]) * 1000 ** _POWERS[(found[2] or "B").lower()])
+
+
+def check_engine_size(text: str, origin: str) -> str:
+    """A size as docker and podman take it (powers of 1024): 64g, 512m, 1.5gb; returned as it is.
+
+    Raises:
+        RequestError: it is none.
+    """
+    if re.fullmatch(r"(?!0+(?:\.0+)?[^0-9.]*$)[0-9]+(?:\.[0-9]+)?(?:[kmgt]b?|b)?", text, re.IGNORECASE) is None:
+        raise RequestError(f"{origin}: {text!r} is not a size that containers take.", hint="Write it like 64g.")
+    return text
+
+
+def parse_url(text: str, origin: str = "") -> SplitResult:
+    """The parts of a URL.
+
+    Args:
+        origin: the option that says it, for the error.
+
+    Raises:
+        RequestError: it is none: half of an IPv6 address, or a port that is no number.
+    """
+    try:
+        parts = urlsplit(text)
+        _ = parts.port
+    except ValueError as error:
+        raise RequestError(
+            f"{f'{origin}: ' if origin else ''}{text!r} is no URL: {error}.",
+            hint="Write it like https://host:443/path.",
+        ) from error
+    return parts

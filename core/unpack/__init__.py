@@ -1,0 +1,1 @@
+"""Safe unpacking of tarballs."""

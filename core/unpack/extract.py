@@ -1,0 +1,226 @@
+"""A compressed tar stream -> a read-only tree: unpacked while it arrives, safely, only what is wanted.
+
+Nothing is written through a link, nothing outside of the tree, nothing twice, and never more than the limits allow.
+Decompression and writing run side by side.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from isal import isal_zlib
+
+from core.errors import ArchiveError
+from core.unpack.decompress import Stream, decompressed
+from core.unpack.tar import Blocks, Entry, Kind, entries, padding
+
+_LONGEST_END = 1 << 20
+"""Bytes after the end mark: tar fills up records of 10 kB, others of more."""
+_READ_ONLY = 0o555
+_LONGEST_PATH = 4096
+_LONGEST_NAME = 255
+_DEEPEST = 64
+
+Wanted = Callable[[str], bool]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What an archive may grow to; a full ROCm for every target has some 60 GB in 100,000 files."""
+
+    size: int = 200_000_000_000
+    entries: int = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Item:
+    """One path of a tree.
+
+    Attributes:
+        mode: permission bits.
+        crc: CRC-32 of a file's content.
+        link: what a symbolic link leads to; of a hard link the path of the same file.
+        taken: it is in the tree; otherwise it was left out.
+    """
+
+    kind: Kind
+    mode: int = 0
+    size: int = 0
+    crc: int = 0
+    link: str = ""
+    taken: bool = True
+
+
+Contents = dict[str, Item]
+"""Path below the root, with `/` -> what is there."""
+
+
+def extract(
+    stream: Stream, compression: str, into: Path, *, wanted: Wanted = lambda _: True, limits: Limits | None = None
+) -> Contents:
+    """Unpack a tarball into an empty folder.
+
+    Args:
+        stream: read to its end by a second thread, which is gone when this returns.
+        compression: of `formats.FORMATS`.
+        wanted: whether a path is taken; folders are made as they are needed.
+
+    Raises:
+        ArchiveError: damaged, unsafe, ambiguous or too large. What was written until then is of no use.
+    """
+    with decompressed(stream, compression) as pieces, _Tree(into, limits or Limits()) as tree:
+        blocks = Blocks(pieces)
+        for entry in entries(blocks):
+            tree.add(entry, blocks, wanted)
+        end = blocks.position
+        for piece in blocks.rest():
+            if bytes(piece).strip(b"\0") or blocks.position - end > _LONGEST_END:
+                raise ArchiveError("The archive holds something behind its end.", hint="Do not use it.")
+        tree.finish()
+        return tree.contents
+
+
+class _Tree:
+    """A tree in the making; every path is checked against what is there already."""
+
+    def __init__(self, root: Path, limits: Limits) -> None:
+        self.contents: Contents = {}
+        self._root, self._limits = root, limits
+        self._fd = -1
+        self._made = {""}
+        self._size = self._count = 0
+
+    def __enter__(self) -> _Tree:
+        self._fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+    def add(self, entry: Entry, blocks: Blocks, wanted: Wanted) -> None:
+        """Write one entry, or note that it was left out."""
+        path = _safe(entry.name)
+        self._count += 1
+        self._size += entry.size
+        if self._count > self._limits.entries or self._size > self._limits.size:
+            raise ArchiveError(
+                f"The archive has more than {self._limits.entries} entries or {self._limits.size} bytes.",
+                hint="Do not use it; it may be made to fill disks.",
+            )
+        if entry.kind is Kind.FOLDER:
+            if path in self.contents and self.contents[path].kind is not Kind.FOLDER:
+                raise _twice(path)
+            if path:
+                self.contents[path] = Item(kind=Kind.FOLDER, taken=False)
+            return
+        if not path or path in self.contents or path in self._made:
+            raise _twice(path)
+        if not wanted(path):
+            blocks.skip(entry.size + padding(entry.size))
+            self.contents[path] = Item(kind=entry.kind, size=entry.size, taken=False, link=entry.link)
+            return
+        self._folder(path.rpartition("/")[0])
+        match entry.kind:
+            case Kind.FILE:
+                self.contents[path] = self._file(path, entry, blocks)
+            case Kind.SYMLINK:
+                self.contents[path] = self._symlink(path, entry.link)
+            case _:
+                self.contents[path] = self._hardlink(path, entry.link)
+
+    def finish(self) -> None:
+        """Look where the links really lead, and make the folders read-only."""
+        root = os.path.realpath(self._root)
+        for path, item in self.contents.items():
+            if item.taken and item.kind is Kind.SYMLINK:
+                real = os.path.realpath(os.path.join(root, path))  # noqa: PTH118 - a path that is no Path yet
+                if real != root and not real.startswith(root + os.sep):
+                    raise _leaves(path, item.link)
+        for folder in sorted(self._made, reverse=True):
+            if folder:
+                os.chmod(folder, _READ_ONLY, dir_fd=self._fd)
+                self.contents[folder] = Item(kind=Kind.FOLDER, mode=_READ_ONLY)
+        os.fchmod(self._fd, _READ_ONLY)
+
+    def _folder(self, path: str) -> None:
+        """Make a folder and those above it; what stands there otherwise is in the way."""
+        if path in self._made:
+            return
+        self._folder(path.rpartition("/")[0])
+        if path in self.contents and self.contents[path].kind is not Kind.FOLDER:
+            raise ArchiveError(f"The archive puts something below {path!r}, which is no folder.", hint="Do not use it.")
+        os.mkdir(path, 0o755, dir_fd=self._fd)
+        self._made.add(path)
+
+    def _file(self, path: str, entry: Entry, blocks: Blocks) -> Item:
+        mode = entry.mode & 0o555 | 0o400
+        crc, left = 0, entry.size
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=self._fd)
+        try:
+            while left:
+                piece = blocks.some(left)
+                crc = isal_zlib.crc32(piece, crc)
+                left -= len(piece)
+                while piece:
+                    piece = piece[os.write(fd, piece) :]
+            if stat.S_IMODE(os.fstat(fd).st_mode) != mode:  # the umask took bits away; asking costs less than setting
+                os.fchmod(fd, mode)
+        finally:
+            os.close(fd)
+        blocks.skip(padding(entry.size))
+        return Item(kind=Kind.FILE, mode=mode, size=entry.size, crc=crc)
+
+    def _symlink(self, path: str, link: str) -> Item:
+        inside = os.path.normpath(f"{path.rpartition('/')[0]}/{link}".lstrip("/"))
+        if not link or link.startswith("/") or "\0" in link or inside == ".." or inside.startswith("../"):
+            raise _leaves(path, link)
+        os.symlink(link, path, dir_fd=self._fd)
+        return Item(kind=Kind.SYMLINK, link=link)
+
+    def _hardlink(self, path: str, link: str) -> Item:
+        first = _safe(link)
+        item = self.contents.get(first)
+        if item is None or item.kind not in (Kind.FILE, Kind.HARDLINK):
+            raise ArchiveError(
+                f"The archive links {path!r} to {link!r}, which is no file in it.", hint="Do not use it."
+            )
+        if not item.taken:
+            raise ArchiveError(f"{path} is a hard link to {first}, which is left out.", hint="Give --rocm-full.")
+        os.link(first, path, src_dir_fd=self._fd, dst_dir_fd=self._fd, follow_symlinks=False)
+        return Item(kind=Kind.HARDLINK, mode=item.mode, size=item.size, crc=item.crc, link=item.link or first)
+
+
+def _safe(name: str) -> str:
+    """The path below the root, with single `/` and without `.`; the root itself is empty."""
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    bad = name.startswith("/") or ".." in parts or "\0" in name or len(name) > _LONGEST_PATH or len(parts) > _DEEPEST
+    if bad or (len(os.fsencode(name)) > _LONGEST_NAME and any(len(os.fsencode(p)) > _LONGEST_NAME for p in parts)):
+        raise ArchiveError(f"The archive holds the path {name[:200]!r}, which is not safe.", hint="Do not use it.")
+    return "/".join(parts)
+
+
+def _twice(path: str) -> ArchiveError:
+    return ArchiveError(f"The archive holds {path or '.'!r} twice, or as two kinds of things.", hint="Do not use it.")
+
+
+def _leaves(path: str, link: str) -> ArchiveError:
+    return ArchiveError(f"The archive links {path!r} to {link!r}, out of its tree.", hint="Do not use it.")
+
+
+def dump_contents(contents: Contents) -> bytes:
+    """As JSON: a row for each path, sorted, so that equal trees have equal texts."""
+    rows = [[p, i.kind, i.mode, i.size, i.crc, i.link, i.taken] for p, i in sorted(contents.items())]
+    return json.dumps(rows, separators=(",", ":")).encode()
+
+
+def load_contents(data: bytes) -> Contents:
+    """Read what `dump_contents` wrote."""
+    return {
+        path: Item(kind=Kind(kind), mode=mode, size=size, crc=crc, link=link, taken=taken)
+        for path, kind, mode, size, crc, link, taken in json.loads(data)
+    }

@@ -1,0 +1,204 @@
+"""THE version rule: names, versions and pins of the wheels, all in step.
+
+    0.10.2 .post2  + rocm7.2.0          . gfx942.gfx950 . unstripped
+    JAX    N-th    the ROCm version;      the target set,  its symbols
+           release devrocm… for a         if not the       were kept
+           of it   development build      default one
+
+The order is that of PEP 440. Under one package name (one ROCm major) and one variant:
+
+- development < nightly < release candidate < release of one ROCm x.y.z, and anything `devrocm` < anything `rocm`;
+- a newer ROCm minor is newer, whatever its kind; among releases every part counts as a number (7.9 < 7.10);
+- `.postN` is newer than every build without it.
+
+Three limits come with the spelling `rocm<version>`, which others parse, because PEP 440 compares a part such as
+`0rc10` as text and puts text before numbers: `rc10` comes before `rc2`; a pre-release of x.y.1 comes before the
+release x.y.0; majors compare as text (`rocm10` < `rocm7`), which is harmless as the package name carries the major.
+A variant is newer than the default build of the same ROCm: an index must not offer both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from core.errors import VersionRuleError
+from core.model import GfxTarget, RocmVersion
+from core.targets import families_equal_to, in_order, is_default
+
+Kind = Literal["pjrt", "plugin"]
+
+SPELLED_OUT = 4
+"""So many targets are named in a version; of more, a hash."""
+
+# First words of a variant; a ROCm label that held one could be mistaken for a variant.
+_VARIANT = re.compile(r"(gfx|dcgpu|dgpu|igpu|targets|unstripped)")
+
+
+def package_name(kind: Kind, major: int) -> str:
+    """The project name, such as jax-rocm7-pjrt; `major` is the ROCm major as a number."""
+    return f"jax-rocm{major}-{kind}"
+
+
+def module_name(kind: Kind, major: int) -> str:
+    """The package that one imports: jax_plugins.xla_rocm7 or jax_rocm7_plugin."""
+    return f"jax_plugins.xla_rocm{major}" if kind == "pjrt" else f"jax_rocm{major}_plugin"
+
+
+def parse_package_name(name: str) -> tuple[Kind, int] | None:
+    """Kind and ROCm major of a project name in any spelling; None for other projects."""
+    found = re.fullmatch(r"jax-rocm([1-9][0-9]*)-(pjrt|plugin)", canonicalize_name(name))
+    if found is None:
+        return None
+    return ("pjrt" if found[2] == "pjrt" else "plugin"), int(found[1])
+
+
+def wheel_version(base: str, *, rocm: RocmVersion | None, post: int | None = None, variant: str = "") -> str:
+    """The version of the pjrt and plugin wheels.
+
+    Different arguments give different versions, but for two that say the same: base 0.10.2.post1, and base 0.10.2
+    with post 1. `rocm=None` leaves the ROCm version out because the caller asked for that; a bucket that never
+    overwrites has to refuse the second content then.
+
+    Args:
+        base: JAX's public version: 0.10.2, a published 0.10.2.post1, or a pre-release of it.
+        rocm: the ROCm version; None leaves it out (--no-rocm-version-extra).
+        post: the number of this release of `base` (--wheel-post-release), from 1.
+        variant: from `variant_label`.
+
+    Returns:
+        A version in PEP 440's normal form.
+
+    Raises:
+        VersionRuleError: `base` is not such a version, `post` cannot be added to it, or the ROCm version has a local
+            part that would read as something else.
+    """
+    label = [_rocm_label(rocm)] if rocm else []
+    if variant:
+        if not _VARIANT.match(variant):
+            raise VersionRuleError(f"{variant!r} is not a variant label.", hint="Make it with variant_label().")
+        label.append(variant)
+    text = "+".join(filter(None, (_public(base, post), ".".join(label))))
+    if str(Version(text)) != text:
+        raise VersionRuleError(f"{text!r} is not in PEP 440's normal form.", hint=f"That would be {Version(text)}.")
+    return text
+
+
+def variant_label(targets: Sequence[GfxTarget] | None, *, stripped: bool = True) -> str:
+    """What a version says of contents other than the default; empty for the default set, stripped.
+
+    Up to four targets are spelled out; a family's name stands for them where that is shorter; of more targets than
+    four, 32 bits of a hash.
+
+    Args:
+        targets: what the wheels hold; None for all that the native code had (--targets=all).
+        stripped: symbol tables were taken out (else --no-strip).
+    """
+    words = []
+    if targets is None:
+        words.append("gfxall")
+    elif not is_default(targets):
+        words.append(_targets_label(targets))
+    if not stripped:
+        words.append("unstripped")
+    return ".".join(words)
+
+
+def pins(kind: Kind, version: str, *, major: int) -> tuple[str, ...]:
+    """Requires-Dist of a wheel of this version: the plugin's own pjrt and nothing like it, and the jaxlib to match.
+
+    `==` without a local label would accept every local label (PEP 440, version matching), so that case is written
+    with `===`, which pip and uv compare exactly.
+    """
+    jaxlib = jaxlib_requirement(version)
+    if kind == "pjrt":
+        return (jaxlib,)
+    operator = "==" if Version(version).local else "==="
+    return (f"{package_name('pjrt', major)}{operator}{version}", jaxlib)
+
+
+def jaxlib_requirement(version: str) -> str:
+    """The jaxlib that goes with a wheel: PJRT API minors must be equal, and they change with JAX's third number.
+
+    Post releases of jaxlib are in the range. A pre-release of JAX fits only the same pre-release of jaxlib.
+    """
+    parsed = Version(version)
+    if parsed.is_prerelease:
+        return f"jaxlib=={parsed.public}"
+    major, minor, micro = parsed.release[:3]
+    return f"jaxlib>={major}.{minor}.{micro},<{major}.{minor}.{micro + 1}"
+
+
+def _public(base: str, post: int | None) -> str:
+    """The part before the `+`."""
+    try:
+        parsed = Version(base)
+    except InvalidVersion as error:
+        raise VersionRuleError(f"{base!r} is not a version.", hint="Give JAX's version, such as 0.10.2.") from error
+    if parsed.local or parsed.epoch or len(parsed.release) != 3:
+        raise VersionRuleError(
+            f"{base!r} is not a public JAX version.", hint="Write it with three numbers, such as 0.10.2."
+        )
+    if post is None:
+        return str(parsed)
+    if post < 1:
+        raise VersionRuleError(f"Post release {post} does not exist.", hint="Count them from 1.")
+    if parsed.is_prerelease or parsed.is_postrelease:
+        raise VersionRuleError(
+            f"{parsed} cannot have a post release {post}: it is a {'pre' if parsed.is_prerelease else 'post'}-release.",
+            hint=f"Add --wheel-post-release to {parsed.base_version}, or leave it out.",
+        )
+    return f"{parsed}.post{post}"
+
+
+def _rocm_label(rocm: RocmVersion) -> str:
+    """`rocm7.2.0`; `devrocm7.10.0.dev0.abc` for a development build."""
+    parsed = Version(str(rocm))
+    if parsed.epoch:
+        raise VersionRuleError(f"ROCm version {rocm} has an epoch.", hint="Write it like 7.2.0.")
+    local = parsed.local.split(".") if parsed.local else []
+    # The '+' becomes a '.', so no start of the local part may read as more of the public part (7.2.0+1, 7.2.0+rc1).
+    for end in range(1, len(local) + 1):
+        if _is_version(".".join((parsed.public, *local[:end]))) or _VARIANT.match(local[end - 1]):
+            raise VersionRuleError(
+                f"ROCm version {rocm} would share a wheel version with another: {'.'.join(local[:end])!r} after the "
+                "'+' reads as something else.",
+                hint="Begin the part after the '+' with a letter that says what it is, such as g for a commit.",
+            )
+    prefix = "devrocm" if parsed.is_devrelease else "rocm"
+    return prefix + ".".join((parsed.public, *local))
+
+
+def _is_version(text: str) -> bool:
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True
+
+
+def _targets_label(targets: Sequence[GfxTarget]) -> str:
+    ordered = in_order(targets)
+    spelled = ".".join(_target_label(target) for target in ordered)
+    families = [_segments(name) for name in families_equal_to(ordered)]
+    if families and len(families[0]) < len(spelled):
+        return families[0]
+    if len(ordered) <= SPELLED_OUT:
+        return spelled
+    names = "\n".join(sorted(map(str, ordered)))
+    return f"targets{hashlib.sha256(names.encode()).hexdigest()[:8]}"
+
+
+def _target_label(target: GfxTarget) -> str:
+    """gfx90a:sramecc+:xnack- becomes gfx90a.srameccon.xnackoff."""
+    features = [feature[:-1] + {"+": "on", "-": "off"}[feature[-1]] for feature in target.features]
+    return ".".join((_segments(target.processor), *features))
+
+
+def _segments(name: str) -> str:
+    return name.lower().replace("-", ".")

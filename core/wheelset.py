@@ -1,0 +1,62 @@
+"""Wheel sets on disk: reading wheels.json and checking the files beside it."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from packaging.utils import parse_wheel_filename
+
+from core.digests import file_sha256
+from core.errors import WheelSetError
+from core.model import CONSTRAINTS, PYLOCK, SBOM, SHA256SUMS, WHEELS_JSON, WheelSet, load_wheel_set
+
+
+def serves(filename: str, python: str) -> bool:
+    """Whether a wheel's tags admit a Python version such as 3.12 (PEP 425; py3 and cp312 are the tags used here)."""
+    tags = parse_wheel_filename(filename)[3]
+    wanted = {"py3", f"py{python.replace('.', '')}", f"cp{python.replace('.', '')}"}
+    return any(tag.interpreter in wanted for tag in tags)
+
+
+def read_set(folder: Path) -> WheelSet:
+    """Read a set from its folder, without looking at the wheels.
+
+    Raises:
+        WheelSetError: no wheels.json there, or one that cannot be trusted.
+    """
+    path = folder / WHEELS_JSON
+    try:
+        return load_wheel_set(path.read_bytes(), str(path))
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        raise WheelSetError(f"{path} does not exist.", hint="Make a set with `ci_build dist_wheels`.") from error
+
+
+def foreign_files(folder: Path) -> tuple[str, ...]:
+    """Files in a folder that no wheel set put there: all of them where there is no wheels.json; sorted."""
+    # Unlike Path.rglob, this does not mind what others remove meanwhile.
+    found = {str(Path(top, name).relative_to(folder)) for top, _, names in os.walk(folder) for name in names}
+    if WHEELS_JSON not in found:
+        return tuple(sorted(found))
+    own = {WHEELS_JSON, SHA256SUMS, CONSTRAINTS, PYLOCK, SBOM}
+    with suppress(OSError, UnicodeDecodeError):
+        lines = (folder / SHA256SUMS).read_text(encoding="utf-8").splitlines()
+        own |= {line.partition("  ")[2] for line in lines}
+    return tuple(sorted(found - own))
+
+
+def check_files(folder: Path, wheel_set: WheelSet) -> tuple[str, ...]:
+    """Names of files that are missing from a set's folder, or differ from SHA256SUMS or the set, sorted."""
+    try:
+        lines = (folder / SHA256SUMS).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return (SHA256SUMS,)
+    listed = {name: sha256 for sha256, _, name in (line.partition("  ") for line in lines)}
+    wanted = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels} | dict(wheel_set.files)
+    wrong = {name for name, sha256 in wanted.items() if not _has(folder / name, sha256)}
+    return tuple(sorted(wrong | {name for name, _ in listed.items() ^ wanted.items()}))
+
+
+def _has(path: Path, sha256: str) -> bool:
+    return path.is_file() and file_sha256(path) == sha256

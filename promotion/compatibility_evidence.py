@@ -1,0 +1,91 @@
+"""What evidence beside a promoted set says of single checks and tests, for the compatibility tables."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from core.model import Evidence
+from promotion.evidence.evidence import latest, load_evidence
+from promotion.gates.device.evidence import headline
+from promotion.gates.device.results import TestResult, TestVerdict, load_results
+from promotion.gates.device.run_record import results_files
+from promotion.storage.bucket import Bucket
+from promotion.storage.keys import EVIDENCE_FOLDER, Released
+
+GATES = ("device", "compile")
+"""Gates that run or compile programs, the stronger one first."""
+GOOD, SILENT = "passed", "skipped"
+_SUITE = "suite"
+"""The entry of a test that the suite itself skipped."""
+_OUTCOMES = {
+    TestVerdict.PASSED: GOOD,
+    TestVerdict.FLAKY: GOOD,
+    TestVerdict.FAILED: "failed",
+    TestVerdict.CRASHED: "failed",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Check:
+    """What one evidence says of one check.
+
+    Attributes:
+        outcome: passed, failed, known (to fail) or skipped.
+        reason: why it is known to fail, or was skipped.
+    """
+
+    name: str
+    outcome: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Said:
+    """Evidence, and what it says of each check."""
+
+    evidence: Evidence
+    checks: tuple[Check, ...]
+
+
+def read_evidence(bucket: Bucket, released: Released, digest: str) -> Mapping[str, Said]:
+    """What each gate that tries JAX last said of a promoted set on each target, by its key in the bucket."""
+    root = released.set_file(digest, f"{EVIDENCE_FOLDER}/")
+    keys = [key for key in bucket.list(root) if key.endswith(".json") and key[len(root) :].partition("/")[0] in GATES]
+    found = {key: load_evidence(bucket.get(key), key) for key in keys}
+    last = {id(evidence) for evidence in latest(found.values()).values()}
+    return {
+        key: Said(evidence=evidence, checks=tuple(_tests(bucket, root, evidence) or _checks(evidence)))
+        for key, evidence in found.items()
+        if id(evidence) in last
+    }
+
+
+def images_of(evidence: Evidence) -> frozenset[str]:
+    """Digests of the container images that a run of the device gate, or its shards, were in."""
+    checks = evidence.details.get("checks", ())
+    runs = [run for check in checks for run in (check, *check.get("shards", ()))]
+    return frozenset(str(run["image"]).rpartition("@")[2] for run in runs if run.get("image"))
+
+
+def _checks(evidence: Evidence) -> Iterator[Check]:
+    for body in evidence.details.get("checks", ()):
+        yield Check(name=str(body["name"]), outcome=str(body["outcome"]), reason=str(body.get("why") or ""))
+
+
+def _tests(bucket: Bucket, root: str, evidence: Evidence) -> list[Check]:
+    """Each test of a run, from the results that lie beside its evidence; they say all that its checks do, once."""
+    return [
+        _test(result)
+        for name in results_files(evidence.details)
+        for result in load_results(gzip.decompress(bucket.get(root + name)), name)
+    ]
+
+
+def _test(result: TestResult) -> Check:
+    """What a test says; one that a ledger names is known not to work, one that its suite skips says nothing."""
+    if result.verdict is TestVerdict.SKIPPED and result.entry not in ("", _SUITE):
+        return Check(name=result.id, outcome="known", reason=f"{headline(result.message)} ({result.entry})")
+    outcome = _OUTCOMES.get(result.verdict, SILENT)
+    return Check(name=result.id, outcome=outcome, reason="" if outcome == GOOD else str(result.verdict))

@@ -1,0 +1,177 @@
+"""Compatibility tables as text: reStructuredText for Sphinx, and Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from promotion.compatibility import ModuleRow, Tables
+
+_NOTHING = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Words that lead somewhere."""
+
+    text: str
+    url: str
+
+
+Cell = tuple[str | Link, ...]
+"""The lines of a cell."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sheet:
+    """One table, before it is written in some language."""
+
+    title: str
+    note: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+def sheets(tables: Tables, *, base: str = "") -> tuple[Sheet, ...]:
+    """The tables, in order; those without rows say so.
+
+    Args:
+        tables: what is known.
+        base: what the keys of evidence are put behind, such as the URL of the bucket with a slash at its end.
+    """
+    inside = ("digest", "jax", "rocm", "python", "system")
+    images = Sheet(
+        title="Images",
+        note="Container images by digest, and what is inside." + ("" if tables.images else " No image was given."),
+        columns=("Image", "Digest", "JAX", "ROCm", "Python", "System", "Tests in it"),
+        rows=tuple(
+            # `build_dockers --json` names an image by its contents; people know it by its tags.
+            (
+                tuple(map(str, image.get("tags") or (image.get("name") or _NOTHING,))),
+                *((str(image.get(key) or _NOTHING),) for key in inside),
+                tuple(_link(key, base) for key in image["evidence"]) or ("none",),
+            )
+            for image in tables.images
+        ),
+    )
+    sets = Sheet(
+        title="Wheel sets",
+        note=f"What the index {tables.index} has promoted, and how strongly it was tested on each target.",
+        columns=("JAX", "ROCm", "Python", "Tested on", "Offered", "Evidence"),
+        rows=tuple(
+            (
+                (row.jax,),
+                (row.rocm,),
+                (", ".join(row.pythons),),
+                tuple(f"{target}: {tier}" for target, tier in sorted(row.tiers.items())) or (_NOTHING,),
+                ("yes" if row.offered else "no",),
+                (Link(row.digest[:12], base + row.evidence),),
+            )
+            for row in tables.sets
+        ),
+    )
+    libraries = Sheet(
+        title="ROCm libraries",
+        note=f"Versions in ROCm {tables.rocm}." if tables.rocm else "No ROCm was given, so versions are not known.",
+        columns=("Library", "Version", "Purpose", "Used in", "Read from"),
+        rows=tuple(
+            (
+                (row.library.name,),
+                (row.version or _NOTHING,),
+                (row.library.purpose,),
+                (row.library.used_in,),
+                (tables.rocm_source if row.version else _NOTHING,),
+            )
+            for row in tables.libraries
+        ),
+    )
+    modules = Sheet(
+        title="JAX modules",
+        note="What evidence says of the newest set; since when it has been so without a break.",
+        columns=("Module", "Description", "Since JAX", "Since ROCm", "Works on", "Known unsupported", "Evidence"),
+        rows=tuple(_module(row, base) for row in tables.modules),
+    )
+    return images, sets, libraries, modules
+
+
+def _module(row: ModuleRow, base: str) -> tuple[Cell, ...]:
+    works = tuple(f"{word.target}: {word.tier}, {word.checks} checks" for word in row.words if word.tier)
+    bad: dict[str, list[str]] = {}
+    for word in row.words:
+        for name, reason in word.unsupported:
+            bad.setdefault(f"{name}: {reason}" if reason else name, []).append(word.target)
+    return (
+        (row.module.name,),
+        (row.module.description,),
+        (row.since_jax or _NOTHING,),
+        (row.since_rocm or _NOTHING,),
+        works or (("does not work",) if row.words else ("not tested",)),
+        tuple(f"{what} ({', '.join(targets)})" for what, targets in bad.items()) or (_NOTHING,),
+        tuple(_link(word.evidence, base) for word in row.words) or (_NOTHING,),
+    )
+
+
+def _link(key: str, base: str) -> Link:
+    """A link to evidence, by the gate and the target that stand in its key."""
+    gate, target = key.split("/")[-3:-1]
+    return Link(f"{gate} {target}", base + key)
+
+
+def to_markdown(title: str, tables: Iterable[Sheet]) -> str:
+    """GitHub's Markdown."""
+    lines = [f"# {title}", ""]
+    for sheet in tables:
+        lines += [f"## {sheet.title}", "", sheet.note, ""]
+        if sheet.rows:
+            lines += [_row(sheet.columns), _row(["---"] * len(sheet.columns))]
+            lines += [_row("<br>".join(map(_markdown, cell)) for cell in row) for row in sheet.rows]
+            lines.append("")
+    return "\n".join(lines)
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _markdown(line: str | Link) -> str:
+    if isinstance(line, Link):
+        return f"[{_escaped(line.text)}]({quote(line.url, safe=':/+~')})"
+    return _escaped(line)
+
+
+def _escaped(text: str) -> str:
+    for character in "\\|<>*_`":
+        text = text.replace(character, "\\" + character)
+    return " ".join(text.split())
+
+
+def to_rst(title: str, tables: Sequence[Sheet]) -> str:
+    """reStructuredText, with list-tables, which need no widths."""
+    lines = ["=" * len(title), title, "=" * len(title), ""]
+    for sheet in tables:
+        lines += [sheet.title, "-" * len(sheet.title), "", sheet.note, ""]
+        if sheet.rows:
+            lines += [".. list-table::", "    :header-rows: 1", ""]
+            for row in ([(name,) for name in sheet.columns], *sheet.rows):
+                for number, cell in enumerate(row):
+                    lines += _rst_cell(cell, first=number == 0)
+            lines.append("")
+    return "\n".join(lines)
+
+
+def _rst_cell(cell: Cell, *, first: bool) -> list[str]:
+    mark = "    * - " if first else "      - "
+    return [(mark if not number else " " * 8) + f"| {_rst(line)}" for number, line in enumerate(cell)]
+
+
+def _rst(line: str | Link) -> str:
+    if isinstance(line, Link):
+        return f"`{_rst_escaped(line.text)} <{quote(line.url, safe=':/+~')}>`__"
+    return _rst_escaped(line)
+
+
+def _rst_escaped(text: str) -> str:
+    for character in "\\*`|_":
+        text = text.replace(character, "\\" + character)
+    return " ".join(text.split())

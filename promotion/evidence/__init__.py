@@ -1,0 +1,1 @@
+"""Evidence, signatures, attestations and test results."""

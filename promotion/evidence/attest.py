@@ -1,0 +1,219 @@
+"""Attestations for the wheels of a staged set (PEP 740), signed with the identity of the CI job that runs this.
+
+The packages that do it are large, so they are not installed by themselves;
+see `promotion.evidence.attestation_verification`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from core.errors import BucketError, MachineError, RequestError
+from core.model import Progress
+from promotion.check import attestations
+from promotion.evidence.attestation_verification import (
+    CONFIG,
+    GITHUB,
+    GITLAB,
+    ISSUER,
+    REPOSITORY,
+    load_trust,
+    missing_packages,
+    verifier,
+)
+from promotion.evidence.attestations import Attested, about_attestations, who_attested
+from promotion.evidence.provenance import provenance_name, provenance_problems
+from promotion.policy.policy import Policy, load_policy
+from promotion.stage import raise_if_any, read_staged, stored_problems
+from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.keys import StagedSet
+
+if TYPE_CHECKING:
+    from pypi_attestations import Attestation
+
+Attest = Callable[[str, str], bytes]
+"""File name and sha256 of a wheel -> the text of its provenance file."""
+
+
+def attest(bucket: Bucket, staged: StagedSet, sign: Attest, progress: Progress) -> tuple[str, ...]:
+    """Put attestations beside the wheels of a staged set that have none; others' releases are left alone.
+
+    Args:
+        bucket: where it is staged.
+        staged: the set.
+        sign: attests one wheel.
+        progress: told about each step.
+
+    Returns:
+        Names of the wheels that were attested now.
+
+    Raises:
+        BucketError: a staged wheel has other bytes than the set says, or what `sign` gave is not of it.
+    """
+    done = []
+    for wheel in read_staged(bucket, staged).wheels:
+        name = staged.file(provenance_name(wheel.filename))
+        if wheel.as_published or bucket.head(name) is not None:
+            continue
+        raise_if_any(stored_problems(bucket, staged.file, {wheel.filename: wheel.sha256}), BucketError)
+        progress.step(f"attest {wheel.filename}")
+        data = sign(wheel.filename, wheel.sha256)
+        raise_if_any([*provenance_problems(data, wheel.filename, wheel.sha256)], BucketError)
+        bucket.put_if_absent(name, data, sha256=sha256_of(data))
+        done.append(wheel.filename)
+    return tuple(done)
+
+
+@contextmanager
+def with_identity(trust_config: Path | None = None) -> Iterator[Attest]:
+    """Sign through Sigstore with the identity that the CI service gives this job; what was signed is verified.
+
+    Args:
+        trust_config: where to sign and whom to trust, for a private instance; the public one if there is none.
+
+    Raises:
+        MachineError: the packages or the identity are missing, or Sigstore refuses.
+        RequestError: the trust configuration cannot be used, or does not say where to sign.
+    """
+    try:
+        from pypi_attestations import Attestation, AttestationBundle, Distribution, Provenance
+        from sigstore.oidc import IdentityToken, detect_credential
+        from sigstore.sign import SigningContext
+    except ImportError as error:
+        raise missing_packages(error) from error
+    with _told():
+        credential = detect_credential()
+    if credential is None:
+        raise MachineError(
+            "There is no identity here that Sigstore knows.",
+            hint="Run it in a CI job that has one; on GitHub Actions the job needs `permissions: id-token: write`.",
+        )
+    with _told():
+        trust = load_trust(trust_config)
+    if trust.config is None:
+        raise RequestError(f"{trust_config} does not say where to sign.", hint="Give a client trust config.")
+    with _told():
+        context = SigningContext.from_trust_config(trust.config)
+        verify = verifier(trust)
+        token = IdentityToken(credential)
+    with ExitStack() as stack:
+        with _told():
+            signer = stack.enter_context(context.signer(token))
+
+        def sign(filename: str, sha256: str) -> bytes:
+            with _told():
+                attestation = Attestation.sign(signer, Distribution(name=filename, digest=sha256))
+                bundle = AttestationBundle(publisher=_publisher(attestation), attestations=[attestation])
+                text: str = Provenance(version=1, attestation_bundles=[bundle]).model_dump_json()
+            data = text.encode()
+            raise_if_any([*verify(data, filename, sha256).problems], MachineError)
+            return data
+
+        yield sign
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What the packages raise, as one line."""
+    from pypi_attestations import AttestationError
+    from requests import RequestException
+    from sigstore._internal.fulcio import ExpiredCertificate
+    from sigstore._internal.fulcio.client import FulcioClientError
+    from sigstore._internal.rekor import RekorClientError
+    from sigstore.errors import Error as SigstoreError
+    from sigstore.oidc import ExpiredIdentity
+
+    try:
+        yield
+    except (
+        *(AttestationError, SigstoreError, RequestException, FulcioClientError, RekorClientError),
+        *(ExpiredCertificate, ExpiredIdentity),
+    ) as error:
+        text = str(error).rstrip(".") or type(error).__name__
+        raise MachineError(f"Sigstore did not attest: {text}.", hint="Look whether it can be reached.") from error
+
+
+def _publisher(attestation: Attestation) -> Any:  # noqa: ANN401 - one of the package's kinds
+    """Who signed, as PEP 740 names them, out of what the certificate says."""
+    from pypi_attestations import GitHubPublisher, GitLabPublisher
+
+    kind, repository, file = publisher_words(attestation.certificate_claims)
+    if kind == "GitHub":
+        return GitHubPublisher(repository=repository, workflow=file)
+    return GitLabPublisher(repository=repository, workflow_filepath=file)
+
+
+def publisher_words(claims: Mapping[str, str]) -> tuple[str, str, str]:
+    """Kind of CI service, repository and workflow of a certificate's claims.
+
+    Raises:
+        MachineError: a service that PEP 740's publishers do not include here.
+    """
+    issuer, config = claims.get(ISSUER, ""), claims.get(CONFIG, "")
+    if issuer == GITHUB:
+        found = re.fullmatch(r"https://github\.com/([^/]+/[^/]+)/\.github/workflows/([^@]+)@.+", config)
+        kind = "GitHub"
+    else:
+        found = re.fullmatch(r"https://gitlab\.com/(.+?)//([^@]+)@.+", config) if issuer == GITLAB else None
+        kind = "GitLab"
+    if found is None or not claims.get(REPOSITORY, "").endswith(found[1]):
+        raise MachineError(
+            f"Sigstore knows this identity, of {issuer or 'nobody'}, but it is no job of GitHub or GitLab.",
+            hint="Attest in a job of one of them.",
+        )
+    return kind, found[1], found[2]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verified:
+    """What a reader finds out about attestations.
+
+    Attributes:
+        attested: who signed -> file names of the wheels.
+        problems: a sentence on each that is missing, bad, or of somebody whom the policy does not name.
+        notes: what a person should know all the same.
+    """
+
+    attested: Mapping[str, tuple[str, ...]]
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def verified_set(bucket: Bucket, staged: StagedSet, channel: str, trust_config: Path | None) -> Verified:
+    """Verify the attestations of a staged set as a reader, who wants one for each wheel of the set's own."""
+    wheel_set = read_staged(bucket, staged)
+    names = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels}
+    raise_if_any(stored_problems(bucket, staged.file, names), BucketError)
+    found = attestations(bucket, staged, wheel_set, verifier(load_trust(trust_config)))
+    own = [wheel.filename for wheel in wheel_set.wheels if not wheel.as_published]
+    return _judged([*names], own, load_policy(staged.index, channel=channel), found)
+
+
+def verified_files(place: Path, channel: str, trust_config: Path | None) -> Verified:
+    """Verify what lies beside wheels in a folder, or beside one wheel; each needs an attestation.
+
+    Raises:
+        RequestError: there is no wheel.
+        MachineError: the packages are missing.
+    """
+    wheels = sorted(place.glob("*.whl")) if place.is_dir() else [place]
+    if not wheels or not all(wheel.name.endswith(".whl") for wheel in wheels):
+        raise RequestError(f"{place} is no wheel, and no folder of wheels.", hint="Download wheels and attestations.")
+    verify = verifier(load_trust(trust_config))
+    sides = {wheel: wheel.with_name(provenance_name(wheel.name)) for wheel in wheels}
+    found = [verify(side.read_bytes(), wheel.name, sha256_of(wheel)) for wheel, side in sides.items() if side.is_file()]
+    wheel_names = [wheel.name for wheel in wheels]
+    return _judged(wheel_names, wheel_names, load_policy("", channel=channel), found)
+
+
+def _judged(wheels: Sequence[str], needed: Sequence[str], policy: Policy, found: Sequence[Attested]) -> Verified:
+    return Verified(
+        attested=who_attested(found),
+        problems=tuple(about_attestations(wheels, needed, policy.attestations, found)),
+        notes=tuple(dict.fromkeys(note for one in found for note in one.notes)),
+    )

@@ -1,0 +1,67 @@
+"""Provenance files beside a wheel, as indexes publish them (PEP 740), read with the standard library alone.
+
+This module checks that a file has the right type and names the wheel beside it. `attestation_verification` verifies
+the signatures.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from promotion.storage.keys import PROVENANCE_SUFFIX
+
+STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+PUBLISH, SLSA = "https://docs.pypi.org/attestations/publish/v1", "https://slsa.dev/provenance/v1"
+
+
+def provenance_name(filename: str) -> str:
+    """The name of a wheel's attestations, beside it."""
+    return filename + PROVENANCE_SUFFIX
+
+
+def provenance_problems(data: bytes, filename: str, sha256: str) -> tuple[str, ...]:
+    """A sentence on a provenance file that is damaged, or is of something else than a wheel; none when it is good."""
+    try:
+        body = json.loads(data)
+        if body["version"] != 1:
+            raise ValueError(f"version {body['version']!r}")
+        attestations = [one for bundle in body["attestation_bundles"] for one in _attestations(bundle)]
+        if not attestations:
+            raise ValueError("no attestation")
+        for attestation in attestations:
+            _check(attestation, filename, sha256)
+    except (KeyError, TypeError, ValueError, AttributeError, binascii.Error) as error:
+        what = f"no {error}" if isinstance(error, KeyError) else str(error)
+        return (f"{provenance_name(filename)} is no provenance of that wheel: {what}.",)
+    return ()
+
+
+def _attestations(bundle: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    if not isinstance(bundle["publisher"]["kind"], str) or not isinstance(bundle["attestations"], list):
+        raise TypeError("a bundle without publisher or attestations")
+    return bundle["attestations"]
+
+
+def _check(attestation: Mapping[str, Any], filename: str, sha256: str) -> None:
+    """Raise when an attestation is not one, or not of a wheel."""
+    if attestation["version"] != 1:
+        raise ValueError(f"attestation of version {attestation['version']!r}")
+    material = attestation["verification_material"]
+    for name, text in (
+        ("certificate", material["certificate"]),
+        ("signature", attestation["envelope"]["signature"]),
+    ):
+        if not base64.b64decode("".join(text.split()), validate=True):
+            raise ValueError(f"empty {name}")
+    if not material["transparency_entries"]:
+        raise ValueError("no entry of a transparency log")
+    statement = json.loads(base64.b64decode("".join(attestation["envelope"]["statement"].split()), validate=True))
+    if statement["_type"] != STATEMENT_TYPE or statement["predicateType"] not in (PUBLISH, SLSA):
+        raise ValueError(f"a statement of type {statement['predicateType']!r}")
+    (subject,) = statement["subject"]
+    if (subject["name"], subject["digest"]["sha256"]) != (filename, sha256):
+        raise ValueError(f"it speaks of {subject['name']} with sha256 {subject['digest']['sha256']}")

@@ -1,0 +1,296 @@
+"""What became of every test, run by run: one SQLite file for each index, beside its staged sets.
+
+It says how long tests take, which were flaky before, and how many were skipped for which reason. It holds nothing that
+the evidence does not hold, is signed by nobody, and promotes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sqlite3
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Self
+
+from core.errors import BucketError
+from promotion.evidence.known_tests import pattern_of
+from promotion.gates.device.results import TestResult, TestVerdict
+from promotion.storage.bucket import Bucket, ConflictError
+from promotion.storage.keys import runs_file
+
+MOST_RUNS = 60
+"""For each family, platform and suite so many runs are kept, the newest ones."""
+_ATTEMPTS = 8
+_SCHEMA_VERSION = 2
+_SCHEMA = f"""
+pragma user_version = {_SCHEMA_VERSION};
+create table test (id integer primary key, name text not null unique);
+create table run (
+    id integer primary key,
+    evidence text not null unique,
+    set_digest text not null,
+    platform text not null,
+    family text not null,
+    jax text not null,
+    rocm text not null,
+    suite text not null,
+    finished text not null
+);
+create table outcome (
+    test integer not null references test,
+    run integer not null references run on delete cascade,
+    verdict text not null,
+    seconds real not null,
+    attempts integer not null,
+    why text not null default '',
+    primary key (test, run)
+) without rowid;
+create index outcome_of_run on outcome (run);
+"""
+_FROM_1 = "alter table outcome add column why text not null default ''; pragma user_version = 2;"
+_WHY_CHARACTERS = 80
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """One run of a suite on one machine.
+
+    Attributes:
+        evidence: SHA-256 of the evidence that it ended in; the same one is kept once.
+        family: exact name; empty on a CPU.
+        finished: UTC, ISO 8601.
+    """
+
+    evidence: str
+    set_digest: str
+    platform: str
+    family: str
+    jax: str
+    rocm: str
+    suite: str
+    finished: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What became of one test in one run."""
+
+    test: str
+    verdict: TestVerdict
+    seconds: float
+    attempts: int
+    run: Run
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tally:
+    """How one run went.
+
+    Attributes:
+        verdicts: only those that were given.
+        skipped: id of a ledger's entry, or what the suite itself said -> how many tests were skipped for it.
+        seconds: of all tests together.
+    """
+
+    run: Run
+    verdicts: Mapping[TestVerdict, int]
+    skipped: Mapping[str, int]
+    seconds: float
+
+
+_RUN = tuple(field.name for field in fields(Run))
+
+
+class TestRuns:
+    """The history of one index, in memory; a context manager.
+
+    Args:
+        data: the file; empty for a new one.
+
+    Raises:
+        BucketError: the file is no such history.
+    """
+
+    __test__ = False
+
+    def __init__(self, data: bytes = b"") -> None:
+        self._db = sqlite3.connect(":memory:", isolation_level=None)
+        try:
+            if data:
+                self._db.deserialize(data)
+                (version,) = self._db.execute("pragma user_version").fetchone()
+                if version == 1:
+                    self._db.executescript(_FROM_1)
+                    version = _SCHEMA_VERSION
+                (sound,) = self._db.execute("pragma quick_check(1)").fetchone()
+                if version != _SCHEMA_VERSION or sound != "ok":
+                    raise sqlite3.DatabaseError(f"schema {version}, {sound}")
+            else:
+                self._db.executescript(_SCHEMA)
+            self._db.execute("pragma foreign_keys = on")
+        except sqlite3.Error as error:
+            self._db.close()
+            raise BucketError(
+                f"The history of tests is damaged: {error}.",
+                hint="Remove it; `ci_build history INDEX --tests --rebuild` makes it anew from the evidence.",
+            ) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._db.close()
+
+    def dump(self) -> bytes:
+        """The file as it is stored; equal histories, written in the same order, are equal bytes."""
+        self._db.execute("vacuum")
+        return self._db.serialize()
+
+    def add(self, run: Run, results: Collection[TestResult], *, keep: int = MOST_RUNS) -> bool:
+        """Write a run down, and let the oldest of its family go; False when it is there already."""
+        with self._transaction():
+            if self._db.execute("select 1 from run where evidence = ?", (run.evidence,)).fetchone():
+                return False
+            row = self._db.execute(
+                "insert into run (evidence, set_digest, platform, family, jax, rocm, suite, finished)"
+                " values (?, ?, ?, ?, ?, ?, ?, ?)",
+                (run.evidence, run.set_digest, run.platform, run.family, run.jax, run.rocm, run.suite, run.finished),
+            ).lastrowid
+            self._db.executemany("insert or ignore into test (name) values (?)", [(item.id,) for item in results])
+            self._db.executemany(
+                "insert into outcome select id, ?, ?, ?, ?, ? from test where name = ?",
+                [
+                    (row, item.verdict.value, round(item.seconds, 3), item.attempts, _why(item), item.id)
+                    for item in results
+                ],
+            )
+            self._db.execute(
+                "delete from run where platform = ? and family = ? and suite = ? and id not in"
+                " (select id from run where platform = ? and family = ? and suite = ?"
+                " order by finished desc, id desc limit ?)",
+                (run.platform, run.family, run.suite) * 2 + (keep,),
+            )
+            self._db.execute("delete from test where id not in (select test from outcome)")
+        return True
+
+    def flaky_before(self, *, platform: str, family: str, but: str = "") -> frozenset[str]:
+        """Tests that were flaky in a run of this family that is still written down.
+
+        Args:
+            platform: rocm, cpu or cuda.
+            family: exact name; empty on a CPU.
+            but: digest of a set whose runs do not count: a flake is no old one because it was seen a moment ago.
+        """
+        rows = self._db.execute(
+            "select distinct name from outcome join test on test.id = test join run on run.id = run"
+            " where platform = ? and family = ? and verdict = ? and set_digest != ?",
+            (platform, family, TestVerdict.FLAKY, but),
+        )
+        return frozenset(name for (name,) in rows)
+
+    def families(self) -> frozenset[str]:
+        """Those that runs are of; a CPU's have none."""
+        return frozenset(name for (name,) in self._db.execute("select distinct family from run where family != ''"))
+
+    def outcomes(self, pattern: str = "*", *, family: str | None = None, limit: int = 1000) -> Iterator[Outcome]:
+        """What became of tests, the newest run first.
+
+        Args:
+            pattern: of node ids; * and ? stand for anything, all else for itself.
+            family: only of this one; None for all.
+            limit: at most so many.
+        """
+        yield from self._outcomes(pattern_of(pattern), family, limit)
+
+    def tallies(self, *, family: str | None = None, limit: int = 1000) -> Iterator[Tally]:
+        """How runs went, the newest first; arguments as of `outcomes`."""
+        runs = self._db.execute(
+            "select evidence, set_digest, platform, family, jax, rocm, suite, finished, id"
+            " from run where ? is null or family = ? order by finished desc, id desc limit ?",
+            (family, family, limit),
+        ).fetchall()
+        for *told, number in runs:
+            verdicts, skipped, seconds = Counter[TestVerdict](), Counter[str](), 0.0
+            rows = self._db.execute(
+                "select verdict, why, count(*), sum(seconds) from outcome where run = ? group by verdict, why",
+                (number,),
+            )
+            for verdict, why, count, took in rows:
+                verdicts[TestVerdict(verdict)] += count
+                seconds += took
+                if verdict == TestVerdict.SKIPPED:
+                    skipped[why] += count
+            yield Tally(run=_run(told), verdicts=verdicts, skipped=skipped, seconds=round(seconds, 3))
+
+    def outcomes_of(self, test: str, *, limit: int) -> Iterator[Outcome]:
+        """What became of one test, by its node id, the newest run first."""
+        yield from self._outcomes(re.compile(re.escape(test)), None, limit)
+
+    def _outcomes(self, wanted: re.Pattern[str], family: str | None, limit: int) -> Iterator[Outcome]:
+        rows = self._db.execute(
+            "select name, verdict, seconds, attempts,"
+            " evidence, set_digest, platform, family, jax, rocm, suite, finished"
+            " from outcome join test on test.id = test join run on run.id = run"
+            " order by finished desc, run.id desc, name"
+        )
+        for name, verdict, seconds, attempts, *told in rows:
+            if wanted.fullmatch(name) is None or (family is not None and told[3] != family):
+                continue
+            if limit <= 0:
+                return
+            limit -= 1
+            verdict = TestVerdict(verdict)
+            yield Outcome(test=name, verdict=verdict, seconds=seconds, attempts=attempts, run=_run(told))
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("begin")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("rollback")
+            raise
+        self._db.execute("commit")
+
+
+def _run(told: Sequence[str]) -> Run:
+    return Run(**dict(zip(_RUN, told, strict=True)))
+
+
+def _why(result: TestResult) -> str:
+    """Why a test was skipped: by which entry of a ledger, or what the suite says; empty when it was not."""
+    if result.verdict is not TestVerdict.SKIPPED:
+        return ""
+    return result.entry if result.entry not in ("", "suite") else " ".join(result.message.split())[:_WHY_CHARACTERS]
+
+
+def read_runs(bucket: Bucket, index: str) -> TestRuns:
+    """The history of an index; an empty one where nothing was tested yet."""
+    found = bucket.read(runs_file(index))
+    return TestRuns(found[0] if found else b"")
+
+
+def record(bucket: Bucket, index: str, runs: Sequence[tuple[Run, Collection[TestResult]]]) -> int:
+    """Write runs down; those that are there already stay as they are. Somebody else's meanwhile are kept, too.
+
+    Returns:
+        How many were new.
+
+    Raises:
+        BucketError: others write all the time, or the file is damaged.
+    """
+    key = runs_file(index)
+    for _ in range(_ATTEMPTS):
+        found = bucket.read(key)
+        with TestRuns(found[0] if found else b"") as history:
+            new = sum(history.add(run, results) for run, results in runs)
+            if not new:
+                return 0
+            try:
+                bucket.put_if_match(key, history.dump(), etag=found[1].etag if found else None)
+            except ConflictError:
+                continue
+            return new
+    raise BucketError(f"{key} is written by others all the time.", hint="Try again; nothing was lost.")

@@ -1,0 +1,90 @@
+"""Evidence as JUnit XML, the form that CI services show: a suite for each gate and target, a case for each check.
+
+The XML is what Jenkins, GitLab and GitHub actions read in common: `testsuites` of `testsuite` of `testcase` with
+`failure`, `error` or `skipped`. A known failure is skipped, with its reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+from xml.etree import ElementTree as ET
+
+from core.model import Evidence, Outcome, Severity
+
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that no XML 1.0 document may hold; what a crashed process printed may hold them."""
+_ITSELF = "the gate itself"
+
+
+def junit(evidences: Iterable[Evidence]) -> bytes:
+    """The XML document for some evidence."""
+    root = ET.Element("testsuites", name="gates")
+    for evidence in evidences:
+        root.append(_suite(evidence))
+    for count in ("tests", "failures", "errors"):
+        root.set(count, str(sum(int(suite.get(count, "0")) for suite in root)))
+    root.set("time", f"{sum(float(suite.get('time', '0')) for suite in root):.3f}")
+    ET.indent(root)
+    data: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
+    return data + b"\n"
+
+
+def _suite(evidence: Evidence) -> ET.Element:
+    name = f"{evidence.gate}.{evidence.target}"
+    checks = evidence.details.get("checks", ())
+    cases = [_case(name, check) for check in checks]
+    if evidence.outcome is Outcome.ERROR:
+        cases.insert(0, _error(name, evidence, checks))
+    begun, ended = (datetime.fromisoformat(text) for text in (evidence.started, evidence.ended))
+    suite = ET.Element(
+        "testsuite",
+        name=name,
+        tests=str(len(cases)),
+        failures=str(sum(case.find("failure") is not None for case in cases)),
+        errors=str(sum(case.find("error") is not None for case in cases)),
+        skipped=str(sum(case.find("skipped") is not None for case in cases)),
+        time=f"{(ended - begun).total_seconds():.3f}",
+        timestamp=begun.strftime("%Y-%m-%dT%H:%M:%S"),
+    )
+    properties = ET.SubElement(suite, "properties")
+    facts = {"set": evidence.set_digest, "tier": evidence.tier.value, "machine": evidence.machine, **evidence.settings}
+    for key, value in facts.items():
+        ET.SubElement(properties, "property", name=clean(key), value=clean(str(value)))
+    suite.extend(cases)
+    return suite
+
+
+def _case(suite: str, check: Mapping[str, Any]) -> ET.Element:
+    seconds = float(check.get("seconds", 0.0))
+    case = ET.Element("testcase", classname=suite, name=clean(check["name"]), time=f"{seconds:.3f}")
+    found = [clean(text) for text in check.get("findings", ())]
+    match check["outcome"]:
+        case "failed":
+            found = found or ["failed: the evidence does not say why"]
+            failure = ET.SubElement(case, "failure", type=found[0].partition(":")[0], message=found[0])
+            failure.text = clean("\n".join((*found, str(check.get("error", "")))).strip())
+        case "skipped":
+            ET.SubElement(case, "skipped", message=clean(check.get("why", "")))
+        case "known":
+            ET.SubElement(case, "skipped", message=clean(f"known failure: {check.get('why', '')}"))
+        case _ if found:
+            ET.SubElement(case, "system-out").text = "\n".join(found)
+    return case
+
+
+def _error(suite: str, evidence: Evidence, checks: Iterable[Mapping[str, Any]]) -> ET.Element:
+    """A case for what kept a gate from running: errors that no check of it tells."""
+    told = {text for check in checks for text in check.get("findings", ())}
+    texts = [f"{f.code}: {f.message}" for f in evidence.findings if f.severity is Severity.ERROR]
+    own = [clean(text) for text in texts if text not in told] or ["gate-error: it does not say why"]
+    case = ET.Element("testcase", classname=suite, name=_ITSELF, time="0.000")
+    ET.SubElement(case, "error", type=own[0].partition(":")[0], message=own[0]).text = "\n".join(own)
+    return case
+
+
+def clean(text: str) -> str:
+    """The text without characters that no XML document may hold."""
+    return _NOT_XML.sub("�", text)

@@ -1,0 +1,57 @@
+"""What an installation of a set consists of, for one Python: its wheels, what they depend on, what to import."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+
+from packaging.pylock import Pylock, PylockValidationError
+from packaging.tags import compatible_tags, cpython_tags
+from packaging.utils import parse_wheel_filename
+
+from core.errors import GateError
+from core.model import PYLOCK, RocmVersion, Wheel, WheelSet
+
+
+def wheels_for(wheel_set: WheelSet, version: str) -> tuple[Wheel, ...]:
+    """The wheels of a set that a CPython such as 3.12 installs on the platforms that they name (PEP 425)."""
+    major, minor = map(int, version.split("."))
+
+    def fits(wheel: Wheel) -> bool:
+        tags = parse_wheel_filename(wheel.filename)[3]
+        platforms = sorted({tag.platform for tag in tags})
+        accepted = {*cpython_tags((major, minor), platforms=platforms)}
+        return not tags.isdisjoint(accepted | {*compatible_tags((major, minor), platforms=platforms)})
+
+    return tuple(wheel for wheel in wheel_set.wheels if fits(wheel))
+
+
+def modules(wheel_set: WheelSet) -> list[str]:
+    """What a user of the set imports: jax, jaxlib, the plugin and the pjrt package of its ROCm major."""
+    major = RocmVersion(text=wheel_set.rocm_version).major
+    known = {
+        f"jax-rocm{major}-pjrt": f"jax_plugins.xla_rocm{major}",
+        f"jax-rocm{major}-plugin": f"jax_rocm{major}_plugin",
+    }
+    projects = dict.fromkeys((*wheel_set.pins, *(wheel.name for wheel in wheel_set.wheels)))
+    return [known.get(project, project.replace("-", "_")) for project in projects]
+
+
+def locked(pylock: str, version: str, own: Iterable[str]) -> list[str]:
+    """The packages of a lock file (PEP 751) for one Python, but for the set's own, as hash-locked requirements."""
+    try:
+        lock = Pylock.from_dict(tomllib.loads(pylock))
+    except (tomllib.TOMLDecodeError, PylockValidationError) as problem:
+        raise GateError(f"{PYLOCK} cannot be read: {problem}.", hint="Build the set again.") from problem
+    environment = {"python_version": version, "python_full_version": f"{version}.0"}
+    lines = []
+    for package in lock.packages:
+        if package.name in own or (package.marker and not package.marker.evaluate(environment)):
+            continue
+        hashes = sorted({wheel.hashes["sha256"] for wheel in package.wheels or () if "sha256" in wheel.hashes})
+        if not hashes or package.version is None:
+            raise GateError(f"{PYLOCK} has no wheel with a sha256 for {package.name}.", hint="Build the set again.")
+        lines.append(
+            " ".join((f"{package.name}=={package.version}", *(f"--hash=sha256:{digest}" for digest in hashes)))
+        )
+    return lines

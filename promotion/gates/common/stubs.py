@@ -1,0 +1,92 @@
+"""A ROCm that only returns errors: libraries with the right names, symbols and versions, for machines without one.
+
+The loader resolves every symbol of a wheel against them, and XLA runs into "no device" as it would on a machine
+without a GPU. No status type of ROCm's libraries has 1 for success; HIP says hipErrorNoDevice, which is 100, and HSA
+has HSA_STATUS_ERROR, which is 0x1000 (hip_runtime_api.h, hsa.h).
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from core.errors import GateError
+from wheelkit.elf.elf_writer import Export, shared_library
+from wheelkit.rocm_manifest import Library, Manifest
+
+_TEXT = re.compile(
+    r".*(?:Error|Status|status)_?(?:Name|String|ToString|to_string|get_string|name|string)"
+    r"|ncclGetLastError|hip(?:ApiName|KernelNameRef|KernelNameRefByPtr)|rocprofiler_get_status_(?:name|string)"
+)
+"""Functions that return a text. Some of the same form return a status and store the text: those get a text as status,
+which is not success either, and nobody stores anything."""
+_VARIABLE = re.compile(r"_ZT[VTISC]|_ZGV")
+"""Tables and type information of C++ (Itanium C++ ABI, section 5.1.4): variables, all others are functions."""
+_VARIABLE_SIZE = 4096
+_RET = b"\xc3"
+
+
+def write_stubs(manifest: Manifest, folder: Path) -> tuple[Path, ...]:
+    """Write every library of a manifest where it lies in its tree.
+
+    Args:
+        manifest: which libraries, symbols and versions.
+        folder: becomes the root of the tree.
+
+    Returns:
+        The folders with libraries.
+
+    Raises:
+        GateError: a path of the manifest leads out of the tree.
+    """
+    folders: dict[Path, None] = {}
+    for library in manifest.libraries.values():
+        path = PurePosixPath(library.path)
+        if path.is_absolute() or ".." in path.parts or path.name != library.soname:
+            raise GateError(
+                f"The ROCm manifest says that {library.soname} lies at {library.path}, which cannot be.",
+                hint="Make it again with `ci_build rocm manifest`.",
+            )
+        out = folder / path
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_bytes(_stub(library, manifest))
+        folders[out.parent] = None
+    return tuple(folders)
+
+
+def behaviour(symbol: str) -> bytes:
+    """The x86-64 machine code of a stand-in: what a function of this name does where there is no GPU."""
+    if symbol == "hipGetDeviceCount":
+        return b"\xc7\x07\0\0\0\0" + _returning(100)  # mov dword [rdi], 0
+    if symbol == "__hipRegisterFatBinary":
+        return b"\x48\x8d\x05\0\0\0\0" + _RET  # lea rax, [rip]: any address but null
+    if _TEXT.fullmatch(symbol):
+        return b"\x48\x8d\x05\1\0\0\0" + _RET + b"no device: this is a stand-in for ROCm\0"  # lea rax, [rip + 1]
+    if re.match(r"_*hip[A-Z_]", symbol):
+        return _returning(100)
+    return _returning(0x1000 if symbol.startswith("hsa_") else 1)
+
+
+def _returning(status: int) -> bytes:
+    return b"\xb8" + struct.pack("<I", status) + _RET  # mov eax, status
+
+
+def _stub(library: Library, manifest: Manifest) -> bytes:
+    needed = [soname for soname in library.needed if soname in manifest.libraries]
+    runpath = [entry for entry in library.runpath if entry.startswith("$ORIGIN")] or ["$ORIGIN"]
+    return shared_library(library.soname, _exports(library), needed=needed, runpath=":".join(runpath))
+
+
+def _exports(library: Library) -> Iterator[Export]:
+    for name, versions in sorted(library.symbols.items()):
+        for position, version in enumerate(versions):
+            variable = _VARIABLE.match(name) is not None
+            yield Export(
+                name=name,
+                version=version,
+                default=position == 0,
+                code=b"" if variable else behaviour(name),
+                data=_VARIABLE_SIZE if variable else 0,
+            )

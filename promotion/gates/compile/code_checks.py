@@ -1,0 +1,146 @@
+"""What the compiler made of a program: AMDGPU code objects, their kernels, and whether they use the matrix cores.
+
+Sources: LLVM, "User Guide for AMDGPU Backend": ELF code object, code object V3 and later metadata; the instruction
+encodings of LLVM's AMDGPU target (VOP3P: MFMA of gfx9, WMMA of gfx11 and gfx12).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from core.model import Finding, GfxTarget
+from promotion.gates import error
+from wheelkit.elf.reader import Image
+from wheelkit.gpu.code_metadata import read_metadata
+from wheelkit.gpu.code_object import HEAD_SIZE, problem
+
+MFMA, WMMA = "mfma", "wmma"
+"""The two families of matrix-core instructions."""
+
+_MFMA_PREFIX, _WMMA_PREFIX = 0xD380 >> 7, 0xCC
+"""Bits 31-23 of a VOP3P instruction of gfx9; bits 31-24 of one of gfx11 and gfx12."""
+_ACCUMULATOR_MOVES = frozenset({0x58, 0x59})
+_MFMA_OPCODES = (frozenset({0x2D, 0x2E}) | frozenset(range(0x35, 0x80))) - _ACCUMULATOR_MOVES
+_WMMA_OPCODES = frozenset({0x33}) | frozenset(range(0x40, 0x8A))
+_VGPR = 0x100
+_NO_ACCUMULATOR = 128
+"""Source operand 0, as inline constant; below it are scalar registers, which no matrix instruction reads."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kernel:
+    """What the metadata say about one kernel.
+
+    Attributes:
+        vgpr_spills, sgpr_spills: registers that did not fit.
+        scratch_bytes: private memory per work item.
+        lds_bytes: memory per work group, as far as it is known beforehand.
+    """
+
+    name: str
+    vgprs: int
+    vgpr_spills: int
+    sgpr_spills: int
+    scratch_bytes: int
+    lds_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CodeObject:
+    """One code object.
+
+    Attributes:
+        matrix_instructions: how many of its target's matrix-core instructions are in it.
+    """
+
+    size: int
+    sha256: str
+    kernels: tuple[Kernel, ...]
+    matrix_instructions: int
+
+
+def matrix_cores(processor: str) -> str:
+    """Which matrix-core instructions a processor has: MFMA, WMMA or none (LLVM, features of AMDGPU processors)."""
+    if processor in ("gfx908", "gfx90a", "gfx9-4-generic") or processor.startswith(("gfx94", "gfx95")):
+        return MFMA
+    return WMMA if processor.startswith(("gfx11", "gfx12")) else ""
+
+
+def header_finding(data: bytes, label: str, target: GfxTarget, machs: Mapping[str, int]) -> Finding | None:
+    """What is wrong with the ELF header of a code object that was compiled for a target.
+
+    Args:
+        data: the code object.
+        label: what findings call it.
+        target: with the features that it was to be compiled for.
+        machs: processor -> EF_AMDGPU_MACH value.
+    """
+    if not (clause := problem(data[:HEAD_SIZE], target, machs)):
+        return None
+    return error(
+        "code-object-wrong",
+        f"{label}: what was compiled for {target} {clause}.",
+        "The compiler in the wheel does not honour the target it is given: do not promote the set for it.",
+    )
+
+
+def read_code_object(data: bytes, label: str, processor: str) -> CodeObject:
+    """Read a code object.
+
+    Raises:
+        ElfError: a damaged file, or one without metadata.
+    """
+    image = Image.parse(data, label)
+    return CodeObject(
+        size=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
+        kernels=tuple(_kernels(image)),
+        matrix_instructions=sum(count_matrix(text, matrix_cores(processor)) for text in _texts(image)),
+    )
+
+
+def count_matrix(text: bytes, family: str) -> int:
+    """How many matrix-core instructions are in machine code.
+
+    The code is not disassembled: every aligned pair of words is looked at. A literal or the second word of some other
+    instruction may look like the first word of a matrix instruction; the operands sort that out, since multiplicands
+    have to be vector registers and the accumulator a vector register or an inline constant.
+
+    Args:
+        text: machine code.
+        family: MFMA, WMMA or "" for none.
+    """
+    shift, prefix, opcodes = (23, _MFMA_PREFIX, _MFMA_OPCODES) if family == MFMA else (24, _WMMA_PREFIX, _WMMA_OPCODES)
+    mask = (1 << shift - 16) - 1
+    if not family:
+        return 0
+    words = struct.unpack(f"<{len(text) // 4}I", text[: len(text) // 4 * 4])
+    return sum(
+        first >> shift == prefix and (first >> 16 & mask) in opcodes and _operands(second)
+        for first, second in itertools.pairwise(words)
+    )
+
+
+def _operands(word: int) -> bool:
+    first, second, accumulator = word & 0x1FF, word >> 9 & 0x1FF, word >> 18 & 0x1FF
+    return first >= _VGPR and second >= _VGPR and accumulator >= _NO_ACCUMULATOR
+
+
+def _texts(image: Image) -> Iterator[bytes]:
+    return (image.contents(section) for section in image.sections if section.name.startswith(".text"))
+
+
+def _kernels(image: Image) -> Iterator[Kernel]:
+    for entry in read_metadata(image).get("amdhsa.kernels", ()):
+        yield Kernel(
+            name=str(entry.get(".name", "")),
+            vgprs=int(entry.get(".vgpr_count", 0)),
+            vgpr_spills=int(entry.get(".vgpr_spill_count", 0)),
+            sgpr_spills=int(entry.get(".sgpr_spill_count", 0)),
+            scratch_bytes=int(entry.get(".private_segment_fixed_size", 0)),
+            lds_bytes=int(entry.get(".group_segment_fixed_size", 0)),
+        )

@@ -1,0 +1,101 @@
+"""Targets x programs as people see them: a table that grows while the gate runs, and one with the results."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from core.model import Evidence
+from promotion.gates.compile.child import Fate
+
+Table = tuple[Sequence[str], Sequence[Sequence[str]]]
+"""Columns and rows."""
+Live = Callable[[Callable[[], Table]], AbstractContextManager[None]]
+"""Shows a table, asking for it again and again, as long as the context is open; `Reporter.live_table` does."""
+
+_WORDS = {"failed": "failed", "known": "known", "skipped": "not run"}
+
+
+def no_live(table: Callable[[], Table]) -> AbstractContextManager[None]:  # noqa: ARG001 - one that shows nothing
+    """For where nobody watches."""
+    return nullcontext()
+
+
+def group_of(program: str) -> str:
+    """The group of a program: what comes before the first dot."""
+    return program.partition(".")[0]
+
+
+class Matrix:
+    """What became of each program on each target so far; safe to use from several threads."""
+
+    def __init__(self, targets: Sequence[str], programs: Mapping[str, Sequence[str]]) -> None:
+        self._targets, self._programs = tuple(targets), programs
+        self._fates: dict[tuple[str, str], Fate | None] = {}
+        self._lock = threading.Lock()
+
+    def note(self, target: str, program: str, fate: Fate | None) -> None:
+        """A program was begun (None), or this became of it."""
+        with self._lock:
+            self._fates[target, program] = fate
+
+    def table(self) -> Table:
+        """A row for each group, a column for each target: how many of how many are done, and what went wrong."""
+        with self._lock:
+            fates = dict(self._fates)
+        groups = dict.fromkeys(group_of(program) for programs in self._programs.values() for program in programs)
+        return ("programs", *self._targets), [
+            (group, *(self._cell(fates, group, target) for target in self._targets)) for group in groups
+        ]
+
+    def _cell(self, fates: Mapping[tuple[str, str], Fate | None], group: str, target: str) -> str:
+        members = [program for program in self._programs[target] if group_of(program) == group]
+        ended = [fate for program in members if (fate := fates.get((target, program))) is not None]
+        begun = any((target, program) in fates and fates[target, program] is None for program in members)
+        bad = len(ended) - ended.count(Fate.COMPILED)
+        return f"{len(ended)}/{len(members)}{' …' if begun else ''}{f' ({bad} not)' if bad else ''}"
+
+
+def results(evidences: Iterable[Evidence]) -> Table:
+    """A row for each group, a column for each target: how many passed, and how many did not and why."""
+    columns = {evidence.target: _by_group(evidence) for evidence in evidences}
+    groups = dict.fromkeys(group for column in columns.values() for group in column)
+    empty: Counter[str] = Counter()
+    rows = [(group, *(_result(column.get(group, empty)) for column in columns.values())) for group in groups]
+    total = [_result(sum(column.values(), Counter())) for column in columns.values()]
+    return ("programs", *columns), [*rows, ("all", *total)]
+
+
+def failures(evidences: Iterable[Evidence]) -> Iterator[str]:
+    """A line for each program and target that did not simply compile."""
+    for evidence in evidences:
+        for check in _programs(evidence):
+            if check["outcome"] == "failed":
+                yield f"{evidence.target} {check['name']}: {check.get('fate', 'failed')}: {_why(check)}"
+            elif check["outcome"] in ("known", "skipped"):
+                yield f"{evidence.target} {check['name']}: {_WORDS[check['outcome']]}: {check.get('why', '')}"
+
+
+def _why(check: Mapping[str, Any]) -> str:
+    told: str = check.get("error", "") or "; ".join(check.get("findings", ()))
+    return told.strip().partition("\n")[0] or "see its findings"
+
+
+def _programs(evidence: Evidence) -> Iterator[Mapping[str, Any]]:
+    return (check for check in evidence.details.get("checks", ()) if "." in check["name"])
+
+
+def _by_group(evidence: Evidence) -> Mapping[str, Counter[str]]:
+    groups: dict[str, Counter[str]] = {}
+    for check in _programs(evidence):
+        groups.setdefault(group_of(check["name"]), Counter())[check["outcome"]] += 1
+    return groups
+
+
+def _result(count: Counter[str]) -> str:
+    total = sum(count.values())
+    rest = [f"{count[outcome]} {word}" for outcome, word in _WORDS.items() if count[outcome]]
+    return f"{count['passed']}/{total}{' (' + ', '.join(rest) + ')' if rest else ''}" if total else "-"

@@ -1,0 +1,78 @@
+"""Coverage of a wheel of kernel modules: what its manifest promises for each target is there, sound and its own.
+
+Device code inside of libraries is looked at as in any other wheel, for the targets that the manifest names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from core.errors import ArchiveError
+from core.model import Finding, GfxTarget, Severity, Wheel
+from core.targets import machs
+from promotion.gates import Check, Room, error
+from wheelkit import kernel_wheel
+from wheelkit.archive.archive import WheelArchive
+from wheelkit.inspect.findings import finding
+from wheelkit.kernel_wheel import KernelManifest, KernelModule
+
+
+def is_kernel_wheel(room: Room, wheel: Wheel) -> bool:
+    """Whether a wheel of the set has a manifest of kernel modules."""
+    with WheelArchive(room.wheel(wheel)) as archive:
+        return kernel_wheel.is_kernel_wheel(archive)
+
+
+def checks(room: Room, wheel: Wheel) -> Iterator[Check]:
+    """One check for each module and target, and one for the wheel where something in it is not true."""
+    room.progress.step(f"kernels of {wheel.filename}")
+    with WheelArchive(room.wheel(wheel)) as archive:
+        found = kernel_wheel.findings(archive, machs(), {})
+        told = {member.path: member.targets for member in wheel.members}
+        held = kernel_wheel.member_infos(archive, kernel_wheel.code_objects(archive), archive.record(), machs())
+        try:
+            manifest = kernel_wheel.read_manifest(archive)
+        except ArchiveError:
+            yield Check(name=wheel.filename, findings=found)
+            return
+    errors = [item for item in found if item.severity is Severity.ERROR and item.code != "target-missing"]
+    for info in held:
+        if told.get(info.path, ()) != info.targets:
+            says = ", ".join(told.get(info.path, ())) or "nothing"
+            text = f"{info.path} is code for {', '.join(info.targets) or 'an unknown target'}; wheels.json says {says}."
+            errors.append(error("wheels-json-untrue", text, "Build and stage the set again.", member=info.path))
+    if errors:
+        yield Check(name=wheel.filename, findings=tuple(errors))
+    yield from _modules(room, wheel, manifest)
+
+
+def served(room: Room, wheel: Wheel) -> Mapping[str, tuple[str, ...]]:
+    """Library -> targets of the set that its module is for; nothing where the manifest cannot be read."""
+    with WheelArchive(room.wheel(wheel)) as archive:
+        try:
+            manifest = kernel_wheel.read_manifest(archive)
+        except ArchiveError:
+            return {}
+    return {
+        module.library: tuple(t for t in room.targets if GfxTarget.parse(t).processor in module.targets)
+        for module in manifest.modules
+    }
+
+
+def _modules(room: Room, wheel: Wheel, manifest: KernelManifest) -> Iterator[Check]:
+    for target in room.targets:
+        processor = GfxTarget.parse(target).processor
+        if processor not in manifest.targets:
+            text = f"{wheel.filename} was not built for {target}, only for {', '.join(manifest.targets)}."
+            yield Check(name=wheel.filename, target=target, findings=(finding("target-missing", text),))
+            continue
+        lost = tuple(kernel_wheel.target_findings(manifest, processor))
+        for module in manifest.modules:
+            if processor in module.targets:
+                yield _module(wheel, module, target, [item for item in lost if item.member == module.library])
+
+
+def _module(wheel: Wheel, module: KernelModule, target: str, findings: list[Finding]) -> Check:
+    files = module.objects.get(GfxTarget.parse(target).processor, {})
+    details = {"kind": module.kind, "code_objects": len(files)}
+    return Check(name=f"{wheel.filename}: {module.name}", target=target, findings=tuple(findings), details=details)

@@ -1,0 +1,80 @@
+"""Runs of the device gate go into the history of tests: what evidence says, in a form that can be asked."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from core.errors import BucketError, GateError
+from core.model import Channel, Evidence, WheelSet
+from promotion.evidence.evidence import dump_evidence, load_evidence
+from promotion.evidence.test_runs import Run, record
+from promotion.gates.device.evidence import RESULTS
+from promotion.gates.device.results import TestResult, load_results
+from promotion.stage import read_staged
+from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.keys import EVIDENCE_FOLDER, StagedSet
+
+_EVIDENCE = re.compile(rf"([0-9a-f]{{64}})/{EVIDENCE_FOLDER}/device(?:-\w+)?/[^/]+/[0-9a-f]+\.json")
+
+
+def runs_of(
+    bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, evidences: Iterable[Evidence]
+) -> Iterator[tuple[Run, tuple[TestResult, ...]]]:
+    """The runs that ended in evidence, with the results that lie beside it.
+
+    Raises:
+        BucketError: evidence whose results are gone or damaged.
+    """
+    for evidence in evidences:
+        for name in results_files(evidence.details):
+            key = staged.evidence + name
+            try:
+                results = load_results(gzip.decompress(bucket.get(key)), key)
+            except (OSError, EOFError, GateError) as problem:
+                raise BucketError(f"{key} holds no test results.", hint="Run the gate again.") from problem
+            yield _run(evidence, wheel_set), results
+
+
+def results_files(details: Any) -> Iterator[str]:  # noqa: ANN401 - whatever evidence holds
+    """Names of the files with a run's results, beside its evidence."""
+    checks = details.get("checks")
+    for check in checks if isinstance(checks, list) else []:
+        files = check.get("files") if isinstance(check, dict) else None
+        if isinstance(files, dict) and RESULTS in files:
+            yield str(files[RESULTS]["name"])
+
+
+def _run(evidence: Evidence, wheel_set: WheelSet) -> Run:
+    told = evidence.settings
+    return Run(
+        evidence=sha256_of(dump_evidence(evidence)),
+        set_digest=evidence.set_digest,
+        platform=told.get("platform", ""),
+        family=told.get("family", ""),
+        jax=wheel_set.jax_version,
+        rocm=str(wheel_set.rocm_version),
+        suite=told.get("size") or "smoke",
+        finished=evidence.ended,
+    )
+
+
+def remember(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, evidences: Iterable[Evidence]) -> int:
+    """Write down runs on a set; what is written down stays. Returns how many were new."""
+    return record(bucket, staged.index, [*runs_of(bucket, staged, wheel_set, evidences)])
+
+
+def rebuild(bucket: Bucket, index: str) -> int:
+    """Write down all runs whose evidence lies beside staged sets of an index; returns how many were new."""
+    root = f"{Channel.STAGING}/{index}/"
+    found: dict[str, list[Evidence]] = {}
+    for key in bucket.list(root):
+        if match := _EVIDENCE.fullmatch(key.removeprefix(root)):
+            found.setdefault(match[1], []).append(load_evidence(bucket.get(key), key))
+    new = 0
+    for digest, evidences in found.items():
+        staged = StagedSet(index=index, digest=digest)
+        new += remember(bucket, staged, read_staged(bucket, staged), evidences)
+    return new

@@ -1,0 +1,1 @@
+"""A released index: ledger, pages and their upkeep."""

@@ -1,0 +1,180 @@
+"""`verify`: everything about an index that can be computed again is, and what differs is told; nothing is changed."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from core.errors import BucketError, RequestError
+from core.model import Progress
+from promotion.evidence.attestation_verification import Verify, lazily
+from promotion.index.ledger import LedgerEntry, PromotedSet, read_ledger
+from promotion.index.ledger_state import NOTHING, Change, Kind, State, after
+from promotion.index.page_diff import all_steps
+from promotion.index.pages import project_pair, root_pair
+from promotion.index.publish import read_snapshot
+from promotion.index.status import SHOWN, Snapshot, people_page, row
+from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.keys import METADATA_SUFFIX, PROVENANCE_SUFFIX, TOMBSTONE_SUFFIX, Released
+
+
+def verify(
+    bucket: Bucket,
+    released: Released,
+    progress: Progress | None = None,
+    *,
+    read: bool = False,
+    verify_attestations: Verify | None = None,
+) -> Iterator[str]:
+    """Sentences on what is wrong with an index: chain, states, bytes of every set, attestations, pages,
+    foreign objects.
+
+    The ledger comes first; what it says is what the rest is held against, so that a broken one ends the search.
+
+    Args:
+        bucket: where the index is.
+        released: the index.
+        progress: told about each object.
+        verify_attestations: verifies them; against Sigstore's public instance if none is given.
+        read: fetch all bytes and hash them here, also where the store keeps a checksum that it vouches for.
+
+    Raises:
+        RequestError: there is no such index.
+    """
+    try:
+        ledger = read_ledger(bucket, released)
+    except BucketError as error:
+        yield error.message
+        return
+    entries, head = ledger.entries, ledger.head
+    yield from _states(released, entries)
+    if not entries:
+        yield from _without_ledger(bucket, released)
+        return
+    state = entries[-1].state
+    promoted = {entry.number: entry.promoted for entry in entries if entry.promoted is not None}
+    expected: dict[str, str] = {}
+    for number in state.held:
+        expected |= stored_files(released, promoted[number])
+    for done, (key, sha256) in enumerate(sorted(expected.items()), start=1):
+        if progress is not None:
+            progress.advance(done, len(expected))
+        yield from _object(bucket, key, sha256, read=read)
+    held = [promoted[number] for number in state.held]
+    yield from _attestations(bucket, released, held, verify_attestations or lazily())
+    snapshot = read_snapshot(bucket, released)
+    if (snapshot.number, snapshot.ledger_sha256) != (len(entries), head):
+        yield f"{released.status} was written from entry {snapshot.number} of {len(entries)}: publish the index."
+    pages = _pages(released, snapshot, entries, state)
+    for key, sha256 in pages.items():
+        yield from _object(bucket, key, sha256, read=read)
+    graves = {
+        key + TOMBSTONE_SUFFIX
+        for entry in entries
+        if entry.kind is Kind.SWEEP
+        for key in entry.removed
+        if key.endswith(".whl")
+    }
+    left = {key for entry in entries if entry.kind is Kind.SWEEP for key in entry.removed} - expected.keys()
+    own = {*expected, *pages, *graves, released.status}
+    for key in bucket.list(released.root):
+        if key.startswith(released.ledger) or key in own:
+            continue
+        if key in left:
+            yield f"{key} was to be removed by retention and is still there: run `ci_build retention --apply`."
+        else:
+            yield f"{key} belongs to no set of this index: somebody put it there, or a promotion was interrupted."
+    yield from (
+        f"{key} is not there, so that a used name could come again."
+        for key in sorted(graves)
+        if bucket.head(key) is None
+    )
+
+
+def _without_ledger(bucket: Bucket, released: Released) -> Iterator[str]:
+    """What to say of an index whose ledger is empty; RequestError when there is no such index at all."""
+    count = sum(1 for _ in bucket.list(released.root))
+    if not count:
+        raise RequestError(f"The bucket has no index {released.index}.", hint="Nothing was ever promoted to it.")
+    yield f"{released.ledger} is empty, but {count} objects lie beside it: it was lost, or a first promotion died."
+
+
+def stored_files(released: Released, promoted: PromotedSet) -> Mapping[str, str]:
+    """Key -> sha256 of everything that belongs to a set."""
+    files = {released.set_file(promoted.set_digest, name): sha256 for name, sha256 in promoted.files.items()}
+    for wheel in promoted.wheels:
+        key = released.wheel(wheel.project, wheel.filename)
+        files |= {key: wheel.sha256, key + METADATA_SUFFIX: wheel.metadata_sha256}
+        files |= {key + PROVENANCE_SUFFIX: wheel.provenance} if wheel.provenance else {}
+    return files
+
+
+def _object(bucket: Bucket, key: str, sha256: str, *, read: bool) -> Iterator[str]:
+    info = bucket.head(key)
+    if info is None:
+        yield f"{key} is not there."
+    elif info.sha256 != sha256:
+        yield f"{key} has sha256 {info.sha256}; {sha256} was expected."
+    elif read:
+        with tempfile.TemporaryDirectory(prefix="verify-") as folder:
+            try:
+                found = sha256_of(bucket.fetch(key, Path(folder)))
+            except BucketError as error:
+                yield error.message
+            else:
+                if found != sha256:
+                    yield f"{key} has bytes of sha256 {found}, though the store says {sha256}."
+
+
+def _attestations(bucket: Bucket, released: Released, held: Sequence[PromotedSet], verify: Verify) -> Iterator[str]:
+    """Sentences on attestations that are not good, or of others than the ledger says."""
+    said: dict[str, set[str]] = {}
+    for promoted in held:
+        for who, names in promoted.policy.get("attested", {}).items():
+            for name in names:
+                said.setdefault(name, set()).add(who)
+    wheels = {wheel.filename: wheel for promoted in held for wheel in promoted.wheels if wheel.provenance}
+    for name, wheel in sorted(wheels.items()):
+        file = bucket.read(released.wheel(wheel.project, name) + PROVENANCE_SUFFIX)
+        if file is None:
+            continue  # told before, as every object that is not there
+        found = verify(file[0], name, wheel.sha256)
+        yield from found.problems
+        for signer in found.signers:
+            if str(signer) not in said.get(name, {str(signer)}):
+                yield f"{name} was attested by {signer}; the ledger says: {', '.join(sorted(said[name]))}."
+
+
+def _states(released: Released, entries: Sequence[LedgerEntry]) -> Iterator[str]:
+    """Each entry's state, computed again from the one before it."""
+    state, states = NOTHING, {0: NOTHING}
+    for entry in entries:
+        change = Change(
+            kind=entry.kind,
+            number=entry.number,
+            sets=entry.sets,
+            reason=entry.reason,
+            earlier=states.get(entry.to) if entry.kind is Kind.ROLLBACK else None,
+            to=entry.to,
+        )
+        try:
+            state = after(state, change)
+        except (RequestError, AssertionError) as error:
+            yield f"{released.ledger_entry(entry.number)} makes no sense: {error}"
+        if entry.state != state:
+            yield f"{released.ledger_entry(entry.number)} claims another state than its entries lead to."
+            state = entry.state
+        states[entry.number] = state
+
+
+def _pages(released: Released, snapshot: Snapshot, entries: Sequence[LedgerEntry], state: State) -> Mapping[str, str]:
+    """Key -> sha256 of every page as the ledger alone makes it."""
+    by_number = {entry.number: entry for entry in entries}
+    steps = [*all_steps(released, state, snapshot.pages, by_number.__getitem__)]
+    pages = [page for step in steps for page in project_pair(released.simple, step.project, step.shelf.values())]
+    pages += root_pair(released.simple, [step.project for step in steps])
+    found = {page.key: sha256_of(page.data) for page in pages}
+    rows = [row(by_number[number], state) for number in sorted(state.visible, reverse=True)[:SHOWN]]
+    found[released.people] = sha256_of(people_page(released, rows, entries[-1]))
+    return found

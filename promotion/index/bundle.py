@@ -1,0 +1,202 @@
+"""One archive that brings a set, and all that it needs, to machines without a network.
+
+- `wheels/`: the set's wheels, byte for byte, and those of everything that its lock pins
+- `simple/`: an index of them (PEP 503), for whoever prefers one
+- `requirements-<python>.txt`: all of them with their hashes
+- `set/`: wheels.json, SHA256SUMS, the lock, evidence and its signatures, as they lie in the bucket
+- `README.txt`: the lines that install it
+"""
+
+from __future__ import annotations
+
+import email.parser
+import os
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.utils import parse_wheel_filename
+
+from core.errors import BucketError, WheelSetError
+from core.model import PYLOCK, WHEELS_JSON, Progress, Runner, WheelSet, load_wheel_set
+from promotion.gates.common.installers import download
+from promotion.gates.common.requirements import locked, wheels_for
+from promotion.index.core_metadata import core_metadata
+from promotion.index.pages import Offer, Page, pages
+from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.keys import METADATA_SUFFIX, Released, StagedSet
+
+_SECONDS = 1800.0
+_README = """\
+{name}: {what}
+
+Copy this folder to the machine, and there, for Python {pythons}:
+
+{lines}
+
+Every file is checked against its sha256. Nothing is fetched from a network. set/ says what the wheels are, where they
+came from, and what was tested (set/evidence).
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Place:
+    """Where a set lies in the bucket.
+
+    Attributes:
+        wheel_set: the set.
+        wheels: file name of a wheel -> key.
+        files: name of each other file, evidence included -> key.
+    """
+
+    wheel_set: WheelSet
+    wheels: Mapping[str, str]
+    files: Mapping[str, str]
+
+
+def bundle(bucket: Bucket, staged: StagedSet, out: Path, runner: Runner, progress: Progress) -> Path:
+    """Write the archive of a set that is staged or released; equal sets and evidence give equal bytes.
+
+    Args:
+        bucket: where the set is.
+        staged: its index and digest.
+        out: the archive, a plain tar since wheels are compressed; appears when it is complete.
+        runner: starts pip, which fetches what the lock pins from the user's own package index.
+        progress: told about each step.
+
+    Raises:
+        BucketError: there is no such set, or it has other bytes than it says.
+        WheelSetError: the set has no lock, or its name is taken by another wheel.
+    """
+    place = _find(bucket, staged)
+    name = f"{staged.index}-{staged.digest[:12]}"
+    with tempfile.TemporaryDirectory(prefix=".bundle-", dir=out.absolute().parent) as work:
+        root = Path(work) / name
+        (root / "wheels").mkdir(parents=True)
+        progress.step(f"collect {len(place.wheels)} wheels of {staged}")
+        for filename, key in place.wheels.items():
+            _take(bucket, key, root / "wheels" / filename)
+        for wheel in place.wheel_set.wheels:
+            if (found := sha256_of(root / "wheels" / wheel.filename)) != wheel.sha256:
+                raise BucketError(f"{place.wheels[wheel.filename]} has sha256 {found}, not {wheel.sha256}.")
+        for file, key in place.files.items():
+            (root / "set" / file).parent.mkdir(parents=True, exist_ok=True)
+            _take(bucket, key, root / "set" / file)
+        for version in place.wheel_set.python_versions:
+            progress.step(f"fetch what the lock pins for Python {version}")
+            _fetch_pins(place.wheel_set, bucket.get(place.files[PYLOCK]).decode(), version, root, runner)
+        for page in pages("simple/", _offers(root / "wheels")):
+            _write(root, page)
+        (root / "README.txt").write_text(_readme(name, place.wheel_set))
+        progress.step(f"write {out}")
+        part = Path(work) / "bundle.tar"
+        _tar(root, part)
+        part.replace(out)
+    return out
+
+
+def _find(bucket: Bucket, staged: StagedSet) -> _Place:
+    released = Released(index=staged.index)
+    in_set: Callable[[str], str] = staged.file
+    folder = staged.root
+    if bucket.head(staged.file(WHEELS_JSON)) is None:
+        folder = released.set_file(staged.digest, "")
+        in_set = lambda name: released.set_file(staged.digest, name)  # noqa: E731 - two ways to one name
+    if bucket.head(in_set(WHEELS_JSON)) is None:
+        raise BucketError(f"The bucket has no set {staged}.", hint="Give INDEX/DIGEST as `ci_build stage` prints it.")
+    wheel_set = load_wheel_set(bucket.get(in_set(WHEELS_JSON)))
+    names = {wheel.filename for wheel in wheel_set.wheels}
+    wheels = {
+        wheel.filename: released.wheel(wheel.name, wheel.filename) if folder != staged.root else in_set(wheel.filename)
+        for wheel in wheel_set.wheels
+    }
+    files = {key.removeprefix(folder): key for key in bucket.list(folder)}
+    others = {
+        name: key
+        for name, key in files.items()
+        if name not in names and name.removesuffix(METADATA_SUFFIX) not in names and not name.startswith("simple/")
+    }
+    if PYLOCK not in others:
+        raise WheelSetError(
+            f"Set {staged} has no {PYLOCK}, so that nobody knows what it needs.", hint="Build it with `dist_wheels`."
+        )
+    return _Place(wheel_set=wheel_set, wheels=wheels, files=others)
+
+
+def _take(bucket: Bucket, key: str, path: Path) -> None:
+    """Put an object's bytes at a path."""
+    fetched = bucket.fetch(key, path.parent)
+    if fetched != path:
+        with fetched.open("rb") as source, path.open("xb") as target:
+            while chunk := source.read(1 << 20):
+                target.write(chunk)
+        if fetched.parent == path.parent:
+            fetched.unlink()
+
+
+def _fetch_pins(wheel_set: WheelSet, lock: str, version: str, root: Path, runner: Runner) -> None:
+    """Fetch the wheels of everything that the lock pins for one Python, and note all hashes for it."""
+    lines = locked(lock, version, {wheel.name for wheel in wheel_set.wheels})
+    mine = wheels_for(wheel_set, version)
+    requirements = root / f"requirements-{version}.txt"
+    requirements.write_text("".join(f"{line}\n" for line in lines))
+    command = download(Path(sys.executable), version, requirements, root / "wheels")
+    runner.run(command.argv, env=command.env, timeout=_SECONDS)
+    lines += [f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}" for wheel in mine]
+    requirements.write_text("".join(f"{line}\n" for line in sorted(lines)))
+
+
+def _offers(wheels: Path) -> Iterator[Offer]:
+    """Every wheel of the folder, as the index shows it."""
+    for path in sorted(wheels.glob("*.whl")):
+        with path.open("rb") as file:
+            metadata = core_metadata(file, path.name)
+        says = email.parser.BytesParser().parsebytes(metadata, headersonly=True)
+        project, version, _, _ = parse_wheel_filename(path.name)
+        path.with_name(path.name + METADATA_SUFFIX).write_bytes(metadata)
+        yield Offer(
+            project=project,
+            filename=path.name,
+            version=str(version),
+            size=path.stat().st_size,
+            sha256=sha256_of(path),
+            metadata_sha256=sha256_of(metadata),
+            requires_python=says.get("Requires-Python", ""),
+            requires_dist=tuple(says.get_all("Requires-Dist", ())),
+            href=f"../../wheels/{path.name.replace('+', '%2B')}",
+            uploaded="",
+            set_digest="",
+            tier="",
+            tiers={},
+        )
+
+
+def _write(root: Path, page: Page) -> None:
+    (root / page.key).parent.mkdir(parents=True, exist_ok=True)
+    (root / page.key).write_bytes(page.data)
+
+
+def _readme(name: str, wheel_set: WheelSet) -> str:
+    versions = wheel_set.python_versions
+    lines = "\n".join(
+        f"    python{version} -m pip install --no-index --find-links wheels --require-hashes"
+        f" --requirement requirements-{version}.txt"
+        for version in versions
+    )
+    what = f"jax {wheel_set.jax_version} for ROCm {wheel_set.rocm_version}, {', '.join(wheel_set.targets)}"
+    return _README.format(name=name, what=what, pythons=", ".join(versions), lines=lines)
+
+
+def _tar(root: Path, path: Path) -> None:
+    """An archive in sorted order, without owners and times."""
+    with tarfile.open(path, "x", format=tarfile.PAX_FORMAT) as archive:
+        for file in sorted(item for item in root.rglob("*") if item.is_file()):
+            info = tarfile.TarInfo(f"{root.name}/{file.relative_to(root).as_posix()}")
+            info.size, info.mode = file.stat().st_size, 0o644
+            with file.open("rb") as data:
+                archive.addfile(info, data)
+    with path.open("rb") as written:
+        os.fsync(written.fileno())

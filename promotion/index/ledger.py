@@ -1,0 +1,299 @@
+"""The ledger of an index: numbered entries, each created once and naming the previous one by its sha256.
+
+Each entry carries the state that it leads to (`ledger_state`), so the newest entry alone describes what the index
+offers. `status.json` names the entry from which the pages were written; later entries are found by number.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from core.errors import BucketError, BusyError
+from core.model import to_json
+from promotion.index.ledger_state import NOTHING, Kind, State
+from promotion.storage.bucket import AbsentError, Bucket, ConflictError, sha256_of
+from promotion.storage.keys import Released
+
+SCHEMA_VERSION = 2
+FIRST = ""
+"""What the first entry has as the digest of the one before it."""
+_MAX_RACES = 100
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LedgerWheel:
+    """One wheel of a promoted set: all that an index page needs to know.
+
+    Attributes:
+        as_published: its bytes are somebody else's release, which may come again in another set.
+        provenance: sha256 of the attestations beside it (PEP 740), or empty.
+    """
+
+    project: str
+    filename: str
+    version: str
+    size: int
+    sha256: str
+    metadata_sha256: str
+    requires_python: str
+    requires_dist: tuple[str, ...]
+    as_published: bool = False
+    provenance: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PromotedSet:
+    """A set as it was when it was promoted.
+
+    Attributes:
+        tier: the weakest of `tiers`: what may be said of the set as a whole.
+        tiers: gfx target -> how strongly it was tested.
+        policy: what was asked, its sha256, when the index is stale, bypasses that were used, who attested what.
+        files: the set's files other than wheels, evidence included -> sha256.
+    """
+
+    set_digest: str
+    rocm_version: str
+    jax_version: str
+    python_versions: tuple[str, ...]
+    tier: str
+    tiers: Mapping[str, str]
+    policy: Mapping[str, Any]
+    wheels: tuple[LedgerWheel, ...]
+    files: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LedgerEntry:
+    """One change of what an index offers.
+
+    Attributes:
+        number: from 1, without gaps; a promoted set goes by the number of its entry.
+        previous: sha256 of the bytes of entry `number - 1`, or FIRST.
+        time: UTC, ISO 8601 with Z.
+        sets: what it is about; a promotion is about itself.
+        to: for a rollback, the entry whose offer is restored.
+        promoted: for a promotion, the set.
+        removed: for a sweep, the keys whose objects go.
+    """
+
+    number: int
+    previous: str
+    time: str
+    kind: Kind
+    state: State
+    actor: str = ""
+    reason: str = ""
+    sets: tuple[int, ...] = ()
+    to: int = 0
+    promoted: PromotedSet | None = None
+    removed: tuple[str, ...] = ()
+
+    def dump(self) -> bytes:
+        """The entry as it is stored."""
+        return (json.dumps({"schema": SCHEMA_VERSION, **to_json(self)}, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Head:
+    """The end of a ledger.
+
+    Attributes:
+        number: of the last entry; 0 when there is none.
+        sha256: of its bytes, or FIRST.
+        state: what the index offers.
+    """
+
+    number: int = 0
+    sha256: str = FIRST
+    state: State = NOTHING
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ledger:
+    """All entries, checked.
+
+    Attributes:
+        head: sha256 of the last entry's bytes, or FIRST.
+    """
+
+    entries: tuple[LedgerEntry, ...]
+    head: str
+
+    def entry_of(self, set_digest: str) -> LedgerEntry | None:
+        """The entry that promoted a set last."""
+        return next((e for e in self.entries[::-1] if e.promoted and e.promoted.set_digest == set_digest), None)
+
+
+class Entries:
+    """Reads entries by number, each once.
+
+    Args:
+        bucket: where the index is.
+        released: the index.
+    """
+
+    def __init__(self, bucket: Bucket, released: Released) -> None:
+        self._bucket, self._released = bucket, released
+        self._known: dict[int, tuple[LedgerEntry, str]] = {}
+
+    def find(self, number: int) -> tuple[LedgerEntry, str] | None:
+        """An entry and the sha256 of its bytes, or None when there is none of that number."""
+        if number not in self._known:
+            key = self._released.ledger_entry(number)
+            try:
+                data = self._bucket.get(key)
+            except AbsentError:
+                return None
+            entry = load_entry(data, key)
+            if entry.number != number:
+                raise BucketError(f"{key} is entry {entry.number}: it was put there by hand.", hint=_RESTORE)
+            self._known[number] = entry, sha256_of(data)
+        return self._known[number]
+
+    def at(self, number: int) -> LedgerEntry:
+        """An entry that has to be there, since one after it is; BucketError when it is not."""
+        found = self.find(number)
+        if found is None:
+            raise BucketError(f"{self._released.ledger_entry(number)} is not there: a hole.", hint=_RESTORE)
+        return found[0]
+
+    def set(self, number: int) -> PromotedSet:
+        """The set that an entry promoted; BucketError when it is not there."""
+        promoted = self.at(number).promoted
+        if promoted is None:
+            raise BucketError(f"{self._released.ledger_entry(number)} promotes no set.", hint=_RESTORE)
+        return promoted
+
+
+_RESTORE = "Restore the ledger from a backup; nothing was changed."
+
+
+def load_entry(data: bytes, key: str) -> LedgerEntry:
+    """Read a stored entry; BucketError when it is not one of this schema, field by field."""
+    try:
+        body = json.loads(data)
+        schema = body.pop("schema")
+        if schema != SCHEMA_VERSION:
+            raise BucketError(
+                f"{key} has schema {schema!r}, this program reads {SCHEMA_VERSION}.",
+                hint="Another version of this program wrote it: use that one.",
+            )
+        body["kind"], body["state"] = Kind(body["kind"]), _state(body["state"])
+        body["promoted"] = _promoted(body["promoted"]) if body["promoted"] is not None else None
+        for name in ("sets", "removed"):
+            body[name] = tuple(body[name])
+        return LedgerEntry(**body)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BucketError(f"{key} cannot be read: {error!r}.", hint="The ledger was changed by hand.") from error
+
+
+def _state(body: Mapping[str, Any]) -> State:
+    values: dict[str, Any] = {
+        name: {int(number): reason for number, reason in value.items()} if isinstance(value, dict) else tuple(value)
+        for name, value in body.items()
+    }
+    return State(**values)
+
+
+def _promoted(body: Mapping[str, Any]) -> PromotedSet:
+    wheels = tuple(LedgerWheel(**{**wheel, "requires_dist": tuple(wheel["requires_dist"])}) for wheel in body["wheels"])
+    return PromotedSet(**{**body, "python_versions": tuple(body["python_versions"]), "wheels": wheels})
+
+
+def find_head(bucket: Bucket, released: Released, entries: Entries, *, from_: Head | None = None) -> Head:
+    """The end of a ledger, read from an entry that is known, or else from a listing.
+
+    Raises:
+        BucketError: the ledger has a gap, lost its end, or its entries do not follow each other.
+    """
+    head = from_ or _listed_head(bucket, released, entries)
+    while (found := entries.find(head.number + 1)) is not None:
+        entry, digest = found
+        if entry.previous != head.sha256:
+            key = released.ledger_entry(entry.number)
+            raise BucketError(f"{key} does not follow the entry before it: one of the two was changed.", hint=_RESTORE)
+        head = Head(number=entry.number, sha256=digest, state=entry.state)
+    return head
+
+
+def known_head(released: Released, entries: Entries, number: int, sha256: str) -> Head:
+    """The head that somebody noted down; BucketError when the ledger has no such entry any more."""
+    found = entries.find(number)
+    if found is None or found[1] != sha256:
+        what = "is not there" if found is None else "was changed"
+        raise BucketError(f"{released.ledger_entry(number)}, of which {released.status} speaks, {what}.", hint=_RESTORE)
+    return Head(number=number, sha256=sha256, state=found[0].state)
+
+
+def _listed_head(bucket: Bucket, released: Released, entries: Entries) -> Head:
+    number = len(_keys(bucket, released))
+    found = entries.find(number) if number else None
+    return Head(number=number, sha256=found[1], state=found[0].state) if found else Head()
+
+
+def _keys(bucket: Bucket, released: Released) -> list[str]:
+    """The keys of all entries; BucketError for a gap or a foreign file."""
+    keys = list(bucket.list(released.ledger))
+    expected = [released.ledger_entry(number) for number in range(1, len(keys) + 1)]
+    if keys != expected:
+        strange = sorted(set(keys) ^ set(expected))
+        raise BucketError(
+            f"The ledger of {released.index} has a gap or a foreign file: {', '.join(strange)}.", hint=_RESTORE
+        )
+    return keys
+
+
+def read_ledger(bucket: Bucket, released: Released) -> Ledger:
+    """Read all entries and check the chain.
+
+    Raises:
+        BucketError: a gap, a foreign file, or an entry that was changed after the next one was written.
+    """
+    entries = Entries(bucket, released)
+    count = len(_keys(bucket, released))
+    head = find_head(bucket, released, entries, from_=Head())
+    found = [item for number in range(1, count + 1) if (item := entries.find(number)) is not None]
+    return Ledger(entries=tuple(entry for entry, _ in found), head=head.sha256)
+
+
+def append(
+    bucket: Bucket,
+    released: Released,
+    read: Callable[[], tuple[Head, Entries]],
+    draft: Callable[[Head, Entries], LedgerEntry | None],
+    now: Callable[[], datetime],
+) -> tuple[LedgerEntry, bool] | None:
+    """Put an entry at the end of the ledger; whoever loses a race reads what came and drafts anew.
+
+    Args:
+        bucket: where the index is.
+        released: the index.
+        read: finds the end of the ledger.
+        draft: the entry, but for its time; None when there is nothing to do after all.
+        now: the time.
+
+    Returns:
+        The entry, and whether it is ours: somebody else may have written the very same.
+
+    Raises:
+        BucketError: the ledger has a hole.
+    """
+    for _ in range(_MAX_RACES):
+        head, entries = read()
+        entry = draft(head, entries)
+        if entry is None:
+            return None
+        time = now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        entry = replace(entry, number=head.number + 1, previous=head.sha256, time=time)
+        data = entry.dump()
+        _keys(bucket, released)
+        try:
+            return entry, bucket.put_if_absent(released.ledger_entry(entry.number), data, sha256=sha256_of(data))
+        except ConflictError:
+            continue
+    raise BusyError(f"{_MAX_RACES} others came first.", hint="Run it again.")

@@ -1,0 +1,214 @@
+"""Retention: old sets leave the pages first, and their bytes a while later, when nobody is installing them any more.
+
+Names of wheels that are removed are used up: a tombstone lies where each was, and promotion refuses them. That is
+what makes removal safe beside promotions that happen at the same time: an entry after the sweep cannot bring such a
+wheel back, and the sweep itself loses the race for its number to any entry before it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from core.errors import RequestError
+from promotion.index.ledger import Entries, Head, LedgerEntry, PromotedSet
+from promotion.index.ledger_state import Change, Kind, State
+from promotion.index.operations import Clock, change_ledger, utc_now
+from promotion.index.publish import publish, read_head
+from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.keys import METADATA_SUFFIX, PROVENANCE_SUFFIX, TOMBSTONE_SUFFIX, Released
+
+GRACE_DAYS = 7
+"""So long after they left the pages the bytes stay."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """What goes.
+
+    Attributes:
+        days: sets that were promoted longer ago leave the pages.
+        keep_newest: so many of the newest visible sets stay, however old.
+        keep: digests of sets that somebody's lock names, and of wheels in one.
+        grace_days: days between leaving the pages and removal.
+    """
+
+    days: float
+    keep_newest: int = 1
+    keep: frozenset[str] = frozenset()
+    grace_days: float = GRACE_DAYS
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What retention would do now.
+
+    Attributes:
+        retire: sets to take from the pages, by number.
+        sweep: sets whose bytes go.
+        remove: keys of those bytes -> sha256.
+        kept: number of a set that is old enough -> why it stays.
+    """
+
+    retire: tuple[int, ...]
+    sweep: tuple[int, ...]
+    remove: Mapping[str, str]
+    kept: Mapping[int, str]
+
+
+def plan(bucket: Bucket, released: Released, rule: Rule, *, now: Clock = utc_now) -> Plan:
+    """What retention would do now; changes nothing. RequestError when there is no such index."""
+    head, entries = read_head(bucket, released)
+    if head.number == 0:
+        raise RequestError(f"The bucket has no index {released.index}.", hint="Nothing was ever promoted to it.")
+    return _plan(released, head.state, entries, head.number, rule, now())
+
+
+def apply(bucket: Bucket, released: Released, rule: Rule, *, actor: str, now: Clock = utc_now) -> Plan:
+    """Do it: pages first, then bytes. What an interrupted run left is finished as well."""
+    _finish_sweeps(bucket, released)
+    wanted = plan(bucket, released, rule, now=now)
+    reason = f"older than {rule.days:g} days"
+
+    def retire(head: Head, entries: Entries) -> Change | None:
+        sets = _plan(released, head.state, entries, head.number, rule, now()).retire
+        return Change(kind=Kind.RETIRE, number=head.number + 1, sets=sets) if sets else None
+
+    change_ledger(bucket, released, retire, reason=reason, actor=actor, now=now)
+    publish(bucket, released)
+    removing: dict[str, str] = {}
+
+    def sweep(head: Head, entries: Entries) -> Change | None:
+        fresh = _plan(released, head.state, entries, head.number, rule, now())
+        _forget(bucket, removing.keys() - fresh.remove.keys())
+        removing.clear()
+        removing.update(fresh.remove)
+        _bury(bucket, removing)
+        return Change(kind=Kind.SWEEP, number=head.number + 1, sets=fresh.sweep) if fresh.sweep else None
+
+    change_ledger(bucket, released, sweep, reason=reason, actor=actor, now=now, removed=lambda: sorted(removing))
+    _remove(bucket, removing)
+    publish(bucket, released)
+    return wanted
+
+
+def digests_in(path: Path) -> frozenset[str]:
+    """Every sha256 that a lock, or a set's wheels.json, names."""
+    try:
+        return frozenset(re.findall(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])", path.read_text()))
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"{path} cannot be read: {error}.", hint="Give a pylock.toml or a wheels.json.") from error
+
+
+def _plan(released: Released, state: State, entries: Entries, last: int, rule: Rule, now: datetime) -> Plan:
+    promoted = {number: entries.set(number) for number in state.held}
+    times = {number: _time(entries, number) for number in state.held}
+    newest = sorted(state.visible, reverse=True)[: rule.keep_newest]
+    kept: dict[int, str] = {}
+    retire = []
+    for number in state.held:
+        if number in state.retired or now - times[number] <= timedelta(days=rule.days):
+            continue
+        why = _why_kept(number, promoted[number], state, newest, rule)
+        if why:
+            kept[number] = why
+        else:
+            retire.append(number)
+    since = _retired_since(state, entries, last)
+    sweep = [
+        number
+        for number in state.retired
+        if now - since[number] > timedelta(days=rule.grace_days)
+        and not _why_kept(number, promoted[number], state, newest, rule)
+    ]
+    remove = _bytes_of(released, sweep, {n: p for n, p in promoted.items() if n not in sweep}, promoted)
+    return Plan(retire=tuple(retire), sweep=tuple(sweep), remove=remove, kept=kept)
+
+
+def _why_kept(number: int, promoted: PromotedSet, state: State, newest: Iterable[int], rule: Rule) -> str:
+    if number in state.pinned:
+        return f"pinned: {state.pinned[number]}"
+    if number in newest:
+        return "among the newest"
+    if promoted.set_digest in rule.keep:
+        return "a lock names it"
+    named = sorted(wheel.filename for wheel in promoted.wheels if wheel.sha256 in rule.keep and not wheel.as_published)
+    return f"a lock names {named[0]}" if named else ""
+
+
+def _bytes_of(
+    released: Released, sweep: Iterable[int], others: Mapping[int, PromotedSet], promoted: Mapping[int, PromotedSet]
+) -> Mapping[str, str]:
+    """Keys and digests of what only these sets have; wheels taken as published stay, since they may come again."""
+    shared = {wheel.filename for other in others.values() for wheel in other.wheels}
+    digests = {other.set_digest for other in others.values()}
+    remove: dict[str, str] = {}
+    for number in sweep:
+        gone = promoted[number]
+        for wheel in gone.wheels:
+            if wheel.filename not in shared and not wheel.as_published:
+                key = released.wheel(wheel.project, wheel.filename)
+                remove |= {key: wheel.sha256, key + METADATA_SUFFIX: wheel.metadata_sha256}
+                remove |= {key + PROVENANCE_SUFFIX: wheel.provenance} if wheel.provenance else {}
+        if gone.set_digest not in digests:
+            remove |= {released.set_file(gone.set_digest, name): sha256 for name, sha256 in gone.files.items()}
+    return remove
+
+
+def _retired_since(state: State, entries: Entries, last: int) -> Mapping[int, datetime]:
+    """When each retired set left the pages."""
+    missing, since = {*state.retired}, dict[int, datetime]()
+    for number in range(last, 0, -1):
+        if not missing:
+            break
+        entry = entries.at(number)
+        if entry.kind is Kind.RETIRE:
+            since |= dict.fromkeys(missing.intersection(entry.sets), _time(entries, number))
+            missing -= {*entry.sets}
+    return since
+
+
+def _time(entries: Entries, number: int) -> datetime:
+    return datetime.fromisoformat(entries.at(number).time.replace("Z", "+00:00"))
+
+
+def _wheels(keys: Iterable[str]) -> Iterator[str]:
+    return (key for key in keys if key.endswith(".whl"))
+
+
+def _bury(bucket: Bucket, removing: Mapping[str, str]) -> None:
+    for key in _wheels(removing):
+        data = f"{removing[key]}\n".encode()
+        bucket.put_if_absent(key + TOMBSTONE_SUFFIX, data, sha256=sha256_of(data))
+
+
+def _forget(bucket: Bucket, keys: Iterable[str]) -> None:
+    """Take back tombstones of wheels that stay after all."""
+    for key in _wheels(keys):
+        info = bucket.head(key + TOMBSTONE_SUFFIX)
+        if info is not None:
+            bucket.delete(info.key, sha256=info.sha256)
+
+
+def _remove(bucket: Bucket, removing: Mapping[str, str]) -> None:
+    # wheels.json last: while it is there, somebody can see what the set was.
+    for key in sorted(removing, key=lambda key: (key.endswith("/wheels.json"), key)):
+        bucket.delete(key, sha256=removing[key])
+
+
+def _finish_sweeps(bucket: Bucket, released: Released) -> None:
+    """Remove what sweeps named and did not get to."""
+    head, entries = read_head(bucket, released)
+    for entry in _sweeps(head, entries):
+        digests: dict[str, str] = {}
+        for number in entry.sets:
+            digests |= _bytes_of(released, [number], {}, {number: entries.set(number)})
+        _remove(bucket, {key: digests[key] for key in entry.removed if key in digests})
+
+
+def _sweeps(head: Head, entries: Entries) -> Sequence[LedgerEntry]:
+    found = [entries.at(number) for number in range(1, head.number + 1)] if head.state.swept else []
+    return [entry for entry in found if entry.kind is Kind.SWEEP]

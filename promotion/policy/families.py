@@ -1,0 +1,198 @@
+"""Where sets are tested on hardware (`families.toml`).
+
+Families and targets match exactly, as `core.targets` spells them; nothing is guessed from a part of a name.
+"""
+
+from __future__ import annotations
+
+import enum
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from core.errors import RequestError
+from core.model import GfxTarget
+from core.targets import family_of, load_table
+from promotion.policy.bypasses import Bypass, parse_bypass
+
+FAMILIES_FILE = Path(__file__).with_name("families.toml")
+GATE = "device"
+"""The gate that runs on these machines."""
+SIZES = ("small", "medium", "large")
+SANITY = "smoke"
+"""The suite of families that are `sanity_only`: the project's own."""
+
+_SCHEMA_VERSION = 1
+_BYPASS = "bypass_tests_for_releases"
+_MOST_MINUTES, _MOST_DEVICES = 24 * 60, 1024
+
+
+class When(enum.StrEnum):
+    """How often; each does what those before it do, too."""
+
+    PRESUBMIT = "presubmit"
+    POSTSUBMIT = "postsubmit"
+    NIGHTLY = "nightly"
+    WEEKLY = "weekly"
+
+    def includes(self, other: When) -> bool:
+        """Whether what is done `other` is done now."""
+        order = tuple(When)
+        return order.index(other) <= order.index(self)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Occasion:
+    """What is run on an occasion; see `families.toml`."""
+
+    size: str
+    shards: int
+    multi: bool
+    minutes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Machines:
+    """The machines behind one label of a runner.
+
+    Attributes:
+        weight: how often they are drawn, beside those of other labels.
+        devices: that each of them has.
+    """
+
+    weight: int
+    devices: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Family:
+    """One family and its machines; see `families.toml`.
+
+    Attributes:
+        single, multi: by label of the runner; empty where there is none.
+        minutes: of a pass; None where the occasion says it.
+    """
+
+    name: str
+    targets: tuple[str, ...]
+    when: When
+    single: Mapping[str, Machines] = field(default_factory=dict)
+    multi: Mapping[str, Machines] = field(default_factory=dict)
+    sanity_only: bool = False
+    minutes: int | None = None
+    bypass: Bypass | None = None
+
+    @property
+    def device_counts(self) -> tuple[int, ...]:
+        """How many devices its machines have, smallest first; nothing where it has none."""
+        return tuple(sorted({machines.devices for machines in (*self.single.values(), *self.multi.values())}))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Families:
+    """The whole file."""
+
+    occasions: Mapping[When, Occasion]
+    families: Mapping[str, Family]
+
+    @property
+    def bypasses(self) -> tuple[Bypass, ...]:
+        """Those of all families, as entries of the policy."""
+        return tuple(family.bypass for family in self.families.values() if family.bypass)
+
+    def of(self, name: str) -> Family:
+        """One family by its exact name.
+
+        Raises:
+            RequestError: the file has none of this name.
+        """
+        try:
+            return self.families[name]
+        except KeyError:
+            raise RequestError(
+                f"{name!r} is no family with runners.", hint=f"There are {', '.join(self.families)}."
+            ) from None
+
+
+def load_families(file: Path = FAMILIES_FILE) -> Families:
+    """Read the file.
+
+    Raises:
+        RequestError: a field that is missing, unknown or of the wrong kind, or a family or target that nobody knows.
+    """
+    try:
+        tables = tomllib.loads(file.read_text(encoding="utf-8"))
+        if tables.pop("schema") != _SCHEMA_VERSION:
+            raise ValueError(f"schema is not {_SCHEMA_VERSION}")
+        occasions = {When(name): _occasion(body) for name, body in tables.pop("when").items()}
+        if set(occasions) != set(When):
+            raise ValueError("[when.*] does not name each of " + ", ".join(When))
+        families = {name: _family(name, body) for name, body in tables.pop("family").items()}
+        if tables:
+            raise ValueError(f"{', '.join(tables)} is unknown")
+    except (KeyError, TypeError, ValueError, OSError) as error:
+        what = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise RequestError(f"{file} cannot be used: {what}.", hint="Its first lines say what it may hold.") from error
+    return Families(occasions=occasions, families=families)
+
+
+def _occasion(body: Mapping[str, Any]) -> Occasion:
+    occasion = Occasion(**body)
+    if occasion.size not in SIZES or type(occasion.multi) is not bool:
+        raise ValueError(f"{dict(body)} is no occasion")
+    _number(occasion.shards, 64)
+    _number(occasion.minutes, _MOST_MINUTES)
+    return occasion
+
+
+def _family(name: str, body: Mapping[str, Any]) -> Family:
+    known = load_table().families
+    if name not in known:
+        raise ValueError(f"{name!r} is no family of core/targets.toml")
+    values = dict(body)
+    bypass = values.pop(_BYPASS, None)
+    targets = values.pop("targets")
+    if not isinstance(targets, list) or not targets or not {*targets} <= {*known[name]}:
+        raise ValueError(f"the targets of {name} are {targets!r}, but it holds {', '.join(known[name])}")
+    single, multi = (_machines(name, values.pop(kind, {}), fewest) for kind, fewest in (("single", 1), ("multi", 2)))
+    when = When(values.pop("when"))
+    family = Family(name=name, targets=tuple(targets), when=when, single=single, multi=multi, **values)
+    if type(family.sanity_only) is not bool:
+        raise ValueError(f"sanity_only of {name} is {family.sanity_only!r}")
+    if family.minutes is not None:
+        _number(family.minutes, _MOST_MINUTES)
+    return family if bypass is None else _with_bypass(family, bypass)
+
+
+def _machines(name: str, body: Any, fewest: int) -> dict[str, Machines]:  # noqa: ANN401 - whatever TOML holds
+    try:
+        runners = {label: Machines(**told) for label, told in body.items()}
+    except (TypeError, AttributeError):
+        runners = {"": Machines(weight=0, devices=0)}
+    if not all(runners):
+        raise ValueError(f"{name} has runners {body!r}, which are no labels with weight and devices")
+    for machines in runners.values():
+        _number(machines.weight, 1000)
+        _number(machines.devices, _MOST_DEVICES, fewest)
+    return runners
+
+
+def _with_bypass(family: Family, body: Mapping[str, Any]) -> Family:
+    implied = {
+        "index": family_of(tuple(map(GfxTarget.parse, family.targets))),
+        "gates": [GATE],
+        "targets": [*load_table().families[family.name]],
+    }
+    if said := sorted(implied.keys() & body.keys()):
+        raise ValueError(f"the bypass of {family.name} says {', '.join(said)}, which follows from the family")
+    try:
+        return replace(family, bypass=parse_bypass({**body, **implied}))
+    except ValueError as error:
+        raise ValueError(f"the bypass of {family.name} does not count: {error}") from error
+
+
+def _number(value: Any, most: int, fewest: int = 1) -> None:  # noqa: ANN401 - whatever TOML holds
+    if type(value) is not int or not fewest <= value <= most:
+        raise ValueError(f"{value!r} is not a whole number from {fewest} to {most}")

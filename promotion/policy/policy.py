@@ -1,0 +1,270 @@
+"""What an index of a channel asks of a set before it is promoted: `policy.toml`, read field by field."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from core.errors import RequestError
+from core.model import LADDER, Tier, WheelSet
+from core.targets import lists
+from promotion.evidence.attestations import AttestationRule, parse_rule
+from promotion.evidence.evidence import ANY
+from promotion.evidence.signing import public_key
+from promotion.policy.bypasses import Bypass, parse_bypasses
+from promotion.policy.families import FAMILIES_FILE, load_families
+
+POLICY_FILE = Path(__file__).parents[1] / "policy.toml"
+LOCAL = "local"
+"""The channel of `release --local`."""
+BYPASSES = "bypass_tests_for_releases"
+EDITION = "policy"
+"""The setting of evidence that names the edition of the policy under which the gate ran."""
+
+_SCHEMA_VERSION = 2
+_MOST_DAYS = 36_500
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GateRule:
+    """What is asked of one gate; see `policy.toml`."""
+
+    tier: Tier
+    per: str
+    min_passed: int | str
+    may_skip: bool
+    known_failures: int | tuple[str, ...]
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        least, known = self.min_passed, self.known_failures
+        good = (
+            self.per in ("set", "target", "xla-target", "tier")
+            and (least in ("wheels", "device-members") or (type(least) is int and least > 0))
+            and type(self.may_skip) is bool
+            and (_is_strings(known) if isinstance(known, tuple) else type(known) is int and known >= 0)
+            and _is_strings(tuple(self.settings.values()))
+        )
+        if not good:
+            raise RequestError(f"policy.toml has a gate that is not understood: {self}.", hint="See its first lines.")
+
+    def about(self, wheel_set: WheelSet, policy: Policy) -> tuple[str, ...]:
+        """What there has to be evidence for."""
+        match self.per:
+            case "set":
+                return (ANY,)
+            case "target":
+                return wheel_set.targets
+            case "tier":
+                return tuple(target for target in wheel_set.targets if at_least(policy.asked(target), self.tier))
+            case _:
+                accepted = lists()["compiler-supported"]
+                return tuple(target for target in wheel_set.targets if target.partition(":")[0] in accepted)
+
+    def least(self, wheel_set: WheelSet) -> int:
+        """How many checks have to pass for each."""
+        match self.min_passed:
+            case "wheels":
+                return max(1, len(wheel_set.wheels))
+            case "device-members":
+                return max(1, sum(bool(member.targets) for wheel in wheel_set.wheels for member in wheel.members))
+            case int(number):
+                return number
+            case other:
+                raise AssertionError(f"GateRule let {other!r} through")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Policy:
+    """What one index of one channel asks for; see `policy.toml`.
+
+    Attributes:
+        sha256: of the file that it was read from.
+        edition: evidence of another one does not count.
+        max_age_days: of evidence; None is without limit.
+        stale_days: after so many days without a new set the index is stale; None is never.
+        keys: name -> public key whose evidence counts; None counts every key.
+        unsigned: evidence counts also without a signature, or with one of a key that is not named.
+        sizes: project -> most megabytes (10^6 bytes) of one of its wheels.
+        growth_percent: a wheel that grew by more since the last promoted set raises the alarm.
+        growth_blocks: whether the alarm blocks, or only warns.
+        attestations: what is asked of attestations (PEP 740).
+        bypasses: complete entries for this channel and index.
+        void: a sentence on each entry that is not complete.
+    """
+
+    channel: str
+    sha256: str
+    edition: int
+    tier: Tier
+    tiers: Mapping[str, Tier]
+    pythons: int
+    python_versions: tuple[str, ...]
+    wheels: tuple[str, ...]
+    wheels_per_python: tuple[str, ...]
+    pins: tuple[str, ...]
+    device_members: Mapping[str, tuple[str, ...]]
+    max_age_days: int | None
+    stale_days: int | None
+    keys: Mapping[str, str] | None
+    unsigned: bool
+    sizes: Mapping[str, int]
+    growth_percent: int
+    growth_blocks: bool
+    gates: Mapping[str, GateRule]
+    attestations: AttestationRule
+    bypasses: tuple[Bypass, ...] = ()
+    void: tuple[str, ...] = ()
+
+    def asked(self, target: str) -> Tier:
+        """How strongly a gfx target must have been tested."""
+        return self.tiers.get(target, self.tier)
+
+
+def at_least(tier: Tier | None, asked: Tier) -> bool:
+    """Whether a tier is as strong as another; those that are not of ROCm are as strong as themselves only."""
+    if tier not in LADDER or asked not in LADDER:
+        return tier is asked
+    return LADDER.index(tier) >= LADDER.index(asked)
+
+
+def load_policy(
+    index: str, *, channel: str = LOCAL, file: Path = POLICY_FILE, families: Path = FAMILIES_FILE
+) -> Policy:
+    """Read the policy for an index, with the bypasses of families whose machines are away.
+
+    Raises:
+        RequestError: no such channel, or a field that is missing, unknown or of the wrong kind.
+    """
+    data, channels = _read(file)
+    if channel not in channels:
+        raise RequestError(f"{file.name} has no channel {channel!r}.", hint=f"It has {', '.join(channels)}.")
+    try:
+        edition = _number(channels.pop("edition"), least=1)
+        bypasses, void = parse_bypasses(channels.pop(BYPASSES, ()))
+        values = _inherited(channels, channel, ())
+        values = _merged(values, values.pop("index", {}).get(index, {}))
+        return Policy(
+            channel=channel,
+            sha256=hashlib.sha256(data).hexdigest(),
+            edition=edition,
+            bypasses=tuple(
+                entry
+                for entry in (*bypasses, *load_families(families).bypasses)
+                if (entry.channel, entry.index) == (channel, index)
+            ),
+            void=void,
+            **_parsed(values),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RequestError(f"{file} cannot be used: {error}.", hint="Its first lines say what it may hold.") from error
+
+
+def edition(file: Path = POLICY_FILE) -> str:
+    """The edition of the policy, as evidence notes it."""
+    return str(_read(file)[1]["edition"])
+
+
+def device_members_digest(file: Path = POLICY_FILE) -> str:
+    """SHA-256 of what all channels and indexes say of device members, which a gate reads too."""
+    tables = [
+        {"": values.get("device_members", {})}
+        | {name: more.get("device_members", {}) for name, more in values.get("index", {}).items()}
+        for values in _read(file)[1].values()
+        if isinstance(values, dict)
+    ]
+    return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
+
+
+def _read(file: Path) -> tuple[bytes, dict[str, Any]]:
+    try:
+        data = file.read_bytes()
+        tables = tomllib.loads(data.decode())
+        if tables.pop("schema") != _SCHEMA_VERSION:
+            raise ValueError(f"schema is not {_SCHEMA_VERSION}")
+        _number(tables["edition"], least=1)
+    except (KeyError, TypeError, ValueError, OSError) as error:
+        raise RequestError(f"{file} cannot be used: {error}.", hint="Its first lines say what it may hold.") from error
+    return data, tables
+
+
+def _inherited(channels: Mapping[str, Any], channel: str, seen: tuple[str, ...]) -> dict[str, Any]:
+    """A channel's values, on top of those of the channel that it is like."""
+    if channel in seen:
+        raise ValueError(f"{channel} is like itself")
+    own = dict(channels[channel])
+    like = own.pop("like", None)
+    return own if like is None else _merged(_inherited(channels, like, (*seen, channel)), own)
+
+
+def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables are merged key by key; anything else is replaced."""
+    both = {
+        key: _merged(base[key], value) if isinstance(value, dict) and isinstance(base.get(key), dict) else value
+        for key, value in over.items()
+    }
+    return {**base, **both}
+
+
+def _parsed(values: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a Policy out of TOML values; each is taken, so that what is left is unknown."""
+    keys, alarm = values.pop("keys"), values.pop("growth")
+    if set(alarm) != {"percent", "verdict"} or alarm["verdict"] not in ("warn", "block"):
+        raise ValueError(f"growth is {alarm!r}")
+    unsigned = values.pop("unsigned")
+    if type(unsigned) is not bool:
+        raise ValueError(f"unsigned is {unsigned!r}")
+    return {
+        "tier": _asked(values.pop("tier")),
+        "tiers": {target: _asked(tier) for target, tier in values.pop("tiers").items()},
+        "pythons": _number(values.pop("pythons"), least=1),
+        "device_members": {name: _strings(paths) for name, paths in values.pop("device_members").items()},
+        **{name: _days(values.pop(name)) for name in ("max_age_days", "stale_days")},
+        "keys": None if keys == "any" else {name: public_key(text) for name, text in keys.items()},
+        "unsigned": unsigned,
+        "sizes": {project: _number(size, least=1) for project, size in values.pop("sizes").items()},
+        "growth_percent": _number(alarm["percent"], least=0),
+        "growth_blocks": alarm["verdict"] == "block",
+        "attestations": parse_rule(values.pop("attestations")),
+        "gates": {name: _gate(rule) for name, rule in values.pop("gates").items()},
+        **{name: _strings(listed) for name, listed in values.items()},
+    }
+
+
+def _gate(rule: Mapping[str, Any]) -> GateRule:
+    known = rule["known_failures"]
+    return GateRule(
+        **{**rule, "tier": Tier(rule["tier"]), "known_failures": _strings(known) if isinstance(known, list) else known}
+    )
+
+
+def _asked(text: str) -> Tier:
+    """A tier that a gfx target may have to be tested at."""
+    if (tier := Tier(text)) not in LADDER:
+        raise ValueError(f"{text} is no tier of a gfx target")
+    return tier
+
+
+def _days(value: Any) -> int | None:  # noqa: ANN401 - whatever TOML holds
+    return None if value == "any" else _number(value, least=1, most=_MOST_DAYS)
+
+
+def _number(value: Any, *, least: int, most: int = 1_000_000) -> int:  # noqa: ANN401 - whatever TOML holds
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{value!r} is not a whole number from {least} to {most}")
+    return value
+
+
+def _strings(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - whatever TOML holds
+    if not isinstance(value, list) or not _is_strings(tuple(value)):
+        raise ValueError(f"{value!r} is not a list of strings")
+    return tuple(value)
+
+
+def _is_strings(values: tuple[Any, ...]) -> bool:
+    return all(isinstance(item, str) for item in values)

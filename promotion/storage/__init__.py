@@ -1,0 +1,1 @@
+"""Buckets: folders and S3 stores, keys, roles."""

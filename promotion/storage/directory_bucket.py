@@ -1,0 +1,252 @@
+"""DirBucket: a folder that behaves like an object store."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from filelock import FileLock, Timeout
+
+from core.errors import BucketError, BusyError
+from promotion.storage.bucket import AbsentError, ConflictError, Data, ObjectInfo, check_key, info_of, sha256_of
+
+_NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV})
+_ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+_LOCK_SECONDS = 60.0
+_IMMUTABLE, _REPLACEABLE = 0o444, 0o644
+
+
+class DirBucket:
+    """A bucket in a folder: crash-safe, and safe with several processes on one machine.
+
+    An object appears with all its bytes on disk or not at all: it is written under a temporary name beside its
+    place, flushed, and linked to its key, which fails when the key is taken. Temporary names start with a dot, which
+    no key does.
+
+    Args:
+        root: the folder; made when the first object comes.
+        lock_seconds: how long to wait for another process that is replacing an object.
+    """
+
+    def __init__(self, root: Path, *, lock_seconds: float = _LOCK_SECONDS) -> None:
+        self.root = root.absolute()
+        self._lock_seconds = lock_seconds
+
+    def path(self, key: str) -> Path:
+        """The file of an object, whether it exists or not."""
+        return self.root / check_key(key)
+
+    def head(self, key: str) -> ObjectInfo | None:
+        """What is stored under a key; the digest is computed from the bytes, each time."""
+        try:
+            with _disk(key), self.path(key).open("rb", buffering=0) as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+                return ObjectInfo(key=key, size=os.fstat(file.fileno()).st_size, sha256=digest, etag=digest)
+        except AbsentError:
+            return None
+
+    def get(self, key: str) -> bytes:
+        """The whole of a small object."""
+        with self.open(key) as file:
+            return file.read()
+
+    def read(self, key: str) -> tuple[bytes, ObjectInfo] | None:
+        """The whole of a small object, and what is known of it; see `Bucket.read`."""
+        try:
+            data = self.get(key)
+        except AbsentError:
+            return None
+        return data, info_of(key, data, sha256_of(data))
+
+    def open(self, key: str) -> BinaryIO:
+        """A seekable stream of an object's bytes."""
+        with _disk(key):
+            return self.path(key).open("rb")
+
+    def fetch(self, key: str, folder: Path) -> Path:  # noqa: ARG002 - a folder needs no copy
+        """The object's own file."""
+        self.open(key).close()
+        return self.path(key)
+
+    def put_if_absent(self, key: str, data: Data, *, sha256: str) -> bool:
+        """Create an object; see `Bucket.put_if_absent`."""
+        if self.head(key) is not None:
+            return self._same_bytes(key, sha256)
+        with _disk(key), self._temporary(key, data, mode=_IMMUTABLE) as temporary:
+            written = sha256_of(temporary)
+            if written != sha256:
+                raise BucketError(
+                    f"The bytes for {key} hash to {written}, not to {sha256}.",
+                    hint="The file changed while it was stored, or the disk is failing; build the set again.",
+                )
+            return self._claim(temporary, key, sha256)
+
+    def put_if_match(self, key: str, data: bytes, *, etag: str | None) -> ObjectInfo:
+        """Replace an object; see `Bucket.put_if_match`. Readers see the old bytes or the new ones."""
+        path = self.path(key)
+        with _disk(key), self._temporary(key, data, mode=_REPLACEABLE) as temporary, self._locked():
+            stored = self.head(key)
+            if (stored.etag if stored else None) != etag:
+                raise ConflictError(f"{key} was changed by somebody else meanwhile.", hint="Run it again.")
+            temporary.replace(path)
+            _sync_folder(path.parent)
+        info = self.head(key)
+        assert info is not None
+        return info
+
+    def copy(self, source: str, target: str, *, sha256: str) -> bool:
+        """Create `target` as a second name of the same immutable bytes; see `Bucket.copy`."""
+        stored = self.head(source)
+        if stored is None or stored.sha256 != sha256:
+            found = "is absent" if stored is None else f"has sha256 {stored.sha256}"
+            raise BucketError(f"{source} {found}, {sha256} was expected.", hint="Stage the set again.")
+        with _disk(target):
+            _make_folders(self.path(target).parent)
+            return self._claim(self.path(source), target, sha256)
+
+    def list(self, prefix: str) -> Iterator[str]:
+        """Keys below a prefix, sorted; temporary and lock files are no objects."""
+        top = self.path(prefix.removesuffix("/"))
+        found = []
+        for folder, folders, names in os.walk(top):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            found += [(Path(folder) / name).relative_to(self.root).as_posix() for name in names if name[0] != "."]
+        yield from sorted(found)
+
+    def delete(self, key: str, *, sha256: str) -> bool:
+        """Remove an object that has this digest; see `Bucket.delete`."""
+        if self.head(key) is None:
+            return False
+        with _disk(key), self._locked():
+            stored = self.head(key)
+            if stored is None:
+                return False
+            if stored.sha256 != sha256:
+                raise ConflictError(
+                    f"{key} has sha256 {stored.sha256}; {sha256} was to be removed.", hint="Run it again."
+                )
+            self.path(key).unlink()
+            _sync_folder(self.path(key).parent)
+        return True
+
+    def _same_bytes(self, key: str, sha256: str) -> bool:
+        """Refuse other bytes under a taken key; False, since nothing is created."""
+        stored = self.head(key)
+        if stored is None or stored.sha256 != sha256:
+            found = f"is stored with sha256 {stored.sha256}" if stored else "has just vanished"
+            raise ConflictError(
+                f"{key} {found} and shall not become {sha256}.",
+                hint="One name never stands for two contents; give the new content another version.",
+            )
+        _sync_folder(self.path(key).parent)
+        return False
+
+    def _claim(self, existing: Path, key: str, sha256: str) -> bool:
+        """Let `existing` appear under a free key, atomically; whoever comes second compares."""
+        path = self.path(key)
+        try:
+            os.link(existing, path)
+        except FileExistsError:
+            return self._same_bytes(key, sha256)
+        except OSError as error:
+            if error.errno not in _NO_HARD_LINKS:
+                raise
+            return self._claim_without_links(existing, key, sha256)
+        _sync_folder(path.parent)
+        return True
+
+    def _claim_without_links(self, existing: Path, key: str, sha256: str) -> bool:
+        """The same on a file system without hard links, where only the lock makes it atomic."""
+        with self._temporary(key, existing, mode=_IMMUTABLE) as temporary, self._locked():
+            if self.head(key) is not None:
+                return self._same_bytes(key, sha256)
+            temporary.rename(self.path(key))
+            _sync_folder(self.path(key).parent)
+        return True
+
+    @contextlib.contextmanager
+    def _temporary(self, key: str, data: Data, *, mode: int) -> Iterator[Path]:
+        """A flushed file with these bytes beside the key's place; gone afterwards unless it was renamed."""
+        folder = self.path(key).parent
+        _make_folders(folder)
+        descriptor, name = tempfile.mkstemp(prefix=".new-", dir=folder)
+        try:
+            with open(descriptor, "wb", buffering=0) as file:  # noqa: PTH123 - a descriptor, not a path
+                _write(file, data)
+                os.fchmod(file.fileno(), mode)
+                os.fsync(file.fileno())
+            yield Path(name)
+        finally:
+            Path(name).unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Alone among all processes that replace objects of this bucket."""
+        try:
+            with FileLock(self.root / ".lock", timeout=self._lock_seconds):
+                yield
+        except Timeout as error:
+            raise BusyError(
+                f"The bucket {self.root} has been locked for {self._lock_seconds:g} s.", hint="Wait for the other run."
+            ) from error
+
+
+@contextlib.contextmanager
+def _disk(key: str) -> Iterator[None]:
+    """Turns what the file system refuses into a BucketError."""
+    try:
+        yield
+    except _ABSENT as error:
+        raise AbsentError(f"{key} is not in the bucket.", hint="Stage the set again.") from error
+    except OSError as error:
+        raise BucketError(
+            f"The bucket cannot read or write {key}: {error.strerror or error}.", hint="Look at the disk."
+        ) from error
+
+
+def _make_folders(folder: Path) -> None:
+    """Make a folder and its parents, and the names of new ones durable."""
+    missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for parent in missing:
+        _sync_folder(parent.parent)
+
+
+def _write(file: BinaryIO, data: Data) -> None:
+    """Write bytes, or a file's bytes: copied within the kernel, shared by file systems that can."""
+    if isinstance(data, bytes):
+        view = memoryview(data)
+        while view:
+            view = view[file.write(view) :]
+        return
+    try:
+        source = data.open("rb", buffering=0)
+    except OSError as error:
+        raise BucketError(f"{data} cannot be read: {error.strerror}.", hint="Build the set again.") from error
+    with source:
+        size, done = os.fstat(source.fileno()).st_size, 0
+        while done < size:
+            try:
+                count = os.copy_file_range(source.fileno(), file.fileno(), size - done)
+            except OSError as error:
+                if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+                    raise
+                count = os.sendfile(file.fileno(), source.fileno(), done, size - done)
+            if count == 0:
+                raise BucketError(f"{data} became shorter while it was stored.", hint="Build the set again.")
+            done += count
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the names in a folder survive a crash."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,140 @@
+"""Who may do what in a bucket on S3: one bucket policy that keeps builder, tester and promoter apart.
+
+The builder makes staged sets and can neither release nor vouch for them, the tester adds evidence and nothing else,
+the promoter alone writes what users see. Syntax: AWS, "Policies and permissions in Amazon S3".
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from core.errors import RequestError
+from core.model import Channel
+from promotion.storage.keys import EVIDENCE_FOLDER, TESTS_FOLDER
+
+_READ = ("s3:GetObject", "s3:GetObjectAttributes")
+_WRITE = ("s3:PutObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts")
+_REMOVE = ("s3:DeleteObject",)
+_LIST = ("s3:ListBucket", "s3:ListBucketMultipartUploads")
+_STAGING, _RELEASED = f"{Channel.STAGING}/*", f"{Channel.RELEASED}/*"
+_EVIDENCE = f"{Channel.STAGING}/*/*/{EVIDENCE_FOLDER}/*"
+_PROBES = f"{Channel.STAGING}/_probes/*"
+_TESTS = f"{Channel.STAGING}/{TESTS_FOLDER}/*"
+_ONCE = (
+    f"{Channel.STAGING}/*.whl",
+    _EVIDENCE,
+    f"{Channel.RELEASED}/*/packages/*",
+    f"{Channel.RELEASED}/*/sets/*",
+    f"{Channel.RELEASED}/*/ledger/*",
+)
+"""What is created once and never replaced."""
+
+
+class Role(enum.StrEnum):
+    """Who works with a bucket."""
+
+    BUILDER = "builder"
+    TESTER = "tester"
+    PROMOTER = "promoter"
+    READER = "reader"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Rule:
+    """What a role may, or may not, do to objects whose keys match."""
+
+    name: str
+    effect: str
+    actions: Sequence[str]
+    keys: Sequence[str]
+
+
+_RULES: Mapping[Role, tuple[_Rule, ...]] = {
+    Role.BUILDER: (
+        _Rule(name="Stages", effect="Allow", actions=(*_READ, *_WRITE), keys=(_STAGING,)),
+        _Rule(name="NeverVouches", effect="Deny", actions=(*_WRITE, *_REMOVE), keys=(_EVIDENCE, _TESTS)),
+        _Rule(name="NeverReleases", effect="Deny", actions=(*_WRITE, *_REMOVE), keys=(_RELEASED,)),
+    ),
+    Role.TESTER: (
+        _Rule(name="Reads", effect="Allow", actions=_READ, keys=(_STAGING, _RELEASED)),
+        _Rule(name="Vouches", effect="Allow", actions=_WRITE, keys=(_EVIDENCE, _TESTS, _PROBES)),
+        _Rule(name="NeverReleases", effect="Deny", actions=(*_WRITE, *_REMOVE), keys=(_RELEASED,)),
+    ),
+    Role.PROMOTER: (
+        _Rule(name="Reads", effect="Allow", actions=_READ, keys=(_STAGING, _RELEASED)),
+        _Rule(name="Releases", effect="Allow", actions=(*_WRITE, *_REMOVE), keys=(_RELEASED,)),
+        _Rule(name="Cleans", effect="Allow", actions=_REMOVE, keys=(_STAGING,)),
+    ),
+    Role.READER: (_Rule(name="Reads", effect="Allow", actions=("s3:GetObject",), keys=(_RELEASED,)),),
+}
+
+
+def bucket_policy(
+    name: str, principals: Mapping[Role, Iterable[str]], *, prefix: str = "", create_only: bool = False
+) -> Mapping[str, Any]:
+    """The policy of a bucket, as JSON values.
+
+    Args:
+        name: of the bucket on the store.
+        principals: role -> ARNs of users or roles; "*" is everybody, which only readers can be.
+        prefix: what all keys begin with; empty or with a slash at its end.
+        create_only: also let the store refuse writes without If-None-Match to what is created once. Copies on AWS
+            are refused with them, and other stores may not know the condition.
+
+    Raises:
+        RequestError: no principals, somebody with two roles, or everybody as more than a reader.
+    """
+    named = {role: tuple(dict.fromkeys(arns)) for role, arns in principals.items()}
+    everyone = [arn for arns in named.values() for arn in arns]
+    doubled = sorted({arn for arn in everyone if everyone.count(arn) > 1})
+    if doubled:
+        raise RequestError(
+            f"{', '.join(doubled)} would have two roles.", hint="Whoever builds must not be able to release: part them."
+        )
+    if any("*" in arn for role, arns in named.items() if role is not Role.READER for arn in arns):
+        raise RequestError("Only readers can be everybody.", hint="Name the users or roles.")
+    if not everyone:
+        raise RequestError("Nobody is named.", hint="Give --builder, --tester, --promoter or --reader.")
+    statements = [
+        statement for role, arns in named.items() if arns for statement in _statements(name, prefix, role, arns)
+    ]
+    if create_only:
+        statements.append(_create_only(name, prefix))
+    return {"Version": "2012-10-17", "Statement": statements}
+
+
+def _statements(name: str, prefix: str, role: Role, arns: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+    who: Any = "*" if "*" in arns else {"AWS": list(arns)}
+    for rule in _RULES[role]:
+        yield {
+            "Sid": f"{role.capitalize()}{rule.name}",
+            "Effect": rule.effect,
+            "Principal": who,
+            "Action": list(rule.actions),
+            "Resource": [f"arn:aws:s3:::{name}/{prefix}{key}" for key in rule.keys],
+        }
+    if role is not Role.READER:
+        yield {
+            "Sid": f"{role.capitalize()}Lists",
+            "Effect": "Allow",
+            "Principal": who,
+            "Action": list(_LIST),
+            "Resource": [f"arn:aws:s3:::{name}"],
+        }
+
+
+def _create_only(name: str, prefix: str) -> Mapping[str, Any]:
+    return {
+        "Sid": "CreatedOnce",
+        "Effect": "Deny",
+        "Principal": "*",
+        "Action": ["s3:PutObject"],
+        "Resource": [f"arn:aws:s3:::{name}/{prefix}{key}" for key in _ONCE],
+        "Condition": {
+            "Null": {"s3:if-none-match": "true"},
+            "Bool": {"s3:ObjectCreationOperation": "true"},
+        },
+    }

@@ -1,0 +1,106 @@
+"""The connection to an S3 store, and what its refusals mean."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from core.errors import BucketError
+from promotion.storage.bucket import AbsentError, ConflictError
+
+if TYPE_CHECKING:
+    from types_boto3_s3.client import S3Client
+
+_ATTEMPTS = 5
+_CONNECT_SECONDS, _READ_SECONDS = 10, 60
+_CONNECTIONS = 32
+
+
+class RefusalError(BucketError):
+    """The store answered with an error that means neither absence nor conflict.
+
+    Attributes:
+        status: HTTP status.
+        code: such as AccessDenied.
+    """
+
+    def __init__(self, message: str, *, status: int, code: str, hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.status, self.code = status, code
+
+
+def connect(*, endpoint: str | None = None, region: str | None = None) -> S3Client:
+    """A client with the ordinary AWS credential chain; time-outs, server errors and throttling are tried again.
+
+    Args:
+        endpoint: URL of a store other than AWS; None leaves it to AWS's own settings.
+        region: None leaves it to AWS's own settings.
+    """
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError
+
+    config = Config(
+        connect_timeout=_CONNECT_SECONDS,
+        read_timeout=_READ_SECONDS,
+        max_pool_connections=_CONNECTIONS,
+        retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_supported",
+        s3={"addressing_style": "path"} if endpoint else {},
+        user_agent_appid="jax-rocm-release",
+    )
+    try:
+        session = boto3.session.Session(region_name=region)
+        if endpoint and session.region_name is None:
+            session = boto3.session.Session(region_name="us-east-1")
+        client: S3Client = session.client("s3", endpoint_url=endpoint, config=config)
+    except (BotoCoreError, ValueError) as error:
+        raise BucketError(f"No connection to the store: {error}.", hint="Check its URL and AWS's settings.") from error
+    return client
+
+
+def call(method: Callable[..., Any], key: str, **words: Any) -> Any:  # noqa: ANN401 - boto3's words and answers
+    """Call a method of a client for an object.
+
+    Raises:
+        AbsentError: there is no such object.
+        ConflictError: a condition did not hold.
+        RefusalError: any other answer of the store.
+        BucketError: the store cannot be reached.
+    """
+    with raised(key):
+        return method(**words)
+
+
+@contextlib.contextmanager
+def raised(key: str) -> Iterator[None]:
+    """Turns boto3's errors about an object into ours."""
+    from boto3.exceptions import Boto3Error
+    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+
+    try:
+        yield
+    except ClientError as error:
+        raise _meaning(error.response, key) from error
+    except NoCredentialsError as error:
+        raise BucketError(
+            "The store wants credentials and there are none.",
+            hint="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or run with a role.",
+        ) from error
+    except (BotoCoreError, Boto3Error) as error:
+        raise BucketError(f"{key}: {error}.", hint="Check the bucket's URL and the network.") from error
+
+
+def _meaning(answer: Any, key: str) -> BucketError:  # noqa: ANN401 - boto3's answer
+    status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    code = str(answer.get("Error", {}).get("Code", ""))
+    if code == "NoSuchBucket":
+        return BucketError("The store has no such bucket.", hint="Create it, or check the bucket's URL.")
+    if status == 404:
+        return AbsentError(f"{key} is not in the bucket.", hint="Stage the set again.")
+    if status == 412:
+        return ConflictError(f"{key} was changed by somebody else meanwhile.", hint="Run it again.")
+    hint = "Check the credentials and the bucket's policy." if status in (401, 403) else "Look at the store."
+    return RefusalError(f"The store refuses {key}: {status} {code}.", status=status, code=code, hint=hint)

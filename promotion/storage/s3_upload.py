@@ -1,0 +1,97 @@
+"""Large objects go to an S3 store in parts: several at once, each with its SHA-256, resumed after a crash."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from core.errors import BucketError
+from promotion.storage.bucket import AbsentError, ConflictError
+from promotion.storage.s3_client import call
+
+if TYPE_CHECKING:
+    from types_boto3_s3.client import S3Client
+
+PART = 32 << 20
+"""Bytes of a part; grows for objects that would have more than 10,000 of them, which S3 does not take."""
+_MOST_PARTS = 10_000
+_AT_ONCE = 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Upload:
+    """Where an object goes.
+
+    Attributes:
+        key: on the store.
+        said: what errors call it.
+    """
+
+    client: S3Client
+    bucket: str
+    key: str
+    said: str
+    headers: Mapping[str, str]
+
+    def call(self, operation: str, **words: Any) -> Any:  # noqa: ANN401 - boto3's words and answers
+        """Call the client for this object."""
+        return call(getattr(self.client, operation), self.said, Bucket=self.bucket, Key=self.key, **words)
+
+
+def upload_parts(upload: Upload, path: Path, condition: Mapping[str, str]) -> None:
+    """Store a file in parts; parts that an interrupted run stored are not sent again.
+
+    Raises:
+        ConflictError: the condition does not hold; nothing is left of this upload.
+        BucketError: the file changed while it was sent.
+    """
+    size = path.stat().st_size
+    step = max(PART, -(-size // _MOST_PARTS))
+    upload_id, known = _resumable(upload)
+    if upload_id is None:
+        words = {**upload.headers, "ChecksumAlgorithm": "SHA256", "ChecksumType": "COMPOSITE"}
+        upload_id = str(upload.call("create_multipart_upload", **words)["UploadId"])
+
+    def part(number: int) -> dict[str, Any]:
+        with path.open("rb") as file:
+            file.seek((number - 1) * step)
+            data = file.read(step)
+        checksum = base64.b64encode(hashlib.sha256(data).digest()).decode()
+        etag = known.get((number, checksum))
+        if etag is None:
+            words = {"Body": data, "ChecksumAlgorithm": "SHA256", "ChecksumSHA256": checksum}
+            etag = upload.call("upload_part", UploadId=upload_id, PartNumber=number, **words)["ETag"]
+        return {"PartNumber": number, "ETag": etag, "ChecksumSHA256": checksum}
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        parts = list(pool.map(part, range(1, -(-size // step) + 1)))
+    try:
+        done = upload.call(
+            "complete_multipart_upload", UploadId=upload_id, MultipartUpload={"Parts": parts}, **condition
+        )
+    except ConflictError:
+        upload.call("abort_multipart_upload", UploadId=upload_id)
+        raise
+    except AbsentError as error:
+        raise ConflictError(f"{upload.said} was stored by somebody else meanwhile.", hint="Run it again.") from error
+    raw = b"".join(base64.b64decode(item["ChecksumSHA256"]) for item in parts)
+    expected = base64.b64encode(hashlib.sha256(raw).digest()).decode()
+    if (found := str(done.get("ChecksumSHA256", expected)).partition("-")[0]) != expected:
+        raise BucketError(f"{upload.said} arrived with checksum {found}, not {expected}.", hint="Look at the store.")
+
+
+def _resumable(upload: Upload) -> tuple[str | None, dict[tuple[int, str], str]]:
+    """The newest unfinished upload of this key, and its parts: (number, SHA-256 in base64) -> etag."""
+    listed = call(upload.client.list_multipart_uploads, upload.said, Bucket=upload.bucket, Prefix=upload.key)
+    mine = [item for item in listed.get("Uploads", ()) if item["Key"] == upload.key]
+    if not mine:
+        return None, {}
+    upload_id = str(max(mine, key=lambda item: item["Initiated"])["UploadId"])
+    pages = upload.client.get_paginator("list_parts").paginate(Bucket=upload.bucket, Key=upload.key, UploadId=upload_id)
+    parts = [part for page in pages for part in page.get("Parts", ())]
+    return upload_id, {(part["PartNumber"], part.get("ChecksumSHA256", "")): part["ETag"] for part in parts}

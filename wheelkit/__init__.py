@@ -1,0 +1,1 @@
+"""Wheels as files: archives, ELF, GPU code, repair and inspection."""

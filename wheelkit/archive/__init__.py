@@ -1,0 +1,1 @@
+"""Wheel archives: reading, checking and rewriting."""

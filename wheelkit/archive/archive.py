@@ -1,0 +1,257 @@
+"""A wheel archive, read strictly: what two readers could understand differently is refused (PEP 427, PEP 491)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from isal import isal_zlib
+
+from core.errors import ArchiveError
+from wheelkit.archive.filename import WheelName, canonical
+from wheelkit.archive.inflate import CHUNK, InflateError, inflate, packed_chunks
+from wheelkit.archive.output_file import reserve
+from wheelkit.archive.record import RecordEntry, parse_record
+from wheelkit.archive.zip_check import locate
+from wheelkit.archive.zip_format import STORED, Member, full_pread, read_central, read_end
+
+if TYPE_CHECKING:  # what a mere re-tag does not need is imported where it is used
+    from email.message import Message
+
+    from core.model import Progress
+    from wheelkit.archive.cuts import Cuts
+    from wheelkit.archive.pump import Sink
+
+__all__ = ["Member", "RecordEntry", "WheelArchive", "WheelName"]
+
+INLINE = 1 << 20
+"""Members up to this many bytes are not worth a thread."""
+_AGAIN = "Download the wheel again."
+
+
+class WheelArchive:
+    """An open wheel; a context manager. Its methods may be called from several threads.
+
+    Args:
+        path: the file.
+        name: what the file will be called, where it has another name yet.
+
+    Attributes:
+        path: the file.
+        name: its file name, taken apart.
+        members: its files in the order of the central directory; directory entries are checked and left out.
+        size: bytes of the archive.
+
+    Raises:
+        ArchiveError: on opening; the message lists every problem that was found, not only the first.
+    """
+
+    def __init__(self, path: Path, *, name: WheelName | None = None) -> None:
+        self.path = Path(path)
+        self.name = name or WheelName.parse(self.path.name)
+        try:
+            self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise ArchiveError(f"{self.path} cannot be opened: {error.strerror}.") from error
+        try:
+            self.size = os.fstat(self._fd).st_size
+            self.members = self._read_members()
+            self._by_name = {member.name: member for member in self.members}
+        except BaseException:
+            self.close()
+            raise
+
+    def _read_members(self) -> tuple[Member, ...]:
+        problems: list[str] = []
+        try:
+            end = read_end(self.pread, self.size)
+            directory = self.pread(end.directory_size, end.directory_offset)
+            entries = read_central(directory, end.members, problems)
+        except ArchiveError as error:
+            found = [error.message, *problems]
+            raise ArchiveError(f"{self.name}: {' '.join(found)}", hint=error.hint or _AGAIN) from error
+        located = locate(entries, end, self.pread, problems)
+        members = tuple(member for member in located if not member.name.endswith("/"))
+        self.dist_info = self._find_dist_info(entries, problems)
+        if problems:
+            listed = "".join(f"\n  - {problem}" for problem in problems)
+            count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+            raise ArchiveError(
+                f"{self.name} is refused for {count}:{listed}\n",
+                hint="Get the wheel anew, or report it to whoever built it.",
+            )
+        return members
+
+    def _find_dist_info(self, entries: list[Member], problems: list[str]) -> str:
+        """The one `{project}-{version}.dist-info`, which has to be that of the file name (PEP 427)."""
+        tops = {entry.name.partition("/")[0] for entry in entries if "/" in entry.name}
+        found = sorted(top for top in tops if top.endswith(".dist-info"))
+        if len(found) != 1:
+            problems.append(f"there should be one .dist-info directory, not {len(found)} {found or ''}".rstrip())
+            return found[0] if found else ""
+        project, _, version = found[0].removesuffix(".dist-info").partition("-")
+        if canonical(project) != self.name.canonical or version != self.name.version:
+            problems.append(f"{found[0]} does not belong to a file of this name")
+        return found[0]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; twice is harmless."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def fileno(self) -> int:
+        """The file's descriptor, for raw copies."""
+        return self._fd
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Raw bytes of the archive; shorter at its end."""
+        return full_pread(self._fd, size, offset)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
+
+    def __getitem__(self, name: str) -> Member:
+        try:
+            return self._by_name[name]
+        except KeyError:
+            raise ArchiveError(f"{self.name} has no member {name}.") from None
+
+    def chunks(self, name: str, *, cuts: Cuts | None = None) -> Iterator[bytes]:
+        """Uncompressed bytes of a member, at most 1 MiB at a time.
+
+        Args:
+            name: the member.
+            cuts: where a deflated member shall be taken apart; they learn where it was.
+
+        Raises:
+            ArchiveError: after the last chunk at the latest, when length or CRC are not the declared ones.
+        """
+        member = self[name]
+        crc = size = 0
+        for chunk in self._stored(member) if member.method == STORED else self._inflated(member, cuts):
+            size += len(chunk)
+            if size > member.size:
+                raise self._damaged(member, f"it holds more than the {member.size} bytes it declares")
+            crc = isal_zlib.crc32(chunk, crc)
+            yield chunk
+        if size != member.size:
+            raise self._damaged(member, f"it holds {size} bytes and declares {member.size}")
+        if crc != member.crc32:
+            raise self._damaged(member, f"its CRC is {crc:08x} and it declares {member.crc32:08x}")
+
+    def read(self, name: str, limit: int = 64 << 20) -> bytes:
+        """All bytes of a member.
+
+        Raises:
+            ArchiveError: it is damaged, or has more than `limit` bytes.
+        """
+        if self[name].size > limit:
+            raise ArchiveError(f"{name} in {self.name} has {self[name].size} bytes; at most {limit} are read.")
+        return b"".join(self.chunks(name))
+
+    def digest(self, name: str, *sinks: Sink, cuts: Cuts | None = None) -> str:
+        """SHA-256 of a member's content, in hexadecimal; each of `sinks` gets every chunk, in a thread of its own."""
+        digest = hashlib.sha256()
+        if self[name].size <= INLINE:
+            for chunk in self.chunks(name, cuts=cuts):
+                for sink in (digest.update, *sinks):
+                    sink(chunk)
+        else:
+            from wheelkit.archive.pump import pump
+
+            pump(self.chunks(name, cuts=cuts), digest.update, *sinks)
+        return digest.hexdigest()
+
+    def extract(self, name: str, out: Path, *, progress: Progress | None = None, cuts: Cuts | None = None) -> str:
+        """Write a member to `out`: inflating, hashing and writing overlap; `cuts` as for `chunks`.
+
+        Returns:
+            SHA-256 of the content in hexadecimal.
+
+        Raises:
+            ArchiveError: the member is damaged; then `out` is removed.
+        """
+        total = self[name].size
+        done = 0
+        out.unlink(missing_ok=True)
+        try:
+            with out.open("wb", buffering=0) as file:
+                reserve(file.fileno(), 0, total)
+
+                def write(chunk: bytes) -> None:
+                    nonlocal done
+                    rest = memoryview(chunk)
+                    while rest:
+                        rest = rest[file.write(rest) :]
+                    done += len(chunk)
+                    if progress is not None:
+                        progress.advance(done, total)
+
+                return self.digest(name, write, cuts=cuts)
+        except BaseException:
+            out.unlink(missing_ok=True)
+            raise
+
+    def record(self) -> dict[str, RecordEntry]:
+        """RECORD as a mapping from path to hash and size.
+
+        Raises:
+            ArchiveError: RECORD is missing or malformed, or has two entries for one path.
+        """
+        rows, problems = parse_record(self._info("RECORD"))
+        entries = dict(rows)
+        problems += [f"{path} is there twice" for path in {p for i, (p, _) in enumerate(rows) if p in dict(rows[:i])}]
+        if problems:
+            raise ArchiveError(f"RECORD of {self.name} is malformed: {'; '.join(problems)}.")
+        return entries
+
+    def metadata(self) -> Message:
+        """METADATA (core metadata, PEP 566)."""
+        return self._headers("METADATA")
+
+    def wheel_info(self) -> Message:
+        """WHEEL (PEP 427): Wheel-Version, Generator, Root-Is-Purelib, Tag, Build."""
+        return self._headers("WHEEL")
+
+    def _headers(self, name: str) -> Message:
+        import email
+
+        return email.message_from_string(self._info(name))
+
+    def _info(self, name: str) -> str:
+        try:
+            return self.read(f"{self.dist_info}/{name}").decode()
+        except UnicodeDecodeError as error:
+            raise ArchiveError(f"{self.dist_info}/{name} in {self.name} is not UTF-8.") from error
+
+    def _stored(self, member: Member) -> Iterator[bytes]:
+        for at in range(member.data_offset, member.data_end, CHUNK):
+            yield self.pread(min(CHUNK, member.data_end - at), at)
+
+    def _inflated(self, member: Member, cuts: Cuts | None) -> Iterator[bytes]:
+        stream = self.pread, member.data_offset, member.compressed_size
+        try:
+            if cuts is None:
+                yield from inflate(packed_chunks(*stream))
+            else:
+                from wheelkit.archive.cuts import inflate_cut
+
+                yield from inflate_cut(*stream, cuts)
+        except InflateError as error:
+            raise self._damaged(member, str(error)) from error
+
+    def _damaged(self, member: Member, what: str) -> ArchiveError:
+        return ArchiveError(f"{member.name} in {self.name} is damaged: {what}.", hint=_AGAIN)

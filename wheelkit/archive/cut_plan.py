@@ -1,0 +1,56 @@
+"""Where a library should be taken apart for the edits that a repair may make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+from wheelkit.archive.archive import Member, WheelArchive
+from wheelkit.archive.cuts import ANY_WINDOW, SEARCHED, Cuts, find_block
+from wheelkit.archive.inflate import CHUNK, InflateError, inflate
+from wheelkit.archive.splice import WINDOW
+from wheelkit.archive.zip_format import DEFLATED
+from wheelkit.elf.reader import HEADER, SECTION, SHF_ALLOC, SHF_EXECINSTR, SHT_DYNAMIC, SHT_PROGBITS, SHT_STRTAB
+from wheelkit.gpu.bundle import PAGE
+
+_LEADS = 8 << 20, 2 << 20
+"""How many bytes before a section cuts are looked for: where blocks stand for much, the second comes too late."""
+
+Row = tuple[int, ...]
+"""A section's header: name, type, flags, address, offset, size, link, info, alignment, entry size."""
+
+
+def plan_cuts(archive: WheelArchive, member: Member) -> Cuts:
+    """Cuts around dynamic strings and table, around fat binaries, and before what only debuggers read.
+
+    Nothing is certain here: where this guesses wrongly, more is compressed anew, or all of it.
+    """
+    goals: list[int] = []
+    for _, kind, flags, _, offset, size, *_, alignment, _ in _sections(archive, member):
+        if not flags & SHF_ALLOC:
+            goals += [offset - lead for lead in _LEADS]
+            break
+        loading = kind in (SHT_STRTAB, SHT_DYNAMIC)
+        fat = kind == SHT_PROGBITS and not flags & SHF_EXECINSTR and alignment == PAGE
+        if loading or fat:
+            goals += [*(offset - lead for lead in _LEADS), offset + size + WINDOW]
+    return Cuts(goal for goal in goals if 0 < goal < member.size)
+
+
+def _sections(archive: WheelArchive, member: Member) -> Iterator[Row]:
+    """The section headers, which usually are a library's last bytes; the first one stands for nothing."""
+    head = next(archive.chunks(member.name), b"")
+    if member.method != DEFLATED or len(head) < HEADER.size:
+        return
+    _, _, _, _, _, _, table, _, _, _, _, row_size, count, _ = HEADER.unpack_from(head)
+    searched = min(SEARCHED, member.compressed_size)
+    data = archive.pread(searched, member.data_end - searched)
+    block = find_block(data)
+    tail = b""
+    with suppress(InflateError):
+        for chunk in inflate([data[block:]] if block is not None else [], window=ANY_WINDOW):
+            tail = (tail + chunk)[-CHUNK:]
+    begin = len(tail) - (member.size - table)
+    end = begin + SECTION.size * count
+    if row_size == SECTION.size and begin >= 0 and end <= len(tail):
+        yield from list(SECTION.iter_unpack(tail[begin:end]))[1:]

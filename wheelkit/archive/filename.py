@@ -1,0 +1,92 @@
+"""The name of a wheel file (PEP 427, "File name convention")."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from core.errors import ArchiveError
+
+# No stricter and no laxer than packaging.utils, which takes half as long to import as a wheel takes to be copied.
+_NAME = re.compile(
+    r"(?P<project>(?:(?!__)[\w.])+)-(?P<version>[^-]+)(?:-(?P<build>\d[^-]*))?"
+    r"-(?P<python>(?!\d)\w+(?:\.(?!\d)\w+)*)-(?P<abi>\w+(?:\.\w+)*)-(?P<platform>\w+(?:\.\w+)*)\.whl",
+    re.ASCII,
+)
+_PLAIN_VERSION = re.compile(r"[0-9]+(\.[0-9]+)*(\+[a-z0-9]+(\.[a-z0-9]+)*)?")
+"""Most versions; that they are right (PEP 440) is seen without `packaging`, whose import takes a while, too."""
+
+
+def canonical(project: str) -> str:
+    """A project's name as indexes spell it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", project).lower()
+
+
+def _version_problem(version: str) -> str:
+    if _PLAIN_VERSION.fullmatch(version):
+        return ""
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        Version(version)
+    except InvalidVersion as error:
+        return str(error)
+    return ""
+
+
+class WheelName(NamedTuple):
+    """`{project}-{version}[-{build}]-{python}-{abi}-{platform}.whl`, taken apart; `str()` puts it together again.
+
+    `name._replace(platform="manylinux_2_28_x86_64")` gives the name of a re-tagged wheel.
+
+    Attributes:
+        project: as spelled in the file name, such as jax_rocm7_pjrt.
+        version: as spelled in the file name.
+        python, abi, platform: compressed tag sets, such as py2.py3.
+        build: the optional build tag, or empty.
+    """
+
+    project: str
+    version: str
+    python: str
+    abi: str
+    platform: str
+    build: str = ""
+
+    @classmethod
+    def parse(cls, filename: str) -> WheelName:
+        """Read a file name.
+
+        Raises:
+            ArchiveError: it is not the name of a wheel.
+        """
+        found = _NAME.fullmatch(filename)
+        if found is None:
+            problem = "its parts are not project, version, perhaps build, python, abi and platform"
+        else:
+            problem = _version_problem(found["version"])
+        if found is None or problem:
+            raise ArchiveError(
+                f"{filename!r} is not the name of a wheel: {problem}.",
+                hint="Write it like jax_rocm7_pjrt-0.10.2-py3-none-manylinux_2_28_x86_64.whl.",
+            )
+        return cls(**found.groupdict(default=""))
+
+    @property
+    def canonical(self) -> str:
+        """The project's name as indexes spell it (PEP 503): jax-rocm7-pjrt."""
+        return canonical(self.project)
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Every tag that the compressed set stands for (PEP 425), in the file name's order."""
+        return tuple(
+            f"{python}-{abi}-{platform}"
+            for python in self.python.split(".")
+            for abi in self.abi.split(".")
+            for platform in self.platform.split(".")
+        )
+
+    def __str__(self) -> str:
+        parts = (self.project, self.version, self.build, self.python, self.abi, self.platform)
+        return "-".join(part for part in parts if part) + ".whl"

@@ -1,0 +1,67 @@
+"""Writing one file front to back, partly by copying ranges of another file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from core.errors import ArchiveError
+
+_CHUNK = 1 << 20
+
+
+class OutFile:
+    """Appends to an open file.
+
+    Attributes:
+        fd: descriptor, open for writing.
+        position: bytes written so far.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.position = 0
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append bytes."""
+        self.position += _write_at(self.fd, data, self.position)
+
+    def patch(self, data: bytes, offset: int) -> None:
+        """Overwrite bytes that were written before."""
+        _write_at(self.fd, data, offset)
+
+    def copy(self, source: int, offset: int, size: int) -> None:
+        """Append `size` bytes of another open file from `offset` on.
+
+        Raises:
+            ArchiveError: that file is shorter.
+        """
+        reserve(self.fd, self.position, size)
+        buffer = memoryview(bytearray(min(_CHUNK, size)))
+        while size:
+            count = os.preadv(source, [buffer[:size]], offset)
+            if not count:
+                raise ArchiveError(f"A file that is being copied ends {size} bytes early.")
+            self.write(buffer[:count])
+            offset += count
+            size -= count
+
+
+def reserve(fd: int, offset: int, size: int) -> None:
+    """Have room for bytes that will be written soon; where the file system cannot, nothing happens.
+
+    Writing into reserved room takes half the time (ext4), which makes plain reads and writes faster than the
+    copy_file_range of `cp`.
+    """
+    if size:
+        with contextlib.suppress(OSError):
+            os.posix_fallocate(fd, offset, size)
+
+
+def _write_at(fd: int, data: bytes | memoryview, offset: int) -> int:
+    rest = memoryview(data)
+    while rest:
+        count = os.pwrite(fd, rest, offset)
+        offset += count
+        rest = rest[count:]
+    return len(data)

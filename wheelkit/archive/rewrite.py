@@ -1,0 +1,158 @@
+"""A new wheel from an old one: what stays the same is copied compressed, RECORD follows, the bytes are reproducible."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from core.errors import ArchiveError
+from wheelkit.archive.archive import WheelArchive, WheelName
+from wheelkit.archive.member_writer import Entry, Late, MemberWriter
+from wheelkit.archive.output_file import OutFile
+from wheelkit.archive.record import SIGNATURES, RecordEntry
+from wheelkit.archive.zip_format import DateTime
+
+if TYPE_CHECKING:  # a mere re-tag needs neither threads nor libz
+    from wheelkit.archive.deflate import BlockIndex
+    from wheelkit.archive.file_member import Content
+    from wheelkit.archive.splice import Range
+
+
+class WrittenWheel:
+    """A wheel that was written: where, its bytes, and what its RECORD says of each member but itself."""
+
+    def __init__(self, *, path: Path, size: int, record: Mapping[str, RecordEntry]) -> None:
+        self.path, self.size, self.record = path, size, record
+
+    @functools.cached_property
+    def sha256(self) -> str:
+        """SHA-256 of the file in hexadecimal; read when first asked for, as it costs more than the copy itself."""
+        with self.path.open("rb", buffering=0) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class WheelRewrite:
+    """Changes to a wheel, collected first and carried out by `write`.
+
+    Names are those of the new wheel: after `rename` a member is known by its new name.
+
+    Args:
+        source: stays open and unchanged.
+        date_time: given to every member; None keeps the old ones, and new members get 1980-01-01.
+    """
+
+    def __init__(self, source: WheelArchive, *, date_time: DateTime | None = None) -> None:
+        self._source = source
+        self._date_time = date_time
+        self._dist_info = source.dist_info
+        self._entries = {member.name: Entry(old=member) for member in source.members}
+        for name in SIGNATURES:  # they sign the old RECORD
+            self._entries.pop(f"{source.dist_info}/{name}", None)
+
+    def set(self, name: str, data: bytes, *, mode: int | None = None) -> None:
+        """Add or replace a small member; without `mode` an old one keeps its own and a new one gets 0644."""
+        self._set(name, data, mode)
+
+    def set_late(self, name: str, make: Late) -> None:
+        """Add or replace a small member whose content tells about the others; it is written behind them."""
+        self._set(name, make, None)
+
+    def set_file(
+        self,
+        name: str,
+        content: Path,
+        *,
+        changed: Sequence[Range] | None = None,
+        mode: int | None = None,
+        blocks: BlockIndex | None = None,
+    ) -> None:
+        """Add or replace a big member by the content of a file, which has to stay until `write` is done.
+
+        Args:
+            name: the member.
+            content: the file.
+            changed: byte ranges [start, end) that may differ from the old content; the deflate blocks of the rest
+                are copied. Bytes beyond the shorter of old and new count as changed. None: compress everything.
+            mode: as for `set`.
+            blocks: the old member's blocks, if somebody scanned them already.
+        """
+        from wheelkit.archive.file_member import Content
+
+        ranges = None if changed is None else tuple(changed)
+        self._set(name, Content(path=content, changed=ranges, blocks=blocks), mode)
+
+    def remove(self, name: str) -> None:
+        """Leave a member out.
+
+        Raises:
+            ArchiveError: there is none of this name.
+        """
+        self._known(name)
+        del self._entries[name]
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename a member, or a directory with all that is below it (such as .dist-info for a new version).
+
+        Raises:
+            ArchiveError: there is nothing of the old name, or something of the new one.
+        """
+        moved = {
+            name: new + name.removeprefix(old) for name in self._entries if name == old or name.startswith(f"{old}/")
+        }
+        if not moved:
+            self._known(old)
+        taken = [name for name in moved.values() if name in self._entries]
+        if taken:
+            raise ArchiveError(f"{old} cannot be renamed to {new}: {taken[0]} is there already.")
+        self._entries = {moved.get(name, name): entry for name, entry in self._entries.items()}
+        if old == self._dist_info:
+            self._dist_info = new
+
+    def write(self, out: Path) -> WrittenWheel:
+        """Write the new wheel under a temporary name, check it, and rename it to `out`.
+
+        Order: as before; new files come before the .dist-info at the end, RECORD is last (PEP 427).
+
+        Raises:
+            ArchiveError: the result would not be a strict wheel of that file name, a content file does not fit its
+                `changed` ranges, or the source is damaged. Nothing is left at `out` then.
+        """
+        draft = out.with_name(f".{out.name}.{os.getpid()}")
+        try:
+            with draft.open("w+b", buffering=0) as file:
+                writer = MemberWriter(self._source, OutFile(file.fileno()), self._date_time)
+                for name, entry in self._ordered():
+                    writer.add(name, entry)
+                writer.finish(f"{self._dist_info}/RECORD")
+            with WheelArchive(draft, name=WheelName.parse(out.name)) as result:
+                size = result.size
+            draft.replace(out)
+        finally:
+            draft.unlink(missing_ok=True)
+        return WrittenWheel(path=out, size=size, record=writer.record)
+
+    def _set(self, name: str, new: bytes | Content | Late, mode: int | None) -> None:
+        if name == f"{self._dist_info}/RECORD":
+            raise ArchiveError("RECORD cannot be set; it follows from the other members.")
+        old = self._entries.get(name, Entry())
+        self._entries[name] = Entry(old=old.old, new=new, mode=old.mode if mode is None else mode)
+
+    def _known(self, name: str) -> None:
+        if name not in self._entries:
+            raise ArchiveError(f"{self._source.path.name} has no member {name}.")
+
+    def _ordered(self) -> list[tuple[str, Entry]]:
+        record = f"{self._dist_info}/RECORD"
+        names = [name for name in self._entries if name != record]
+        new = [name for name in names if self._entries[name].old is None or callable(self._entries[name].new)]
+        old = [name for name in names if name not in new]
+        at = len(old)
+        while at and old[at - 1].startswith(f"{self._dist_info}/"):
+            at -= 1
+        inside = [name for name in new if name.startswith(f"{self._dist_info}/")]
+        outside = [name for name in new if name not in inside]
+        return [(name, self._entries[name]) for name in (*old[:at], *outside, *old[at:], *inside)]

@@ -1,0 +1,218 @@
+"""Changing a few ranges of a deflated file without compressing the rest again.
+
+Blocks of the old stream that hold unchanged bytes are copied bit for bit, the others are compressed anew (RFC 1951):
+
+    raw blocks | empty stored block, ends on a byte | fresh blocks | empty fixed blocks up to the bit | raw blocks ...
+
+A block may refer up to 32 KiB back, so raw blocks begin again only that far behind a changed range.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from isal import isal_zlib
+
+from core.errors import ArchiveError
+from wheelkit.archive.deflate import BlockIndex
+from wheelkit.archive.output_file import OutFile
+from wheelkit.archive.zip_format import full_pread
+
+Range = tuple[int, int]
+"""[start, end) in bytes."""
+
+WINDOW = 32 << 10
+LEVEL = 6
+FAST_LEVEL = 2
+"""Of ISA-L: the highest that gives the same bytes with SSE4, AVX2 and AVX-512; 3 does not."""
+PIECE = 4 << 20
+"""Uncompressed bytes that one thread compresses at a time; fixed, so that equal input gives equal output."""
+
+PADDING = 0b0000000_01_0
+"""An empty block with fixed codes, 10 bits from the lowest: not final, type 01, end of block.
+
+Ten bits move the position by 2 modulo 8, so an even bit of a byte is reached with at most three of them.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """Bits [start, end) of the old compressed stream, copied as they are."""
+
+    start: int
+    end: int
+
+    def holds(self, bit: int) -> bool:
+        """Whether a bit of the old stream is copied."""
+        return self.start <= bit < self.end
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """Bytes [start, end) of the new content, compressed anew; `last` ends the stream."""
+
+    start: int
+    end: int
+    last: bool
+
+
+def scan_goal(changed: Sequence[Range], old_size: int, new_size: int) -> int:
+    """How far the old stream has to be scanned for `plan_splice`, in uncompressed bytes."""
+    if old_size == new_size:
+        return max((end + WINDOW for _, end in changed), default=0)
+    # What is behind the change that reaches the new end is compressed anew.
+    last = min([min(old_size, new_size), *(start for start, end in changed if end >= new_size)])
+    return max([last, *(end + WINDOW for _, end in changed if end < new_size)])
+
+
+def plan_splice(
+    blocks: BlockIndex, changed: Sequence[Range], old_size: int, new_size: int, packed_size: int
+) -> tuple[Raw | Fresh, ...]:
+    """Lay out the new stream.
+
+    Args:
+        blocks: boundaries of the old stream, scanned up to `scan_goal` at least.
+        changed: ranges of the new content that may differ from the old.
+        old_size: bytes of the old content.
+        new_size: bytes of the new content; what is beyond the shorter one counts as changed.
+        packed_size: bytes of the old compressed stream.
+    """
+    edges: list[Range] = [] if old_size == new_size else [(min(old_size, new_size), new_size)]
+    waiting = deque(sorted([(start, min(end, new_size)) for start, end in changed if start < new_size] + edges))
+    pieces: list[Raw | Fresh] = []
+    here = 0
+    while waiting:
+        start, end = waiting.popleft()
+        first = blocks.before(start)
+        if first > here:
+            pieces.append(Raw(blocks.bits[here], blocks.bits[first]))
+        after = _resume(blocks, end, old_size, new_size)
+        while waiting and (after is None or blocks.before(waiting[0][0]) <= after):
+            end = max(end, waiting.popleft()[1])
+            after = _resume(blocks, end, old_size, new_size)
+        if after is None:
+            return (*pieces, Fresh(blocks.offsets[first], new_size, last=True))
+        pieces.append(Fresh(blocks.offsets[first], blocks.offsets[after], last=False))
+        here = after
+    return (*pieces, Raw(blocks.bits[here], 8 * packed_size))
+
+
+def _resume(blocks: BlockIndex, end: int, old_size: int, new_size: int) -> int | None:
+    """The boundary from which old blocks serve again after a change that ends at `end`; None: not any more."""
+    if end == new_size and old_size != new_size:
+        return None
+    after = blocks.after(end + WINDOW)
+    if after is None and not blocks.complete:
+        raise ArchiveError(f"The deflate stream was scanned to byte {blocks.reach} only; {end + WINDOW} is needed.")
+    return after
+
+
+class Splicer:
+    """Writes a planned stream.
+
+    Args:
+        out: the file to append to.
+        old: descriptor of the archive that holds the old stream, which begins at `old_offset`.
+        content: descriptor of the file with the new content.
+    """
+
+    def __init__(self, out: OutFile, *, old: int, old_offset: int, content: int) -> None:
+        self._out = out
+        self._old = old
+        self._old_offset = old_offset
+        self._content = content
+        self._bits = 0
+        """Bits of an unfinished byte, lowest first."""
+        self._count = 0
+        """How many of them, 0 to 7."""
+
+    def write(self, piece: Raw | Fresh) -> None:
+        """Write the next piece; a fresh one ends on a byte."""
+        if isinstance(piece, Raw):
+            self._pad_to(piece.start % 8)
+            self._copy(piece)
+        else:
+            if self._count:
+                self._put(0b000, 3)  # an empty stored block: not final, type 00, then up to the byte
+                self._put(0, -self._count % 8)
+                self._out.write(b"\0\0\xff\xff")
+            for data in compress(self._content, piece.start, piece.end, last=piece.last):
+                self._out.write(data)
+
+    def _pad_to(self, phase: int) -> None:
+        while self._count != phase:
+            self._put(PADDING, 10)
+
+    def _put(self, bits: int, count: int) -> None:
+        self._bits |= bits << self._count
+        self._count += count
+        whole = self._count // 8
+        self._out.write((self._bits & (1 << 8 * whole) - 1).to_bytes(whole, "little"))
+        self._bits >>= 8 * whole
+        self._count -= 8 * whole
+
+    def _copy(self, piece: Raw) -> None:
+        first, last = piece.start // 8, piece.end // 8
+        phase, rest = piece.start % 8, piece.end % 8
+        if phase:
+            count = min(8, piece.end - 8 * first) - phase
+            self._put(self._old_byte(first) >> phase & (1 << count) - 1, count)
+            first += 1
+        if first < last:
+            self._out.copy(self._old, self._old_offset + first, last - first)
+        if rest and first <= last:
+            self._put(self._old_byte(last) & (1 << rest) - 1, rest)
+
+    def _old_byte(self, at: int) -> int:
+        return full_pread(self._old, 1, self._old_offset + at)[0]
+
+
+def compress(content: int, start: int, end: int, *, last: bool) -> Iterator[bytes]:
+    """Deflate bytes [start, end) of an open file, in pieces on all cores; each ends on a byte.
+
+    Raises:
+        ArchiveError: the file is shorter.
+    """
+    begins = range(start, end, PIECE) if end > start else range(start, start + 1)
+    pack = _pack_well if last and start == 0 else _pack_fast
+    workers = len(os.sched_getaffinity(0))
+    waiting: deque[Future[bytes]] = deque()
+    with ThreadPoolExecutor(workers) as pool:
+        try:
+            for begin in begins:
+                stop = min(begin + PIECE, end)
+                waiting.append(pool.submit(_compress_piece, pack, content, begin, stop, last and stop == end))
+                if len(waiting) > workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+_Pack = Callable[[bytes, bytes, bool], bytes]
+"""(data, window, last) -> deflated."""
+
+
+def _compress_piece(pack: _Pack, content: int, start: int, end: int, last: bool) -> bytes:
+    window = full_pread(content, min(start, WINDOW), start - min(start, WINDOW))
+    data = full_pread(content, end - start, start)
+    if len(data) != end - start:
+        raise ArchiveError(f"The new content of a member ends at byte {start + len(data)}, before {end}.")
+    return pack(data, window, last)
+
+
+def _pack_well(data: bytes, window: bytes, last: bool) -> bytes:
+    packer = zlib.compressobj(LEVEL, zlib.DEFLATED, -15, 8, zlib.Z_DEFAULT_STRATEGY, window)
+    return packer.compress(data) + packer.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH)
+
+
+def _pack_fast(data: bytes, window: bytes, last: bool) -> bytes:
+    """For the parts of a spliced member: most of it are fat binaries, whose compressed code nothing makes smaller."""
+    packer = isal_zlib.compressobj(FAST_LEVEL, isal_zlib.DEFLATED, -15, zdict=window)
+    return packer.compress(data) + packer.flush(isal_zlib.Z_FINISH if last else isal_zlib.Z_SYNC_FLUSH)

@@ -1,0 +1,87 @@
+"""Does a wheel hold what its RECORD says? Every member is inflated and hashed once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from core.errors import ArchiveError
+from core.model import Finding, Progress, Severity
+from wheelkit.archive.archive import WheelArchive
+from wheelkit.archive.record import SIGNATURES, RecordEntry, parse_record
+
+if TYPE_CHECKING:
+    from wheelkit.archive.cuts import Cuts
+
+
+def verify_record(
+    archive: WheelArchive,
+    *,
+    extract: Mapping[str, Path] | None = None,
+    cuts: Mapping[str, Cuts] | None = None,
+    progress: Progress | None = None,
+) -> tuple[Finding, ...]:
+    """Stream every member and compare it with RECORD and with its CRC.
+
+    Args:
+        archive: an open wheel.
+        progress: told about the members that are extracted.
+        extract: members to write to a file on the way, so that nothing is inflated twice.
+        cuts: where extracted members are taken apart, see `WheelArchive.chunks`.
+
+    Returns:
+        A finding for each wrong hash or size, damaged member, file without entry, entry without file, duplicate
+        or malformed entry; empty when all is right.
+    """
+    record_path = f"{archive.dist_info}/RECORD"
+    try:
+        rows, malformed = parse_record(archive.read(record_path).decode())
+    except (ArchiveError, UnicodeDecodeError) as error:
+        return (_finding("record-unreadable", f"RECORD cannot be read: {error}", record_path),)
+    findings = [_finding("record-malformed", f"RECORD is malformed: {problem}.", record_path) for problem in malformed]
+    counts = Counter(path for path, _ in rows)
+    findings += [
+        _finding("record-duplicate-entry", f"RECORD lists {path} {count} times.", path)
+        for path, count in counts.items()
+        if count > 1
+    ]
+    findings += [
+        _finding("record-no-such-file", f"RECORD lists {path}, which the archive does not hold.", path)
+        for path in counts
+        if path not in archive
+    ]
+    without_hash = {record_path, *(f"{archive.dist_info}/{name}" for name in SIGNATURES)}
+    entries = dict(rows)
+    for member in archive.members:
+        try:
+            if target := (extract or {}).get(member.name):
+                taken_apart = (cuts or {}).get(member.name)
+                digest = archive.extract(member.name, target, progress=progress, cuts=taken_apart)
+            else:
+                digest = archive.digest(member.name)
+        except ArchiveError as error:
+            findings.append(_finding("member-damaged", error.message, member.name))
+            continue
+        if member.name not in without_hash:
+            findings += _compare(member.name, member.size, digest, entries.get(member.name))
+    return tuple(findings)
+
+
+def _compare(name: str, size: int, digest: str, entry: RecordEntry | None) -> Iterator[Finding]:
+    if entry is None:
+        yield _finding("record-missing-entry", f"{name} is not in RECORD.", name)
+        return
+    if entry.sha256 is None:
+        what = f"the {entry.algorithm} hash" if entry.algorithm else "no hash"
+        yield _finding("record-no-sha256", f"RECORD has {what} and no sha256 for {name}.", name)
+    elif entry.sha256 != digest:
+        yield _finding("record-wrong-hash", f"{name} has sha256 {digest}; RECORD says {entry.sha256}.", name)
+    if entry.size is not None and entry.size != size:
+        yield _finding("record-wrong-size", f"{name} has {size} bytes; RECORD says {entry.size}.", name)
+
+
+def _finding(code: str, message: str, member: str) -> Finding:
+    remedy = "Get the wheel anew, or report it to whoever built it: pip may refuse to install or remove it."
+    return Finding(code=code, severity=Severity.ERROR, message=message, remedy=remedy, member=member)

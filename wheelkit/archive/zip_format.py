@@ -1,0 +1,263 @@
+"""The zip format as bytes: its records and how they are read (PKWARE APPNOTE.TXT 6.3.10, sections 4.3 to 4.5).
+
+Reading collects problems instead of stopping at the first; `zipcheck` judges what was read,
+`zipwrite` writes the same records.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from collections.abc import Callable
+from typing import NamedTuple
+
+from core.errors import ArchiveError
+
+STORED, DEFLATED = 0, 8
+UTF8_NAME = 0x0800
+HAS_DESCRIPTOR = 0x0008
+MAX16, MAX32 = 0xFFFF, 0xFFFFFFFF
+MAX_DIRECTORY = 64 << 20
+"""A central directory above this many bytes is refused: it would be read into memory at once."""
+
+LOCAL = struct.Struct("<4s5H3L2H")
+CENTRAL = struct.Struct("<4s6H3L5H2L")
+END = struct.Struct("<4s4H2LH")
+END64 = struct.Struct("<4sQ2H2L4Q")
+LOCATOR64 = struct.Struct("<4sLQL")
+ZIP64_EXTRA, UNICODE_PATH_EXTRA = 0x0001, 0x7075
+
+# The nouns of these modules are named tuples: to import dataclasses takes half as long as a wheel takes to be copied.
+
+DateTime = tuple[int, int, int, int, int, int]
+Pread = Callable[[int, int], bytes]
+"""(size, offset) -> bytes of the archive; shorter at its end."""
+
+
+class Member(NamedTuple):
+    """One file of an archive, as the central directory describes it.
+
+    Attributes:
+        method: 0 stored, 8 deflated.
+        crc32: of the uncompressed bytes.
+        mode: Unix permission bits, 0 if the archive has none.
+        external_attr: the 32 bits of the central directory; the upper 16 are st_mode on Unix.
+        date_time: (year, month, day, hour, minute, second); seconds are even.
+        header_offset: where the local header begins.
+        data_offset: where the (compressed) data begins.
+        flags: general purpose bit flag.
+    """
+
+    name: str
+    method: int
+    crc32: int
+    compressed_size: int
+    size: int
+    external_attr: int
+    date_time: DateTime
+    header_offset: int
+    data_offset: int
+    flags: int = 0
+
+    @property
+    def mode(self) -> int:
+        """Unix permission bits, 0 if the archive has none."""
+        return stat.S_IMODE(self.external_attr >> 16) & 0o777
+
+    @property
+    def data_end(self) -> int:
+        """Offset of the first byte after the data."""
+        return self.data_offset + self.compressed_size
+
+
+class End(NamedTuple):
+    """Where the central directory is: from the end records, classic or zip64."""
+
+    members: int
+    directory_offset: int
+    directory_size: int
+
+
+class LocalHeader(NamedTuple):
+    """What stands before a member's data; it has to say the same as the central directory."""
+
+    name: bytes
+    flags: int
+    method: int
+    crc32: int
+    compressed_size: int
+    size: int
+    data_offset: int
+
+
+def read_end(pread: Pread, file_size: int) -> End:
+    """Find the end of central directory record; nothing may follow it or its comment.
+
+    Raises:
+        ArchiveError: no such record, several that could be it, a split archive, or records that disagree.
+    """
+    start = max(0, file_size - END.size - MAX16)
+    tail = pread(file_size - start, start)
+    found = [
+        at
+        for at in _positions(tail, b"PK\5\6")
+        if at + END.size <= len(tail) and at + END.size + END.unpack_from(tail, at)[7] == len(tail)
+    ]
+    if len(found) != 1:
+        what = (
+            "it was cut short, bytes follow its end, or it is no zip archive" if not found else "two ends are possible"
+        )
+        raise ArchiveError(f"The archive has no single end record: {what}.", hint="Download the wheel again.")
+    at = start + found[0]
+    _, disk, first_disk, here, count, size, offset, _ = END.unpack_from(tail, found[0])
+    classic = (disk, first_disk, here, count, size, offset)
+    expected_end = at
+    if at >= LOCATOR64.size and (locator := pread(LOCATOR64.size, at - LOCATOR64.size)).startswith(b"PK\6\7"):
+        end64_at = LOCATOR64.unpack(locator)[2]
+        raw = pread(END64.size, end64_at)
+        if len(raw) < END64.size or not raw.startswith(b"PK\6\6"):
+            raise ArchiveError("The zip64 end record is not where its locator says.", hint="Download the wheel again.")
+        _, record_size, _, _, disk, first_disk, here, count, size, offset = END64.unpack(raw)
+        if end64_at + 12 + record_size + LOCATOR64.size != at:
+            raise ArchiveError("Bytes stand between the zip64 end record and its locator.")
+        limits = (MAX16, MAX16, MAX16, MAX16, MAX32, MAX32)
+        for old, new, limit in zip(classic, (disk, first_disk, here, count, size, offset), limits, strict=True):
+            if old not in (new, limit):
+                raise ArchiveError("The zip64 end record disagrees with the classic one.")
+        expected_end = end64_at
+    if disk or first_disk or here != count:
+        raise ArchiveError("The archive is split over several disks.")
+    if offset + size != expected_end:
+        raise ArchiveError(
+            f"The central directory should end at byte {offset + size} but its end record stands at {expected_end}.",
+            hint="Bytes were added or lost; download the wheel again.",
+        )
+    if size > MAX_DIRECTORY:
+        raise ArchiveError(f"The central directory has {size} bytes; at most {MAX_DIRECTORY} are read.")
+    return End(members=count, directory_offset=offset, directory_size=size)
+
+
+def read_central(directory: bytes, count: int, problems: list[str]) -> list[Member]:
+    """Read the central directory; `data_offset` is still 0, the local headers know it.
+
+    Raises:
+        ArchiveError: it cannot be cut into entries.
+    """
+    members: list[Member] = []
+    at = 0
+    while at < len(directory):
+        if at + CENTRAL.size > len(directory) or not directory.startswith(b"PK\1\2", at):
+            raise ArchiveError(f"The central directory is damaged at entry {len(members)}.")
+        fields = CENTRAL.unpack_from(directory, at)
+        _, _, _, flags, method, time, date, crc, packed, size = fields[:10]
+        name_size, extra_size, comment_size, disk, _, attr, offset = fields[10:]
+        at += CENTRAL.size
+        raw_name, raw_extra = directory[at : at + name_size], directory[at + name_size : at + name_size + extra_size]
+        at += name_size + extra_size + comment_size
+        if at > len(directory):
+            raise ArchiveError(f"The central directory is damaged at entry {len(members)}.")
+        name = _decode_name(raw_name, flags, problems)
+        extra = _read_extra(raw_extra, name, problems)
+        if extra.get(UNICODE_PATH_EXTRA, b"12345" + raw_name)[5:] != raw_name:
+            problems.append(f"{name}: an extra field gives it another name")
+        size, packed, offset = _widen((size, packed, offset), extra, name, problems)
+        if disk not in (0, MAX16):
+            problems.append(f"{name}: it is on another disk")
+        members.append(
+            Member(
+                name=name, method=method, crc32=crc, compressed_size=packed, size=size, external_attr=attr,
+                date_time=_from_dos(date, time), header_offset=offset, data_offset=0, flags=flags,
+            )
+        )  # fmt: skip
+    if len(members) != count:
+        problems.append(f"the end record promises {count} members but the central directory has {len(members)}")
+    return members
+
+
+def read_local(pread: Pread, member: Member, problems: list[str]) -> LocalHeader | None:
+    """Read the local header that `member` points to; None (and a problem) if there is none."""
+    raw = pread(LOCAL.size, member.header_offset)
+    if len(raw) < LOCAL.size or not raw.startswith(b"PK\3\4"):
+        problems.append(f"{member.name}: no local header at byte {member.header_offset}")
+        return None
+    _, _, flags, method, _, _, crc, packed, size, name_size, extra_size = LOCAL.unpack(raw)
+    rest = pread(name_size + extra_size, member.header_offset + LOCAL.size)
+    extra = _read_extra(rest[name_size:], member.name, problems)
+    size, packed = _widen((size, packed), extra, member.name, problems)
+    data_offset = member.header_offset + LOCAL.size + name_size + extra_size
+    return LocalHeader(
+        name=rest[:name_size], flags=flags, method=method, crc32=crc, compressed_size=packed, size=size,
+        data_offset=data_offset,
+    )  # fmt: skip
+
+
+def descriptor_size(pread: Pread, member: Member) -> int | None:
+    """Length of the data descriptor after a member's data (APPNOTE 4.3.9), None if there is no right one."""
+    raw = pread(24, member.data_end)
+    for layout, signature in (("<4sLQQ", True), ("<4sLLL", True), ("<LQQ", False), ("<LLL", False)):
+        if layout.endswith("LL") and max(member.size, member.compressed_size) > MAX32:
+            continue
+        values = (member.crc32, member.compressed_size, member.size)
+        right = struct.pack(layout, b"PK\7\x08", *values) if signature else struct.pack(layout, *values)
+        if raw.startswith(right):
+            return len(right)
+    return None
+
+
+def _positions(data: bytes, pattern: bytes) -> list[int]:
+    found, at = [], data.find(pattern)
+    while at >= 0:
+        found.append(at)
+        at = data.find(pattern, at + 1)
+    return found
+
+
+def _decode_name(raw: bytes, flags: int, problems: list[str]) -> str:
+    """PEP 427 wants UTF-8; without the UTF-8 flag only ASCII means the same to every reader."""
+    try:
+        return raw.decode("utf-8" if flags & UTF8_NAME else "ascii")
+    except UnicodeDecodeError:
+        name = raw.decode("utf-8", "backslashreplace")
+        problems.append(f"{name}: the encoding of its name is ambiguous")
+        return name
+
+
+def _read_extra(raw: bytes, name: str, problems: list[str]) -> dict[int, bytes]:
+    fields: dict[int, bytes] = {}
+    at = 0
+    while at + 4 <= len(raw):
+        kind, size = struct.unpack_from("<HH", raw, at)
+        at += 4 + size
+        if at > len(raw) or kind in fields:
+            break
+        fields[kind] = raw[at - size : at]
+    if at != len(raw):
+        problems.append(f"{name}: its extra fields are malformed")
+    return fields
+
+
+def _widen(values: tuple[int, ...], extra: dict[int, bytes], name: str, problems: list[str]) -> tuple[int, ...]:
+    """Replace each value that is 0xFFFFFFFF by the next one of the zip64 extra field (APPNOTE 4.5.3)."""
+    wide = extra.get(ZIP64_EXTRA, b"")
+    needed = sum(value == MAX32 for value in values)
+    if needed and len(wide) < 8 * needed:
+        problems.append(f"{name}: its zip64 sizes are missing")
+        return values
+    numbers = iter(struct.unpack_from(f"<{needed}Q", wide)) if needed else iter(())
+    return tuple(next(numbers) if value == MAX32 else value for value in values)
+
+
+def _from_dos(date: int, time: int) -> DateTime:
+    return (
+        (date >> 9) + 1980, date >> 5 & 15, date & 31,
+        time >> 11, time >> 5 & 63, (time & 31) * 2,
+    )  # fmt: skip
+
+
+def full_pread(fd: int, size: int, offset: int) -> bytes:
+    """`os.pread` that comes back short only at the end of the file (Linux caps one read at 2 GiB)."""
+    data = os.pread(fd, size, offset)
+    while len(data) < size and (more := os.pread(fd, size - len(data), offset + len(data))):
+        data += more
+    return data

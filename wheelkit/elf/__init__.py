@@ -1,0 +1,1 @@
+"""ELF files: reading and editing in place."""

@@ -1,0 +1,205 @@
+"""What one ELF file is, needs and offers: a frozen snapshot for inspection and repair decisions.
+
+The dynamic facts come from PT_DYNAMIC, which is what the loader believes; sections add what only tools see.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from core.errors import ElfError
+from wheelkit.elf import reader, symbol_versions
+from wheelkit.elf.reader import Image, Section
+
+__all__ = ["Elf", "Section", "Symbol"]
+
+_MACHINES = {62: "x86_64", 183: "aarch64", 224: "amdgpu", 243: "riscv64"}
+_BINDS = {0: "LOCAL", 1: "GLOBAL", 2: "WEAK", 10: "UNIQUE"}
+_HIDDEN, _INTERNAL = 2, 1
+_HIDDEN_VERSION = 0x8000
+"""Bit of a version index: not the default version (LSB, "Symbol Version Table")."""
+_ROCM_MARK = re.compile(r"\broc-(\d+(?:\.\d+)+)")
+"""How ROCm's clang names its release in .comment: `AMD clang version … roc-7.2.0 …`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Symbol:
+    """One symbol that a file wants from others.
+
+    Attributes:
+        version: symbol version such as GLIBC_2.17; None when it is asked for without one.
+        library: soname that the version is expected from; None without a version.
+        bind: GLOBAL, WEAK, UNIQUE or LOCAL.
+    """
+
+    name: str
+    version: str | None
+    library: str | None
+    bind: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Elf:
+    """A snapshot of one file.
+
+    Attributes:
+        machine: x86_64, aarch64, amdgpu, riscv64, or the number of e_machine.
+        needed: DT_NEEDED sonames in order.
+        undefined: dynamic symbols without a definition, in table order.
+        offered: defined dynamic symbol that others can bind to -> its versions, the default one first; "" for none.
+        version_needs: versions wanted from each soname.
+        sections: by name; the first of several with the same name.
+        build_id: hexadecimal, from .note.gnu.build-id; None when there is none.
+        comments: compiler and linker names from .comment.
+        init_functions: exported PyInit_* functions.
+    """
+
+    machine: str
+    size: int
+    needed: tuple[str, ...]
+    runpath: str | None
+    rpath: str | None
+    soname: str | None
+    undefined: tuple[Symbol, ...]
+    offered: Mapping[str, tuple[str, ...]]
+    version_needs: Mapping[str, frozenset[str]]
+    sections: Mapping[str, Section]
+    build_id: str | None
+    comments: tuple[str, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> Elf:
+        """Read the file at `path`.
+
+        Raises:
+            ElfError: not an ELF64 little-endian file, or a damaged one.
+        """
+        with reader.open_image(path) as image:
+            return _snapshot(image)
+
+    @property
+    def has_symtab(self) -> bool:
+        """Whether it still has the static symbol table that `strip` removes."""
+        return any(s.type == reader.SHT_SYMTAB for s in self.sections.values())
+
+    @property
+    def exported(self) -> tuple[str, ...]:
+        """Names of the symbols that others can bind to."""
+        return tuple(self.offered)
+
+    @property
+    def init_functions(self) -> tuple[str, ...]:
+        """Names of the module initialisation functions of a Python extension."""
+        return tuple(name for name in self.exported if name.startswith("PyInit_"))
+
+    @property
+    def rocm_versions(self) -> tuple[str, ...]:
+        """The ROCm releases whose compiler made parts of it, as its marks say; sorted, none without a mark."""
+        return tuple(sorted({found for comment in self.comments for found in _ROCM_MARK.findall(comment)}))
+
+    def highest_versions(self) -> dict[str, str]:
+        """The highest version wanted per prefix, such as {"GLIBC": "2.27", "GLIBCXX": "3.4.22"}."""
+        return highest_versions(v for versions in self.version_needs.values() for v in versions)
+
+
+def highest_versions(versions: Iterable[str]) -> dict[str, str]:
+    """The highest number per prefix of symbol versions; names without a number (GLIBC_PRIVATE) do not count."""
+    best: dict[str, tuple[int, ...]] = {}
+    for version in versions:
+        found = re.fullmatch(r"(.+?)_(\d+(?:\.\d+)*)", version)
+        if found:
+            number = tuple(int(part) for part in found[2].split("."))
+            best[found[1]] = max(number, best.get(found[1], ()))
+    return {prefix: ".".join(map(str, number)) for prefix, number in sorted(best.items())}
+
+
+def _snapshot(image: Image) -> Elf:
+    entries = image.dynamic()
+    count = next((i for i, entry in enumerate(entries) if entry.tag == reader.DT_NULL), len(entries))
+    tags = {entry.tag: entry.value for entry in reversed(entries[:count])}
+    strings = b""
+    if reader.DT_STRTAB in tags:
+        strings = image.read(image.offset_of(tags[reader.DT_STRTAB]), tags.get(reader.DT_STRSZ, 0))
+
+    def string(offset: int) -> str:
+        return reader.text(strings, offset, image.label)
+
+    def name(tag: int) -> str | None:
+        return string(tags[tag]) if tag in tags else None
+
+    needs = {
+        index: (string(version), string(library)) for index, version, library in symbol_versions.needs(image, tags)
+    }
+    libraries: dict[str, set[str]] = {}
+    for version, library in needs.values():
+        libraries.setdefault(library, set()).add(version)
+    own = {1: ""}
+    for index, offset in symbol_versions.definitions(image, tags):
+        own.setdefault(index, string(offset))  # the first name is its own, the others are its parents
+    undefined, offered = _symbols(image, tags, strings, needs, own)
+    sections: dict[str, Section] = {}
+    for section in image.sections:
+        sections.setdefault(section.name, section)
+    comment = sections.get(".comment")
+    comments = image.contents(comment).split(b"\0") if comment else []
+    return Elf(
+        machine=_MACHINES.get(image.machine, str(image.machine)), size=len(image.data),
+        needed=tuple(string(entry.value) for entry in entries[:count] if entry.tag == reader.DT_NEEDED),
+        runpath=name(reader.DT_RUNPATH), rpath=name(reader.DT_RPATH), soname=name(reader.DT_SONAME),
+        undefined=undefined, offered=offered, sections=sections, build_id=_build_id(image),
+        version_needs={library: frozenset(versions) for library, versions in libraries.items()},
+        comments=tuple(dict.fromkeys(c.decode(errors="backslashreplace") for c in comments if c)),
+    )  # fmt: skip
+
+
+def _symbols(
+    image: Image,
+    tags: Mapping[int, int],
+    strings: bytes,
+    needs: Mapping[int, tuple[str, str]],
+    own: Mapping[int, str],
+) -> tuple[tuple[Symbol, ...], dict[str, tuple[str, ...]]]:
+    """Undefined symbols, and the offered ones with their versions."""
+    table = next((s for s in image.sections if s.type == reader.SHT_DYNSYM), None)
+    if table is None:
+        if reader.DT_SYMTAB in tags:
+            raise ElfError(f"{image.label} has dynamic symbols but no section for them.", hint="It is damaged.")
+        return (), {}
+    indices = [1] * (len(image.contents(table)) // reader.SYMBOL.size)
+    if reader.DT_VERSYM in tags:
+        raw = image.read(image.offset_of(tags[reader.DT_VERSYM]), 2 * len(indices))
+        indices = [index for (index,) in struct.iter_unpack("<H", raw)]
+    undefined: list[Symbol] = []
+    offered: dict[str, tuple[str, ...]] = {}
+    for number, symbol in enumerate(image.symbols(table)):
+        name = reader.text(strings, symbol.name, image.label)
+        bind = _BINDS.get(symbol.info >> 4, str(symbol.info >> 4))
+        index, hidden = indices[number] & 0x7FFF, indices[number] & _HIDDEN_VERSION
+        if not name:
+            continue
+        if symbol.section == 0:
+            version, library = needs.get(index, (None, None))
+            undefined.append(Symbol(name=name, version=version, library=library, bind=bind))
+        elif bind != "LOCAL" and symbol.other & 3 not in (_HIDDEN, _INTERNAL):
+            before, version = offered.get(name, ()), own.get(index, "")
+            offered[name] = (*before, version) if hidden else (version, *before)
+    return tuple(undefined), offered
+
+
+def _build_id(image: Image) -> str | None:
+    """The descriptor of the GNU note of type 3 (NT_GNU_BUILD_ID)."""
+    for section in image.sections:
+        if section.type != reader.SHT_NOTE:
+            continue
+        notes, position = image.contents(section), 0
+        while position + 12 <= len(notes):
+            name_size, size, kind = struct.unpack_from("<III", notes, position)
+            start = position + 12 + -(-name_size // 4) * 4
+            if kind == 3 and notes[position + 12 : position + 16] == b"GNU\0":
+                return notes[start : start + size].hex()
+            position = start + -(-size // 4) * 4
+    return None

@@ -1,0 +1,225 @@
+"""Shared libraries for x86-64 Linux, written table by table, so that stand-ins for real ones need no compiler.
+
+Source: System V ABI, gABI chapters 4 and 5 (ELF64, dynamic linking, hash table) and its x86-64 supplement; GNU symbol
+versions from the Linux Standard Base Core Specification.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from wheelkit.elf import reader
+
+_PAGE = 0x1000
+_X86_64, _ET_DYN = 62, 3
+_PT_GNU_STACK = 0x6474E551
+_R, _W, _X = 4, 2, 1
+_SHT_HASH, _SHT_DYNAMIC, _SHT_VERDEF, _SHT_VERSYM = 5, 6, 0x6FFFFFFD, 0x6FFFFFFF
+_SHF_WRITE, _SHF_ALLOC, _SHF_EXECINSTR = 1, 2, 4
+_DT_HASH, _DT_SYMENT = 4, 11
+_GLOBAL, _OBJECT, _FUNC = 1 << 4, 1, 2
+_BASE, _HIDDEN = 1, 0x8000
+_VERDEF = struct.Struct("<HHHHIII")  # version, flags, index, count, hash, first auxiliary, next
+_VERDAUX = struct.Struct("<II")  # name, next
+_SEGMENTS = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Export:
+    """One symbol that a library offers.
+
+    Attributes:
+        version: such as hip_4.2; empty for none.
+        default: whether it is what new programs are linked with (`@@`), else only old ones ask for it (`@`).
+        code: position-independent machine code of a function; equal code is stored once.
+        data: bytes of zeros of a variable; a symbol is either a function or a variable.
+    """
+
+    name: str
+    version: str = ""
+    default: bool = True
+    code: bytes = b""
+    data: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    name: str
+    type: int
+    flags: int
+    content: bytes | bytearray
+    link: str = ""
+    info: int = 0
+    entry: int = 0
+    align: int = 8
+    size: int = -1
+
+    @property
+    def memory(self) -> int:
+        """Bytes that it takes in memory."""
+        return len(self.content) if self.size < 0 else self.size
+
+
+@dataclass(slots=True)
+class _Strings:
+    data: bytearray = field(default_factory=lambda: bytearray(b"\0"))
+    known: dict[str, int] = field(default_factory=dict)
+
+    def add(self, text: str) -> int:
+        if text not in self.known:
+            self.known[text] = len(self.data)
+            self.data += text.encode() + b"\0"
+        return self.known[text]
+
+
+def shared_library(soname: str, exports: Iterable[Export], *, needed: Sequence[str] = (), runpath: str = "") -> bytes:
+    """The bytes of a shared library that glibc loads.
+
+    Args:
+        soname: DT_SONAME.
+        exports: a name may occur several times, with different versions.
+        needed: DT_NEEDED, in order.
+        runpath: DT_RUNPATH; empty for none.
+    """
+    exports = tuple(exports)
+    strings = _Strings()
+    versions = list(dict.fromkeys(export.version for export in exports if export.version))
+    text, places = _code(exports)
+    tags = [(reader.DT_NEEDED, strings.add(name)) for name in needed]
+    tags.append((reader.DT_SONAME, strings.add(soname)))
+    tags += [(reader.DT_RUNPATH, strings.add(runpath))] if runpath else []
+    names = [strings.add(export.name) for export in exports]
+    definitions = _definitions([soname, *versions], strings) if versions else b""
+    alloc, write = _SHF_ALLOC, _SHF_ALLOC | _SHF_WRITE
+    symbols = bytearray(reader.SYMBOL.size * (len(exports) + 1))  # filled in when all addresses are known
+    fixed = [
+        _Section(".dynsym", reader.SHT_DYNSYM, alloc, symbols, ".dynstr", 1, reader.SYMBOL.size),
+        _Section(".hash", _SHT_HASH, alloc, _hash_table([e.name for e in exports]), ".dynsym", entry=4),
+        _Section(".gnu.version", _SHT_VERSYM, alloc, _indices(exports, versions), ".dynsym", entry=2),
+        _Section(".gnu.version_d", _SHT_VERDEF, alloc, definitions, ".dynstr", len(versions) + 1),
+        _Section(".dynstr", reader.SHT_STRTAB, alloc, bytes(strings.data), align=1),
+        _Section(".text", reader.SHT_PROGBITS, alloc | _SHF_EXECINSTR, text, align=16),
+    ]
+    fixed = [section for section in fixed if versions or not section.name.startswith(".gnu.version")]
+    at = _addresses(fixed, reader.HEADER.size + _SEGMENTS * reader.SEGMENT.size)
+    tags += [
+        (_DT_HASH, at[".hash"]), (reader.DT_STRTAB, at[".dynstr"]), (reader.DT_SYMTAB, at[".dynsym"]),
+        (reader.DT_STRSZ, len(strings.data)), (_DT_SYMENT, reader.SYMBOL.size),
+    ]  # fmt: skip
+    if versions:
+        tags += [(reader.DT_VERSYM, at[".gnu.version"]), (reader.DT_VERDEF, at[".gnu.version_d"])]
+        tags.append((reader.DT_VERDEFNUM, len(versions) + 1))
+    dynamic = b"".join(itertools.starmap(reader.DYNAMIC.pack, [*tags, (reader.DT_NULL, 0)]))
+    zeros = max((export.data for export in exports), default=0)
+    writable = [
+        _Section(".dynamic", _SHT_DYNAMIC, write, dynamic, ".dynstr", entry=reader.DYNAMIC.size, align=_PAGE),
+        _Section(".bss", reader.SHT_NOBITS, write, b"", align=64, size=zeros),
+    ]
+    at |= _addresses(writable, at[".text"] + len(text))
+    number = {section.name: index for index, section in enumerate((*fixed, *writable), start=1)}
+    for row, (export, name) in enumerate(zip(exports, names, strict=True), start=1):
+        section, kind, size = (".bss", _OBJECT, export.data) if export.data else (".text", _FUNC, len(export.code))
+        value = at[section] + (0 if export.data else places[export.code])
+        symbol = (name, _GLOBAL | kind, 0, number[section], value, size)
+        reader.SYMBOL.pack_into(symbols, row * reader.SYMBOL.size, *symbol)
+    return _assemble([*fixed, *writable], at, split=len(fixed))
+
+
+def _code(exports: Iterable[Export]) -> tuple[bytes, dict[bytes, int]]:
+    """All code, each piece once, and where in it each piece begins."""
+    text, places = bytearray(), {}
+    for code in dict.fromkeys(export.code for export in exports if not export.data):
+        places[code] = len(text)
+        text += code + b"\xcc" * (-len(code) % 16)  # int3
+    return bytes(text), places
+
+
+def _hash(name: str) -> int:
+    """The hash function of the gABI."""
+    value = 0
+    for byte in name.encode():
+        value = (value << 4) + byte
+        high = value & 0xF0000000
+        value = (value ^ (high >> 24)) & ~high
+    return value
+
+
+def _hash_table(names: Sequence[str]) -> bytes:
+    """DT_HASH: buckets and chains of symbol numbers; the null symbol is number 0."""
+    count = max(1, len(names) // 2)
+    buckets, chains = [0] * count, [0] * (len(names) + 1)
+    for number, name in enumerate(names, start=1):
+        bucket = _hash(name) % count
+        chains[number], buckets[bucket] = buckets[bucket], number
+    return struct.pack(f"<{2 + count + len(chains)}I", count, len(chains), *buckets, *chains)
+
+
+def _indices(exports: Iterable[Export], versions: Sequence[str]) -> bytes:
+    """DT_VERSYM: 0 is local, 1 is global without a version, the versions follow."""
+    known = {"": 1} | {version: index for index, version in enumerate(versions, start=2)}
+    rows = (known[export.version] | (0 if export.default or not export.version else _HIDDEN) for export in exports)
+    return b"".join(struct.pack("<H", row) for row in (0, *rows))
+
+
+def _definitions(names: Sequence[str], strings: _Strings) -> bytes:
+    """DT_VERDEF: the first name is that of the library itself."""
+    out, step = bytearray(), _VERDEF.size + _VERDAUX.size
+    for index, name in enumerate(names, start=1):
+        following = step if index < len(names) else 0
+        out += _VERDEF.pack(1, _BASE if index == 1 else 0, index, 1, _hash(name), _VERDEF.size, following)
+        out += _VERDAUX.pack(strings.add(name), 0)
+    return bytes(out)
+
+
+def _addresses(sections: Iterable[_Section], position: int) -> dict[str, int]:
+    """Where each section begins, in the file and in memory alike."""
+    found = {}
+    for section in sections:
+        position += -position % section.align
+        found[section.name] = position
+        position += section.memory
+    return found
+
+
+def _assemble(sections: Sequence[_Section], at: dict[str, int], *, split: int) -> bytes:
+    """Headers, segments and sections; sections from `split` on are writable."""
+    body = bytearray()
+    for section in sections:
+        if section.content:
+            body += bytes(at[section.name] - len(body)) + section.content
+    code, dynamic, zeros = sections[split - 1], sections[split], sections[-1]
+    read_end = at[code.name] + code.memory
+    start, file_end = at[dynamic.name], at[dynamic.name] + dynamic.memory
+    segments = [
+        (reader.PT_LOAD, _R | _X, 0, read_end, read_end, _PAGE),
+        (reader.PT_LOAD, _R | _W, start, file_end - start, at[zeros.name] + zeros.memory - start, _PAGE),
+        (reader.PT_DYNAMIC, _R | _W, start, dynamic.memory, dynamic.memory, 8),
+        (_PT_GNU_STACK, _R | _W, 0, 0, 0, 16),
+    ]
+    program = b"".join(
+        reader.SEGMENT.pack(kind, flags, place, place, place, size, memory, align)
+        for kind, flags, place, size, memory, align in segments
+    )
+    names, order = _Strings(), [section.name for section in sections]
+    rows = [reader.SECTION.pack(*[0] * 10)]
+    for section in sections:
+        link = order.index(section.link) + 1 if section.link else 0
+        place = at[section.name]
+        rows.append(
+            reader.SECTION.pack(
+                names.add(section.name), section.type, section.flags, place, min(place, len(body)), section.memory,
+                link, section.info, section.align, section.entry,
+            )
+        )  # fmt: skip
+    own = names.add(".shstrtab")
+    rows.append(reader.SECTION.pack(own, reader.SHT_STRTAB, 0, 0, len(body), len(names.data), 0, 0, 1, 0))
+    body += names.data + bytes(-len(names.data + body) % 8)
+    header = reader.HEADER.pack(
+        b"\x7fELF\x02\x01\x01" + bytes(9), _ET_DYN, _X86_64, 1, 0, reader.HEADER.size, len(body), 0,
+        reader.HEADER.size, reader.SEGMENT.size, len(segments), reader.SECTION.size, len(rows), len(rows) - 1,
+    )  # fmt: skip
+    body[: len(header) + len(program)] = header + program
+    return bytes(body) + b"".join(rows)

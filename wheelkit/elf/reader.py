@@ -1,0 +1,244 @@
+"""The raw tables of one ELF64 little-endian file, with file offsets, so that they can be edited in place.
+
+Source: System V ABI, gABI chapters 4 (object files) and 5 (dynamic linking); GNU extensions from the LSB.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from core.errors import ElfError
+
+PT_LOAD, PT_DYNAMIC = 1, 2
+PF_X = 1
+SHT_NULL, SHT_PROGBITS, SHT_SYMTAB, SHT_STRTAB, SHT_RELA, SHT_DYNAMIC, SHT_NOTE = 0, 1, 2, 3, 4, 6, 7
+SHT_NOBITS, SHT_DYNSYM = 8, 11
+SHF_ALLOC, SHF_EXECINSTR, SHF_INFO_LINK = 0x2, 0x4, 0x40
+SHN_LORESERVE, SHN_XINDEX = 0xFF00, 0xFFFF
+DT_NULL, DT_NEEDED, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_SONAME, DT_RPATH, DT_RUNPATH = 0, 1, 5, 6, 10, 14, 15, 29
+DT_VERSYM, DT_RELACOUNT, DT_VERDEF, DT_VERDEFNUM = 0x6FFFFFF0, 0x6FFFFFF9, 0x6FFFFFFC, 0x6FFFFFFD
+DT_VERNEED, DT_VERNEEDNUM = 0x6FFFFFFE, 0x6FFFFFFF
+
+_ALIGNMENT_LIMIT = 1 << 16
+
+HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+SECTION = struct.Struct("<IIQQQQIIQQ")
+SEGMENT = struct.Struct("<IIQQQQQQ")
+DYNAMIC = struct.Struct("<qQ")
+SYMBOL = struct.Struct("<IBBHQQ")
+
+
+class Section(NamedTuple):
+    """One row of the section header table; offsets and sizes in bytes of the file."""
+
+    offset: int
+    size: int
+    type: int
+    flags: int
+    name: str
+    address: int
+    link: int
+    info: int
+    alignment: int
+    entry_size: int
+
+    @property
+    def file_size(self) -> int:
+        """Bytes that the section takes in the file: none for NOBITS and NULL."""
+        return 0 if self.type in (SHT_NULL, SHT_NOBITS) else self.size
+
+    def align(self, position: int) -> int:
+        """The first place from `position` on where the section may begin.
+
+        Raises:
+            ElfError: its alignment makes no sense in a file.
+        """
+        alignment = max(1, self.alignment)
+        if alignment > _ALIGNMENT_LIMIT:
+            raise ElfError(f"Section {self.name} wants an alignment of {alignment}.", hint="The file is damaged.")
+        return position + -position % alignment
+
+
+class Segment(NamedTuple):
+    """One row of the program header table."""
+
+    type: int
+    flags: int
+    offset: int
+    address: int
+    file_size: int
+    memory_size: int
+
+
+class Dynamic(NamedTuple):
+    """One entry of the dynamic table and where it lies in the file."""
+
+    tag: int
+    value: int
+    offset: int
+
+
+class RawSymbol(NamedTuple):
+    """One row of a symbol table; `name` is an offset in its string table."""
+
+    name: int
+    info: int
+    other: int
+    section: int
+    value: int
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Image:
+    """The parsed tables of a file; `data` stays the caller's, and every access to it is checked.
+
+    Attributes:
+        label: what errors call the file.
+        section_table: file offset of the section header table, 0 when there is none.
+        names_index: index of the section that holds the section names.
+    """
+
+    data: bytes | mmap.mmap
+    label: str
+    type: int
+    machine: int
+    flags: int
+    os_abi: int
+    abi_version: int
+    section_table: int
+    names_index: int
+    sections: tuple[Section, ...]
+    segments: tuple[Segment, ...]
+
+    @classmethod
+    def parse(cls, data: bytes | mmap.mmap, label: str) -> Image:
+        """Read header, program headers and section headers.
+
+        Raises:
+            ElfError: not an ELF64 little-endian file, or a table that lies outside of it.
+        """
+        if bytes(data[:4]) != b"\x7fELF":
+            raise ElfError(f"{label} is not an ELF file.", hint="Check that the download is complete.")
+        if len(data) < HEADER.size or bytes(data[4:6]) != b"\x02\x01":
+            raise ElfError(f"{label} is not a 64-bit little-endian ELF file.", hint="Only those occur in ROCm wheels.")
+        ident, kind, machine, _, _, ph, sh, flags, _, ph_size, ph_count, sh_size, sh_count, names = HEADER.unpack(
+            data[: HEADER.size]
+        )
+        if (ph_count and ph_size != SEGMENT.size) or (sh and sh_size != SECTION.size):
+            raise ElfError(f"{label} has header tables of an unknown row size.", hint="The file is damaged.")
+        rows = [SEGMENT.unpack(row) for row in _rows(data, ph, SEGMENT.size, ph_count, label)]
+        segments = tuple(Segment(r[0], r[1], r[2], r[3], r[5], r[6]) for r in rows)
+        raw: list[tuple[int, ...]] = []
+        if sh:
+            first = SECTION.unpack(_rows(data, sh, SECTION.size, 1, label)[0])
+            # gABI: counts that do not fit into 16 bits are kept in section 0.
+            sh_count, names = sh_count or first[5], first[6] if names == SHN_XINDEX else names
+            raw = [SECTION.unpack(row) for row in _rows(data, sh, SECTION.size, sh_count, label)]
+        image = cls(
+            data=data, label=label, type=kind, machine=machine, flags=flags, os_abi=ident[7], abi_version=ident[8],
+            section_table=sh, names_index=names, segments=segments, sections=(),
+        )  # fmt: skip
+        object.__setattr__(image, "sections", image._named(raw, names))
+        return image
+
+    def _named(self, rows: list[tuple[int, ...]], names: int) -> tuple[Section, ...]:
+        if rows and names >= len(rows):
+            raise ElfError(f"{self.label} has no section name table.", hint="The file is damaged.")
+        table = self.read(rows[names][4], rows[names][5]) if rows else b""
+        sections = [
+            Section(r[4], r[5], r[1], r[2], text(table, r[0], self.label), r[3], r[6], r[7], r[8], r[9]) for r in rows
+        ]
+        for section in sections:
+            if section.file_size and section.offset + section.file_size > len(self.data):
+                raise ElfError(f"{self.label} ends before section {section.name} does.", hint="It is truncated.")
+        return tuple(sections)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """The bytes [offset, offset + size) of the file.
+
+        Raises:
+            ElfError: the file ends before that.
+        """
+        if offset + size > len(self.data):
+            raise ElfError(f"{self.label} ends before byte {offset + size}.", hint="The file is truncated or damaged.")
+        return bytes(self.data[offset : offset + size])
+
+    def section(self, name: str) -> Section | None:
+        """The first section of that name."""
+        return next((s for s in self.sections if s.name == name), None)
+
+    def contents(self, section: Section) -> bytes:
+        """The bytes of a section in the file; empty for NOBITS."""
+        return self.read(section.offset, section.file_size)
+
+    def offset_of(self, address: int) -> int:
+        """File offset of a virtual address.
+
+        Raises:
+            ElfError: no loadable segment has that address in the file.
+        """
+        for segment in self.segments:
+            if segment.type == PT_LOAD and 0 <= address - segment.address < segment.file_size:
+                return address - segment.address + segment.offset
+        raise ElfError(f"{self.label} refers to address {address:#x}, which no segment holds.", hint="It is damaged.")
+
+    def dynamic(self) -> tuple[Dynamic, ...]:
+        """The dynamic table as the loader sees it, DT_NULL entries included; empty for a static file."""
+        for segment in self.segments:
+            if segment.type == PT_DYNAMIC:
+                table = self.read(segment.offset, segment.file_size // DYNAMIC.size * DYNAMIC.size)
+                pairs = enumerate(DYNAMIC.iter_unpack(table))
+                return tuple(Dynamic(tag, value, segment.offset + DYNAMIC.size * i) for i, (tag, value) in pairs)
+        return ()
+
+    def symbols(self, section: Section) -> Iterator[RawSymbol]:
+        """The rows of a symbol table section, the null symbol included."""
+        table = self.contents(section)
+        for row in SYMBOL.iter_unpack(table[: len(table) // SYMBOL.size * SYMBOL.size]):
+            yield RawSymbol._make(row)
+
+
+def _rows(data: bytes | mmap.mmap, offset: int, size: int, count: int, label: str) -> list[bytes]:
+    if offset + size * count > len(data):
+        raise ElfError(f"{label} ends inside a header table.", hint="The file is truncated or damaged.")
+    return [data[offset + size * i : offset + size * (i + 1)] for i in range(count)]
+
+
+def raw_text(table: bytes, offset: int, label: str) -> bytes:
+    """The NUL-terminated string at an offset of a string table, without the NUL.
+
+    Raises:
+        ElfError: the offset lies outside, or the string has no end.
+    """
+    end = table.find(b"\0", offset) if offset < len(table) else -1
+    if end < 0:
+        raise ElfError(f"{label} has a name that lies outside of its string table.", hint="The file is damaged.")
+    return table[offset:end]
+
+
+def text(table: bytes, offset: int, label: str) -> str:
+    """Like `raw_text`, as text; bytes that are not UTF-8 are shown as escapes."""
+    return raw_text(table, offset, label).decode(errors="backslashreplace")
+
+
+@contextlib.contextmanager
+def open_image(path: Path) -> Iterator[Image]:
+    """Map a file and parse its tables; nothing of the mapping may be kept after the block.
+
+    Raises:
+        ElfError: not an ELF64 little-endian file, or a damaged one.
+    """
+    with path.open("rb") as file:
+        try:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except ValueError as error:
+            raise ElfError(f"{path.name} is empty.", hint="Check that the download is complete.") from error
+        with data:
+            yield Image.parse(data, path.name)

@@ -1,0 +1,178 @@
+"""RUNPATH and NEEDED edited in place: nothing moves, no page is added, a handful of bytes change.
+
+Source: gABI chapter 5, dynamic section and string table; the LSB on symbol versions, whose names share that table.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from core.errors import ElfError
+from wheelkit.elf import reader
+from wheelkit.elf.reader import DYNAMIC, Dynamic, Image
+from wheelkit.elf.symbol_versions import version_names
+
+Range = tuple[int, int]
+"""Bytes [start, end) of a file."""
+
+_AUXILIARY, _FILTER, _CONFIG, _DEPAUDIT, _AUDIT = 0x7FFFFFFD, 0x7FFFFFFF, 0x6FFFFEFA, 0x6FFFFEFB, 0x6FFFFEFC
+_NAMES = frozenset(
+    {
+        reader.DT_NEEDED, reader.DT_SONAME, reader.DT_RPATH, reader.DT_RUNPATH,
+        _AUXILIARY, _FILTER, _CONFIG, _DEPAUDIT, _AUDIT,
+    }
+)  # fmt: skip
+"""Dynamic tags whose value is an offset in the string table."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Table:
+    """The dynamic table up to its end, and the strings that it refers to.
+
+    Attributes:
+        spare: unused DT_NULL entries before the last one.
+        offset: of the string table in the file.
+        used: offsets in the string table that something refers to, except the RUNPATH entry itself.
+        complete: `used` holds the names of symbols too; without section headers nobody could tell them.
+    """
+
+    label: str
+    entries: tuple[Dynamic, ...]
+    spare: tuple[Dynamic, ...]
+    runpath: Dynamic
+    offset: int
+    strings: bytes
+    used: frozenset[int]
+    complete: bool
+
+    @classmethod
+    def read(cls, image: Image) -> _Table:
+        table = image.dynamic()
+        count = next((i for i, entry in enumerate(table) if entry.tag == reader.DT_NULL), len(table))
+        entries, rest = table[:count], table[count:]
+        first = {entry.tag: entry.value for entry in reversed(entries)}
+        runpath = [entry for entry in entries if entry.tag == reader.DT_RUNPATH]
+        if len(runpath) != 1 or reader.DT_STRTAB not in first:
+            kind = "RPATH instead of RUNPATH" if reader.DT_RPATH in first else "no RUNPATH"
+            raise ElfError(f"{image.label} has {kind}.", hint="Link it with -rpath and --enable-new-dtags.")
+        offset = image.offset_of(first[reader.DT_STRTAB])
+        strings = image.read(offset, first.get(reader.DT_STRSZ, 0))
+        return cls(
+            label=image.label, entries=entries, spare=rest[:-1] if all(e.tag == 0 for e in rest) else (),
+            runpath=runpath[0], offset=offset, strings=strings,
+            used=frozenset(_references(image, entries, runpath[0])),
+            complete=any(section.type == reader.SHT_DYNSYM for section in image.sections),
+        )  # fmt: skip
+
+    @property
+    def length(self) -> int:
+        """Bytes of the RUNPATH string without its NUL."""
+        return len(reader.raw_text(self.strings, self.runpath.value, self.label))
+
+    @property
+    def room(self) -> int:
+        """Bytes that a RUNPATH may have: up to the next string that something refers to, its own NUL left out.
+
+        Who shortens a RUNPATH in place, as patchelf does, leaves bytes behind it that nobody reads.
+        """
+        start = self.runpath.value
+        if not self.complete:
+            return self.length
+        after = min((offset for offset in self.used if offset >= start + self.length), default=len(self.strings))
+        return max(self.length, after - start - 1)
+
+
+def _references(image: Image, entries: tuple[Dynamic, ...], runpath: Dynamic) -> Iterator[int]:
+    for entry in entries:
+        if entry.tag in _NAMES and entry is not runpath:
+            yield entry.value
+    for section in image.sections:
+        if section.type == reader.SHT_DYNSYM:
+            yield from (symbol.name for symbol in image.symbols(section))
+    yield from version_names(image, {entry.tag: entry.value for entry in reversed(entries)})
+
+
+def set_runpath(path: Path, runpath: str) -> list[Range]:
+    """Write another RUNPATH over the old one and fill the rest with NULs.
+
+    Returns:
+        The changed ranges of the file; none when it says so already.
+
+    Raises:
+        ElfError: there is none, the new one is longer, or other names share the old one's bytes.
+    """
+    new = os.fsencode(runpath)
+    with reader.open_image(path) as image:
+        table = _Table.read(image)
+    start, length, room = table.runpath.value, table.length, table.room
+    if table.strings[start : start + length] == new:
+        return []
+    if b"\0" in new or not new:
+        raise ElfError(f"{runpath!r} cannot be a RUNPATH.", hint="Give entries separated by colons.")
+    if len(new) > room:
+        raise ElfError(
+            f"{table.label}: the new RUNPATH has {len(new)} bytes, there is room for {room}.",
+            hint="Shorten it, or link the library with a longer one.",
+        )
+    if table.strings[start - 1] or any(start <= offset < start + length for offset in table.used):
+        raise ElfError(
+            f"{table.label}: another name shares the bytes of its RUNPATH.", hint="Link it without merged strings."
+        )
+    at = table.offset + start
+    # Of what lies behind the old string, nothing must be read as the end of a longer new one.
+    return [_write(path, at, new.ljust(length if len(new) <= length else room, b"\0"))]
+
+
+def add_needed(path: Path, soname: str) -> list[Range]:
+    """Make the library ask for another one, in last place.
+
+    The name goes into the bytes that `set_runpath` freed, unless it is there already; the entry takes a spare
+    DT_NULL or else the place of DT_RELACOUNT, which only saves the loader time.
+
+    Returns:
+        The changed ranges of the file; none when it is needed already.
+
+    Raises:
+        ElfError: no place for the name or the entry.
+    """
+    name = os.fsencode(soname) + b"\0"
+    with reader.open_image(path) as image:
+        table = _Table.read(image)
+    for entry in table.entries:
+        if entry.tag == reader.DT_NEEDED and table.strings.startswith(name, entry.value):
+            return []
+    ranges = []
+    value = table.strings.find(name, 1)
+    inside = table.runpath.value <= value <= table.runpath.value + table.length
+    counts = [entry for entry in table.entries if entry.tag == reader.DT_RELACOUNT]
+    if not (table.spare or counts):
+        raise ElfError(f"{table.label} has no spare dynamic entry for {soname}.", hint="Link it with that library.")
+    if value < 0 or inside:
+        value = _free_place(table, len(name), soname)
+        ranges.append(_write(path, table.offset + value, name))
+    place = (table.spare or counts)[0]
+    ranges.append(_write(path, place.offset, DYNAMIC.pack(reader.DT_NEEDED, value)))
+    return sorted(ranges)
+
+
+def _free_place(table: _Table, size: int, soname: str) -> int:
+    """Offset in the string table of unused NULs behind the RUNPATH and its own NUL."""
+    start = table.runpath.value + table.length + 1
+    rest = table.strings[start:]
+    stop = start + len(rest) - len(rest.lstrip(b"\0"))
+    stop = min((offset for offset in table.used if start <= offset), default=stop) if stop > start else start
+    if stop - start < size:
+        raise ElfError(
+            f"{table.label} has no room for the name {soname}.", hint="Set a shorter RUNPATH first; that makes room."
+        )
+    return start
+
+
+def _write(path: Path, offset: int, data: bytes) -> Range:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(data)
+    return offset, offset + len(data)

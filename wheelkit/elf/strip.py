@@ -1,0 +1,198 @@
+"""Symbol tables and debug sections moved out of a library into a separate debug file.
+
+The library's loadable bytes stay where they are; only its tail is written anew. The library names its debug file and
+that file's CRC-32 in a section (GDB manual, "Debugging Information in Separate Files").
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from core.errors import ElfError
+from wheelkit.elf import reader
+from wheelkit.elf.debug_file import write_debug
+from wheelkit.elf.reader import HEADER, SECTION, SEGMENT, Image, Section
+
+Range = tuple[int, int]
+"""Bytes [start, end) of a file."""
+
+Edit = tuple[int, bytes]
+"""Bytes to write at an offset of a file."""
+
+_LINK = ".gnu_debuglink"
+_REL, _SYMTAB_SHNDX = 9, 18
+_COUNTS = struct.Struct("<QIHHHHHH")  # the ELF header from e_shoff on
+_SHNDX = struct.Struct("<H")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StripReport:
+    """What stripping did; sizes in bytes.
+
+    Attributes:
+        changed: ranges of the new file that differ from the old one; what lay behind its new end is gone.
+        dropped: names of the sections that left.
+        bytes_saved: of those sections. Where loadable bytes follow them they are zeros now, and the file keeps its
+            length.
+    """
+
+    changed: tuple[Range, ...]
+    dropped: tuple[str, ...]
+    bytes_saved: int
+    size_before: int
+    size_after: int
+
+
+def strip_symbols(path: Path, debug: Path | None = None) -> StripReport:
+    """Drop symbol tables and debug sections of a library, in place.
+
+    Args:
+        path: the library; unchanged when there is nothing to drop.
+        debug: where to write the debug file, which debuggers look for under this file name; not written when there
+            is nothing to drop. None drops the symbols for good.
+
+    Raises:
+        ElfError: a damaged file, or one that cannot be taken apart; nothing is changed or written then.
+    """
+    partial = debug.with_name(f".{debug.name}.partial") if debug else None
+    try:
+        with reader.open_image(path) as image:
+            size, dropped = len(image.data), _droppable(image)
+            if not dropped:
+                return StripReport(changed=(), dropped=(), bytes_saved=0, size_before=size, size_after=size)
+            link = b""
+            if debug and partial:
+                name = os.fsencode(debug.name)
+                link = name + bytes(4 - len(name) % 4) + struct.pack("<I", write_debug(image, path, partial, dropped))
+            edits, end = _edits(image, dropped, link)
+            sections = [image.sections[index] for index in sorted(dropped)]
+        with path.open("r+b") as file:
+            for offset, data in edits:
+                file.seek(offset)
+                file.write(data)
+            file.truncate(end)
+        if debug and partial:
+            partial.replace(debug)
+    finally:
+        if partial:
+            with contextlib.suppress(FileNotFoundError):
+                partial.unlink()
+    return StripReport(
+        changed=tuple((offset, offset + len(data)) for offset, data in edits),
+        dropped=tuple(section.name for section in sections),
+        bytes_saved=sum(section.file_size for section in sections), size_before=size, size_after=end,
+    )  # fmt: skip
+
+
+def _droppable(image: Image) -> frozenset[int]:
+    """Indices of the sections that only debuggers read, with the string tables that belong to nothing else."""
+    drop = {
+        index
+        for index, section in enumerate(image.sections)
+        if not section.flags & reader.SHF_ALLOC
+        and (
+            section.type in (reader.SHT_SYMTAB, _SYMTAB_SHNDX)
+            or section.name.startswith((".debug_", ".zdebug_", ".gdb_index"))
+        )
+    }
+    if not drop:
+        return frozenset()
+    for index, section in enumerate(image.sections):
+        relocates = section.type in (reader.SHT_RELA, _REL) and not section.flags & reader.SHF_ALLOC
+        if (relocates and section.info in drop) or section.name == _LINK:
+            drop.add(index)
+    linked = {image.sections[i].link for i in drop} - {0, image.names_index}
+    kept = {section.link for index, section in enumerate(image.sections) if index not in drop}
+    if kept & drop:
+        raise ElfError(f"{image.label} has a section that refers to its symbol table.", hint="Keep its symbols.")
+    return frozenset(drop | {i for i in linked - kept if not image.sections[i].flags & reader.SHF_ALLOC})
+
+
+def _edits(image: Image, dropped: Collection[int], link: bytes) -> tuple[list[Edit], int]:
+    """The writes that leave the sections out, in order of offset, and the new length of the file."""
+    if len(image.sections) >= reader.SHN_LORESERVE:
+        raise ElfError(f"{image.label} has {len(image.sections)} sections.", hint="Strip it with binutils.")
+    first = min(image.sections[index].offset for index in dropped)
+    kept = [i for i in range(len(image.sections)) if i not in dropped and i != image.names_index]
+    moved = {
+        i for i in kept
+        if (s := image.sections[i]).file_size and not s.flags & reader.SHF_ALLOC and s.offset >= first
+    }  # fmt: skip
+    leaving = [image.sections[i] for i in sorted({*moved, *dropped, image.names_index})]
+    _check_apart(image, leaving)
+    base = _end_of_fixed(image, [image.sections[i] for i in kept if i not in moved])
+    rows = [(image.sections[i], image.contents(image.sections[i]) if i in moved else None) for i in kept]
+    if link:
+        rows.append((Section(0, len(link), reader.SHT_PROGBITS, 0, _LINK, 0, 0, 0, 4, 0), link))
+    names = {*(section.name for section, _ in rows), ".shstrtab"}
+    strings = b"\0" + b"".join(os.fsencode(name) + b"\0" for name in sorted(names - {""}))
+    rows.append((Section(0, len(strings), reader.SHT_STRTAB, 0, ".shstrtab", 0, 0, 0, 1, 0), strings))
+    numbers = {old: new for new, old in enumerate(kept)} | {image.names_index: len(rows) - 1}
+    tail, table = _tail(rows, base, numbers, strings)
+    header = list(_COUNTS.unpack(image.read(40, _COUNTS.size)))
+    header[0], header[6], header[7] = table, len(rows), len(rows) - 1
+    holes = [(s.offset, s.offset + s.file_size) for s in leaving]
+    holes.append((image.section_table, image.section_table + SECTION.size * len(image.sections)))
+    zeros = [(start, bytes(min(end, base) - start)) for start, end in holes if start < min(end, base)]
+    edits = [(40, _COUNTS.pack(*header)), *_symbol_edits(image, numbers), *zeros, (base, tail)]
+    return sorted(edits), base + len(tail)
+
+
+def _check_apart(image: Image, leaving: Iterable[Section]) -> None:
+    for section in leaving:
+        for segment in image.segments:
+            end = segment.offset + segment.file_size
+            if section.file_size and section.offset < end and segment.offset < section.offset + section.file_size:
+                raise ElfError(f"{image.label} loads its section {section.name}.", hint="Keep its symbols.")
+
+
+def _end_of_fixed(image: Image, sections: Iterable[Section]) -> int:
+    """Where the bytes end that stay in place: headers, segments, and sections before the first dropped one."""
+    program_headers: int = HEADER.unpack(image.read(0, HEADER.size))[5]
+    end = max(
+        program_headers + SEGMENT.size * len(image.segments),
+        *(segment.offset + segment.file_size for segment in image.segments),
+        *(section.offset + section.file_size for section in sections if section.file_size),
+    )
+    image.read(end, 0)  # refuses an end outside of the file
+    return end
+
+
+def _tail(
+    rows: Sequence[tuple[Section, bytes | None]], base: int, numbers: dict[int, int], strings: bytes
+) -> tuple[bytes, int]:
+    """The moved contents and the section header table, to be put at `base`; and where that table begins."""
+    tail, table = bytearray(), bytearray()
+    for section, content in rows:
+        offset = section.offset
+        if content is not None:
+            offset = section.align(base + len(tail))
+            tail.extend(bytes(offset - base - len(tail)))
+            tail.extend(content)
+        info = section.info
+        if section.flags & reader.SHF_INFO_LINK or section.type in (reader.SHT_RELA, _REL):
+            info = numbers.get(info, 0)
+        name = strings.index(b"\0" + os.fsencode(section.name) + b"\0") + 1 if section.name else 0
+        table += SECTION.pack(
+            name, section.type, section.flags, section.address, offset, section.size,
+            numbers.get(section.link, 0), info, section.alignment, section.entry_size,
+        )  # fmt: skip
+    tail.extend(bytes(-(base + len(tail)) % 8))
+    return bytes(tail + table), base + len(tail)
+
+
+def _symbol_edits(image: Image, numbers: dict[int, int]) -> Iterable[Edit]:
+    """Dynamic symbols name the section that they are defined in; follow its new number."""
+    for section in image.sections:
+        if section.type != reader.SHT_DYNSYM:
+            continue
+        for row, symbol in enumerate(image.symbols(section)):
+            if 0 < symbol.section < reader.SHN_LORESERVE and numbers.get(symbol.section) != symbol.section:
+                if symbol.section not in numbers:
+                    raise ElfError(f"{image.label} exports a symbol of a debug section.", hint="Keep its symbols.")
+                yield section.offset + row * reader.SYMBOL.size + 6, _SHNDX.pack(numbers[symbol.section])

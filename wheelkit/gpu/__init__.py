@@ -1,0 +1,1 @@
+"""GPU code in ELF files: bundles, fat binaries, code objects."""

@@ -1,0 +1,141 @@
+"""HIP fat binaries of an ELF file: which gfx targets they hold, and whether the code is what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from core.errors import FatbinError
+from core.model import Finding
+from wheelkit.gpu import code_object
+from wheelkit.gpu.bundle import METHOD_NAMES, Entry
+from wheelkit.gpu.fatbin_host import Registered, bundle_pointers, registered
+from wheelkit.gpu.fatbin_kernels import kernels
+from wheelkit.gpu.fatbin_stream import BundleAt, Reader, each, find_bundles, locate
+from wheelkit.gpu.slim import SlimReport, slim
+from wheelkit.inspect.findings import finding
+from wheelkit.inspect.model import DeviceCode, TargetCode
+
+__all__ = [
+    "BundleAt",
+    "FatbinReport",
+    "Registered",
+    "SlimReport",
+    "bundle_pointers",
+    "find_bundles",
+    "kernels",
+    "read_targets",
+    "registered",
+    "slim",
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FatbinReport:
+    """The fat binaries of one file.
+
+    Attributes:
+        bundles: in file order, up to the first place that could not be read.
+        device: code per target.
+        findings: damage, and code objects that are not what their entry says.
+    """
+
+    bundles: tuple[BundleAt, ...]
+    device: DeviceCode
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Scan:
+    """What one bundle told: its entries, the first bytes of each code object, and its damage or nothing."""
+
+    bundle: BundleAt
+    entries: tuple[Entry, ...]
+    heads: tuple[tuple[Entry, bytes], ...]
+    damage: str
+
+
+def read_targets(
+    path: Path, *, verify: bool = False, machs: Mapping[str, int] | None = None, name: str = "", threads: int = 2
+) -> FatbinReport:
+    """List the device code of a file.
+
+    Args:
+        path: an ELF file.
+        verify: decompress everything, check MD5s, each code object's header against its entry ID, and that the host
+            code registers addresses where bundles are; without it, only the entry tables are read.
+        machs: processor -> EF_AMDGPU_MACH value. Processors that it lacks must have one value in all bundles, which
+            no other processor has.
+        name: member path for findings.
+        threads: each needs up to 130 MiB for 0.10.2's bundles.
+
+    Raises:
+        ElfError: not an ELF file. Damaged fat binaries are findings.
+    """
+    bundles, damage = locate(path, name=name)
+
+    def scan(reader: Reader, bundle: BundleAt) -> _Scan:
+        entries: tuple[Entry, ...] = ()
+        heads: list[tuple[Entry, bytes]] = []
+        problem = ""
+        try:
+            entries = reader.entries(bundle)
+            if verify:
+                heads.extend(reader.objects(bundle, _head_of_code, verify=True))
+        except FatbinError as error:
+            problem = error.message
+            heads.clear()
+        return _Scan(bundle=bundle, entries=entries, heads=tuple(heads), damage=problem)
+
+    scans = each(path, bundles, scan, threads=threads)
+    damages = [damage.message] if damage else []
+    damages += [scan.damage for scan in scans if scan.damage]
+    if verify:
+        strays = set(bundle_pointers(path)) - {bundle.address for bundle in bundles}
+        damages += [f"{name or path.name}: no bundle at address {a:#x}, which is registered." for a in sorted(strays)]
+    findings = [finding("bundle-damaged", text, member=name) for text in damages]
+    findings += [finding("code-object-wrong", text, member=name) for text in _wrong(scans, dict(machs or {}))]
+    return FatbinReport(bundles=bundles, device=_device_code(scans), findings=tuple(findings))
+
+
+def _head_of_code(entry: Entry) -> int:
+    return code_object.HEAD_SIZE if entry.target else 0
+
+
+def _wrong(scans: Sequence[_Scan], machs: dict[str, int]) -> Iterator[str]:
+    known = set(machs)
+    for scan in scans:
+        for entry, head in scan.heads:
+            target = entry.target
+            if target is None:
+                continue
+            if target.processor not in machs and code_object.mach_of(head) not in machs.values():
+                machs[target.processor] = code_object.mach_of(head)
+            if target.processor not in machs:
+                others = [name for name, value in machs.items() if value == code_object.mach_of(head)]
+                yield f"{scan.bundle.label}: bundle {scan.bundle.index}: entry {entry.id} is code for {others[0]}."
+                continue
+            if problem := code_object.problem(head, target, machs):
+                doubt = "" if target.processor in known else " (elsewhere that name has another machine number)"
+                yield f"{scan.bundle.label}: bundle {scan.bundle.index}: entry {entry.id} {problem}{doubt}."
+
+
+def _device_code(scans: Sequence[_Scan]) -> DeviceCode:
+    sizes: dict[str, int] = {}
+    counts: dict[str, int] = {}
+    for scan in scans:
+        present = [entry for entry in scan.entries if entry.size and not entry.is_host]
+        for entry in present:
+            sizes[entry.name] = sizes.get(entry.name, 0) + entry.size
+        for name in {entry.name for entry in present}:
+            counts[name] = counts.get(name, 0) + 1
+    packings = [scan.bundle.packed for scan in scans]
+    formats = {f"CCOB v{p.version} {METHOD_NAMES[p.method]}" if p else "plain" for p in packings}
+    return DeviceCode(
+        bundles=len(scans),
+        formats=tuple(sorted(formats)),
+        stored=sum(scan.bundle.size for scan in scans),
+        unpacked=sum(scan.bundle.content_size for scan in scans),
+        targets=tuple(TargetCode(target=n, code_bytes=sizes[n], bundles=counts[n]) for n in sorted(sizes)),
+    )

@@ -1,0 +1,229 @@
+"""What host code registers with HIP: bundles by address, and for each the kernels by name.
+
+For each translation unit with device code, clang (CodeGen/CGCUDANV.cpp) emits a module constructor that gives the
+bundle's wrapper to `__hipRegisterFatBinary` and then, itself or through a helper, calls `__hipRegisterFunction` once
+for each kernel, with its mangled name. HIP looks a launched kernel up under that name in the code object for the GPU's
+own target, so a name that has no code there fails at its first launch and no earlier.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from core.errors import ElfError
+from wheelkit.elf import reader
+from wheelkit.elf.reader import Image, Section
+
+_R_SLOTS, _R_RELATIVE = (6, 7), 8  # R_X86_64_GLOB_DAT and JUMP_SLOT, R_X86_64_RELATIVE: System V ABI for AMD64
+_RELA = struct.Struct("<QQq")
+_WRAPPER = struct.Struct("<IIQQ")  # magic, version, bundle address, unused: what __hipRegisterFatBinary gets
+_WRAPPER_MAGIC = 0x48495046  # "HIPF"
+_FAT_BINARY, _FUNCTION = b"__hipRegisterFatBinary", b"__hipRegisterFunction"
+
+_GAP = 256
+"""Bytes of code without a call that concerns us, after which a function is done; one registration takes 60 at most."""
+_LIMIT = 16 << 20
+"""Bytes of one function that are looked at; the longest of 0.10.2 takes 74 kB."""
+
+# x86-64 machine code: lea rdi, [rip+x]; lea rcx or rdx, [rip+x]; call x; jmp [rip+x], which is all of a PLT stub.
+# The four bytes of x are only looked at, since an opcode may stand in the x of the instruction before it.
+_WRAPPER_LOAD = re.compile(rb"\x48\x8d\x3d(?=(....))", re.DOTALL)
+_NAME_LOAD_OR_CALL = re.compile(rb"\x48\x8d[\x0d\x15](?=(....))|\xe8(?=(....))", re.DOTALL)
+_STUB = re.compile(rb"\xff\x25(?=(....))", re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Registered:
+    """What the host code does with one bundle.
+
+    Attributes:
+        address: where the bundle is, as `BundleAt.address` has it.
+        kernels: names that are registered for it.
+        unread: registrations whose name could not be told.
+    """
+
+    address: int
+    kernels: frozenset[str]
+    unread: int
+
+
+def bundle_pointers(path: Path) -> tuple[int, ...]:
+    """Addresses of the bundles that the host code has wrappers for, in section .hipFatBinSegment.
+
+    Raises:
+        ElfError: not an ELF file, or a damaged one.
+    """
+    with reader.open_image(path) as image:
+        return tuple(_Host(image).wrappers.values())
+
+
+def registered(path: Path) -> tuple[Registered, ...]:
+    """Each bundle that a constructor registers; none for a file without device code.
+
+    Raises:
+        ElfError: not an ELF file, or a damaged one.
+    """
+    with reader.open_image(path) as image:
+        return tuple(_Host(image).registered())
+
+
+class _Host:
+    """The host side of one open file.
+
+    Attributes:
+        wrappers: address of a wrapper -> address of its bundle.
+    """
+
+    def __init__(self, image: Image) -> None:
+        self._image = image
+        self._segment, self._init = image.section(".hipFatBinSegment"), image.section(".init_array")
+        self._slots: dict[int, int] = {}
+        self._pointers: dict[int, int] = {}
+        self.wrappers: Mapping[int, int] = {}
+        if self._segment is not None:
+            self._relocate()
+            self.wrappers = dict(self._wrappers(self._segment))
+
+    def registered(self) -> Iterator[Registered]:
+        """See `registered`."""
+        if not self.wrappers:
+            return
+        stubs = dict(self._stubs())
+        seen: set[int] = set()
+        for start in self._constructors():
+            wrapper = self._wrapper_of(start, stubs)
+            if wrapper is not None and wrapper not in seen:
+                seen.add(wrapper)
+                reading = _Reading(self._image, stubs)
+                reading.function(start)
+                yield Registered(
+                    address=self.wrappers[wrapper], kernels=frozenset(reading.kernels), unread=reading.unread
+                )
+
+    def _relocate(self) -> None:
+        """Which symbol each slot is for, by index, and where the pointers in two sections lead."""
+        places = [section for section in (self._segment, self._init) if section is not None]
+        for section in self._image.sections:
+            if section.type == reader.SHT_RELA and section.flags & reader.SHF_ALLOC:
+                content = self._image.contents(section)
+                for where, info, addend in _RELA.iter_unpack(content[: len(content) // _RELA.size * _RELA.size]):
+                    kind = info & 0xFFFFFFFF
+                    if kind == _R_RELATIVE:
+                        if any(0 <= where - place.address < place.size for place in places):
+                            self._pointers[where] = addend
+                    elif kind in _R_SLOTS:
+                        self._slots[where] = info >> 32
+
+    def _symbols(self) -> Mapping[int, bytes]:
+        """Index in .dynsym -> name, of HIP's registration functions."""
+        image = self._image
+        table = next((section for section in image.sections if section.type == reader.SHT_DYNSYM), None)
+        if table is None or table.link >= len(image.sections):
+            raise ElfError(f"{image.label} has no dynamic symbols.", hint="It is damaged.")
+        strings = image.contents(image.sections[table.link])
+        named = (
+            (index, reader.raw_text(strings, symbol.name, image.label))
+            for index, symbol in enumerate(image.symbols(table))
+            if symbol.name
+        )
+        return {index: name for index, name in named if name in (_FAT_BINARY, _FUNCTION)}
+
+    def _pointer(self, section: Section, address: int) -> int:
+        """A pointer in the file's data: relocated, or as the linker left it."""
+        stored = self._image.read(section.offset + address - section.address, 8)
+        return self._pointers.get(address, int.from_bytes(stored, "little"))
+
+    def _wrappers(self, segment: Section) -> Iterator[tuple[int, int]]:
+        table = self._image.contents(segment)
+        for place in range(0, len(table) - _WRAPPER.size + 1, _WRAPPER.size):
+            if _WRAPPER.unpack_from(table, place)[0] == _WRAPPER_MAGIC:
+                yield segment.address + place, self._pointer(segment, segment.address + place + 8)
+
+    def _constructors(self) -> list[int]:
+        """Addresses of the functions in .init_array."""
+        init = self._init
+        if init is None:
+            return []
+        places = range(init.address, init.address + init.size // 8 * 8, 8)
+        return sorted({self._pointer(init, place) for place in places})
+
+    def _stubs(self) -> Iterator[tuple[int, bytes]]:
+        """Address of a PLT stub -> which of HIP's functions it leads to."""
+        names = self._symbols()
+        for section in self._image.sections:
+            if section.name.startswith(".plt"):
+                for found in _STUB.finditer(self._image.contents(section)):
+                    name = names.get(self._slots.get(_target(section.address, found), 0))
+                    if name:
+                        # With control-flow protection the stub begins with endbr64, four bytes before the jump.
+                        yield section.address + found.start(), name
+                        yield section.address + found.start() - 4, name
+
+    def _wrapper_of(self, start: int, stubs: Mapping[int, bytes]) -> int | None:
+        """The wrapper that a constructor gives to HIP; None for one that does something else."""
+        code = _code(self._image, start, _GAP)
+        for found in _WRAPPER_LOAD.finditer(code):
+            wrapper = _target(start, found)
+            call = _NAME_LOAD_OR_CALL.match(code, found.end() + 4)
+            if wrapper in self.wrappers and call and call[2] and stubs.get(_target(start, call)) == _FAT_BINARY:
+                return wrapper
+        return None
+
+
+class _Reading:
+    """Follows the calls of one constructor."""
+
+    def __init__(self, image: Image, stubs: Mapping[int, bytes]) -> None:
+        self._image, self._stubs = image, stubs
+        self.kernels: set[str] = set()
+        self.unread = 0
+
+    def function(self, start: int, *, follow: bool = True) -> None:
+        """Read the registrations of a constructor, and of the helper that it calls."""
+        code = _code(self._image, start, _LIMIT)
+        name, last = None, 0
+        for found in _NAME_LOAD_OR_CALL.finditer(code):
+            if found.start() - last > _GAP:
+                return
+            target = _target(start, found)
+            if found[1]:
+                name = target
+                continue
+            callee = self._stubs.get(target)
+            if callee == _FUNCTION:
+                self._register(name)
+                name, last = None, found.end()
+            elif callee is None and follow and last:
+                self.function(target, follow=False)
+            elif callee == _FAT_BINARY:
+                if last:
+                    return
+                last = found.end()
+
+    def _register(self, address: int | None) -> None:
+        try:
+            if address is None:
+                raise ElfError("No name was loaded.")
+            offset = self._image.offset_of(address)
+            end = self._image.data.find(b"\0", offset)
+            self.kernels.add(bytes(self._image.data[offset:end]).decode())
+        except (ElfError, UnicodeDecodeError):
+            self.unread += 1
+
+
+def _code(image: Image, address: int, limit: int) -> bytes:
+    """Up to `limit` bytes of code from an address; none where no segment has it."""
+    try:
+        offset = image.offset_of(address)
+    except ElfError:
+        return b""
+    return bytes(image.data[offset : offset + limit])
+
+
+def _target(base: int, found: re.Match[bytes]) -> int:
+    """What a matched instruction refers to: its end plus the signed displacement in its last four bytes."""
+    return base + found.end() + 4 + int.from_bytes(found[found.lastindex or 1], "little", signed=True)

@@ -1,0 +1,306 @@
+"""Where the bundles of a HIP fat binary lie in an ELF file, and their content as a stream of bounded memory."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import zstandard
+
+from core.errors import FatbinError
+from wheelkit.elf import reader
+from wheelkit.elf.reader import Image
+from wheelkit.gpu.bundle import HEAD_LIMIT, PACKED_MAGIC, ZSTD, Entry, Packed, digest_value, parse_entries
+
+_CHUNK = 1 << 20
+_ZEROS = bytes(_CHUNK)
+
+_AGAIN = "The file is damaged; get it again."
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BundleAt:
+    """One bundle in a file.
+
+    Attributes:
+        offset: byte of the file where it begins.
+        address: virtual address of that byte; kernels are registered by it.
+        size: bytes that it takes, header included.
+        capacity: bytes up to the next bundle or the end of the section.
+        packed: its compression header; None for a plain bundle.
+    """
+
+    label: str
+    index: int
+    offset: int
+    address: int
+    size: int
+    capacity: int
+    packed: Packed | None
+
+    @property
+    def content_size(self) -> int:
+        """Bytes of the uncompressed bundle."""
+        return self.packed.size if self.packed else self.size
+
+    def error(self, problem: str, hint: str = _AGAIN) -> FatbinError:
+        """An error that names this bundle."""
+        return FatbinError(f"{self.label}: bundle {self.index} at byte {self.offset:#x}: {problem}", hint=hint)
+
+
+def find_bundles(path: Path, *, name: str = "") -> tuple[BundleAt, ...]:
+    """The bundles of section .hip_fatbin, in order; none for a file without that section.
+
+    Args:
+        path: an ELF file.
+        name: what errors call it; its file name by default.
+
+    Raises:
+        ElfError: not an ELF file.
+        FatbinError: the section holds something that is no bundle.
+    """
+    bundles, damage = locate(path, name=name)
+    if damage:
+        raise damage
+    return bundles
+
+
+def locate(path: Path, *, name: str = "") -> tuple[tuple[BundleAt, ...], FatbinError | None]:
+    """The bundles up to the first damaged place, and what is wrong there."""
+    label = name or path.name
+    found: list[BundleAt] = []
+    with path.open("rb") as file, reader.open_image(path) as image:
+        section = image.section(".hip_fatbin")
+        if section is None:
+            return (), None
+        end = section.offset + section.file_size
+        position = _skip_zeros(file.fileno(), section.offset, end)
+        while position < end:
+            try:
+                packed, size = _measure(image, position, end)
+            except FatbinError as error:
+                text = f"{label}: no intact bundle where number {len(found)} should be, at byte {position:#x}: {error}"
+                return tuple(found), FatbinError(text, hint=_AGAIN)
+            following = _skip_zeros(file.fileno(), position + size, end)
+            bundle = BundleAt(
+                label=label, index=len(found), offset=position, address=section.address + position - section.offset,
+                size=size, capacity=following - position, packed=packed,
+            )  # fmt: skip
+            found.append(bundle)
+            position = following
+    return tuple(found), None
+
+
+def _measure(image: Image, position: int, end: int) -> tuple[Packed | None, int]:
+    """Header and stored size of the bundle at a position."""
+    head = image.read(position, min(HEAD_LIMIT, end - position))
+    packed = Packed.parse(head) if head[:4] == PACKED_MAGIC else None
+    if packed:
+        size = packed.file_size or _stream_size(image, position, end, packed)
+    else:
+        size = max((e.offset + e.size for e in parse_entries(head, end - position)), default=len(head))
+    if position + size > end:
+        raise FatbinError("It reaches beyond the section.")
+    return packed, size
+
+
+def _skip_zeros(file: int, position: int, end: int) -> int:
+    # Not through the mapping: a slimmed file has up to a gigabyte of zeros, which would count as memory.
+    while position < end:
+        block = os.pread(file, min(_CHUNK, end - position), position)
+        if not block or block != _ZEROS[: len(block)]:
+            return position + len(block) - len(block.lstrip(b"\0"))
+        position += len(block)
+    return end
+
+
+def _stream_size(image: Image, position: int, end: int, packed: Packed) -> int:
+    """Stored size of a version 1 bundle, whose header does not say: decompress until the stream ends."""
+    decoder = zstandard.ZstdDecompressor().decompressobj() if packed.method == ZSTD else zlib.decompressobj()
+    start = position
+    position += packed.header_size
+    try:
+        while position < end and not decoder.eof:
+            block = image.read(position, min(_CHUNK, end - position))
+            decoder.decompress(block)
+            position += len(block)
+    except (zstandard.ZstdError, zlib.error) as error:
+        raise FatbinError(f"It cannot be decompressed ({error}).") from error
+    return position - len(decoder.unused_data) - start
+
+
+@dataclass(slots=True)
+class Reader:
+    """One thread's decoder; its buffers serve bundle after bundle, since fresh ones cost more than decoding."""
+
+    file: int
+    zstd: zstandard.ZstdDecompressor = field(default_factory=zstandard.ZstdDecompressor)
+    buffer: bytearray = field(default_factory=lambda: bytearray(_CHUNK))
+    place: bytearray = field(default_factory=bytearray)
+
+    def chunks(self, bundle: BundleAt, *, stored: int | None = None) -> Iterator[memoryview]:
+        """The uncompressed bundle piece by piece; a piece is valid until the next one.
+
+        Args:
+            bundle: which one.
+            stored: read no more than this of a compressed bundle, for those who want its beginning only.
+
+        Raises:
+            FatbinError: it cannot be decompressed, or has another size than its header says.
+        """
+        done = 0
+        try:
+            for chunk in self._raw(bundle, bundle.size if stored is None else stored):
+                done += len(chunk)
+                if done > bundle.content_size:
+                    break
+                yield chunk
+        except (zstandard.ZstdError, zlib.error) as error:
+            raise bundle.error(f"It cannot be decompressed ({error}).") from error
+        if done != bundle.content_size:
+            raise bundle.error(f"It has not the {bundle.content_size} uncompressed bytes that its header says.")
+
+    def _raw(self, bundle: BundleAt, limit: int) -> Iterator[memoryview]:
+        view = memoryview(self.buffer)
+        if bundle.packed is None:
+            for start in range(0, bundle.size, _CHUNK):
+                count = min(_CHUNK, bundle.size - start)
+                yield memoryview(os.pread(self.file, count, bundle.offset + start))
+            return
+        header = bundle.packed.header_size
+        stored = os.pread(self.file, min(bundle.size - header, limit), bundle.offset + header)
+        if bundle.packed.method == ZSTD:
+            with self.zstd.stream_reader(stored, read_size=len(stored) or 1) as stream:
+                while count := stream.readinto(view):
+                    yield view[:count]
+            return
+        inflate = zlib.decompressobj()
+        while not inflate.eof and (chunk := inflate.decompress(stored, _CHUNK)):
+            stored = inflate.unconsumed_tail
+            yield memoryview(chunk)
+
+    def entries(self, bundle: BundleAt) -> tuple[Entry, ...]:
+        """The entry table; only the beginning is decoded."""
+        head = b""
+        for chunk in self.chunks(bundle, stored=4 * HEAD_LIMIT):  # compressed data of any size stands for more
+            head += chunk
+            if len(head) >= HEAD_LIMIT:
+                break
+        return self._parse(bundle, head)
+
+    def objects(
+        self, bundle: BundleAt, wanted: Callable[[Entry], int], *, verify: bool
+    ) -> Iterator[tuple[Entry, bytes]]:
+        """Decode a whole bundle once and give the wanted entries' first bytes, in order of offset.
+
+        Args:
+            bundle: which one.
+            wanted: how many bytes of an entry to keep; 0 for none.
+            verify: compare the MD5 of the whole content with the header's.
+
+        Raises:
+            FatbinError: damaged; with `verify` also when the checksum differs, after the last entry.
+        """
+        rooms: dict[Entry, bytearray] = {}
+
+        def room(entry: Entry) -> memoryview:
+            rooms[entry] = bytearray(min(wanted(entry), entry.size))
+            return memoryview(rooms[entry])
+
+        for entry in self.fill(bundle, room, verify=verify):
+            yield entry, bytes(rooms.pop(entry))
+
+    def fill(self, bundle: BundleAt, room: Callable[[Entry], memoryview], *, verify: bool) -> Iterator[Entry]:
+        """Decode a whole bundle once, straight into the places where entries shall lie.
+
+        Args:
+            bundle: which one.
+            room: asked once for each entry: where its first bytes go; empty for none of it.
+            verify: as for `objects`.
+
+        Yields:
+            Entries in order of offset, as soon as their room is full.
+        """
+        md5 = hashlib.md5(usedforsecurity=False)
+        pending: list[tuple[Entry, memoryview]] | None = None
+        position, head = 0, b""
+        for raw in self.chunks(bundle):
+            chunk: memoryview | bytes = raw
+            if verify and bundle.packed:
+                md5.update(chunk)
+            if pending is None:
+                head += chunk
+                if len(head) < min(HEAD_LIMIT, bundle.content_size):
+                    continue
+                entries = sorted(self._parse(bundle, head), key=lambda e: e.offset, reverse=True)
+                pending = [(entry, place) for entry in entries if entry.size and (place := room(entry))]
+                chunk = head
+            start, position = position, position + len(chunk)
+            while pending and pending[-1][0].offset < position:
+                entry, place = pending[-1]
+                begin, stop = max(entry.offset, start), min(entry.offset + len(place), position)
+                place[begin - entry.offset : stop - entry.offset] = chunk[begin - start : stop - start]
+                if entry.offset + len(place) > position:
+                    break
+                pending.pop()
+                yield entry
+        if pending is None:
+            raise bundle.error("It is empty.")
+        if verify and bundle.packed and digest_value(md5.digest()) != bundle.packed.digest:
+            raise ChecksumError(
+                bundle.error("Its content does not match the MD5 in its header.").message,
+                hint=_AGAIN,
+            )
+
+    def zeros(self, size: int) -> memoryview:
+        """A place for a new bundle, which is valid until the next one."""
+        if len(self.place) < size:
+            self.place = bytearray(size)
+        view = memoryview(self.place)[:size]
+        for begin in range(0, size, _CHUNK):
+            view[begin : begin + _CHUNK] = _ZEROS[: size - begin]
+        return view
+
+    @staticmethod
+    def _parse(bundle: BundleAt, head: bytes) -> tuple[Entry, ...]:
+        try:
+            return parse_entries(head, bundle.content_size)
+        except FatbinError as error:
+            raise bundle.error(error.message) from error
+
+
+class ChecksumError(FatbinError):
+    """A bundle whose content is readable but is not what its header's MD5 says."""
+
+
+def each(
+    path: Path, bundles: Sequence[BundleAt], work: Callable[[Reader, BundleAt], T], *, threads: int = 2
+) -> list[T]:
+    """Run `work` on every bundle in parallel, the largest first; results come in the bundles' order.
+
+    Each thread holds one decoding window (up to 128 MiB) and what `work` keeps.
+    """
+    local = threading.local()
+    with path.open("rb") as file, ThreadPoolExecutor(max(1, threads)) as pool:
+
+        def task(bundle: BundleAt) -> T:
+            if not hasattr(local, "reader"):
+                local.reader = Reader(file.fileno())
+            return work(local.reader, bundle)
+
+        order = sorted(bundles, key=lambda b: b.content_size, reverse=True)
+        futures = {bundle.index: pool.submit(task, bundle) for bundle in order}
+        try:
+            return [futures[bundle.index].result() for bundle in bundles]
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise

@@ -1,0 +1,196 @@
+"""Slimming: every bundle of a file keeps the wanted targets only and stays at its own address.
+
+Kernels are registered by the bundle's address, so nothing moves: a smaller bundle takes the old one's place and
+zeros fill the rest. Code objects stay as they are, byte for byte.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from core.errors import FatbinError
+from core.model import GfxTarget
+from wheelkit.gpu.bundle import LEVEL, LEVEL_TIGHT, Entry, Selection, alignment_of, layout, pack, select, write_table
+from wheelkit.gpu.fatbin_stream import BundleAt, Reader, each, find_bundles
+
+Range = tuple[int, int]
+"""Bytes [start, end) of a file."""
+
+_BIG = 64 << 20  # From this size on new bundles are made one at a time, to bound memory.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SlimReport:
+    """What slimming did; all sizes in bytes.
+
+    Attributes:
+        changed: ranges of the file that were rewritten.
+        targets_kept, targets_dropped: sorted.
+        stored_before, stored_after: of the bundles in the file, headers included; the difference is zeros now.
+        unpacked_before, unpacked_after: of the bundles once decompressed.
+    """
+
+    changed: tuple[Range, ...]
+    targets_kept: tuple[str, ...]
+    targets_dropped: tuple[str, ...]
+    stored_before: int
+    stored_after: int
+    unpacked_before: int
+    unpacked_after: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Cut:
+    """What one bundle shall become: the kept entries at their old and new places."""
+
+    bundle: BundleAt
+    kept: tuple[Entry, ...]
+    placed: tuple[Entry, ...]
+    dropped: tuple[Entry, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the new uncompressed bundle."""
+        return max((e.offset + e.size for e in self.placed), default=0)
+
+
+def slim(
+    path: Path,
+    wanted: Sequence[GfxTarget],
+    *,
+    covers: Mapping[str, Sequence[str]] | None = None,
+    threads: int = 2,
+    verify: bool = True,
+    name: str = "",
+) -> SlimReport:
+    """Drop all code that serves none of the wanted targets, in place. The same input gives the same bytes.
+
+    Nothing is written before every compressed bundle was read and found good. Plain bundles have no checksum; they
+    are rewritten one by one after that.
+
+    Args:
+        path: an ELF file, changed in place; a file without device code stays as it is.
+        wanted: targets that every bundle must serve; see `bundle.select`.
+        covers: generic target -> processors that it serves.
+        threads: each needs up to 130 MiB for 0.10.2's bundles, and twice the new bundle.
+        verify: check the MD5 of every old bundle, so that damage does not get a right checksum.
+        name: member path for errors.
+
+    Raises:
+        ElfError: not an ELF file.
+        FatbinError: a damaged bundle, a wanted target without code, or a new bundle larger than its place.
+    """
+    bundles = find_bundles(path, name=name)
+    cuts = _plan(path, bundles, wanted, covers or {}, threads=threads)
+    sizes = {bundle.index: bundle.size for bundle in bundles}
+    changed = []
+    for bundle, content in _contents(path, cuts, threads=threads, verify=verify):
+        with path.open("r+b") as file:
+            changed.append(_write(file.fileno(), bundle, content))
+        sizes[bundle.index] = len(content)
+    return _report(cuts, sizes, changed)
+
+
+def _contents(path: Path, cuts: Sequence[_Cut], *, threads: int, verify: bool) -> Iterator[tuple[BundleAt, bytes]]:
+    """Each bundle that changes with its new bytes; the compressed ones come when all of them are ready."""
+    by_index = {cut.bundle.index: cut for cut in cuts}
+
+    def rebuild(reader: Reader, bundle: BundleAt) -> bytes | None:
+        return _rebuild(reader, by_index[bundle.index], verify=verify)
+
+    packed = [cut for cut in cuts if cut.bundle.packed and (cut.dropped or verify)]
+    if any(cut.size >= _BIG for cut in packed):
+        threads = 1
+    bundles = [cut.bundle for cut in packed]
+    for bundle, content in zip(bundles, each(path, bundles, rebuild, threads=threads), strict=True):
+        if content is not None:
+            yield bundle, content
+    for cut in cuts:
+        if cut.dropped and not cut.bundle.packed:
+            (content,) = each(path, [cut.bundle], rebuild, threads=1)
+            assert content is not None
+            yield cut.bundle, content
+
+
+def _plan(
+    path: Path,
+    bundles: Sequence[BundleAt],
+    wanted: Sequence[GfxTarget],
+    covers: Mapping[str, Sequence[str]],
+    *,
+    threads: int,
+) -> list[_Cut]:
+    """Decide for every bundle what stays, and name all targets that are missing anywhere."""
+
+    def choose(reader: Reader, bundle: BundleAt) -> tuple[tuple[Entry, ...], Selection]:
+        entries = reader.entries(bundle)
+        return entries, select(entries, wanted, covers)
+
+    cuts, missing = [], []
+    for bundle, (entries, chosen) in zip(bundles, each(path, bundles, choose, threads=threads), strict=True):
+        if chosen.missing:
+            names = ", ".join(map(str, chosen.missing))
+            missing.append(f"bundle {bundle.index} at byte {bundle.offset:#x} has no code for {names}")
+        placed = layout(chosen.kept, alignment=alignment_of(entries))
+        cuts.append(_Cut(bundle=bundle, kept=chosen.kept, placed=placed, dropped=chosen.dropped))
+    if missing:
+        more = f", and {len(missing) - 3} more such bundles" if len(missing) > 3 else ""
+        raise FatbinError(
+            f"{bundles[0].label}: {'; '.join(missing[:3])}{more}.",
+            hint="Ask for targets that `inspect` lists for this wheel, or build it with these.",
+        )
+    return cuts
+
+
+def _rebuild(reader: Reader, cut: _Cut, *, verify: bool) -> bytes | None:
+    """The new bundle as it goes into the file; None when it only had to be verified."""
+    places = dict(zip(cut.kept, cut.placed, strict=True)) if cut.dropped else {}
+    plain = reader.zeros(cut.size if cut.dropped else 0)
+    if cut.dropped:
+        write_table(cut.placed, plain)
+
+    def room(entry: Entry) -> memoryview:
+        place = places.get(entry)
+        return plain[place.offset : place.offset + place.size] if place else plain[:0]
+
+    for _ in reader.fill(cut.bundle, room, verify=verify):
+        pass
+    if not cut.dropped:
+        return None
+    packed = cut.bundle.packed
+    if packed is None:
+        return bytes(plain)
+    for level in (LEVEL, LEVEL_TIGHT):
+        content = pack(plain, version=packed.version, method=packed.method, level=level)
+        if len(content) <= cut.bundle.capacity:
+            return content
+    raise cut.bundle.error(
+        f"its {len(content)} bytes do not fit into the old {cut.bundle.capacity}.",
+        hint="Keep all targets of this file.",
+    )
+
+
+def _write(file: int, bundle: BundleAt, content: bytes) -> Range:
+    padded = content.ljust(bundle.size, b"\0")
+    view, position = memoryview(padded), bundle.offset
+    while view:
+        count = os.pwrite(file, view, position)
+        view, position = view[count:], position + count
+    return bundle.offset, bundle.offset + len(padded)
+
+
+def _report(cuts: Sequence[_Cut], sizes: Mapping[int, int], changed: Sequence[Range]) -> SlimReport:
+    kept = {entry.name for cut in cuts for entry in cut.kept if not entry.is_host}
+    dropped = {entry.name for cut in cuts for entry in cut.dropped} - kept
+    return SlimReport(
+        changed=tuple(sorted(changed)),
+        targets_kept=tuple(sorted(kept)),
+        targets_dropped=tuple(sorted(dropped)),
+        stored_before=sum(cut.bundle.size for cut in cuts),
+        stored_after=sum(sizes.values()),
+        unpacked_before=sum(cut.bundle.content_size for cut in cuts),
+        unpacked_after=sum(cut.size if cut.dropped else cut.bundle.content_size for cut in cuts),
+    )

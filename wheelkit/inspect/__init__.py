@@ -1,0 +1,1 @@
+"""Inspection of wheels: facts, rules, findings and reports."""

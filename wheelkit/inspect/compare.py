@@ -1,0 +1,115 @@
+"""Two wheels that should be the same: which members differ, and in a library which sections."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from wheelkit.archive.archive import WheelArchive
+from wheelkit.elf.elf import Elf
+
+_ELF = b"\x7fELF"
+_READ = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """One thing that is not the same.
+
+    Attributes:
+        member: path inside the wheel.
+        section: of a library; empty for another file, or for what lies outside of all sections.
+        what: how it differs, one clause.
+    """
+
+    member: str
+    section: str
+    what: str
+
+
+def compare_wheels(before: Path, now: Path, scratch: Path) -> tuple[Difference, ...]:
+    """Every difference between two wheels; how they are compressed does not count.
+
+    RECORD is left out: it says of the other members what is found in them anyway.
+
+    Args:
+        scratch: an existing folder for libraries while they are looked at.
+    """
+    with (
+        WheelArchive(before) as first,
+        WheelArchive(now) as second,
+        tempfile.TemporaryDirectory(prefix="compare-", dir=scratch) as folder,
+    ):
+        return tuple(_compare(first, second, Path(folder)))
+
+
+def _compare(before: WheelArchive, now: WheelArchive, scratch: Path) -> Iterator[Difference]:
+    names = [{member.name for member in archive.members} for archive in (before, now)]
+    for name in sorted(names[0] | names[1]):
+        if name.endswith(".dist-info/RECORD"):
+            continue
+        if name not in names[1]:
+            yield Difference(member=name, section="", what="is there no more")
+        elif name not in names[0]:
+            yield Difference(member=name, section="", what="is new")
+        elif before.digest(name) != now.digest(name):
+            yield from _member(before, now, name, scratch)
+
+
+def _member(before: WheelArchive, now: WheelArchive, name: str, scratch: Path) -> Iterator[Difference]:
+    old, new = scratch / "before", scratch / "now"
+    before.extract(name, old)
+    now.extract(name, new)
+    try:
+        if _is_elf(old) and _is_elf(new):
+            yield from compare_libraries(old, new, name)
+        else:
+            yield Difference(member=name, section="", what=f"{old.stat().st_size} bytes, now {new.stat().st_size}")
+    finally:
+        old.unlink()
+        new.unlink()
+
+
+def compare_libraries(before: Path, now: Path, name: str) -> Iterator[Difference]:
+    """Every section that two libraries do not have in common, byte for byte.
+
+    Args:
+        name: what the library is called.
+    """
+    old, new = Elf.read(before).sections, Elf.read(now).sections
+    found = False
+    for section in dict.fromkeys((*old, *new)):
+        if section not in new or section not in old:
+            what = "is there no more" if section not in new else "is new"
+        elif old[section].type != new[section].type or old[section].size != new[section].size:
+            what = f"{old[section].size} bytes, now {new[section].size}"
+        else:
+            size = old[section].file_size
+            count = _differing(before, old[section].offset, now, new[section].offset, size)
+            if not count:
+                continue
+            what = f"{count} of {size} bytes differ"
+        found = True
+        yield Difference(member=name, section=section, what=what)
+    if not found:
+        yield Difference(member=name, section="", what="headers or padding differ")
+
+
+def _differing(before: Path, at: int, now: Path, there: int, size: int) -> int:
+    """How many bytes of two ranges are not the same."""
+    count = 0
+    with before.open("rb") as first, now.open("rb") as second:
+        first.seek(at)
+        second.seek(there)
+        for done in range(0, size, _READ):
+            old, new = first.read(min(_READ, size - done)), second.read(min(_READ, size - done))
+            if old != new:
+                count += sum(a != b for a, b in zip(old, new, strict=True))
+    return count
+
+
+def _is_elf(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == _ELF

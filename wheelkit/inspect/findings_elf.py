@@ -1,0 +1,203 @@
+"""Rules about libraries: symbol tables, search paths, NEEDED, module names and device code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
+
+from core.model import Finding, GfxTarget
+from core.units import human
+from wheelkit.gpu.bundle import Entry, select
+from wheelkit.inspect.findings import finding
+from wheelkit.inspect.model import ElfFacts
+
+MIN_SYMBOL_TABLE = 4096
+"""Bytes of symbol tables below which stripping is not worth a word."""
+
+MAX_RUNPATH_ENTRIES = 40
+"""Above this many entries a RUNPATH is called excessive; every install layout known today fits in it twice."""
+
+HIP_RUNTIME = re.compile(r"(?:__)?hip[A-Z]\w*")
+"""Names that libamdhip64 exports; those of hipBLAS, hipFFT and the like go on in lower case."""
+
+PJRT_ENTRY = "GetPjrtApi"
+"""What a PJRT plugin exports (XLA, xla/pjrt/c/pjrt_c_api.h)."""
+
+_PUBLIC = re.compile(rf"{PJRT_ENTRY}|PyInit_\w+|__(start|stop)_\w+|_init|_fini|_edata|_end|__bss_start|VERS_[\d.]+")
+"""Entry points, and what linkers export by themselves."""
+_ENTRY_ID = "hipv4-amdgcn-amd-amdhsa--"
+_LEFTOVER = re.compile(r"_solib_|\.runfiles(/|$)|bazel-|/execroot/|/_bazel_")
+_SYSTEM = re.compile(r"/(opt/rocm|usr/lib|usr/local/lib|lib)(64)?\b")
+_EXTENSION = re.compile(r"(?P<name>\w+)(\.(?P<abi>cpython-\d+t?|abi3|cp\d+t?)[\w.-]*)?\.so")
+
+
+def linking(elf: ElfFacts) -> Iterator[Finding]:
+    """What the linker left in one library."""
+    if elf.symbol_table_bytes >= MIN_SYMBOL_TABLE:
+        yield finding(
+            "symbols-not-stripped",
+            f"{human(elf.symbol_table_bytes)} of symbol tables in {human(elf.size)}.",
+            member=elf.path,
+        )
+    if elf.rpath:
+        yield finding("rpath-used", f"DT_RPATH with {len(elf.runpath)} entries.", member=elf.path)
+    hip = next((soname for soname in elf.needed if soname.startswith("libamdhip64.so")), "")
+    if elf.hip_symbols and not hip:
+        names = _some(sorted(elf.hip_symbols, key=lambda name: name.lstrip("_")), limit=2)
+        yield finding("hip-needed-missing", f"uses {names} without NEEDED on libamdhip64.", member=elf.path)
+    yield from search_path(elf.runpath, elf.path)
+
+
+def search_path(entries: Sequence[str], member: str) -> Iterator[Finding]:
+    """What is wrong with the entries of a RUNPATH; each entry counts for one finding only."""
+    groups: dict[str, list[str]] = {}
+    for entry in entries:
+        code = _entry_problem(entry)
+        if code:
+            groups.setdefault(code, []).append(entry or "(empty)")
+    for code, bad in groups.items():
+        yield finding(code, f"{len(bad)} of {len(entries)} entries, such as {_short(bad[0])}", member=member)
+    if len(entries) > MAX_RUNPATH_ENTRIES:
+        size = len(":".join(entries))
+        yield finding("runpath-excessive", f"{len(entries)} entries in {size} bytes.", member=member)
+
+
+def _entry_problem(entry: str) -> str | None:
+    if _LEFTOVER.search(entry):
+        return "runpath-build-leftover"
+    if entry.startswith(("$ORIGIN", "${ORIGIN}")) or _SYSTEM.match(entry):
+        return None
+    return "runpath-build-machine" if entry.startswith("/") else "runpath-unsafe"
+
+
+def module_name(elf: ElfFacts, pythons: Collection[str], abis: Collection[str]) -> Iterator[Finding]:
+    """Whether Python can import an extension under the file's name, and whether the wheel's tags say for which Python.
+
+    Args:
+        elf: the library.
+        pythons: python tags of the wheel, such as cp312.
+        abis: ABI tags of the wheel, such as cp312 or none.
+    """
+    if not elf.modules:
+        return
+    name = PurePosixPath(elf.path).name
+    match = _EXTENSION.fullmatch(name)
+    if match is None or (match["name"] not in elf.modules and not match["name"].startswith("lib")):
+        yield finding("init-name-wrong", f"{name} offers {_some(sorted(elf.modules))} only.", member=elf.path)
+    suffix = (match["abi"] or "") if match else ""
+    built = suffix.replace("cpython-", "cp")
+    if built.startswith("cp") and not any(_same_python(built, abi) for abi in abis):
+        tags = " ".join(sorted(abis))
+        yield finding("python-tag-wrong", f"{name} is for {built} in a wheel for {tags}.", member=elf.path)
+    elif "none" in abis and all(python.startswith("py") for python in pythons) and built != "abi3":
+        yield finding(
+            "python-tag-wrong", "an extension module in a wheel that is said to fit every Python.", member=elf.path
+        )
+
+
+def _same_python(built: str, abi: str) -> bool:
+    """cp312-x86_64-linux-gnu belongs to the ABI tag cp312; abi3 says nothing about a single version."""
+    return built.partition("-")[0] == abi
+
+
+def device_code(
+    elfs: Iterable[ElfFacts],
+    expected: Sequence[GfxTarget],
+    covers: Mapping[str, Collection[str]],
+    *,
+    whole: bool = True,
+) -> Iterator[Finding]:
+    """Whether every library with device code has code for exactly the expected targets.
+
+    Args:
+        elfs: libraries of the wheel; those without device code are not asked for any (facts: some never have it).
+        expected: the targets promised.
+        covers: generic target -> the processors that run its code; such code stands in for an exact target, by the
+            same choice that slimming makes (`bundle.select`).
+        whole: every library could be read; else the absence of device code proves nothing.
+    """
+    device = [elf for elf in elfs if elf.device.bundles]
+    if whole and expected and not device:
+        yield finding("device-code-missing", f"no library has device code for {_some([str(t) for t in expected])}.")
+    for elf in device:
+        entries = [Entry(id=_ENTRY_ID + code.target, offset=0, size=1) for code in elf.device.targets]
+        chosen = select(entries, expected, {name: tuple(served) for name, served in covers.items()})
+        if chosen.missing:
+            yield finding("target-missing", f"no code for {_listed(map(str, chosen.missing))}.", member=elf.path)
+        if chosen.dropped:
+            yield finding("target-extra", f"code for {_listed(e.name for e in chosen.dropped)}.", member=elf.path)
+
+
+def exports(elfs: Iterable[ElfFacts], *, plugin: bool) -> Iterator[Finding]:
+    """Whether the libraries of a JAX wheel for ROCm offer their entry points and nothing else.
+
+    They are loaded into one process with others that hold the same LLVM, so what they export can clash.
+
+    Args:
+        elfs: libraries of the wheel.
+        plugin: one of them has to be a PJRT plugin.
+    """
+    libraries = list(elfs)
+    if plugin and libraries and not any(PJRT_ENTRY in elf.exported for elf in libraries):
+        yield finding("pjrt-api-missing", f"no library exports {PJRT_ENTRY}.")
+    for elf in libraries:
+        private = [name for name in elf.exported if not _PUBLIC.fullmatch(name)]
+        if private:
+            yield finding(
+                "exports-unexpected", f"{len(private)} symbols, such as {_some(private, 2)}.", member=elf.path
+            )
+
+
+def evenness(elf: ElfFacts) -> Iterator[Finding]:
+    """Whether all fat binaries of one library have code for the same targets."""
+    partial = [f"{c.target} in {c.bundles}" for c in elf.device.targets if c.bundles < elf.device.bundles]
+    if partial:
+        yield finding("bundles-uneven", f"{_some(partial)} of {elf.device.bundles} fat binaries.", member=elf.path)
+
+
+def run_time_targets(
+    elfs: Iterable[ElfFacts], allow_list: Collection[str], covers: Mapping[str, Collection[str]], *, promised: bool
+) -> Iterator[Finding]:
+    """Compare device code with the targets that XLA accepts at run time.
+
+    Args:
+        elfs: libraries of a JAX wheel for ROCm.
+        allow_list: processors that XLA accepts; empty means unknown, and nothing is said.
+        covers: generic target -> the processors that run its code.
+        promised: the wheel was asked for certain targets, so that leaving others out is intended.
+    """
+    sizes: dict[str, int] = {}
+    for elf in elfs:
+        for code in elf.device.targets:
+            sizes[code.target] = sizes.get(code.target, 0) + code.code_bytes
+    if not sizes or not allow_list:
+        return
+    served = {name: {name.split(":")[0], *covers.get(name.split(":")[0], ())} for name in sizes}
+    refused = [name for name, processors in served.items() if processors.isdisjoint(allow_list)]
+    if refused:
+        wasted, whole = sum(sizes[name] for name in refused), sum(sizes.values())
+        share = f"{len(refused)} of {len(sizes)} targets ({human(wasted)} of {human(whole)} unpacked)"
+        yield finding("target-refused", f"{share}: {', '.join(sorted(refused, key=target_order))}.")
+    uncovered = sorted(set(allow_list).difference(*served.values()), key=target_order)
+    if uncovered and not promised:
+        yield finding("target-uncovered", f"XLA accepts {', '.join(uncovered)}, but there is no code for them.")
+
+
+def target_order(name: str) -> tuple[bool, int, str]:
+    """Sort key that puts gfx900 before gfx1100, and generic targets last."""
+    return "generic" in name, len(name.partition(":")[0]), name
+
+
+def _short(text: str, limit: int = 48) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names, key=target_order))
+
+
+def _some(names: Sequence[str], limit: int = 4) -> str:
+    """The first few of a list, and how many more there are."""
+    more = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")

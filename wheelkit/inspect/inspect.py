@@ -1,0 +1,293 @@
+"""Inspect wheels: what they contain, what is wrong with it, and what to do about it.
+
+`inspect_wheel` does not raise for what is wrong with a wheel: damage is a finding like any other, and the report goes
+as far as the file can be read. Each library is inflated once, into a scratch folder, while RECORD is checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from core.errors import ArchiveError, CiBuildError
+from core.model import Finding, GfxTarget, Progress, Severity
+from wheelkit import kernel_wheel
+from wheelkit.archive.archive import WheelName
+from wheelkit.archive.verify import verify_record
+from wheelkit.elf.elf import Elf
+from wheelkit.gpu.fatbin import read_targets
+from wheelkit.inspect import elf_facts, findings_elf, findings_meta, findings_set, parts
+from wheelkit.inspect.findings import finding, ordered, worst_of
+from wheelkit.inspect.meta_facts import read_metadata
+from wheelkit.inspect.model import ElfFacts, Part, TargetCode, WheelReport, member_infos
+from wheelkit.inspect.parts import TracedArchive
+from wheelkit.inspect.platform import ROCM_SONAME, judge
+from wheelkit.inspect.text import render, render_findings
+
+__all__ = [
+    "Expectations",
+    "SetReport",
+    "WheelReport",
+    "check_set",
+    "inspect_set",
+    "inspect_wheel",
+    "member_infos",
+    "render",
+    "render_findings",
+    "wheels_below",
+    "worst",
+]
+
+_LIBRARY = re.compile(r".*\.so(\.[0-9]+)*")
+_NO_LIBRARY = re.compile(r".*\.(py|pyi|txt|md|rst|h|hpp|json|html|css|js|typed|o|a|csv|toml|xml|png|svg)")
+"""Members that are not looked into, by name; the first bytes of all others decide."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Expectations:
+    """What the caller knows about a wheel; the arguments of `inspect_wheel`."""
+
+    expected: tuple[GfxTarget, ...] | None = None
+    covers: Mapping[str, Collection[str]] = field(default_factory=dict)
+    machs: Mapping[str, int] | None = None
+    allow_list: frozenset[str] = frozenset()
+    allowed_sonames: frozenset[str] | None = None
+    size_budget: int = findings_meta.SIZE_BUDGET
+    verify: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SetReport:
+    """Several wheels, and what is wrong between them."""
+
+    wheels: tuple[WheelReport, ...]
+    findings: tuple[Finding, ...]
+
+
+def inspect_wheel(
+    path: Path,
+    *,
+    expected: Sequence[GfxTarget] | None = None,
+    covers: Mapping[str, Collection[str]] | None = None,
+    machs: Mapping[str, int] | None = None,
+    allow_list: Collection[str] = (),
+    allowed_sonames: Collection[str] | None = None,
+    size_budget: int = findings_meta.SIZE_BUDGET,
+    verify: bool = True,
+    scratch: Path | None = None,
+    progress: Progress | None = None,
+) -> WheelReport:
+    """Report on one wheel, anybody's.
+
+    Args:
+        path: the wheel file.
+        expected: gfx targets that its device code must be for, and no others; None asks for nothing.
+        covers: generic target -> the processors that run its code.
+        machs: processor -> EF_AMDGPU_MACH number of its code objects; None does not compare them.
+        allow_list: processors that XLA accepts at run time; empty says nothing about them.
+        allowed_sonames: exact names of libraries that may be missing from wheel and platform; None allows ROCm's.
+        size_budget: bytes above which the wheel counts as too large.
+        verify: check RECORD and the MD5 of device code; without it only what is needed is read.
+        scratch: folder for the unpacked libraries; needs their size once, and is left as it was.
+        progress: told about each step.
+
+    Raises:
+        OSError: the file cannot be read at all, or the scratch folder is full.
+    """
+    wanted = Expectations(
+        expected=None if expected is None else tuple(expected),
+        covers=covers or {},
+        machs=machs,
+        allow_list=frozenset(allow_list),
+        allowed_sonames=None if allowed_sonames is None else frozenset(allowed_sonames),
+        size_budget=size_budget,
+        verify=verify,
+    )
+    if progress:
+        progress.step(f"Inspecting {path.name}")
+    report = _identity(path, verify=verify)
+    try:
+        with TracedArchive(path) as archive, tempfile.TemporaryDirectory(prefix="inspect-", dir=scratch) as root:
+            return _Inspection(archive, Path(root).resolve(), wanted, progress).complete(report)
+    except ArchiveError as error:
+        head, *problems = error.message.split("\n  - ")
+        found = (finding("archive-damaged", problem.strip()) for problem in problems or [head])
+        return replace(report, findings=ordered(found))
+
+
+def inspect_set(paths: Sequence[Path], inspect: Callable[[Path], WheelReport] = inspect_wheel) -> SetReport:
+    """Report on wheels that are meant to be installed together.
+
+    Args:
+        paths: wheel files.
+        inspect: `inspect_wheel`, with arguments bound if need be.
+    """
+    reports = tuple(inspect(path) for path in paths)
+    return SetReport(wheels=reports, findings=check_set(reports))
+
+
+def check_set(reports: Sequence[WheelReport]) -> tuple[Finding, ...]:
+    """What is wrong between wheels; `member` of each finding is a file name."""
+    known = [report for report in reports if report.project]
+    return ordered((*findings_set.duplicates(known), *findings_set.pins(known), *findings_set.partners(known)))
+
+
+def wheels_below(folder: Path) -> tuple[Path, ...]:
+    """Every wheel file in a folder and its subfolders, sorted."""
+    return tuple(sorted(path for path in folder.rglob("*.whl") if path.is_file()))
+
+
+def worst(report: WheelReport | SetReport) -> Severity | None:
+    """The highest severity found, or None; of a set, in any wheel or between them."""
+    nested = report.wheels if isinstance(report, SetReport) else ()
+    return worst_of([*report.findings, *(item for wheel in nested for item in wheel.findings)])
+
+
+def _identity(path: Path, *, verify: bool) -> WheelReport:
+    """What can be said without opening the archive."""
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    report = WheelReport(
+        filename=path.name, size=path.stat().st_size, sha256=sha256,
+        project="", version="", build="", tags=(), verified=verify,
+    )  # fmt: skip
+    try:
+        name = WheelName.parse(path.name)
+    except ArchiveError:
+        return report
+    return replace(
+        report, project=name.canonical, version=name.version, build=name.build, tags=tuple(sorted(name.tags))
+    )
+
+
+class _Inspection:
+    """The work on one open archive; `root` receives its libraries as they lie in the wheel."""
+
+    def __init__(self, archive: TracedArchive, root: Path, wanted: Expectations, progress: Progress | None) -> None:
+        self.archive, self.root, self.wanted, self.progress = archive, root, wanted, progress
+        self.findings: list[Finding] = []
+
+    def complete(self, report: WheelReport) -> WheelReport:
+        """Read everything and apply every rule."""
+        libraries = {name: elf_facts.lay_out(self.root, name) for name in self._libraries()}
+        digests = self._extract(libraries)
+        meta, problems = read_metadata(self.archive)
+        self.findings += problems
+        elfs = [facts for name in digests if (facts := self._elf(name, libraries[name], digests[name]))]
+        host = [elf for elf in elfs if elf.machine != "amdgpu"]
+        files = {elf.path: libraries[elf.path] for elf in host}
+        platforms = self.archive.name.platform.split(".")
+        platform, problems = judge(host, files, platforms, self.wanted.allowed_sonames)
+        self.findings += problems
+        rocm = elf_facts.rocm_versions(elfs)
+        names = [member.name for member in self.archive.members]
+        self.findings += [
+            *findings_meta.identity(meta, report.project, report.version, report.tags),
+            *findings_meta.description(meta, rocm, has_elf=bool(libraries)),
+            *findings_meta.versions(meta),
+            *findings_meta.requirements(meta),
+            *findings_meta.entry_points(meta, names),
+            *findings_meta.modes({member.name: member.mode for member in self.archive.members}),
+            *findings_meta.size(report.size, self.wanted.size_budget),
+            *self._library_rules(host, report.project, whole=len(elfs) == len(libraries)),
+        ]
+        if kernel_wheel.is_kernel_wheel(self.archive):
+            exported = {elf.path: elf.exported for elf in host}
+            self.findings += kernel_wheel.findings(self.archive, self.wanted.machs or {}, exported)
+        return replace(
+            report, files=len(names), metadata=meta, platform=platform, rocm=rocm, parts=self._parts(elfs),
+            targets=_sum_targets(elfs), elfs=tuple(elfs), findings=ordered(self.findings),
+        )  # fmt: skip
+
+    def _libraries(self) -> list[str]:
+        """Names of the members that begin like an ELF file which can be read."""
+        names = []
+        for member in self.archive.members:
+            if _NO_LIBRARY.fullmatch(member.name):
+                continue
+            try:
+                head = next(iter(self.archive.chunks(member.name)), b"")
+            except ArchiveError:
+                continue  # named by the check of RECORD, or by the extraction
+            if head.startswith(elf_facts.READABLE):
+                names.append(member.name)
+            elif head.startswith(elf_facts.MAGIC):
+                self.findings.append(finding("elf-not-read", "another kind of ELF file.", member=member.name))
+            elif _LIBRARY.fullmatch(member.name):
+                self.findings.append(finding("library-not-elf", f"{member.size} bytes, no ELF.", member=member.name))
+        return names
+
+    def _extract(self, libraries: Mapping[str, Path]) -> dict[str, str]:
+        """Write the libraries to disk and check RECORD on the way: name -> SHA-256 of those that are intact."""
+        if self.wanted.verify:
+            found = verify_record(self.archive, extract=libraries, progress=self.progress)
+            self.findings += found
+            if not found:  # RECORD was just found true, and hashing again takes time
+                record = self.archive.record()
+                return {name: record[name].sha256 or "" for name in libraries}
+        damaged = {item.member for item in self.findings if item.code == "member-damaged"}
+        digests = {}
+        for name, path in libraries.items():
+            if name in damaged:
+                continue
+            try:
+                digests[name] = self.archive.extract(name, path, progress=self.progress)
+            except ArchiveError as error:
+                self.findings.append(finding("member-damaged", error.message, member=name))
+        return digests
+
+    def _elf(self, name: str, path: Path, sha256: str) -> ElfFacts | None:
+        try:
+            elf = Elf.read(path)
+            code = read_targets(path, verify=self.wanted.verify, machs=self.wanted.machs, name=name)
+        except CiBuildError as error:
+            self.findings.append(finding("elf-unreadable", error.message, member=name))
+            return None
+        self.findings += code.findings
+        device = code.device
+        if elf.machine == "amdgpu":
+            device = elf_facts.plain_code(path, self.wanted.machs or {})
+        return elf_facts.facts(
+            name, elf, device, stored=self.archive[name].compressed_size, sha256=sha256,
+            checkpoints=self.archive.way_of(name),
+        )  # fmt: skip
+
+    def _library_rules(self, elfs: Sequence[ElfFacts], project: str, *, whole: bool) -> Iterator[Finding]:
+        pythons, abis = self.archive.name.python.split("."), self.archive.name.abi.split(".")
+        for elf in elfs:
+            yield from findings_elf.linking(elf)
+            yield from findings_elf.module_name(elf, pythons, abis)
+            yield from findings_elf.evenness(elf)
+        expected, is_jax = self.wanted.expected, findings_meta.JAX_ROCM.fullmatch(project)
+        uses_rocm = is_jax or any(ROCM_SONAME.fullmatch(soname) for elf in elfs for soname in elf.needed)
+        if expected is not None and uses_rocm:
+            yield from findings_elf.device_code(elfs, expected, self.wanted.covers, whole=whole)
+        if is_jax:
+            yield from findings_elf.exports(elfs, plugin=whole and project.endswith("-pjrt"))
+            yield from findings_elf.run_time_targets(
+                elfs, self.wanted.allow_list, self.wanted.covers, promised=expected is not None
+            )
+
+    def _parts(self, elfs: Sequence[ElfFacts]) -> tuple[Part, ...]:
+        libraries = {elf.path for elf in elfs}
+        files = [
+            Part(name=parts.kind_of_file(m.name), unpacked=m.size, stored=m.compressed_size)
+            for m in self.archive.members
+            if m.name not in libraries
+        ]
+        return parts.total([*(part for elf in elfs for part in elf.sections), *files])
+
+
+def _sum_targets(elfs: Sequence[ElfFacts]) -> tuple[TargetCode, ...]:
+    sums: dict[str, tuple[int, int]] = {}
+    for code in (code for elf in elfs for code in elf.device.targets):
+        size, bundles = sums.get(code.target, (0, 0))
+        sums[code.target] = size + code.code_bytes, bundles + code.bundles
+    return tuple(
+        TargetCode(target=name, code_bytes=size, bundles=bundles)
+        for name, (size, bundles) in sorted(sums.items(), key=lambda item: findings_elf.target_order(item[0]))
+    )

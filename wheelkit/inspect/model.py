@@ -1,0 +1,183 @@
+"""What an inspection tells about a wheel: frozen, without behaviour, JSON-able with `core.model.to_json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from core.model import Finding, MemberInfo
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """Bytes of one kind of content.
+
+    Attributes:
+        unpacked: bytes on disk after installation.
+        stored: bytes in the archive, headers not counted.
+    """
+
+    name: str
+    unpacked: int
+    stored: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TargetCode:
+    """Device code of one gfx target.
+
+    Attributes:
+        code_bytes: size of its code objects, uncompressed.
+        bundles: number of fat binaries that have code for it.
+    """
+
+    target: str
+    code_bytes: int
+    bundles: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceCode:
+    """The fat binaries of one library.
+
+    Attributes:
+        bundles: how many there are.
+        formats: such as `CCOB v3 zstd` or `plain`, sorted.
+        stored: bytes that they take in the library.
+        unpacked: bytes once decompressed.
+        targets: in the order of `target`.
+    """
+
+    bundles: int = 0
+    formats: tuple[str, ...] = ()
+    stored: int = 0
+    unpacked: int = 0
+    targets: tuple[TargetCode, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ElfFacts:
+    """What one library is.
+
+    Attributes:
+        path: path inside the wheel.
+        stored: compressed bytes in the archive.
+        machine: as pyelftools names it, such as EM_X86_64.
+        runpath: entries of DT_RUNPATH, or of DT_RPATH when `rpath` is set.
+        symbol_versions: highest version per prefix, such as {"GLIBC": "2.27"}.
+        symbol_table_bytes: of .symtab and .strtab; 0 when stripped.
+        compilers: lines of .comment.
+        rocm: ROCm version that compiled the device code, or empty.
+        modules: names of the Python modules that it can initialise (`PyInit_<name>`).
+        exported: names of the symbols that it offers to others, sorted.
+        hip_symbols: undefined symbols of the HIP runtime, sorted.
+        sections: bytes per part, in the part names of `inspect_elf`.
+    """
+
+    path: str
+    size: int
+    stored: int
+    sha256: str
+    machine: str
+    needed: tuple[str, ...]
+    runpath: tuple[str, ...]
+    rpath: bool
+    soname: str
+    symbol_versions: Mapping[str, str]
+    symbol_table_bytes: int
+    build_id: str
+    compilers: tuple[str, ...]
+    rocm: str
+    modules: tuple[str, ...]
+    exported: tuple[str, ...]
+    hip_symbols: tuple[str, ...]
+    device: DeviceCode
+    sections: tuple[Part, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Metadata:
+    """METADATA, WHEEL and entry_points.txt as they are written.
+
+    Attributes:
+        purelib: `Root-Is-Purelib` of WHEEL.
+        tags: the Tag lines of WHEEL.
+        entry_points: group -> name -> object reference.
+        stamped: `_release_version` of each version.py: path -> version, or "" when it says None.
+    """
+
+    name: str
+    version: str
+    summary: str
+    requires_python: str
+    requires_dist: tuple[str, ...]
+    extras: tuple[str, ...]
+    license: str
+    license_files: tuple[str, ...]
+    purelib: bool
+    tags: tuple[str, ...]
+    generator: str
+    entry_points: Mapping[str, Mapping[str, str]]
+    stamped: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Platform:
+    """What the libraries allow as platform tag.
+
+    Attributes:
+        policy: the best manylinux policy that holds with the exceptions in `external`.
+        external: libraries outside the wheel and outside the policy that were allowed, sorted.
+    """
+
+    policy: str
+    external: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WheelReport:
+    """Everything that an inspection found out about one wheel.
+
+    Attributes:
+        project: normalised project name (PEP 503), from the file name.
+        tags: expanded tags of the file name, sorted.
+        metadata: None when the archive could not be opened.
+        platform: None for wheels without libraries.
+        verified: RECORD hashes and MD5 of device code were checked.
+        rocm: ROCm versions that compiled device code in it, sorted.
+        files: number of members.
+        parts: largest first; their `stored` bytes add up to the compressed members.
+        findings: errors first.
+    """
+
+    filename: str
+    size: int
+    sha256: str
+    project: str
+    version: str
+    build: str
+    tags: tuple[str, ...]
+    verified: bool
+    files: int = 0
+    metadata: Metadata | None = None
+    platform: Platform | None = None
+    rocm: tuple[str, ...] = ()
+    parts: tuple[Part, ...] = ()
+    targets: tuple[TargetCode, ...] = ()
+    elfs: tuple[ElfFacts, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+
+def member_infos(report: WheelReport) -> tuple[MemberInfo, ...]:
+    """The libraries of a wheel as `wheels.json` lists them."""
+    return tuple(
+        MemberInfo(
+            path=elf.path,
+            size=elf.size,
+            sha256=elf.sha256,
+            targets=tuple(code.target for code in elf.device.targets),
+            needed=elf.needed,
+            symbol_versions=elf.symbol_versions,
+        )
+        for elf in report.elfs
+    )

@@ -1,0 +1,145 @@
+"""Which bytes of a wheel are what: sections of libraries and kinds of files, unpacked and as stored in the archive."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from isal import isal_zlib
+
+from wheelkit.archive.archive import WheelArchive
+from wheelkit.archive.zip_format import STORED
+from wheelkit.elf.elf import Section
+from wheelkit.inspect.model import Part
+
+if TYPE_CHECKING:
+    from wheelkit.archive.cuts import Cuts
+
+HOST, READ_ONLY, UNWIND, DEVICE = "host code", "read-only data", "exception tables", "device code"
+SYMBOLS, DEBUG, DATA, LINKING = "symbol tables", "debug info", "data", "dynamic linking"
+PYTHON, METADATA, OTHER = "Python", "metadata", "other"
+
+_SHF_WRITE, _SHF_ALLOC, _SHF_EXECINSTR = 1, 2, 4
+_SHT_SYMTAB, _SHT_STRTAB, _SHT_RELA, _SHT_HASH, _SHT_REL, _SHT_DYNSYM, _SHT_GNU = 2, 3, 4, 5, 9, 11, 0x6FFFFFF0
+_LINKING_TYPES = frozenset({_SHT_STRTAB, _SHT_RELA, _SHT_HASH, _SHT_REL, _SHT_DYNSYM})
+_FATBIN = ".hip_fatbin"
+
+_STEP = 4096
+_SMALL = 8 << 20
+_BROKEN = cast("type[Exception]", isal_zlib.IsalError)
+
+Checkpoint = tuple[int, int]
+"""(unpacked bytes, stored bytes) reached at one moment of inflating a member; both only grow."""
+
+
+class TracedArchive(WheelArchive):
+    """A wheel that notes, per member, how many stored bytes had been read when so many unpacked ones had come out."""
+
+    def __init__(self, path: Path) -> None:
+        self.checkpoints: dict[str, list[Checkpoint]] = {}
+        self._read_to = 0
+        super().__init__(path)
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """As in `WheelArchive`; the end of what was asked for is remembered."""
+        self._read_to = offset + size
+        return super().pread(size, offset)
+
+    def chunks(self, name: str, *, cuts: Cuts | None = None) -> Iterator[bytes]:
+        """As in `WheelArchive`; the way is noted in `checkpoints`."""
+        start, done = self[name].data_offset, 0
+        line = self.checkpoints[name] = []
+        for chunk in super().chunks(name, cuts=cuts):
+            done += len(chunk)
+            line.append((done, self._read_to - start))
+            yield chunk
+
+    def way_of(self, name: str) -> Sequence[Checkpoint]:
+        """What was noted on the way; small members are inflated again in smaller steps, for it is coarse."""
+        member = self[name]
+        if member.method == STORED or member.compressed_size > _SMALL:
+            return self.checkpoints.get(name, ())
+        return checkpoints(self.pread(member.compressed_size, member.data_offset))
+
+
+def kind_of(section: Section) -> str:
+    """The part that a section's bytes belong to (gABI section types and flags; names where those do not tell)."""
+    if section.name == _FATBIN:
+        return DEVICE
+    if section.name.startswith((".eh_frame", ".gcc_except_table")):
+        return UNWIND
+    if not section.flags & _SHF_ALLOC:
+        if section.name.startswith((".debug", ".zdebug", ".gdb_index")):
+            return DEBUG
+        return SYMBOLS if section.type == _SHT_SYMTAB or section.name == ".strtab" else OTHER
+    if section.flags & _SHF_EXECINSTR:
+        return HOST
+    if section.type in _LINKING_TYPES or section.type >= _SHT_GNU:
+        return LINKING
+    return DATA if section.flags & _SHF_WRITE else READ_ONLY
+
+
+def kind_of_file(name: str) -> str:
+    """The part that a file other than a library belongs to."""
+    if ".dist-info/" in name:
+        return METADATA
+    return PYTHON if name.endswith((".py", ".pyi", ".pth", ".typed")) else OTHER
+
+
+def split(
+    sections: Iterable[Section], size: int, stored: int, checkpoints: Sequence[Checkpoint] = ()
+) -> tuple[Part, ...]:
+    """Divide one library among its parts; what no section claims (headers, padding) is `other`.
+
+    Args:
+        sections: of the library, in any order.
+        size: bytes of the library; the parts' `unpacked` add up to it.
+        stored: its compressed bytes; the parts' `stored` add up to it.
+        checkpoints: from inflating it, ascending. Between two of them bytes count as equally compressed; without any,
+            the whole library does.
+    """
+    line = [(0, 0), *checkpoints, (size, stored)]
+    unpacked: dict[str, int] = {}
+    packed: dict[str, float] = {}
+    end = 0
+    for section in sorted(sections, key=lambda item: item.offset):
+        start, stop = max(section.offset, end), min(section.offset + section.file_size, size)
+        if stop > start:
+            kind = kind_of(section)
+            unpacked[kind] = unpacked.get(kind, 0) + stop - start
+            packed[kind] = packed.get(kind, 0.0) + _stored_at(line, stop) - _stored_at(line, start)
+            end = stop
+    whole = {kind: round(value) for kind, value in packed.items()}
+    unpacked[OTHER] = unpacked.get(OTHER, 0) + size - sum(unpacked.values())
+    whole[OTHER] = max(0, whole.get(OTHER, 0) + stored - sum(whole.values()))
+    return tuple(Part(name=kind, unpacked=unpacked[kind], stored=whole[kind]) for kind in unpacked)
+
+
+def checkpoints(packed: bytes) -> list[Checkpoint]:
+    """Inflate raw deflate data in steps of a few kB and note the way; damage ends it early."""
+    line, done, inflater = [], 0, isal_zlib.decompressobj(-15)
+    with contextlib.suppress(_BROKEN):
+        for at in range(_STEP, len(packed) + _STEP, _STEP):
+            done += len(inflater.decompress(packed[at - _STEP : at]))
+            line.append((done, min(at, len(packed))))
+    return line
+
+
+def total(parts: Iterable[Part]) -> tuple[Part, ...]:
+    """Add parts of the same name; largest stored size first, empty ones left out."""
+    sums: dict[str, tuple[int, int]] = {}
+    for part in parts:
+        unpacked, stored = sums.get(part.name, (0, 0))
+        sums[part.name] = unpacked + part.unpacked, stored + part.stored
+    ranked = sorted(sums.items(), key=lambda item: (-item[1][1], item[0]))
+    return tuple(Part(name=name, unpacked=u, stored=s) for name, (u, s) in ranked if u or s)
+
+
+def _stored_at(line: Sequence[Checkpoint], offset: int) -> float:
+    """Stored bytes that lead up to an unpacked offset, by linear interpolation."""
+    right = bisect.bisect_left(line, (offset, 0), lo=1, hi=len(line) - 1)
+    (x0, y0), (x1, y1) = line[right - 1], line[right]
+    return float(y1) if x1 <= x0 else y0 + (y1 - y0) * min(1.0, (offset - x0) / (x1 - x0))

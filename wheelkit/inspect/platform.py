@@ -1,0 +1,87 @@
+"""Whether a wheel's platform tags are true: auditwheel's verdict on its libraries against the file name's tags."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from core.errors import CiBuildError
+from core.model import Finding
+from wheelkit.inspect.findings import finding
+from wheelkit.inspect.model import ElfFacts, Platform
+from wheelkit.repair.manylinux import PlatformVerdict, verdict
+
+ROCM_SONAME = re.compile(r"lib(amdhip64|amd_\w+|hip\w*|hsa\w*|roc\w*|rccl\w*|MIOpen\w*)(-\w+)*\.so(\.\d+)*")
+"""Libraries that a ROCm installation brings; allowed when the caller has no list of its own."""
+
+_LEGACY = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
+_MANYLINUX = re.compile(r"(?P<legacy>manylinux(?:1|2010|2014))_(?P<arch>\w+)|manylinux_(\d+)_(\d+)_(?P<machine>\w+)")
+_YARDSTICK = "manylinux_2_28"
+"""Platform to measure against when the tag names none that auditwheel has rules for."""
+
+
+def judge(
+    elfs: Sequence[ElfFacts],
+    files: Mapping[str, Path],
+    platforms: Sequence[str],
+    allowed_sonames: Collection[str] | None,
+) -> tuple[Platform | None, list[Finding]]:
+    """Compare what the libraries need with what the tags promise.
+
+    Args:
+        elfs: libraries of the wheel for the processor; empty for a wheel without any.
+        files: path inside the wheel -> file, laid out as in the wheel.
+        platforms: platform tags of the file name.
+        allowed_sonames: exact names of libraries that users are known to have; None allows what ROCm brings.
+    """
+    if not elfs:
+        return None, []
+    needed = {soname for elf in elfs for soname in elf.needed}
+    own = {Path(elf.path).name for elf in elfs}
+    allowed = frozenset(filter(ROCM_SONAME.fullmatch, needed) if allowed_sonames is None else allowed_sonames) - own
+    claimed = sorted(filter(_MANYLINUX.fullmatch, platforms), key=_glibc)
+    found = [finding("tag-untrue", "the platform tag is `any`, but it has libraries.")] if "any" in platforms else []
+    if not claimed and not any(p == "any" or p.startswith("linux_") for p in platforms):
+        return None, found
+    try:
+        result = verdict(files, allowed_sonames=allowed, platform=claimed[0] if claimed else _yardstick(elfs))
+    except CiBuildError as error:
+        return None, [*found, finding("tag-unjudged", error.message)]
+    except Exception as error:  # auditwheel and pyelftools stumble in many ways over libraries that are damaged
+        return None, [*found, finding("tag-unjudged", f"auditwheel cannot read the libraries ({error!r}).")]
+    external = tuple(sorted({soname for names in result.external.values() for soname in names}))
+    found += _against_tags(result, claimed, external, platforms)
+    return Platform(policy=result.policy, external=external), found
+
+
+def _against_tags(
+    result: PlatformVerdict, claimed: Sequence[str], external: Collection[str], platforms: Sequence[str]
+) -> Iterator[Finding]:
+    """What the verdict means for the tags; without a manylinux tag its details concern nobody."""
+    honest = result.policy
+    if not claimed:
+        if _MANYLINUX.fullmatch(honest) and "any" not in platforms:
+            yield finding("tag-too-new", f"{platforms[0]} promises nothing; the libraries allow {honest}.")
+        return
+    yield from result.findings
+    lowest = claimed[0]
+    if not result.ok:
+        yield finding("tag-untrue", f"{lowest} is promised, the libraries allow {honest}.")
+    elif _MANYLINUX.fullmatch(honest) and _glibc(honest) < _glibc(lowest):
+        yield finding("tag-too-new", f"{lowest} is promised, the libraries allow {honest}.")
+    if len(claimed) > 1:
+        yield finding("tag-redundant", f"{lowest} implies {', '.join(claimed[1:])}.")
+    if external:
+        yield finding("tag-by-exception", f"{lowest} holds only if users bring {', '.join(external)}.")
+
+
+def _glibc(platform: str) -> tuple[int, int]:
+    """The glibc version that a manylinux tag stands for (PEP 600; PEP 513, 571 and 599 for the old names)."""
+    found = _MANYLINUX.fullmatch(platform)
+    assert found is not None
+    return _LEGACY[found["legacy"]] if found["legacy"] else (int(found[3]), int(found[4]))
+
+
+def _yardstick(elfs: Iterable[ElfFacts]) -> str:
+    return f"{_YARDSTICK}_{next(iter(elfs)).machine}"

@@ -1,0 +1,228 @@
+"""An inspection's report for people: sizes, device code, libraries, findings; readable in 100 columns."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from core.model import Finding, Severity
+from core.units import human
+from wheelkit.inspect.findings import title
+from wheelkit.inspect.model import ElfFacts, Metadata, WheelReport
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
+_SHOWN_MEMBERS = 3
+_SHOWN_LIBRARIES = 12
+
+
+def render(report: WheelReport, console: Console, *, verbose: bool = False) -> None:
+    """Print one wheel's report.
+
+    Args:
+        report: of `inspect_wheel`.
+        console: where to.
+        verbose: every RUNPATH entry, NEEDED and compiler line, too.
+    """
+    console.print()
+    console.print(report.filename, style="bold", markup=False, highlight=False, overflow="fold")
+    _print(console, _facts(report))
+    for heading, block in (
+        ("Content", _parts(report) if report.parts else None),
+        (_device_heading(report), _device(report, console.width) if report.targets else None),
+        ("Libraries", _libraries(report) if report.elfs else None),
+    ):
+        if block is not None:
+            _print(console, block, heading=heading)
+    if verbose:
+        for elf in report.elfs:
+            _print(console, _details(elf), heading=elf.path)
+    render_findings(report.findings, console)
+
+
+def render_findings(findings: Sequence[Finding], console: Console, *, heading: str = "Findings") -> None:
+    """Print findings, those of one kind together: what, where, and the remedy."""
+    _print(console, _findings(findings) if findings else _line("nothing found"), heading=heading)
+    counts = [f"{sum(f.severity is s for f in findings)} {s.value}s" for s in Severity]
+    if findings:
+        console.print("  " + ", ".join(c.removesuffix("s") if c.startswith("1 ") else c for c in counts))
+
+
+def _print(console: Console, block: RenderableType, *, heading: str = "") -> None:
+    from rich.padding import Padding
+
+    if heading:
+        console.print()
+        console.print(heading, style="bold", markup=False, highlight=False)
+    console.print(Padding(block, (0, 0, 0, 2)), highlight=False)
+
+
+def _grid(*columns: str) -> Table:
+    """A table without lines; a column spec is a heading, `>` in front of it aligns right, `*` lets it take the rest."""
+    from rich.table import Table
+
+    headed = any(column.strip(">*") for column in columns)
+    table = Table(box=None, show_header=headed, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", expand=False)
+    for column in columns:
+        rest = "*" in column
+        table.add_column(
+            column.strip(">*"),
+            justify="right" if ">" in column else "left",
+            no_wrap=not rest,
+            overflow="fold",
+        )
+    return table
+
+
+def _line(text: str, style: str = "") -> Text:
+    """Text as it is, without markup; what a terminal could take for a command is replaced."""
+    from rich.text import Text
+
+    safe = "".join(letter if letter.isprintable() or letter == "\n" else "\N{REPLACEMENT CHARACTER}" for letter in text)
+    return Text(safe, style=style, overflow="fold")
+
+
+def _rows(pairs: Iterable[tuple[str, str]]) -> Table:
+    table = _grid("", "*")
+    for name, value in pairs:
+        if value:
+            table.add_row(_line(name, "dim"), _line(value))
+    return table
+
+
+def _facts(report: WheelReport) -> Table:
+    checked = "hashes not verified"
+    if report.verified:
+        checked = "RECORD and device code checked" if report.targets else "RECORD checked"
+    rows = [
+        ("size", f"{human(report.size)} in {report.files} files, {checked}" if report.files else human(report.size)),
+        ("sha256", report.sha256),
+    ]
+    if report.metadata:
+        rows += _metadata(report.metadata)
+    if report.rocm:
+        rows.append(("ROCm", f"{', '.join(report.rocm)}, from the compiler's mark in the libraries"))
+    if report.platform:
+        allowed = report.platform.external
+        but = f", given {len(allowed)} libraries of ROCm: {' '.join(allowed)}" if allowed else ""
+        rows.append(("runs on", f"{report.platform.policy}{but}"))
+    return _rows(rows)
+
+
+def _metadata(meta: Metadata) -> Iterator[tuple[str, str]]:
+    yield "summary", meta.summary
+    yield "Python", meta.requires_python or "any (no Requires-Python)"
+    yield "licence", ", ".join(filter(None, (meta.license, *meta.license_files)))
+    always = [line for line in meta.requires_dist if "extra ==" not in line]
+    yield "requires", ", ".join(always) or "nothing"
+    if meta.extras:
+        counts = [(extra, sum(_is_of(line, extra) for line in meta.requires_dist)) for extra in meta.extras]
+        yield "extras", ", ".join(f"{extra} ({count})" for extra, count in counts)
+    for group, entries in meta.entry_points.items():
+        yield "entry points", f"[{group}] " + ", ".join(f"{name} = {ref}" for name, ref in entries.items())
+
+
+def _is_of(line: str, extra: str) -> bool:
+    return f'extra == "{extra}"' in line or f"extra == '{extra}'" in line
+
+
+def _parts(report: WheelReport) -> Table:
+    whole = sum(part.stored for part in report.parts) or 1
+    table = _grid("part", ">in the wheel", ">share", ">unpacked")
+    for part in report.parts:
+        table.add_row(part.name, human(part.stored), f"{100 * part.stored / whole:.1f} %", human(part.unpacked))
+    table.add_row("sum", human(whole), "", human(sum(part.unpacked for part in report.parts)), style="dim")
+    return table
+
+
+def _device_heading(report: WheelReport) -> str:
+    devices = [elf.device for elf in report.elfs if elf.device.bundles]
+    formats = sorted({name for device in devices for name in device.formats})
+    stored, unpacked = sum(d.stored for d in devices), sum(d.unpacked for d in devices)
+    if not formats:  # plain code objects, without a bundle around them
+        objects = sum(1 for elf in report.elfs if elf.machine == "amdgpu")
+        return f"Device code: {len(report.targets)} targets in {objects} code objects"
+    return (
+        f"Device code: {len(report.targets)} targets in {sum(d.bundles for d in devices)} fat binaries"
+        f" ({', '.join(formats)}), {human(stored)} -> {human(unpacked)}"
+    )
+
+
+def _device(report: WheelReport, width: int) -> Table:
+    cells = [f"{code.target} {human(code.code_bytes)}" for code in report.targets]
+    across = max(1, (width - 2) // (max(map(len, cells)) + 2))
+    table = _grid(*[""] * across)
+    height = -(-len(cells) // across)
+    for row in range(height):
+        table.add_row(*(_line(cells[i]) if i < len(cells) else "" for i in range(row, height * across, height)))
+    return table
+
+
+def _libraries(report: WheelReport) -> Table:
+    from rich.text import Text
+
+    table = _grid("*file", ">size", ">symbols", ">targets", ">RUNPATH", "*highest versions")
+    for elf in sorted(report.elfs, key=lambda item: -item.size)[:_SHOWN_LIBRARIES]:
+        versions = " ".join(f"{prefix}_{number}" for prefix, number in elf.symbol_versions.items() if "GLIBC" in prefix)
+        table.add_row(
+            _line(PurePosixPath(elf.path).name),
+            human(elf.size),
+            human(elf.symbol_table_bytes) if elf.symbol_table_bytes else "-",
+            f"{len(elf.device.targets)} x {elf.device.bundles}" if elf.device.bundles else "-",
+            Text(f"{len(elf.runpath) or '-'}" + (" (RPATH)" if elf.rpath else "")),
+            _line(versions),
+        )
+    if len(report.elfs) > _SHOWN_LIBRARIES:
+        table.add_row(f"and {len(report.elfs) - _SHOWN_LIBRARIES} more", *[""] * 5, style="dim")
+    return table
+
+
+def _details(elf: ElfFacts) -> Table:
+    targets = (f"{c.target} {human(c.code_bytes)} in {c.bundles}" for c in elf.device.targets)
+    return _rows(
+        [
+            ("machine", elf.machine),
+            ("sha256", elf.sha256),
+            ("soname", elf.soname),
+            ("build id", elf.build_id),
+            ("modules", " ".join(elf.modules)),
+            ("needs", " ".join(elf.needed)),
+            ("versions", " ".join(f"{p}_{n}" for p, n in elf.symbol_versions.items())),
+            ("RPATH" if elf.rpath else "RUNPATH", "\n".join(elf.runpath)),
+            ("compilers", "\n".join(elf.compilers)),
+            ("targets", ", ".join(targets)),
+        ]
+    )
+
+
+def _findings(findings: Sequence[Finding]) -> Table:
+    from rich.text import Text
+
+    table = _grid("", "*")
+    for (severity, code), group in itertools.groupby(findings, key=lambda item: (item.severity, item.code)):
+        items = list(group)
+        head = Text.assemble((title(items[0]), "bold"), (f"  {code}", "dim"))
+        table.add_row(Text(severity.value, style=_STYLE[severity]), head)
+        for item in items[:_SHOWN_MEMBERS]:
+            table.add_row("", _line(_sentence(item)))
+        if len(items) > _SHOWN_MEMBERS:
+            hidden = items[_SHOWN_MEMBERS:]
+            names = list(dict.fromkeys(PurePosixPath(item.member).name for item in hidden))
+            named = f" in {', '.join(names)}" if all(names) and len(names) <= _SHOWN_LIBRARIES else ""
+            table.add_row("", _line(f"and {len(hidden)} more{named}"))
+        table.add_row("", _line(f"-> {items[0].remedy}", "green"))
+    return table
+
+
+def _sentence(item: Finding) -> str:
+    """A finding's message behind the file's name, where it is about one file."""
+    place = PurePosixPath(item.member).name
+    if not place:
+        return item.message
+    return f"{place}: {item.message.replace('It ', 'it ', 1) if item.message.startswith('It ') else item.message}"

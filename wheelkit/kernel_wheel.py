@@ -1,0 +1,243 @@
+"""Wheels of kernel modules: code objects in folders by target, libraries that launch them, a manifest of all.
+
+Layout: `jax_aiter/_kernels/lib/lib<module>.so`, `jax_aiter/_kernels/hsa/<gfx>[/<variant>]/<module>/*.co`, beside them
+the table that a launcher chooses from (`*.csv`), and `jax_aiter/_kernels/manifest.json` with the digest of each;
+`kernels/recipe.py` writes it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from core.errors import ArchiveError, ElfError
+from core.model import Finding, GfxTarget, MemberInfo
+from wheelkit.archive.archive import WheelArchive
+from wheelkit.archive.record import RecordEntry
+from wheelkit.elf.reader import Image
+from wheelkit.gpu.code_metadata import kernarg_sizes
+from wheelkit.gpu.code_object import HEAD_SIZE, is_code_object, mach_of, problem
+from wheelkit.inspect.findings import finding
+
+MANIFEST = "jax_aiter/_kernels/manifest.json"
+_ROOT = "jax_aiter/_kernels"
+_SCHEMA = 1
+_OBJECT = re.compile(rf"{_ROOT}/hsa/(?P<gfx>gfx[0-9a-z-]+)/(?:[A-Z0-9]+/)?(?P<module>[a-z0-9_]+)/[^/]+\.(co|csv)")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KernelModule:
+    """What the manifest says of one module.
+
+    Attributes:
+        library: path inside the wheel.
+        sha256: of the library.
+        symbols: of its handlers.
+        objects: target -> path inside the wheel -> sha256.
+        instances: what the names of its generated kernels had to match; empty where all are there.
+    """
+
+    name: str
+    kind: str
+    library: str
+    sha256: str
+    targets: tuple[str, ...]
+    symbols: tuple[str, ...]
+    objects: Mapping[str, Mapping[str, str]]
+    instances: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KernelManifest:
+    """manifest.json of a wheel.
+
+    Attributes:
+        missing: modules that a complete wheel would hold.
+    """
+
+    version: str
+    targets: tuple[str, ...]
+    modules: tuple[KernelModule, ...]
+    missing: tuple[str, ...]
+
+
+def is_kernel_wheel(archive: WheelArchive) -> bool:
+    """Whether it has a manifest of kernel modules."""
+    return MANIFEST in archive
+
+
+def read_manifest(archive: WheelArchive) -> KernelManifest:
+    """The manifest.
+
+    Raises:
+        ArchiveError: it is not one, or of another schema.
+    """
+    try:
+        body = json.loads(archive.read(MANIFEST))
+        if body["schema"] != _SCHEMA:
+            raise ValueError(f"schema {body['schema']!r}")
+        modules = tuple(_module(name, entry) for name, entry in body["modules"].items())
+        if set(body["load_order"]) != set(body["modules"]) or len(body["load_order"]) != len(modules):
+            raise ValueError("load_order does not name every module once")
+        return KernelManifest(
+            version=str(body["version"]),
+            targets=tuple(map(str, body["targets"])),
+            modules=modules,
+            missing=tuple(map(str, body.get("partial", ()))),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ArchiveError(f"{MANIFEST} of {archive.name} cannot be read: {error!r}.") from error
+
+
+def _module(name: str, entry: Mapping[str, Any]) -> KernelModule:
+    objects = {
+        str(gfx): {f"{_ROOT}/hsa/{path}": str(sha256) for path, sha256 in files.items()}
+        for gfx, files in entry["objects"].items()
+    }
+    return KernelModule(
+        name=name,
+        kind=str(entry["kind"]),
+        library=f"{_ROOT}/{entry['library']}",
+        sha256=str(entry["sha256"]),
+        targets=tuple(map(str, entry["targets"])),
+        symbols=tuple(str(ffi["symbol"]) for ffi in entry["ffi"]),
+        objects=objects,
+        instances=str(entry.get("instances", "")),
+    )
+
+
+def code_objects(archive: WheelArchive) -> tuple[str, ...]:
+    """Members that are plain AMDGPU code objects, not fat binaries inside of a library."""
+    found = []
+    for member in archive.members:
+        if member.name.endswith(".co"):
+            try:
+                head = next(iter(archive.chunks(member.name)), b"")
+            except ArchiveError:
+                continue  # the check of RECORD names it
+            if is_code_object(head):
+                found.append(member.name)
+    return tuple(found)
+
+
+def member_infos(
+    archive: WheelArchive, names: Iterable[str], record: Mapping[str, RecordEntry], machs: Mapping[str, int]
+) -> tuple[MemberInfo, ...]:
+    """What wheels.json says of code objects: each is for the one target that its header names."""
+    infos = []
+    for name in names:
+        head = next(iter(archive.chunks(name)), b"")
+        infos.append(
+            MemberInfo(
+                path=name,
+                size=archive[name].size,
+                sha256=record[name].sha256 or "",
+                targets=target_of(head, machs),
+                needed=(),
+                symbol_versions={},
+            )
+        )
+    return tuple(infos)
+
+
+def target_of(head: bytes, machs: Mapping[str, int]) -> tuple[str, ...]:
+    """The processor that the header of a code object names; none when nobody knows its number."""
+    found = [name for name, mach in machs.items() if mach == mach_of(head)]
+    return tuple(found[:1])
+
+
+def findings(
+    archive: WheelArchive, machs: Mapping[str, int], exported: Mapping[str, Iterable[str]]
+) -> tuple[Finding, ...]:
+    """What is wrong with the kernel modules of a wheel.
+
+    Args:
+        machs: processor -> EF_AMDGPU_MACH; empty compares none.
+        exported: library inside the wheel -> symbols that it offers, of those that could be read.
+    """
+    try:
+        manifest = read_manifest(archive)
+    except ArchiveError as error:
+        return (finding("kernels-manifest-damaged", error.message, member=MANIFEST),)
+    return tuple(_findings(archive, manifest, machs, exported))
+
+
+def _findings(
+    archive: WheelArchive, manifest: KernelManifest, machs: Mapping[str, int], exported: Mapping[str, Iterable[str]]
+) -> Iterator[Finding]:
+    if manifest.version != archive.name.version:
+        text = f"the manifest is of version {manifest.version}, the wheel of {archive.name.version}."
+        yield finding("kernels-manifest-untrue", text, member=MANIFEST)
+    if not manifest.modules:
+        yield finding("kernels-missing", "it holds no kernel module at all.", member=MANIFEST)
+    if manifest.missing:
+        text = f"made without {', '.join(manifest.missing)} (--allow-partial)."
+        yield finding("kernels-partial", text, member=MANIFEST)
+    for module in manifest.modules:
+        if module.instances:
+            text = f"of {module.name} only the kernels whose names match {module.instances!r}."
+            yield finding("kernels-partial", text, member=MANIFEST)
+    listed: dict[str, str] = {}
+    for module in manifest.modules:
+        listed[module.library] = module.sha256
+        for gfx, files in module.objects.items():
+            listed |= files
+            yield from _misplaced(module, gfx, files)
+        if module.library in exported:
+            lost = sorted(set(module.symbols) - set(exported[module.library]))
+            if lost:
+                text = f"{module.name} has no handler {', '.join(lost)}."
+                yield finding("handler-missing", text, member=module.library)
+    yield from _untrue(archive, listed)
+    for name in code_objects(archive):
+        yield from _wrong_code(archive, name, machs)
+    for gfx in manifest.targets:
+        yield from target_findings(manifest, gfx)
+
+
+def target_findings(manifest: KernelManifest, gfx: str) -> Iterator[Finding]:
+    """Whether each module that promises a target has code for it."""
+    for module in manifest.modules:
+        coded = any(path.endswith(".co") for path in module.objects.get(gfx, ()))
+        if gfx in module.targets and not coded and module.kind in ("co-launcher", "portable"):
+            yield finding("target-missing", f"{module.name} has no code object for {gfx}.", member=module.library)
+
+
+def _misplaced(module: KernelModule, gfx: str, files: Mapping[str, str]) -> Iterator[Finding]:
+    for path in files:
+        place = _OBJECT.fullmatch(path)
+        if place is None or (place["gfx"], place["module"]) != (gfx, module.name):
+            text = f"it is listed for {module.name} on {gfx} and lies elsewhere."
+            yield finding("kernels-manifest-untrue", text, member=path)
+
+
+def _untrue(archive: WheelArchive, listed: Mapping[str, str]) -> Iterator[Finding]:
+    """Where the manifest and the files differ."""
+    present = {m.name for m in archive.members if m.name.startswith(f"{_ROOT}/") and m.name != MANIFEST}
+    for name in sorted(listed.keys() - present):
+        yield finding("kernels-missing", "the manifest lists it and it is not there.", member=name)
+    for name in sorted(present - listed.keys()):
+        yield finding("kernels-manifest-untrue", "the manifest does not list it.", member=name)
+    for name in sorted(present & listed.keys()):
+        try:
+            digest = archive.digest(name)
+        except ArchiveError:
+            continue  # the check of RECORD names it
+        if digest != listed[name]:
+            yield finding("kernels-manifest-untrue", f"the manifest says sha256 {listed[name]}.", member=name)
+
+
+def _wrong_code(archive: WheelArchive, name: str, machs: Mapping[str, int]) -> Iterator[Finding]:
+    """A code object against the folder that it lies in, and whether its kernels are described."""
+    place = _OBJECT.fullmatch(name)
+    try:
+        data = archive.read(name)
+        if place and machs and (clause := problem(data[:HEAD_SIZE], GfxTarget.parse(place["gfx"]), machs)):
+            yield finding("code-object-wrong", f"in the folder of {place['gfx']}, it {clause}.", member=name)
+        if not kernarg_sizes(Image.parse(data, name)):
+            yield finding("code-object-wrong", "it has no kernels.", member=name)
+    except (ArchiveError, ElfError) as error:
+        yield finding("code-object-wrong", error.message, member=name)

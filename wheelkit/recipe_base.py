@@ -1,0 +1,125 @@
+"""What the pjrt and the plugin wheel have alike: build information, supported Pythons, files of the payload."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
+
+from core import layouts, targets, versions
+from core.model import BuildRequest, RocmVersion
+from wheelkit.repair.plan import RepairPlan
+
+_LICENSE = Path(__file__).parents[1] / "LICENSE"
+_OLDEST_PYTHON = ((Version("0.11"), ">=3.12"), (Version("0"), ">=3.11"))
+"""First JAX release -> the Requires-Python that it and later ones have."""
+
+
+def repair_plan(
+    kind: versions.Kind,
+    request: BuildRequest,
+    version: str,
+    *,
+    folder: str,
+    members: tuple[str, ...],
+    device_members: tuple[str, ...],
+    about: str,
+    payload: Path,
+) -> RepairPlan:
+    """What to make of a wheel's libraries: exact targets, the documented run path, exact pins, true metadata.
+
+    Args:
+        kind: which of the two wheels.
+        request: what was asked for.
+        version: from `versions.wheel_version`.
+        folder: the package's folder inside the wheel.
+        members: every native library of the wheel.
+        device_members: those that must have code for every gfx target.
+        about: what the wheel is, for its Summary.
+        payload: folder with its Python files.
+
+    Raises:
+        RequestError: nobody has listed the libraries of that ROCm.
+    """
+    rocm = request.rocm_version
+    return RepairPlan(
+        project=versions.package_name(kind, rocm.major),
+        version=version,
+        targets=request.targets,
+        covers=targets.covers(),
+        rocm_version=rocm_release(rocm),
+        strip=request.strip,
+        runpath={f"{folder}/*.so": layouts.runpath(kind, request.targets)},
+        hip_soname=layouts.hip_soname(rocm),
+        members=members,
+        device_members=device_members,
+        summary=f"JAX on AMD GPUs: {about} ({content(request)})",
+        requires_python=requires_python(request.jax_version),
+        requires_dist=versions.pins(kind, version, major=rocm.major),
+        license_text=license_text(),
+        files=payload_files(payload, folder, version),
+        build_info=build_info(kind, request, version),
+        build_info_path=f"{folder}/build_info.json",
+        allowed_sonames=layouts.allowed_sonames(rocm),
+    )
+
+
+def build_info(kind: versions.Kind, request: BuildRequest, version: str) -> dict[str, Any]:
+    """What `build_info.json` says before the repair adds `members`, and the driver `inputs` and `tools`.
+
+    The loader in `pjrt/payload` acts on it; `build_info.py` beside it in the wheel says what each field means.
+    """
+    return {
+        "version": version,
+        "jax_version": Version(request.jax_version).base_version,
+        "rocm_version": str(request.rocm_version),
+        "requires_jaxlib": versions.jaxlib_requirement(version).removeprefix("jaxlib"),
+        "requested_targets": None if request.targets is None else [str(target) for target in request.targets],
+        "covers": {name: list(processors) for name, processors in targets.covers().items()},
+        "xla_targets": list(targets.lists()["compiler-supported"]),
+        "families": list(layouts.family_packages(request.targets)),
+        "rocm_sonames": sorted(layouts.allowed_sonames(request.rocm_version)),
+        "runpath": layouts.runpath(kind, request.targets),
+        "stripped": request.strip,
+        **({"sources": request.source.stamps()} if request.source else {}),
+    }
+
+
+def rocm_release(rocm: RocmVersion) -> str:
+    """The release that a ROCm version is, or is on the way to: 7.10.0a20251120 -> 7.10.0."""
+    return Version(str(rocm)).base_version
+
+
+def requires_python(jax_version: str) -> str:
+    """The Requires-Python of a JAX release's wheels."""
+    release = Version(Version(jax_version).base_version)
+    return next(python for first, python in _OLDEST_PYTHON if release >= first)
+
+
+def content(request: BuildRequest) -> str:
+    """The ROCm version and the targets, for a Summary."""
+    held = "all targets of the build" if request.targets is None else ", ".join(map(str, request.targets))
+    return f"ROCm {request.rocm_version}; {held}"
+
+
+def payload_files(folder: Path, package: str, version: str) -> dict[str, bytes]:
+    """The Python files of a wheel.
+
+    Args:
+        folder: where they are in this repository.
+        package: folder inside the wheel.
+        version: of the wheel.
+
+    Returns:
+        Path inside the wheel -> content. `version.py`, which jaxlib reads, is made here: with a stamp of its own, so
+        that an inspection can compare it.
+    """
+    stamp = f'"""The version of this wheel."""\n\n_release_version: str = {version!r}\n__version__ = _release_version\n'
+    sources = {f"{package}/{file.name}": file.read_bytes() for file in sorted(folder.glob("*.py"))}
+    return sources | {f"{package}/version.py": stamp.encode()}
+
+
+def license_text() -> bytes:
+    """The licence of this project, which is also that of JAX and XLA: Apache 2.0."""
+    return _LICENSE.read_bytes()

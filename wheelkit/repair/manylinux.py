@@ -1,0 +1,283 @@
+"""Which manylinux platform a wheel's libraries are good for; auditwheel's policies decide, on files, without grafting.
+
+auditwheel is asked as a library, piece by piece, for three reasons: its command puts libraries of the build machine
+into the wheel when it finds one that was not excluded, leaves an unrepaired wheel behind when it fails, and cannot
+see symbols that are wanted without a version. Source: PEP 600 and auditwheel's manylinux-policy.json.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from core.errors import ElfError, RepairError
+from core.model import Finding, Severity
+from wheelkit.elf import libstdcxx
+from wheelkit.elf.elf import Elf
+
+if TYPE_CHECKING:
+    from auditwheel.lddtree import DynamicExecutable
+    from auditwheel.policy import ExternalReference, Policy, WheelPolicies
+
+_SHOWN = 3
+_LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
+"""The dynamic loaders (psABI of each machine); auditwheel does not list them as libraries."""
+_MakeFinding = Callable[[str, Severity, str, str], Finding]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlatformVerdict:
+    """What the libraries of a wheel are good for.
+
+    Attributes:
+        platform: the platform tag asked for.
+        policy: the oldest platform that they run on, such as manylinux_2_27_x86_64; linux_x86_64 when there is none.
+        findings: errors are reasons against `platform`; notes are worth knowing.
+        symbol_versions: member -> highest version per prefix, such as {"GLIBC": "2.27"}.
+        external: member -> the libraries from outside the wheel and the platform that it needs and may need.
+    """
+
+    platform: str
+    policy: str
+    findings: tuple[Finding, ...]
+    symbol_versions: Mapping[str, Mapping[str, str]]
+    external: Mapping[str, tuple[str, ...]]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the wheel may carry the platform tag asked for."""
+        return not any(f.severity is Severity.ERROR for f in self.findings)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Member:
+    """One library as auditwheel and our own reader see it.
+
+    Attributes:
+        references: per policy name, what must come from outside and what it may not use.
+        allowed: sonames on the allow-list that it needs.
+        assumed: symbol -> version that libstdc++ gives it, for strong references without a version.
+        unknown: the same for symbols of namespace std that libstdc++ does not export.
+        optional: the same for weak references, whatever libstdc++ exports.
+    """
+
+    name: str
+    elf: Elf
+    references: Mapping[str, ExternalReference]
+    problems: tuple[Finding, ...]
+    allowed: tuple[str, ...]
+    assumed: Mapping[str, str]
+    unknown: tuple[str, ...]
+    optional: tuple[str, ...]
+
+    @property
+    def versions(self) -> dict[str, set[str]]:
+        """Soname -> versions wanted from it, assumed ones included; the loader's own do not count."""
+        wanted = {k: set(v) for k, v in self.elf.version_needs.items() if not k.startswith("ld-linux")}
+        if self.assumed:
+            wanted.setdefault(libstdcxx.SONAME, set()).update(self.assumed.values())
+        return wanted
+
+
+def verdict(libraries: Mapping[str, Path], *, allowed_sonames: frozenset[str], platform: str) -> PlatformVerdict:
+    """Judge the ELF members of one wheel.
+
+    Args:
+        libraries: member path -> file, laid out as in the wheel so that $ORIGIN finds siblings.
+        allowed_sonames: exact names of libraries that may come from elsewhere; patterns mean nothing.
+        platform: tag such as manylinux_2_28_x86_64.
+
+    Raises:
+        RepairError: an unknown platform, or files that are not laid out as in the wheel.
+        ElfError: a file that is not a readable ELF file, for us or for auditwheel.
+    """
+    policies, wanted = _policies(platform)
+    root = _root(libraries)
+    elves = {name: Elf.read(path) for name, path in libraries.items()}
+    exported = {symbol for elf in elves.values() for symbol in elf.exported}
+    members = [
+        _member(name, elf, root=root, policies=policies, allowed=allowed_sonames, exported=exported)
+        for name, elf in elves.items()
+    ]
+    findings = [finding for member in members for finding in _findings(member, wanted)]
+    return PlatformVerdict(
+        platform=platform,
+        policy=_best(members, policies).name,
+        findings=tuple(findings),
+        symbol_versions={m.name: m.elf.highest_versions() for m in members},
+        external={m.name: m.allowed for m in members},
+    )
+
+
+def platform_libraries(platform: str) -> frozenset[str]:
+    """Sonames that every system of a platform has, its dynamic loader among them.
+
+    Raises:
+        RepairError: an unknown platform.
+    """
+    policies, wanted = _policies(platform)
+    loader = _LOADERS.get(policies.architecture.value)
+    return frozenset({*wanted.whitelist, *([loader] if loader else [])})
+
+
+def _policies(platform: str) -> tuple[WheelPolicies, Policy]:
+    from auditwheel.architecture import Architecture
+    from auditwheel.libc import Libc
+    from auditwheel.policy import WheelPolicies
+
+    try:
+        machine = next(a for a in Architecture if platform.endswith(f"_{a.value}"))
+        policies = WheelPolicies(libc=Libc.GLIBC, arch=machine)
+        return policies, policies.get_policy_by_name(platform)
+    except (StopIteration, LookupError) as error:
+        raise RepairError(
+            f"{platform!r} is not a platform that auditwheel knows.", hint="Write it like manylinux_2_28_x86_64."
+        ) from error
+
+
+def _root(libraries: Mapping[str, Path]) -> Path:
+    roots = {path.parents[len(PurePosixPath(name).parts) - 1] for name, path in libraries.items()}
+    if len(roots) != 1 or any(path != next(iter(roots)) / name for name, path in libraries.items()):
+        raise RepairError("The libraries to judge are not laid out as in their wheel, or there are none.")
+    return roots.pop()
+
+
+def _member(
+    name: str, elf: Elf, *, root: Path, policies: WheelPolicies, allowed: frozenset[str], exported: set[str]
+) -> _Member:
+    from auditwheel.lddtree import ldd
+
+    # Empty search paths: what happens to be installed on the build machine must not change the verdict.
+    nowhere: dict[str, list[str]] = {"conf": [], "env": [], "interp": []}
+    try:
+        # auditwheel matches exclusions as patterns, and leaves them out of `needed`.
+        tree = ldd(root / name, ldpaths=nowhere, exclude=frozenset(glob.escape(soname) for soname in allowed))
+        references = policies.lddtree_external_references(tree, root)
+    except Exception as error:  # its parsers raise whatever they stumble over
+        raise ElfError(f"auditwheel cannot read {name}: {error!r}.", hint="The library is damaged.") from error
+    unversioned = [s for s in elf.undefined if s.version is None and s.name not in exported]
+    standard = [s for s in unversioned if libstdcxx.is_standard(s.name)]
+    strong = [s.name for s in standard if s.bind != "WEAK"]
+    known = libstdcxx.versions() if strong else {}
+    return _Member(
+        name=name,
+        elf=elf,
+        references=references,
+        problems=tuple(_machine_problems(name, tree, policies)),
+        allowed=tuple(soname for soname in elf.needed if soname in allowed),
+        assumed={name: known[name] for name in strong if name in known},
+        unknown=tuple(name for name in strong if name not in known),
+        optional=tuple(s.name for s in standard if s.bind == "WEAK"),
+    )
+
+
+def _best(members: Sequence[_Member], policies: WheelPolicies) -> Policy:
+    """The oldest platform on which every member finds what it needs; references without a version count as assumed."""
+    if any(member.problems for member in members):
+        return policies.linux
+    versions: dict[str, set[str]] = {}
+    for member in members:
+        for soname, names in member.versions.items():
+            versions.setdefault(soname, set()).update(names)
+    complete = [
+        policy
+        for policy in policies
+        if not any(m.references[policy.name].libs or m.references[policy.name].blacklist for m in members)
+    ]
+    return min(max(complete), policies.versioned_symbols_policy(versions))
+
+
+def _machine_problems(name: str, tree: DynamicExecutable, policies: WheelPolicies) -> Iterator[Finding]:
+    from auditwheel.libc import Libc
+
+    def problem(code: str, what: str, remedy: str) -> Finding:
+        return Finding(code=code, severity=Severity.ERROR, member=name, message=what, remedy=remedy)
+
+    ours = policies.architecture
+    try:
+        baseline, extended = tree.platform.baseline_architecture, tree.platform.extended_architecture
+    except ValueError as error:
+        yield problem("machine-foreign", f"The machine is not known: {error}.", "Leave the file out of the wheel.")
+        return
+    if baseline != ours.baseline:
+        yield problem("machine-foreign", f"It is for {baseline}, not {ours}.", f"Build it for {ours}.")
+    elif extended is not None and not ours.is_superset(extended):
+        yield problem("isa-too-new", f"It needs {extended}, the platform promises {ours}.", f"Build it for {ours}.")
+    if tree.libc not in (None, Libc.GLIBC):
+        yield problem("libc-foreign", f"It is linked against {tree.libc}.", "Build it against glibc.")
+
+
+def _findings(member: _Member, wanted: Policy) -> Iterator[Finding]:
+    def finding(code: str, severity: Severity, message: str, remedy: str) -> Finding:
+        return Finding(code=code, severity=severity, member=member.name, message=message, remedy=remedy)
+
+    yield from member.problems
+    reference = member.references[wanted.name]
+    for soname in (s for s in member.elf.needed if s in reference.libs):
+        yield finding(
+            "needed-not-allowed", Severity.ERROR,
+            f"It needs {soname}, which is neither part of {wanted.name} nor on the allow-list.",
+            "Link it statically or without it, or allow that exact soname if users are bound to have it.",
+        )  # fmt: skip
+    for soname, symbols in sorted(reference.blacklist.items()):
+        yield finding(
+            "symbol-not-allowed", Severity.ERROR,
+            f"It uses {_some(symbols)} of {soname}, which {wanted.name} does not promise.",
+            f"Do not use private symbols of {soname}.",
+        )  # fmt: skip
+    for soname, versions in sorted(member.elf.version_needs.items()):
+        for version in _too_new(wanted, versions):
+            users = [s.name for s in member.elf.undefined if s.version == version]
+            yield finding(
+                "symbol-version-too-new", Severity.ERROR,
+                f"It needs {version} of {soname} (for {_some(users)}), which {wanted.name} lacks.",
+                "Build with the toolchain of that platform.",
+            )  # fmt: skip
+    yield from _unversioned(member, wanted, finding)
+
+
+def _unversioned(member: _Member, wanted: Policy, finding: _MakeFinding) -> Iterator[Finding]:
+    """Findings about symbols of the standard library that are wanted without a version."""
+    for version in _too_new(wanted, set(member.assumed.values())):
+        names = [name for name, brought in member.assumed.items() if brought == version]
+        files = [name for name in names if "10filesystem" in name]
+        what = f"{len(names)} symbol{'s' * (len(names) > 1)} of {'std::filesystem' if files else 'libstdc++'}"
+        yield finding(
+            "unversioned-symbol-too-new", Severity.ERROR,
+            f"It needs {what} without a version: {_some(files or names)}; libstdc++ has them from {version} on, "
+            f"which {wanted.name} lacks.",
+            "Link libstdc++fs.a of GCC 8 into it." if files else "Build with the toolchain of that platform.",
+        )  # fmt: skip
+    if member.unknown:
+        # Template code for a library's own types is exported by that library.
+        severity = Severity.WARNING if member.allowed else Severity.ERROR
+        yield finding(
+            "unversioned-symbol-unknown", severity,
+            f"It needs {_some(member.unknown)} without a version, which libstdc++ does not export.",
+            "Check that a library that it needs exports it, or link that code statically.",
+        )  # fmt: skip
+    if member.optional:
+        yield finding(
+            "unversioned-symbol-optional", Severity.NOTE,
+            f"It looks for {_some(member.optional)} without a version; it runs without them.",
+            "Nothing to do, unless they are meant to be there.",
+        )  # fmt: skip
+
+
+def _too_new(policy: Policy, versions: Iterable[str]) -> list[str]:
+    """Versions that a policy lists neither as present nor leaves open by saying nothing about their prefix."""
+    return [
+        version
+        for version in sorted(versions)
+        for prefix, _, number in [version.partition("_")]
+        if prefix in policy.symbol_versions and number not in policy.symbol_versions[prefix]
+    ]
+
+
+def _some(names: Sequence[str]) -> str:
+    """A few names and how many more."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

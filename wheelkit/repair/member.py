@@ -1,0 +1,196 @@
+"""What a repair does to one library, in place: device code, RUNPATH, NEEDED, symbols; and which ranges it touched."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from core.errors import CiBuildError, RepairError
+from core.model import MemberInfo
+from wheelkit.elf.elf import Elf
+from wheelkit.elf.runpath import add_needed, set_runpath
+from wheelkit.elf.strip import strip_symbols
+from wheelkit.gpu.fatbin import read_targets, slim
+from wheelkit.repair.plan import RepairPlan
+
+Range = tuple[int, int]
+"""[start, end) in bytes of the file."""
+
+_HIP_RUNTIME = re.compile(r"(?:__)?hip[A-Z]\w*")
+"""Functions of the HIP runtime; those of hipBLAS and the like go on in lower case (hipblasCreate)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemberEdit:
+    """What became of one library.
+
+    Attributes:
+        name: path inside the new wheel.
+        path: the edited file.
+        elf: what it is now.
+        size_before: bytes.
+        changed: ranges that may differ from before, sorted and apart.
+        has_code: whether it holds device code.
+        targets_kept, targets_dropped: sorted.
+        code_before, code_after: bytes of its fat binaries.
+        debug: file with its symbols, if they were moved out.
+    """
+
+    name: str
+    path: Path
+    elf: Elf
+    size_before: int
+    changed: tuple[Range, ...]
+    has_code: bool
+    targets_kept: tuple[str, ...]
+    targets_dropped: tuple[str, ...]
+    code_before: int
+    code_after: int
+    symbols_saved: int
+    debug: Path | None
+
+    def info(self, sha256: str | None) -> MemberInfo:
+        """What the new wheel says of it, once its digest is known."""
+        assert sha256 is not None
+        return MemberInfo(
+            path=self.name, size=self.elf.size, sha256=sha256, targets=self.targets_kept, needed=self.elf.needed,
+            symbol_versions=self.elf.highest_versions(),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Code:
+    """The device code part of a MemberEdit."""
+
+    changed: Sequence[Range] = ()
+    kept: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    before: int = 0
+    after: int = 0
+
+
+def edit_members(files: Mapping[str, Path], plan: RepairPlan, debug_dir: Path | None) -> list[MemberEdit]:
+    """Edit every library of a wheel.
+
+    Args:
+        files: path inside the new wheel -> extracted file, edited in place.
+        plan: what to change.
+        debug_dir: gets `{member path}.debug` for each that loses its symbols; None throws the symbols away.
+
+    Raises:
+        CiBuildError: the first kind of error, with the problems of all members in its message.
+    """
+    edits, errors = [], []
+    for name, path in files.items():
+        try:
+            edits.append(edit_member(name, path, plan, debug_dir and debug_dir / f"{name}.debug"))
+        except CiBuildError as error:
+            errors.append(error)
+    if len(errors) > 1:
+        raise type(errors[0])(" ".join(error.message for error in errors), hint=errors[0].hint) from errors[0]
+    if errors:
+        raise errors[0]
+    problems = list(_misplaced_code(edits, plan.device_members))
+    if problems:
+        raise RepairError(" ".join(problems), hint="Correct `device_members`, or take a wheel that was built whole.")
+    return edits
+
+
+def edit_member(name: str, path: Path, plan: RepairPlan, debug: Path | None) -> MemberEdit:
+    """Edit one library in place.
+
+    Raises:
+        ElfError: it cannot be edited without moving anything.
+        FatbinError: its device code is damaged, or lacks a target of the plan.
+        RepairError: it has a RUNPATH and the plan none for it.
+    """
+    before = Elf.read(path)
+    _check_rocm(name, before, plan)
+    code = _device_code(name, path, before, plan)
+    changed = [*code.changed, *_loading(name, path, before, plan)]
+    saved = 0
+    if plan.strip:
+        if debug is not None:
+            debug.parent.mkdir(parents=True, exist_ok=True)
+        report = strip_symbols(path, debug)
+        changed += report.changed
+        saved = report.bytes_saved
+    after = Elf.read(path)
+    return MemberEdit(
+        name=name, path=path, elf=after, size_before=before.size, changed=merge(changed, after.size),
+        has_code=code.before > 0, targets_kept=code.kept, targets_dropped=code.dropped,
+        code_before=code.before, code_after=code.after, symbols_saved=saved, debug=debug if saved else None,
+    )  # fmt: skip
+
+
+def _check_rocm(name: str, elf: Elf, plan: RepairPlan) -> None:
+    marks = elf.rocm_versions
+    if plan.rocm_version and marks and plan.rocm_version not in marks:
+        raise RepairError(
+            f"{name} was compiled with ROCm {', '.join(marks)}, not {plan.rocm_version}.",
+            hint=f"Ask for --rocm-version={marks[-1]}, or take another wheel.",
+        )
+
+
+def uses_hip_runtime(elf: Elf) -> bool:
+    """Whether it calls the HIP runtime itself, and so has to name the library (F5: four members did not)."""
+    return any(_HIP_RUNTIME.fullmatch(symbol.name) for symbol in elf.undefined)
+
+
+def merge(ranges: Sequence[Range], size: int) -> tuple[Range, ...]:
+    """Sort ranges, cut them at `size` and join those that touch."""
+    joined: list[Range] = []
+    for start, end in sorted((start, min(end, size)) for start, end in ranges if start < min(end, size)):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return tuple(joined)
+
+
+def _device_code(name: str, path: Path, elf: Elf, plan: RepairPlan) -> _Code:
+    if ".hip_fatbin" not in elf.sections:
+        return _Code()
+    if plan.targets is None:
+        found = read_targets(path, verify=plan.verify_bundles, name=name)
+        if found.findings:
+            raise RepairError(" ".join(f.message for f in found.findings), hint=found.findings[0].remedy)
+        stored = sum(bundle.size for bundle in found.bundles)
+        targets = tuple(sorted(code.target for code in found.device.targets))
+        return _Code(kept=targets, before=stored, after=stored)
+    done = slim(path, plan.targets, covers=plan.covers, verify=plan.verify_bundles, name=name)
+    return _Code(
+        changed=done.changed,
+        kept=done.targets_kept,
+        dropped=done.targets_dropped,
+        before=done.stored_before,
+        after=done.stored_after,
+    )
+
+
+def _loading(name: str, path: Path, elf: Elf, plan: RepairPlan) -> list[Range]:
+    """Set RUNPATH, then NEEDED: the shorter RUNPATH makes room for the name."""
+    changed: list[Range] = []
+    if plan.runpath and (elf.runpath or elf.rpath):
+        wanted = next((value for glob, value in plan.runpath.items() if fnmatchcase(name, glob)), None)
+        if wanted is None:
+            raise RepairError(f"{name} has a RUNPATH and the plan has none for it.", hint="Add a glob that matches it.")
+        if wanted != elf.runpath:
+            changed += set_runpath(path, wanted)
+    if plan.hip_soname and plan.hip_soname not in elf.needed and uses_hip_runtime(elf):
+        changed += add_needed(path, plan.hip_soname)
+    return changed
+
+
+def _misplaced_code(edits: Sequence[MemberEdit], globs: Sequence[str]) -> Iterator[str]:
+    for glob in globs:
+        matching = [edit for edit in edits if fnmatchcase(edit.name, glob)]
+        if not matching:
+            yield f"No member matches {glob}, which should have device code."
+        yield from (f"{edit.name} has no device code." for edit in matching if not edit.has_code)
+    for edit in edits:
+        if edit.has_code and not any(fnmatchcase(edit.name, glob) for glob in globs):
+            yield f"{edit.name} has device code and should have none."

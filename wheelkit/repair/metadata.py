@@ -1,0 +1,191 @@
+"""METADATA, WHEEL and entry_points.txt of a repaired wheel: changed fields are replaced, every other byte stays.
+
+The standard library's email package would fold long lines and reorder nothing but rewrite much; these files are
+edited by line instead, and packaging.metadata validates what comes out. Sources: the core metadata specification 2.4,
+PEP 427 (wheel), PEP 639 (licences), PEP 685 (extras).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from packaging.markers import Marker
+from packaging.metadata import Metadata
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from core.errors import RepairError
+from wheelkit.repair.plan import RepairPlan
+
+GENERATOR = "jax-rocm-release (1)"
+LICENSE_FILE = "LICENSE.txt"
+_METADATA_VERSION = "2.4"
+# Where a field goes that the file did not have: behind those that come before it in the specification.
+_ORDER = (
+    "metadata-version", "wheel-version", "generator", "root-is-purelib", "tag", "build", "name", "version", "summary",
+    "home-page", "author", "author-email", "license", "license-expression", "license-file", "classifier",
+    "requires-python", "requires-dist", "provides-extra", "description-content-type", "dynamic",
+)  # fmt: skip
+
+
+class _Field(NamedTuple):
+    """One header with its continuation lines, exactly as in the file."""
+
+    name: str
+    raw: bytes
+
+    @property
+    def value(self) -> str:
+        return self.raw.decode("utf-8").split(":", 1)[1].strip()
+
+
+class Headers:
+    """A file of RFC 822 headers whose untouched lines keep their bytes.
+
+    Args:
+        raw: the file.
+        label: what it is called in errors.
+
+    Raises:
+        RepairError: a line that is no header, or not UTF-8.
+    """
+
+    def __init__(self, raw: bytes, *, label: str) -> None:
+        lines = raw.splitlines(keepends=True)
+        end = next((number for number, line in enumerate(lines) if line in (b"\n", b"\r\n")), len(lines))
+        self._newline = "\r\n" if lines and lines[0].endswith(b"\r\n") else "\n"
+        self._body = b"".join(lines[end:])
+        self._fields: list[_Field] = []
+        for number, line in enumerate(lines[:end], start=1):
+            found = re.match(rb"([!-9;-~]+):", line)
+            if found:
+                self._fields.append(_Field(found[1].decode("ascii"), line))
+            elif self._fields and line[:1] in (b" ", b"\t"):
+                last = self._fields.pop()
+                self._fields.append(_Field(last.name, last.raw + line))
+            else:
+                raise RepairError(f"Line {number} of {label} is not a header.", hint="The wheel is damaged.")
+        try:
+            raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise RepairError(f"{label} is not UTF-8: {error}.", hint="The wheel is damaged.") from error
+
+    def values(self, name: str) -> list[str]:
+        """Every value of a field, in order."""
+        return [field.value for field in self._fields if field.name.lower() == name.lower()]
+
+    def set(self, name: str, *values: str) -> None:
+        """Replace a field by these values, where it stood or where it belongs; no values remove it.
+
+        Raises:
+            RepairError: a value with a line break, which would smuggle in another field.
+        """
+        if self.values(name) == list(values):
+            return
+        for value in values:
+            if not value or re.search(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]", value):
+                raise RepairError(f"{name} cannot be {value!r}: it must be one line of text.")
+        place = self._place(name)
+        new = [_Field(name, f"{name}: {value}{self._newline}".encode()) for value in values]
+        before, after = self._fields[:place], self._fields[place:]
+        self._fields = [*(f for f in before if f.name.lower() != name.lower()), *new]
+        self._fields += [f for f in after if f.name.lower() != name.lower()]
+
+    def drop(self, name: str, values: Iterable[str]) -> None:
+        """Remove single values of a field and leave its others as they are."""
+        unwanted = set(values)
+        self._fields = [f for f in self._fields if f.name.lower() != name.lower() or f.value not in unwanted]
+
+    def _place(self, name: str) -> int:
+        key, names = name.lower(), [field.name.lower() for field in self._fields]
+        if key in names:
+            return names.index(key)
+        earlier = _ORDER[: _ORDER.index(key)]
+        return max((n for n, present in enumerate(names, start=1) if present in earlier), default=0)
+
+    def __bytes__(self) -> bytes:
+        return b"".join(field.raw for field in self._fields) + self._body
+
+
+def rewrite_metadata(raw: bytes, plan: RepairPlan) -> bytes:
+    """METADATA with the version, summary, requirements and licence of the plan.
+
+    Raises:
+        RepairError: the file belongs to another project, or the result breaks the core metadata specification; every
+            problem is named.
+    """
+    headers = Headers(raw, label="METADATA")
+    names = headers.values("Name")
+    if [canonicalize_name(name) for name in names] != [canonicalize_name(plan.project)]:
+        raise RepairError(f"The wheel is of {', '.join(names) or 'no project'}, not of {plan.project}.")
+    if _older(headers.values("Metadata-Version"), _METADATA_VERSION):
+        headers.set("Metadata-Version", _METADATA_VERSION)
+    headers.set("Version", str(Version(plan.version)))
+    headers.set("Summary", plan.summary)
+    headers.set("Requires-Python", plan.requires_python)
+    headers.set("Requires-Dist", *plan.requires_dist, *_conditional(plan.extras))
+    headers.set("Provides-Extra", *(canonicalize_name(extra) for extra in plan.extras))
+    headers.set("License")
+    headers.set("License-Expression", plan.license_expression)
+    headers.set("License-File", *dict.fromkeys([*headers.values("License-File"), LICENSE_FILE]))
+    headers.drop("Classifier", [c for c in headers.values("Classifier") if c.startswith("License ::")])
+    headers.drop("Dynamic", [field for field in headers.values("Dynamic") if not headers.values(field)])
+    result = bytes(headers)
+    _validate(result)
+    return result
+
+
+def rewrite_wheel(raw: bytes, *, tags: Sequence[str], build: str) -> bytes:
+    """WHEEL of a platform wheel: the tags of its file name, `Root-Is-Purelib: false`, and us among the generators.
+
+    Args:
+        raw: the source's file.
+        tags: expanded, such as ("cp312-cp312-manylinux_2_28_x86_64",).
+        build: build tag, or empty.
+    """
+    headers = Headers(raw, label="WHEEL")
+    headers.set("Generator", *dict.fromkeys([*headers.values("Generator"), GENERATOR]))
+    headers.set("Root-Is-Purelib", "false")
+    headers.set("Tag", *tags)
+    headers.set("Build", *([build] if build else []))
+    return bytes(headers)
+
+
+def render_entry_points(groups: Mapping[str, Mapping[str, str]]) -> bytes:
+    """entry_points.txt (entry points specification): groups and names in the order given."""
+    blocks = [f"[{group}]\n" + "".join(f"{n} = {target}\n" for n, target in m.items()) for group, m in groups.items()]
+    return "\n".join(blocks).encode()
+
+
+def _older(found: Sequence[str], wanted: str) -> bool:
+    try:
+        return len(found) != 1 or Version(found[0]) < Version(wanted)
+    except InvalidVersion:
+        return True
+
+
+def _conditional(extras: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Requirements of extras, each with its `extra == "…"` marker."""
+    lines = []
+    for extra, requirements in extras.items():
+        for text in requirements:
+            try:
+                requirement = Requirement(text)
+            except InvalidRequirement as error:
+                raise RepairError(f"{text!r} is not a requirement: {error}.") from error
+            condition = f'extra == "{canonicalize_name(extra)}"'
+            known = f"({requirement.marker}) and " if requirement.marker else ""
+            requirement.marker = Marker(known + condition)
+            lines.append(str(requirement))
+    return lines
+
+
+def _validate(metadata: bytes) -> None:
+    try:
+        Metadata.from_email(metadata, validate=True)
+    except ExceptionGroup as group:
+        problems = "; ".join(str(error) for error in group.exceptions)
+        raise RepairError(f"METADATA would be invalid: {problems}.", hint="Change the plan's values.") from group

@@ -1,0 +1,116 @@
+"""What a repair shall make of a wheel, and what it made: two nouns without behaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from core.model import Finding, GfxTarget, MemberInfo
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RepairPlan:
+    """Everything that a repair changes; what is not named here stays as it is, byte for byte.
+
+    Paths are those of the new wheel; globs are `fnmatch` patterns on whole member paths.
+
+    Attributes:
+        project: name of the project as METADATA spells it; the source must be a wheel of it.
+        version: the new version (PEP 440), local part included: 0.10.2+rocm7.2.0.
+        build: build tag of the file name (PEP 427), or empty.
+        platform_tag: platform that the wheel shall be valid for; auditwheel decides whether it is.
+        targets: gfx targets to keep in every fat binary, exactly these; None keeps all.
+        covers: generic target -> the processors that run its code.
+        machs: processor -> EF_AMDGPU_MACH, to name the target of members that are plain code objects, which stay as
+            they are; needed where there are any.
+        rocm_version: the release of ROCm that must have compiled the device code, as far as the compiler's marks tell;
+            empty asks nothing.
+        strip: move symbol tables out of the libraries.
+        verify_bundles: check the MD5 of each compressed bundle before cutting it.
+        runpath: glob -> DT_RUNPATH; the first match counts, and each member with a RUNPATH must match one; empty
+            keeps them all.
+        hip_soname: NEEDED where hip* symbols are used without it, such as libamdhip64.so.7; empty adds none.
+        members: every library that the wheel must hold, and no other; empty: whichever there are.
+        device_members: globs of the members with device code; each must match at least one,
+            and no other member may have device code.
+        summary: METADATA Summary.
+        requires_python: METADATA Requires-Python, such as >=3.11.
+        requires_dist: every unconditional requirement; the source's own are dropped.
+        extras: extra -> its requirements; the source's extras are dropped.
+        license_expression: SPDX expression (PEP 639).
+        license_text: content of `licenses/LICENSE.txt` in the dist-info folder.
+        entry_points: group -> name -> object; None keeps the source's entry_points.txt.
+        files: path -> content, new or replaced; no libraries, which nobody would judge.
+        remove: globs of members to leave out.
+        build_info: JSON values written to `build_info_path`; the repair adds `members`, a MemberInfo of each library.
+        build_info_path: path of that file, or empty for none.
+        allowed_sonames: libraries outside the wheel and the platform that members may need; exact names.
+    """
+
+    project: str
+    version: str
+    build: str = ""
+    platform_tag: str = "manylinux_2_28_x86_64"
+    targets: tuple[GfxTarget, ...] | None = None
+    covers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    machs: Mapping[str, int] = field(default_factory=dict)
+    rocm_version: str = ""
+    strip: bool = True
+    verify_bundles: bool = True
+    runpath: Mapping[str, str] = field(default_factory=dict)
+    hip_soname: str = ""
+    members: tuple[str, ...] = ()
+    device_members: tuple[str, ...] = ()
+    summary: str
+    requires_python: str
+    requires_dist: tuple[str, ...] = ()
+    extras: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    license_expression: str = "Apache-2.0"
+    license_text: bytes
+    entry_points: Mapping[str, Mapping[str, str]] | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    remove: tuple[str, ...] = ()
+    build_info: Mapping[str, Any] = field(default_factory=dict)
+    build_info_path: str = ""
+    allowed_sonames: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SizePart:
+    """Bytes of one part of a wheel, before and after.
+
+    Attributes:
+        part: `wheel`, `members`, `symbols` or `device code`.
+    """
+
+    part: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Repaired:
+    """A repaired wheel on disk.
+
+    Attributes:
+        size: bytes of the wheel.
+        sha256: of the wheel, 64 hexadecimal digits.
+        members: every ELF member as it is now, in the wheel's order.
+        targets_kept: over all members, sorted.
+        targets_dropped: over all members, sorted.
+        sizes: where bytes were saved.
+        findings: warnings and notes; errors raise RepairError instead.
+        debug_files: member path -> file with its symbols.
+    """
+
+    path: Path
+    size: int
+    sha256: str
+    members: tuple[MemberInfo, ...]
+    targets_kept: tuple[str, ...]
+    targets_dropped: tuple[str, ...]
+    sizes: tuple[SizePart, ...]
+    findings: tuple[Finding, ...]
+    debug_files: Mapping[str, Path]

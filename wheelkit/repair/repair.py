@@ -1,0 +1,288 @@
+"""Repair: a published wheel becomes a clean, stripped, target-exact one under a true tag, or nothing at all.
+
+Order: everything is verified and edited in a hidden folder beside the output, auditwheel judges the edited libraries,
+and only then one rename makes the wheel visible. Nothing is ever grafted.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from core.errors import ArchiveError, MachineError, RepairError
+from core.model import Finding, MemberInfo, Progress, Severity, to_json
+from wheelkit import kernel_wheel
+from wheelkit.archive.archive import RecordEntry, WheelArchive, WheelName
+from wheelkit.archive.cut_plan import plan_cuts
+from wheelkit.archive.cuts import Cuts
+from wheelkit.archive.rewrite import WheelRewrite
+from wheelkit.archive.verify import verify_record
+from wheelkit.repair.manylinux import verdict
+from wheelkit.repair.member import MemberEdit, edit_members
+from wheelkit.repair.metadata import LICENSE_FILE, render_entry_points, rewrite_metadata, rewrite_wheel
+from wheelkit.repair.plan import Repaired, RepairPlan, SizePart
+
+__all__ = ["RepairPlan", "Repaired", "SizePart", "repair"]
+
+_ELF = b"\x7fELF"
+_BIG = 32 << 20
+"""Libraries from this size on are taken apart while they are unpacked."""
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+"""Of every member: the earliest time that a zip file can hold, so that equal contents are equal bytes."""
+
+
+def repair(
+    source: Path, plan: RepairPlan, out_dir: Path, *, debug_dir: Path | None = None, progress: Progress | None = None
+) -> Repaired:
+    """Make a repaired copy of `source` in `out_dir`, named after the plan's version and platform.
+
+    Equal input gives equal bytes, wherever it runs.
+
+    Args:
+        source: a wheel; it is only read.
+        plan: what to change; everything else stays.
+        out_dir: an existing folder with room for the unpacked libraries.
+        debug_dir: gets `{wheel's stem}/{member}.debug` for each library that loses its symbols; None: they are lost.
+        progress: told about the steps.
+
+    Raises:
+        MachineError: a folder is missing, full or read-only.
+        ArchiveError: the source is damaged, or not what its RECORD says.
+        ElfError, FatbinError: a library cannot be edited, or lacks a target.
+        RepairError: the result would not deserve its platform tag, or the plan does not fit; all reasons are in the
+            message, and neither wheel nor debug files are left behind.
+    """
+    with WheelArchive(source) as archive, _scratch(out_dir) as scratch, ThreadPoolExecutor(2) as pool:
+        name = _new_name(archive.name, plan)
+        rewrite = WheelRewrite(archive, date_time=_EPOCH)
+        renamed = _rename_folders(rewrite, archive, name)
+        _leave_out(rewrite, renamed.values(), plan)
+        _rewrite_texts(rewrite, archive, name, plan)
+        _say(progress, f"Verifying and unpacking {source.name}")
+        codes = kernel_wheel.code_objects(archive) if plan.machs else ()
+        libraries = {
+            old: new for old, new in renamed.items() if _stays(new, plan) and old not in codes and _is_elf(archive, old)
+        }
+        cuts = {old: plan_cuts(archive, archive[old]) for old in _to_cut(archive, libraries, plan)}
+        files = _unpack(archive, libraries, cuts, scratch / "tree", progress)
+        blocks = {libraries[old]: made.index() for old, made in cuts.items()}
+        _expect_members(files, plan, source.name)
+        _say(progress, f"Editing {len(files)} libraries of {name.project}")
+        edits = edit_members(files, plan, scratch / "debug" if debug_dir else None)
+        judging = pool.submit(_judge, files, plan, source.name)
+        for edit in edits:
+            if edit.changed or edit.elf.size != edit.size_before:
+                rewrite.set_file(edit.name, edit.path, changed=edit.changed, blocks=blocks.get(edit.name))
+        if plan.build_info_path:
+            rewrite.set_late(plan.build_info_path, partial(_build_info, edits, plan))
+        _say(progress, f"Writing {name}")
+        final = out_dir / str(name)
+        written = rewrite.write(scratch / final.name)
+        findings = judging.result()
+        pool.submit(shutil.rmtree, scratch / "tree")  # it takes as long as the digest, and nobody needs it any more
+        members, sha256 = _infos(edits, written.record), written.sha256
+        members += kernel_wheel.member_infos(archive, codes, archive.record(), plan.machs)
+        debug_files = _publish_debug(edits, debug_dir, final.stem)
+        written.path.replace(final)
+        return Repaired(
+            path=final, size=written.size, sha256=sha256, members=members,
+            targets_kept=_union(e.targets_kept for e in edits),
+            targets_dropped=_union(e.targets_dropped for e in edits),
+            sizes=_sizes(archive.size, written.size, edits), findings=findings, debug_files=debug_files,
+        )  # fmt: skip
+
+
+@contextmanager
+def _scratch(out_dir: Path) -> Iterator[Path]:
+    try:
+        with tempfile.TemporaryDirectory(prefix=".repair-", dir=out_dir) as folder:
+            yield Path(folder)
+    except OSError as error:
+        raise MachineError(
+            f"{out_dir} cannot be worked in: {error.strerror} ({error.filename}).",
+            hint="Choose a folder with room for the unpacked libraries, 1 GB for the pjrt wheel.",
+        ) from error
+
+
+def _say(progress: Progress | None, text: str) -> None:
+    if progress is not None:
+        progress.step(text)
+
+
+def _new_name(old: WheelName, plan: RepairPlan) -> WheelName:
+    try:
+        version = str(Version(plan.version))
+    except InvalidVersion as error:
+        raise RepairError(f"{plan.version!r} is not a version (PEP 440).") from error
+    name = old._replace(version=version, build=plan.build, platform=plan.platform_tag)
+    try:
+        return WheelName.parse(str(name))
+    except ArchiveError as error:
+        raise RepairError(
+            f"The repaired wheel cannot be named {name}.", hint="Correct version, build or tag."
+        ) from error
+
+
+def _rename_folders(rewrite: WheelRewrite, archive: WheelArchive, name: WheelName) -> dict[str, str]:
+    """Move .dist-info and .data to the new version; returns old member name -> new."""
+    stem, new_stem = archive.dist_info.removesuffix(".dist-info"), f"{name.project}-{name.version}"
+    folders = {f"{stem}.{kind}": f"{new_stem}.{kind}" for kind in ("dist-info", "data")}
+    renamed = {}
+    for member in archive.members:
+        top, slash, rest = member.name.partition("/")
+        renamed[member.name] = folders.get(top, top) + slash + rest
+    for old, new in folders.items():
+        if old != new and any(member.name.startswith(f"{old}/") for member in archive.members):
+            rewrite.rename(old, new)
+    return renamed
+
+
+def _leave_out(rewrite: WheelRewrite, names: Iterable[str], plan: RepairPlan) -> None:
+    unwanted = {glob: [name for name in names if fnmatchcase(name, glob)] for glob in plan.remove}
+    idle = [glob for glob, matching in unwanted.items() if not matching]
+    if idle:
+        raise RepairError(f"No member matches {', '.join(idle)}, which should be left out.")
+    for name in dict.fromkeys(name for matching in unwanted.values() for name in matching):
+        rewrite.remove(name)
+
+
+def _rewrite_texts(rewrite: WheelRewrite, archive: WheelArchive, name: WheelName, plan: RepairPlan) -> None:
+    """Everything small that the plan decides without looking at libraries, so that a bad plan fails early."""
+    info = f"{name.project}-{name.version}.dist-info"
+    rewrite.set(f"{info}/METADATA", rewrite_metadata(archive.read(f"{archive.dist_info}/METADATA"), plan))
+    wheel = rewrite_wheel(archive.read(f"{archive.dist_info}/WHEEL"), tags=name.tags, build=name.build)
+    rewrite.set(f"{info}/WHEEL", wheel)
+    rewrite.set(f"{info}/licenses/{LICENSE_FILE}", plan.license_text)
+    if plan.entry_points is not None:
+        rewrite.set(f"{info}/entry_points.txt", render_entry_points(plan.entry_points))
+    for path, content in plan.files.items():
+        if content.startswith(_ELF):
+            raise RepairError(f"{path} is a library; the plan can bring other files only.")
+        rewrite.set(path, content)
+
+
+def _to_cut(archive: WheelArchive, libraries: Mapping[str, str], plan: RepairPlan) -> Iterator[str]:
+    """Old names of big libraries that will be edited, so that most of their deflate data can be kept."""
+    if plan.targets is not None or plan.strip or plan.runpath or plan.hip_soname:
+        yield from (old for old in libraries if archive[old].size >= _BIG)
+
+
+def _unpack(
+    archive: WheelArchive,
+    libraries: Mapping[str, str],
+    cuts: dict[str, Cuts],
+    tree: Path,
+    progress: Progress | None,
+) -> dict[str, Path]:
+    """Check every member against RECORD and write the libraries to `tree`, laid out as in the new wheel.
+
+    Args:
+        libraries: old member name -> new.
+        cuts: old member name -> where it is taken apart; emptied where that turns out wrong.
+
+    Returns:
+        New member name -> file.
+    """
+    files = {old: tree / new for old, new in libraries.items()}
+    for path in files.values():
+        path.parent.mkdir(parents=True, exist_ok=True)
+    problems = verify_record(archive, extract=files, cuts=cuts, progress=progress)
+    if problems and cuts:  # perhaps it is only that no block begins at one of them
+        cuts.clear()
+        problems = verify_record(archive, extract=files, progress=progress)
+    if problems:
+        raise ArchiveError(
+            f"{archive.path.name} is not what it says:{_listed(problems)}",
+            hint="Get the wheel anew; nothing was made.",
+        )
+    return {libraries[old]: path for old, path in files.items()}
+
+
+def _stays(name: str, plan: RepairPlan) -> bool:
+    return name not in plan.files and not any(fnmatchcase(name, glob) for glob in plan.remove)
+
+
+def _is_elf(archive: WheelArchive, name: str) -> bool:
+    try:
+        return next(archive.chunks(name), b"").startswith(_ELF)
+    except ArchiveError:
+        return False  # verify_record names the damage together with all other
+
+
+def _expect_members(files: Collection[str], plan: RepairPlan, source: str) -> None:
+    if not files:
+        raise RepairError(f"{source} holds no libraries, so {plan.platform_tag} cannot be true.")
+    missing, extra = sorted(set(plan.members) - set(files)), sorted(set(files) - set(plan.members))
+    problems = [f"lacks {name}" for name in missing] + [f"holds {name}" for name in extra if plan.members]
+    if problems:
+        raise RepairError(
+            f"{source} is not the wheel that was planned for: it {', '.join(problems)}.",
+            hint="Take a wheel that was built whole, or change the recipe's list of members.",
+        )
+
+
+def _judge(files: Mapping[str, Path], plan: RepairPlan, source: str) -> tuple[Finding, ...]:
+    """The verdict of auditwheel on the edited libraries; only warnings and notes are returned."""
+    judged = verdict(files, allowed_sonames=plan.allowed_sonames, platform=plan.platform_tag)
+    if not judged.ok:
+        errors = [f for f in judged.findings if f.severity is Severity.ERROR]
+        raise RepairError(
+            f"{source} cannot become a {plan.platform_tag} wheel:{_listed(errors)}",
+            hint="Nothing was written; nothing is ever grafted.",
+        )
+    return judged.findings
+
+
+def _listed(findings: Iterable[Finding]) -> str:
+    return "".join(f"\n  - {f.member or 'wheel'} [{f.code}]: {f.message} {f.remedy}" for f in findings) + "\n"
+
+
+def _infos(edits: Iterable[MemberEdit], record: Mapping[str, RecordEntry]) -> tuple[MemberInfo, ...]:
+    return tuple(edit.info(record[edit.name].sha256) for edit in edits)
+
+
+def _build_info(edits: Iterable[MemberEdit], plan: RepairPlan, record: Mapping[str, RecordEntry]) -> bytes:
+    info = {**plan.build_info, "members": to_json(_infos(edits, record))}
+    return (json.dumps(info, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
+
+
+def _publish_debug(edits: Sequence[MemberEdit], debug_dir: Path | None, stem: str) -> dict[str, Path]:
+    """Put the debug files under `{debug_dir}/{stem}` in one rename, in place of an earlier run's."""
+    made = {edit.name: edit.debug for edit in edits if edit.debug is not None}
+    if debug_dir is None:
+        return {}
+    debug_dir.mkdir(parents=True, exist_ok=True)
+    final = debug_dir / stem
+    with _scratch(debug_dir) as scratch:
+        for name, path in made.items():
+            target = scratch / stem / f"{name}.debug"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(path, target)
+        if final.exists():
+            final.replace(scratch / "old")
+        if made:
+            (scratch / stem).replace(final)
+    return {name: final / f"{name}.debug" for name in made}
+
+
+def _union(groups: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    return tuple(sorted({item for group in groups for item in group}))
+
+
+def _sizes(before: int, after: int, edits: Sequence[MemberEdit]) -> tuple[SizePart, ...]:
+    code_before, code_after = sum(e.code_before for e in edits), sum(e.code_after for e in edits)
+    return (
+        SizePart(part="wheel", before=before, after=after),
+        SizePart(part="members", before=sum(e.size_before for e in edits), after=sum(e.elf.size for e in edits)),
+        SizePart(part="symbols", before=sum(e.symbols_saved for e in edits), after=0),
+        SizePart(part="device code", before=code_before, after=code_after),
+    )

@@ -1,0 +1,55 @@
+"""A wheel whose libraries are right as they are gets the platform tag that they deserve; nothing else of it changes."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from core.errors import ArchiveError, RepairError
+from core.model import Finding, Progress, Severity
+from wheelkit.archive.archive import WheelArchive
+from wheelkit.archive.rewrite import WheelRewrite
+from wheelkit.archive.verify import verify_record
+from wheelkit.repair.manylinux import verdict
+from wheelkit.repair.metadata import rewrite_wheel
+
+_ELF = b"\x7fELF"
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def retag(
+    source: Path, out_dir: Path, *, platform: str = "manylinux_2_28_x86_64", progress: Progress | None = None
+) -> tuple[Path, tuple[Finding, ...]]:
+    """Make a copy of a wheel in `out_dir` with another platform tag, if auditwheel finds it to be true.
+
+    Returns:
+        The wheel, and warnings and notes on its libraries.
+
+    Raises:
+        ArchiveError: the source is damaged, or not what its RECORD says.
+        RepairError: its libraries need more than the platform has; nothing is written.
+    """
+    with WheelArchive(source) as archive, tempfile.TemporaryDirectory(prefix=".retag-", dir=out_dir) as folder:
+        scratch = Path(folder)
+        libraries = {
+            member.name: scratch / "tree" / member.name
+            for member in archive.members
+            if next(archive.chunks(member.name), b"").startswith(_ELF)
+        }
+        for path in libraries.values():
+            path.parent.mkdir(parents=True, exist_ok=True)
+        if problems := verify_record(archive, extract=libraries, progress=progress):
+            told = "; ".join(f"{item.member} {item.message}" for item in problems)
+            raise ArchiveError(f"{source.name} is not what it says: {told}.", hint="Build it again.")
+        if not libraries:
+            raise RepairError(f"{source.name} holds no libraries, so {platform} cannot be true.")
+        findings = verdict(libraries, allowed_sonames=frozenset(), platform=platform).findings
+        if errors := [item for item in findings if item.severity is Severity.ERROR]:
+            told = "; ".join(f"{item.member} [{item.code}]: {item.message}" for item in errors)
+            raise RepairError(f"{source.name} cannot become a {platform} wheel: {told}", hint="Nothing was written.")
+        name = archive.name._replace(platform=platform)
+        rewrite = WheelRewrite(archive, date_time=_EPOCH)
+        wheel = f"{archive.dist_info}/WHEEL"
+        rewrite.set(wheel, rewrite_wheel(archive.read(wheel), tags=name.tags, build=name.build))
+        written = rewrite.write(scratch / str(name))
+        return written.path.replace(out_dir / str(name)), findings

@@ -1,0 +1,185 @@
+"""What the shared libraries of one ROCm offer: soname -> symbol -> versions, as data that a set can carry.
+
+The JSON is made to be reviewed and compared: names are sorted, one on each line, below the version that they have. The
+keys are written as linkers write them: `@@hip_4.2` is the default version of its symbols, `@hip_4.0` one that only old
+programs ask for, and the empty key holds symbols without a version (LSB, "Symbol Versioning").
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from core.errors import InputError
+from wheelkit.elf import libstdcxx
+from wheelkit.elf.elf import Elf
+
+SCHEMA_VERSION = 1
+"""Version of the JSON format."""
+ROCM_MANIFEST = "rocm-manifest.json"
+"""Name of the file in a wheel set."""
+
+_PYTHON = re.compile(r"_?Py[A-Z_]\w*")
+"""Names of CPython's C API (Python documentation, "API and ABI Versioning"): the interpreter brings them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Library:
+    """One shared library of a ROCm.
+
+    Attributes:
+        soname: the name that others need it by.
+        path: below the root of its tree, ending in the soname, such as lib/libamdhip64.so.7.
+        symbols: exported symbol -> its versions, the default one first; "" stands for no version. Those of the C++
+            standard library do not count, whoever exports them.
+        needed: DT_NEEDED sonames in order.
+        runpath: entries of DT_RUNPATH, or of DT_RPATH where it has no other.
+        size: bytes; 0 where no file was read.
+        build_id: of the linker, hexadecimal; empty when there is none.
+        sha256: of the file; empty where none was read.
+    """
+
+    soname: str
+    path: str
+    symbols: Mapping[str, tuple[str, ...]]
+    needed: tuple[str, ...] = ()
+    runpath: tuple[str, ...] = ()
+    size: int = 0
+    build_id: str = ""
+    sha256: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    """The libraries of one ROCm.
+
+    Attributes:
+        libraries: by soname.
+        weak: derived from what wheels need, so that it proves nothing about any ROCm.
+    """
+
+    rocm_version: str
+    libraries: Mapping[str, Library]
+    weak: bool = False
+
+
+def dump_manifest(manifest: Manifest) -> bytes:
+    """The text of `rocm-manifest.json`; equal manifests give equal bytes."""
+    body = {
+        "schema": SCHEMA_VERSION,
+        "rocm_version": manifest.rocm_version,
+        "weak": manifest.weak,
+        "libraries": {name: _library_body(library) for name, library in sorted(manifest.libraries.items())},
+    }
+    return (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def load_manifest(data: bytes) -> Manifest:
+    """Read `rocm-manifest.json`.
+
+    Raises:
+        InputError: another schema, or not a manifest.
+    """
+    try:
+        body = json.loads(data)
+        if body["schema"] != SCHEMA_VERSION:
+            raise InputError(
+                f"The ROCm manifest has schema {body['schema']!r}, this program reads {SCHEMA_VERSION}.",
+                hint="Make it again with `ci_build rocm manifest`.",
+            )
+        libraries = {str(soname): _library(str(soname), row) for soname, row in body["libraries"].items()}
+        return Manifest(rocm_version=str(body["rocm_version"]), weak=bool(body["weak"]), libraries=libraries)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(
+            f"The ROCm manifest cannot be read: {error!r}.", hint="Make it with `ci_build rocm manifest`."
+        ) from error
+
+
+def from_needs(elfs: Iterable[Elf], rocm_version: str, rocm_sonames: Collection[str]) -> Manifest:
+    """The libraries that would satisfy exactly what some libraries need; weak, since no ROCm was looked at.
+
+    A symbol that is wanted without a version says nothing about where it comes from: it is given to the library whose
+    name is part of it, or else to the first one that its user needs. For the loader all of them are one.
+
+    Args:
+        elfs: the libraries of the wheels.
+        rocm_version: of the ROCm that they were built for.
+        rocm_sonames: sonames that a ROCm brings; all other needs are left to the system.
+    """
+    elfs = tuple(elfs)
+    own = {symbol for elf in elfs for symbol in elf.exported}
+    symbols: dict[str, dict[str, set[str]]] = {}
+    for elf in elfs:
+        needed = [soname for soname in elf.needed if soname in rocm_sonames]
+        for soname in needed:
+            symbols.setdefault(soname, {})
+        for symbol in elf.undefined:
+            if symbol.library is not None:
+                if symbol.library in rocm_sonames:
+                    versions = symbols.setdefault(symbol.library, {}).setdefault(symbol.name, set())
+                    versions.add(symbol.version or "")
+            elif needed and symbol.bind != "WEAK" and symbol.name not in own and not is_foreign(symbol.name):
+                symbols[_owner(symbol.name, needed)].setdefault(symbol.name, set()).add("")
+    libraries = {
+        soname: Library(
+            soname=soname,
+            path=f"lib/{soname}",
+            symbols={name: tuple(sorted(versions)) for name, versions in sorted(wanted.items())},
+        )
+        for soname, wanted in sorted(symbols.items())
+    }
+    return Manifest(rocm_version=rocm_version, libraries=libraries, weak=True)
+
+
+def is_foreign(symbol: str) -> bool:
+    """Whether a symbol is the interpreter's or the C++ standard library's, so that no ROCm is asked for it."""
+    return _PYTHON.fullmatch(symbol) is not None or libstdcxx.is_standard(symbol)
+
+
+def _owner(symbol: str, sonames: Iterable[str]) -> str:
+    sonames = tuple(sonames)
+    matching = [soname for soname in sonames if _stem(soname) in symbol.lower()]
+    return max(matching, key=lambda soname: len(_stem(soname)), default=sonames[0])
+
+
+def _stem(soname: str) -> str:
+    """What the names of a library's functions hold, as a rule: librocblas.so.5 -> rocblas."""
+    stem = soname.removeprefix("lib").partition(".so")[0].lower()
+    return {"rccl": "nccl", "rocm_smi64": "rsmi", "amdhip64": "hip", "hsa-runtime64": "hsa"}.get(stem, stem)
+
+
+def _library_body(library: Library) -> dict[str, Any]:
+    groups: dict[str, list[str]] = {}
+    for name, versions in sorted(library.symbols.items()):
+        for position, version in enumerate(versions):
+            groups.setdefault(f"@{'' if position else '@'}{version}" if version else "", []).append(name)
+    return {
+        "path": library.path,
+        "size": library.size,
+        "build_id": library.build_id,
+        "sha256": library.sha256,
+        "needed": list(library.needed),
+        "runpath": list(library.runpath),
+        "symbols": dict(sorted(groups.items())),
+    }
+
+
+def _library(soname: str, body: Mapping[str, Any]) -> Library:
+    symbols: dict[str, list[str]] = {}
+    for key, names in sorted(body["symbols"].items(), key=lambda group: not str(group[0]).startswith("@@")):
+        version = str(key).removeprefix("@").removeprefix("@")
+        for name in names:
+            symbols.setdefault(str(name), []).append(version)
+    return Library(
+        soname=soname,
+        path=str(body["path"]),
+        symbols={name: tuple(versions) for name, versions in sorted(symbols.items())},
+        needed=tuple(map(str, body["needed"])),
+        runpath=tuple(map(str, body["runpath"])),
+        size=int(body["size"]),
+        build_id=str(body["build_id"]),
+        sha256=str(body.get("sha256", "")),  # which older manifests do not have
+    )
