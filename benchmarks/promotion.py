@@ -37,8 +37,8 @@ from promotion.storage.bucket import Bucket
 from promotion.storage.bucket_url import open_bucket
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import METADATA_SUFFIX, Released
-from tests.promoting import NOW, POLICY, staged_in
-from tests.support import padded_wheels
+from tests.support.promoting import NOW, POLICY, staged_in
+from tests.support.wheel_sets import padded_wheels
 
 WHEELS, PROJECTS, SET_MB = (200, 2_000, 20_000), 60, 500
 AT_ONCE, REPEAT = 16, 5

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.rms_norm_cases import (
+from tests.support.rms_norm_cases import (
     BF16,
     BWD_HELD,
     DTYPES,

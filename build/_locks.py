@@ -23,7 +23,7 @@ def update(options: Sequence[str]) -> None:
     """
     _venv.enter("requirements.lock")
     _compile("requirements", [*options])
-    for name in ("requirements-dev", "requirements-attest", "requirements-gate", "../tests/rbe/requirements"):
+    for name in ("requirements-dev", "requirements-attest", "requirements-gate", "../tests/support/rbe/requirements"):
         _compile(name, [*options, "--constraints=requirements.lock"])
     # Nobody installs these: they are unpacked, without what they depend on.
     _compile("requirements-kernels", [*options, "--no-deps"])

@@ -22,13 +22,13 @@ from hypothesis import HealthCheck, settings
 from packaging.utils import parse_wheel_filename
 from platformdirs import user_cache_path
 
-from tests.left_out import HEAVY, OFFLINE, STRICT, LeftOut
-from tests.signing_key import SIGNING_KEY, signing_key
+from tests.support.left_out import HEAVY, OFFLINE, STRICT, LeftOut
+from tests.support.signing_key import SIGNING_KEY, signing_key
 
 # A busy machine is no finding.
 settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("steady")
-pytest.register_assert_rewrite("tests.bucket_contract")
+pytest.register_assert_rewrite("tests.support.bucket_contract")
 # Nothing that is tested here may make, or use, a key of whoever runs the tests.
 os.environ[SIGNING_KEY] = signing_key()
 

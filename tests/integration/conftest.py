@@ -17,10 +17,10 @@ import pytest
 from filelock import FileLock
 
 from promotion.storage.s3_client import connect
-from tests import ceph, docker
-from tests import podman as own_podman
-from tests.kernels_fake import building, trees
-from tests.kernels_fake.calls import FakeMachine
+from tests.support import ceph, docker
+from tests.support import podman as own_podman
+from tests.support.kernels_fake import building, trees
+from tests.support.kernels_fake.calls import FakeMachine
 
 CI_BUILD = [sys.executable, str(Path(__file__).resolve().parents[2] / "build" / "ci_build")]
 

@@ -1,1 +1,1 @@
-"""Checks of the package jax_aiter, run by pytest in an environment with jax (tests/integration/test_jax_aiter.py)."""
+"""Checks of the package jax_aiter, which `tests/integration/kernels/test_jax_aiter.py` runs beside jax."""

@@ -1,0 +1,217 @@
+"""ContainerRunner with real engines: user mapping, privileges, limits, and that no container ever stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from ci_build.containers.container import ContainerRunner, ContainerSpec, Mount, find_engine, make_spec
+from ci_build.containers.orphans import OWNER_LABEL, sweep
+from core.errors import NoContainerEngineError, ProcessError
+from core.process import HostRunner
+from tests.support import docker
+from tests.support.engines import Engine
+from wheelkit.gpu.bundle import parse_entries
+
+pytestmark = [pytest.mark.heavy, pytest.mark.network]
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(params=["engine", "podman"])
+def own(request: pytest.FixtureRequest) -> Engine:
+    """Docker, then Podman."""
+    found = request.getfixturevalue(request.param)
+    assert isinstance(found, Engine)
+    return found
+
+
+@pytest.fixture
+def host(own: Engine) -> HostRunner:
+    return HostRunner(own.environment)
+
+
+@pytest.fixture
+def spec(own: Engine, host: HostRunner) -> ContainerSpec:
+    made = make_spec(find_engine(own.program, host), own.builder())
+    # These tests look at all containers that are theirs; other workers have others.
+    return replace(made, network="none", shm_size="64m")
+
+
+def containers(own: Engine, text: str) -> list[str]:
+    """Ids of the containers, running or not, whose command holds a text."""
+    rows = own.ask("ps", "--all", "--no-trunc", "--format", "{{.ID}} {{.Command}}").splitlines()
+    return [row.split()[0] for row in rows if text in row]
+
+
+def eventually(condition: object, seconds: float = 30) -> None:
+    assert callable(condition)
+    for _ in range(int(seconds * 10)):
+        if condition():
+            return
+        time.sleep(0.1)
+    raise AssertionError("it did not happen")
+
+
+def test_outputs_belong_to_the_caller_and_nothing_else_can_be_written(
+    spec: ContainerSpec, host: HostRunner, tmp_path: Path
+) -> None:
+    out, given = tmp_path / "a, b:c", tmp_path / "given"
+    out.mkdir()
+    given.mkdir()
+    out.chmod(0o777)
+    mounts = (Mount(out, "/out", writable=True), Mount(given, "/given"))
+    script = dedent("""
+        id -u; id -g; echo "$HOME $GREETING"; pwd
+        mkdir -p "$HOME/x" && echo home
+        for place in / /usr /given /opt; do touch $place/x 2>/dev/null && echo "could write $place"; done
+        grep CapEff /proc/self/status; grep NoNewPrivs /proc/self/status
+        echo hello > /out/file
+    """)
+    somebody = ContainerRunner(host, replace(spec, user="1234:1235", mounts=mounts, workdir="/given"))
+    done = somebody.run(["sh", "-c", script], env={"GREETING": "a  $b"})
+    assert done.stdout.split("\n")[:5] == ["1234", "1235", "/tmp/home a  $b", "/given", "home"]
+    assert "could write" not in done.stdout
+    assert done.stdout.split()[-4:] == ["CapEff:", "0" * 16, "NoNewPrivs:", "1"]
+    made = (out / "file").stat()
+    assert (made.st_uid, made.st_gid) == (1234, 1235)
+    own = ContainerRunner(host, replace(spec, mounts=mounts)).run(["touch", "/out/mine"])
+    assert own.returncode == 0
+    assert (out / "mine").stat().st_uid == os.getuid()
+
+
+def test_a_mounted_rocm_compiles_into_files_of_the_caller_and_stays_as_it_was(
+    spec: ContainerSpec, host: HostRunner, tmp_path: Path
+) -> None:
+    (tmp_path / "add.hip").write_text("__attribute__((global)) void add(int *a) { *a += 1; }")
+    tmp_path.chmod(0o777)
+    mounts = (Mount(docker.rocm("7.10.0a20251120"), "/opt/rocm"), Mount(tmp_path, "/out", writable=True))
+    somebody = ContainerRunner(host, replace(spec, user="1234:1235", mounts=mounts, workdir="/out"))
+    compiler = "/opt/rocm/lib/llvm/bin/clang++ -x hip -nogpuinc --offload-arch=gfx942 --offload-arch=gfx1151"
+    somebody.run(["sh", "-c", f"{compiler} --offload-device-only --gpu-bundle-output -c add.hip -o add.bundle"])
+    made = tmp_path / "add.bundle"
+    found = {entry.name for entry in parse_entries(made.read_bytes()) if not entry.is_host}
+    assert found == {"gfx942", "gfx1151"}
+    assert (made.stat().st_uid, made.stat().st_gid) == (1234, 1235)
+    with pytest.raises(ProcessError, match="Read-only file system"):
+        ContainerRunner(host, replace(spec, mounts=mounts)).run(["touch", "/opt/rocm/mine"])
+
+
+def test_output_comes_line_by_line_and_failures_are_told(spec: ContainerSpec, host: HostRunner) -> None:
+    lines: list[str] = []
+    runner = ContainerRunner(host, spec)
+    done = runner.run(["sh", "-c", "echo a; echo b; exit 3"], check=False, on_line=lines.append)
+    assert (done.returncode, lines) == (3, ["a", "b"])
+    with pytest.raises(ProcessError, match=r"failed with exit code 3\.\n  last words"):
+        runner.run(["sh", "-c", "echo last words; exit 3"])
+    with pytest.raises(ProcessError, match=r"[Nn]o such image|Unable to find image|image not known"):
+        ContainerRunner(host, replace(spec, image="absent@sha256:" + "0" * 64)).run(["true"])
+
+
+def test_memory_is_limited_and_the_error_says_so(
+    spec: ContainerSpec, host: HostRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # With the older control groups podman's monitor leaves a note where it was started.
+    monkeypatch.chdir(tmp_path)
+    greedy = ["perl", "-e", 'my $b = "x" x (512 << 20); print length $b']
+    with pytest.raises(ProcessError, match="137") as caught:
+        ContainerRunner(host, replace(spec, memory="64m")).run(greedy)
+    assert "want of memory of 64m" in caught.value.hint
+    assert ContainerRunner(host, replace(spec, memory="2g")).run(greedy).stdout.strip() == str(512 << 20)
+    size = ["df", "--block-size=1", "--output=size", "/dev/shm"]
+    assert ContainerRunner(host, replace(spec, shm_size="96m")).run(size).stdout.split()[-1] == str(96 << 20)
+
+
+def test_a_timeout_stops_the_container(own: Engine, spec: ContainerSpec, host: HostRunner) -> None:
+    # It does not hear SIGTERM.
+    with pytest.raises(ProcessError, match="ran longer than"):
+        ContainerRunner(host, spec).run(["sh", "-c", "trap '' TERM; sleep 86401 & wait; wait"], timeout=2)
+    assert containers(own, "86401") == []
+
+
+CHILD = """
+import os, sys
+from dataclasses import replace
+from ci_build.containers.container import ContainerRunner, find_engine, make_spec
+from core.process import HostRunner
+host = HostRunner(os.environ)
+spec = replace(make_spec(find_engine(sys.argv[1], host), sys.argv[2]), network="none", shm_size="64m")
+ContainerRunner(host, spec).run(["sh", "-c", sys.argv[3]], on_line=lambda line: print(line, flush=True))
+"""
+
+
+@pytest.fixture
+def child(own: Engine) -> Iterator[subprocess.Popen[str]]:
+    """A run in another process, which has started its container."""
+    script = "echo started; trap '' TERM INT; sleep 86402 & wait; wait"
+    argv = [sys.executable, "-c", CHILD, own.program, own.builder(), script]
+    with subprocess.Popen(
+        argv, cwd=ROOT, env=own.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        yield process
+        process.kill()
+
+
+def test_ctrl_c_twice_stops_the_container_and_it_is_gone_before_we_are(
+    own: Engine, child: subprocess.Popen[str]
+) -> None:
+    assert len(containers(own, "86402")) == 1
+    child.send_signal(signal.SIGINT)
+    again = threading.Timer(1, child.send_signal, [signal.SIGINT])
+    again.start()
+    _, said = child.communicate(timeout=60)
+    again.join()
+    assert "KeyboardInterrupt" in said
+    assert containers(own, "86402") == []
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next_one_and_nothing_else(
+    own: Engine, child: subprocess.Popen[str], spec: ContainerSpec, host: HostRunner
+) -> None:
+    (left,) = containers(own, "86402")
+    foreign = own.ask(
+        *("run", "--detach", "--network=none", "--stop-timeout=0", "--label", f"{OWNER_LABEL}=elsewhere/pid:[1]/0/1/1"),
+        *(spec.image, "sleep", "86403"),
+    )
+    try:
+        # Other workers kill their own.
+        assert left not in sweep(spec.engine, host)
+        child.kill()
+        child.wait()
+        said: list[str] = []
+        ContainerRunner(host, spec, say=said.append).run(["true"])
+        assert f"removed container {left[:12]}, left by a run that was killed" in said
+        assert containers(own, "86402") == []
+        assert containers(own, "86403") == [foreign]
+    finally:
+        own.run("rm", "--force", foreign)
+
+
+def test_a_client_that_cannot_build_is_passed_over(engine: docker.Docker, tmp_path: Path) -> None:
+    newer = tmp_path / "docker"
+    info = '{"ServerVersion": "28.0", "SecurityOptions": [], "ClientInfo": {"Version": "28.0"}}'
+    newer.write_text(f"#!/bin/sh\ncase $1 in info) echo '{info}';; *) exit 1;; esac\n")
+    newer.chmod(0o755)
+    environment = {**engine.environment, "PATH": f"{tmp_path}:{engine.environment['PATH']}"}
+    before = os.environ["PATH"]
+    os.environ["PATH"] = environment["PATH"]
+    try:
+        found = find_engine(None, HostRunner(environment))
+        assert (found.program, found.builds) == (docker.CLIENT, True)
+        assert not find_engine(str(newer), HostRunner(environment)).builds
+        newer.unlink()
+        with pytest.raises(NoContainerEngineError, match="/usr/bin/docker: Cannot connect to the Docker daemon"):
+            find_engine("docker", HostRunner({**environment, "DOCKER_HOST": f"unix://{tmp_path}/nobody"}))
+    finally:
+        os.environ["PATH"] = before

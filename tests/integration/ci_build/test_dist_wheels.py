@@ -1,0 +1,274 @@
+"""`dist_wheels` with the real published wheels: the set, resuming, interruption, and what it refuses to touch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from core.model import load_wheel_set
+from tests.support.made_rocm import make_rocm
+
+pytestmark = pytest.mark.network
+ROOT = Path(__file__).resolve().parents[3]
+CI_BUILD = [sys.executable, str(ROOT / "build" / "ci_build")]
+PYTHON = "{}.{}".format(*sys.version_info)
+TAG = "cp" + PYTHON.replace(".", "")
+OPTIONS = ["--payload=published", f"--python-versions={PYTHON}", "--targets=gfx942,gfx950"]
+VERSION = "0.10.2+rocm7.2.0.gfx942.gfx950"
+NO_ENGINE = {"CI_BUILD_CONTAINER_ENGINE": "docker", "DOCKER_HOST": "unix:///nonexistent/socket"}
+"""Podman needs no daemon, so where it is installed there is an engine."""
+
+
+@pytest.fixture(scope="module")
+def cache(work_cache: Path) -> Path:
+    """Inputs and finished steps."""
+    return work_cache
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
+    """A finished set."""
+    out = tmp_path_factory.mktemp("out") / "dist"
+    done = dist_wheels(out, cache, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["digest"] == load_wheel_set((out / "wheels.json").read_text()).digest
+    return out
+
+
+def dist_wheels(out: Path, cache: Path, *more: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    argv = [*CI_BUILD, "dist_wheels", *OPTIONS, f"--out={out}", f"--cache-dir={cache}", *more]
+    return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=cwd)
+
+
+def test_the_set_is_whole_and_every_file_is_what_the_lists_say(made: Path) -> None:
+    wheel_set = load_wheel_set((made / "wheels.json").read_text())
+    assert [wheel.filename for wheel in wheel_set.wheels] == [
+        f"jax_rocm7_pjrt-{VERSION}-py3-none-manylinux_2_28_x86_64.whl",
+        f"jax_rocm7_plugin-{VERSION}-{TAG}-{TAG}-manylinux_2_28_x86_64.whl",
+        f"jaxlib-0.10.2-{TAG}-{TAG}-manylinux_2_27_x86_64.whl",
+    ]
+    for wheel in wheel_set.wheels:
+        data = (made / wheel.filename).read_bytes()
+        assert (len(data), hashlib.sha256(data).hexdigest()) == (wheel.size, wheel.sha256)
+    check = subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=made, check=False)
+    assert check.returncode == 0
+    assert {path.name for path in made.iterdir()} == {
+        *(wheel.filename for wheel in wheel_set.wheels),
+        *("wheels.json", "constraints.txt", "pylock.toml", "sbom.cdx.json", "SHA256SUMS", "debug"),
+    }
+
+
+def test_inputs_are_recorded_with_their_hashes(made: Path) -> None:
+    wheel_set = load_wheel_set((made / "wheels.json").read_text())
+    inputs = {item.sha256: item for item in wheel_set.inputs}
+    assert {wheel.source_sha256 for wheel in wheel_set.wheels} == set(inputs)
+    jaxlib = wheel_set.wheels[2]
+    assert jaxlib.sha256 == jaxlib.source_sha256
+    assert all(item.url.endswith(".whl") and "@" not in item.url for item in inputs.values())
+
+
+def test_the_wheels_say_what_they_hold(made: Path) -> None:
+    wheel_set = load_wheel_set((made / "wheels.json").read_text())
+    for wheel in wheel_set.wheels[:2]:
+        with zipfile.ZipFile(made / wheel.filename) as archive:
+            (name,) = (name for name in archive.namelist() if name.endswith("build_info.json"))
+            info = json.loads(archive.read(name))
+            assert info["version"] == VERSION
+            assert [origin["sha256"] for origin in info["inputs"]] == [wheel.source_sha256]
+            assert {target for member in info["members"] for target in member["targets"]} == {"gfx942", "gfx950"}
+    assert wheel_set.wheels[0].size < 100_000_000 < wheel_set.wheels[0].source_size
+
+
+def test_the_lock_installs_exactly_the_set(made: Path, tmp_path: Path) -> None:
+    lock = tomllib.loads((made / "pylock.toml").read_text())
+    locked = {package["name"]: package["version"] for package in lock["packages"]}
+    assert locked["jax-rocm7-plugin"] == VERSION
+    assert {"numpy", "scipy", "ml-dtypes", "opt-einsum", "jax"} < set(locked)
+    uv = [str(Path(sys.prefix, "bin", "uv")), "pip", "install", "--dry-run", "--no-deps", "--preview"]
+    uv += ["--python", sys.executable, "--target", str(tmp_path / "t"), "-r", str(made / "pylock.toml")]
+    done = subprocess.run(uv, capture_output=True, text=True, check=False, cwd=made)
+    assert done.returncode == 0, done.stderr
+    for name in ("jax-rocm7-pjrt", "jax-rocm7-plugin"):
+        assert f"+ {name}=={VERSION}" in done.stderr
+
+
+def test_a_second_run_does_nothing_and_is_quick(made: Path, cache: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in made.rglob("*")}
+    began = time.monotonic()
+    done = dist_wheels(made, cache)
+    assert done.returncode == 0
+    assert "is up to date; nothing to do" in done.stderr
+    assert time.monotonic() - began < 10
+    assert {path: path.stat().st_mtime_ns for path in made.rglob("*")} == before
+
+
+@pytest.mark.heavy
+def test_a_changed_file_is_made_again_from_finished_steps(made: Path, cache: Path, tmp_path: Path) -> None:
+    out = tmp_path / "dist"
+    assert dist_wheels(out, cache).returncode == 0
+    digest = load_wheel_set((out / "wheels.json").read_text()).digest
+    (wheel,) = out.glob("jax_rocm7_plugin-*.whl")
+    wheel.write_bytes(wheel.read_bytes()[:-1])
+    done = dist_wheels(out, cache)
+    assert "up to date" not in done.stderr
+    assert done.stderr.count(" kept") == 3
+    assert load_wheel_set((out / "wheels.json").read_text()).digest == digest
+
+
+@pytest.mark.heavy
+def test_two_machines_make_the_same_bytes(made: Path, tmp_path: Path) -> None:
+    out = tmp_path / "elsewhere" / "dist"
+    done = dist_wheels(out, tmp_path / "another cache")
+    assert done.returncode == 0, done.stderr
+    for name in ("SHA256SUMS", "wheels.json", "pylock.toml"):
+        assert (out / name).read_bytes() == (made / name).read_bytes()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupted_run_leaves_nothing_half_written_and_is_resumed(
+    cache: Path, tmp_path: Path, sign: signal.Signals
+) -> None:
+    out = tmp_path / "dist"
+    # A post release of its own, so that no test before has finished its steps. The signal comes at the second one.
+    argv = [*CI_BUILD, "dist_wheels", *OPTIONS, f"--wheel-post-release={sign.value}"]
+    argv += [f"--out={out}", f"--cache-dir={cache}"]
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "repair jax-rocm7-plugin" in line:
+                break
+        os.kill(process.pid, sign)
+        rest = process.stderr.read()
+    assert process.returncode == (-signal.SIGKILL if sign is signal.SIGKILL else 130)
+    assert not out.exists()
+    if sign is not signal.SIGKILL:
+        assert "interrupted" in rest
+        assert "Traceback" not in rest
+        assert [path.name for path in tmp_path.iterdir()] == [".dist.lock"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "repair jax-rocm7-pjrt\n" not in done.stderr, "the finished step ran again"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".dist.lock", "dist"]
+
+
+def test_a_folder_with_other_files_is_not_touched(cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("dear")
+    done = dist_wheels(tmp_path, cache)
+    assert done.returncode == 2
+    assert "holds files that belong to no wheel set, such as letter.txt" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+
+
+def test_a_persons_file_in_a_sets_folder_is_not_thrown_away(made: Path, cache: Path, tmp_path: Path) -> None:
+    shutil.copytree(made, tmp_path / "dist")
+    (tmp_path / "dist" / "NOTES.txt").write_text("keep")
+    done = dist_wheels(tmp_path / "dist", cache, "--wheel-post-release=3")
+    assert done.returncode == 2
+    assert "belong to no wheel set, such as NOTES.txt" in done.stderr
+    assert (tmp_path / "dist" / "NOTES.txt").read_text() == "keep"
+
+
+@pytest.mark.heavy
+def test_features_that_the_code_was_not_built_for_are_refused(cache: Path, tmp_path: Path) -> None:
+    done = dist_wheels(tmp_path / "dist", cache, "--targets=gfx942:xnack+")
+    assert done.returncode == 9
+    assert "has no code for gfx942:xnack+, only for gfx942" in done.stderr
+    assert not (tmp_path / "dist").exists()
+
+
+def test_where_pip_would_install_is_not_for_us(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PIP_USER", "PIP_REQUIRE_HASHES"):
+        monkeypatch.setenv(name, "1")
+    assert dist_wheels(tmp_path / "dist", cache).returncode == 0
+
+
+def test_two_runs_at_once_do_not_mix(cache: Path, tmp_path: Path) -> None:
+    argv = [*CI_BUILD, "dist_wheels", *OPTIONS, f"--out={tmp_path / 'dist'}", f"--cache-dir={cache}"]
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as first:
+        assert first.stderr is not None
+        next(line for line in first.stderr if "resolve" in line)
+        second = dist_wheels(tmp_path / "dist", cache)
+        first.stderr.read()
+    assert (first.returncode, second.returncode) == (0, 17)
+    assert "Another run works on" in second.stderr
+
+
+def test_dry_run_touches_nothing(tmp_path: Path) -> None:
+    done = dist_wheels(tmp_path / "dist", tmp_path / "cache", "--dry-run")
+    assert done.returncode == 0
+    assert "pip install --dry-run" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_seeds_command_without_a_container_engine_says_how_to_go_on(tmp_path: Path) -> None:
+    argv = [*CI_BUILD, "--compiler=clang", "--python-versions=3.12", "--rocm-version=7.10.0a20251120"]
+    rocm = make_rocm(tmp_path / "rocm", told="7.10.0")
+    argv += [f"--therock-path={rocm}", "--targets=gfx942", f"--cache-dir={tmp_path / 'cache'}", "dist_wheels"]
+    env = {**os.environ, "PATH": str(tmp_path), **NO_ENGINE}
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env, cwd=tmp_path)
+    assert done.returncode == 5
+    assert "with --payload=published nothing is compiled" in done.stderr
+
+
+def test_nothing_is_fetched_for_a_build_that_has_nowhere_to_run(tmp_path: Path) -> None:
+    env = {**os.environ, "PATH": str(tmp_path), **NO_ENGINE}
+    argv = [*CI_BUILD, "--rocm-version=7.10.0", "--therock-path=http://127.0.0.1:1/rocm.tar.gz", "dist_wheels"]
+    argv += [f"--cache-dir={tmp_path / 'cache'}"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env, cwd=tmp_path)
+    assert done.returncode == 5, done.stderr
+    assert "No container engine answers" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["--therock-path=https://127.0.0.1:1/rocm.zip"], "'rocm.zip' is not a tarball that can be read"),
+        (["--therock-path=https://127.0.0.1:1/rocm.tar.gz", "--cache-limit=big"], "--cache-limit: 'big' is not a size"),
+        (["--therock-path=https://127.0.0.1:1/rocm.tar.gz", "--locked"], "--locked, and there is no rocm.lock"),
+    ],
+)
+def test_a_dry_run_refuses_what_no_build_can_take(tmp_path: Path, words: list[str], error: str) -> None:
+    argv = [*CI_BUILD, "--rocm-version=7.10.0", *words, "dist_wheels", "--dry-run"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert error in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["build_manylinux_dockers", "--tag=a tag"], "--tag 'a tag' is no name of an image"),
+        (["build_manylinux_therock_dockers", "--push"], "--push needs a registry"),
+        (["build_base_therock_dockers", "--tag=a:b"], "--tag is one name, and these are 2 images"),
+        (["build_base_dockers", "--therock-path=/x.zip", "--tag=a:b"], "--tag is one name, and these are 2 images"),
+        (["test", "image:1", "--container-memory=much"], "--container-memory: 'much' is not a size"),
+    ],
+)
+def test_a_name_that_no_image_can_have_is_refused_before_one_is_made(
+    tmp_path: Path, words: list[str], error: str
+) -> None:
+    env = {key: value for key, value in os.environ.items() if key != "CI_BUILD_IMAGE_REGISTRY"}
+    done = subprocess.run([*CI_BUILD, *words], capture_output=True, text=True, check=False, cwd=tmp_path, env=env)
+    assert done.returncode == 2, done.stderr
+    assert error in done.stderr
+
+
+def test_a_version_that_nobody_published_is_pips_word_in_one_error(cache: Path, tmp_path: Path) -> None:
+    done = dist_wheels(tmp_path / "dist", cache, "--jax-version=0.0.1")
+    assert done.returncode == 12
+    assert "jax==0.0.1" in done.stderr
+    assert "Check that the package indexes of pip's configuration answer" in done.stderr
+    assert not (tmp_path / "dist").exists()

@@ -1,0 +1,154 @@
+"""The doctor for real: started as a user does, with Pythons that have nothing, on this machine and its packages."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.errors import SickMachineError
+
+ROOT = Path(__file__).resolve().parents[3]
+LAUNCHER = ROOT / "build" / "ci_build"
+SICK = SickMachineError.exit_code
+
+
+def doctor(
+    *words: str, python: Path | str = sys.executable, launcher: Path = LAUNCHER, env: Mapping[str, str] = {}
+) -> subprocess.CompletedProcess[str]:
+    argv = [str(python), str(launcher), "doctor", *words]
+    # What this machine's GPU is, or that it has none, must not decide.
+    done = subprocess.run(argv, capture_output=True, text=True, env={**os.environ, **env}, timeout=120)
+    assert done.returncode in (0, SICK), done.stderr
+    assert done.stderr == ""
+    return done
+
+
+def facts(*words: str, **more: Any) -> dict[str, Any]:
+    body = json.loads(doctor("--json", *words, **more).stdout)
+    assert isinstance(body, dict)
+    return body
+
+
+def codes(body: Mapping[str, Any]) -> set[str]:
+    return {problem["code"] for problem in body["problems"]}
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A fresh clone without `.venv`, in a folder with a space in its name."""
+    folder = tmp_path / "a clone"
+    folder.mkdir()
+    for package in ("build", "ci_build", "pjrt", "plugin", "promotion"):
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+@pytest.fixture
+def venv(tmp_path: Path) -> Path:
+    """The Python of an environment with nothing in it, not even pip."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
+    return tmp_path / "venv" / "bin" / "python"
+
+
+def test_it_needs_nothing_and_makes_nothing(clone: Path, pythons: dict[str, Path]) -> None:
+    before = sorted(path.relative_to(clone) for path in clone.rglob("*"))
+    newer = [path for version, path in pythons.items() if tuple(map(int, version.split("."))) >= (3, 11)]
+    for python in newer:
+        launcher = clone / "build" / "ci_build"
+        # -S: no site-packages, so nothing but the standard library can be imported.
+        argv = [str(python), "-S", "-B", str(launcher), "doctor"]
+        done = subprocess.run(argv, capture_output=True, text=True)
+        assert done.returncode in (0, SICK), done.stderr
+        assert done.stderr == ""
+        assert "Machine   " in done.stdout
+        assert len(done.stdout.splitlines()) < 40, "one screen"
+    assert sorted(path.relative_to(clone) for path in clone.rglob("*")) == before
+
+
+def test_the_python_that_runs_it_is_examined_and_another_on_request(venv: Path, pythons: dict[str, Path]) -> None:
+    body = facts(python=venv)
+    assert body["python"]["executable"] == str(venv)
+    assert (body["python"]["virtual"], body["python"]["pip"]) == (True, False)
+    assert body["packages"]["installed"] == {}
+    assert "not-installed" in codes(body)
+    command = next(p["commands"][0] for p in body["problems"] if p["code"] == "not-installed")
+    assert command.startswith(f"uv pip install --python {venv} jax==")
+    for version, python in pythons.items():
+        if version.startswith("3."):
+            other = facts("--python", str(python))["python"]
+            assert other["version"].startswith(version)
+
+
+def test_a_python_too_old_for_the_wheels_is_told(
+    pythons: dict[str, Path], left_out: Callable[[str, str], None]
+) -> None:
+    old = [path for version, path in pythons.items() if version in ("3.8", "3.9", "3.10")]
+    if not old:
+        left_out("doctor on an old Python", "none on this machine; the unit tests have made-up ones")
+    for python in old:
+        assert "python" in codes(facts("--python", str(python)))
+
+
+@pytest.mark.parametrize(
+    ("path", "says"), [("/nowhere/python", "could not be started"), ("/bin/true", "does not answer")]
+)
+def test_what_is_no_python_is_refused(path: str, says: str) -> None:
+    done = subprocess.run([sys.executable, str(LAUNCHER), "doctor", "--python", path], capture_output=True, text=True)
+    assert done.returncode not in (0, SICK)
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_help_and_options_work_from_the_command_line_too() -> None:
+    by_launcher = subprocess.run([sys.executable, str(LAUNCHER), "doctor", "--help"], capture_output=True, text=True)
+    module = [sys.executable, "-m", "ci_build.cli", "doctor", "--help"]
+    by_module = subprocess.run(module, capture_output=True, text=True, cwd=ROOT)
+    assert by_launcher.stdout == by_module.stdout
+    assert by_launcher.stdout.startswith("usage: ci_build doctor")
+    wrong = subprocess.run([sys.executable, str(LAUNCHER), "doctor", "--wrong"], capture_output=True, text=True)
+    assert wrong.returncode == 2
+
+
+@pytest.mark.network
+def test_the_published_wheels_are_read_and_their_needs_named(
+    venv: Path, real_wheel: Callable[..., Path], tmp_path: Path
+) -> None:
+    version = "{}.{}".format(*sys.version_info[:2])
+    (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    for name, python in (("jax", ""), ("jaxlib", version), ("jax-rocm7-plugin", version)):
+        with zipfile.ZipFile(real_wheel(name, "0.10.2", *([python] if python else []))) as archive:
+            small = [n for n in archive.namelist() if not n.startswith(("jax/", "jaxlib/"))]
+            archive.extractall(site, small)
+    empty = {"ROCM_PATH": "", "LD_LIBRARY_PATH": ""}
+    body = facts(python=venv, env=empty)
+    assert body["packages"]["installed"]["jax-rocm7-plugin"]["requires"] == ["jax-rocm7-pjrt==0.10.2"]
+    lacking = {Path(file).name: names for file, names in body["packages"]["lacking"].items()}
+    assert "libhipsolver.so.1" in lacking["_solver.so"]
+    assert "not-installed" in codes(body)
+    assert codes(body).isdisjoint({"damaged", "misfit"})
+    # A ROCm with every needed name in it: nothing is lacking any more, and nothing is loaded to find that out.
+    rocm = tmp_path / "rocm"
+    (rocm / "lib").mkdir(parents=True)
+    for names in lacking.values():
+        for name in names:
+            (rocm / "lib" / name).touch()
+    assert facts(python=venv, env={**empty, "ROCM_PATH": str(rocm)})["packages"]["lacking"] == {}
+    library = site / "jax_rocm7_plugin" / "_solver.so"
+    library.write_bytes(library.read_bytes()[:1000])
+    damaged = facts(python=venv, env=empty)
+    assert "damaged" in codes(damaged)
+
+
+def test_an_index_that_does_not_answer_is_told_in_time() -> None:
+    body = facts("--index", "http://127.0.0.1:9/v2/multi-arch/simple/")
+    (problem,) = (problem for problem in body["problems"] if problem["code"] == "index")
+    assert "127.0.0.1:9" in problem["message"]

@@ -1,0 +1,196 @@
+"""The builder image, with real engines, a real registry and a real file server: made once, found again by content."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ci_build.containers.engine import find_engine
+from ci_build.images import local
+from ci_build.images.pins import load_pins
+from ci_build.images.recipe import Recipe, ensure
+from core.errors import ProcessError, RequestError
+from core.process import HostRunner
+from core.report import Reporter
+from tests.support import image_parts, registry
+from tests.support.engines import Engine
+from tests.support.file_server import Behaviour, serving
+from tests.support.image_parts import Place
+
+pytestmark = [pytest.mark.heavy, pytest.mark.network]
+
+
+@pytest.fixture
+def own(request: pytest.FixtureRequest) -> Engine:
+    """Docker, unless a test says Podman."""
+    found = request.getfixturevalue(getattr(request, "param", "engine"))
+    assert isinstance(found, Engine)
+    return found
+
+
+@pytest.fixture
+def place(own: Engine, tmp_path: Path) -> Iterator[Place]:
+    if why := registry.obstacle():
+        pytest.skip(f"a registry {why}")
+    mark = uuid.uuid4().hex
+    # Its digest is one that no other run has seen.
+    small = image_parts.stand_in(own, tmp_path / "small", image_parts.SMALL)
+    name = image_parts.own(own, tmp_path / "own", small, mark)
+    # What is in no other image, so that nothing is found that another run has made.
+    bazel = image_parts.BAZEL + f"# {uuid.uuid4().hex}\n".encode()
+    files = {"bazel": ("7.7.0", bazel), "llvm-18": ("18.1.8", image_parts.llvm()), "libtinfo5": ("6.1", b"x")}
+    with registry.running(tmp_path / "registry") as address, serving(Behaviour(files={})) as server:
+        server.files = {f"/{name}": data for name, (_, data) in files.items()}
+        host = HostRunner(own.environment)
+        local.push(find_engine(own.program, host), host, name, f"{address}/stand/in:1")
+        # Podman has not given it that name.
+        own.run("image", "rm", f"{address}/stand/in:1", check=False)
+        bases = {"manylinux_2_28": ("stand/in", "1", "")}
+        pins = image_parts.pins(tmp_path, server.url, bases, files)
+        yield Place(own, tmp_path, pins, address, name, mark, server.files, server)
+        image_parts.remove_images(own, mark)
+
+
+@pytest.mark.parametrize("own", ["engine", "podman"], indirect=True)
+def test_a_builder_is_made_of_pins_once_and_pushed_and_found(place: Place) -> None:
+    refused = place.ci_build("images", "check", code=1)
+    assert "base.manylinux_2_28.x86_64 has no digest: `ci_build images update" in refused.stderr
+    refused = place.ci_build("build_manylinux_dockers", code=2)
+    assert "has no digest. `ci_build images update` fills it in" in refused.stderr
+    refused = place.ci_build("images", "update", code=2)
+    assert "none is configured" in refused.stderr
+    place.ci_build("images", "update", f"--image-registry={place.registry}")
+    digest = load_pins(place.pins).get("base", "manylinux_2_28", "x86_64").digest
+    place.ci_build("images", "check", "--online", f"--image-registry={place.registry}")
+
+    missing = place.ci_build("build_manylinux_dockers", code=6)
+    assert f"stand/in@{digest} is not on this machine, and no registry is configured" in missing.stderr
+    words = ("build_manylinux_dockers", f"--image-registry={place.registry}", "--json")
+    first = json.loads(place.ci_build(*words, "--push", "-t", "mine:7.2.0").stdout)[0]
+    assert first["built"] is True
+    assert first["digest"].startswith("sha256:")
+    assert first["pushed"].startswith(f"{place.registry}/jax-manylinux_2_28@sha256:")
+    labels = place.labels("mine:7.2.0")
+    assert labels["jax-rocm-release.base"] == f"stand/in@{digest}"
+    assert labels["jax-rocm-release.bazel"] == "7.7.0"
+    assert first["name"] == f"jax-manylinux_2_28:{labels['jax-rocm-release.content'][:16]}"
+
+    asked = len(place.server.seen)
+    second = json.loads(place.ci_build(*words).stdout)[0]
+    assert (second["built"], second["id"]) == (False, first["id"])
+    assert len(place.server.seen) == asked
+
+    place.engine.run("image", "rm", "--force", first["id"])
+    found = json.loads(place.ci_build(*words, "--builder-image=search").stdout)[0]
+    assert (found["built"], found["id"]) == (False, first["id"])
+    assert found["name"] == f"{place.registry}/{first['name']}"
+    assert f"@{found['digest']}" in first["pushed"]
+    host = HostRunner(place.engine.environment)
+    by_name = local.pull(find_engine(place.engine.program, host), host, f"{place.registry}/mine:7.2.0")
+    assert by_name.id == first["id"]
+
+
+@pytest.mark.parametrize("buildkit", ["0", "1"])
+def test_the_builder_compiles_for_any_user_and_has_what_it_should(place: Place, buildkit: str) -> None:
+    full = image_parts.stand_in(place.engine, place.folder / "full")
+    base = image_parts.own(place.engine, place.folder / "own-full", full, place.mark)
+    words = ("build_manylinux_dockers", f"--base-docker={base}", "-t", "mine:tools")
+    place.ci_build(*words, env={"DOCKER_BUILDKIT": buildkit})
+    script = """
+      printf '#include <vector>\\nint main() { return std::vector<int>{0}[0]; }' > /tmp/a.cc
+      g++ /tmp/a.cc -o /tmp/a && /tmp/a && echo compiled
+      command -v clang++ bazel; tail -1 $(dirname $(command -v clang++))/clang++.cfg
+      ls /usr/lib/llvm-18/lib; ls -d /opt/rocm /jax /xla /cache /out /downloads; bazel --version
+    """
+    said = place.engine.ask(
+        *("run", "--rm", "--network=none", "--user=1234", "--read-only", "--tmpfs=/tmp:exec"),
+        *("--env=HOME=/tmp", "--env=USER=x", "mine:tools", "sh", "-c", script + "true"),
+    ).splitlines()
+    assert said[:2] == ["compiled", "/usr/lib/llvm-18/bin/clang++"]
+    assert "--gcc-toolchain=/opt/rh/gcc-toolset-14/root/usr" in said
+    assert {"clang", "libtinfo.so.5", "/opt/rocm", "/jax", "/xla", "/cache", "/out", "bazel 7.7.1"} <= set(said)
+    assert not {"libclang.a", "/downloads"} & set(said)
+
+
+def test_another_file_than_the_pinned_one_never_gets_in(place: Place) -> None:
+    place.files["/bazel"] = b"#!/bin/sh\necho evil\n"
+    refused = place.ci_build("build_manylinux_dockers", f"--base-docker={place.stand_in}", code=6)
+    assert "download.bazel.x86_64 has to be" in refused.stderr
+    # Named, it is fetched, and what it is now is written down; that is a person's decision.
+    place.ci_build("images", "update", "bazel")
+    assert load_pins(place.pins).get("download", "bazel", "x86_64").digest != ""
+    made = place.ci_build("build_manylinux_dockers", f"--base-docker={place.stand_in}", "--json")
+    assert json.loads(made.stdout)[0]["built"] is True
+
+
+def test_search_makes_nothing_and_takes_no_other_image(place: Place) -> None:
+    base = f"--base-docker={place.stand_in}"
+    words = ("build_manylinux_dockers", base, "--builder-image=search")
+    assert "and no registry is configured" in place.ci_build(*words, code=6).stderr
+    assert "could not be pulled" in place.ci_build(*words, f"--image-registry={place.registry}", code=6).stderr
+    name = json.loads(place.ci_build("build_manylinux_dockers", base, "--dry-run", "--json").stdout)[0]["name"]
+    # Somebody has pushed another image under that name.
+    place.engine.run("tag", place.stand_in, f"{place.registry}/{name}")
+    place.engine.run("push", f"{place.registry}/{name}")
+    refused = place.ci_build(*words, f"--image-registry={place.registry}", code=6)
+    assert "is not made of what" in refused.stderr
+
+
+def test_a_download_that_was_interrupted_goes_on(place: Place) -> None:
+    data = place.files["/llvm-18"] = os.urandom(3 << 20)
+    place.ci_build("images", "update", "llvm-18")
+    digest = load_pins(place.pins).get("download", "llvm-18", "x86_64").digest
+    part = place.folder / "cache" / "images" / "files" / digest / "part"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(data[: 2 << 20])
+    place.server.seen.clear()
+    # It is no archive, so the image cannot be made; but it arrives.
+    place.ci_build("build_manylinux_dockers", f"--base-docker={place.stand_in}", code=12)
+    assert part.with_name("file").read_bytes() == data
+    asked = [ranges for path, ranges in place.server.seen if path == "/llvm-18"]
+    assert asked[0] == f"bytes={2 << 20}-{2 << 20}"
+
+
+def test_a_registry_that_changes_what_it_says_is_found_out(place: Place) -> None:
+    place.ci_build("images", "update", f"--image-registry={place.registry}")
+    manifest = next((place.folder / "registry" / "data").rglob("repositories/stand/in/_manifests/tags/1/current/link"))
+    digest = manifest.read_text().removeprefix("sha256:")
+    blob = next((place.folder / "registry" / "data").rglob(f"sha256/{digest[:2]}/{digest}/data"))
+    blob.write_bytes(blob.read_bytes() + b" ")
+    refused = place.ci_build("images", "check", "--online", f"--image-registry={place.registry}", code=1)
+    assert "base.manylinux_2_28.x86_64: " in refused.stderr
+
+
+@pytest.mark.parametrize("own", ["engine", "podman"], indirect=True)
+def test_an_argument_that_nothing_uses_is_refused_before_the_engine_would_only_warn(
+    own: Engine, tmp_path: Path
+) -> None:
+    host = HostRunner(own.environment)
+    found = find_engine(own.program, host)
+    name = f"jax-rocm-test-unused-{uuid.uuid4().hex}"
+    recipe = Recipe(
+        name=name,
+        dockerfile="ARG BASE\nFROM ${BASE}\nARG USED\nRUN test ${USED} = x\n",
+        base="of the test",
+        base_image=own.builder,
+        arguments={"USED": "x", "THEROCK_PATH": "y"},
+    )
+    with pytest.raises(RequestError, match=r"does nothing with the build argument THEROCK_PATH\."):
+        ensure(recipe, found, host, Reporter(terminal=False), cache=tmp_path)
+    assert name not in own.ask("image", "ls")
+    good = replace(recipe, arguments={"USED": "x"})
+    assert ensure(good, found, host, Reporter(terminal=False), cache=tmp_path).built
+    own.run("image", "rm", good.tag)
+    # A step that fails leaves nothing: no image, no container.
+    bad = replace(recipe, arguments={"USED": f"not-{name}"})
+    with pytest.raises(ProcessError, match=r"(exit|non-zero) (code|status):? 1"):
+        ensure(bad, found, host, Reporter(terminal=False), cache=tmp_path)
+    assert name not in own.ask("image", "ls")
+    assert f"not-{name}" not in own.ask("ps", "--all", "--no-trunc")
+    assert [path.name for path in (tmp_path / "contexts").iterdir() if not path.name.startswith(".")] == []

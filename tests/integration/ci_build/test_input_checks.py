@@ -1,0 +1,89 @@
+"""The MD5 of old device code is compared once for an input, and nothing is cut before it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ci_build.build.execute import _Run
+from ci_build.build.plan import Effect, make_plan
+from core.digests import file_sha256
+from core.errors import FatbinError
+from core.model import BuildRequest, GfxTarget, Payload, RocmVersion
+from core.pip import InputStore, Resolved
+from core.process import HostRunner
+from core.report import Reporter
+from tests.integration.wheelkit.test_repair_real import broken, one_bit
+from wheelkit.repair.repair import Repaired, RepairPlan, repair
+
+pytestmark = pytest.mark.network
+PROJECT = "jax-rocm7-plugin"
+
+
+@pytest.fixture(scope="module")
+def plugin(real_wheel: Callable[..., Path]) -> Path:
+    """The published plugin for Python 3.12."""
+    return real_wheel(PROJECT, "0.10.2")
+
+
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each repair compared the MD5s."""
+    found: list[bool] = []
+
+    def watched(source: Path, plan: RepairPlan, out: Path, **more: object) -> Repaired:
+        found.append(plan.verify_bundles)
+        return repair(source, plan, out, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("ci_build.build.finished_wheels.repair", watched)
+    return found
+
+
+def build(source: Path, cache: Path, *targets: str, program: str = "") -> None:
+    """The plugin's step of a build with an input that was fetched already."""
+    request = BuildRequest(
+        payload=Payload.PUBLISHED, jax_version="0.10.2", rocm_version=RocmVersion(text="7.2.0"),
+        python_versions=("3.12",), targets=tuple(map(GfxTarget.parse, targets)),
+    )  # fmt: skip
+    item = Resolved(
+        name=PROJECT, version="0.10.2", filename=source.name, url="https://example.org/it.whl",
+        sha256=file_sha256(source), requires_python="",
+    )  # fmt: skip
+    kept = InputStore(cache / "inputs").path(item)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.unlink(missing_ok=True)
+    kept.hardlink_to(source)
+    plan = make_plan(request)
+    run = _Run(plan, cache / "out", cache, HostRunner({}), Reporter(terminal=False))
+    run.resolved = {"3.12": (item,)}
+    tools = run.wheels.tools
+    run.wheels.tools = {**tools, "ci_build": program or tools["ci_build"]}
+    steps = [step for stage in plan.stages for step in stage.steps]
+    (step,) = [step for step in steps if step.effect is Effect.REPAIR and step.project == PROJECT]
+    run._do(step)
+
+
+def test_an_input_is_checked_once_for_all_targets(plugin: Path, tmp_path: Path, checks: list[bool]) -> None:
+    build(plugin, tmp_path, "gfx942")
+    build(plugin, tmp_path, "gfx950")
+    build(plugin, tmp_path, "gfx942", "gfx950")
+    assert checks == [True, False, False]
+
+
+def test_a_changed_program_checks_again(plugin: Path, tmp_path: Path, checks: list[bool]) -> None:
+    build(plugin, tmp_path, "gfx942")
+    build(plugin, tmp_path, "gfx942", program="another")
+    assert checks == [True, True]
+
+
+def test_a_damaged_bundle_never_gets_a_right_checksum(plugin: Path, tmp_path: Path, checks: list[bool]) -> None:
+    """Not at the second attempt either, nor beside a good input."""
+    cache = tmp_path / "cache"
+    build(plugin, cache, "gfx942")
+    damaged = broken(plugin, tmp_path, _solver=one_bit)
+    for targets in (("gfx942",), ("gfx942",), ("gfx950",)):
+        with pytest.raises(FatbinError, match=r"_solver\.so.*MD5"):
+            build(damaged, cache, *targets)
+    assert checks == [True] * 4

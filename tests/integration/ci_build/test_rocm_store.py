@@ -1,0 +1,360 @@
+"""Trees and tarballs on disk: a kill at any moment and going on gives the same tree, and half of one is never used."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import hashlib
+import io
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from ci_build.rocm.facts import selection
+from ci_build.rocm.store import RocmStore, StoredTree, WrongDigestError
+from core import cache
+from core.errors import ArchiveError, InputError
+from core.http.client import Client, Patience
+from core.report import Reporter
+from core.treefiles import differences, in_use
+from tests.support.file_server import Behaviour, serving
+from tests.support.made_rocm import COMPRESS, NAME, make_rocm, tarball
+
+PATH = f"/tarball/{NAME}"
+CHILD = """
+import sys
+from pathlib import Path
+from core.report import Reporter
+from ci_build.rocm import fetch
+from core.http.client import Client
+from ci_build.rocm.facts import selection
+from ci_build.rocm.store import RocmStore
+fetch.PIECE = 128 << 10
+store = RocmStore(Path(sys.argv[1]), progress=Reporter(terminal=False))
+tree = store.from_url(Client(connections=2), sys.argv[2], sys.argv[3], selection(full=True))
+print(tree.sha256)
+"""
+"""A process of its own, to be killed."""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return tarball(make_rocm(tmp_path_factory.mktemp("rocm")), extra=random.Random(7).randbytes(4_000_000))
+
+
+def store(root: Path, *, keep: bool = True) -> RocmStore:
+    return RocmStore(root, progress=Reporter(terminal=False), keep_tarballs=keep)
+
+
+def from_url(
+    told: Behaviour, root: Path, *, sha256: str = "", full: bool = True, keep: bool = True, path: str = PATH
+) -> StoredTree:
+    client, name = Client(patience=Patience(read=2, tries=3, first_wait=0.01)), path.rpartition("/")[2]
+    return store(root, keep=keep).from_url(client, told.url + path, name, selection(full=full), sha256=sha256)
+
+
+def picture(root: Path) -> dict[str, tuple[int, bytes]]:
+    """Every path with its mode and content."""
+    return {
+        str(path.relative_to(root)): (
+            path.lstat().st_mode,
+            str(path.readlink()).encode() if path.is_symlink() else path.read_bytes() if path.is_file() else b"",
+        )
+        for path in root.rglob("*")
+    }
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))
+
+
+def kill_at(size: int, root: Path, url: str) -> bool:
+    """Run the child and kill it as soon as so many bytes have come; False if it was faster."""
+    argv = [sys.executable, "-c", CHILD, str(root), url, url.rpartition("/")[2]]
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+        while child.poll() is None and arrived(root) < size:
+            time.sleep(0.002)
+        child.send_signal(signal.SIGKILL)
+        return child.wait() == -signal.SIGKILL
+
+
+def arrived(root: Path) -> int:
+    """Bytes of the tarball on disk; -1 before there is anything."""
+    return max((path.stat().st_size for path in root.glob("parts/*/data")), default=-1)
+
+
+@pytest.mark.parametrize(("ranges", "compression"), [(True, "gz"), (False, "gz"), (True, "xz"), (True, "zst")])
+def test_killed_at_any_point_and_resumed_it_is_the_same_tree(
+    tmp_path: Path, data: bytes, *, ranges: bool, compression: str
+) -> None:
+    path = PATH.removesuffix("gz") + compression
+    data = COMPRESS[compression](gzip.decompress(data))
+    with serving(Behaviour(files={path: data})) as told:
+        expected = picture(from_url(told, tmp_path / "whole", path=path).root)
+    root = tmp_path / "killed"
+    with serving(Behaviour(files={path: data}, pause=0.02, ranges=ranges)) as told:
+        for size in (0, 1, 300_000, 1_000_000, 2_000_000, 3_500_000):
+            assert kill_at(size, root, told.url + path)
+            # What is there is a prefix of the file, and no tree has a name before it is complete.
+            (part,) = root.glob("parts/*/data")
+            begun = part.stat().st_size
+            assert part.read_bytes() == data[:begun]
+            assert not list(root.glob("trees/[!.]*"))
+        assert begun >= 3_500_000
+        told.pause, before = 0, -1
+        while before != told.sent:  # the server may still write to whoever was killed
+            before = told.sent
+            time.sleep(0.3)
+        told.sent = 0
+        tree = from_url(told, root, path=path)
+        if ranges:
+            assert told.sent <= len(data) - begun + 2
+    assert picture(tree.root) == expected
+    assert tree.sha256 == hashlib.sha256(data).hexdigest()
+    assert names(root / "parts") == []
+    assert names(root / "tarballs") == [tree.sha256]
+
+
+def test_what_killed_runs_left_is_removed_and_what_lives_is_not(tmp_path: Path, data: bytes) -> None:
+    trees = tmp_path / "trees"
+    (trees / ".new-dead/rocm/a").mkdir(parents=True)
+    (trees / ".new-dead/rocm/a").chmod(0o555)
+    os.utime(trees / ".new-dead", (1, 1))
+    (trees / ".new-fresh").mkdir()
+    with serving(Behaviour(files={PATH: data})) as told:
+        tree = from_url(told, tmp_path)
+    assert names(trees) == sorted([".new-fresh", tree.root.parent.name])
+
+
+def test_a_tree_is_made_once_and_shared(tmp_path: Path, data: bytes) -> None:
+    sha256 = hashlib.sha256(data).hexdigest()
+    with serving(Behaviour(files={PATH: data})) as told:
+        first = from_url(told, tmp_path, sha256=sha256)
+        told.seen.clear()
+        assert from_url(told, tmp_path, sha256=sha256) == first
+        assert told.seen == []
+        # Another selection comes from the tarball that was kept.
+        other = from_url(told, tmp_path, sha256=sha256, full=False)
+        assert told.seen == []
+    assert other.root != first.root
+    assert (first.root / "share/doc/rocm/README").exists()
+    assert not (other.root / "share/doc/rocm/README").exists()
+    assert (other.root / "lib/llvm/amdgcn/bitcode/ocml.bc").exists()
+    assert in_use(first.root.parent)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_what_nobody_pins_is_fetched_again_only_when_the_server_has_another(
+    tmp_path: Path, data: bytes, *, keep: bool
+) -> None:
+    with serving(Behaviour(files={PATH: data})) as told:
+        first = from_url(told, tmp_path, keep=keep)
+        told.sent = 0
+        assert from_url(told, tmp_path, keep=keep) == first
+        assert told.sent <= 1
+        told.files = {PATH: tarball(make_rocm(tmp_path / "other"), extra=b"new")}
+        assert from_url(told, tmp_path, keep=keep).sha256 != first.sha256
+        told.etag, told.sent = False, 0
+        from_url(told, tmp_path, keep=keep)
+        assert told.sent >= len(told.files[PATH])
+
+
+def test_without_a_tarball_cache_only_the_tree_is_on_disk(tmp_path: Path, data: bytes) -> None:
+    with serving(Behaviour(files={PATH: data})) as told:
+        tree = from_url(told, tmp_path, keep=False)
+    assert names(tmp_path) == ["origins", "parts", "trees"]
+    assert names(tmp_path / "parts") == []
+    assert tree.size == len(data)
+
+
+def test_another_sha256_is_refused_and_leaves_nothing(tmp_path: Path, data: bytes) -> None:
+    with serving(Behaviour(files={PATH: data})) as told, pytest.raises(WrongDigestError, match="has sha256"):
+        from_url(told, tmp_path, sha256="0" * 64)
+    assert names(tmp_path / "trees") == []
+    assert not list(tmp_path.rglob("data"))
+
+
+def test_a_wrong_body_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    page = b"<html>" + b"not here" * 9999
+    words = f"{NAME}: The archive is damaged"
+    with serving(Behaviour(files={PATH: page})) as told, pytest.raises(ArchiveError, match=words):
+        from_url(told, tmp_path)
+    assert names(tmp_path / "trees") == []
+    assert not list(tmp_path.rglob("data"))
+
+
+def test_a_file_that_changed_since_the_kill_is_fetched_anew(tmp_path: Path, data: bytes) -> None:
+    with serving(Behaviour(files={PATH: data}, pause=0.05)) as told:
+        assert kill_at(1_000_000, tmp_path, told.url + PATH)
+        told.pause, told.files = 0, {PATH: data + b"x" * 10}
+        with pytest.raises(ArchiveError):
+            from_url(told, tmp_path)
+        told.files = {PATH: tarball(make_rocm(tmp_path / "other"), extra=b"new")}
+        assert (from_url(told, tmp_path).root / "include/extra.h").read_bytes() == b"new"
+
+
+def test_a_network_that_fails_leaves_what_came(tmp_path: Path, data: bytes) -> None:
+    broken = Behaviour(files={PATH: data}, ranges=False, drop_after=1_000_000, drops=1, answers_later=[500] * 9)
+    with serving(broken) as told, pytest.raises(InputError, match="tries failed"):
+        from_url(told, tmp_path)
+    (part,) = tmp_path.glob("parts/*/data")
+    assert 0 < part.stat().st_size <= 1_000_000
+    assert part.read_bytes() == data[: part.stat().st_size]
+    assert names(tmp_path / "trees") == []
+
+
+@pytest.mark.parametrize("harm", ["content", "marker", "missing"])
+def test_a_tree_that_a_crash_harmed_is_made_anew(tmp_path: Path, data: bytes, harm: str) -> None:
+    sha256 = hashlib.sha256(data).hexdigest()
+    with serving(Behaviour(files={PATH: data})) as told:
+        tree = from_url(told, tmp_path, sha256=sha256)
+        entry, file = tree.root.parent, tree.root / "include/extra.h"
+        (entry / "boot").write_text("another start of this machine")
+        file.parent.chmod(0o755)
+        if harm == "content":
+            file.chmod(0o644)
+            file.write_bytes(bytes(4_000_000))
+        elif harm == "missing":
+            file.unlink()
+        else:
+            (entry / "tree.json").write_text("{")
+        again = from_url(told, tmp_path, sha256=sha256)
+    assert differences(again.root, again.contents) == ()
+
+
+def test_a_tarball_that_was_damaged_in_the_cache_is_fetched_again(tmp_path: Path, data: bytes) -> None:
+    sha256 = hashlib.sha256(data).hexdigest()
+    with serving(Behaviour(files={PATH: data})) as told:
+        from_url(told, tmp_path, sha256=sha256)
+        (tmp_path / "tarballs" / sha256 / NAME).write_bytes(bytes(len(data)))
+        other = from_url(told, tmp_path, sha256=sha256, full=False)
+    assert differences(other.root, other.contents) == ()
+    assert (tmp_path / "tarballs" / sha256 / NAME).read_bytes() == data
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_a_beginning_that_a_crash_damaged_is_fetched_again(tmp_path: Path, data: bytes, *, pinned: bool) -> None:
+    sha256 = hashlib.sha256(data).hexdigest()
+    with serving(Behaviour(files={PATH: data})) as told:
+        part = tmp_path / "parts" / hashlib.sha256((told.url + PATH).encode()).hexdigest()
+        part.mkdir(parents=True)
+        (part / "data").write_bytes(data[:1000] + bytes(1_000_000))
+        tree = from_url(told, tmp_path, sha256=sha256 if pinned else "")
+    assert tree.sha256 == sha256
+    assert names(tmp_path / "parts") == []
+
+
+def test_a_disk_that_takes_less_at_once_gets_it_all(
+    tmp_path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class FakeFullDisk(io.FileIO):
+        def write(self, data: Any, /) -> int:
+            return super().write(memoryview(data)[:100_000]) or 0
+
+    opened = Path.open
+
+    def fake_open(path: Path, mode: str = "r", *more: Any, **named: Any) -> IO[Any]:
+        return FakeFullDisk(path, mode) if mode == "ab" else opened(path, mode, *more, **named)
+
+    monkeypatch.setattr(Path, "open", fake_open)
+    with serving(Behaviour(files={PATH: data})) as told:
+        tree = from_url(told, tmp_path)
+    assert (tmp_path / "tarballs" / tree.sha256 / NAME).read_bytes() == data
+
+
+def test_a_full_disk_is_named_and_what_came_stays(tmp_path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fake_write(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with serving(Behaviour(files={PATH: data})) as told:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", fake_write)
+            with pytest.raises(OSError, match="No space left") as caught:
+                from_url(told, tmp_path)
+        assert caught.value.filename == str(tmp_path)
+        assert names(tmp_path / "trees") == []
+        assert arrived(tmp_path) > 0
+        assert from_url(told, tmp_path).sha256 == hashlib.sha256(data).hexdigest()
+
+
+def test_two_runs_at_once_fetch_one_tarball(tmp_path: Path, data: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(Behaviour(files={PATH: data}, pause=0.02)) as told, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(from_url, told, tmp_path)
+        while arrived(tmp_path) < 1:
+            assert not first.done()
+            time.sleep(0.002)
+        second = pool.submit(from_url, told, tmp_path)
+        assert first.result() == second.result()
+        assert told.sent <= len(data) + 2
+    assert f"wait for another run, which fetches {NAME}" in capsys.readouterr().err
+
+
+def test_what_is_being_fetched_stays_in_the_cache(tmp_path: Path, data: bytes) -> None:
+    with serving(Behaviour(files={PATH: data}, pause=0.02)) as told, ThreadPoolExecutor(1) as pool:
+        fetching = pool.submit(from_url, told, tmp_path / "rocm")
+        while arrived(tmp_path / "rocm") < 1:
+            assert not fetching.done()
+            time.sleep(0.002)
+        cache.collect(tmp_path, limit=0, young=-1)
+        assert fetching.result().sha256 == hashlib.sha256(data).hexdigest()
+
+
+def test_what_was_taken_while_the_cache_was_looked_at_stays(
+    tmp_path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(Behaviour(files={PATH: data})) as told:
+        held = store(tmp_path / "rocm")
+        tree = held.from_url(Client(), told.url + PATH, NAME, selection(full=True))
+    before = [replace(entry, busy=False) for entry in cache.entries(tmp_path)]
+    gone = replace(before[0], path=tmp_path / "rocm/trees/gone")
+    monkeypatch.setattr(cache, "entries", lambda *_: [*before, gone])
+    assert [entry.kind for entry in cache.collect(tmp_path, limit=0, young=-1)] == ["rocm/tarballs"]
+    assert tree.root.is_dir()
+
+
+def test_half_a_tree_of_a_killed_run_is_listed_and_goes(tmp_path: Path) -> None:
+    (tmp_path / "rocm/trees/.new-dead/rocm").mkdir(parents=True)
+    assert [entry.name for entry in cache.entries(tmp_path)] == ["rocm/trees/.new-dead"]
+    assert [entry.name for entry in cache.collect(tmp_path, limit=0, young=-1)] == ["rocm/trees/.new-dead"]
+    assert names(tmp_path / "rocm/trees") == []
+
+
+def test_local_tarballs_are_unpacked_and_hashed(tmp_path: Path, data: bytes) -> None:
+    file = tmp_path / NAME
+    file.write_bytes(data)
+    tree = store(tmp_path / "store").from_file(file, selection(full=False))
+    assert tree.sha256 == hashlib.sha256(data).hexdigest()
+    assert differences(tree.root, tree.contents) == ()
+    with pytest.raises(WrongDigestError, match="has sha256"):
+        store(tmp_path / "store").from_file(file, selection(full=False), sha256="1" * 64)
+
+
+def test_the_cache_is_listed_and_trimmed_but_not_what_is_in_use(tmp_path: Path, data: bytes) -> None:
+    root = tmp_path / "rocm"
+    with serving(Behaviour(files={PATH: data})) as told:
+        held = store(root)
+        tree = held.from_url(Client(), told.url + PATH, NAME, selection(full=True))
+    (tmp_path / "inputs/abc").mkdir(parents=True)
+    (tmp_path / "inputs/abc/wheel").write_bytes(b"x" * 50_000)
+    os.utime(tmp_path / "inputs/abc", (1, 1))
+    listed = cache.entries(tmp_path)
+    assert [entry.kind for entry in listed][-1] == "inputs"
+    assert {entry.kind for entry in listed} == {"rocm/trees", "rocm/tarballs", "inputs"}
+    assert cache.collect(tmp_path, limit=10**12) == ()
+    assert [entry.kind for entry in cache.collect(tmp_path, limit=0, dry_run=True)] == ["inputs"]
+    gone = cache.collect(tmp_path, limit=0, young=-1)
+    assert {entry.kind for entry in gone} == {"rocm/tarballs", "inputs"}
+    assert tree.root.is_dir()
+    for fd in held._held:
+        os.close(fd)
+    assert [entry.kind for entry in cache.collect(tmp_path, limit=0, young=-1)] == ["rocm/trees"]
+    assert not tree.root.exists()

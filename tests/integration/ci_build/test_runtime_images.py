@@ -1,0 +1,267 @@
+"""Runtime images with a real Docker: Pythons, a ROCm, the wheels of a set by their hashes, and the test of it all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build.build.set_files import write_set
+from core.model import WheelSet
+from core.pip import Resolved
+from tests.support import docker, image_parts
+from tests.support.file_server import Behaviour, serving
+from tests.support.image_parts import Place
+from tests.support.made_rocm import NAME, VERSION, make_rocm, tarball
+from tests.support.wheel_sets import make_set, make_wheels, plain
+
+pytestmark = [pytest.mark.heavy, pytest.mark.network]
+PYTHONS = ("3.13", "3.14")
+JAX = """
+__version__ = "0.10.2"
+
+
+def devices():
+    raise RuntimeError("there is no GPU")
+"""
+SDK = """
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).parent / "devel"
+
+
+def main():
+    if sys.argv[1:] == ["init"]:
+        (ROOT / "lib").mkdir(parents=True)
+        (ROOT / "lib" / "made-by-init").touch()
+    elif sys.argv[1:] == ["path", "--root"]:
+        print(ROOT)
+    else:
+        raise SystemExit(2)
+"""
+COMMIT = "c0ffee" * 6 + "abcd"
+
+
+@pytest.fixture
+def place(engine: docker.Docker, tmp_path: Path) -> Iterator[Place]:
+    mark = uuid.uuid4().hex
+    name = image_parts.own(engine, tmp_path / "own", image_parts.stand_in(engine, tmp_path / "full"), mark)
+    unique = uuid.uuid4().hex.encode()
+    files = {f"python-{version}": (f"{version}.1", image_parts.python(version, unique)) for version in PYTHONS}
+    files |= {"llvm-18": ("18.1.8", image_parts.llvm()), "libtinfo5": ("6.1", b"x")}
+    files |= {"bazel": ("7.7.0", image_parts.BAZEL + b"# " + unique)}
+    with serving(Behaviour(files={})) as server:
+        server.files = {f"/{name}": data for name, (_, data) in files.items()}
+        bases = dict.fromkeys(("ubu22", "ubu24"), ("library/ubuntu", "1", ""))
+        pins = image_parts.pins(tmp_path, server.url, {**bases, "manylinux_2_28": ("x/y", "1", "")}, files)
+        yield Place(engine, tmp_path, pins, "", name, mark, server.files, server)
+        image_parts.remove_images(engine, mark)
+
+
+def resolved(folder: Path, name: str, version: str) -> Resolved:
+    (path,) = folder.glob(f"{name.replace('-', '_')}-{version}-*.whl")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    url = f"https://index.invalid/{path.name}"
+    return Resolved(name=name, version=version, filename=path.name, url=url, sha256=digest, requires_python=">=3.11")
+
+
+def make_dist(folder: Path, others: Path) -> WheelSet:
+    """A set for both Pythons, made with the ROCm of the tests, and what it takes from elsewhere in `others`."""
+    folder.mkdir()
+    wheels = make_wheels(folder, pythons=PYTHONS)
+    others.mkdir()
+    jax = plain("jax", "0.10.2", requires=["jaxlib==0.10.2", "numpy"])
+    jax.files["jax/__init__.py"] = JAX.encode()
+    jax.write(others)
+    plain("numpy", "2.0").write(others)
+    items = [resolved(others, "jax", "0.10.2"), resolved(others, "numpy", "2.0")]
+    made = make_set(wheels, python_versions=PYTHONS, rocm_version=VERSION, files={})
+    return write_set(folder, made, dict.fromkeys(PYTHONS, items))
+
+
+def names(done: Any) -> list[dict[str, Any]]:
+    found = json.loads(done.stdout)
+    assert isinstance(found, list)
+    return found
+
+
+def test_from_an_ubuntu_to_the_test_of_a_set(place: Place) -> None:
+    (place.folder / NAME).write_bytes(tarball(make_rocm(place.folder / "rocm")))
+    base = f"--base-docker={place.stand_in}"
+    pythons = f"--python-versions={','.join(PYTHONS)}"
+    words = ("build_base_dockers", base, pythons, f"--therock-path={NAME}", "-f", "ubu24", "--json")
+    (first,) = names(place.ci_build(*words))
+    assert first["tags"] == [f"jax-base-ubu24.rocm{VERSION.replace('.', '')}"]
+    assert first["built"] is True
+    (second,) = names(place.ci_build(*words))
+    assert (second["built"], second["id"]) == (False, first["id"])
+    said = place.engine.ask(
+        *("run", "--rm", "--network=none", first["tags"][0], "sh", "-c"),
+        "cat /opt/rocm/.info/version; echo; python3.14 --version; python --version; ls /opt/rocm/share/doc/rocm",
+    )
+    words_said = said.replace("Python 3.14", "Python3.14").split()
+    assert [word.partition(".14")[0] for word in words_said] == ["7.10.0", "Python3", "Python3", "README"]
+
+    made = make_dist(place.folder / "dist", place.folder / "others")
+    found = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(place.folder / "others")}
+    (image,) = names(place.ci_build("build_dockers", "dist", "-f", "ubu24", "--json", env=found))
+    assert image["tags"] == [f"jax-ubu24.rocm{VERSION.replace('.', '')}"]
+    inside = {"jax": "0.10.2", "rocm": VERSION, "python": "3.13, 3.14", "system": "ubu24"}
+    assert {key: image[key] for key in inside} == inside
+    labels = place.labels(image["tags"][0])
+    assert labels["jax-rocm-release.set"] == made.digest
+    assert labels["com.amdgpu.rocm_version"] == VERSION
+    assert labels["com.amdgpu.python_versions"] == "3.13,3.14"
+    assert labels["com.amdgpu.jax_version"] == "0.10.2"
+    assert labels["jax-rocm-release.rocm.sha256"] == hashlib.sha256((place.folder / NAME).read_bytes()).hexdigest()
+    again = names(place.ci_build("build_dockers", "dist", "-f", "ubu24", "--json", env=found))[0]
+    assert (again["built"], again["id"]) == (False, image["id"])
+
+    both = place.ci_build("test_docker", "dist", "-f", "ubu24", "--no-gpu", "--jax-version=0.10.2", env=found)
+    assert both.stdout.count("jax 0.10.2") == len(PYTHONS)
+    wrong = place.ci_build("test_docker", "dist", "--jax-version=0.9.0", code=2)
+    assert "is for jax 0.10.2, and --jax-version says 0.9.0" in wrong.stderr
+    idle = place.ci_build("build_dockers", "dist", base, code=2)
+    assert "--base-docker has no use without" in idle.stderr
+    tried = place.ci_build("test", image["tags"][0], "--no-gpu", "--container-network=none")
+    assert tried.stdout.count("jax 0.10.2") == len(PYTHONS)
+    command = "echo hello > made-here; pwd; test ! -e /dev/kfd && env | grep -E '^(SECRET|JAX_PLATFORMS)='"
+    (place.folder / "env").write_text("SECRET=of mine\n")
+    said = place.ci_build("test", image["id"], "-v", "--no-gpu", f"--test-cmd={command}", "--env-file=env").stdout
+    assert sorted(said.splitlines()) == ["/rocm-jax", "JAX_PLATFORMS=cpu", "SECRET=of mine"]
+    assert (place.folder / "made-here").read_text() == "hello\n"
+    assert "a warning" in place.ci_build("test", image["id"], "--no-gpu", "--test-cmd=echo a warning >&2").stderr
+    nowhere = ("test", "nowhere:1", "--no-gpu", "--image-registry=127.0.0.1:1", "--dry-run")
+    assert "There is no image nowhere:1 on this machine" in place.ci_build(*nowhere, code=6).stderr
+    failed = place.ci_build("test", image["id"], "--no-gpu", "--test-cmd=echo words; exit 7", code=12)
+    assert "exit code 7" in failed.stderr
+    if not Path("/dev/kfd").exists():
+        assert "no /dev/kfd" in place.ci_build("test", image["id"], code=18).stderr
+
+
+def test_a_set_goes_into_no_image_with_another_rocm_or_with_other_wheels(place: Place) -> None:
+    made = make_dist(place.folder / "dist", place.folder / "others")
+    missing = place.ci_build("build_dockers", "dist", "-f", "ubu24", code=6)
+    assert "There is no jax-base-ubu24.rocm" in missing.stderr
+    name = f"jax-base-ubu24.rocm{VERSION.replace('.', '')}"
+    place.engine.run("tag", place.stand_in, name)
+    found = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(place.folder / "others")}
+    refused = place.ci_build("build_dockers", "dist", "-f", "ubu24", code=2, env=found)
+    assert f"and the set is for {VERSION}" in refused.stderr
+    wheel = place.folder / "dist" / made.wheels[0].filename
+    wheel.write_bytes(wheel.read_bytes() + b"x")
+    refused = place.ci_build("build_dockers", "dist", "-f", "ubu24", code=13, env=found)
+    assert f"holds other files than its set: {wheel.name}" in refused.stderr
+
+
+@contextmanager
+def index(folder: Path, version: str, seen: list[str]) -> Iterator[str]:
+    """A pip index with ROCm's packages; gives its URL."""
+    sdk = plain("rocm-sdk-core", version)
+    sdk.files["rocm_sdk_core/sdk.py"] = SDK.encode()
+    sdk.info["entry_points.txt"] = b"[console_scripts]\nrocm-sdk = rocm_sdk_core.sdk:main\n"
+    rocm = plain("rocm", version, requires=[f'rocm-sdk-core=={version}; extra == "libraries" or extra == "devel"'])
+    rocm.metadata += ["Provides-Extra: libraries", "Provides-Extra: devel"]
+    for name, made in {"rocm-sdk-core": sdk, "rocm": rocm}.items():
+        page = folder / "simple" / name
+        page.mkdir(parents=True)
+        path = made.write(page)
+        (page / "index.html").write_text(f'<a href="{path.name.replace("+", "%2B")}">{path.name}</a>')
+    with image_parts.serving_folder(folder, seen) as url:
+        yield f"{url}/simple"
+
+
+def test_a_rocm_of_a_pip_index_goes_in_by_its_hashes_and_clang_beside_it(place: Place) -> None:
+    base, seen = f"--base-docker={place.stand_in}", list[str]()
+    with index(place.folder / "index", "10.1.0.dev0+abc", seen) as url:
+        therock(place, base, url, seen)
+
+
+def therock(place: Place, base: str, url: str, seen: list[str]) -> None:
+    words = (
+        "build_base_therock_dockers",
+        base,
+        "--python-versions=3.13",
+        f"--therock-index-url={url}",
+        "-f",
+        "ubu24",
+        "--install-llvm",
+        "--json",
+    )
+    (image,) = names(place.ci_build(*words))
+    assert image["tags"] == ["jax-dev-ubu24.therock-latest", "jax-dev-ubu24.therock-10.1.0.dev0.abc"]
+    labels = place.labels(image["id"])
+    assert labels["com.amdgpu.therock_version"] == "10.1.0.dev0+abc"
+    assert labels["com.amdgpu.therock_index_url"] == url
+    assert labels["com.amdgpu.llvm_version"] == "18"
+    said = place.engine.ask(
+        *("run", "--rm", "--network=none", image["id"], "sh", "-c"),
+        "ls /opt/rocm/lib; rocm-sdk path --root; command -v clang++; command -v python3.13; test ! -e /staged",
+    )
+    assert "made-by-init" in said
+    assert "/opt/rocm-packages/" in said
+    assert "/usr/lib/llvm-18/bin/clang++" in said
+    (again,) = names(place.ci_build(*words, "--therock-version=10.1.0.dev0+abc"))
+    assert again["id"] == image["id"]
+    asked = len(seen)
+    names(place.ci_build(*words, "--therock-version=10.1.0.dev0+abc"))
+    assert len(seen) == asked
+    refused = place.ci_build(*words, "--therock-version=9.9.9", code=6)
+    assert "does not give rocm[libraries,devel]==9.9.9" in refused.stderr
+    refused = place.ci_build(*words[:-2], "--llvm-version=20", code=2)
+    assert "--llvm-version has no use without --install-llvm" in refused.stderr
+
+
+def test_a_builder_with_a_rocm_of_a_pip_index(place: Place) -> None:
+    with index(place.folder / "index", "7.2.0", []) as url:
+        words = ("build_manylinux_therock_dockers", f"--base-docker={place.stand_in}", f"--therock-index-url={url}")
+        (image,) = names(place.ci_build(*words, "--therock-version=7.2.0", "--json", "-t", "mine:rocm"))
+    assert image["tags"] == ["jax-manylinux_2_28-therock-7.2.0", "mine:rocm"]
+    said = place.engine.ask("run", "--rm", "--network=none", "mine:rocm", "ls", "/opt/rocm/lib", "/usr/local/bin/bazel")
+    assert "made-by-init" in said
+
+
+def test_a_builder_with_a_rocm_inside(place: Place) -> None:
+    (place.folder / NAME).write_bytes(tarball(make_rocm(place.folder / "rocm")))
+    base = f"--base-docker={place.stand_in}"
+    words = ("build_manylinux_dockers", base, f"--therock-path={NAME}", "--json")
+    (image,) = names(place.ci_build(*words))
+    assert image["tags"] == [f"jax-manylinux_2_28-therock-{VERSION}"]
+    said = place.engine.ask(
+        *("run", "--rm", "--network=none", image["tags"][0], "sh", "-c"),
+        "cat /opt/rocm/.info/version; echo; command -v bazel",
+    )
+    assert said.split() == ["7.10.0", "/usr/local/bin/bazel"]
+    (again,) = names(place.ci_build(*words, "--builder-image=search"))
+    assert (again["tags"], again["built"]) == (image["tags"], True)
+    assert names(place.ci_build(*words))[0]["id"] == image["id"]
+    job = ("--rocm-build-job=Nightly", "--rocm-build-num=7", f"--rocm-build-url={place.server.url}/{{job}}/{NAME}")
+    (planned,) = names(place.ci_build("build_manylinux_dockers", base, *job, "--dry-run", "--json"))
+    assert planned["name"] == f"jax-manylinux_2_28-rocm-{VERSION}-nightly-7"
+    refused = place.ci_build("build_manylinux_dockers", base, f"--therock-path={place.folder}", code=2)
+    assert "does not say which ROCm it is" in refused.stderr
+
+
+def test_a_name_that_no_engine_takes_and_options_of_others_are_refused(place: Place) -> None:
+    base = f"--base-docker={place.stand_in}"
+    refused = place.ci_build("build_manylinux_dockers", base, "-t", "mine:7.2.0+x", code=2)
+    assert "'mine:7.2.0+x' is no name of an image" in refused.stderr
+    refused = place.ci_build("build_base_dockers", base, "--filter=ubu24", code=2)
+    assert "images.toml has no download python-3.11" in refused.stderr
+    refused = place.ci_build("build_base_dockers", base, "--python-versions=3.13", "--filter=ubu24", code=2)
+    assert "Nobody says which ROCm goes into the image" in refused.stderr
+    words = ("build_base_dockers", base, "--python-versions=3.13", "--filter=ubu24")
+    refused = place.ci_build(*words, "--rocm-build-job=nightly", code=2)
+    assert "nobody said where that job keeps its tarballs" in refused.stderr
+    job = ("--rocm-build-job=nightly", f"--rocm-build-url={place.server.url}/{{job}}/{NAME}", "--dry-run")
+    planned = place.ci_build(*words, *job)
+    assert f"would make jax-base-ubu24.rocm{VERSION.replace('.', '')}" in planned.stderr
+    assert "$ docker build --file Dockerfile --tag jax-base-ubu24:" in planned.stderr
+    assert "downloads/python-3.13 (" in planned.stderr

@@ -1,0 +1,217 @@
+"""The seed's command for real: wheels from source, in a container, with a real Bazel and a real HIP compiler.
+
+The image and the sources are small stand-ins (tests/support/docker/builder.sh, tests/support/workspace/jax). They go
+through the same steps as the real ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from tests.integration.conftest import CI_BUILD
+from tests.support import docker
+from tests.support.source_place import (
+    DEVICE,
+    SECONDS,
+    VERSION,
+    WORKSPACE,
+    Place,
+    commit_all,
+    contents,
+    jax_in,
+    mark_xla,
+    processes_in,
+    wait_for,
+    wheels_json,
+)
+from wheelkit.archive.archive import WheelArchive
+
+pytestmark = [pytest.mark.heavy, pytest.mark.network]
+
+TARBALL = f"therock-dist-linux-multiarch-{VERSION}.tar.zst"
+
+
+@pytest.fixture(scope="module")
+def place(engine: docker.Docker, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    folder = tmp_path_factory.mktemp("source-build")
+    rocm = docker.rocm(VERSION)
+    tarball = folder / TARBALL
+    with tarball.open("wb") as file, zstandard.ZstdCompressor(level=1, threads=-1).stream_writer(file) as packed:
+        subprocess.run(["tar", "-C", rocm, "-cf", folder / "tar", "."], check=True)
+        with (folder / "tar").open("rb") as plain:
+            shutil.copyfileobj(plain, packed, 1 << 20)
+        (folder / "tar").unlink()
+    return Place(folder=folder, engine=engine, rocm=tarball, jax=jax_in(folder / "jax"))
+
+
+@pytest.fixture(scope="module")
+def dist(place: Place) -> Path:
+    """The set that the seed's command makes."""
+    done = place.run(place.folder / "dist", "--targets", "gfx942,gfx1151")
+    assert done.returncode == 0, done.stderr
+    return place.folder / "dist"
+
+
+def test_the_wheels_hold_real_code_for_exactly_what_was_asked_for(place: Place, dist: Path) -> None:
+    version = f"0.10.2+rocm{VERSION}.gfx942.gfx1151"
+    assert {path.name for path in dist.glob("*.whl")} == {
+        f"jax_rocm7_pjrt-{version}-py3-none-manylinux_2_28_x86_64.whl",
+        f"jax_rocm7_plugin-{version}-cp313-cp313-manylinux_2_28_x86_64.whl",
+        f"jaxlib-0.10.2+rocm{VERSION}-cp313-cp313-manylinux_2_28_x86_64.whl",
+    }
+    argv = [*CI_BUILD, "inspect", str(dist), "--targets=gfx942,gfx1151", f"--rocm-version={VERSION}", "--json"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    members = [member for wheel in wheels_json(dist)["wheels"] for member in wheel["members"]]
+    found = {Path(member["path"]).name: sorted(member["targets"]) for member in members}
+    assert {name for name, targets in found.items() if targets} == DEVICE
+    assert all(found[name] == ["gfx1151", "gfx942"] for name in DEVICE)
+    # Other targets than those are not there: the same wheels do not pass for them.
+    argv = [*CI_BUILD, "inspect", str(dist), "--targets=gfx942,gfx1100"]
+    assert subprocess.run(argv, capture_output=True, check=False).returncode != 0
+
+
+def test_everything_that_went_in_is_recorded(place: Place, dist: Path) -> None:
+    source = wheels_json(dist)["request"]["source"]
+    assert source["builder"] == place.engine.ask("image", "inspect", "--format={{.Id}}", place.engine.builder())
+    head = subprocess.run(["git", "-C", place.jax, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    assert source["jax_commit"] == head.stdout.strip()
+    assert source["xla_commit"] in (place.jax / "third_party" / "xla" / "revision.bzl").read_text()
+    assert re.match(r"[0-9a-f]{40}|tree-", source["own_commit"])
+    assert re.fullmatch(r"[0-9a-f]{64}", source["rocm"])
+    assert source["compiler"] == "clang"
+    # The wheels say the same of themselves.
+    stamps = {"jax": "jax_commit", "xla": "xla_commit", "jax-rocm-release": "own_commit", "rocm": "rocm"}
+    for wheel in (*dist.glob("jax_rocm7_pjrt-*.whl"), *dist.glob("jax_rocm7_plugin-*.whl")):
+        with WheelArchive(wheel) as archive:
+            (info,) = (item.name for item in archive.members if item.name.endswith("/build_info.json"))
+            told = json.loads(archive.read(info))["sources"]
+        assert told == {"builder": source["builder"], **{name: source[field] for name, field in stamps.items()}}
+        assert all(told.values())
+    # The commit reached the build itself.
+    (jaxlib,) = dist.glob("jaxlib-*.whl")
+    with WheelArchive(jaxlib) as archive:
+        assert source["jax_commit"].encode() in archive.read("jaxlib/version.py")
+
+
+def test_outputs_are_the_callers_and_no_container_stays(place: Place, dist: Path) -> None:
+    made = [*dist.rglob("*"), *dist.parent.glob("dist.logs/*")]
+    assert len(made) > 10
+    assert {path.lstat().st_uid for path in made} == {os.getuid()}
+    assert not (place.folder / "cache" / "rocm" / "parts").exists()
+    assert place.containers() == set()
+    # What was read stayed what it was: nothing was written into the ROCm.
+    argv = [*CI_BUILD, "rocm", "verify", str(dist.with_suffix(".lock")), f"--cache-dir={place.folder / 'cache'}"]
+    verified = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert verified.returncode == 0, verified.stderr
+
+
+def test_a_second_run_does_no_work(place: Place, dist: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in [*dist.rglob("*"), *dist.parent.glob("dist.logs/*")]}
+    done = place.run(dist, "--targets", "gfx942,gfx1151")
+    assert done.returncode == 0, done.stderr
+    assert "is up to date; nothing to do" in done.stderr
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    # Also where the set is gone, what was compiled is found again.
+    moved = place.run(place.folder / "elsewhere", "--targets", "gfx942,gfx1151")
+    assert moved.returncode == 0, moved.stderr
+    assert not list(place.folder.glob("elsewhere.logs/*.log"))
+    assert wheels_json(place.folder / "elsewhere")["digest"] == wheels_json(dist)["digest"]
+
+
+def test_another_xla_is_what_is_compiled_and_a_cache_on_disk_is_filled_or_only_read(place: Place) -> None:
+    xla, cache = place.folder / "another xla", place.folder / "actions"
+    shutil.copytree(WORKSPACE / "third_party" / "xla", xla)
+    head = commit_all(xla)
+    words = ["--targets", "gfx942", "--one-target", f"--xla-source-dir={xla}", f"--disk-cache={cache}"]
+    status, shown = place.run_on_terminal(place.folder / "with-xla", *words)
+    assert status == 0, shown
+    # A person sees how far it is, and nothing of what Bazel prints beside.
+    assert re.search(r"build jax-rocm7-pjrt, log in .*?[1-9]\d* of \d+ actions", shown, re.DOTALL)
+    assert "INFO: " not in shown
+    assert wheels_json(place.folder / "with-xla")["request"]["source"]["xla_commit"] == head
+    filled = contents(cache)
+    assert len(filled) > 10
+    # Bazel compiles that folder, and not what jax pins. In another output tree, nothing has been built yet.
+    mark_xla(xla, "this is another one")
+    clean, out = replace(place, cache="cache-xla", rocm=docker.rocm(VERSION)), place.folder / "read-only"
+    done = clean.run(out, *words, "--cache-read-only")
+    assert done.returncode == 0, done.stderr
+    (pjrt,) = out.glob("jax_rocm7_pjrt-*.whl")
+    with WheelArchive(pjrt) as archive:
+        assert b"this is another one" in archive.read("jax_plugins/xla_rocm7/xla_rocm_plugin.so")
+    told = processes_in(place.folder / "read-only.logs" / "jax-rocm-pjrt.log")
+    assert "disk cache hit" in told
+    assert "disk cache hit" in done.stderr
+    # What was compiled is not there now.
+    assert "sandbox" in told
+    assert contents(cache) == filled
+
+
+def test_a_failing_build_is_summarised_and_leaves_the_set_alone(place: Place, dist: Path) -> None:
+    jax = jax_in(place.folder / "broken")
+    kernels = jax / "jaxlib" / "rocm" / "pjrt.hip"
+    kernels.write_text(kernels.read_text().replace("fmaf(", "no_such_function("))
+    before = wheels_json(dist)
+    done = place.run(dist, "--targets", "gfx942", jax=jax)
+    assert done.returncode not in (0, 1), done.stderr
+    said = " ".join(done.stderr.split())
+    assert "use of undeclared identifier 'no_such_function'" in said
+    assert "//jaxlib/rocm" in said
+    assert "ci_build shell" in said
+    log = re.search(r"The whole log is (\S+\.log)\.", said)
+    assert log is not None
+    assert "no_such_function" in Path(log[1]).read_text()
+    # The way back in that the message names leads to where it failed.
+    looked = ["sh", "-c", "cat /jax/jaxlib/rocm/pjrt.hip; ls /opt/rocm/bin"]
+    argv = [*CI_BUILD, "shell", str(dist), *looked]
+    inside = subprocess.run(argv, env=place.engine.environment, capture_output=True, text=True, check=False)
+    assert inside.returncode == 0, inside.stderr
+    assert "no_such_function" in inside.stdout
+    assert "hipcc" in inside.stdout
+    assert wheels_json(dist) == before
+    assert place.containers() == set()
+
+
+def test_an_interrupt_leaves_nothing(place: Place) -> None:
+    out = place.folder / "interrupted"
+    process = place.start(out, "--targets", "gfx1100", "--one-target")
+    log = place.folder / "interrupted.logs" / "jax-rocm-pjrt.log"
+    wait_for(lambda: log.exists() and "Starting local Bazel server" in log.read_text(), process)
+    assert place.containers()
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=SECONDS)
+    assert process.returncode == 130, said
+    assert place.containers() == set()
+    assert not out.exists()
+    assert not list((place.folder / "cache").rglob("*.new"))
+
+
+def test_the_place_of_a_build_can_be_looked_at(place: Place, dist: Path) -> None:
+    for command, words in (
+        (["cat", "/opt/rocm/.info/version"], "7.10.0"),
+        (["tail", "-n1", "/out/.history"], "build/build.py build --wheels="),
+        (["env"], "JAX_RELEASE=1"),
+    ):
+        argv = [*CI_BUILD, "shell", str(dist), *command]
+        done = subprocess.run(argv, env=place.engine.environment, capture_output=True, text=True, check=False)
+        assert (done.returncode, words in done.stdout) == (0, True), done.stderr
+
+
+def test_the_same_comes_out_once_more(place: Place, dist: Path) -> None:
+    argv = [*CI_BUILD, "reproduce", str(dist), f"--rocm-lock={dist.with_suffix('.lock')}"]
+    argv.append(f"--cache-dir={place.folder / 'cache'}")
+    done = subprocess.run(argv, env=place.engine.environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("same  ") == 3
+    assert not list((place.folder / "cache").glob("reproduce-*"))

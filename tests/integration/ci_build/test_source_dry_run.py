@@ -1,0 +1,97 @@
+"""The seed's command as a dry run: every command of the build is shown as it will be run, and nothing is touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ci_build.build.plan import make_plan
+from ci_build.build.source.build_py import IN_CONTAINER, build_commands
+from ci_build.build.source.pins import pins_for
+from core.model import GfxTarget
+from tests.integration.conftest import CI_BUILD
+from tests.support.golden_build_py import request
+
+SEED = [
+    "--compiler=clang",
+    "--python-versions=3.12",
+    "--rocm-version=7.10.0a20251120",
+    "--therock-path=https://127.0.0.1:1/therock-dist-linux-gfx94X-dcgpu-7.10.0a20251120.tar.gz",
+]
+
+
+def dry_run(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "CI_BUILD_CACHE_DIR": str(folder / "cache")}
+    argv = [*CI_BUILD, *SEED, "dist_wheels", "--dry-run", *more]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=folder, env=env)
+    assert list(folder.iterdir()) == [], "a dry run touches nothing"
+    return done
+
+
+def shown(text: str) -> list[list[str]]:
+    """Argument lists of build.py, without the environment in front."""
+    lines = [line.strip().removeprefix("$ ") for line in text.splitlines() if "build/build.py" in line]
+    return [[word for word in shlex.split(line) if not word.partition("=")[0].isupper()] for line in lines]
+
+
+def test_the_commands_are_those_that_the_plan_runs(tmp_path: Path) -> None:
+    done = dry_run(tmp_path)
+    assert done.returncode == 0, done.stderr
+    asked = request("0.10.2")
+    # The family in the tarball's name is what is built for, where nobody says.
+    asked = replace(asked, python_versions=("3.12",), targets=(GfxTarget.parse("gfx942"),))
+    wanted = [list(command.argv) for command in build_commands(asked, make_plan(asked).version, IN_CONTAINER)]
+    assert shown(done.stdout) == wanted
+    pinned = pins_for("0.10.2")
+    assert pinned is not None
+    assert f"fetch jax at {pinned.jax}" in done.stdout
+    assert "would build in a container of jax-manylinux_2_28:" in done.stderr
+    assert "$ docker build --file Dockerfile --tag jax-manylinux_2_28:" in done.stderr
+    assert "docker build" not in dry_run(tmp_path, "--builder-image=mine:1").stderr
+
+
+def test_it_can_be_read_by_a_machine(tmp_path: Path) -> None:
+    done = dry_run(tmp_path, "--json", "--targets=gfx942")
+    lines = json.loads(done.stdout)["plan"]
+    assert sum("build/build.py build --wheels=" in line for line in lines) == 2
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "words"),
+    [
+        (["--rocm-build-job=nightly"], 2, "nobody said where that job keeps its tarballs"),
+        (["--rocm-build-job=nightly", "--rocm-build-url=https://h/{job}"], 2, "excludes --rocm-build-job"),
+        (["--jax-version=0.12.0"], 2, "There are no pinned sources of jax 0.12.0"),
+        (["--compiler=gcc"], 2, "jax 0.10.2 is built by clang only"),
+        (["--xla=main"], 2, "neither pin, head nor a whole commit"),
+        (["--rbe"], 2, "--rbe needs to know the executors"),
+        (["--jax-source-dir=."], 2, "is no jax tree"),
+        (["--targets=gfx950"], 2, "is for gfx94X-dcgpu, and --targets asks for gfx950"),
+    ],
+)
+def test_what_cannot_be_built_is_refused(tmp_path: Path, more: list[str], status: int, words: str) -> None:
+    done = dry_run(tmp_path, *more)
+    assert (done.returncode, words in done.stderr) == (status, True), done.stderr
+
+
+def test_a_build_without_any_rocm_is_refused(tmp_path: Path) -> None:
+    argv = [*CI_BUILD, "dist_wheels", "--rocm-version=7.10.0", "--dry-run"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "A build from source needs a ROCm." in done.stderr
+
+
+def test_the_rocm_of_an_internal_job_is_one_like_any_other(tmp_path: Path) -> None:
+    name = "therock-dist-linux-gfx950-dcgpu-7.10.0a20251120.tar.gz"
+    url = "--rocm-build-url=https://127.0.0.1:1/{job}/{num}/" + name
+    argv = [*CI_BUILD, "dist_wheels", "--rocm-build-job=nightly", "--rocm-build-num=7", url, "--dry-run"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"would fetch what is missing of https://127.0.0.1:1/nightly/7/{name}" in done.stderr
+    assert all("--rocm_amdgpu_targets=gfx950" in argv for argv in shown(done.stdout))

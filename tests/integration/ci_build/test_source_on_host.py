@@ -1,0 +1,182 @@
+"""A build from source without a container, from the command line to the set, its shell, and the same once more."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from core.wheelset import read_set
+from tests.integration.conftest import CI_BUILD
+from tests.support.file_server import Behaviour, serving
+from tests.support.made_jax import XLA, make_jax
+from tests.support.made_rocm import VERSION, make_rocm
+
+pytestmark = pytest.mark.network
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine with a ROCm, a jax tree, and programs that are called bazel and clang.
+
+    Attributes:
+        folder: where commands run.
+        path: its PATH.
+    """
+
+    folder: Path
+    path: str
+
+    def run(self, *words: str, path: str = "") -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, "PATH": path or self.path, "CI_BUILD_CACHE_DIR": str(self.folder / "cache")}
+        argv = [*CI_BUILD, *words]
+        return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=self.folder, env=env)
+
+    def build(self, *more: str, path: str = "") -> subprocess.CompletedProcess[str]:
+        asked = ["--rocm-version=7.10.0a20251120", "--targets=gfx942", f"--python-versions={PYTHON}"]
+        where = ["--therock-path=rocm", "--jax-source-dir=jax", "--host", "--clang-path=tools/clang"]
+        return self.run(*asked, *where, *more, "dist_wheels", path=path)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    make_rocm(tmp_path / "rocm")
+    make_jax(tmp_path / "jax")
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("bazel", "clang"):
+        (tools / name).write_text(f"#!/bin/sh\necho {name} version 1\n")
+        (tools / name).chmod(0o755)
+    return Machine(tmp_path, f"{tools}:{os.environ['PATH']}")
+
+
+def ok(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+@pytest.mark.heavy
+def test_a_set_says_what_it_is_made_of_and_is_not_built_twice(machine: Machine) -> None:
+    ok(machine.build())
+    made = read_set(machine.folder / "dist")
+    version = f"0.10.2+rocm{VERSION}.gfx942"
+    assert {(wheel.name, wheel.version) for wheel in made.wheels} == {
+        ("jax-rocm7-pjrt", version),
+        ("jax-rocm7-plugin", version),
+        ("jaxlib", f"0.10.2+rocm{VERSION}"),
+    }
+    state = json.loads((machine.folder / "dist.logs/state.json").read_text())
+    assert f"--clang_path={machine.folder}/tools/clang" in state["argv"]
+    assert {wheel.filename.rpartition("-")[2] for wheel in made.wheels} == {"manylinux_2_28_x86_64.whl"}
+    source = made.request["source"]
+    assert source["xla_commit"] == XLA
+    assert all(source[name] for name in ("jax_commit", "own_commit", "rocm", "builder", "compiler"))
+    assert source["jax_commit"].startswith("tree-")
+    assert [item.url for item in made.inputs if "pjrt" in item.filename] == [f"source:jax@{source['jax_commit']}"]
+    assert "nothing to do" in ok(machine.build())
+    again = ok(machine.build("--no-strip"))
+    assert "build jax-rocm7-pjrt" in again, "its version is another one"
+    (machine.folder / "rocm/include/hip/more.h").write_text("")
+    assert "build jax-rocm7-pjrt" in ok(machine.build()), "its ROCm is another one"
+    (machine.folder / "jax/prebuilt/jaxlib/jaxlib/__init__.py").write_text("x = 1\n")
+    assert "build jaxlib" in ok(machine.build())
+
+
+@pytest.mark.heavy
+def test_the_same_comes_out_once_more_and_a_change_is_found_by_section(machine: Machine) -> None:
+    ok(machine.build())
+    done = machine.run("reproduce", "dist")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("same  ") == 3
+    plugin = machine.folder / "jax/prebuilt/jax-rocm-pjrt/jax_plugins/xla_rocm7/xla_rocm_plugin.so"
+    data = plugin.read_bytes()
+    plugin.write_bytes(data.replace(b"fcntl64", b"fcntl65"))
+    refused = machine.run("reproduce", "dist")
+    assert refused.returncode == 2
+    assert "source.jax_commit is 'tree-" in refused.stderr
+    plugin.write_bytes(data)
+    # A compiler that does not do the same twice.
+    (machine.folder / "jax/build/build.py").write_text(unreliable((machine.folder / "jax/build/build.py").read_text()))
+    ok(machine.build())
+    other = machine.run("reproduce", "dist", "--json")
+    assert other.returncode == 20
+    found = json.loads(other.stdout)
+    assert len(found["same"]) == 2
+    ((name, differences),) = found["differences"].items()
+    assert "pjrt" in name
+    assert ("jax_plugins/xla_rocm7/xla_rocm_plugin.so", ".dynstr") in {(d["member"], d["section"]) for d in differences}
+
+
+def unreliable(script: str) -> str:
+    """The same build, whose pjrt library depends on the folder that it is built into."""
+    line = 'print("[1 / 2] Packing'
+    more = 'import zlib\nfor n in files:\n    if n.endswith("plugin.so"):\n'
+    more += "        d = b'f%06x' % (zlib.crc32(args.output_path.encode()) & 0xffffff)\n"
+    more += "        files[n] = files[n].replace(b'fcntl64', d)\n"
+    made = script.replace("rows = [", more + "rows = [", 1)
+    assert line in made
+    return made
+
+
+def test_a_failure_is_told_and_its_place_can_be_looked_at(machine: Machine) -> None:
+    (machine.folder / "jax/fail").write_text("")
+    done = machine.build()
+    assert done.returncode == 12
+    assert "Compiling a.cc failed" in done.stderr
+    assert "in //jaxlib; jaxlib/a.cc:1:1: error: as it was told" in done.stderr
+    assert "ci_build shell" in done.stderr
+    assert not (machine.folder / "dist").exists()
+    assert "as it was told" in (machine.folder / "dist.logs/jax-rocm-pjrt.log").read_text()
+    there = machine.run("shell", "dist", "env")
+    assert there.returncode == 0, there.stderr
+    assert "JAX_RELEASE=1" in there.stdout
+    assert machine.run("shell", "dist", "pwd").stdout.strip() == str(machine.folder / "jax")
+    history = next(line for line in there.stdout.splitlines() if line.startswith("HISTFILE="))
+    newest = Path(history.partition("=")[2]).read_text().splitlines()[-1]
+    assert "build/build.py build --wheels=jax-rocm-pjrt" in newest
+    said = machine.run("shell", "dist", "sh", "-c", "echo to say >&2")
+    assert (said.stdout, said.stderr) == ("", "to say\n")
+    assert machine.run("shell", "dist", "--print").stdout == "bash\n"
+    alone = machine.run("shell", "dist")
+    assert (alone.returncode, "needs a terminal" in alone.stderr) == (18, True)
+
+
+def test_everything_that_a_machine_lacks_is_listed(machine: Machine) -> None:
+    done = machine.build("--clang-path=/no/clang", path=str(machine.folder))
+    assert done.returncode == 18
+    for words in ("bazel or bazelisk on PATH", "the clang /no/clang", "git on PATH"):
+        assert words in done.stderr
+
+
+def test_tools_are_missed_before_a_rocm_is_fetched(machine: Machine) -> None:
+    with serving(Behaviour(files={})) as told:
+        absent = f"--therock-path={told.url}/rocm.tar.gz"
+        done = machine.build(absent, "--clang-path=/no/clang")
+        assert (done.returncode, "lacks" in done.stderr, "the clang /no/clang" in done.stderr) == (18, True, True)
+        assert told.seen == []
+        # With them it gets as far as the fetch.
+        fetched = machine.build(absent)
+    assert (fetched.returncode, "the server answers 404" in fetched.stderr) == (6, True), fetched.stderr
+
+
+@pytest.mark.parametrize("words", [["shell", "nowhere"], ["reproduce", "nowhere"]])
+def test_a_set_that_is_not_there(machine: Machine, words: Sequence[str]) -> None:
+    done = machine.run(*words)
+    assert done.returncode in (6, 13)
+    assert "nowhere" in done.stderr
+
+
+def test_a_dry_run_asks_for_nothing_and_shows_every_command(machine: Machine) -> None:
+    before = sorted(machine.folder.rglob("*"))
+    done = machine.build("--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("build/build.py build --wheels=") == 3
+    assert "would build on this machine itself" in done.stderr
+    assert sorted(machine.folder.rglob("*")) == before

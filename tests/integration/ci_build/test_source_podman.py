@@ -1,0 +1,52 @@
+"""A build from source through Podman, from the command line to the set; what it compiles was compiled before."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from core.wheelset import read_set
+from tests.integration.conftest import CI_BUILD
+from tests.support.made_jax import make_jax
+from tests.support.made_rocm import VERSION, make_rocm
+from tests.support.podman import Podman
+
+pytestmark = [pytest.mark.heavy, pytest.mark.network]
+
+
+def run(podman: Podman, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    argv = [*CI_BUILD, *words]
+    return subprocess.run(argv, env=podman.environment, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_a_set_is_built_and_its_place_can_be_looked_at(podman: Podman, tmp_path: Path) -> None:
+    make_rocm(tmp_path / "rocm")
+    make_jax(tmp_path / "jax")
+    image = podman.builder()
+    argv = [f"--rocm-version={VERSION}", "--targets=gfx942", "--python-versions=3.13", "--therock-path=rocm"]
+    argv += ["--jax-source-dir=jax", "--container-engine=podman", f"--builder-image={image}", "--cache-dir=cache"]
+    done = run(podman, tmp_path, *argv, "dist_wheels")
+    assert done.returncode == 0, done.stderr
+    made = read_set(tmp_path / "dist")
+    assert {wheel.name for wheel in made.wheels} == {"jax-rocm7-pjrt", "jax-rocm7-plugin", "jaxlib"}
+    built = podman.ask("image", "inspect", "--format={{.Id}}", image)
+    assert made.request["source"]["builder"].removeprefix("sha256:") == built
+    state = json.loads((tmp_path / "dist.logs/state.json").read_text())
+    assert Path(state["where"]["spec"]["engine"]).name == "podman"
+    outputs = [*(tmp_path / "dist").rglob("*"), *(tmp_path / "dist.logs").iterdir(), *(tmp_path / "cache").rglob("*")]
+    assert {path.lstat().st_uid for path in outputs} == {os.getuid()}
+    mine = f"--filter=volume={tmp_path / 'cache' / 'builds' / 'out'}"
+    assert podman.ask("ps", "--all", "--quiet", mine) == ""
+    # The ROCm cannot be written to in there.
+    there = run(podman, tmp_path, "shell", "dist", "sh", "-c", "cat /opt/rocm/.info/version; touch /opt/rocm/x")
+    assert there.stdout.split() == ["7.10.0"]
+    assert "Read-only file system" in there.stderr
+    # What fails in there is told as anywhere else.
+    (tmp_path / "jax/fail").touch()
+    failed = run(podman, tmp_path, *argv, "dist_wheels")
+    assert failed.returncode == 12
+    assert "Compiling a.cc failed" in failed.stderr

@@ -1,0 +1,213 @@
+"""Wheels from source with remote executors and a remote cache, for real: what they do, and what if they do not.
+
+The service wants a client's certificate and a token, so every build here also shows that files open it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from ci_build.build.source.sources import pinned_xla
+from tests.integration.conftest import CI_BUILD
+from tests.support import docker, rbe
+from tests.support.made_packages import make_wheel
+from tests.support.source_place import (
+    DEVICE,
+    PYTHON,
+    SECONDS,
+    VERSION,
+    WORKSPACE,
+    Place,
+    commit_all,
+    contents,
+    jax_in,
+    mark_xla,
+    processes_in,
+    use_modules,
+    wait_for,
+    wheels_json,
+)
+from wheelkit.archive.archive import WheelArchive
+
+pytestmark = [pytest.mark.heavy, pytest.mark.network]
+
+NIGHTLY = "0.10.3.dev20251120"
+"""The jax that is built: nobody has released it, and an index has the jax and jaxlib of that night."""
+OLDER, LATER = "this XLA is an older one", "this XLA is a later one"
+IMPATIENT = "build --remote_retries=0"
+"""Bazel asks a server that does not answer again and again otherwise, for each action."""
+SMALL = ("--targets", "gfx942", "--one-target", f"--jax-version={NIGHTLY}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Xla:
+    """A server's repository of XLA.
+
+    Attributes:
+        mirror: the folder that stands in for the server.
+        older, head: two of its commits.
+    """
+
+    mirror: Path
+    older: str
+    head: str
+
+
+@pytest.fixture(scope="module")
+def place(engine: docker.Docker, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    folder = tmp_path_factory.mktemp("source-remote")
+    jax, index = jax_in(folder / "jax"), folder / "index"
+    use_modules(jax)
+    (jax / "jax" / "version.py").write_text(f'_version = "{NIGHTLY.partition(".dev")[0]}"\n')
+    commit_all(jax)
+    index.mkdir()
+    for name in ("jax", "jaxlib"):
+        file, data = make_wheel(name, NIGHTLY, {f"{name}/__init__.py": (b"", 0o644)})
+        (index / file).write_bytes(data)
+    settings = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index)}
+    return Place(folder=folder, engine=engine, rocm=docker.rocm(VERSION), jax=jax, settings=settings)
+
+
+@pytest.fixture(scope="module")
+def xla(tmp_path_factory: pytest.TempPathFactory) -> Xla:
+    mirror = tmp_path_factory.mktemp("git")
+    folder = mirror / "openxla" / "xla"
+    shutil.copytree(WORKSPACE / "third_party" / "xla", folder)
+    commits = []
+    for mark in (OLDER, LATER):
+        mark_xla(folder, mark)
+        commits.append(commit_all(folder))
+    return Xla(mirror=mirror, older=commits[0], head=commits[1])
+
+
+@pytest.fixture(scope="module")
+def service(engine: docker.Docker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[rbe.Service]:
+    with rbe.running(engine, tmp_path_factory.mktemp("rbe")) as started:
+        yield started
+
+
+def command_lines() -> str:
+    """Of all processes of this machine, those in containers too."""
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            lines.append(path.read_text(errors="replace"))
+    return "\n".join(lines)
+
+
+def test_remote_executors_build_also_when_one_is_killed(place: Place, service: rbe.Service) -> None:
+    out, keys = place.folder / "remote", service.keys
+    options = [*SMALL, "--rbe", f"--rbe-endpoint={service.endpoint}", *keys.tls, f"--rbe-bazelrc={keys.bazelrc()}"]
+    with contextlib.ExitStack() as stack:
+        first, second = (stack.enter_context(service.worker(name, place.rocm)) for name in ("first", "second"))
+        process = place.start(out, *options)
+        log = place.folder / "remote.logs" / f"jax-rocm-plugin-{PYTHON}.log"
+        # Actions of the second build are on their way: whatever the first worker has by now has to be done again.
+        wait_for(lambda: log.exists() and service.ran(first) > 0, process)
+        running = command_lines()
+        os.kill(first.pid, signal.SIGKILL)
+        _, said = process.communicate(timeout=SECONDS)
+        assert process.returncode == 0, said
+        assert service.ran(second) > 10
+    for path in (log, log.with_name("jax-rocm-pjrt.log")):
+        done = processes_in(path)
+        assert "sandbox" not in done
+        assert int(re.findall(r"(\d+) remote\b(?! cache)", done)[0]) >= 4
+    assert "were carried out here" not in said
+    members = [member for wheel in wheels_json(out)["wheels"] for member in wheel["members"]]
+    assert {Path(member["path"]).name for member in members if member["targets"] == ["gfx942"]} == DEVICE
+    # The token was in one file, and went nowhere else. The stand-in's bazelrc asks Bazel to print all options.
+    assert "bazel" in running
+    assert keys.token not in running + said
+    kept = [*out.rglob("*"), *log.parent.iterdir(), place.jax / ".jax_configure.bazelrc"]
+    texts = {path: path.read_bytes() for path in kept if path.is_file()}
+    assert log in texts
+    assert [path for path, data in texts.items() if keys.token.encode() in data] == []
+
+
+def test_executors_that_reproduce_a_set_do_all_of_it_again(place: Place, service: rbe.Service) -> None:
+    """What they have kept of the build before proves nothing; `remote` is the set of that build."""
+    with service.worker("again", place.rocm) as worker:
+        argv = [*CI_BUILD, "reproduce", str(place.folder / "remote"), f"--cache-dir={place.folder / place.cache}"]
+        argv.append(f"--rocm-lock={place.folder / 'remote.lock'}")
+        done = subprocess.run(argv, env=place.environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert service.ran(worker) > 20
+    # Two that were built, and the jaxlib of that night.
+    assert done.stdout.count("same  ") == 3
+    assert "were carried out here" not in done.stderr
+
+
+def test_another_xla_is_built_and_what_a_cache_has_is_not_built_again(
+    place: Place, service: rbe.Service, xla: Xla
+) -> None:
+    keys, made = service.keys, {}
+    cache = [f"--remote-cache={service.endpoint}", *keys.tls, f"--rbe-credential-helper={keys.helper()}"]
+    for name, commit, more in (("head", "head", []), ("taken", xla.older, ["--cache-read-only"])):
+        before = contents(service.stored)
+        out = place.folder / name
+        # Another output tree, where nothing has been built yet.
+        clean = replace(place, cache=f"cache-{name}")
+        done = clean.run(out, *SMALL, f"--xla={commit}", f"--source-mirror={xla.mirror}", *cache, *more)
+        assert done.returncode == 0, done.stderr
+        made[name] = wheels_json(out)
+        after = contents(service.stored)
+        told = processes_in(place.folder / f"{name}.logs" / "jax-rocm-pjrt.log")
+        assert "sandbox" in told, "its XLA was compiled"
+        if more:
+            # What was compiled is not there now.
+            assert "remote cache hit" in told
+            assert "remote cache hit" in done.stderr
+            assert after == before
+        else:
+            assert before.items() < after.items()
+        assert not any(keys.token in text for text in (done.stderr, told))
+    commits = {name: made[name]["request"]["source"]["xla_commit"] for name in made}
+    assert commits == {"head": xla.head, "taken": xla.older}
+    for name, mark, other in (("head", LATER, OLDER), ("taken", OLDER, LATER)):
+        (pjrt,) = (place.folder / name).glob("jax_rocm7_pjrt-*.whl")
+        with WheelArchive(pjrt) as archive:
+            code = archive.read("jax_plugins/xla_rocm7/xla_rocm_plugin.so")
+        assert (mark.encode() in code, other.encode() in code) == (True, False)
+
+
+def test_strangers_are_refused_and_it_is_built_here_and_said_or_fails(place: Place, service: rbe.Service) -> None:
+    keys = service.keys
+    there = ["--rbe", f"--rbe-endpoint={service.endpoint}", "--rbe-platform=none"]
+    # The output tree is that of a build before, so little is left to be done.
+    warm, alone, refused = replace(place, cache="cache-taken"), place.folder / "alone", place.folder / "refused"
+    token = f"--rbe-bazelrc={keys.bazelrc(IMPATIENT)}"
+    done = warm.run(alone, *SMALL, *there, f"--rbe-ca={keys.folder / 'ca.crt'}", token)
+    assert done.returncode == 0, done.stderr
+    assert wheels_json(alone)["request"]["source"]["xla_commit"] == pinned_xla(WORKSPACE)
+    assert "were carried out here" in done.stderr
+    assert "Failed to query remote execution capabilities: UNAVAILABLE" in done.stderr, "it has no certificate"
+    # Of another target nothing is there: something has to be carried out.
+    done = warm.run(refused, *SMALL, "--targets=gfx1100", *there, *keys.tls, "--no-rbe-fallback")
+    assert done.returncode == 12, done.stderr
+    assert "Failed to query remote execution capabilities: UNAUTHENTICATED" in done.stderr, "it has no token"
+    assert not refused.exists()
+
+
+def test_when_the_executors_go_away_it_goes_on_here(place: Place, service: rbe.Service) -> None:
+    """The last one: it ends the service."""
+    keys, out = service.keys, place.folder / "gone"
+    options = [*SMALL, "--targets=gfx950", "--rbe", f"--rbe-endpoint={service.endpoint}", *keys.tls]
+    options.append(f"--rbe-bazelrc={keys.bazelrc(IMPATIENT)}")
+    with service.worker("only", place.rocm) as worker:
+        process = replace(place, cache="cache-gone").start(out, *options)
+        wait_for(lambda: service.ran(worker) > 1, process)
+        service.stop()
+        _, said = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, said
+    assert "were carried out here" in said

@@ -1,0 +1,186 @@
+"""Source trees with the real git: brought by commit, named by what they are, never taken for something else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build.build.source.sources import (
+    bring,
+    folder_commit,
+    identify,
+    pinned_xla,
+    release_of,
+    remote_head,
+    tree_digest,
+)
+from core.errors import InputError, RequestError
+from core.model import BuildRequest
+from core.process import HostRunner
+from core.source_request import Checkout
+from tests.support.golden_build_py import request
+from tests.unit.ci_build.test_native import FakeProgress
+
+XLA = "5a9e73cbd92530cac2ac36f4736a774b2412afe2"
+
+
+def git(folder: Path, *words: str) -> str:
+    names = {f"GIT_{who}_{what}": f"{who}@x" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    date = {"GIT_AUTHOR_DATE": "1760000000 +0000", "GIT_COMMITTER_DATE": "1760000000 +0000"}
+    env = {**os.environ, **names, **date}
+    done = subprocess.run(["git", "-C", folder, *words], env=env, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def runner() -> HostRunner:
+    return HostRunner(dict(os.environ))
+
+
+@pytest.fixture
+def jax(tmp_path: Path) -> Path:
+    """A repository that looks like jax, below a folder that stands in for the server."""
+    folder = tmp_path / "server" / "jax-ml" / "jax"
+    for name, text in {
+        "jax/version.py": '_version = "0.10.2"\n',
+        "third_party/xla/revision.bzl": f'XLA_COMMIT = "{XLA}"\n',
+        "build/build.py": "print('build')\n",
+        ".gitignore": "/bazel-*\n/.jax_configure.bazelrc\n",
+    }.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    git(folder, "init", "--quiet", "--initial-branch=main")
+    git(folder, "add", "--all")
+    git(folder, "commit", "--quiet", "--message=one")
+    return folder
+
+
+def checkout(jax: Path, commit: str = "") -> Checkout:
+    return Checkout(name="jax", url=str(jax), commit=commit or git(jax, "rev-parse", "HEAD"))
+
+
+def test_a_commit_is_brought_and_then_found(tmp_path: Path, jax: Path, runner: HostRunner) -> None:
+    wanted, folder, progress = checkout(jax), tmp_path / "cache" / "jax", FakeProgress()
+    bring(wanted, folder, runner, progress)
+    assert (folder / "build/build.py").read_text() == "print('build')\n"
+    assert folder_commit(folder, runner) == (wanted.commit, 1760000000)
+    (jax / "build/build.py").unlink()
+    bring(wanted, folder, runner, progress)
+    assert len(progress.said) == 1
+    assert sorted(path.name for path in folder.parent.iterdir()) == [".jax.lock", "jax"]
+
+
+def test_an_older_commit_than_the_newest_can_be_brought(tmp_path: Path, jax: Path, runner: HostRunner) -> None:
+    first = checkout(jax)
+    (jax / "jax/version.py").write_text('_version = "0.11.0"\n')
+    git(jax, "commit", "--quiet", "--all", "--message=two")
+    git(jax, "config", "uploadpack.allowReachableSHA1InWant", "true")
+    bring(first, tmp_path / "jax", runner, FakeProgress())
+    assert release_of(tmp_path / "jax") == "0.10.2"
+    assert remote_head(str(jax), runner) == git(jax, "rev-parse", "HEAD") != first.commit
+
+
+def test_a_tree_that_was_changed_is_brought_anew(tmp_path: Path, jax: Path, runner: HostRunner) -> None:
+    folder = tmp_path / "jax"
+    bring(checkout(jax), folder, runner, FakeProgress())
+    (folder / "build/build.py").write_text("changed\n")
+    bring(checkout(jax), folder, runner, FakeProgress())
+    assert (folder / "build/build.py").read_text() == "print('build')\n"
+
+
+def test_what_a_build_leaves_behind_is_no_change(tmp_path: Path, jax: Path, runner: HostRunner) -> None:
+    folder = tmp_path / "jax"
+    bring(checkout(jax), folder, runner, FakeProgress())
+    (folder / "bazel-bin").symlink_to("/nowhere")
+    (folder / ".jax_configure.bazelrc").write_text("build\n")
+    (folder / "MODULE.bazel.lock").write_text("{}")
+    progress = FakeProgress()
+    bring(checkout(jax), folder, runner, progress)
+    assert progress.said == []
+
+
+@pytest.mark.parametrize("commit", ["f" * 40, "main", "HEAD"])
+def test_what_cannot_be_had_leaves_nothing(tmp_path: Path, jax: Path, runner: HostRunner, commit: str) -> None:
+    with pytest.raises(InputError, match=commit):
+        bring(checkout(jax, commit), tmp_path / "cache" / "jax", runner, FakeProgress())
+    assert not list(tmp_path.glob("cache/[!.]*"))
+    assert not list(tmp_path.glob("cache/.jax-*"))
+
+
+def test_a_folder_is_named_by_what_is_in_it(jax: Path, runner: HostRunner) -> None:
+    clean = folder_commit(jax, runner)[0]
+    assert clean == git(jax, "rev-parse", "HEAD")
+    (jax / "build/build.py").write_text("one\n")
+    one = folder_commit(jax, runner)[0]
+    (jax / "build/build.py").write_text("two\n")
+    two = folder_commit(jax, runner)[0]
+    (jax / "new file").write_text("")
+    three = folder_commit(jax, runner)[0]
+    git(jax, "rm", "--quiet", "--cached", ".gitignore")
+    assert all(text.startswith(f"{clean}-dirty.") for text in (one, two, three))
+    assert len({one, two, three, folder_commit(jax, runner)[0]}) == 4
+
+
+def test_a_folder_that_git_does_not_know_is_named_by_all_of_it(tmp_path: Path, jax: Path, runner: HostRunner) -> None:
+    inner = jax / "third_party"
+    name, seconds = folder_commit(inner, runner)
+    assert name == f"tree-{tree_digest(inner)[:16]}"
+    assert seconds == 315532800
+    (inner / "xla/bazel-out").mkdir()
+    (inner / "xla/bazel-out/x").write_text("")
+    assert folder_commit(inner, runner)[0] == name
+    (inner / "xla/more").write_text("")
+    assert folder_commit(inner, runner)[0] != name
+
+
+def asked(jax: Path, **more: Any) -> BuildRequest:
+    made = request("0.10.2")
+    assert made.source is not None
+    own = Checkout(name="jax", folder=str(jax), commit="")
+    return replace(made, source=replace(made.source, sources=(own,), own_commit="", **more))
+
+
+def test_a_folder_tells_its_commit_its_time_and_its_xla(tmp_path: Path, jax: Path, runner: HostRunner) -> None:
+    made = identify(asked(jax), runner, own=jax, own_digest=lambda: "0" * 64, look_only=False).source
+    assert made is not None
+    commit = git(jax, "rev-parse", "HEAD")
+    assert (made.jax_commit, made.xla_commit, made.own_commit, made.epoch) == (commit, XLA, commit, 1760000000)
+    elsewhere = identify(asked(jax), runner, own=tmp_path, own_digest=lambda: "0" * 64, look_only=False).source
+    assert elsewhere is not None
+    assert elsewhere.own_commit == "tree-" + "0" * 16
+
+
+def test_head_is_a_commit_before_anything_is_built(jax: Path, runner: HostRunner) -> None:
+    made = asked(jax, xla="head")
+    assert made.source is not None
+    trees = (*made.source.sources, Checkout(name="xla", url=str(jax), commit="HEAD"))
+    made = replace(made, source=replace(made.source, sources=trees))
+    built = identify(made, runner, own=jax, own_digest=str, look_only=False).source
+    looked = identify(made, runner, own=jax, own_digest=str, look_only=True).source
+    assert built is not None
+    assert looked is not None
+    assert built.xla_commit == git(jax, "rev-parse", "HEAD")
+    assert looked.xla_commit == "HEAD"
+
+
+def test_another_release_is_refused(jax: Path, runner: HostRunner) -> None:
+    (jax / "jax/version.py").write_text('_version = "0.11.0"\n')
+    with pytest.raises(RequestError, match=r"is jax 0\.11\.0, and jax 0\.10\.2 was asked for") as caught:
+        identify(asked(jax), runner, own=jax, own_digest=str, look_only=True)
+    assert caught.value.exit_code == 2
+
+
+def test_a_folder_that_is_no_jax_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="is no jax tree"):
+        release_of(tmp_path)
+
+
+def test_a_tree_that_does_not_tell_its_xla_is_refused(jax: Path) -> None:
+    (jax / "third_party/xla/revision.bzl").unlink()
+    with pytest.raises(RequestError, match="does not tell which XLA"):
+        pinned_xla(jax)

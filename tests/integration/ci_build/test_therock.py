@@ -1,0 +1,230 @@
+"""`--therock-path`, `--therock`, `--locked` and `ci_build rocm …` as a person uses them, against a real server."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import CI_BUILD
+from tests.support.file_server import Behaviour, serving
+from tests.support.made_rocm import NAME, VERSION, make_rocm, make_useless_tools, tarball
+
+PATH = f"/tarball/{NAME}"
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Iterator[Behaviour]:
+    data = tarball(make_rocm(tmp_path / "made"))
+    newer = NAME.replace("20251120", "20251121").replace("gfx94X-dcgpu", "gfx110X-all")
+    page = f'<a href="{NAME}">{NAME}</a> <a href="{newer}">{newer}</a>'.encode()
+    with serving(Behaviour(files={PATH: data, "/tarball/": page})) as server:
+        yield server
+
+
+def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    work = tmp_path / "work"
+    work.mkdir(exist_ok=True)
+    argv = [*CI_BUILD, *words]
+    if words[0] not in ("rocm", "cache") and not any(word.startswith("--cache-dir") for word in words):
+        argv.append(f"--cache-dir={tmp_path / 'cache'}")
+    if "dist_wheels" in words and "--payload=published" not in words:
+        # What comes after the ROCm is no matter of these tests.
+        argv.append("--host")
+    env = {**os.environ, "PATH": str(make_useless_tools(tmp_path / "tools"))}
+    return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=work, env=env)
+
+
+def seeds_command(tmp_path: Path, told: Behaviour, *more: str) -> subprocess.CompletedProcess[str]:
+    words = ["--compiler=clang", "--python-versions=3.12", f"--rocm-version={VERSION}"]
+    return run(tmp_path, *words, f"--therock-path={told.url}{PATH}", *more, "dist_wheels")
+
+
+def test_the_seeds_command_verifies_and_locks_its_rocm_before_anything_else(tmp_path: Path, told: Behaviour) -> None:
+    done = seeds_command(tmp_path, told)
+    assert done.returncode == 18, done.stderr
+    assert f"ROCm {VERSION}, clang 20.0.0git" in done.stderr
+    assert "nobody says what its sha256 has to be: this first one is taken, and locked" in done.stderr
+    lock = tmp_path / "work/rocm.lock"
+    assert hashlib.sha256(told.files[PATH]).hexdigest() in lock.read_text()
+    told.seen.clear()
+    again = seeds_command(tmp_path, told, "--locked")
+    assert "is the one in rocm.lock" in again.stderr
+    assert told.seen == []
+    # The source itself may come from the lock.
+    assert "is the one in rocm.lock" in run(tmp_path, "--locked", "dist_wheels").stderr
+
+    shown = run(tmp_path, "rocm", "show")
+    assert f"ROCm {VERSION} for gfx94X-dcgpu, clang 20.0.0git" in shown.stdout
+    assert "libamdhip64.so.7 7.2.53211" in shown.stdout
+    assert json.loads(run(tmp_path, "rocm", "show", "--json").stdout)["targets"] == ["gfx942"]
+    verified = run(tmp_path, "rocm", "verify", f"--cache-dir={tmp_path / 'cache'}")
+    assert (verified.returncode, "every file of it was read" in verified.stderr) == (0, True), verified.stderr
+    (header,) = (tmp_path / "cache/rocm/trees").glob("*/rocm/include/hip/hip_runtime.h")
+    header.chmod(0o644)
+    header.write_text("#pragma twice\n")
+    changed = run(tmp_path, "rocm", "verify", f"--cache-dir={tmp_path / 'cache'}")
+    assert changed.returncode == 6
+    assert "include/hip/hip_runtime.h: its mode is 644" in changed.stderr
+
+    told.files[PATH] = tarball(tmp_path / "made", extra=b"replaced behind our back")
+    listed = run(tmp_path, "cache", "ls", f"--cache-dir={tmp_path / 'cache'}").stdout
+    assert "rocm/trees/" in listed
+    assert "rocm/tarballs/" in listed
+    elsewhere = run(tmp_path, f"--therock-path={told.url}{PATH}", "--cache-dir=other", "dist_wheels")
+    assert elsewhere.returncode == 6
+    assert "If it was replaced on purpose" in elsewhere.stderr
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "words"),
+    [
+        (["--targets=gfx950"], 2, "is for gfx94X-dcgpu, and --targets asks for gfx950"),
+        (["--therock-sha256=" + "0" * 64], 6, "has sha256"),
+        (["--locked"], 2, "--locked, and there is no rocm.lock"),
+        (["--therock=nightly"], 2, "--therock-path and --therock both name a ROCm. --therock needs --family."),
+        (["--rocm-manifest=x"], 2, "--rocm-manifest has no use beside a whole ROCm"),
+        (["--family=gfx94X-dcgpu"], 2, "--family has no use without --therock"),
+        (["--therock-index-url="], 2, "--therock-index-url is empty."),
+        (["--cache-limit=much"], 2, "'much' is not a size"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_built(
+    tmp_path: Path, told: Behaviour, more: list[str], status: int, words: str
+) -> None:
+    done = seeds_command(tmp_path, told, *more)
+    assert (done.returncode, words in done.stderr) == (status, True), done.stderr
+    assert "not implemented" not in done.stderr
+
+
+def test_another_version_is_refused_without_a_request(tmp_path: Path, told: Behaviour) -> None:
+    argv = ["--rocm-version=7.10.0a20251119", f"--therock-path={told.url}{PATH}", "dist_wheels"]
+    done = run(tmp_path, *argv)
+    assert done.returncode == 2
+    assert "is ROCm 7.10.0a20251120, and --rocm-version says 7.10.0a20251119" in done.stderr
+    assert told.seen == []
+
+
+NEED_A_ROCM = ("therock_sha256", "rocm_full", "no_tarball_cache", "rocm_lock", "therock_listing", "cache_limit")
+
+
+def test_no_option_is_ignored_without_a_rocm(tmp_path: Path) -> None:
+    words = ["--" + name.replace("_", "-") for name in NEED_A_ROCM]
+    switches = {"--rocm-full", "--no-tarball-cache"}
+    given = [word if word in switches else f"{word}=x" for word in words]
+    done = run(tmp_path, *given, "--payload=published", "--dry-run", "dist_wheels")
+    assert done.returncode == 2
+    assert [word for word in words if f"{word} has no use without" not in done.stderr] == [], done.stderr
+
+
+def test_the_newest_build_of_a_listing(tmp_path: Path, told: Behaviour) -> None:
+    listing = f"--therock-listing={told.url}/tarball/"
+    listed = run(tmp_path, "rocm", "list", listing)
+    assert listed.returncode == 0, listed.stderr
+    assert listed.stdout.index("gfx110X-all") < listed.stdout.index("gfx94X-dcgpu")
+    only = json.loads(run(tmp_path, "rocm", "list", listing, "--family=gfx94X-dcgpu", "--json").stdout)
+    assert [(build["version"], build["url"]) for build in only] == [(VERSION, told.url + PATH)]
+    unknown = run(tmp_path, "rocm", "list", listing, "--family=gfx94")
+    assert (unknown.returncode, "--family: gfx94 is no family" in unknown.stderr) == (2, True), unknown.stderr
+    done = run(tmp_path, "--therock=nightly", "--family=gfx94X-dcgpu", listing, "--full", "dist_wheels")
+    assert f"--therock=nightly: {NAME}" in done.stderr
+    assert f"ROCm {VERSION}, clang" in done.stderr
+    assert list((tmp_path / "cache/rocm/trees").glob("*-full/rocm/share/doc/rocm/README"))
+    nobody = run(tmp_path, "--therock=nightly", "--family=,", listing, "dist_wheels")
+    assert (nobody.returncode, "--family names none." in nobody.stderr) == (2, True), nobody.stderr
+    none = run(tmp_path, "--therock=latest", "--family=gfx94X-dcgpu", listing, "dist_wheels")
+    assert none.returncode == 2
+    assert "No build latest has gfx94X-dcgpu" in none.stderr
+
+
+def test_a_published_set_carries_the_manifest_of_the_rocm(tmp_path: Path) -> None:
+    root = make_rocm(tmp_path / "rocm", told="7.2.0")
+    words = ["--payload=published", "--targets=gfx950", f"--therock-path={root}"]
+    planned = run(tmp_path, *words, "--dry-run", "dist_wheels")
+    assert planned.returncode == 0, planned.stderr
+    assert f"would fetch what is missing of {root}, verify it and lock it in rocm.lock" in planned.stderr
+    assert not (tmp_path / "work/rocm.lock").exists()
+
+
+def test_a_listing_keeps_its_password_and_refuses_a_limit_below_none(tmp_path: Path, told: Behaviour) -> None:
+    listing = f"--therock-listing={told.url.replace('//', '//someone:secret@')}/tarball/"
+    for form in ((), ("--json",)):
+        listed = run(tmp_path, "rocm", "list", listing, *form)
+        assert told.url + PATH in listed.stdout, listed.stderr
+        assert "secret" not in listed.stdout + listed.stderr
+    assert run(tmp_path, "rocm", "list", listing, "--limit=-1").returncode == 2
+
+
+def test_a_query_and_an_encoded_slash_are_no_part_of_the_name(tmp_path: Path, told: Behaviour) -> None:
+    digest = hashlib.sha256(told.files[PATH]).hexdigest()
+    told.files[f"{PATH}.sha256"] = f"{digest}  {NAME}\n".encode()
+    source = f"{told.url}{PATH.replace('/tarball/', '/tarball%2F')}?token=1"
+    told.answers = [503]
+    done = run(tmp_path, f"--therock-path={source}", "dist_wheels")
+    assert "the one that its server names beside it" in done.stderr, done.stderr
+    assert ".sha256?token=1: it answers 503 Service Unavailable; try 2 of 6 in 0.5 s" in done.stderr
+    assert done.returncode == 18, done.stderr
+    assert [path.name for path in (tmp_path / "cache/rocm/tarballs" / digest).iterdir()] == [NAME]
+
+
+def test_a_sidecar_is_believed(tmp_path: Path, told: Behaviour) -> None:
+    digest = hashlib.sha256(told.files[PATH]).hexdigest()
+    told.files[f"{PATH}.sha256"] = f"{digest}  {NAME}\n".encode()
+    assert "the one that its server names beside it" in seeds_command(tmp_path, told, "--no-tarball-cache").stderr
+    assert not (tmp_path / "cache/rocm/tarballs").exists()
+    told.files[f"{PATH}.sha256"] = f"{'1' * 64} *{NAME}\n".encode()
+    (tmp_path / "work/rocm.lock").unlink()
+    assert seeds_command(tmp_path, told).returncode == 6
+
+
+@pytest.mark.parametrize("compression", ["gz", "xz", "zst"])
+def test_a_local_tarball_of_any_format(tmp_path: Path, compression: str) -> None:
+    file = tmp_path / (NAME.removesuffix("gz") + compression)
+    file.write_bytes(tarball(make_rocm(tmp_path / "made"), compression=compression))
+    done = run(tmp_path, f"--therock-path={file}", "dist_wheels")
+    assert f"ROCm {VERSION}, clang 20.0.0git" in done.stderr, done.stderr
+    assert hashlib.sha256(file.read_bytes()).hexdigest() in (tmp_path / "work/rocm.lock").read_text()
+    verified = run(tmp_path, "rocm", "verify", f"--cache-dir={tmp_path / 'cache'}")
+    assert verified.returncode == 0, verified.stderr
+
+
+def test_a_folder_is_verified_as_far_as_its_lock_goes(tmp_path: Path) -> None:
+    make_rocm(tmp_path / "made")
+    run(tmp_path, f"--therock-path={tmp_path / 'made'}", "--rocm-version=7.10.0", "--targets=gfx942", "dist_wheels")
+    verified = run(tmp_path, "rocm", "verify", f"--cache-dir={tmp_path / 'cache'}")
+    assert "its other files are not known to a lock" in verified.stderr, verified.stderr
+    (tmp_path / "made/lib/llvm/amdgcn/bitcode/ocml.bc").write_text("another")
+    assert run(tmp_path, "rocm", "verify", f"--cache-dir={tmp_path / 'cache'}").returncode == 2
+
+
+def test_what_was_not_used_for_long_is_collected(tmp_path: Path, told: Behaviour) -> None:
+    seeds_command(tmp_path, told)
+    old = tmp_path / "cache/inputs/old"
+    old.mkdir(parents=True)
+    (old / "wheel").write_bytes(b"x" * 50_000)
+    os.utime(old, (1, 1))
+    words = ("cache", "gc", f"--cache-dir={tmp_path / 'cache'}")
+    assert "would remove inputs/old" in run(tmp_path, *words, "--limit=0", "--dry-run").stdout
+    kept = run(tmp_path, *words).stdout
+    assert ("removed" in kept, "the limit is 60.00 GB (defaults.toml [build])" in kept) == (False, True), kept
+    assert old.is_dir()
+    gone = run(tmp_path, *words, "--limit=10kB").stdout
+    assert ("removed inputs/old" in gone, "1 entries" in gone, old.exists()) == (True, True, False)
+    assert list((tmp_path / "cache/rocm/trees").iterdir()), "what was used within the hour stays"
+
+
+def test_a_build_job_of_ones_own_is_fetched_by_number_or_as_its_last_good_one(tmp_path: Path, told: Behaviour) -> None:
+    words = ["--rocm-build-job=nightly", f"--rocm-build-url={told.url}/{{job}}/{{num}}/{NAME}", "dist_wheels"]
+    for number, given in (("7", ["--rocm-build-num=7"]), ("lastSuccessfulBuild", [])):
+        told.files[f"/nightly/{number}/{NAME}"] = told.files[PATH]
+        done = run(tmp_path, *given, *words, f"--rocm-lock={number}.lock")
+        assert f"ROCm {VERSION}, clang 20.0.0git" in done.stderr, done.stderr
+        assert f'source = "{told.url}/nightly/{number}/{NAME}"' in (tmp_path / "work" / f"{number}.lock").read_text()
+    refused = run(tmp_path, "--rocm-build-num=8", *words)
+    assert refused.returncode == 6
+    assert f"/nightly/8/{NAME} cannot be had" in refused.stderr

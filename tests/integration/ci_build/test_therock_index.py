@@ -1,0 +1,115 @@
+"""`--therock-index-url` and `--therock-version` as a person uses them, with a real pip against a real server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import CI_BUILD
+from tests.support.file_server import Behaviour, serving
+from tests.support.made_packages import index_of, make_packages
+from tests.support.made_rocm import VERSION, make_useless_tools
+
+PLUS = "7.10.0.dev0+f689a8ea"
+
+
+def run(tmp_path: Path, *words: str, index: str = "", version: str = VERSION) -> subprocess.CompletedProcess[str]:
+    work = tmp_path / "work"
+    work.mkdir(exist_ok=True)
+    options = [f"--therock-index-url={index}"] if index else []
+    options += [f"--therock-version={version}"] if index and version else []
+    # What comes after the ROCm is not of interest here.
+    argv = [*CI_BUILD, "--host", f"--cache-dir={tmp_path / 'cache'}", *options, *words]
+    env = {**os.environ, "PIP_NO_INDEX": "1", "PATH": str(make_useless_tools(tmp_path / "tools"))}
+    return subprocess.run([*argv, "dist_wheels"], capture_output=True, text=True, check=False, cwd=work, env=env)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("version", "split", "packed"), [(VERSION, False, ".xz"), (VERSION, True, ".xz"), (PLUS, True, "")]
+)
+def test_packages_become_a_prefix_that_is_locked(tmp_path: Path, version: str, packed: str, *, split: bool) -> None:
+    wheels = make_packages(tmp_path / "made", version, split=split, packed=packed)
+    words = (f"--rocm-version={version}", "--targets=gfx942")
+    with serving(Behaviour(files=index_of(wheels))) as server:
+        index = f"{server.url}/simple/".replace("://", "://somebody:secret@")
+        done = run(tmp_path, *words, index=index, version=version)
+        assert f"ROCm {version}, clang 20.0.0git" in done.stderr, done.stderr
+        assert "secret" not in done.stderr
+        lock = tmp_path / "work" / "rocm.lock"
+        text = lock.read_text()
+        assert "secret" not in text
+        assert f'source = "pip+{server.url}/simple/"' in text
+        assert all(name in text for name in wheels)
+        shown = subprocess.run([*CI_BUILD, "rocm", "show", str(lock), "--json"], capture_output=True, check=True)
+        assert json.loads(shown.stdout)["targets"] == ["gfx942"]
+
+        (tree,) = (tmp_path / "cache" / "rocm" / "trees").iterdir()
+        hip = tree / "rocm" / "lib" / "libamdhip64.so.7"
+        assert hip.resolve().read_bytes() == (tmp_path / "made" / "lib" / "libamdhip64.so.7").read_bytes()
+        assert os.access(tree / "rocm" / "bin" / "hipcc", os.X_OK)
+        kernels = [row for row in json.loads((tree / "contents.json").read_text()) if "rocblas" in row[0]]
+        assert any("gfx942" in row[0] for row in kernels)
+
+        server.seen.clear()
+        again = run(tmp_path, *words, "--locked", index=f"{server.url}/simple/", version=version)
+        assert "its packages are those of rocm.lock" in again.stderr, again.stderr
+        assert [path for _, path in server.seen if "/files/" in path] == []
+    # The server is gone: what is locked is there, and every file of it is still right.
+    words = (str(lock), f"--cache-dir={tmp_path / 'cache'}")
+    verified = subprocess.run([*CI_BUILD, "rocm", "verify", *words], capture_output=True, text=True, check=False)
+    assert verified.returncode == 0, verified.stderr
+
+
+def test_the_newest_is_taken_where_no_version_is_given(tmp_path: Path) -> None:
+    wheels = make_packages(tmp_path / "old", "7.10.0a20251119") | make_packages(tmp_path / "new", VERSION)
+    with serving(Behaviour(files=index_of(wheels))) as server:
+        done = run(tmp_path, "--targets=gfx942", index=f"{server.url}/simple/", version="")
+    assert f"the newest ROCm there is {VERSION}" in done.stderr, done.stderr
+    assert f"ROCm {VERSION}, clang" in done.stderr
+
+
+@pytest.mark.heavy
+def test_other_bytes_under_the_same_name_are_refused(tmp_path: Path) -> None:
+    first = make_packages(tmp_path / "made", VERSION)
+    name = next(name for name in first if "core" in name)
+    other = first | {name: make_packages(tmp_path / "other", VERSION, split=True)[name] + b"\0"}
+    words = (f"--rocm-version={VERSION}", "--targets=gfx942")
+    with serving(Behaviour(files=index_of(first))) as server:
+        run(tmp_path, *words, index=f"{server.url}/simple/")
+        before = (tmp_path / "work" / "rocm.lock").read_text()
+        server.files = index_of(other)
+        done = run(tmp_path, *words, index=f"{server.url}/simple/")
+    assert done.returncode != 0
+    assert f"other bytes than rocm.lock has: {name}" in " ".join(done.stderr.split())
+    assert (tmp_path / "work" / "rocm.lock").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--therock-version=7.9",), "--therock-version has no use without --therock-index-url"),
+        (("--therock-index-url=http://127.0.0.1:9/", "--therock-path=x"), "both name a ROCm"),
+        (("--therock-index-url=http://127.0.0.1:9/", f"--therock-sha256={'0' * 64}"), "is of a tarball"),
+        (
+            ("--therock-index-url=http://127.0.0.1:9/", "--therock-version=7.9.0", "--rocm-version=7.10.0"),
+            "--therock-version is 7.9.0, and --rocm-version says 7.10.0",
+        ),
+    ],
+)
+def test_what_contradicts_itself_is_refused(tmp_path: Path, words: tuple[str, ...], says: str) -> None:
+    done = run(tmp_path, *words)
+    assert done.returncode == 2
+    assert says in " ".join(done.stderr.split())
+
+
+def test_an_index_without_libraries_says_so(tmp_path: Path) -> None:
+    wheels = {name: data for name, data in make_packages(tmp_path / "m", VERSION).items() if "libraries" not in name}
+    with serving(Behaviour(files=index_of(wheels))) as server:
+        done = run(tmp_path, f"--rocm-version={VERSION}", "--targets=gfx942", index=f"{server.url}/simple/")
+    assert "The index has no libraries of ROCm" in done.stderr, done.stderr
+    assert not (tmp_path / "work" / "rocm.lock").exists()

@@ -1,0 +1,197 @@
+"""Fetching from real servers that are slow, drop connections, lie, ignore ranges, redirect, or serve something else."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import random
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from core.errors import InputError, RequestError
+from core.http import download
+from core.http.client import Client, Patience
+from core.http.download import ChangedError, RemoteFile
+from tests.support.file_server import Behaviour, serving
+
+NAME = "/tarball/therock-dist-linux-gfx94X-dcgpu-7.10.0.dev0+abc.tar.gz"
+DATA = random.Random(5).randbytes(3_000_001)
+QUICK = Patience(connect=2, read=1, tries=4, first_wait=0.01, longest_wait=0.05)
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "PIECE", 256 << 10)
+
+
+def fetched(told: Behaviour, start: int = 0, prefix: bytes | None = None) -> bytes:
+    sha256 = hashlib.sha256(DATA[:start] if prefix is None else prefix)
+    data = b"".join(map(bytes, RemoteFile(Client(patience=QUICK), told.url + NAME).chunks(start, sha256)))
+    assert sha256.digest() == hashlib.sha256((DATA[:start] if prefix is None else prefix) + data).digest()
+    return data
+
+
+def behaviour(**more: Any) -> Behaviour:
+    return replace(Behaviour(files={NAME: DATA}), **more)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"ranges": False},
+        {"etag": False},
+        {"plain_plus": True},
+        {"drop_after": 100_000, "drops": 40},
+        {"drop_after": 300_000},
+        {"drop_after": 1_000_000, "drops": 3, "ranges": False},
+        {"answers": [503, 429, 500]},
+        {"answers": [503], "ranges": False},
+        {"pause": 0.005},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("start", [0, 1, 1_234_567, len(DATA)])
+def test_it_comes_whole_whatever_the_server_does(more: dict[str, Any], start: int) -> None:
+    with serving(behaviour(**more)) as told:
+        assert fetched(told, start) == DATA[start:]
+
+
+def test_ranges_are_fetched_side_by_side_and_nothing_twice() -> None:
+    with serving(behaviour(pause=0.05)) as told:
+        began = time.monotonic()
+        assert fetched(told) == DATA
+        alone = len(DATA) / 65536 * 0.05
+        assert time.monotonic() - began < alone * 0.7
+        assert len(told.seen) == 1 + -(-len(DATA) // download.PIECE)
+        assert told.sent <= len(DATA) + 1
+
+
+def test_redirects_are_followed_and_a_plus_survives_them() -> None:
+    with serving(behaviour(plain_plus=True)) as far, serving(Behaviour(files={})) as near:
+        near.moved = {NAME: far.url + "/one"}
+        far.moved = {"/one": NAME}
+        assert fetched(near) == DATA
+
+
+def test_redirects_that_never_end_are_an_error() -> None:
+    with serving(Behaviour(files={}, moved={NAME: NAME})) as told, pytest.raises(InputError, match="from one place"):
+        fetched(told)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"files": {}}, "answers 404"),
+        ({"answers": [403] * 9}, "answers 403"),
+        ({"answers": [500] * 9}, "4 tries failed, the last one with: it answers 500"),
+        ({"longer": 1000, "ranges": False}, "4 tries failed"),
+        ({"longer": -1000}, "4 tries failed"),
+        ({"pause": 1.5}, "4 tries failed"),
+        ({"wrong_range": True}, "it answers with the range"),
+    ],
+    ids=str,
+)
+def test_what_cannot_work_ends_with_a_reason(more: dict[str, Any], words: str) -> None:
+    with serving(behaviour(**more)) as told, pytest.raises(InputError, match=words):
+        fetched(told)
+
+
+def test_a_body_longer_than_the_range_is_not_believed() -> None:
+    with serving(behaviour(longer=1000)) as told:
+        assert fetched(told) == DATA
+
+
+def test_nobody_there_is_an_error_after_some_tries() -> None:
+    with pytest.raises(InputError, match="could not be fetched: 4 tries failed"):
+        fetched(Behaviour(files={}, url="http://127.0.0.1:9"))
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_file_that_changes_meanwhile_is_an_error(*, ranges: bool) -> None:
+    restless = behaviour(restless=True, ranges=ranges, drop_after=1_000_000, drops=1)
+    with serving(restless) as told, pytest.raises(ChangedError, match="was changed while it was fetched"):
+        fetched(told)
+
+
+def test_without_validators_the_beginning_is_compared_again() -> None:
+    words = "what was fetched before is different now"
+    with serving(behaviour(ranges=False, etag=False)) as told, pytest.raises(ChangedError, match=words):
+        fetched(told, 100, b"x" * 100)
+
+
+def test_a_file_that_became_shorter_is_an_error() -> None:
+    with serving(behaviour()) as told, pytest.raises(ChangedError, match="3000002 were fetched"):
+        fetched(told, len(DATA) + 1, DATA + b"x")
+
+
+def test_who_stops_waits_for_nobody() -> None:
+    patience = replace(QUICK, read=30)
+    with serving(behaviour(pause=0.5)) as told:
+        chunks = RemoteFile(Client(patience=patience), told.url + NAME).chunks(0, hashlib.sha256())
+        next(chunks)
+        began = time.monotonic()
+        chunks.close()  # type: ignore[attr-defined] # it is a generator
+        assert time.monotonic() - began < 1.5
+
+
+def test_certificates_are_checked(tmp_path: Path) -> None:
+    with self_signed_server(tmp_path) as url, pytest.raises(InputError, match="TLS failed"):
+        b"".join(RemoteFile(Client(patience=QUICK), url).chunks(0, hashlib.sha256()))
+
+
+@contextmanager
+def self_signed_server(folder: Path) -> Iterator[str]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    begin = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, begin, begin.replace(year=2100))
+    made = made.add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+    pem = made.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
+    file = folder / "server.pem"
+    file.write_bytes(pem + key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file)
+    with serving(behaviour(), context) as told:
+        yield told.url.replace("http://127.0.0.1", "https://localhost") + NAME
+
+
+@pytest.mark.parametrize("url", ["ftp://host/file", "file:///etc/passwd", "https:///x", "nothing"])
+def test_only_http_and_https_are_urls(url: str) -> None:
+    with pytest.raises(RequestError, match="is not an http or https URL"):
+        RemoteFile(Client(), url)
+
+
+def test_credentials_go_to_their_own_host_and_into_no_message() -> None:
+    with serving(behaviour(files={})) as far, serving(behaviour(files={})) as near:
+        near.moved = {NAME: far.url.replace("127.0.0.1", "localhost") + NAME}
+        near.url = near.url.replace("//", "//someone:secret@")
+        with pytest.raises(InputError) as caught:
+            fetched(near)
+    assert "secret" not in str(caught.value)
+    assert near.authorizations == ["Basic c29tZW9uZTpzZWNyZXQ="]
+    assert far.authorizations == [""]
+
+
+def test_small_texts() -> None:
+    with serving(Behaviour(files={"/a.sha256": b"abc"}, answers=[503])) as told:
+        heard: list[str] = []
+        client = Client(patience=QUICK, tell=heard.append)
+        assert client.text(told.url + "/a.sha256") == "abc"
+        (word,) = heard
+        assert word.startswith(f"{told.url}/a.sha256: it answers 503")
+        assert word.endswith(f"; try 2 of {QUICK.tries} in {QUICK.first_wait:g} s")
+        assert client.text(told.url + "/b.sha256") is None
+        with pytest.raises(InputError, match="larger than 2 bytes"):
+            client.text(told.url + "/a.sha256", limit=2)

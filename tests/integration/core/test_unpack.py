@@ -1,0 +1,314 @@
+"""Unpacking: every malicious or damaged archive is refused, every good one becomes the same tree as GNU tar makes."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.errors import ArchiveError, RequestError
+from core.treefiles import differences, remove
+from core.unpack.extract import Contents, Limits, dump_contents, extract, load_contents
+from core.unpack.formats import format_of
+from core.unpack.tar import Blocks, entries, padding
+from tests.support.made_rocm import COMPRESS
+from tests.support.made_xz import pack
+
+
+class Made:
+    """A tar archive in the making."""
+
+    def __init__(self, format: int = tarfile.GNU_FORMAT) -> None:  # noqa: A002 - the word of tarfile
+        self._file = io.BytesIO()
+        self.tar = tarfile.open(fileobj=self._file, mode="w", format=format)  # noqa: SIM115 - closed by data()
+
+    def add(self, name: str, data: bytes = b"", **more: Any) -> Made:
+        info = tarfile.TarInfo(name)
+        info.size = len(data)
+        for key, value in more.items():
+            setattr(info, key, value)
+        self.tar.addfile(info, io.BytesIO(data))
+        return self
+
+    def link(self, name: str, to: str) -> Made:
+        return self.add(name, type=tarfile.SYMTYPE, linkname=to)
+
+    def hard(self, name: str, to: str) -> Made:
+        return self.add(name, type=tarfile.LNKTYPE, linkname=to)
+
+    def data(self) -> bytes:
+        self.tar.close()
+        return self._file.getvalue()
+
+
+def unpack(data: bytes, into: Path, compression: str = "gz", **more: Any) -> Contents:
+    into.mkdir(exist_ok=True)
+    return extract(io.BytesIO(COMPRESS[compression](data)), compression, into, **more)
+
+
+GOOD = (
+    Made(tarfile.PAX_FORMAT)
+    .add("./", type=tarfile.DIRTYPE)
+    .add("./bin", type=tarfile.DIRTYPE, mode=0o700)
+    .add("./bin/clang", b"\x7fELF" * 300_000, mode=0o6755)
+    .add("./include/secret.h", b"int x;", mode=0o600)
+    .link("./bin/clang++", "clang")
+    .link("./lib64", "lib")
+    .hard("./bin/amdclang", "./bin/clang")
+    .add("./share/empty", type=tarfile.DIRTYPE)
+    .add("./lib/" + "long" * 60 + "/name", b"long")
+    .add("./lib/umlaut-\u00fc+x", b"x" * 512)
+    .add("./lib/none")
+    .data()
+)
+
+
+@pytest.mark.parametrize("compression", COMPRESS)
+def test_a_good_archive_becomes_a_read_only_tree(tmp_path: Path, compression: str) -> None:
+    tree = tmp_path / "tree"
+    contents = unpack(GOOD, tree, compression)
+    assert (tree / "bin/clang").read_bytes() == b"\x7fELF" * 300_000
+    assert stat.S_IMODE((tree / "bin/clang").stat().st_mode) == 0o555
+    assert stat.S_IMODE((tree / "include/secret.h").stat().st_mode) == 0o400
+    assert stat.S_IMODE((tree / "bin").stat().st_mode) == 0o555
+    assert stat.S_IMODE(tree.stat().st_mode) == 0o555
+    assert (tree / "bin/clang++").resolve() == (tree / "bin/clang").resolve()
+    assert (tree / "bin/amdclang").samefile(tree / "bin/clang")
+    assert (tree / "lib/umlaut-\u00fc+x").read_bytes() == b"x" * 512
+    assert differences(tree, contents) == ()
+    assert load_contents(dump_contents(contents)) == contents
+    remove(tree)
+    assert not tree.exists()
+
+
+@pytest.mark.parametrize("format", ["gnu", "posix", "ustar", "oldgnu"])
+def test_what_gnu_tar_packs_is_unpacked_as_gnu_tar_does(tmp_path: Path, format: str) -> None:  # noqa: A002
+    source = tmp_path / "source"
+    for name in ("a/b/c", "a/" + "n" * 90 + "/" + "m" * 90, "bin/tool"):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes(os.urandom(3000))
+    (source / "bin/tool").chmod(0o755)
+    (source / "link").symlink_to("a/b/c")
+    archive = tmp_path / "x.tar.gz"
+    subprocess.run(["tar", f"--format={format}", "-czf", archive, "-C", source, "."], check=True)
+    (tmp_path / "ours").mkdir()
+    with archive.open("rb") as stream:
+        extract(stream, "gz", tmp_path / "ours")
+    subprocess.run(["diff", "--recursive", "--no-dereference", source, tmp_path / "ours"], check=True)
+    assert os.access(tmp_path / "ours/bin/tool", os.X_OK)
+
+
+def test_only_what_is_wanted_is_written_and_the_rest_is_known(tmp_path: Path) -> None:
+    contents = unpack(GOOD, tmp_path / "tree", wanted=lambda path: path.startswith("include/"))
+    assert sorted(p.name for p in (tmp_path / "tree").iterdir()) == ["include"]
+    assert not contents["bin/clang"].taken
+    assert contents["bin/clang"].size == 1_200_000
+    assert differences(tmp_path / "tree", contents) == ()
+
+
+def raw(kind: bytes, name: str = "x", size: int = 0) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.type, info.size = kind, size
+    return info.tobuf(tarfile.GNU_FORMAT) + bytes(1024)
+
+
+def signed(size: bytes, name: str = "x") -> bytes:
+    """A file's header with that field as its size."""
+    header = bytearray(raw(b"0", name)[:512])
+    header[124:136] = size
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header)
+
+
+MALICIOUS: dict[str, tuple[bytes, str]] = {
+    "absolute": (Made().add("/etc/x", b"x").data(), "not safe"),
+    "dotdot": (Made().add("a/../../x", b"x").data(), "not safe"),
+    "dotdot-alone": (Made().add("..", type=tarfile.DIRTYPE).data(), "not safe"),
+    "dotdot-folder": (Made().add("../x", type=tarfile.DIRTYPE).data(), "not safe"),
+    "pax-dotdot": (Made(tarfile.PAX_FORMAT).add("x", b"x", pax_headers={"path": "../x"}).data(), "not safe"),
+    "nul": (Made(tarfile.PAX_FORMAT).add("x", b"x", pax_headers={"path": "a\0b"}).data(), "not safe"),
+    "long-name": (Made().add("n" * 300, b"x").data(), "not safe"),
+    "long-path": (Made().add("n/" * 3000 + "x", b"x").data(), "not safe"),
+    "deep": (Made().add("n/" * 70 + "x", b"x").data(), "not safe"),
+    "symlink-absolute": (Made().link("x", "/etc").data(), "out of its tree"),
+    "symlink-up": (Made().link("a/x", "../../y").data(), "out of its tree"),
+    "symlink-empty": (Made(tarfile.PAX_FORMAT).link("x", "").data(), "out of its tree"),
+    "symlink-by-symlink": (Made().add("s/f").link("s/d", "..").link("l", "s/d/..").data(), "out of its tree"),
+    "through-symlink": (Made().link("a", "b").add("b/x").add("a/y", b"x").data(), "no folder"),
+    "through-symlink-out": (Made().link("a", "..").add("a/y", b"x").data(), "out of its tree"),
+    "over-symlink": (Made().link("a", "b").add("a", b"x").data(), "twice"),
+    "symlink-over-folder": (Made().add("a/b", b"x").link("a", "c").data(), "twice"),
+    "hardlink-out": (Made().hard("x", "/etc/passwd").data(), "not safe"),
+    "hardlink-up": (Made().hard("x", "../../etc/passwd").data(), "not safe"),
+    "hardlink-nowhere": (Made().hard("x", "y").data(), "no file in it"),
+    "hardlink-symlink": (Made().link("s", "t").hard("x", "s").data(), "no file in it"),
+    "twice": (Made().add("x", b"1").add("x", b"2").data(), "twice"),
+    "twice-spelled": (Made().add("a/x", b"1").add("a//./x", b"2").data(), "twice"),
+    "file-and-folder": (Made().add("x", b"1").add("x", type=tarfile.DIRTYPE).data(), "twice"),
+    "below-file": (Made().add("x", b"1").add("x/y", b"2").data(), "no folder"),
+    "root-as-file": (Made().add(".", b"1").data(), "twice"),
+    "character-device": (Made().add("x", type=tarfile.CHRTYPE).data(), "character device"),
+    "block-device": (Made().add("x", type=tarfile.BLKTYPE).data(), "block device"),
+    "pipe": (Made().add("x", type=tarfile.FIFOTYPE).data(), "named pipe"),
+    "sparse": (raw(b"S"), "sparse"),
+    "pax-sparse": (Made(tarfile.PAX_FORMAT).add("x", pax_headers={"GNU.sparse.major": "1"}).data(), "sparse"),
+    "unknown-type": (raw(b"Z"), "unknown type"),
+    "huge-pax-header": (raw(b"x", size=1 << 33), "of 8589934592 bytes"),
+    "huge-long-name": (raw(b"L", size=1 << 33), "of 8589934592 bytes"),
+    "bad-size": (Made(tarfile.PAX_FORMAT).add("x", b"1", pax_headers={"size": "-5"}).data(), "not a number"),
+    "negative-size": (signed(b"-0000000777\0") + bytes(1024), "not a number"),
+    "worded-size": (signed(b"0o000000005\0") + b"x" * 512 + bytes(1024), "not a number"),
+    "global-path": (tarfile.TarInfo.create_pax_global_header({"path": "y"}) + GOOD, "one path to all"),
+    "global-size": (tarfile.TarInfo.create_pax_global_header({"size": "0"}) + GOOD, "one size to all"),
+    "bad-checksum": (GOOD[:100] + b"\1" + GOOD[101:], "no header"),
+    "folder-as-file": (Made().add("x/", b"1").data(), "named as a folder"),
+    "no-end": (raw(b"0")[:512], "in the middle"),
+    "cut": (GOOD[: len(GOOD) // 2], "in the middle"),
+    "behind-the-end": (GOOD + b"x" * 512, "behind its end"),
+    "endless-end": (GOOD + bytes(3 << 20), "behind its end"),
+    "text": (b"<html>not found</html>" * 50, "no header|not a number"),
+    "empty": (b"", "in the middle"),
+}
+
+
+@pytest.mark.parametrize("compression", COMPRESS)
+@pytest.mark.parametrize("name", MALICIOUS)
+def test_every_malicious_archive_is_refused(tmp_path: Path, name: str, compression: str) -> None:
+    data, words = MALICIOUS[name]
+    (tmp_path / "around").mkdir()
+    with pytest.raises(ArchiveError, match=words):
+        unpack(data, tmp_path / "around/tree", compression)
+    # Nothing came into being outside of the tree.
+    assert [path.name for path in (tmp_path / "around").iterdir()] == ["tree"]
+    assert [path.name for path in tmp_path.iterdir()] == ["around"]
+
+
+def test_bombs_are_refused(tmp_path: Path) -> None:
+    many = Made()
+    for number in range(20):
+        many.add(f"f{number}")
+    with pytest.raises(ArchiveError, match="more than 10 entries"):
+        unpack(many.data(), tmp_path / "many", limits=Limits(entries=10))
+    with pytest.raises(ArchiveError, match="or 1000000 bytes"):
+        unpack(Made().add("x", bytes(2_000_000)).data(), tmp_path / "large", limits=Limits(size=1_000_000))
+    # A file that says it is large is refused before a byte of it is written.
+    assert list((tmp_path / "large").iterdir()) == []
+    # What is left out counts too.
+    small = Limits(size=1_000_000)
+    with pytest.raises(ArchiveError, match="or 1000000 bytes"):
+        unpack(raw(b"0", size=8 << 30), tmp_path / "said", limits=small, wanted=lambda _: False)
+    # Nothing makes room for more.
+    less = signed(b"-7777777777\0") + Made().add("y", bytes(2_000_000)).data()
+    with pytest.raises(ArchiveError):
+        unpack(less, tmp_path / "less", limits=small, wanted=lambda path: path == "y")
+
+
+def test_a_global_header_that_only_tells_where_an_archive_is_from_is_passed_over(tmp_path: Path) -> None:
+    unpack(tarfile.TarInfo.create_pax_global_header({"comment": "1234"}) + GOOD, tmp_path / "tree")
+    assert (tmp_path / "tree/lib/none").exists()
+
+
+def test_what_needs_too_much_memory_is_refused(tmp_path: Path) -> None:
+    window = zstandard.ZstdCompressionParameters(window_log=28, write_content_size=False)
+    packer = zstandard.ZstdCompressor(compression_params=window).compressobj()
+    packed = {"xz": pack(GOOD, 500_000, dictionary=40), "zst": packer.compress(GOOD) + packer.flush()}
+    for compression, data in packed.items():
+        (tmp_path / compression).mkdir()
+        with pytest.raises(ArchiveError, match="needs too much memory"):
+            extract(io.BytesIO(data), compression, tmp_path / compression)
+
+
+@pytest.mark.parametrize("compression", COMPRESS)
+def test_damage_in_the_compression_is_found(tmp_path: Path, compression: str) -> None:
+    data = COMPRESS[compression](GOOD)
+    damaged = (data[:-3], data[: len(data) // 2], data[:-40] + b"\xff" * 20 + data[-20:], b"text")
+    for number, broken in enumerate(damaged):
+        (tmp_path / str(number)).mkdir()
+        with pytest.raises(ArchiveError):
+            extract(io.BytesIO(broken), compression, tmp_path / str(number))
+
+
+def test_an_unreadable_stream_is_no_damaged_archive(tmp_path: Path) -> None:
+    class Broken(io.RawIOBase):
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: Any, /) -> int:
+            raise ConnectionError("gone")
+
+    with pytest.raises(ConnectionError, match="gone"):
+        extract(Broken(), "gz", tmp_path)
+
+
+def test_a_hard_link_to_what_is_left_out_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ArchiveError, match="left out"):
+        unpack(Made().add("a", b"1").hard("b", "a").data(), tmp_path / "tree", wanted=lambda path: path == "b")
+
+
+def test_every_change_of_a_tree_is_seen(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    contents = unpack(GOOD, tree)
+    for path in (tree, *tree.rglob("*")):
+        if path.is_dir() and not path.is_symlink():
+            path.chmod(0o755)
+    changes = differences(tree, contents)
+    assert changes
+    assert all("its mode is 755, not 555" in line for line in changes)
+    (tree / "bin/clang").chmod(0o755)
+    (tree / "bin/clang").write_bytes(b"\x7fELF" * 299_999 + b"ELF\x7f")
+    (tree / "bin/clang").chmod(0o555)
+    (tree / "include/secret.h").unlink()
+    (tree / "lib64").unlink()
+    (tree / "lib64").symlink_to("bin")
+    (tree / "bin/new").write_bytes(b"")
+    found = "\n".join(line for line in differences(tree, contents) if "mode" not in line)
+    assert found.splitlines() == [
+        "bin/amdclang: its content is another one",
+        "bin/clang: its content is another one",
+        "bin/new: it does not belong there",
+        "include/secret.h: it is missing",
+        "lib64: it is no link to lib",
+    ]
+
+
+NAMES = st.text("ab/.\u00fc", min_size=1, max_size=150).filter(lambda name: not name.endswith("/"))
+
+
+@given(
+    st.lists(st.tuples(NAMES, st.binary(max_size=1500)), max_size=5),
+    st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]),
+)
+def test_entries_are_read_as_the_standard_library_reads_them(files: list[tuple[str, bytes]], format: int) -> None:  # noqa: A002
+    made = Made(format)
+    for name, data in files:
+        made.add(name, data)
+    with tarfile.open(fileobj=io.BytesIO(made.data())) as theirs:
+        expected = [(info.name, info.size) for info in theirs]
+    blocks, found = Blocks(iter([memoryview(made.data())])), []
+    for entry in entries(blocks):
+        blocks.skip(entry.size + padding(entry.size))
+        found.append((entry.name, entry.size))
+    assert found == expected
+
+
+@pytest.mark.parametrize("compression", COMPRESS)
+def test_several_streams_in_a_row_are_one(tmp_path: Path, compression: str) -> None:
+    compress = COMPRESS[compression]
+    extract(io.BytesIO(compress(GOOD[:5000]) + compress(GOOD[5000:])), compression, tmp_path)
+    assert (tmp_path / "bin/clang").stat().st_size == 1_200_000
+
+
+@pytest.mark.parametrize("name", ["x.zip", "x.tar", "x.tar.bz2", "x.gz"])
+def test_other_archives_are_no_tarballs(name: str) -> None:
+    with pytest.raises(RequestError, match="not a tarball that can be read"):
+        format_of(name)

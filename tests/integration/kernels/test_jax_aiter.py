@@ -1,0 +1,172 @@
+"""The package jax_aiter in environments of its own, with real jax on 8 virtual CPU devices.
+
+What is checked lies in tests/jax_aiter, whose modules need jax; pytest runs them in a child. The locks there are made
+by `uv pip compile --universal --generate-hashes --no-emit-index-url --no-annotate --no-header` of jax, jaxlib,
+hypothesis and pytest, for each version of jax that is named here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+from platformdirs import user_cache_path
+
+pytestmark = pytest.mark.network
+
+ROOT = Path(__file__).resolve().parents[3]
+CHECKS = ROOT / "tests" / "jax_aiter"
+PACKAGE = ROOT / "kernels" / "payload" / "jax_aiter"
+CI_BUILD = [sys.executable, str(ROOT / "build" / "ci_build")]
+FOREIGN = ("JAX_", "XLA_", "PYTHON", "VIRTUAL_ENV", "TF_", "COV_")
+"""Variables of the caller that have no say."""
+QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+"""Most programs run once, and on a few numbers: compiling them takes the time."""
+# Module -> least number of checks: none may be lost unnoticed.
+COUNTS = {"rmsnorm": 24, "gemm": 40, "mha": 62, "loader": 41, "choice": 41, "lowering": 47}
+LONGEST = ("rmsnorm", "gemm", "mha", "lowering")
+
+Environment = Callable[[str], Path]
+
+
+@pytest.fixture(scope="session")
+def environment(pythons: dict[str, Path]) -> Environment:
+    """Give `environment(jax) -> interpreter` of one that holds its lock; made once, kept in the user's cache."""
+
+    def find(jax: str) -> Path:
+        lock = CHECKS / f"jax-{jax}.lock"
+        oldest = (3, 12) if jax.startswith("0.12") else (3, 11)
+        version = min(
+            (v for v in pythons if oldest <= tuple(map(int, v.split("."))) < (3, 14)), default=None, key=_minor
+        )
+        if version is None:
+            pytest.skip(f"jax {jax} needs Python {oldest[0]}.{oldest[1]} or newer, and this machine has none")
+        key = hashlib.sha256(lock.read_bytes() + str(pythons[version]).encode()).hexdigest()[:16]
+        folder = user_cache_path("jax-rocm-release") / "test-jax" / f"{jax}-{version}-{key}"
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{folder}.lock"):
+            if not (folder / "ready").exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                subprocess.run([pythons[version], "-m", "venv", folder], check=True)
+                argv = [
+                    str(folder / "bin" / "python"),
+                    "-m",
+                    "pip",
+                    "install",
+                    "--quiet",
+                    "--no-input",
+                    "--require-hashes",
+                ]
+                argv += ["--disable-pip-version-check", "--only-binary=:all:", "--requirement", str(lock)]
+                done = subprocess.run(argv, capture_output=True, text=True, check=False)
+                if done.returncode:
+                    assert "DO NOT MATCH THE HASHES" not in done.stderr, done.stderr
+                    pytest.skip(f"package index not reachable for jax {jax}: {done.stderr.strip().splitlines()[-1]}")
+                (folder / "ready").touch()
+        return folder / "bin" / "python"
+
+    return find
+
+
+def _minor(version: str) -> int:
+    return int(version.split(".")[1])
+
+
+def run(python: Path, folder: Path, *arguments: str, package: Path = PACKAGE) -> dict[str, str]:
+    """Run checks; gives what became of each: "" for passed, else what pytest says."""
+    (folder / "tests").mkdir()
+    (folder / "tests" / "__init__.py").touch()
+    shutil.copytree(CHECKS, folder / "tests" / "jax_aiter", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(package, folder / "jax_aiter", ignore=shutil.ignore_patterns("__pycache__"))
+    env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    env |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8", "PYTHONPATH": str(folder), "XLA_FLAGS": QUICK}
+    argv = [str(python), "-m", "pytest", "--quiet", "-W", "error", "-p", "no:cacheprovider"]
+    argv += ["-p", "tests.jax_aiter.fixtures", "-o", "python_files=check_*.py", "-o", "python_functions=check_*"]
+    argv += [
+        "--rootdir",
+        str(folder),
+        "--junit-xml",
+        "results.xml",
+        "--basetemp",
+        str(folder / "temporary"),
+        *arguments,
+    ]
+    done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    assert (folder / "results.xml").exists(), done.stdout + done.stderr
+    cases = ET.parse(folder / "results.xml").getroot().iter("testcase")
+    found = {
+        f"{case.get('classname')}.{case.get('name')}": "\n".join(ET.tostring(bad, "unicode") for bad in case)
+        for case in cases
+    }
+    assert bool(done.returncode) == any(found.values()), done.stdout + done.stderr
+    return found
+
+
+def modules() -> set[str]:
+    return {path.stem.removeprefix("check_") for path in CHECKS.glob("check_*.py")}
+
+
+def test_every_module_of_checks_is_run() -> None:
+    assert modules() == set(COUNTS)
+
+
+@pytest.mark.parametrize(
+    "module", [pytest.param(name, marks=pytest.mark.heavy if name in LONGEST else ()) for name in COUNTS]
+)
+def test_checks_pass_with_jax(module: str, environment: Environment, tmp_path: Path) -> None:
+    found = run(environment("0.10.2"), tmp_path, f"tests/jax_aiter/check_{module}.py")
+    assert {name: bad for name, bad in found.items() if bad} == {}
+    assert len(found) >= COUNTS[module]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("jax", ["0.8.0", "0.12.0"])
+def test_checks_pass_with_the_oldest_and_the_newest_jax(jax: str, environment: Environment, tmp_path: Path) -> None:
+    """What numbers come out does not depend on it; transformations, registration and what programs become may."""
+    files = [f"tests/jax_aiter/check_{module}.py" for module in COUNTS]
+    found = run(environment(jax), tmp_path, *files, "-m", "releases")
+    assert {name: bad for name, bad in found.items() if bad} == {}
+    assert len(found) >= 145
+
+
+def test_a_check_that_fails_is_told(environment: Environment, tmp_path: Path) -> None:
+    """A package whose gradient is wrong by a factor does not pass."""
+    wrong = tmp_path / "wrong"
+    shutil.copytree(PACKAGE, wrong / "jax_aiter")
+    path = wrong / "jax_aiter" / "rmsnorm.py"
+    text = path.read_text()
+    path.write_text(text.replace("dx = rstd[:, None] *", "dx = 1.001 * rstd[:, None] *"))
+    assert path.read_text() != text
+    (tmp_path / "run").mkdir()
+    arguments = ("tests/jax_aiter/check_rmsnorm.py", "-k", "finite")
+    found = run(environment("0.10.2"), tmp_path / "run", *arguments, package=wrong / "jax_aiter")
+    assert [bool(bad) for bad in found.values()] == [True]
+
+
+@pytest.mark.heavy
+def test_the_kernels_of_a_real_wheel_load_and_are_called(
+    environment: Environment, work_cache: Path, tmp_path: Path
+) -> None:
+    argv = [*CI_BUILD, "kernels", "build", "--targets=gfx942,gfx950,gfx1100", f"--cache-dir={work_cache}"]
+    done = subprocess.run([*argv, f"--out={tmp_path / 'out'}"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = (tmp_path / "out").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "wheel")
+    (tmp_path / "run").mkdir()
+    package = tmp_path / "wheel" / "jax_aiter"
+    # What is packed is what lies here.
+    for path in PACKAGE.rglob("*.py"):
+        assert (package / path.relative_to(PACKAGE)).read_bytes() == path.read_bytes()
+    found = run(environment("0.10.2"), tmp_path / "run", "tests/jax_aiter/wheel.py", package=package)
+    assert {name: bad for name, bad in found.items() if bad} == {}
+    assert len(found) == 15

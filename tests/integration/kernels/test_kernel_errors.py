@@ -1,0 +1,271 @@
+"""What goes wrong is an error that names it, and the process goes on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.kernels_fake.calls import LONGER, MOVED, NO_NAME, CallError, FakeMachine, Library
+from tests.support.kernels_fake.gemm_calls import bf16_call
+from tests.support.kernels_fake.refused import refused
+from tests.support.kernels_fake.trees import KernelTree, find_device
+
+pytestmark = [pytest.mark.network, pytest.mark.heavy]
+
+NOT_FOUND, PRECONDITION, UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS = 5, 9, 12, 13, 14, 15
+MI300, MI350, RDNA4 = find_device("gfx942", 304), find_device("gfx950", 256), find_device("gfx1201", 32)
+OBJECT = "bf16gemm_outf32_tn_64x64_pf3.co"
+KERNEL = "_ZN5aiter28bf16gemm_outf32_tn_64x64_pf3E"
+CSV = "bf16gemm_outf32.csv"
+HEAD = "knl_name,knl_file,tn,tileM,tileN,pf"
+
+
+def gemm(machine: FakeMachine, library: Library, device: int = MI300, kernel: str = "") -> None:
+    """One call that would work: 512 x 512 x 1024."""
+    args, results = bf16_call(512, 512, 1024)
+    machine.call(library, "JaxAiterGemmBf16", args, results, {"splitk": 0, "kernel": kernel}, device=device)
+
+
+@pytest.fixture
+def folder(kernel_tree: KernelTree) -> Path:
+    """A copy of gemm_bf16 for gfx942, to be damaged: its module's folder."""
+    return kernel_tree.copy_of("gemm_bf16", "gfx942") / "gfx942" / "gemm_bf16"
+
+
+@pytest.fixture
+def library(kernel_tree: KernelTree, folder: Path) -> Library:
+    """A library that has loaded nothing, above the copy."""
+    return kernel_tree.fresh("gemm_bf16", folder.parents[1])
+
+
+def test_a_missing_object_is_named_and_found_once_it_is_there(
+    fake_machine: FakeMachine, library: Library, folder: Path
+) -> None:
+    content = (folder / OBJECT).read_bytes()
+    (folder / OBJECT).unlink()
+    shapes = "Called with a bf16[512,1024], b bf16[512,1024], bias f32[0], out f32[512,512], semaphore u32[1024]."
+    refused(lambda: gemm(fake_machine, library), NOT_FOUND, str(folder / OBJECT), "is not there", shapes)
+    (folder / OBJECT).write_bytes(content)
+    gemm(fake_machine, library)
+
+
+@pytest.mark.parametrize("size", [0, 3, 63, 64, 1000, 16000, -1])
+def test_a_cut_off_object_is_damaged(fake_machine: FakeMachine, library: Library, folder: Path, size: int) -> None:
+    (folder / OBJECT).write_bytes((folder / OBJECT).read_bytes()[:size])
+    refused(lambda: gemm(fake_machine, library), DATA_LOSS, str(folder / OBJECT), "is damaged")
+
+
+@pytest.mark.parametrize(
+    ("content", "word"), [(b"PK\x03\x04" * 100, "no ELF file"), (Path(sys.executable).resolve(), "not for an AMD GPU")]
+)
+def test_another_file_is_no_object(
+    fake_machine: FakeMachine, library: Library, folder: Path, content: bytes | Path, word: str
+) -> None:
+    (folder / OBJECT).write_bytes(content if isinstance(content, bytes) else content.read_bytes())
+    refused(lambda: gemm(fake_machine, library), DATA_LOSS, str(folder / OBJECT), word)
+
+
+@settings(max_examples=150)
+@given(at=st.integers(0, 17000), to=st.integers(0, 255), length=st.integers(1, 8))
+def test_whatever_is_overwritten_the_process_survives(
+    kernel_tree: KernelTree, fake_machine: FakeMachine, at: int, to: int, length: int
+) -> None:
+    folder = kernel_tree.scratch / "overwritten" / "gfx942" / "gemm_bf16"
+    if not folder.is_dir():
+        copy = kernel_tree.copy_of("gemm_bf16", "gfx942")
+        copy.rename(kernel_tree.scratch / "overwritten")
+    whole = (kernel_tree.hsa / "gfx942" / "gemm_bf16" / OBJECT).read_bytes()
+    (folder / OBJECT).write_bytes(whole[:at] + bytes([to]) * length + whole[at + length :])
+    library = kernel_tree.fresh("gemm_bf16", folder.parents[1])
+    told = None
+    try:
+        gemm(fake_machine, library)
+    except CallError as error:
+        told = error
+    assert told is None or OBJECT in told.message
+    assert told is None or told.code in (DATA_LOSS, PRECONDITION, NOT_FOUND, INTERNAL)
+
+
+def test_an_object_for_another_processor_is_refused(
+    kernel_tree: KernelTree, fake_machine: FakeMachine, library: Library, folder: Path
+) -> None:
+    other = kernel_tree.hsa / "gfx950" / "gemm_bf16" / OBJECT
+    (folder / OBJECT).write_bytes(other.read_bytes())
+    refused(
+        lambda: gemm(fake_machine, library), PRECONDITION, str(folder / OBJECT), "code for gfx950", "gfx942:sramecc+"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        ("", DATA_LOSS, ["it has no rows"]),
+        (HEAD + "\n", DATA_LOSS, ["it has no rows"]),
+        (f"{HEAD}\n{KERNEL},{OBJECT},1,64\n", DATA_LOSS, ["line 2", "not as many fields"]),
+        (f"{HEAD}\n{KERNEL},{OBJECT},1,64,x,3\n", DATA_LOSS, ["line 2", "'x' is no size of a tile"]),
+        (f"{HEAD}\n{KERNEL},{OBJECT},1,0,64,3\n", DATA_LOSS, ["line 2", "'0' is no size of a tile"]),
+        (f"{HEAD}\n{KERNEL},../{OBJECT},1,64,64,3\n", DATA_LOSS, ["line 2", "no file"]),
+        (f"knl_name,tileM,tileN\n{KERNEL},64,64\n", DATA_LOSS, ["line 2", "no column knlfile"]),
+        (f"{HEAD}\n{KERNEL},gone.co,1,64,64,3\n", NOT_FOUND, ["gone.co is not there"]),
+        (f"{HEAD}\nother,{OBJECT},1,64,64,3\n", NOT_FOUND, [OBJECT, "has no kernel other"]),
+        (f"{HEAD}\n{KERNEL},{OBJECT},1,64,96,3\n", UNIMPLEMENTED, ["No kernel of", "N is no multiple of 96"]),
+    ],
+)
+def test_a_wrong_table_is_told(
+    fake_machine: FakeMachine, library: Library, folder: Path, text: str, code: int, words: list[str]
+) -> None:
+    (folder / CSV).write_text(text)
+    refused(lambda: gemm(fake_machine, library), code, str(folder), *words)
+
+
+@pytest.mark.parametrize(("change", "count"), [(Path.unlink, 0), (lambda csv: csv.with_name("b.csv").touch(), 2)])
+def test_there_is_one_table(
+    fake_machine: FakeMachine, library: Library, folder: Path, change: Callable[[Path], None], count: int
+) -> None:
+    change(folder / CSV)
+    refused(lambda: gemm(fake_machine, library), NOT_FOUND, str(folder), f"has {count} tables")
+
+
+def test_a_row_that_is_not_in_the_table_is_named(fake_machine: FakeMachine, library: Library, folder: Path) -> None:
+    refused(lambda: gemm(fake_machine, library, kernel="other"), NOT_FOUND, str(folder / CSV), "no row", "other")
+
+
+def test_a_kernel_that_takes_more_arguments_than_are_packed_is_refused(
+    kernel_tree: KernelTree, fake_machine: FakeMachine
+) -> None:
+    hsa = kernel_tree.copy_of("gemm_bf16", "gfx950")
+    name = "f4gemm_bf16_per1x32Fp4_BpreShuffle_128x128.co"
+    kernel = "_ZN5aiter42f4gemm_bf16_per1x32Fp4_BpreShuffle_128x128E"
+    module = hsa / "gfx950" / "gemm_bf16"
+    (module / name).write_bytes((kernel_tree.hsa / "gfx950" / "gemm_fp4" / name).read_bytes())
+    (module / CSV).write_text(f"{HEAD}\n{kernel},{name},1,64,64,3\n")
+    library = kernel_tree.fresh("gemm_bf16", hsa)
+    args, results = bf16_call(512, 512, 1024, out="bf16")
+    call = {"splitk": 0, "kernel": ""}
+    refused(
+        lambda: fake_machine.call(library, "JaxAiterGemmBf16", args, results, call, device=MI350),
+        PRECONDITION, name, "384 bytes of arguments", "packs 352",
+    )  # fmt: skip
+
+
+def test_a_kernel_that_takes_less_than_its_table_promises_is_refused(
+    fake_machine: FakeMachine, library: Library, folder: Path
+) -> None:
+    newer = "bf16gemm_fp32bf16_tn_64x64.co"
+    (folder / OBJECT).rename(folder / newer)
+    (folder / CSV).write_text(
+        f"knl_name,co_name,tileM,tileN,bPreshuffle,splitK,subK,bias\n{KERNEL},{newer},64,64,0,0,64,1\n"
+    )
+    args, results = bf16_call(512, 512, 1024, out="bf16")
+    call = {"splitk": 0, "kernel": ""}
+    refused(
+        lambda: fake_machine.call(library, "JaxAiterGemmBf16", args, results, call),
+        PRECONDITION, newer, "288 bytes", "not the 304",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def failing(fake_machine: FakeMachine) -> Iterator[Callable[[str, int], None]]:
+    """Let functions of HIP fail, until the test ends."""
+    named = []
+
+    def fail(function: str, error: int) -> None:
+        named.append(function)
+        fake_machine.fail(function, error)
+
+    yield fail
+    for function in named:
+        fake_machine.fail(function, 0)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("hipStreamGetDevice", ["the stream's device"]),
+        ("hipGetDevicePropertiesR0600", ["reading device 0"]),
+        ("hipDeviceGetAttribute", ["compute units"]),
+        ("hipModuleLoadData", ["loading", OBJECT, "on device 0"]),
+        ("hipModuleGetFunction", ["finding", KERNEL, OBJECT]),
+        ("hipMemsetAsync", ["zeroing the result"]),
+        ("hipModuleLaunchKernel", ["launching a kernel of gemm_bf16"]),
+        ("hipRuntimeGetVersion", ["libamdhip64.so.7", "version"]),
+    ],
+)
+def test_what_hip_refuses_is_told(
+    fake_machine: FakeMachine, library: Library, failing: Callable[[str, int], None], function: str, words: list[str]
+) -> None:
+    failing(function, 1)
+    refused(lambda: gemm(fake_machine, library), INTERNAL, "HIP failed at", "hipErrorInvalidValue (1)", *words)
+    fake_machine.fail(function, 0)
+    gemm(fake_machine, library)
+
+
+@pytest.mark.parametrize("kind", [LONGER, MOVED, NO_NAME])
+def test_a_hip_with_another_device_structure_is_refused(fake_machine: FakeMachine, library: Library, kind: int) -> None:
+    fake_machine.layout(kind)
+    try:
+        refused(lambda: gemm(fake_machine, library), PRECONDITION, "libamdhip64.so.7", "another device structure")
+    finally:
+        fake_machine.layout(0)
+    gemm(fake_machine, library)
+
+
+def test_a_target_without_kernels_names_the_folders(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
+    library = kernel_tree.fresh("gemm_bf16")
+    refused(
+        lambda: gemm(fake_machine, library, RDNA4), NOT_FOUND, "gfx1201",
+        str(kernel_tree.hsa / "gfx1201" / "gemm_bf16"), str(kernel_tree.hsa / "gfx12-generic" / "gemm_bf16"),
+    )  # fmt: skip
+
+
+def test_a_library_that_was_not_told_its_folder_says_so(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
+    library = kernel_tree.fresh("gemm_bf16")
+    library.library.jax_aiter_set_root(None)
+    refused(lambda: gemm(fake_machine, library), PRECONDITION, "libgemm_bf16.so", "jax_aiter_set_root")
+
+
+_CHILD = """
+import sys
+from pathlib import Path
+from tests.support.kernels_fake import calls
+machine = object.__new__(calls.FakeMachine)
+machine.driver = calls.ctypes.CDLL(sys.argv[1])
+class NoHip:
+    def fake_hip_stream(self, device): return None
+machine.hip = NoHip()
+for stub in sys.argv[3:]: calls.ctypes.CDLL(stub)
+library = calls.Library(Path(sys.argv[2]), Path("/nowhere"))
+x, gamma, y, rstd = calls.tensors(("f32", (1, 8)), ("f32", (8,)), ("f32", (1, 8)), ("f32", (1,)))
+try:
+    machine.call(library, "JaxAiterRmsNorm", [x, gamma], [y, rstd], {"epsilon": 1e-6})
+except calls.CallError as error:
+    print(error.code, error.message)
+"""
+
+
+def child(tree: KernelTree, *stubs: Path) -> str:
+    """What a process answers that has no FakeHip."""
+    drive, library = tree.fake / "drive.so", tree.lib / "librms_norm.so"
+    argv = [sys.executable, "-c", _CHILD, str(drive), str(library), *map(str, stubs)]
+    done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True, env={"LD_LIBRARY_PATH": ""})
+    return done.stdout
+
+
+def test_without_hip_there_is_an_error(kernel_tree: KernelTree) -> None:
+    said = child(kernel_tree)
+    assert said.startswith(f"{UNAVAILABLE} jax_aiter_rms_norm: There is no HIP"), said
+
+
+def test_a_hip_that_lacks_a_function_is_named(kernel_tree: KernelTree, tmp_path: Path) -> None:
+    stub = tmp_path / "libamdhip64.so.7"
+    (tmp_path / "stub.c").write_text("int hipRuntimeGetVersion(int* v) { *v = 0; return 0; }\n")
+    argv = ["cc", "-shared", "-fPIC", "-Wl,-soname,libamdhip64.so.7", "-o", str(stub), str(tmp_path / "stub.c")]
+    subprocess.run(argv, check=True)
+    said = child(kernel_tree, stub)
+    assert said.startswith(f"{PRECONDITION} jax_aiter_rms_norm: libamdhip64.so.7 has no hipGetDevice"), said

@@ -1,0 +1,319 @@
+"""`ci_build kernels` for real: AITER's sources from the package index, every module that needs no ROCm, 11 targets."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filelock import FileLock
+
+from core.errors import KernelError
+from core.model import GfxTarget, KernelRequest
+from core.process import HostRunner
+from core.targets import machs
+from kernels.build import Built, Capacity, KernelBuild
+from kernels.recipe import LAUNCHERS_LIMIT
+from kernels.steps import SRC
+from kernels.toolchains import Toolchain, obtain_pypi
+from tests.support.kernels_fake.building import Silent
+from wheelkit.archive.archive import WheelArchive
+from wheelkit.gpu.code_object import mach_of
+from wheelkit.kernel_wheel import read_manifest
+
+pytestmark = [pytest.mark.network]
+ROOT = Path(__file__).resolve().parents[3]
+CI_BUILD = [sys.executable, str(ROOT / "build" / "ci_build")]
+TARGETS = (
+    "gfx906", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1103", "gfx1151", "gfx1200", "gfx1201",
+    "gfx9-4-generic",
+)  # fmt: skip
+LAUNCHERS = {
+    "gemm_bf16": {"gfx942": 4, "gfx950": 4},
+    "gemm_i8": {"gfx942": 2},
+    "mha_fwd_asm": {"gfx942": 8, "gfx950": 8},
+    "gemm_fp8_mi350": {"gfx950": 2},
+    "gemm_fp4": {"gfx950": 35},
+    "flatmm_fp8": {"gfx942": 1},
+}
+"""Module -> target -> code objects, counted in the published source."""
+
+
+def kernels(*words: str, cache: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+    argv = [*CI_BUILD, "kernels", *words, f"--cache-dir={cache}"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 or not check, done.stderr
+    return done
+
+
+def build(out: Path, cache: Path, targets: str, *more: str) -> dict[str, Any]:
+    """What `kernels build --json` says."""
+    told: dict[str, Any] = json.loads(
+        kernels("build", f"--targets={targets}", f"--out={out}", "--json", *more, cache=cache).stdout
+    )
+    return told
+
+
+@pytest.fixture(scope="module")
+def receipt(work_cache: Path, shared_folder: Path) -> dict[str, Any]:
+    """Everything, for all targets of the list."""
+    told = shared_folder / "kernels.json"
+    with FileLock(shared_folder / "kernels.lock"):
+        if not told.exists():
+            told.write_text(json.dumps(build(shared_folder / "kernels", work_cache, ",".join(TARGETS))))
+    found: dict[str, Any] = json.loads(told.read_text())
+    return found
+
+
+@pytest.mark.heavy
+def test_every_launcher_and_portable_kernel_is_built_for_every_target(receipt: dict[str, Any]) -> None:
+    with WheelArchive(Path(receipt["wheel"])) as archive:
+        manifest = read_manifest(archive)
+        assert manifest.targets == tuple(receipt["targets"])
+        assert set(manifest.targets) == set(TARGETS)
+        assert manifest.missing == ()
+        modules = {module.name: module for module in manifest.modules}
+        for name, expected in LAUNCHERS.items():
+            codes = {gfx: sum(path.endswith(".co") for path in files) for gfx, files in modules[name].objects.items()}
+            assert codes == expected
+        assert set(modules["rms_norm"].objects) == set(TARGETS)
+        for module in manifest.modules:
+            for gfx, files in module.objects.items():
+                for path in (path for path in files if path.endswith(".co")):
+                    assert mach_of(archive.read(path)[:64]) == machs()[gfx], path
+
+
+@pytest.mark.heavy
+def test_the_wheel_is_clean_under_inspection(receipt: dict[str, Any], tmp_path: Path) -> None:
+    argv = [*CI_BUILD, "inspect", receipt["wheel"], f"--targets={','.join(TARGETS)}", "--json"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    findings = json.loads(done.stdout)["wheels"][0]["findings"]
+    assert [found for found in findings if found["severity"] != "note"] == []
+
+
+@pytest.mark.heavy
+def test_a_second_run_makes_nothing_and_the_same_bytes(
+    receipt: dict[str, Any], work_cache: Path, tmp_path: Path
+) -> None:
+    again = build(tmp_path, work_cache, ",".join(TARGETS))
+    assert again["steps"]["made"] == 0
+    assert again["sha256"] == receipt["sha256"]
+
+
+@pytest.mark.heavy
+def test_another_target_compiles_that_target_alone(receipt: dict[str, Any], work_cache: Path, tmp_path: Path) -> None:
+    more = build(tmp_path, work_cache, ",".join((*TARGETS, "gfx1102")))
+    assert more["steps"]["made"] <= 1
+    assert more["steps"]["found"] == receipt["steps"]["made"] + receipt["steps"]["found"] + 1 - more["steps"]["made"]
+
+
+@pytest.mark.heavy
+def test_launchers_for_two_targets_stay_small(receipt: dict[str, Any], work_cache: Path, tmp_path: Path) -> None:
+    small = build(tmp_path, work_cache, "gfx942,gfx950")
+    assert small["steps"]["made"] == 0
+    assert small["size"] < LAUNCHERS_LIMIT
+    with zipfile.ZipFile(small["wheel"]) as archive:
+        folders = {name.split("/")[3] for name in archive.namelist() if "/hsa/" in name}
+    assert folders == {"gfx942", "gfx950"}
+
+
+@pytest.mark.heavy
+def test_a_part_of_the_modules_is_refused_or_marked(receipt: dict[str, Any], work_cache: Path, tmp_path: Path) -> None:
+    words = ["build", "--targets=gfx942", "--modules=rms_norm", f"--out={tmp_path}"]
+    refused = kernels(*words, cache=work_cache, check=False)
+    assert refused.returncode == 2
+    assert "The wheel would lack flatmm_fp8, gemm_bf16, gemm_i8, mha_fwd_asm." in refused.stderr
+    assert list(tmp_path.iterdir()) == []
+    kernels(*words, "--allow-partial", cache=work_cache)
+    (wheel,) = tmp_path.glob("*.whl")
+    with WheelArchive(wheel) as archive:
+        assert read_manifest(archive).missing == ("flatmm_fp8", "gemm_bf16", "gemm_i8", "mha_fwd_asm")
+    inspected = subprocess.run([*CI_BUILD, "inspect", wheel, "--json"], capture_output=True, text=True, check=False)
+    assert "kernels-partial" in inspected.stdout
+
+
+# With one module, in folders of their own
+
+
+@pytest.fixture(scope="module")
+def pypi(work_cache: Path) -> Toolchain:
+    return obtain_pypi(work_cache / "kernels", HostRunner(os.environ), Silent())
+
+
+@pytest.fixture
+def own_src(tmp_path: Path) -> Path:
+    """A copy of our own sources, to be changed."""
+    return Path(shutil.copytree(SRC, tmp_path / "somewhere else" / "src"))
+
+
+ONLY = KernelRequest(modules=("rms_norm",), allow_partial=True)
+
+
+def run(toolchain: Toolchain, cache: Path, *targets: str, **more: Any) -> Built:
+    request = more.pop("request", ONLY)
+    job = KernelBuild(request, [GfxTarget.parse(target) for target in targets], toolchain, cache=cache, **more)
+    return job.run(HostRunner(os.environ), Silent(), Capacity())
+
+
+def digests(built: Built) -> dict[str, str]:
+    return {native.path: native.sha256 for native in built.natives}
+
+
+@pytest.mark.heavy
+def test_two_builds_in_two_folders_are_the_same_bytes(
+    pypi: Toolchain, work_cache: Path, own_src: Path, tmp_path: Path
+) -> None:
+    """Other sources' folder, other cache, other copy of the toolchain with a C++ library that it builds itself."""
+    first = run(pypi, work_cache / "kernels", "gfx942", "gfx1100")
+    other = tmp_path / "other cache"
+    root = Path(pypi.places["pypi"])
+    shutil.copytree(root, other / "toolchains" / root.name, copy_function=os.link)
+    toolchain = obtain_pypi(other, HostRunner(os.environ), Silent())
+    assert toolchain.places["pypi"] != pypi.places["pypi"]
+    second = run(toolchain, other, "gfx942", "gfx1100", src=own_src)
+    assert second.forecast.found == 0
+    assert digests(first) == digests(second)
+
+
+@pytest.mark.heavy
+def test_a_unit_that_fails_is_named_with_its_target_and_its_command(
+    pypi: Toolchain, work_cache: Path, own_src: Path
+) -> None:
+    unit = own_src / "rms_norm.hip"
+    unit.write_text('#ifdef __gfx1100__\n#error "not for this one"\n#endif\n' + unit.read_text())
+    with pytest.raises(KernelError) as caught:
+        run(pypi, work_cache / "kernels", "gfx90a", "gfx1100", src=own_src)
+    said = str(caught.value)
+    assert "rms_norm/rms_norm for gfx1100 (rms_norm, gfx1100)" in said
+    assert "--offload-arch=gfx1100" in said
+    assert '#error "not for this one"' in said.replace("error: ", "#error ")
+    assert "gfx90a (" not in said
+    partial = run(pypi, work_cache / "kernels", "gfx90a", src=own_src)
+    assert partial.forecast.steps == 0  # what did not fail was kept
+
+
+def changed(toolchain: Toolchain, *words: str) -> Toolchain:
+    """The toolchain with further words for device code."""
+    device = {**toolchain.data["device"], "command": [*toolchain.data["device"]["command"], *words]}
+    return replace(toolchain, data={**toolchain.data, "device": device})
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(("-fno-such-flag",), "unknown argument"), (("-lfoo", "-c"), ""), (("-mno-such-feature",), "unknown argument")],
+)
+def test_a_flag_that_the_compiler_would_drop_is_an_error(
+    words: tuple[str, ...], said: str, pypi: Toolchain, work_cache: Path
+) -> None:
+    with pytest.raises(KernelError) as caught:
+        run(changed(pypi, *words), work_cache / "kernels", "gfx942")
+    assert said in str(caught.value)
+
+
+@pytest.mark.heavy
+def test_a_unit_with_other_kernels_than_promised_is_an_error(pypi: Toolchain, work_cache: Path, own_src: Path) -> None:
+    unit = own_src / "rms_norm.hip"
+    unit.write_text(unit.read_text() + '\nextern "C" __attribute__((global)) void one_more(float* x) { *x = 1; }\n')
+    with pytest.raises(KernelError, match=r"has the kernels .*one_more"):
+        run(pypi, work_cache / "kernels", "gfx942", src=own_src)
+
+
+# Sources
+
+
+@pytest.fixture(scope="module")
+def checkout(receipt: dict[str, Any], work_cache: Path) -> Path:
+    """AITER as the build unpacked it."""
+    (tree,) = (work_cache / "kernels" / "sources").glob("*/tree/*")
+    return tree
+
+
+BREAKS: dict[str, Callable[[Path], object]] = {
+    "lacks hsa/gfx942/flatmm_uk_gfx9_f16f8_128x256x128_1x4x1_16x16x32.co": Path.unlink,
+    "has another hsa/gfx942/flatmm_uk_gfx9_f16f8_128x256x128_1x4x1_16x16x32.co": lambda path: path.write_bytes(b"x"),
+}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("said", BREAKS)
+def test_a_checkout_is_taken_as_it_is_and_what_differs_is_named(
+    said: str, checkout: Path, work_cache: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "aiter"
+    for name in ("hsa", "csrc"):
+        shutil.copytree(checkout / "aiter_meta" / name, copy / name, copy_function=os.link)
+    words = ["build", "--targets=gfx942", f"--aiter-source={copy}", f"--out={tmp_path / 'out'}"]
+    kernels(*words, cache=work_cache)
+    path = copy / "hsa/gfx942/flatmm_uk_gfx9_f16f8_128x256x128_1x4x1_16x16x32.co"
+    path.parent.chmod(0o755)
+    shutil.copyfile(path, path.with_suffix(".own"))
+    path.unlink()
+    path.with_suffix(".own").rename(path)
+    BREAKS[said](path)
+    done = kernels(*words, cache=work_cache, check=False)
+    assert done.returncode == 19
+    assert said in done.stderr
+
+
+def sdist(folder: Path, version: str) -> Path:
+    """A source archive whose setup.py would leave a mark."""
+    top = folder / f"amd_aiter-{version}"
+    (top / "aiter_meta" / "hsa").mkdir(parents=True)
+    (top / "PKG-INFO").write_text(f"Metadata-Version: 2.1\nName: amd-aiter\nVersion: {version}\n")
+    (top / "setup.py").write_text(f"open({str(folder / 'ran')!r}, 'w')\nfrom setuptools import setup\nsetup()\n")
+    path = folder / f"amd_aiter-{version}.tar.gz"
+    subprocess.run(["tar", "-C", folder, "-czf", path, top.name], check=True)
+    shutil.rmtree(top)
+    return path
+
+
+@pytest.mark.parametrize("form", ["index", "file"])
+def test_an_archive_without_the_files_is_refused_by_name(
+    form: str, pypi: Toolchain, work_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = sdist(tmp_path, "9.9")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    wish = "amd-aiter==9.9" if form == "index" else str(path)
+    words = ["build", "--targets=gfx942", f"--out={tmp_path / 'out'}", f"--aiter-source={wish}"]
+    done = kernels(*words, cache=work_cache, check=False)
+    assert done.returncode == 19, done.stderr
+    assert "amd_aiter-9.9.tar.gz lacks hsa/gfx942/bf16gemm/bf16gemm_outf32.csv" in done.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_version_that_the_index_has_not_got_is_told_with_those_that_it_has(
+    pypi: Toolchain, work_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sdist(tmp_path, "9.9")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    words = ["build", "--targets=gfx942", "--aiter-source=amd-aiter==8", f"--out={tmp_path / 'out'}"]
+    done = kernels(*words, cache=work_cache, check=False)
+    assert done.returncode == 6
+    assert "has no source archive amd-aiter==8. It has 9.9." in done.stderr
+
+
+def test_the_pinned_version_with_another_content_is_refused(
+    pypi: Toolchain, work_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sdist(tmp_path, "0.1.7.post2.dev18")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    cache = tmp_path / "cache"
+    (cache / "kernels").mkdir(parents=True)
+    (cache / "kernels" / "toolchains").symlink_to(work_cache / "kernels" / "toolchains")
+    words = ["build", "--targets=gfx942", f"--out={tmp_path / 'out'}"]
+    done = kernels(*words, cache=cache, check=False)
+    assert done.returncode == 6
+    assert "Somebody replaced it" in done.stderr

@@ -1,0 +1,151 @@
+"""The compiler of a ROCm on this machine, without a container: parts that are joined, and a real ccache before it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.utils import parse_wheel_filename
+
+from ci_build.build import adopt
+from core.model import RocmVersion, Severity
+from core.process import HostRunner
+from core.targets import machs
+from kernels.toolchains import obtain_pypi
+from promotion.gates import run_gates
+from promotion.gates.coverage import coverage
+from promotion.stage import stage
+from promotion.storage.directory_bucket import DirBucket
+from tests.support import docker, forky
+from tests.support.kernels_fake.building import Silent
+from tests.support.wheel_sets import pjrt, plugin
+from wheelkit.elf.elf import Elf
+from wheelkit.gpu.fatbin import read_targets, registered
+
+pytestmark = [pytest.mark.network, pytest.mark.heavy]
+ROOT = Path(__file__).resolve().parents[3]
+SHARED = ("toolchains", "zig", "sources", "rocm-digests")
+"""What a cache holds beside what was compiled; machines that share nothing would each fetch or make it."""
+
+
+class Here:
+    """`ci_build kernels` with a ROCm of its own, and cache folders as if each were on another machine."""
+
+    def __init__(self, work_cache: Path, folder: Path) -> None:
+        self.folder, self.kernels = folder, work_cache / "kernels"
+        obtain_pypi(self.kernels, HostRunner(os.environ), Silent())
+        shutil.copytree(docker.rocm_here("7.2.0"), folder / "rocm", copy_function=os.link, symlinks=True)
+        self.environment = {**os.environ, "CCACHE_DIR": str(folder / "ccache")}
+
+    def cache(self, name: str) -> Path:
+        folder = self.folder / name
+        (folder / "kernels").mkdir(parents=True, exist_ok=True)
+        for shared in SHARED:
+            (self.kernels / shared).mkdir(exist_ok=True)
+            if not (folder / "kernels" / shared).exists():
+                (folder / "kernels" / shared).symlink_to(self.kernels / shared)
+        return folder
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "ci_build.cli", "kernels", *words]
+        done = subprocess.run(argv, cwd=ROOT, env=self.environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    def build(self, cache: Path, *words: str, instances: str = "_bf16_n64_nsm$") -> dict[str, Any]:
+        words = (f"--instances={instances}", f"--kernel-rocm={self.folder / 'rocm'}", f"--cache-dir={cache}", *words)
+        done = self.run("build", "--targets=gfx942", "--toolchain=rocm", "--allow-partial", "--json", *words)
+        told: dict[str, Any] = json.loads(done.stdout)
+        return told
+
+    def ccache(self) -> tuple[int, int]:
+        """Hits and misses since the last time."""
+        said = subprocess.run(
+            ["ccache", "-sz"], env=self.environment, capture_output=True, text=True, check=True
+        ).stdout
+        found = dict(re.findall(r"(Hits|Misses):\s+(\d+) /", said.partition("Local storage")[0]))
+        return int(found["Hits"]), int(found["Misses"])
+
+
+@pytest.fixture
+def here(work_cache: Path, tmp_path: Path) -> Here:
+    if why := forky.obstacle():
+        pytest.skip(f"a ROCm of Debian's packages {why}")
+    if shutil.which("ccache") is None:
+        pytest.skip("needs ccache")
+    return Here(work_cache, tmp_path)
+
+
+def test_parts_of_several_machines_are_joined_and_a_compiler_cache_knows_the_rocm(here: Here, tmp_path: Path) -> None:
+    module, first, second, joined = "--modules=rmsnorm_fwd", *(here.cache(name) for name in ("first", "second", "all"))
+    # One unit for the target; it, what chooses and four files of ours for the host.
+    parts = [here.build(cache, module, f"--shard={n}/2")["steps"] for n, cache in enumerate((first, second), 1)]
+    assert (sum(parts), min(parts) > 0) == (7, True)
+    assert here.ccache() == (0, 7)
+    said = here.run("merge", str(first), str(second), f"--cache-dir={joined}").stderr
+    assert re.findall(r"(\d+) taken over, (\d+) damaged", said) == [(str(part), "0") for part in parts]
+    whole = here.build(joined, module, f"--out={tmp_path / 'joined'}")
+    assert whole["steps"] == {"made": 1, "found": 7}  # the link
+    assert whole["modules"] == ["rmsnorm_fwd"]
+
+    # What a machine compiled itself its compiler's cache has; the bytes are the same, made in one place or in two.
+    shutil.rmtree(first / "kernels" / "store")
+    again = here.build(first, module, f"--out={tmp_path / 'again'}")
+    assert (again["steps"], again["sha256"]) == ({"made": 8, "found": 0}, whole["sha256"])
+    assert here.ccache() == tuple(parts)
+
+    # Another ROCm: none of the files that a compiler's cache looks at has changed.
+    (tmp_path / "rocm/lib/llvm/amdgcn/bitcode/more.bc").write_bytes(b"")
+    assert here.build(first, module, "--units=rmsnorm_fwd/module")["steps"] == 1
+    assert here.ccache() == (0, 1)
+
+
+def test_attention_of_few_kernels(here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of 1,032 kernels, what chooses among them cut to it, and the handler, in one library."""
+    one = "_d32_bf16_batch_.*_psddv_nlogits_nbias_nmask_lse_ndropout"
+    cache = here.cache("attention")
+    with pytest.raises(AssertionError, match="No instance of ck_mha_bwd has a name that matches"):
+        here.build(cache, "--modules=mha_bwd", "--forecast", instances="_d32_bf16_batch_.*_lse")
+    made = here.build(cache, "--modules=mha_fwd", f"--out={tmp_path / 'out'}", instances=one)
+    # AITER writes one for gfx9 and one for gfx950, whose host side the dispatcher wants too.
+    assert (made["modules"], made["steps"]) == (["mha_fwd"], {"made": 9, "found": 0})
+    with zipfile.ZipFile(made["wheel"]) as wheel:
+        library = Path(wheel.extract("jax_aiter/_kernels/lib/libmha_fwd.so", tmp_path))
+        assert json.loads(wheel.read("jax_aiter/_kernels/manifest.json"))["modules"]["mha_fwd"]["instances"] == one
+    held = read_targets(library, verify=True, machs=machs())
+    assert held.findings == ()
+    assert [(code.target, code.bundles) for code in held.device.targets] == [("gfx942", 1)]
+    # The host side of the one for gfx950 is registered as well, with a bundle that is empty.
+    assert [["FmhaFwdKernel" in name for name in bundle.kernels] for bundle in registered(library)] == [[True], [True]]
+    assert "JaxAiterMhaFwd" in Elf.read(library).exported
+    judged(Path(made["wheel"]), tmp_path, monkeypatch)
+
+
+def judged(wheel: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coverage gate owes gfx942 nothing that is generated for gfx950 alone; without its rules it would."""
+    (folder / "others").mkdir()
+    version = str(parse_wheel_filename(wheel.name)[1])
+    others = [made.write(folder / "others") for made in (pjrt(version), plugin(version))]
+    words = [str(wheel), *map(str, others)]
+    adopt.adopt(words, out=folder / "set", rocm=RocmVersion(text="7.2.0"), progress=Silent())
+    bucket = DirBucket(folder / "bucket")
+    staged = stage(bucket, folder / "set")
+
+    def errors() -> list[str]:
+        (evidence,) = run_gates(
+            bucket, staged, [coverage.GATE], HostRunner(os.environ), Silent(), targets=("gfx942",), redo=True
+        )
+        return [found.message for found in evidence.findings if found.severity is Severity.ERROR]
+
+    assert errors() == []
+    monkeypatch.setattr(coverage, "load_rules", lambda: ())
+    (text,) = errors()
+    assert "libmha_fwd.so has no code for gfx942 of 1 registered kernel: " in text

@@ -1,0 +1,61 @@
+"""`dist_wheels --kernels`: the wheel of kernels belongs to the set, is staged with it, and the gates know it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from core.model import WheelSet, load_wheel_set
+from tests.integration.kernels.test_kernels_rocm import InContainer
+from tests.support import docker
+
+pytestmark = [pytest.mark.network, pytest.mark.heavy]
+CI_BUILD = [sys.executable, str(Path(__file__).resolve().parents[3] / "build" / "ci_build")]
+PYTHON = "{}.{}".format(*sys.version_info)
+
+
+def ci_build(*words: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([*CI_BUILD, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+SET = ["dist_wheels", "--payload=published", f"--python-versions={PYTHON}", "--targets=gfx942,gfx950", "--kernels"]
+
+
+def gate(out: Path, bucket: Path) -> None:
+    ci_build("stage", str(out), f"--bucket={bucket}")
+    for name in ("inspection", "abi", "coverage"):
+        ci_build("gate", name, str(out), f"--bucket={bucket}")
+
+
+def test_kernels_are_a_part_of_the_set(work_cache: Path, tmp_path: Path) -> None:
+    out, words = tmp_path / "dist", SET
+    ci_build(*words, f"--out={out}", f"--cache-dir={work_cache}")
+    made: WheelSet = load_wheel_set((out / "wheels.json").read_text())
+    kernels = next(wheel for wheel in made.wheels if wheel.name == "jax-aiter")
+    pjrt = next(wheel for wheel in made.wheels if wheel.name == "jax-rocm7-pjrt")
+    assert kernels.version == pjrt.version
+    assert {target for member in kernels.members for target in member.targets} == {"gfx942", "gfx950"}
+    assert any(item.filename.startswith("amd_aiter-") for item in made.inputs)
+    assert f"jax-aiter=={kernels.version}" in (out / "constraints.txt").read_text()
+    again = ci_build(*words, f"--out={out}", f"--cache-dir={work_cache}", "--json")
+    assert json.loads(again.stdout)["up_to_date"] is True
+    gate(out, tmp_path / "bucket")
+
+
+def test_kernels_that_a_rocm_compiled_are_gated_like_the_others(
+    engine: docker.Docker, work_cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    out, inside = tmp_path / "dist", InContainer(engine, work_cache, monkeypatch).request
+    words = ["--kernel-toolchain=container", f"--kernel-image={inside.image}", f"--kernel-rocm={inside.rocm}"]
+    words += ["--kernel-modules=rmsnorm_fwd", f"--kernel-instances={inside.instances}", "--allow-partial"]
+    ci_build(*SET, *words, f"--out={out}", f"--cache-dir={work_cache}")
+    made = load_wheel_set((out / "wheels.json").read_text())
+    kernels = next(wheel for wheel in made.wheels if wheel.name == "jax-aiter")
+    assert {target for member in kernels.members for target in member.targets} == {"gfx942", "gfx950"}
+    gate(out, tmp_path / "bucket")

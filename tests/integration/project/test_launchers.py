@@ -1,0 +1,393 @@
+"""The launchers for real: real venvs, real pip, a made-up package that only the user's pip configuration can find."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+CLI = """
+import json, os, sys
+if __name__ == "__main__":
+    import stand_in
+    words = sys.argv[1:]
+    if words[:1] == ["exit"]:
+        sys.exit(int(words[1]))
+    if words[:1] == ["die"]:
+        os.kill(os.getpid(), int(words[1]))
+    print(json.dumps({
+        "prefix": sys.prefix, "argv": sys.argv, "cwd": os.getcwd(), "pid": os.getpid(), "version": stand_in.VERSION,
+        "flags": sys.flags.utf8_mode, "env": sorted(n for n in os.environ if n.startswith("PYTHON")),
+    }), flush=True)
+    if words[:1] == ["wait"]:
+        sys.stdin.read()
+"""
+
+
+class Tree:
+    """A copy of the launchers with a lock of its own, in a folder with a space in its name."""
+
+    def __init__(self, root: Path, wheels: Path) -> None:
+        self.root, self.wheels = root, wheels
+        shutil.copytree(ROOT / "build", root / "build", ignore=shutil.ignore_patterns("__pycache__"))
+        for package, module in (("ci_build", "cli"), ("tests", "__main__")):
+            (root / package).mkdir()
+            (root / package / "__init__.py").touch()
+            (root / package / f"{module}.py").write_text(CLI)
+        self.lock("requirements.lock", "stand-in==1")
+        self.lock("requirements-dev.lock", "stand-in==1", "stand-in-more==1")
+        # A user's settings reach pip through the environment or a file; these say where the only copy is.
+        self.env = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def lock(self, name: str, *pins: str, digest: str = "") -> None:
+        """Write a lock file; the digests are true unless another one is given."""
+        lines = []
+        for pin in pins:
+            project, version = pin.split("==")
+            wheel = self.wheels / f"{project.replace('-', '_')}-{version}-py3-none-any.whl"
+            true = hashlib.sha256(wheel.read_bytes()).hexdigest()
+            lines.append(f"{pin} --hash=sha256:{digest or true}\n")
+        (self.root / "build" / name).write_text("".join(lines))
+
+    def start(
+        self, *words: str, launcher: str = "ci_build", python: Path | str = sys.executable, env: Mapping[str, str] = {}
+    ) -> subprocess.Popen[str]:
+        """Start a launcher from some other directory."""
+        argv = [str(python), str(self.root / "build" / launcher), *words]
+        pipe = subprocess.PIPE
+        cwd = self.root.parent
+        return subprocess.Popen(argv, cwd=cwd, env={**self.env, **env}, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+    def run(
+        self, *words: str, launcher: str = "ci_build", python: Path | str = sys.executable, env: Mapping[str, str] = {}
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a launcher to its end."""
+        process = self.start(*words, launcher=launcher, python=python, env=env)
+        out, err = process.communicate(timeout=120)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    @property
+    def inode(self) -> int:
+        """Tells whether `.venv` was made anew."""
+        return (self.root / ".venv" / "pyvenv.cfg").stat().st_ino
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with three tiny wheels."""
+    folder = tmp_path_factory.mktemp("wheels")
+    for project, version in (("stand_in", "1"), ("stand_in", "2"), ("stand_in_more", "1")):
+        info = f"{project}-{version}.dist-info"
+        members = {
+            f"{project}.py": f"VERSION = {version}\n",
+            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {project}\nVersion: {version}\n",
+            f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        }
+        record = "".join(f"{name},,\n" for name in (*members, f"{info}/RECORD"))
+        with zipfile.ZipFile(folder / f"{project}-{version}-py3-none-any.whl", "w") as archive:
+            for name, text in {**members, f"{info}/RECORD": record}.items():
+                archive.writestr(name, text)
+    return folder
+
+
+@pytest.fixture
+def tree(tmp_path: Path, wheels: Path) -> Tree:
+    """A fresh clone, as far as the launchers care."""
+    root = tmp_path / "a clone"
+    root.mkdir()
+    return Tree(root, wheels)
+
+
+@pytest.fixture(scope="module")
+def _made(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Tree:
+    root = tmp_path_factory.mktemp("made") / "a clone"
+    root.mkdir()
+    tree = Tree(root, wheels)
+    done = tree.run()
+    assert done.returncode == 0, done.stderr
+    return tree
+
+
+@pytest.fixture
+def made(_made: Tree) -> Iterator[Tree]:
+    """A tree that is set up; tests that share it leave `.venv` as it is."""
+    before = _made.inode
+    yield _made
+    assert _made.inode == before
+
+
+def said(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
+    """What the stand-in program printed."""
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert isinstance(answer, dict)
+    return answer
+
+
+def test_the_first_start_makes_the_venv_and_says_so_in_one_line(tree: Tree) -> None:
+    first, second = tree.run("x"), tree.run("x")
+    (line,) = first.stderr.splitlines()
+    assert line.startswith("Setting up .venv from build/requirements.lock ... done in ")
+    assert second.stderr == ""
+    for done in (first, second):
+        answer = said(done)
+        assert answer["prefix"] == str(tree.root / ".venv")
+        assert answer["version"] == 1
+
+
+def test_arguments_directory_and_interpreter_options_reach_the_program(made: Tree) -> None:
+    done = made.run("release", "--target", "a b", "../c")
+    answer = said(done)
+    assert answer["argv"] == [str(made.root / "build" / "ci_build"), "release", "--target", "a b", "../c"]
+    assert answer["cwd"] == str(made.root.parent)
+    process = subprocess.run(
+        [sys.executable, "-X", "utf8", "build/ci_build"], cwd=made.root, env=made.env, capture_output=True, text=True
+    )
+    assert said(process)["flags"] == 1
+    assert said(process)["env"] == sorted(name for name in made.env if name.startswith("PYTHON"))
+
+
+def test_it_runs_as_a_program_of_its_own_and_through_a_link(made: Tree, tmp_path: Path) -> None:
+    link = tmp_path / "ci_build"
+    link.symlink_to(made.root / "build" / "ci_build")
+    for program in (link, made.root / "build" / "ci_build"):
+        assert said(subprocess.run([program], env=made.env, capture_output=True, text=True))["version"] == 1
+
+
+@pytest.mark.parametrize("env", [{"PYTHONSAFEPATH": "1"}, {"PYTHONPATH": "elsewhere"}, {"PYTHONPATH": ""}])
+def test_modules_of_the_users_directory_are_not_taken(made: Tree, env: dict[str, str]) -> None:
+    trap = made.root.parent / "stand_in.py"
+    trap.write_text("raise SystemExit('the wrong stand_in')\n")
+    try:
+        assert said(made.run(env=env))["version"] == 1
+    finally:
+        trap.unlink()
+
+
+def test_exit_codes_signals_and_the_process_itself_are_the_programs_own(made: Tree) -> None:
+    assert made.run("exit", "7").returncode == 7
+    assert made.run("die", str(int(signal.SIGTERM))).returncode == -signal.SIGTERM
+    process = made.start()
+    out, _ = process.communicate(timeout=60)
+    assert json.loads(out)["pid"] == process.pid
+
+
+def cpu_seconds(action: Callable[[], subprocess.CompletedProcess[str]]) -> float:
+    """CPU time of one start; unlike the time on the clock it does not depend on what else the machine does."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert action().returncode == 0
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_a_start_costs_next_to_nothing_once_set_up(made: Tree) -> None:
+    assert min(cpu_seconds(made.run) for _ in range(3)) < 0.25
+
+
+def test_two_starts_at_once_share_one_setup(tree: Tree) -> None:
+    both = [tree.start(), tree.start()]
+    ends = [process.communicate(timeout=120) for process in both]
+    assert [process.returncode for process in both] == [0, 0], ends
+    words = "".join(err for _, err in ends)
+    assert words.count("Setting up .venv") == 1
+    assert words.count("Waiting for another start") >= 1
+
+
+@pytest.mark.heavy
+def test_a_start_killed_midway_leaves_nothing_that_the_next_one_trusts(tree: Tree) -> None:
+    process = tree.start()
+    wait_for(lambda: any(tree.root.glob(".venv/lib/python*/site-packages/pip")))
+    process.kill()
+    process.communicate()
+    with (tree.root / ".venv.lock").open() as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # The orphan that still writes keeps the others out.
+    done = tree.run()
+    assert "Waiting for another start" in done.stderr
+    assert "Setting up .venv" in done.stderr
+    assert said(done)["version"] == 1
+
+
+@pytest.mark.heavy
+def test_interrupting_the_setup_is_quiet(tree: Tree) -> None:
+    process = tree.start()
+    wait_for(lambda: (tree.root / ".venv" / "pyvenv.cfg").exists())
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert err.splitlines()[-1] == "ci_build: interrupted; the next start sets up .venv."
+    assert said(tree.run())["version"] == 1
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait until something is so, for a minute at most."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+@pytest.mark.heavy
+def test_a_changed_lock_renews_the_venv_but_not_under_a_running_program(tree: Tree) -> None:
+    running = tree.start("wait")
+    assert running.stdout is not None
+    assert json.loads(running.stdout.readline())["version"] == 1
+    before = tree.inode
+    tree.lock("requirements.lock", "stand-in==2")
+    late = tree.start()
+    assert late.stderr is not None
+    assert late.stderr.readline().startswith("Waiting for another start")
+    assert tree.inode == before
+    running.communicate(timeout=60)
+    out, err = late.communicate(timeout=120)
+    assert late.returncode == 0, err
+    assert json.loads(out)["version"] == 2
+
+
+@pytest.mark.heavy
+def test_a_broken_interpreter_and_a_moved_folder_are_rebuilt(tree: Tree) -> None:
+    assert said(tree.run())["version"] == 1
+    python = tree.root / ".venv" / "bin" / "python"
+    python.unlink()
+    python.symlink_to("/nowhere/python3")
+    assert "Setting up" in tree.run().stderr
+    moved = tree.root.rename(tree.root.with_name("moved clone"))
+    tree.root = moved
+    done = tree.run()
+    assert "Setting up" in done.stderr
+    assert said(done)["prefix"] == str(moved / ".venv")
+
+
+@pytest.mark.heavy
+def test_another_python_renews_the_venv(tree: Tree, second_python: tuple[str, Path]) -> None:
+    version, python = second_python
+    assert said(tree.run())["version"] == 1
+    done = tree.run(python=python)
+    assert said(done)["version"] == 1
+    assert ("Setting up" in done.stderr) == (version != "{}.{}".format(*sys.version_info[:2]))
+    assert any(tree.root.glob(f".venv/lib/python{version}/site-packages/stand_in.py"))
+
+
+def test_the_tests_launcher_adds_to_the_same_venv(tree: Tree) -> None:
+    assert said(tree.run())["version"] == 1
+    before = tree.inode
+    done = tree.run(launcher="test")
+    assert done.stderr.startswith("Setting up .venv from build/requirements-dev.lock ... done")
+    assert said(done)["argv"] == [str(tree.root / "build" / "test")]
+    assert any(tree.root.glob(".venv/lib/python*/site-packages/stand_in_more.py"))
+    assert tree.run().stderr == ""
+    assert tree.inode == before
+
+
+@pytest.mark.heavy
+def test_adding_to_the_venv_does_not_wait_for_running_programs(tree: Tree) -> None:
+    running = tree.start("wait")
+    assert running.stdout is not None
+    assert json.loads(running.stdout.readline())["version"] == 1
+    done = tree.run(launcher="test")
+    assert done.stderr.startswith("Setting up .venv from build/requirements-dev.lock ... done")
+    assert running.poll() is None, "the program that kept .venv in use is still there"
+    running.communicate(timeout=60)
+
+
+@pytest.mark.heavy
+def test_a_wrong_hash_is_refused_with_pips_own_words(tree: Tree) -> None:
+    tree.lock("requirements.lock", "stand-in==1", digest="0" * 64)
+    done = tree.run()
+    assert done.returncode == 18
+    assert "THESE PACKAGES DO NOT MATCH THE HASHES" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("ci_build: error: pip could not install build/requirements.lock")
+    assert "Traceback" not in done.stderr
+    tree.lock("requirements.lock", "stand-in==1")
+    assert said(tree.run())["version"] == 1
+
+
+@pytest.mark.heavy
+def test_where_to_install_is_not_for_the_users_settings(tree: Tree, tmp_path: Path) -> None:
+    done = tree.run(env={"PIP_TARGET": str(tmp_path / "t"), "PIP_PREFIX": str(tmp_path / "p"), "PIP_USER": "1"})
+    assert said(done)["version"] == 1
+    assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.heavy
+def test_without_the_users_settings_the_package_is_not_found(tree: Tree, tmp_path: Path) -> None:
+    # The counterpart of all tests above: nothing but PIP_FIND_LINKS leads to the stand-in.
+    done = tree.run(env={"PIP_FIND_LINKS": str(tmp_path)})
+    assert done.returncode == 18
+    assert "No matching distribution found for stand-in==1" in done.stderr
+
+
+def test_old_pythons_are_refused(tree: Tree, pythons: dict[str, Path], left_out: Callable[[str, str], None]) -> None:
+    old = {version: path for version, path in pythons.items() if tuple(map(int, version.split("."))) < (3, 11)}
+    if not old:
+        left_out("Pythons older than 3.11", "none on this machine; the unit tests read the launchers' syntax instead")
+    for version, path in old.items():
+        for launcher in ("ci_build", "test", "update_locks"):
+            done = tree.run("--help", launcher=launcher, python=path)
+            assert done.returncode == 2, (version, done.stderr)
+            (line,) = done.stderr.splitlines()
+            assert line.startswith(f"{launcher} needs Python 3.11 or newer, this is {version}.")
+    assert not (tree.root / ".venv").exists()
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> tuple[Tree, subprocess.CompletedProcess[str]]:
+    """This repository, as far as the launchers care, with its own locks, and what its first start said."""
+    tree = Tree(tmp_path_factory.mktemp("real"), wheels)
+    shutil.rmtree(tree.root / "ci_build")
+    unwanted = shutil.ignore_patterns("__pycache__")
+    for package in ("ci_build", "pjrt", "plugin", "promotion"):
+        shutil.copytree(ROOT / package, tree.root / package, ignore=unwanted)
+    for path in (ROOT / "build").glob("requirements*"):
+        shutil.copy(path, tree.root / "build" / path.name)
+    tree.env = dict(os.environ)
+    first = tree.run("--help")
+    assert first.returncode == 0, first.stderr
+    return tree, first
+
+
+@pytest.mark.heavy
+@pytest.mark.network
+def test_a_real_first_start_and_help_at_once_after_that(real: tuple[Tree, subprocess.CompletedProcess[str]]) -> None:
+    tree, first = real
+    assert first.stderr.startswith("Setting up .venv from build/requirements.lock ... done in ")
+    assert first.stdout.startswith("Usage: ci_build ")
+    assert min(cpu_seconds(lambda: tree.run("--help")) for _ in range(3)) < 0.5
+    assert tree.run("--help").stderr == ""
+    imports = "import auditwheel, click, elftools, filelock, isal.isal_zlib, packaging, platformdirs, rich, zstandard"
+    assert subprocess.run([tree.root / ".venv" / "bin" / "python", "-c", imports]).returncode == 0
+
+
+@pytest.mark.heavy
+@pytest.mark.network
+def test_update_locks_keeps_what_is_pinned(real: tuple[Tree, subprocess.CompletedProcess[str]]) -> None:
+    """The last one of that tree: its locks may be others afterwards."""
+    tree, _ = real
+    (tree.root / "tests" / "support" / "rbe").mkdir(parents=True)
+    for path in (ROOT / "tests" / "support" / "rbe").glob("requirements*"):
+        shutil.copy(path, tree.root / "tests" / "support" / "rbe" / path.name)
+    done = tree.run(launcher="update_locks")
+    if "Failed to fetch" in done.stderr:
+        pytest.skip(f"package index not reachable for uv: {done.stderr.splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr
+    for name in ("requirements.lock", "requirements-dev.lock", "requirements-attest.lock"):
+        # An index may have got more files of a version since; the versions are what stays.
+        new, old = (
+            re.findall(r"^(?:\S+==.*|#.*)", (root / "build" / name).read_text(), re.MULTILINE)
+            for root in (tree.root, ROOT)
+        )
+        assert new == old

@@ -1,0 +1,278 @@
+"""The ABI gate on published wheels, on a set of our own, against a real ROCm, and against the real dynamic loader."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build.build.adopt import adopt
+from ci_build.rocm.tree import read_tree
+from core.layouts import allowed_sonames, load_layouts
+from core.model import Completed, Evidence, GfxTarget, Outcome, RocmVersion, Severity
+from promotion.gates import run_gates
+from promotion.gates.abi.abi import make_gate
+from promotion.gates.abi.loader import SYSTEM, at_home, load, scenarios
+from promotion.gates.abi.members import PLATFORM
+from promotion.gates.common.stubs import write_stubs
+from promotion.stage import read_staged, stage
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
+from tests.support.real_rocm import VERSION, unpack_real_rocm
+from wheelkit.elf.elf import Elf
+from wheelkit.repair.manylinux import platform_libraries
+from wheelkit.rocm_manifest import ROCM_MANIFEST, Library, Manifest, dump_manifest, from_needs
+
+pytestmark = pytest.mark.network
+ROOT = Path(__file__).resolve().parents[3]
+PYTHON = "{}.{}".format(*sys.version_info)
+HIP = "libamdhip64.so.7"
+PJRT = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
+
+
+class Silent:
+    """Progress that nobody sees, and a runner that nobody uses."""
+
+    def step(self, text: str) -> None: ...
+
+    def advance(self, done: int, total: int) -> None: ...
+
+    def run(self, argv: Sequence[str], **_: object) -> Completed:
+        raise AssertionError(f"the ABI gate starts no process, but: {argv}")
+
+
+def judge(bucket: DirBucket, staged: StagedSet, manifest: Manifest | None) -> Evidence:
+    (evidence,) = run_gates(bucket, staged, [make_gate(manifest)], Silent(), Silent())
+    return evidence
+
+
+def messages(evidence: Evidence, severity: Severity = Severity.ERROR) -> list[str]:
+    return [f"{f.code}: {f.message}" for f in evidence.findings if f.severity is severity]
+
+
+def about(evidence: Evidence, *words: str, severity: Severity = Severity.ERROR) -> list[str]:
+    """Messages that hold all of these words."""
+    return [text for text in messages(evidence, severity) if all(word in text for word in words)]
+
+
+def elves(wheels: Sequence[Path], folder: Path) -> dict[str, Elf]:
+    """The libraries of wheels, by path inside them; they leave the disk at once."""
+    found = {}
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as archive:
+            for name in (name for name in archive.namelist() if name.endswith(".so")):
+                path = Path(archive.extract(name, folder))
+                found[name] = Elf.read(path)
+                path.unlink()
+    return found
+
+
+def complete(found: Mapping[str, Elf], version: str = "7.2.0") -> Manifest:
+    """A ROCm that has exactly what these libraries want, and says that it is a real one."""
+    needs = from_needs(found.values(), version, allowed_sonames(RocmVersion(text=version)))
+    return dataclasses.replace(needs, weak=False)
+
+
+def but(manifest: Manifest, soname: str, *, symbols: Mapping[str, tuple[str, ...]]) -> Manifest:
+    changed = dataclasses.replace(manifest.libraries[soname], symbols=symbols)
+    return dataclasses.replace(manifest, libraries={**manifest.libraries, soname: changed})
+
+
+# Published wheels as they are
+
+
+@pytest.fixture(scope="module")
+def plugin_set(
+    tmp_path_factory: pytest.TempPathFactory, real_wheel: Callable[..., Path]
+) -> tuple[DirBucket, StagedSet]:
+    """The plugin wheel of 0.10.2, as published."""
+    folder = tmp_path_factory.mktemp("plugin")
+    adopt([str(real_wheel("jax-rocm7-plugin", "0.10.2"))], out=folder / "set", rocm=None, progress=Silent())
+    return DirBucket(folder / "bucket"), stage(DirBucket(folder / "bucket"), folder / "set")
+
+
+@pytest.fixture(scope="module")
+def plugin_elves(tmp_path_factory: pytest.TempPathFactory, real_wheel: Callable[..., Path]) -> dict[str, Elf]:
+    return elves([real_wheel("jax-rocm7-plugin", "0.10.2")], tmp_path_factory.mktemp("elves"))
+
+
+@pytest.fixture(scope="module")
+def plugin_needs(plugin_elves: dict[str, Elf]) -> Manifest:
+    return complete(plugin_elves)
+
+
+def test_published_wheels_pass_against_a_rocm_that_has_it_all(
+    plugin_set: tuple[DirBucket, StagedSet], plugin_needs: Manifest
+) -> None:
+    evidence = judge(*plugin_set, plugin_needs)
+    assert messages(evidence) == []
+    assert evidence.outcome is Outcome.PASSED
+    assert evidence.counts["skipped"] == 0
+    # Only its users' LD_LIBRARY_PATH leads a published wheel to a prefix.
+    assert about(evidence, "layout-unresolved", "installed as tarball", severity=Severity.WARNING)
+    assert not about(evidence, "layout-unresolved", "installed as opt-rocm", severity=Severity.WARNING)
+
+
+def test_each_fault_of_the_rocm_is_found_in_the_libraries_that_it_concerns(
+    plugin_set: tuple[DirBucket, StagedSet], plugin_elves: dict[str, Elf], plugin_needs: Manifest
+) -> None:
+    hip = dict(plugin_needs.libraries[HIP].symbols)
+    changed = {name: versions for name, versions in hip.items() if name != "hipGetErrorString"}
+    changed["hipInit"] = ("hip_9.9",)
+    broken = but(plugin_needs, HIP, symbols=changed)
+    renamed = {
+        ("libhipsparse.so.5" if name == "libhipsparse.so.4" else name): row for name, row in broken.libraries.items()
+    }
+    evidence = judge(*plugin_set, dataclasses.replace(broken, libraries=renamed))
+    assert evidence.outcome is Outcome.FAILED
+    assert about(evidence, "symbol-missing", "_hybrid.so", f"{HIP} of ROCm 7.2.0 does not export: hipGetErrorString")
+    assert about(evidence, "symbol-version-missing", "_triton.so", "hipInit", "has hip_9.9")
+    assert about(evidence, "needed-unresolved", "_sparse.so", "libhipsparse.so.4 (there is libhipsparse.so.5)")
+    users = {
+        path
+        for path, elf in plugin_elves.items()
+        if any((symbol.name, symbol.library) == ("hipGetErrorString", HIP) for symbol in elf.undefined)
+    }
+    assert 2 < len(users) < len(plugin_elves)
+    told = about(evidence, "symbol-missing", "hipGetErrorString")
+    assert {path for path in plugin_elves if any(f": {path} needs" in text for text in told)} == users
+
+
+def test_a_real_rocm_of_another_major_is_not_taken_for_the_right_one(
+    plugin_set: tuple[DirBucket, StagedSet], tmp_path: Path
+) -> None:
+    real, _ = read_tree(unpack_real_rocm(tmp_path), VERSION, progress=Silent())
+    evidence = judge(*plugin_set, real)
+    assert about(evidence, "needed-unresolved", "_prng.so", f"{HIP} (there is libamdhip64.so.5)")
+    # Under the soname that the wheel asks for it is still ROCm 5: versions and symbols of later years are not there.
+    hip = dataclasses.replace(real.libraries["libamdhip64.so.5"], soname=HIP)
+    evidence = judge(*plugin_set, dataclasses.replace(real, libraries={HIP: hip}))
+    assert about(evidence, "symbol-version-missing", "_triton.so", "hip_6.0", "hipGetDevicePropertiesR0600")
+    assert not about(evidence, "_hybrid.so", "symbol"), "it uses three functions that HIP has had since 4.2"
+
+
+@pytest.mark.heavy
+def test_the_trouble_of_0_12_0_is_told(tmp_path: Path, real_wheel: Callable[..., Path]) -> None:
+    wheels = [str(real_wheel(name, "0.12.0")) for name in ("jax-rocm7-pjrt", "jax-rocm7-plugin")]
+    adopt(wheels, out=tmp_path / "set", rocm=RocmVersion(text="7.14.0"), progress=Silent())
+    bucket = DirBucket(tmp_path / "bucket")
+    evidence = judge(bucket, stage(bucket, tmp_path / "set"), None)
+    (unversioned,) = about(evidence, "unversioned-symbol-too-new", PJRT, severity=Severity.WARNING)
+    assert "3 symbols of std::filesystem" in unversioned
+    assert re.findall(r"10filesystem\w+", unversioned) == [
+        "10filesystem7__cxx114path14_M_split_cmptsEv",
+        "10filesystem7__cxx114path11parent_pathEv",
+        "10filesystem9canonicalERKNS_7__cxx114pathE",
+    ]
+    for layout in ("pip-multi-arch", "opt-rocm"):
+        (lost,) = about(evidence, PJRT, f"installed as {layout}", severity=Severity.WARNING)
+        assert "librocm_sysdeps_drm.so.2" in lost
+        assert HIP not in lost
+    (symbols,) = [check for check in evidence.details["checks"] if check["outcome"] == "skipped"]
+    assert "`ci_build rocm manifest PATH`" in symbols["why"]
+
+
+# A set of our own
+
+
+@pytest.fixture(scope="module")
+def own_set(
+    tmp_path_factory: pytest.TempPathFactory, work_cache: Path, real_wheel: Callable[..., Path]
+) -> tuple[DirBucket, StagedSet]:
+    """A set made by `dist_wheels`, which carries the manifest of a ROCm that has all that the wheels want."""
+    folder = tmp_path_factory.mktemp("own")
+    wheels = [real_wheel("jax-rocm7-pjrt", "0.10.2"), real_wheel("jax-rocm7-plugin", "0.10.2", PYTHON)]
+    (folder / "rocm.json").write_bytes(dump_manifest(complete(elves(wheels, folder / "elves"))))
+    argv = [sys.executable, "-m", "ci_build.cli", "dist_wheels", "--payload=published", f"--python-versions={PYTHON}"]
+    argv += ["--targets=gfx942,gfx950", f"--rocm-manifest={folder / 'rocm.json'}"]
+    argv += [f"--out={folder / 'set'}", f"--cache-dir={work_cache}"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return DirBucket(folder / "bucket"), stage(DirBucket(folder / "bucket"), folder / "set")
+
+
+@pytest.mark.heavy
+def test_our_own_wheels_find_everything_in_every_layout(own_set: tuple[DirBucket, StagedSet]) -> None:
+    wheel_set = read_staged(*own_set)
+    assert ROCM_MANIFEST in wheel_set.files
+    evidence = judge(*own_set, None)
+    assert messages(evidence) == []
+    assert (evidence.outcome, evidence.counts["skipped"]) == (Outcome.PASSED, 0)
+    layouts: dict[str, Mapping[str, Any]] = {
+        check["name"]: check["files"] for check in evidence.details["checks"] if check["name"].startswith("layout ")
+    }
+    assert {name.split()[1].rstrip(",") for name in layouts} == set(load_layouts().layouts)
+    needed = {soname for w in wheel_set.wheels if "rocm" in w.name for member in w.members for soname in member.needed}
+    for files in layouts.values():
+        assert needed - platform_libraries(PLATFORM) <= files.keys()
+    told = [text for text in messages(evidence, Severity.WARNING) if "jaxlib" not in text]
+    assert [text.partition(":")[0] for text in told] == ["build-path-in-strings"], told
+
+
+# The real dynamic loader
+
+
+def by_the_real_loader(library: Path, root: Path) -> dict[str, str]:
+    """Soname -> path below `root`, SYSTEM, or nothing where it is not found, as it says when it is asked to trace."""
+    (loader,) = Path("/lib64").glob("ld-linux-*.so.*")
+    env = {key: value for key, value in os.environ.items() if not key.startswith("LD_")}
+    env["LD_TRACE_LOADED_OBJECTS"] = "1"
+    said = subprocess.run([str(loader), str(library)], capture_output=True, text=True, check=False, env=env)
+    found = {}
+    for soname, path in re.findall(r"^\s*(\S+) => (.+?)(?: \(0x[0-9a-f]+\))?$", said.stdout, re.MULTILINE):
+        inside = os.path.normpath(path).startswith(f"{root}/")
+        found[soname] = "" if path == "not found" else os.path.relpath(path, root) if inside else SYSTEM
+    return found
+
+
+@pytest.mark.parametrize("missing", ["", "librocblas.so.5"])
+def test_the_simulated_loader_does_as_the_real_one(
+    real_wheel: Callable[..., Path], tmp_path: Path, missing: str
+) -> None:
+    site = tmp_path / "site-packages"
+    for project in ("jax-rocm7-pjrt", "jax-rocm7-plugin"):
+        with zipfile.ZipFile(real_wheel(project, "0.10.2")) as archive:
+            archive.extractall(site, [name for name in archive.namelist() if name.endswith(".so")])
+    found = {str(path.relative_to(site)): Elf.read(path) for path in site.rglob("*.so")}
+    # Libraries of ROCm need each other as well, and something of the system.
+    needs = {"librocblas.so.5": (HIP, "libc.so.6"), "libMIOpen.so.1": ("librccl.so.1", HIP), HIP: ("libm.so.6",)}
+    libraries = [
+        dataclasses.replace(row, needed=needs.get(row.soname, ()), runpath=("$ORIGIN",))
+        for row in complete(found).libraries.values()
+    ]
+    at = {path: at_home(path, soname="", needed=elf.needed, runpath=elf.runpath or "") for path, elf in found.items()}
+    wheels = {library.path: library for library in at.values()}
+    tried = 0
+    for scenario in scenarios(libraries, [GfxTarget.parse("gfx942"), GfxTarget.parse("gfx1100")]):
+        if not scenario.name.startswith("pip-"):
+            continue
+        files = {path: file for path, file in scenario.files.items() if file.soname != missing}
+        installed = [_at(libraries, str(path), file.soname) for path, file in files.items()]
+        write_stubs(Manifest(rocm_version="7.2.0", libraries={row.soname: row for row in installed}), tmp_path)
+        for path, library in at.items():
+            done = load(
+                library, dataclasses.replace(scenario, files=files), wheels, system=platform_libraries(PLATFORM)
+            )
+            expected = dict(done.found) | {soname: "" for _, soname in done.missing}
+            said = by_the_real_loader(site / path, tmp_path)
+            ours_only = {name for name in expected if name.startswith("ld-linux")}  # it lists itself in another way
+            assert said == {name: place for name, place in expected.items() if name not in ours_only}
+            tried += 1
+        for place in files:
+            (tmp_path / place).unlink()
+    for file in site.rglob("*.so"):
+        file.unlink()  # they are large
+    assert tried == 3 * len(found)
+
+
+def _at(libraries: Sequence[Library], path: str, soname: str) -> Library:
+    (row,) = [library for library in libraries if library.soname == soname]
+    return dataclasses.replace(row, path=path)

@@ -1,0 +1,570 @@
+"""Attestations with the real libraries: signed through a private Sigstore on loopback, verified, and refused by name.
+
+What signs is `ci_build attest` with sigstore's own client; what verifies is sigstore's own verifier, given the private
+instance's trust through its real file format. Nothing outside is asked.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.errors import BucketError, PromotionBlockedError
+from promotion.evidence.provenance import provenance_name
+from promotion.stage import read_staged
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
+from tests.support.fake_sigstore import FakeSigstore, new_key, of_github, serving, sign
+from tests.support.promoting import RELEASED, objects, offered, staged_in
+from tests.support.wheel_sets import SetWheel, make_wheels
+
+pytestmark = pytest.mark.network
+ROOT = Path(__file__).resolve().parents[3]
+UV = Path(sys.executable).with_name("uv")
+SERVICES = ("GITHUB_", "ACTIONS_", "GITLAB_", "CIRCLE", "BUILDKITE", "SIGSTORE", "CLOUDSDK", "GOOGLE")
+ME = ".github/workflows/release.yml of https://github.com/owner/name at refs/heads/main (issuer https://token.actions.githubusercontent.com)"
+Provenance = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python with what the lock of `attest` names, and nothing else."""
+    folder = tmp_path_factory.mktemp("attest") / "venv"
+    subprocess.run([UV, "venv", "-q", "--python", sys.executable, folder], check=True)
+    lock = ROOT / "build" / "requirements-attest.lock"
+    python = folder / "bin" / "python"
+    done = subprocess.run(
+        [UV, "pip", "install", "-q", "--python", python, "--require-hashes", "-r", lock],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "Failed to fetch" in done.stderr:
+        pytest.skip(f"package index not reachable for uv: {done.stderr.splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr
+    return python
+
+
+@dataclass(frozen=True)
+class Cli:
+    """Runs `ci_build` with the packages, from a checkout, with no identity but the one that is given."""
+
+    python: Path
+    checkout: Path = ROOT
+
+    def __call__(self, *words: object, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(SERVICES)}
+        # Nothing but loopback: whatever else were asked would fail at once.
+        nowhere = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "https_proxy", "http_proxy"), "http://127.0.0.1:9")
+        loopback = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+        return subprocess.run(
+            [self.python, "-m", "ci_build.cli", *map(str, words)],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=self.checkout,
+            env={**kept, **nowhere, **loopback, **(env or {})},
+        )
+
+
+@pytest.fixture(scope="module")
+def cli(python: Path) -> Cli:
+    return Cli(python)
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[SetWheel]:
+    return make_wheels(tmp_path_factory.mktemp("wheels"), pythons=("3.12",))
+
+
+@pytest.fixture(scope="module")
+def sigstore() -> FakeSigstore:
+    return FakeSigstore()
+
+
+@pytest.fixture(scope="module")
+def trust(sigstore: FakeSigstore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The private instance's trusted root, alone."""
+    path = tmp_path_factory.mktemp("trust") / "trusted_root.json"
+    path.write_text(json.dumps(sigstore.trusted_root()))
+    return path
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> DirBucket:
+    return DirBucket(tmp_path / "bucket")
+
+
+@pytest.fixture
+def staged(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> StagedSet:
+    return staged_in(bucket, tmp_path, wheels, python_versions=("3.12",))
+
+
+def own_wheels(bucket: DirBucket, staged: StagedSet) -> dict[str, str]:
+    """File name -> sha256 of those that `attest` signs."""
+    wheels = read_staged(bucket, staged).wheels
+    return {wheel.filename: wheel.sha256 for wheel in wheels if not wheel.as_published}
+
+
+def test_without_an_identity_one_line_says_what_to_do(cli: Cli, bucket: DirBucket, staged: StagedSet) -> None:
+    before = objects(bucket, "v2-staging/")
+    done = cli("attest", staged, "--bucket", bucket.root)
+    assert (done.returncode, done.stdout) == (18, "")
+    assert done.stderr == (
+        "error: There is no identity here that Sigstore knows. Run it in a CI job that has one;"
+        " on GitHub Actions the job needs `permissions: id-token: write`.\n"
+    )
+    assert objects(bucket, "v2-staging/") == before
+
+
+# Signing, and the whole way to a reader
+
+
+@pytest.fixture(scope="module")
+def strict_checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program with a policy that asks for attestations of one workflow."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for name in ("ci_build", "promotion", "pjrt", "plugin"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    policy = folder / "promotion" / "policy.toml"
+    text = policy.read_text()
+    old = 'attestations = { required = [], trust = "any", identities = "any" }'
+    assert old in text
+    projects = '["jax-rocm{major}-pjrt", "jax-rocm{major}-plugin"]'
+    ours = (
+        '{ issuer = "https://token.actions.githubusercontent.com", repository = "https://github.com/owner/name",'
+        ' workflow = ".github/workflows/release.yml", ref = "refs/heads/main" }'
+    )
+    new = f'attestations = {{ required = {projects}, trust = "any", identities = {{ release = {ours} }} }}'
+    policy.write_text(text.replace(old, new))
+    return folder
+
+
+def attested(cli: Cli, sigstore: FakeSigstore, bucket: DirBucket, staged: StagedSet, **who: str) -> Path:
+    """Attest a set in a job; gives the trust configuration."""
+    with serving(sigstore, of_github(**who)) as env:
+        config = bucket.root.parent / "trust.json"
+        config.write_text(json.dumps(sigstore.trust_config()))
+        done = cli("attest", staged, "--bucket", bucket.root, "--trust-config", config, "--json", env=env)
+        assert done.returncode == 0, done.stderr
+        said = json.loads(done.stdout)
+        assert (said["set"], sorted(said["attested"])) == (str(staged), sorted(own_wheels(bucket, staged)))
+        again = cli("attest", staged, "--bucket", bucket.root, "--trust-config", config, env=env)
+        assert (again.returncode, again.stderr.splitlines()[-1]) == (0, "  nothing to attest")
+    return config
+
+
+@pytest.mark.heavy
+def test_what_a_job_signs_is_promoted_where_it_is_asked_for_and_readers_verify_it(
+    cli: Cli, strict_checkout: Path, sigstore: FakeSigstore, bucket: DirBucket, staged: StagedSet, tmp_path: Path
+) -> None:
+    strict = Cli(cli.python, strict_checkout)
+    where = ("--bucket", bucket.root)
+    missing = strict("promote", staged, *where)
+    assert missing.returncode == PromotionBlockedError.exit_code
+    for name in own_wheels(bucket, staged):
+        assert (f"{name} has no attestation, and one is asked for" in missing.stderr) is name.startswith("jax_rocm")
+    config = attested(cli, sigstore, bucket, staged)
+    names = sorted(own_wheels(bucket, staged))
+    looked = strict("attest", staged, "--verify", *where, "--trust-config", config, "--json")
+    assert (looked.returncode, json.loads(looked.stdout)["attested"]) == (0, {ME: names}), looked.stderr
+    asked = strict("policy", "check", staged, *where, "--trust-config", config, "--json")
+    assert (asked.returncode, json.loads(asked.stdout)["attested"]) == (0, {ME: names}), asked.stderr
+    done = strict("promote", staged, *where, "--trust-config", config, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["attested"] == {ME: names}
+    assert f"attested by {ME}: {len(names)} wheels" in done.stderr
+    assert f"{ME}: {len(names)} wheels" in bucket.get(RELEASED.people).decode()
+    whole = strict("verify", "multi-arch", *where, "--trust-config", config, "--json")
+    assert (whole.returncode, json.loads(whole.stdout)["problems"]) == (0, []), whole.stderr
+    stranger = bucket.root.parent / "stranger.json"
+    stranger.write_text(json.dumps(FakeSigstore().trusted_root()))
+    doubted = strict("verify", "multi-arch", *where, "--trust-config", stranger, "--json")
+    assert doubted.returncode == BucketError.exit_code
+    problems = json.loads(doubted.stdout)["problems"]
+    assert len(problems) == len(names)
+    assert all(".provenance is not good: failed to build timestamp" in text for text in problems)
+    # A reader who downloaded a wheel and what lies beside it.
+    (seen,) = [file for name, file in offered(bucket).items() if name == names[0]]
+    (key,) = [key for key in objects(bucket) if key.endswith(f"/{names[0]}")]
+    assert seen["provenance"].endswith(".whl.provenance")
+    (tmp_path / names[0]).write_bytes(bucket.get(key))
+    (tmp_path / provenance_name(names[0])).write_bytes(bucket.get(provenance_name(key)))
+    read = strict("attest", tmp_path / names[0], "--verify", "--trust-config", config)
+    assert (read.returncode, read.stderr) == (0, f"  {names[0]}: {ME}\n")
+
+
+def test_a_job_of_gitlab_signs_with_the_token_in_its_environment(
+    cli: Cli, sigstore: FakeSigstore, bucket: DirBucket, staged: StagedSet
+) -> None:
+    home = "https://gitlab.com/group/sub/name"
+    claims = {
+        "iss": "https://gitlab.com",
+        "sub": "project_path:group/sub/name:ref_type:branch:ref:main",
+        "repository": home,
+        "config": f"{home}//ci/release.yml@refs/heads/main",
+        "sha": "2" * 40,
+        "ref": "refs/heads/main",
+    }
+    config = bucket.root.parent / "trust.json"
+    with serving(sigstore, claims):
+        config.write_text(json.dumps(sigstore.trust_config()))
+        env = {"GITLAB_CI": "true", "SIGSTORE_ID_TOKEN": sigstore.identities.token(claims)}
+        done = cli("attest", staged, "--bucket", bucket.root, "--trust-config", config, env=env)
+        assert done.returncode == 0, done.stderr
+    looked = cli("attest", staged, "--verify", "--bucket", bucket.root, "--trust-config", config, "--json")
+    said = json.loads(looked.stdout)
+    who = f"ci/release.yml of {home} at refs/heads/main (issuer https://gitlab.com)"
+    assert said["attested"] == {who: sorted(own_wheels(bucket, staged))}
+
+
+def test_a_token_that_the_authority_does_not_know_signs_nothing(
+    cli: Cli, sigstore: FakeSigstore, bucket: DirBucket, staged: StagedSet
+) -> None:
+    config = bucket.root.parent / "trust.json"
+    with serving(sigstore, of_github()):
+        config.write_text(json.dumps(sigstore.trust_config()))
+        env = {"GITLAB_CI": "true", "SIGSTORE_ID_TOKEN": FakeSigstore().identities.token(of_github())}
+        done = cli("attest", staged, "--bucket", bucket.root, "--trust-config", config, env=env)
+    assert done.returncode == 18
+    assert done.stderr.splitlines()[-1].startswith("error: Sigstore did not attest: ")
+    assert not list(bucket.root.rglob("*.provenance"))
+
+
+def test_a_fork_that_signs_is_refused(
+    cli: Cli, strict_checkout: Path, sigstore: FakeSigstore, bucket: DirBucket, staged: StagedSet
+) -> None:
+    config = attested(cli, sigstore, bucket, staged, repository="other/name")
+    done = Cli(cli.python, strict_checkout)("promote", staged, "--bucket", bucket.root, "--trust-config", config)
+    assert done.returncode == PromotionBlockedError.exit_code
+    for name in own_wheels(bucket, staged):
+        said = f"{name}.provenance was signed by .github/workflows/release.yml of https://github.com/other/name at"
+        assert said in done.stderr
+    assert not (bucket.root / "v2").exists()
+
+
+def test_a_bad_one_blocks_where_none_is_asked_for(
+    cli: Cli, sigstore: FakeSigstore, trust: Path, bucket: DirBucket, staged: StagedSet
+) -> None:
+    name, digest = min(own_wheels(bucket, staged).items())
+    side = bucket.root / staged.file(provenance_name(name))
+    side.write_text(json.dumps(FakeSigstore().provenance(name, digest)))
+    done = cli("promote", staged, "--bucket", bucket.root, "--trust-config", trust)
+    assert done.returncode == PromotionBlockedError.exit_code
+    assert f"{name}.provenance is not good:" in done.stderr
+    side.write_text(json.dumps(sigstore.provenance(name, digest)))
+    done = cli("promote", staged, "--bucket", bucket.root, "--trust-config", trust)
+    assert done.returncode == 0, done.stderr
+
+
+def test_sigstore_that_cannot_be_reached_is_one_line(cli: Cli, bucket: DirBucket, staged: StagedSet) -> None:
+    sigstore = FakeSigstore()
+    with serving(sigstore, of_github()) as env:
+        config = bucket.root.parent / "trust.json"
+        text = json.dumps(sigstore.trust_config())
+        # Its log is not there.
+        broken = json.loads(text)
+        broken["signingConfig"]["rekorTlogUrls"][0]["url"] = "http://127.0.0.1:9"
+        config.write_text(json.dumps(broken))
+        done = cli("attest", staged, "--bucket", bucket.root, "--trust-config", config, env=env)
+    assert done.returncode == 18
+    assert done.stderr.splitlines()[-1].startswith("error: Sigstore did not attest: ")
+    assert not list(bucket.root.rglob("*.provenance"))
+
+
+def test_a_mere_root_does_not_say_where_to_sign(
+    cli: Cli, trust: Path, sigstore: FakeSigstore, bucket: DirBucket, staged: StagedSet
+) -> None:
+    with serving(sigstore, of_github()) as env:
+        done = cli("attest", staged, "--bucket", bucket.root, "--trust-config", trust, env=env)
+    assert done.returncode == 2
+    assert "does not say where to sign" in done.stderr
+
+
+# What is refused, by name
+
+WHEEL = "jax_rocm7_pjrt-0.10.2-py3-none-any.whl"
+BYTES = b"a wheel"
+DIGEST = sha256(BYTES).hexdigest()
+OLD = datetime.now(UTC) - timedelta(days=30)
+
+
+def attestation(body: Provenance) -> dict[str, Any]:
+    found: dict[str, Any] = body["attestation_bundles"][0]["attestations"][0]
+    return found
+
+
+def entry(body: Provenance) -> dict[str, Any]:
+    found: dict[str, Any] = attestation(body)["verification_material"]["transparency_entries"][0]
+    return found
+
+
+def flipped(text: str) -> str:
+    """Base64 of the same bytes but one."""
+    data = bytearray(base64.b64decode(text))
+    data[-1] ^= 1
+    return base64.b64encode(data).decode()
+
+
+def damaged(sigstore: FakeSigstore, damage: Callable[[Provenance], object]) -> bytes:
+    body = sigstore.provenance(WHEEL, DIGEST)
+    damage(body)
+    return json.dumps(body).encode()
+
+
+def changed_statement(body: Provenance) -> None:
+    """What was signed, with another time of day in it: still of this wheel."""
+    envelope = attestation(body)["envelope"]
+    statement = json.loads(base64.b64decode(envelope["statement"]))
+    envelope["statement"] = base64.b64encode(json.dumps({**statement, "predicate": {"at": 1}}).encode()).decode()
+
+
+def forged_promise(body: Provenance) -> None:
+    entry(body)["integratedTime"] = str(int(entry(body)["integratedTime"]) + 1)
+
+
+def forged_root(body: Provenance) -> None:
+    proof = entry(body)["inclusionProof"]
+    proof["rootHash"] = flipped(proof["rootHash"])
+
+
+def forged_checkpoint(body: Provenance) -> None:
+    """A checkpoint of the right root, signed by nobody whom the trust root names."""
+    checkpoint = entry(body)["inclusionProof"]["checkpoint"]
+    note, _, mark = checkpoint["envelope"].partition("\n\n")
+    words = mark.split(" ")
+    key_id = base64.b64decode(words[2])[:4]
+    words[2] = base64.b64encode(key_id + sign(new_key(), (note + "\n").encode())).decode() + "\n"
+    checkpoint["envelope"] = f"{note}\n\n{' '.join(words)}"
+
+
+def without(name: str) -> Callable[[Provenance], object]:
+    return lambda body: entry(body).pop(name)
+
+
+def of_another(sigstore: FakeSigstore, what: str) -> bytes:
+    """One part out of another attestation of the same wheel, which is good by itself."""
+    body, other = (sigstore.provenance(WHEEL, DIGEST) for _ in range(2))
+    if what == "signature":
+        attestation(body)["envelope"]["signature"] = attestation(other)["envelope"]["signature"]
+    else:
+        attestation(body)["verification_material"][what] = attestation(other)["verification_material"][what]
+    return json.dumps(body).encode()
+
+
+def twice_logged(body: Provenance) -> None:
+    entries = attestation(body)["verification_material"]["transparency_entries"]
+    entries.append(copy.deepcopy(entries[0]))
+
+
+CASES: dict[str, tuple[Callable[[FakeSigstore], bytes], str]] = {
+    "another wheel": (
+        lambda s: json.dumps(s.provenance("jaxlib-0.10.2-py3-none-any.whl", DIGEST)).encode(),
+        "is no provenance of that wheel: it speaks of jaxlib-0.10.2-py3-none-any.whl",
+    ),
+    "other bytes": (
+        lambda s: json.dumps(s.provenance(WHEEL, "0" * 64)).encode(),
+        "is no provenance of that wheel: it speaks of " + WHEEL + " with sha256 0000",
+    ),
+    "truncated": (
+        lambda s: json.dumps(s.provenance(WHEEL, DIGEST)).encode()[:-40],
+        "is no provenance of that wheel: Unterminated string",
+    ),
+    "changed statement": (lambda s: damaged(s, changed_statement), "is not good: DSSE: invalid signature"),
+    "changed signature": (
+        lambda s: damaged(
+            s, lambda b: attestation(b)["envelope"].update(signature=flipped(attestation(b)["envelope"]["signature"]))
+        ),
+        "is not good: DSSE: invalid signature",
+    ),
+    "signature of another": (lambda s: of_another(s, "signature"), "is not good: DSSE: invalid signature"),
+    "certificate of another": (lambda s: of_another(s, "certificate"), "is not good: DSSE: invalid signature"),
+    "log entry of another": (
+        lambda s: of_another(s, "transparency_entries"),
+        "is not good: log entry signatures do not match bundle",
+    ),
+    "foreign certificate": (
+        lambda s: json.dumps(FakeSigstore(rekor=s.rekor).provenance(WHEEL, DIGEST)).encode(),
+        "is not good: failed to build timestamp certificate chain",
+    ),
+    "expired certificate": (
+        lambda s: json.dumps(s.provenance(WHEEL, DIGEST, start=OLD)).encode(),
+        "is not good: failed to build timestamp certificate chain: validation failed: cert is not valid at validation",
+    ),
+    "certificate that was not yet": (
+        lambda s: json.dumps(s.provenance(WHEEL, DIGEST, logged=OLD)).encode(),
+        "is not good: failed to build timestamp certificate chain: validation failed: cert is not valid at validation",
+    ),
+    "certificate that nobody logged": (
+        lambda s: json.dumps(s.provenance(WHEEL, DIGEST, ct_key=new_key())).encode(),
+        "is not good: failed to verify SCT on signing certificate",
+    ),
+    "foreign log": (
+        lambda s: json.dumps(FakeSigstore(fulcio=s.fulcio).provenance(WHEEL, DIGEST)).encode(),
+        "is not good: invalid log entry: checkpoint",
+    ),
+    "no proof": (
+        lambda s: damaged(s, without("inclusionProof")),
+        "is not good: invalid transparency log entry",
+    ),
+    "no promise": (
+        lambda s: damaged(s, without("inclusionPromise")),
+        "is not good: bundle must contain an inclusion promise",
+    ),
+    "no log entry": (
+        lambda s: damaged(s, lambda b: attestation(b)["verification_material"].update(transparency_entries=[])),
+        "is no provenance of that wheel: no entry of a transparency log",
+    ),
+    "several log entries": (lambda s: damaged(s, twice_logged), "is not good: it has several entries"),
+    "forged promise": (lambda s: damaged(s, forged_promise), "is not good: invalid log entry: SET: invalid inclusion"),
+    "forged root": (lambda s: damaged(s, forged_root), "is not good: invalid log entry: inclusion proof contains"),
+    "forged checkpoint": (
+        lambda s: damaged(s, forged_checkpoint),
+        "is not good: invalid log entry: checkpoint: invalid signature",
+    ),
+    "claims another publisher": (
+        lambda s: json.dumps(
+            s.provenance(
+                WHEEL, DIGEST, publisher={"kind": "GitHub", "repository": "owner/other", "workflow": "release.yml"}
+            )
+        ).encode(),
+        "is not good: it claims the publisher",
+    ),
+    "another repository": (
+        lambda s: json.dumps(
+            s.provenance(
+                WHEEL,
+                DIGEST,
+                of_github(repository="owner/name2"),
+                publisher={"kind": "GitHub", "repository": "owner/name2", "workflow": "release.yml"},
+            )
+        ).encode(),
+        "was signed by .github/workflows/release.yml of https://github.com/owner/name2 at refs/heads/main",
+    ),
+    "another workflow": (
+        lambda s: json.dumps(
+            s.provenance(
+                WHEEL,
+                DIGEST,
+                of_github(workflow="release.yml2"),
+                publisher={"kind": "GitHub", "repository": "owner/name", "workflow": "release.yml2"},
+            )
+        ).encode(),
+        "was signed by .github/workflows/release.yml2 of",
+    ),
+    "another ref": (
+        lambda s: json.dumps(s.provenance(WHEEL, DIGEST, of_github(ref="refs/heads/feature"))).encode(),
+        "at refs/heads/feature (issuer",
+    ),
+    "another issuer": (
+        lambda s: json.dumps(
+            s.provenance(WHEEL, DIGEST, {**of_github(), "iss": "https://token.actions.githubusercontent.com.invalid"})
+        ).encode(),
+        "is not good: it claims the publisher",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def refusals(
+    python: Path,
+    strict_checkout: Path,
+    sigstore: FakeSigstore,
+    trust: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Mapping[str, dict[str, Any]]:
+    """Case -> what `attest --verify` says of it; every case is verified by itself, in a folder of its own."""
+    code = (
+        "import json, sys\n"
+        "from pathlib import Path\n"
+        "from promotion.evidence.attest import verified_files\n"
+        "from core.model import to_json\n"
+        "root, trust = Path(sys.argv[1]), Path(sys.argv[2])\n"
+        "said = {path.name: to_json(verified_files(path, 'local', trust)) for path in sorted(root.iterdir())}\n"
+        "print(json.dumps(said))\n"
+    )
+    root = tmp_path_factory.mktemp("cases")
+    good: Callable[[FakeSigstore], bytes] = lambda s: json.dumps(s.provenance(WHEEL, DIGEST)).encode()  # noqa: E731
+    for name, (make, _) in {**CASES, "good": (good, "")}.items():
+        folder = root / name
+        folder.mkdir()
+        (folder / WHEEL).write_bytes(BYTES)
+        (folder / provenance_name(WHEEL)).write_bytes(make(sigstore))
+    (root / "nothing beside it").mkdir()
+    (root / "nothing beside it" / WHEEL).write_bytes(BYTES)
+    done = subprocess.run(
+        [python, "-c", code, root, trust], capture_output=True, text=True, check=False, cwd=strict_checkout
+    )
+    assert done.returncode == 0, done.stderr
+    said: dict[str, dict[str, Any]] = json.loads(done.stdout)
+    return said
+
+
+def test_a_good_one_passes(refusals: Mapping[str, dict[str, Any]]) -> None:
+    assert refusals["good"] == {"attested": {ME: [WHEEL]}, "problems": [], "notes": []}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_bad_one_is_refused_by_name(refusals: Mapping[str, dict[str, Any]], case: str) -> None:
+    problems = refusals[case]["problems"]
+    assert len(problems) == 1, problems
+    assert problems[0].startswith(f"{WHEEL}.provenance ")
+    assert CASES[case][1] in problems[0]
+
+
+def test_a_missing_one_is_refused(refusals: Mapping[str, dict[str, Any]]) -> None:
+    assert refusals["nothing beside it"]["problems"] == [
+        f"{WHEEL} has no attestation, and one is asked for: run `ci_build attest` on the set."
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"mediaType": "x"}', "not JSON"])
+def test_a_trust_configuration_that_is_none_is_refused(cli: Cli, tmp_path: Path, text: str) -> None:
+    (tmp_path / "trust.json").write_text(text)
+    (tmp_path / WHEEL).write_bytes(BYTES)
+    done = cli("attest", tmp_path, "--verify", "--trust-config", tmp_path / "trust.json")
+    assert done.returncode == 2
+    assert "is no trust configuration of Sigstore" in done.stderr
+
+
+def test_without_a_network_the_public_root_that_is_here_judges(
+    cli: Cli, sigstore: FakeSigstore, tmp_path: Path
+) -> None:
+    """It came with the packages, and does not know the private instance."""
+    (tmp_path / WHEEL).write_bytes(BYTES)
+    (tmp_path / provenance_name(WHEEL)).write_text(json.dumps(sigstore.provenance(WHEEL, DIGEST)))
+    home = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "c"), "XDG_DATA_HOME": str(tmp_path / "d")}
+    done = cli("attest", tmp_path / WHEEL, "--verify", "--json", env=home)
+    assert done.returncode == PromotionBlockedError.exit_code, done.stderr
+    said = json.loads(done.stdout)
+    assert said["attested"] == {}
+    assert said["notes"] == [
+        "Sigstore's trust root could not be brought up to date: the one of this machine was taken."
+    ]
+    assert said["problems"][0].startswith(
+        f"{WHEEL}.provenance is not good: failed to build timestamp certificate chain"
+    )
+
+
+def test_a_public_root_that_cannot_be_kept_is_one_line(cli: Cli, sigstore: FakeSigstore, tmp_path: Path) -> None:
+    (tmp_path / WHEEL).write_bytes(BYTES)
+    (tmp_path / provenance_name(WHEEL)).write_text(json.dumps(sigstore.provenance(WHEEL, DIGEST)))
+    nowhere = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"), "/dev/null")
+    done = cli("attest", tmp_path / WHEEL, "--verify", env=nowhere)
+    assert (done.returncode, done.stdout) == (18, "")
+    assert "error: Sigstore's trust root cannot be read: " in done.stderr
+    assert "Give one with --trust-config." in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,333 @@
+"""The compile gate with children that misbehave: each death is a finding that names program, target and signal."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.model import Evidence, Outcome, Severity
+from core.process import HostRunner
+from promotion.evidence.evidence import read_all
+from promotion.gates import Gate, run_gates
+from promotion.gates.compile.child import Limits
+from promotion.gates.compile.compile import COMPILER, Options, Workshop, make_gate
+from promotion.gates.compile.corpus import Material, Task
+from promotion.gates.compile.drift import Previous
+from promotion.gates.compile.judge import Known
+from promotion.stage import stage
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
+from tests.support.made_code import END, MFMA, MI300, kernel, made_code
+from tests.support.wheel_sets import make_set, make_wheels, write_set
+
+SPEC = 'gpu_device_info {{ rocm_compute_capability {{ gcn_arch_name: "{}" }} }}'
+SPECS = {"gfx942": SPEC.format("gfx942:sramecc+:xnack-")}
+CODE = {
+    "good": made_code(text=MFMA + END),
+    "plain": made_code(),
+    "wrong": made_code(MI300 & ~0xFF | 0x3F),
+    "spilling": made_code(kernels=[kernel("fat_fusion", vgpr_spill_count=7)]),
+    "damaged": made_code()[:300],
+}
+LIMITS = Limits(start_seconds=20, program_seconds=2, memory=400 << 20)
+
+
+class Reporter:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+
+    def step(self, text: str) -> None:
+        self.steps.append(text)
+
+    def advance(self, done: int, total: int) -> None: ...
+
+
+class Bench:
+    """A staged set, and a gate for programs that misbehave."""
+
+    def __init__(self, folder: Path, staged: StagedSet) -> None:
+        self.bucket, self.staged = DirBucket(folder / "bucket"), staged
+        self.child = folder / "child"
+        self.child.mkdir()
+        shutil.copy(Path(__file__).parents[2] / "bad_child.py", self.child / "child.py")
+        for name, data in CODE.items():
+            (self.child / f"{name}.hsaco").write_bytes(data)
+        self.reporter = Reporter()
+
+    def gate(self, *names: str, matrix: tuple[str, ...] = (), limits: Limits = LIMITS, **options: Any) -> Gate:
+        material = Material(
+            child=self.child / "child.py",
+            digest="d",
+            tasks=tuple(Task(name=name, matrix=("mfma",) if name in matrix else ()) for name in names),
+            specs=SPECS,
+            **{key: options.pop(key) for key in ("known", "device", "expired") if key in options},
+        )
+        workshop = Workshop(argv=(sys.executable, "-I"), env={}, rocm="none")
+        return make_gate(material, Options(jobs=1, limits=limits, workshop=lambda *_: workshop, **options))
+
+    def run(self, gate: Gate, *, redo: bool = True) -> Evidence:
+        runner = HostRunner(dict(os.environ))
+        found = run_gates(self.bucket, self.staged, [gate], runner, self.reporter, targets=["gfx942"], redo=redo)
+        return found[0]
+
+    def processes(self) -> list[list[str]]:
+        file = self.child / "processes"
+        return [line.split() for line in file.read_text().splitlines()] if file.exists() else []
+
+
+@pytest.fixture(scope="module")
+def staged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, StagedSet]:
+    """A bucket with a staged set, to be copied."""
+    folder = tmp_path_factory.mktemp("staged")
+    wheels = make_wheels(folder / "wheels", pythons=("3.12",))
+    wheel_set = make_set(wheels, python_versions=("3.12",), targets=("gfx942", "gfx906"))
+    return folder / "bucket", stage(DirBucket(folder / "bucket"), write_set(folder / "set", wheels, wheel_set))
+
+
+@pytest.fixture
+def bench(tmp_path: Path, staged: tuple[Path, StagedSet]) -> Bench:
+    shutil.copytree(staged[0], tmp_path / "bucket")
+    return Bench(tmp_path, staged[1])
+
+
+def errors(evidence: Evidence) -> list[str]:
+    return [f"{f.code}: {f.message}" for f in evidence.findings if f.severity is Severity.ERROR]
+
+
+def warnings(evidence: Evidence) -> list[str]:
+    return [f"{f.code}: {f.message}" for f in evidence.findings if f.severity is Severity.WARNING]
+
+
+def fates(evidence: Evidence) -> dict[str, str]:
+    return {c["name"]: c.get("fate", c["outcome"]) for c in evidence.details["checks"] if c["name"] != COMPILER}
+
+
+def test_programs_that_compile(bench: Bench) -> None:
+    evidence = bench.run(bench.gate("numpy.one", "code.good", "code.plain", matrix=("code.good",)))
+    assert errors(evidence) == []
+    assert evidence.outcome is Outcome.PASSED
+    assert evidence.counts == {"collected": 4, "run": 4, "passed": 4, "failed": 0, "known": 0, "skipped": 0}
+    checks = {check["name"]: check for check in evidence.details["checks"]}
+    (code,) = checks["code.good"]["code"]
+    assert code["size"] == len(CODE["good"])
+    assert checks["code.good"]["kernels"]["matrix_instructions"] == 1
+    assert checks[COMPILER]["processes"] == 1
+    assert checks[COMPILER]["peak_bytes"] > 0
+    assert checks[COMPILER]["seconds"] > 0
+    assert len(bench.processes()) == 1
+    assert bench.reporter.steps[-1].startswith("gfx942: 3 compiled (")
+
+
+DEATHS = {
+    "abort": ("compile-crashed", "crashed the compiler: The process died of SIGABRT."),
+    "fpe": ("compile-crashed", "crashed the compiler: The process died of SIGFPE."),
+    "exit0": ("compile-crashed", "The process ended with exit code 0 in the middle of its work."),
+    "exit7": ("compile-crashed", "The process ended with exit code 7."),
+    "half": ("compile-crashed", "The process ended with exit code 1."),
+    "hang": ("compile-hung", "hung: The process did not get any further for 2 s."),
+    "deaf": ("compile-hung", "hung: The process did not get any further for 2 s."),
+    "flood": ("compile-hung", "hung: The process did not get any further for 2 s."),
+    "kill": ("compile-out-of-memory", "The process died of SIGKILL, as when the machine runs out of memory."),
+    "bad_alloc": ("compile-out-of-memory", "The process ran out of memory and died of SIGABRT."),
+    "memory": ("compile-out-of-memory", "The process took more than 419.4 MB of memory."),
+    "leap": ("compile-out-of-memory", "MemoryError"),
+    "fail": ("compile-failed", "failed: XlaError: fail"),
+}
+
+
+@pytest.mark.parametrize("death", DEATHS)
+def test_the_program_that_ran_is_to_blame_and_the_rest_goes_on(bench: Bench, death: str) -> None:
+    code, text = DEATHS[death]
+    evidence = bench.run(bench.gate("numpy.one", f"bad.{death}", "numpy.two"))
+    (found,) = errors(evidence)
+    assert found.startswith(f"{code}: gfx942 bad.{death} ")
+    assert text in found
+    told = fates(evidence)
+    assert (told["numpy.one"], told["numpy.two"]) == ("compiled", "compiled")
+    (finding,) = (f for f in evidence.findings if f.severity is Severity.ERROR)
+    command = f"ci_build gate compile {bench.staged} --targets gfx942 --program bad.{death} --redo"
+    assert command in finding.remedy
+    assert evidence.outcome is Outcome.FAILED
+    assert evidence.counts["failed"] == 1
+    ran = [program for line in bench.processes() for program in line[2:3]]
+    assert ran.count(f"bad.{death}") <= 1, "it is not tried again and again"
+    for pid, *_ in bench.processes():
+        assert not Path("/proc", pid).exists()
+
+
+def test_a_program_killed_from_outside_gets_a_second_chance(bench: Bench) -> None:
+    evidence = bench.run(bench.gate("numpy.one", "bad.kill_once", "numpy.two"))
+    assert errors(evidence) == []
+    assert fates(evidence)["bad.kill_once"] == "compiled"
+
+
+def test_what_the_process_printed_last_is_kept(bench: Bench) -> None:
+    evidence = bench.run(bench.gate("bad.abort"))
+    (check,) = (c for c in evidence.details["checks"] if c["name"] == "bad.abort")
+    assert check["error"] == "The process died of SIGABRT.\nterminate called without a reason"
+
+
+def test_many_that_crash_do_not_cost_the_rest(bench: Bench) -> None:
+    names = [f"bad.{word}" for word in ("abort", "fpe", "exit7", "exit0", "bad_alloc")]
+    evidence = bench.run(bench.gate(*names, *(f"numpy.p{number}" for number in range(5))))
+    assert sum(fate == "compiled" for fate in fates(evidence).values()) == 5
+    assert evidence.counts["failed"] == 5
+    assert "not run" not in fates(evidence).values()
+
+
+@pytest.mark.parametrize(
+    ("culprit", "text"),
+    [
+        ("start.unusable", "It could not use jax with the plugin: ImportError: no jax here"),
+        ("start.abort", "The process died of SIGABRT, at its start."),
+        ("between.abort", "The process died of SIGABRT, between two programs."),
+    ],
+)
+def test_a_compiler_that_cannot_be_used(bench: Bench, culprit: str, text: str) -> None:
+    evidence = bench.run(bench.gate(culprit, "numpy.one", "numpy.two"))
+    found = errors(evidence)
+    (usable,) = (line for line in found if line.startswith("compiler-unusable"))
+    assert text in usable
+    assert any(line.startswith("compile-not-run: gfx942") for line in found)
+    assert len(bench.processes()) <= 6, "it is given up"
+
+
+@pytest.mark.parametrize(
+    ("culprit", "text"), [("after.abort", "died of SIGABRT"), ("after.hang", "any further for 2 s")]
+)
+def test_a_process_that_does_not_end_well(bench: Bench, culprit: str, text: str) -> None:
+    limits = Limits(start_seconds=2, program_seconds=2, memory=LIMITS.memory)
+    evidence = bench.run(bench.gate("numpy.one", culprit, limits=limits))
+    assert errors(evidence) == []
+    (found,) = warnings(evidence)
+    assert found.startswith("compiler-untidy: gfx942: The process ")
+    assert text in found
+    assert "after its last program" in found
+
+
+@pytest.mark.parametrize("kind", ["garbage", "outside"])
+def test_garbage_is_told_and_not_believed(bench: Bench, kind: str) -> None:
+    evidence = bench.run(bench.gate(f"bad.{kind}", "numpy.one"))
+    (found,) = warnings(evidence)
+    assert "It wrote what nobody understands: " in found
+    assert fates(evidence)["numpy.one"] == "compiled"
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "text"),
+    [
+        ("wrong", "code-object-wrong", "code.wrong.0.hsaco: what was compiled for gfx942:sramecc+:xnack- is code for "),
+        ("spilling", "spills-over-budget", "kernel fat_fusion has 7 vector registers spilled, 0 are allowed"),
+        ("damaged", "code-object-damaged", "code.damaged.0.hsaco"),
+        ("plain", "matrix-cores-idle", "its code has no MFMA instruction"),
+    ],
+)
+def test_each_defect_of_the_code_is_found(bench: Bench, name: str, code: str, text: str) -> None:
+    evidence = bench.run(bench.gate(f"code.{name}", "code.good", matrix=("code.plain", "code.good")))
+    (found,) = errors(evidence)
+    assert found.startswith(f"{code}: gfx942 code.{name}")
+    assert text in found
+
+
+def expecting(**kinds: Known) -> Callable[[str, str, str], Known | None]:
+    return lambda program, target, jax: kinds.get(program.partition(".")[2]) if target == "gfx942" and jax else None
+
+
+def test_known_failures(bench: Bench) -> None:
+    known = expecting(
+        fail=Known(reason="no kernel for it", error="XlaError"),
+        abort=Known(reason="MIOpen is not there", error="SIGABRT"),
+        one=Known(reason="was broken", error="x"),
+        fpe=Known(reason="was broken", error="SIGABRT"),
+        exit7=Known(reason="was broken", error="exit code 7", expired=date(2026, 1, 2).isoformat()),
+    )
+    evidence = bench.run(bench.gate("bad.fail", "bad.abort", "numpy.one", "bad.fpe", "bad.exit7", known=known))
+    outcome = {check["name"]: check["outcome"] for check in evidence.details["checks"]}
+    assert outcome["bad.fail"] == outcome["bad.abort"] == "known"
+    assert outcome["numpy.one"] == "passed"
+    assert warnings(evidence) == [
+        "expectation-unneeded: gfx942 numpy.one compiles, though it is expected to fail: was broken"
+    ]
+    crashed, expired = errors(evidence)
+    assert crashed.endswith("died of SIGFPE. Expected was another failure: SIGABRT")
+    assert expired.startswith("expectation-expired: gfx942 bad.exit7 still fails, which was expected until 2026-01-02")
+    assert evidence.counts["known"] == 2
+
+
+def test_what_needs_a_device_is_left_out(bench: Bench) -> None:
+    evidence = bench.run(
+        bench.gate("numpy.one", "bad.hang", device=lambda name, *_: "it asks the GPU" if name == "bad.hang" else "")
+    )
+    (check,) = (c for c in evidence.details["checks"] if c["name"] == "bad.hang")
+    assert (check["outcome"], check["why"]) == ("skipped", "it asks the GPU")
+    assert evidence.outcome is Outcome.PASSED
+    assert evidence.counts["skipped"] == 1
+
+
+def test_a_target_that_xla_does_not_know_is_skipped(bench: Bench) -> None:
+    runner = HostRunner(dict(os.environ))
+    gate = bench.gate("numpy.one")
+    found = {e.target: e for e in run_gates(bench.bucket, bench.staged, [gate], runner, bench.reporter)}
+    assert found["gfx906"].outcome is Outcome.SKIPPED
+    assert found["gfx942"].outcome is Outcome.PASSED
+
+
+def test_one_program_alone_is_no_evidence(bench: Bench) -> None:
+    gate = bench.gate("numpy.one", "bad.fail")
+    assert bench.run(gate).outcome is Outcome.FAILED
+    before = dict(read_all(bench.bucket, bench.staged))
+    alone = bench.gate("numpy.one", "bad.fail", programs=("numpy.one",))
+    evidence = bench.run(alone)
+    assert evidence.outcome is Outcome.PASSED
+    assert fates(evidence) == {"numpy.one": "compiled"}
+    assert dict(read_all(bench.bucket, bench.staged)) == before
+    assert alone.settings != gate.settings
+
+
+def test_old_evidence_answers_for_the_same_corpus_only(bench: Bench) -> None:
+    bench.run(bench.gate("numpy.one"))
+    bench.run(bench.gate("numpy.one"), redo=False)
+    assert len(bench.processes()) == 1
+    bench.run(bench.gate("numpy.one", corpus="small"), redo=False)
+    bench.run(bench.gate("numpy.one", expired=("a",)), redo=False)
+    assert len(bench.processes()) == 3
+
+
+def test_code_that_grew_is_a_warning(bench: Bench) -> None:
+    before = Previous(set_digest="a" * 64, code={"gfx942": {"code.good": [{"size": 100, "sha256": "b" * 64}]}})
+    evidence = bench.run(bench.gate("code.good", "code.plain", before=before))
+    (found,) = warnings(evidence)
+    assert found.startswith("code-grown: gfx942 code.good: its code grew from 100 B to ")
+    assert evidence.outcome is Outcome.PASSED
+    (compiler,) = (c for c in evidence.details["checks"] if c["name"] == COMPILER)
+    assert compiler["drift"] == {"since": "a" * 64, "new": ["code.plain"], "changed": ["code.good"]}
+
+
+def test_an_interrupt_ends_the_children(bench: Bench) -> None:
+    gate = bench.gate("bad.deaf", limits=Limits(start_seconds=60, program_seconds=60, memory=LIMITS.memory))
+
+    def interrupt() -> None:
+        while not bench.processes():
+            time.sleep(0.05)
+        time.sleep(0.5)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(gate)
+    assert time.monotonic() - begun < 20
+    ((pid, *_),) = bench.processes()
+    assert not Path("/proc", pid).exists()

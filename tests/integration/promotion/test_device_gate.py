@@ -1,0 +1,350 @@
+"""The device gate on a CPU, with the published wheels: exactly their bytes, real jax, evidence that tells the truth."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build import cli
+from ci_build.build.adopt import adopt
+from core.errors import CiBuildError
+from core.model import RocmVersion
+from promotion.gates import Room
+from promotion.gates.common.site import Site
+from promotion.gates.device import preflight, run
+from promotion.gates.device.config import Told
+from promotion.gates.device.results import TestVerdict, load_results
+from promotion.gates.device.suite import smoke
+from promotion.storage.bucket import sha256_of
+from promotion.storage.keys import StagedSet
+
+pytestmark = pytest.mark.network
+
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPT = """
+set -exu -o allexport
+export JAX_ENABLE_X64=1
+export JAX_SKIP_SLOW_TESTS=true
+echo "Running CPU tests..."
+python -m pytest -n auto tests --deselect=tests/numbers_test.py::test_left_out
+"""
+CONFTEST = """
+import os
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "multiaccelerator: needs several devices")
+    import jax
+    assert jax.config.jax_enable_x64
+"""
+NUMBERS = """
+import jax, jax.numpy as jnp, pytest
+
+def test_wide():
+    assert jnp.arange(3.0).dtype == jnp.float64
+
+@pytest.mark.multiaccelerator
+def test_devices():
+    assert len(jax.devices()) == 8
+    assert jax.default_backend() == "cpu"
+
+def test_left_out():
+    raise AssertionError("the suite itself deselects this")
+
+@pytest.mark.skip(reason="no TPU")
+def test_skipped():
+    pass
+
+@pytest.mark.parametrize("n", range(6))
+def test_sum(n):
+    assert int(jax.jit(jnp.sum)(jnp.arange(n))) == n * (n - 1) // 2
+"""
+BAD = """
+import ctypes, jax.numpy as jnp
+
+KEPT = []
+
+def test_wrong():
+    assert int(jnp.arange(3).sum()) == 4, "wrong sum"
+
+def test_dies():
+    ctypes.string_at(0)
+
+def test_keeps_memory():
+    KEPT.append(jnp.ones(9 << 27, jnp.int8).block_until_ready())
+
+def test_after():
+    assert int(jnp.arange(3).sum()) == 3
+    assert not KEPT, "the process of the test before was taken over"
+"""
+
+
+class Silent:
+    """Progress that nobody reads."""
+
+    def step(self, text: str) -> None:
+        """Nothing."""
+
+    def advance(self, done: int, total: int) -> None:
+        """Nothing."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A set, a bucket, and a repository with tests: the first commit has bad ones.
+
+    Attributes:
+        bad, good: commits.
+    """
+
+    folder: Path
+    repository: Path
+    bad: str
+    good: str
+
+    def gate(self, name: str, *words: str) -> tuple[int, list[Mapping[str, Any]], str]:
+        return ci_build(self.folder, "gate", name, "set", "--platform=cpu", *words)
+
+    def beside(self, evidence: Mapping[str, Any]) -> dict[str, bytes]:
+        """What a run left beside the set, by kind, as its evidence names it."""
+        (run,) = (check for check in evidence["details"]["checks"] if check["name"] == "run")
+        folder = self.folder / "bucket" / StagedSet(index="multi-arch", digest=evidence["set_digest"]).evidence
+        files = {kind: folder / told["name"] for kind, told in run["files"].items()}
+        assert all(sha256_of(file) == run["files"][kind]["sha256"] for kind, file in files.items())
+        return {kind: gzip.decompress(file.read_bytes()) for kind, file in files.items()}
+
+    def results(self, evidence: Mapping[str, Any]) -> dict[str, str]:
+        return {r.id: r.verdict.value for r in load_results(self.beside(evidence)["results.json.gz"], "results")}
+
+
+def ci_build(folder: Path, *words: str) -> tuple[int, list[Mapping[str, Any]], str]:
+    """A command, in this process, so that its environment can be the one that `site` kept."""
+    out, said = io.StringIO(), io.StringIO()
+    with contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
+        try:
+            cli.main.main([*words, "--json"], standalone_mode=False)
+            status = 0
+        except CiBuildError as problem:
+            status = problem.exit_code
+            said.write(f"{problem}")
+    return status, json.loads(out.getvalue()) if out.getvalue() else [], said.getvalue()
+
+
+def git(folder: Path, *words: str) -> str:
+    who = ("-c", "user.name=t", "-c", "user.email=t@example.invalid", "-c", "commit.gpgsign=false")
+    done = subprocess.run(["git", *who, *words], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def write(folder: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+@pytest.fixture(scope="module")
+def place(real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Place:
+    folder = tmp_path_factory.mktemp("device")
+    wheels: Sequence[Path] = [real_wheel("jax-rocm7-pjrt", "0.10.2"), real_wheel("jax-rocm7-plugin", "0.10.2", "3.12")]
+    adopt(list(map(str, wheels)), out=folder / "set", rocm=RocmVersion(text="7.2.0"), progress=Silent())
+    repository = folder / "jax-src"
+    repository.mkdir()
+    files = {
+        "ci/run_pytest_cpu.sh": SCRIPT,
+        "conftest.py": CONFTEST,
+        "tests/numbers_test.py": NUMBERS,
+        "tests/bad_test.py": BAD,
+        "pyproject.toml": "[tool.pytest.ini_options]\npython_files = '*_test.py'\naddopts = '-p no:hypothesispytest'\n",
+        # What lies beside the tests is not what is tested.
+        "jax/__init__.py": "raise ImportError('this is the checkout, not the wheel')\n",
+    }
+    write(repository, files)
+    git(repository, "init", "--quiet")
+    git(repository, "add", ".")
+    git(repository, "commit", "--quiet", "-m", "bad")
+    bad = git(repository, "rev-parse", "HEAD")
+    (repository / "tests" / "bad_test.py").unlink()
+    git(repository, "commit", "--quiet", "-a", "-m", "good")
+    return Place(folder, repository, bad, git(repository, "rev-parse", "HEAD"))
+
+
+WRONG = f"""
+import runpy
+import jax
+
+compiled = jax.jit
+
+def wrong(program):
+    def call(*operands):
+        exact, close = compiled(program)(*operands)
+        (device,) = exact.devices()
+        return exact + (device.id == 3), close + 0.1 * (device.id == 5)
+    return call
+
+jax.jit = wrong
+runpy.run_path({str(preflight.CHILD)!r}, run_name="__main__")
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The environment with the set is made by the first gate of this process, and taken by the others."""
+    kept, make = tmp_path_factory.mktemp("site"), run.install
+    made: list[Site] = []
+
+    def once(room: Room, told: Told) -> Site:
+        if not made:
+            made.append(make(replace(room, shared=kept), told))
+        return made[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "install", once)
+        yield
+
+
+SUMS = {f"tests/numbers_test.py::test_sum[{n}]": "passed" for n in range(6)}
+GOOD = {
+    **SUMS,
+    "tests/numbers_test.py::test_wide": "passed",
+    "tests/numbers_test.py::test_devices": "passed",
+    "tests/numbers_test.py::test_skipped": "skipped",
+}
+
+
+@pytest.mark.heavy
+@pytest.mark.usefixtures("site")
+def test_bad_tests_make_the_gate_fail_and_are_told_apart(place: Place, tmp_path: Path) -> None:
+    status, (evidence,), said = place.gate("device", f"--jax-tests=file://{place.repository}@{place.bad}")
+    assert status == 15, said
+    assert (evidence["gate"], evidence["tier"], evidence["outcome"]) == ("device-cpu", "cpu", "failed")
+    assert evidence["settings"]["suite"] == place.bad
+    assert place.results(evidence) == {
+        **GOOD,
+        "tests/bad_test.py::test_wrong": "failed",
+        "tests/bad_test.py::test_dies": "crashed",
+        "tests/bad_test.py::test_keeps_memory": "failed",
+        "tests/bad_test.py::test_after": "passed",
+    }
+    counts = evidence["counts"]
+    assert {key: counts[key] for key in ("passed", "failed", "skipped")} == {"passed": 9, "failed": 3, "skipped": 1}
+    beside = place.beside(evidence)
+    assert b"Segmentation fault" in beside["logs.tar.gz"]
+    assert b'name="test_wrong"' in beside["junit.xml.gz"]
+    # The console ends with the failures, their tracebacks, how to run one again, and what the policy makes of it.
+    assert "wrong sum" in said
+    assert "Segmentation fault" in said
+    assert "The test left 1152 MiB of arrays alive; at most 1024 MiB may stay." in said
+    assert "channel local: blocked" in said
+    assert "The gate device-cpu for any did not pass" in said
+    # That command, from anywhere, comes to the same verdict.
+    lines = [line.strip() for line in said.splitlines()]
+    (again,) = (line for line in lines if line.startswith("Run `") and "::test_wrong`" in line)
+    program, script, *words = shlex.split(again.removeprefix("Run `").removesuffix("`."))
+    assert (program, script) == ("python3", "build/ci_build")
+    status, (evidence,), said = ci_build(tmp_path, *words, "--test=tests/bad_test.py::test_wrnog")
+    assert status == 15, said
+    assert place.results(evidence) == {"tests/bad_test.py::test_wrong": "failed"}
+    assert "only a part was run: this is shown, and no evidence" in said
+    # A test that is not there is an error, and no reason to say that all was well.
+    assert (evidence["outcome"], evidence["counts"]["failed"]) == ("error", 1)
+    assert "the suite has no tests/bad_test.py::test_wrnog" in said
+
+
+@pytest.mark.usefixtures("site")
+@pytest.mark.heavy
+def test_shards_of_a_run_are_joined_to_one_word(place: Place) -> None:
+    source = f"--jax-tests={place.repository}@{place.good}"
+    status, _, said = place.gate("merge", source)
+    assert status == 2, said
+    seen: dict[str, str] = {}
+    for number in (1, 2):
+        status, (evidence,), said = place.gate("device", source, f"--shard={number}/2", "--workers=1")
+        assert (status, f"shard {number}/2 is kept beside the set" in said) == (0, True), said
+        part = place.results(evidence)
+        assert 3 <= len(part) <= 6
+        assert not part.keys() & seen.keys()
+        seen |= part
+        if number == 1:
+            assert place.gate("merge", source)[0] == 15
+    assert seen == GOOD
+    status, (evidence,), said = place.gate("merge", source)
+    assert status == 0, said
+    assert place.results(evidence) == GOOD
+    assert (evidence["outcome"], evidence["counts"]["passed"]) == ("passed", 8)
+    # Which answers for the gate from now on.
+    status, (again,), said = place.gate("device", source)
+    assert (status, again) == (0, evidence)
+    assert "passed before" in said
+    # One of more runners than tests has nothing to do, and does not fail.
+    status, (evidence,), said = place.gate("device", source, "--shard=12/12", "--workers=1")
+    assert (status, evidence["outcome"]) == (0, "skipped"), said
+    assert "there are more shards than tests" in evidence["findings"][0]["message"]
+
+
+def test_a_machine_without_a_gpu_is_told_before_anything_is_installed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "")
+    words = ("--platform=rocm", "--family=gfx94X-dcgpu", "--python=3.12")
+    status, (evidence,), said = ci_build(place.folder, "gate", "device", "set", *words)
+    assert (status, evidence["gate"], evidence["target"]) == (18, "device", "gfx942"), said
+    assert (evidence["outcome"], evidence["counts"]["collected"]) == ("error", 0)
+    assert {finding["code"] for finding in evidence["findings"]} == {"environment"}
+    assert "there is no rocm device that may be used" in said
+    assert "environment with the set" not in said
+    # It blocks where somebody asks for a word of this gate, and nowhere else.
+    assert "channel local: blocked" in said
+    assert "The gate device for" not in said.partition("channel local")[2]
+    assert ci_build(place.folder, "gate", "device", "set", *words[:2], "--python=3.11")[0] == 2
+
+
+@pytest.mark.heavy
+@pytest.mark.usefixtures("site")
+def test_devices_that_compute_wrong_numbers_are_the_environments(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "child.py").write_text(WRONG)
+    monkeypatch.setattr(preflight, "CHILD", tmp_path / "child.py")
+    status, (evidence,), said = place.gate("device", f"--jax-tests={place.repository}@{place.good}", "--redo")
+    assert (status, evidence["outcome"], evidence["counts"]["run"]) == (18, "error", 0), said
+    assert {finding["code"] for finding in evidence["findings"]} == {"environment"}
+    assert "a kernel on device 3: a product of integers is wrong" in said
+    assert "a kernel on device 5: a product of floats is wrong" in said
+    assert "on device 4" not in said
+
+
+@pytest.mark.usefixtures("site")
+def test_a_suite_whose_conditions_cannot_be_read_is_an_error(place: Place) -> None:
+    source = place.folder / "unreadable"
+    write(
+        source, {"ci/run_pytest_cpu.sh": "export XLA_FLAGS=$(flags)\npython -m pytest tests\n", "tests/a_test.py": ""}
+    )
+    status, (evidence,), said = place.gate("device", f"--jax-tests={source}")
+    assert (status, evidence["outcome"]) == (15, "error")
+    assert "XLA_FLAGS is computed" in said
+
+
+@pytest.mark.heavy
+def test_the_smoke_suite_passes_on_eight_virtual_devices(place: Place) -> None:
+    """As people start it, with an environment that is made for this run."""
+    argv = [sys.executable, str(ROOT / "build" / "ci_build"), "gate", "device", "set", "--platform=cpu", "--json"]
+    argv.append(f"--work={place.folder / 'work'}")
+    done = subprocess.run(argv, cwd=place.folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (evidence,) = json.loads(done.stdout)
+    results = place.results(evidence)
+    assert set(results.values()) <= {TestVerdict.PASSED.value, TestVerdict.SKIPPED.value}
+    assert len(results) > 450
+    assert evidence["settings"]["suite"] == smoke().suite.commit
+    (run,) = (check for check in evidence["details"]["checks"] if check["name"] == "run")
+    assert run["verdicts"]["passed"] > 450

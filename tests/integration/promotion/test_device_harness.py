@@ -1,0 +1,259 @@
+"""The harness with tests that do everything wrong: each gets its verdict, the run ends, nothing else is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from core.errors import BusyError, RequestError
+from core.process import HostRunner
+from promotion.gates.device.harness import DONE, Harness, Report, Work
+from promotion.gates.device.processes import RUN, alive, end_marked, marked, was_killed
+from promotion.gates.device.results import Ending, Round, TestVerdict
+from promotion.gates.device.session import Limits
+from promotion.gates.device.shards import split
+from tests.support import bad_suite
+from tests.support.device_child import LIMITS, work
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def run(job: Work, folder: Path) -> Report:
+    return Harness(HostRunner(os.environ), job, folder).run()
+
+
+def check(report: Report, *names: str) -> None:
+    wanted, got = bad_suite.expected(*names), {result.id: result.verdict.value for result in report.results}
+    assert sorted(got) == sorted(wanted)
+    assert {test: (got[test], wanted[test]) for test in got if got[test] not in wanted[test].split("|")} == {}
+    said = {result.id: result.message for result in report.results}
+    for name in names:
+        for test, text in bad_suite.FILES[name].says.items():
+            assert text in said[f"test_{name}.py::{test}" if test else f"test_{name}.py"]
+
+
+def run_id(folder: Path) -> str:
+    return str(json.loads((folder / "run.json").read_bytes())["run"])
+
+
+def wait_for(what: Callable[[], bool], seconds: float = 60.0) -> None:
+    until = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def lines(folder: Path, event: str) -> list[dict[str, object]]:
+    found = (json.loads(line) for path in folder.glob("*/*.jsonl") for line in path.read_bytes().splitlines())
+    return [line for line in found if line["event"] == event]
+
+
+@pytest.mark.parametrize(("word", "killed"), [("exit 0", False), ("exit 3", False), ("kill -9 $$", True)])
+def test_who_was_killed_is_told_from_who_ended_before_anybody_waits(word: str, killed: bool) -> None:
+    child = subprocess.Popen(["sh", "-c", f"read line; {word}"], stdin=subprocess.PIPE)
+    assert not was_killed(child.pid)
+    assert child.stdin is not None
+    child.stdin.close()
+    wait_for(lambda: not alive(child.pid))
+    assert was_killed(child.pid) is killed
+    assert (child.wait() < 0) is killed
+    assert not was_killed(child.pid)
+
+
+def test_what_is_ended_is_gone(tmp_path: Path) -> None:
+    """Not only killed: until it is dead it has its device, and may write."""
+    ready = tmp_path / "ready"
+    code = f"import os, pathlib, time; os.fork(); b = bytearray(b'x' * (1 << 28)); pathlib.Path({str(ready)!r}).touch()"
+    argv = [sys.executable, "-c", f"{code}; time.sleep(600)"]
+    child = subprocess.Popen(argv, env={**os.environ, RUN: "this-very-run"})
+    wait_for(lambda: ready.exists() and len([*marked("this-very-run")]) == 2)
+    pids = [*marked("this-very-run")]
+    end_marked("this-very-run")
+    assert not any(map(alive, pids))
+    child.wait()
+
+
+@pytest.mark.heavy
+def test_every_bad_test_gets_its_verdict_and_nothing_else_is_lost(tmp_path: Path) -> None:
+    names = list(bad_suite.FILES)
+    report = run(work(bad_suite.write(tmp_path / "suite", *names)), tmp_path / "run")
+    check(report, *names)
+    assert report.problems == ()
+    assert any("test_leave left 1 process" in note for note in report.notes)
+    assert list(marked(run_id(tmp_path / "run"))) == []
+    # In-process reruns are for crashes only.
+    for test, attempts in report.attempts.items():
+        again = [attempt for attempt in attempts if attempt.round is Round.RERUN]
+        assert not again or attempts[0].ending is Ending.CRASHED, test
+
+
+def test_a_crash_a_failure_and_a_flake_are_told_apart(tmp_path: Path) -> None:
+    names = ("fail", "flake", "segfault", "import_exit", "skip", "lease")
+    report = run(work(bad_suite.write(tmp_path / "suite", *names)), tmp_path / "run")
+    check(report, *names)
+    assert report.problems == ()
+    failed = report.attempts["test_fail.py::test_fail"]
+    assert [(attempt.round, attempt.ending) for attempt in failed] == [
+        (Round.FIRST, Ending.FAILED),
+        (Round.RETRY, Ending.FAILED),
+    ]
+    assert {line["device"] for line in lines(tmp_path / "run", "worker")} == {"3", "5"}
+
+
+def test_a_part_of_a_suite_stays_that_part_when_one_of_it_fails(tmp_path: Path) -> None:
+    root = bad_suite.write(tmp_path / "suite", "fail")
+    more = "".join(f"def test_more_{n}(): pass\n" for n in range(9))
+    (root / "test_fail.py").write_text((root / "test_fail.py").read_text() + more)
+    (root / "test_mended.py").write_text(
+        "import pathlib, pytest\n"
+        "mark = pathlib.Path(__file__).with_name('mark')\n"
+        "if not mark.exists():\n    mark.touch()\n    raise ImportError('not yet')\n"
+        "@pytest.mark.parametrize('n', range(4))\ndef test_it(n): pass\n"
+    )
+    job = replace(work(root), choose=lambda there: split(there, {}, 2)[0])
+    report = run(replace(job, passes=(replace(job.passes[0], leases=job.passes[0].leases[:1]),)), tmp_path / "run")
+    verdicts = Counter(result.verdict for result in report.results)
+    assert verdicts[TestVerdict.NOT_RUN] == 0
+    # A half of what was there at first, the file that was mended, and a half of its tests.
+    assert sum(verdicts.values()) == len(split([t for t in report.collected if "test_fail" in t], {}, 2)[0]) + 1 + 2
+    assert verdicts[TestVerdict.FLAKY] == 1
+    assert report.problems == ()
+
+
+def test_a_suite_without_tests_is_no_success(tmp_path: Path) -> None:
+    report = run(work(bad_suite.write(tmp_path / "suite")), tmp_path / "run")
+    assert (report.results, report.collected) == ((), ())
+    (tmp_path / "suite" / "conftest.py").write_text("import os\nos._exit(0)\n")
+    report = run(work(tmp_path / "suite"), tmp_path / "other")
+    assert report.problems
+    assert report.results == ()
+
+
+@pytest.mark.heavy
+def test_ten_thousand_parametrisations(tmp_path: Path) -> None:
+    root = bad_suite.write(tmp_path / "suite")
+    (root / "test_many.py").write_text(bad_suite.MANY)
+    report = run(work(root), tmp_path / "run")
+    assert Counter(result.verdict for result in report.results) == {TestVerdict.PASSED: 10_000}
+    assert report.sessions == 1
+
+
+def test_when_everything_crashes_the_run_ends_and_says_so(tmp_path: Path) -> None:
+    root = bad_suite.write(tmp_path / "suite")
+    (root / "test_storm.py").write_text(
+        "import os, pytest\n\n@pytest.mark.parametrize('n', range(500))\ndef test_storm(n):\n    os.abort()\n"
+    )
+    report = run(work(root, Limits(test=3.0, collect=30.0, grace=1.0, session=200.0, crashes=4)), tmp_path / "run")
+    assert "tests took their process with them" in " ".join(report.problems)
+    found = Counter(result.verdict for result in report.results)
+    assert set(found) == {TestVerdict.CRASHED, TestVerdict.NOT_RUN}
+    assert found.total() == 500
+    assert all(attempt.round is not Round.RETRY for attempts in report.attempts.values() for attempt in attempts)
+
+
+SLOW = "import time, pytest\n\n@pytest.mark.parametrize('n', range(40))\ndef test_slow(n):\n    time.sleep(0.1)\n"
+
+
+def started(root: Path, folder: Path) -> subprocess.Popen[bytes]:
+    """A controller that is in the middle of its work."""
+    root.mkdir(exist_ok=True)
+    (root / "test_slow.py").write_text(SLOW)
+    argv = [sys.executable, "-m", "tests.support.device_child", str(root), str(folder)]
+    process = subprocess.Popen(argv, cwd=ROOT)
+    wait_for(lambda: len(lines(folder, "end")) >= 5)
+    return process
+
+
+def test_a_killed_controller_is_gone_on_with(tmp_path: Path) -> None:
+    root, folder = bad_suite.write(tmp_path / "suite"), tmp_path / "run"
+    process = started(root, folder)
+    with pytest.raises(BusyError):
+        run(work(root), folder)
+    process.kill()
+    process.wait()
+    report = run(work(root), folder)
+    assert Counter(result.verdict for result in report.results) == {TestVerdict.PASSED: 40}
+    done = [line["id"] for line in lines(folder, "end")]
+    # What had ended was not run again. What ran when it was killed may have done it, and runs alone.
+    assert len(done) == len(set(done)) == 40
+    assert report.sessions <= 4
+    assert list(marked(run_id(folder))) == []
+    with pytest.raises(RequestError, match="something else"):
+        run(work(tmp_path / "another"), folder)
+
+
+def test_a_run_of_which_all_was_told_begins_anew_and_nothing_of_others_goes(tmp_path: Path) -> None:
+    job, folder = replace(work(tmp_path / "suite"), passes=()), tmp_path / "run"
+    run(job, folder)
+    first = run_id(folder)
+    (folder / "0000").mkdir()
+    (folder / "2026.txt").touch()
+    run(job, folder)
+    assert (run_id(folder), (folder / "0000").is_dir()) == (first, True)
+    another = replace(work(tmp_path / "another"), passes=())
+    with pytest.raises(RequestError, match="something else"):
+        run(another, folder)
+    assert (folder / "0000").is_dir()
+    (folder / DONE).touch()
+    run(another, folder)
+    assert run_id(folder) != first
+    assert sorted(path.name for path in folder.iterdir()) == ["2026.txt", "run.json", "run.lock"]
+
+
+def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "home"
+    (folder / "2026").mkdir(parents=True)
+    with pytest.raises(RequestError, match="holds 2026, and no run"):
+        run(replace(work(tmp_path / "suite"), passes=()), folder)
+    assert {path.name for path in folder.iterdir()} <= {"2026", "run.lock"}
+
+
+KILLER = """
+import os, pathlib, signal
+
+def parent(pid):
+    return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+def test_killer():
+    os.kill(parent(os.getppid()), signal.SIGKILL)
+"""
+
+
+def test_a_test_that_kills_the_gate_is_to_blame(tmp_path: Path) -> None:
+    root, folder = bad_suite.write(tmp_path / "suite"), tmp_path / "run"
+    (root / "test_a_killer.py").write_text(KILLER)
+    (root / "test_slow.py").write_text(SLOW)
+    argv = [sys.executable, "-m", "tests.support.device_child", str(root), str(folder)]
+    # Among others, twice alone, and once more when a fresh process has to decide.
+    ends = [subprocess.run(argv, cwd=ROOT, check=False).returncode for _ in range(5)]
+    assert ends == [-signal.SIGKILL] * 4 + [0]
+    report = run(work(root), folder)
+    found = {result.id: result for result in report.results}
+    killer = found.pop("test_a_killer.py::test_killer")
+    assert killer.verdict is TestVerdict.CRASHED
+    assert "gate was killed" in killer.message
+    assert {result.verdict for result in found.values()} == {TestVerdict.PASSED}
+    assert len(found) == 40
+
+
+def test_a_killed_worker_takes_no_test_with_it(tmp_path: Path) -> None:
+    root, folder = bad_suite.write(tmp_path / "suite"), tmp_path / "run"
+    process = started(root, folder)
+    victim = lines(folder, "worker")[0]["pid"]
+    assert isinstance(victim, int)
+    os.kill(victim, signal.SIGKILL)
+    assert process.wait(LIMITS.session) == 0
+    report = run(work(root), folder)
+    found = Counter(result.verdict for result in report.results)
+    assert found[TestVerdict.PASSED] + found[TestVerdict.FLAKY] == 40
+    assert found[TestVerdict.FLAKY] <= 1

@@ -1,0 +1,130 @@
+"""The fault matrix: the published wheels broken in many ways, each caught by the gate that has to, by name."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from core.model import Evidence, Outcome, Severity
+from promotion.gates import Gate, inspection
+from promotion.gates.abi import abi
+from promotion.gates.compile import compile as compile_gate
+from promotion.gates.compile.material import material
+from promotion.gates.coverage import coverage
+from promotion.gates.install import install
+from promotion.gates.load import load
+from tests.support.faults.bench import PYTHON, Bench, Case
+from tests.support.faults.device_code import BEYOND
+from tests.support.faults.matrix import FAULTS
+from tests.support.faults.model import PROGRAM, Catch, Fault
+
+pytestmark = pytest.mark.network
+
+ROOT = Path(__file__).resolve().parents[3]
+WHOLE = ("load", "compile", "install")
+"""Gates that need all wheels of a set."""
+
+
+@pytest.fixture(scope="session")
+def made(shared_folder: Path, work_cache: Path) -> Path:
+    """The set that is to be broken, of the published wheels for one Python."""
+    folder = shared_folder / "matrix-set"
+    with FileLock(shared_folder / "matrix.lock"):
+        if not folder.exists():
+            argv = [sys.executable, "-m", "ci_build.cli", "dist_wheels", "--payload=published"]
+            argv += [f"--python-versions={PYTHON}", "--targets=gfx942,gfx950"]
+            argv += [f"--out={folder}", f"--cache-dir={work_cache}"]
+            done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT)
+            assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory, made: Path, real_wheel: Callable[..., Path]) -> Bench:
+    return Bench(tmp_path_factory.mktemp("bench"), made, real_wheel)
+
+
+@pytest.fixture(autouse=True)
+def cpu_seconds() -> Iterator[None]:
+    """Say what each row took (`pytest -rP` shows it)."""
+    before = sum(os.times()[:4])
+    yield
+    sys.stdout.write(f"{sum(os.times()[:4]) - before:.1f} s of processor time\n")
+
+
+def gate(name: str) -> Gate:
+    """A gate with the least that shows a fault: one program, one installer."""
+    match name:
+        case "inspection":
+            return inspection.GATE
+        case "abi":
+            return abi.make_gate()
+        case "load":
+            return load.make_gate()
+        case "coverage":
+            return coverage.GATE
+        case "compile":
+            return compile_gate.make_gate(material(), compile_gate.Options(programs=(PROGRAM,), jobs=1))
+        case _:
+            return install.make_gate(with_=lambda runner, cache: install.installers(runner, cache)[1:])
+
+
+def needs_python(pythons: Mapping[str, Path]) -> None:
+    if PYTHON not in pythons:
+        pytest.skip(f"no Python {PYTHON} on this machine, for which the set is")
+
+
+def errors(evidence: Evidence) -> list[str]:
+    return [f"{f.code}: {f.message}" for f in evidence.findings if f.severity is Severity.ERROR]
+
+
+ROWS = [
+    pytest.param(
+        fault,
+        catch,
+        id=f"{fault.name} - {catch.gate}",
+        marks=pytest.mark.heavy if catch.gate in WHOLE else (),  # the others take less than a second each
+    )
+    for fault in FAULTS
+    for catch in fault.catches
+]
+
+
+@pytest.mark.parametrize(("fault", "catch"), ROWS)
+def test_each_fault_is_caught(bench: Bench, pythons: Mapping[str, Path], fault: Fault, catch: Catch) -> None:
+    if catch.gate in WHOLE:
+        needs_python(pythons)
+    (evidence,) = bench.judge(fault.inject(bench), [gate(catch.gate)], whole=catch.gate in WHOLE)
+    severity = Severity.WARNING if catch.warns else Severity.ERROR
+    found = [f for f in evidence.findings if f.code == catch.code and f.severity is severity]
+    assert found, f"{catch.gate} says only: {errors(evidence)}"
+    wheel = bench.wheel(fault.wheel).filename if fault.wheel else ""
+    named = [f for f in found if wheel in f.message and catch.names in f.message]
+    assert named, f"no message names {wheel} and {catch.names}: {errors(evidence)}"
+    assert all(catch.remedy in f.remedy for f in named), [f.remedy for f in named]
+    assert (evidence.outcome in (Outcome.FAILED, Outcome.ERROR)) is not catch.warns
+
+
+@pytest.mark.parametrize("fault", [pytest.param(fault, id=fault.name) for fault in BEYOND])
+def test_what_no_gate_sees(bench: Bench, fault: Fault) -> None:
+    """Should one of them see it some day, the README has to say so."""
+    for evidence in bench.judge(fault.inject(bench), [gate("coverage"), gate("inspection")], whole=False):
+        assert errors(evidence) == []
+        assert evidence.outcome is Outcome.PASSED
+
+
+@pytest.mark.heavy
+def test_the_unbroken_set_passes_every_gate(bench: Bench, pythons: Mapping[str, Path]) -> None:
+    """Taken apart and put together by the same bench."""
+    needs_python(pythons)
+    gates = [gate(name) for name in ("inspection", "abi", "load", "coverage", "compile", "install")]
+    whole = Case(wheels={"jaxlib": bench.path("jaxlib")}, manifest=bench.manifest)
+    for evidence in bench.judge(whole, gates, whole=True):
+        assert errors(evidence) == [], evidence.gate
+        assert evidence.outcome is Outcome.PASSED, evidence.gate

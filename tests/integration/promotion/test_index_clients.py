@@ -1,0 +1,329 @@
+"""Real pip and uv against the served index of a bucket: what they find, fetch, resolve and refuse."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import pytest
+from uv import find_uv_bin
+
+from core.errors import MachineError, ProcessError
+from core.process import HostRunner
+from promotion.evidence.evidence import record
+from promotion.index.serve import IndexServer, Served
+from promotion.policy.policy import load_policy
+from promotion.promote import promote
+from promotion.stage import stage
+from promotion.storage.directory_bucket import DirBucket
+from tests.support.wheel_sets import (
+    PJRT_LIBRARY,
+    SetWheel,
+    make_set,
+    make_wheels,
+    passing_evidence,
+    pjrt,
+    set_wheel,
+    write_set,
+)
+
+OWN = "{}.{}".format(*sys.version_info[:2])
+VERSIONS = ("0.10.2+rocm7.2.0", "0.10.2+rocm7.3.0")
+PLUGIN = f"jax-rocm7-plugin=={VERSIONS[1]}"
+CLIENTS = ("pip", "uv")
+
+
+@dataclass
+class ServedIndex:
+    """A served bucket with two promoted sets."""
+
+    bucket: DirBucket
+    server: IndexServer
+    sets: list[list[SetWheel]]
+    requests: list[Served] = field(default_factory=list)
+
+    @property
+    def simple(self) -> str:
+        return f"{self.server.url}v2/multi-arch/simple/"
+
+    def fetched(self, suffix: str) -> list[str]:
+        """Names of the files with this suffix of which anything was sent."""
+        return [r.path.rpartition("/")[2] for r in self.requests if r.path.endswith(suffix) and r.sent]
+
+    def get(self, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
+        """One plain request."""
+        parts = urlsplit(self.server.url)
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
+        try:
+            connection.request("GET", path, headers={k.replace("_", "-"): v for k, v in headers.items()})
+            response = connection.getresponse()
+            return response.status, dict(response.headers), response.read()
+        finally:
+            connection.close()
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[ServedIndex]:
+    bucket = DirBucket(tmp_path / "bucket")
+    sets = [make_wheels(tmp_path / "w", version=version, pythons=(OWN,)) for version in VERSIONS]
+    for number, wheels in enumerate(sets):
+        wheel_set = make_set(wheels, python_versions=(OWN,))
+        staged = stage(bucket, write_set(tmp_path / f"set{number}", wheels, wheel_set))
+        for evidence in passing_evidence(wheel_set):
+            record(bucket, staged, evidence)
+        promote(bucket, staged, load_policy(staged.index))
+    requests: list[Served] = []
+    with IndexServer(bucket.root, on_request=requests.append) as server:
+        yield ServedIndex(bucket=bucket, server=server, sets=sets, requests=requests)
+
+
+@pytest.fixture
+def runner() -> HostRunner:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_"))}
+    return HostRunner({**kept, "PIP_CONFIG_FILE": os.devnull, "UV_NO_CONFIG": "1", "NO_PROXY": "127.0.0.1"})
+
+
+def install_argv(client: str, index: ServedIndex, target: Path, *words: str) -> tuple[str, ...]:
+    if client == "pip":
+        pip = (sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-cache-dir", "--no-compile")
+        return (*pip, f"--index-url={index.simple}", f"--target={target}", *words)
+    uv = (find_uv_bin(), "pip", "install", "--no-cache", f"--python={sys.executable}")
+    return (*uv, f"--default-index={index.simple}", f"--target={target}", *words)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_plugin_brings_what_it_pins(client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
+    runner.run(install_argv(client, index, tmp_path / "t", PLUGIN))
+    assert (tmp_path / "t" / PJRT_LIBRARY).read_bytes()
+    distributions = {path.name for path in (tmp_path / "t").glob("*.dist-info")}
+    assert distributions == {
+        f"jax_rocm7_pjrt-{VERSIONS[1]}.dist-info",
+        f"jax_rocm7_plugin-{VERSIONS[1]}.dist-info",
+        "jaxlib-0.10.2.dist-info",
+    }
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_the_newest_set_wins(client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
+    runner.run(install_argv(client, index, tmp_path / "t", "jax-rocm7-plugin"))
+    assert (tmp_path / "t" / f"jax_rocm7_plugin-{VERSIONS[1]}.dist-info").is_dir()
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_resolving_fetches_metadata_and_no_wheel(
+    client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path
+) -> None:
+    if client == "pip":
+        argv = install_argv("pip", index, tmp_path / "t", "--dry-run", "--ignore-installed", "--quiet", PLUGIN)
+    else:
+        wanted = tmp_path / "in.txt"
+        wanted.write_text(f"{PLUGIN}\n")
+        argv = (find_uv_bin(), "pip", "compile", "--no-cache", f"--default-index={index.simple}", str(wanted))
+    runner.run(argv)
+    assert len(index.fetched(".metadata")) == 3
+    assert index.fetched(".whl") == []
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_clients_take_the_json_page(client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
+    runner.run(install_argv(client, index, tmp_path / "t", PLUGIN))
+    pages = {request.path for request in index.requests if request.path.endswith("simple/jaxlib/")}
+    assert pages == {"v2/multi-arch/simple/jaxlib/"}
+    accept = "application/vnd.pypi.simple.v1+json"
+    status, headers, body = index.get("/v2/multi-arch/simple/jaxlib/", Accept=accept)
+    assert (status, headers["Content-Type"]) == (200, accept)
+    assert json.loads(body)["name"] == "jaxlib"
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_the_html_pages_alone_are_enough(client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
+    for page in (index.bucket.root / "v2").rglob("index.json"):
+        page.unlink()
+    # A static host knows no Accept header: it gives index.html to everybody.
+    plain = tmp_path / "static"
+    with StaticServer(index.bucket.root) as url:
+        argv = install_argv(client, index, plain, PLUGIN)
+        runner.run(tuple(word.replace(index.server.url, url) for word in argv))
+    assert (plain / PJRT_LIBRARY).is_file()
+
+
+class StaticServer:
+    """http.server as it is: no negotiation, no ranges."""
+
+    def __init__(self, root: Path) -> None:
+        from functools import partial
+        from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+        class Quiet(SimpleHTTPRequestHandler):
+            def log_message(self, *args: object) -> None: ...
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(root)))
+        self.thread = threading.Thread(target=self.server.serve_forever)
+
+    def __enter__(self) -> str:
+        self.thread.start()
+        return f"http://127.0.0.1:{self.server.server_port}/"
+
+    def __exit__(self, *error: object) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+def tamper(index: ServedIndex, folder: Path) -> None:
+    """Put another valid wheel in the place of the released pjrt."""
+    name = index.sets[1][0].wheel.filename
+    path = index.bucket.root / f"v2/multi-arch/packages/jax-rocm7-pjrt/{name}"
+    other = set_wheel(pjrt(VERSIONS[1], loader="evil = True\n"), folder)
+    assert other.wheel.filename == name
+    path.unlink()
+    path.write_bytes(other.data)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_tampered_wheel_is_refused(client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
+    tamper(index, tmp_path / "w")
+    with pytest.raises(ProcessError, match=r"(?i)hash"):
+        runner.run(install_argv(client, index, tmp_path / "t", PLUGIN))
+    assert not (tmp_path / "t" / "jax_plugins").exists()
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_tampered_metadata_is_refused(client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
+    name = index.sets[1][0].wheel.filename + ".metadata"
+    path = index.bucket.root / f"v2/multi-arch/packages/jax-rocm7-pjrt/{name}"
+    data = path.read_bytes()
+    path.unlink()
+    path.write_bytes(data + b"Requires-Dist: evil\n")
+    with pytest.raises(ProcessError, match=r"(?i)hash"):
+        runner.run(install_argv(client, index, tmp_path / "t", PLUGIN))
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_requirements_file_with_hashes(client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
+    wheels = index.sets[1]
+    lines = [f"{w.wheel.name}=={w.wheel.version} --hash=sha256:{w.wheel.sha256}\n" for w in wheels]
+    locked = tmp_path / "locked.txt"
+    locked.write_text("".join(lines))
+    runner.run(install_argv(client, index, tmp_path / "t", "--require-hashes", f"--requirement={locked}"))
+    locked.write_text("".join(lines).replace(wheels[0].wheel.sha256, "0" * 64))
+    with pytest.raises(ProcessError, match=r"(?i)hash"):
+        runner.run(install_argv(client, index, tmp_path / "t2", "--require-hashes", f"--requirement={locked}"))
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_python_that_is_too_old_is_told_by_the_page(
+    client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path
+) -> None:
+    argv = install_argv(client, index, tmp_path / "t", "--python-version=3.8", "--only-binary=:all:", "jax-rocm7-pjrt")
+    with pytest.raises(ProcessError):
+        runner.run(argv)
+    assert index.fetched(".whl") == []
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_project_that_is_not_there(client: str, index: ServedIndex, runner: HostRunner, tmp_path: Path) -> None:
+    with pytest.raises(ProcessError, match="no-such-project"):
+        runner.run(install_argv(client, index, tmp_path / "t", "no-such-project"))
+
+
+# The server itself
+
+
+def test_wheels_with_a_plus_are_found_quoted_and_plain(index: ServedIndex) -> None:
+    wheel = index.sets[1][0]
+    folder = "/v2/multi-arch/packages/jax-rocm7-pjrt/"
+    for name in (wheel.wheel.filename, quote(wheel.wheel.filename, safe="")):
+        status, headers, body = index.get(folder + name)
+        assert (status, body) == (200, wheel.data)
+        assert headers["Content-Length"] == str(len(wheel.data))
+    _, _, part = index.get(folder + quote(wheel.wheel.filename), Range="bytes=2-5")
+    assert part == wheel.data[2:6]
+
+
+def test_one_connection_serves_many_requests(index: ServedIndex) -> None:
+    parts = urlsplit(index.server.url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
+    for method in ("GET", "HEAD", "GET"):
+        connection.request(method, "/v2/multi-arch/status.json")
+        response = connection.getresponse()
+        body = response.read()
+        assert response.status == 200
+        assert bool(body) is (method == "GET")
+        etag = response.headers["ETag"]
+    connection.request("GET", "/v2/multi-arch/status.json", headers={"If-None-Match": etag})
+    response = connection.getresponse()
+    assert (response.status, response.read()) == (304, b"")
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "path", ["/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/.lock", "/v2/%00", "//etc/passwd"]
+)
+def test_nothing_else_is_served(index: ServedIndex, path: str) -> None:
+    assert index.get(path)[0] == 404
+
+
+def test_other_methods_are_refused(index: ServedIndex) -> None:
+    parts = urlsplit(index.server.url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
+    connection.request("PUT", "/v2/multi-arch/status.json", body=b"x")
+    assert connection.getresponse().status == 501
+    connection.close()
+
+
+def test_many_clients_at_once(index: ServedIndex) -> None:
+    wheel = index.sets[0][0]
+    url = "/v2/multi-arch/packages/jax-rocm7-pjrt/" + quote(wheel.wheel.filename)
+    bodies: list[bytes] = []
+    threads = [threading.Thread(target=lambda: bodies.append(index.get(url)[2])) for _ in range(32)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert bodies == [wheel.data] * 32
+
+
+def test_no_thread_or_connection_outlives_the_server(tmp_path: Path) -> None:
+    before = threading.active_count()
+    (tmp_path / "x").write_bytes(b"x")
+    with IndexServer(tmp_path) as server:
+        parts = urlsplit(server.url)
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
+        connection.request("GET", "/x")
+        assert connection.getresponse().read() == b"x"
+        # The connection stays open, as keep-alive has it.
+    assert threading.active_count() == before
+    connection.close()
+
+
+def test_what_a_client_has_got_is_counted_before_anybody_looks(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"x")
+    heard: list[Served] = []
+    late = threading.Event()
+
+    def on_request(answer: Served) -> None:
+        late.wait(30)
+        heard.append(answer)
+
+    with IndexServer(tmp_path, on_request=on_request) as server:
+        with urllib.request.urlopen(server.url + "x", timeout=30) as answer:
+            assert answer.read() == b"x"
+        threading.Timer(0.2, late.set).start()
+        assert server.settle(lambda: bool(heard))
+        assert not server.settle(lambda: len(heard) > 1)  # nothing is under way that could be waited for
+
+
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    with IndexServer(tmp_path) as server:
+        port = urlsplit(server.url).port or 0
+        with pytest.raises(MachineError, match=f"Cannot listen on 127.0.0.1:{port}"), IndexServer(tmp_path, port=port):
+            pass

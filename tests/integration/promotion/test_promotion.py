@@ -1,0 +1,375 @@
+"""Stage, gate with real pip and uv, promote, install from the released index; and every way in which it must fail."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from uv import find_uv_bin
+
+from core.errors import PromotionBlockedError
+from core.model import Evidence, Outcome, Runner
+from core.process import HostRunner
+from promotion.gates import inspection, run_gates
+from promotion.gates.common.installers import Installer, Uv
+from promotion.gates.common.pip_config import parse_config, uv_options
+from promotion.gates.coverage import coverage
+from promotion.gates.install import install
+from promotion.index.serve import IndexServer
+from promotion.policy.policy import Policy, load_policy
+from promotion.promote import install_line, promote
+from promotion.stage import read_staged, stage
+from promotion.storage.bucket import Bucket
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
+from tests.support.wheel_sets import (
+    PJRT_LIBRARY,
+    SetWheel,
+    make_set,
+    make_wheels,
+    ordinary_index,
+    pjrt,
+    plugin,
+    set_wheel,
+    write_set,
+)
+
+OWN = "{}.{}".format(*sys.version_info[:2])
+ABSENT = "3.99"
+
+
+class Steps:
+    """Progress that remembers its steps."""
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+
+    def step(self, text: str) -> None:
+        self.steps.append(text)
+
+    def advance(self, done: int, total: int) -> None: ...
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> HostRunner:
+    """Processes whose ordinary package index is a folder with a small jax."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_"))}
+    folder = ordinary_index(tmp_path / "ordinary")
+    return HostRunner(
+        {**kept, "PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder), "UV_NO_CONFIG": "1"}
+    )
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> DirBucket:
+    return DirBucket(tmp_path / "bucket")
+
+
+def policy_for_made_up_libraries() -> Policy:
+    """The local policy without the gates that need libraries which can be loaded and compile."""
+    policy = load_policy("multi-arch")
+    return replace(policy, gates={name: policy.gates[name] for name in ("inspection", "coverage", "install")})
+
+
+def staged_in(
+    bucket: DirBucket, folder: Path, wheels: Sequence[SetWheel], pythons: tuple[str, ...] = (OWN,), **changes: Any
+) -> StagedSet:
+    wheel_set = make_set(wheels, python_versions=pythons, **changes)
+    return stage(bucket, write_set(folder / "set", wheels, wheel_set))
+
+
+def only_uv(runner: Runner, cache: Path) -> tuple[Installer, ...]:
+    return install.installers(runner, cache)[1:]
+
+
+def only_pip(runner: Runner, cache: Path) -> tuple[Installer, ...]:
+    return install.installers(runner, cache)[:1]
+
+
+def installed(
+    bucket: DirBucket, staged: StagedSet, runner: HostRunner, *, with_: Any = only_uv, pythons: Any = None
+) -> Evidence:
+    """The evidence of the install gate."""
+    gate = install.make_gate({OWN: Path(sys.executable)} if pythons is None else pythons, with_=with_)
+    (evidence,) = run_gates(bucket, staged, [gate], runner, Steps())
+    return evidence
+
+
+def told(evidence: Evidence) -> str:
+    assert evidence.outcome is Outcome.FAILED
+    return "\n".join(f"{finding.code}: {finding.message}" for finding in evidence.findings)
+
+
+def test_the_whole_way(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+    wheels = make_wheels(tmp_path / "w", pythons=(OWN,))
+    staged = staged_in(bucket, tmp_path, wheels)
+    gates = (inspection.GATE, coverage.GATE, install.make_gate())
+    policy, steps = policy_for_made_up_libraries(), Steps()
+    with pytest.raises(PromotionBlockedError, match="The gate install has not run"):
+        promote(bucket, staged, policy)
+    evidences = run_gates(bucket, staged, gates, runner, steps)
+    assert [e.findings for e in evidences] == [()] * 4
+    (gate,) = [evidence for evidence in evidences if evidence.gate == "install"]
+    assert gate.counts == {"collected": 8, "run": 8, "passed": 8, "failed": 0, "known": 0, "skipped": 0}
+    checks = {check["name"]: check for check in gate.details["checks"]}
+    for program in ("pip", "uv"):
+        where = f"{program} for Python {OWN}"
+        assert checks[where]["installed"]["jax-rocm7-pjrt"] == wheels[0].wheel.version
+        assert checks[where]["installed"]["small-dependency"] == "1.0"
+        chosen = ["jax", "jax-rocm7-pjrt", "jax-rocm7-plugin", "jaxlib", "small-dependency"]
+        assert checks[f"resolution by {where}"]["chosen"] == chosen
+        loader = checks[f"loader after {where}"]["loader"]
+        assert loader == "jax-rocm7-pjrt 0.10.2+rocm7.2.0 cannot use ROCm: no AMD GPU was found. Load the driver."
+        assert checks[f"wrong pair with {program}"]["jaxlib"] == "0.11.0"
+    done = promote(bucket, staged, policy, progress=steps)
+    assert done.promoted.tier == "structure"
+    assert any("install with uv" in step for step in steps.steps)
+    again = run_gates(bucket, staged, gates, HostRunner({}), steps)
+    assert again == evidences, "what passed is not run again"
+    # The line that the receipt prints, run as a user would.
+    with IndexServer(bucket.root) as server:
+        line = install_line(done.wheel_set, server.url + done.simple)
+        words = line.split()
+        assert words[:3] == ["pip", "install", "--extra-index-url"]
+        assert words[4:] == ["jax-rocm7-plugin==0.10.2+rocm7.2.0", "jax==0.10.2"]
+        target = tmp_path / "target"
+        # A user's pip has an index; here it is ours, and the folder with jax.
+        argv = (sys.executable, "-m", "pip", "install", f"--target={target}", "--index-url", *words[3:])
+        runner.run((*argv, "--no-cache-dir"), env={"PIP_NO_INDEX": ""})
+    assert (target / PJRT_LIBRARY).is_file()
+
+
+@pytest.mark.parametrize("major", [10, 99])
+def test_any_major_of_rocm_goes_the_whole_way(
+    bucket: DirBucket, tmp_path: Path, runner: HostRunner, major: int
+) -> None:
+    version = f"0.10.2+rocm{major}.2.0"
+    wheels = make_wheels(tmp_path / "w", version=version, pythons=(OWN,), major=major)
+    staged = staged_in(bucket, tmp_path, wheels, rocm_version=f"{major}.2.0")
+    gates = (inspection.GATE, coverage.GATE, install.make_gate(with_=only_uv))
+    evidences = run_gates(bucket, staged, gates, runner, Steps())
+    assert [evidence.findings for evidence in evidences] == [()] * 4
+    done = promote(bucket, staged, policy_for_made_up_libraries())
+    line = install_line(done.wheel_set, "http://127.0.0.1/simple/")
+    assert line.split()[4:] == [f"jax-rocm{major}-plugin=={version}", "jax==0.10.2"]
+
+
+def test_a_python_that_is_not_here_is_unpacked_and_counted_as_skipped(
+    bucket: DirBucket, tmp_path: Path, runner: HostRunner
+) -> None:
+    wheels = make_wheels(tmp_path / "w", pythons=(OWN, ABSENT))
+    staged = staged_in(bucket, tmp_path, wheels, (OWN, ABSENT))
+    pythons = {OWN: Path(sys.executable)}
+    evidence = installed(bucket, staged, runner, with_=install.installers, pythons=pythons)
+    assert evidence.findings == ()
+    assert evidence.counts == {"collected": 10, "run": 8, "passed": 8, "failed": 0, "known": 0, "skipped": 2}
+    skipped = [check for check in evidence.details["checks"] if check["outcome"] == "skipped"]
+    assert {check["name"] for check in skipped} == {f"pip for Python {ABSENT}", f"uv for Python {ABSENT}"}
+    assert all("unpacked, but not imported" in check["why"] for check in skipped)
+    run_gates(bucket, staged, (inspection.GATE, coverage.GATE), runner, Steps())
+    assert promote(bucket, staged, policy_for_made_up_libraries()).new
+
+
+def test_a_wheel_with_the_wrong_tag_cannot_be_unpacked(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+    wheels = make_wheels(tmp_path / "w", pythons=(ABSENT,))
+    staged = staged_in(bucket, tmp_path, wheels, (ABSENT, "3.98"))
+    evidence = installed(bucket, staged, runner, with_=install.installers)
+    assert evidence.counts == {"collected": 6, "run": 2, "passed": 0, "failed": 2, "known": 0, "skipped": 4}
+    assert "for Python 3.98" in told(evidence)
+
+
+@pytest.mark.parametrize("with_", [only_pip, only_uv])
+def test_a_tampered_wheel_is_refused_by_its_hash(
+    bucket: DirBucket, tmp_path: Path, runner: HostRunner, with_: Any
+) -> None:
+    wheels = make_wheels(tmp_path / "w", pythons=(OWN,))
+    staged = staged_in(bucket, tmp_path, wheels)
+    made = pjrt(loader="evil = True\n")
+    path = bucket.path(staged.file(wheels[0].wheel.filename))
+    path.unlink()
+    path.write_bytes(set_wheel(made, tmp_path / "w").data)
+    message = told(installed(bucket, staged, runner, with_=with_))
+    assert message.startswith("install-failed: ")
+    assert "hash" in message.lower()
+
+
+def with_pjrt(tmp_path: Path, made: Any) -> list[SetWheel]:
+    wheels = make_wheels(tmp_path / "w", pythons=(OWN,))
+    return [set_wheel(made, tmp_path / "w", {PJRT_LIBRARY: ("gfx942", "gfx950")}), *wheels[1:]]
+
+
+def test_a_loader_that_says_nothing(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+    wheels = with_pjrt(tmp_path, pjrt(loader="def initialize():\n    pass\n"))
+    message = told(installed(bucket, staged_in(bucket, tmp_path, wheels), runner))
+    assert "loader-silent: loader after uv for Python" in message
+    assert "nobody says why" in message
+
+
+ONE_LINE = "import sys\n\ndef initialize():\n    sys.stderr.write({!r})\n"
+RIGHT = "jax-rocm7-pjrt 0.10.2+rocm7.2.0 cannot use ROCm: no AMD GPU was found. "
+GOES_ON = "JAX goes on without it; JAX_PLATFORMS=cpu silences this message.\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (RIGHT + "\n", "instead of one warning that ends in"),
+        (RIGHT + GOES_ON + RIGHT + GOES_ON, "instead of one warning that ends in"),
+        ("Traceback\n" + RIGHT + GOES_ON, "instead of one warning that ends in"),
+        (RIGHT.replace("7-pjrt 0.10.2+rocm7.2.0", "7-pjrt 0.1") + GOES_ON, "the warning begins otherwise"),
+        (RIGHT.replace("no AMD GPU", "no luck") + GOES_ON, "the warning begins otherwise"),
+        (RIGHT + GOES_ON, "with JAX_PLATFORMS=rocm jax does not say the same, but: platforms cpu"),
+    ],
+)
+def test_a_loader_that_says_something_else(
+    bucket: DirBucket, tmp_path: Path, runner: HostRunner, said: str, reason: str
+) -> None:
+    wheels = with_pjrt(tmp_path, pjrt(loader=ONE_LINE.format(said)))
+    message = told(installed(bucket, staged_in(bucket, tmp_path, wheels), runner))
+    assert message.startswith("loader-form: loader after uv for Python")
+    assert reason in message
+
+
+def test_of_a_loader_as_published_it_is_a_warning(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+    (first, *others) = with_pjrt(tmp_path, pjrt(loader="def initialize():\n    pass\n"))
+    first = replace(first, wheel=replace(first.wheel, source_sha256=first.wheel.sha256))
+    evidence = installed(bucket, staged_in(bucket, tmp_path, [first, *others]), runner)
+    assert evidence.outcome is Outcome.PASSED
+    assert [(finding.code, str(finding.severity)) for finding in evidence.findings] == [("loader-silent", "warning")]
+
+
+@pytest.mark.parametrize("with_", [only_pip, only_uv])
+@pytest.mark.parametrize("as_published", [False, True])
+def test_a_pair_that_metadata_does_not_forbid(
+    bucket: DirBucket, tmp_path: Path, runner: HostRunner, with_: Any, as_published: bool
+) -> None:
+    made = pjrt()
+    made.replace("Requires-Dist", "jaxlib>=0.10.2")
+    first, *others = with_pjrt(tmp_path, made)
+    if as_published:
+        first = replace(first, wheel=replace(first.wheel, source_sha256=first.wheel.sha256))
+    evidence = installed(bucket, staged_in(bucket, tmp_path, [first, *others]), runner, with_=with_)
+    assert evidence.outcome is (Outcome.PASSED if as_published else Outcome.FAILED)
+    (finding,) = evidence.findings
+    assert finding.code == "pair-accepted"
+    assert f"{first.wheel.filename} can be installed with jaxlib 0.11.0" in finding.message
+
+
+@pytest.mark.parametrize("with_", [only_pip, only_uv])
+def test_other_files_under_the_sets_names_in_the_users_index(
+    bucket: DirBucket, tmp_path: Path, runner: HostRunner, with_: Any
+) -> None:
+    wheels = make_wheels(tmp_path / "w", pythons=(OWN,))
+    other = plugin(python=OWN)
+    other.files["jax_rocm7_plugin/extra.py"] = b""
+    path = other.write(tmp_path / "ordinary")
+    path.rename(path.with_name(path.name.replace("-cp", "-1-cp", 1)))  # a build number makes it the better one
+    message = told(installed(bucket, staged_in(bucket, tmp_path, wheels), runner, with_=with_))
+    assert message.startswith("resolution-elsewhere: resolution by")
+    assert "it chose jax-rocm7-plugin with sha256" in message
+
+
+def test_a_package_that_cannot_be_imported(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+    wheels = with_pjrt(tmp_path, pjrt(loader="import no_such_module\n"))
+    message = told(installed(bucket, staged_in(bucket, tmp_path, wheels), runner))
+    assert "import jax_plugins.xla_rocm7 failed: ModuleNotFoundError" in message
+
+
+def test_a_loader_that_breaks_jax(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+    wheels = with_pjrt(tmp_path, pjrt(loader="def initialize():\n    raise ValueError('no')\n"))
+    message = told(installed(bucket, staged_in(bucket, tmp_path, wheels), runner))
+    assert "jax.devices() failed: ValueError: no" in message
+
+
+def test_a_library_that_is_not_the_promised_one(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+    first, *others = make_wheels(tmp_path / "w", pythons=(OWN,))
+    lie = replace(first.wheel.members[0], sha256="0" * 64)
+    wheels = [replace(first, wheel=replace(first.wheel, members=(lie,))), *others]
+    message = told(installed(bucket, staged_in(bucket, tmp_path, wheels), runner))
+    assert f"{PJRT_LIBRARY} has sha256" in message
+    assert "the wheel set says 0000" in message
+
+
+@pytest.mark.parametrize("with_", [only_pip, only_uv])
+def test_requirements_that_nobody_can_meet(bucket: DirBucket, tmp_path: Path, runner: HostRunner, with_: Any) -> None:
+    made = pjrt()
+    made.replace("Requires-Dist", "jaxlib<0.9")
+    wheels = with_pjrt(tmp_path, made)
+    message = told(installed(bucket, staged_in(bucket, tmp_path, wheels), runner, with_=with_))
+    assert message.startswith("dependencies-failed: ")
+
+
+def test_an_installation_that_does_not_fit_together(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+    made = pjrt()
+    made.replace("Requires-Dist", "jaxlib<0.9")
+    staged = staged_in(bucket, tmp_path, with_pjrt(tmp_path, made))
+    lock = 'lock-version = "1.0"\ncreated-by = "test"\npackages = []\n'
+    bucket.path(staged.file("pylock.toml")).write_text(lock)  # locks nothing, so nothing is resolved
+    assert told(installed(bucket, staged, runner)).startswith("install-inconsistent: ")
+
+
+def test_a_pin_that_is_not_to_be_had(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+    wheels = make_wheels(tmp_path / "w", pythons=(OWN,))
+    staged = staged_in(bucket, tmp_path, wheels, pins={"jax": "9.9.9"})
+    message = told(installed(bucket, staged, runner))
+    assert message.startswith("dependencies-failed: ")
+    assert "jax==9.9.9" in message
+
+
+class Cheat(Uv):
+    """Installs from somewhere else than it was told."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(find_uv_bin(), uv_options(parse_config("")))
+        self.folder = folder
+
+    def install_staged(self, python: Path, requirements: Path, index: str) -> Any:
+        command = super().install_staged(python, requirements, index)
+        return replace(command, argv=(*command.argv, f"--find-links={self.folder}", "--no-index"))
+
+
+def test_wheels_that_came_from_elsewhere_do_not_count(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+    wheels = make_wheels(tmp_path / "w", pythons=(OWN,))
+    staged = staged_in(bucket, tmp_path, wheels)
+    folder = bucket.path(staged.file("wheels.json")).parent
+    evidence = installed(bucket, staged, runner, with_=lambda *_: (Cheat(folder),))
+    assert "install-elsewhere" in told(evidence)
+
+
+class Elsewhere:
+    """A bucket that is no folder: what is in it has to be fetched."""
+
+    def __init__(self, bucket: DirBucket) -> None:
+        self._bucket = bucket
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bucket, name)
+
+    def fetch(self, key: str, folder: Path) -> Path:
+        path = folder / key.rpartition("/")[2]
+        path.write_bytes(self._bucket.get(key))
+        return path
+
+
+def test_a_bucket_that_is_no_folder(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
+    staged = staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=(OWN,)))
+    gate = install.make_gate({OWN: Path(sys.executable)}, with_=only_uv)
+    (evidence,) = run_gates(cast("Bucket", Elsewhere(bucket)), staged, [gate], runner, Steps())
+    assert (evidence.findings, evidence.counts["run"]) == ((), 4)
+
+
+def test_nothing_is_left_behind(
+    bucket: DirBucket, tmp_path: Path, runner: HostRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    wheels = with_pjrt(tmp_path, pjrt(loader="import no_such_module\n"))
+    installed(bucket, staged_in(bucket, tmp_path, wheels), runner)
+    assert list(scratch.iterdir()) == []
+    assert read_staged(bucket, staged_in(bucket, tmp_path, wheels))

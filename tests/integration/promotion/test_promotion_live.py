@@ -1,0 +1,127 @@
+"""An index in a folder while processes promote, roll back, sweep and are killed; real readers, pip and uv."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from uv import find_uv_bin
+
+from promotion.index.serve import IndexServer
+from promotion.storage.directory_bucket import DirBucket
+from tests.support import live
+from tests.support.live import COUNT, OWN, Scene, staged_sets
+from tests.support.promoting import RELEASED, objects
+from tests.support.promotion_child import act
+from tests.support.wheel_sets import ordinary_index
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    bucket = DirBucket(tmp_path / "bucket")
+    sets, groups = staged_sets(bucket, tmp_path, COUNT)
+    with IndexServer(bucket.root) as server:
+        yield Scene(
+            bucket=bucket,
+            where=str(bucket.root),
+            simple=server.url + RELEASED.simple,
+            sets=sets,
+            groups=groups,
+            environment={},
+        )
+
+
+def test_eight_threads_promote_eight_sets(scene: Scene) -> None:
+    live.check_threads_that_promote_at_once(scene)
+
+
+def test_eight_processes_promote_eight_sets(scene: Scene) -> None:
+    live.check_processes_that_promote_at_once(scene)
+
+
+def test_readers_stumble_over_nothing(scene: Scene) -> None:
+    live.check_readers_while_everything_happens(scene)
+
+
+def undisturbed(scene: Scene, folder: Path) -> dict[str, bytes]:
+    other = DirBucket(folder)
+    staged_sets(other, folder.parent / "again", 1)
+    act(other, "promote", scene.sets[0].digest)
+    return objects(other)
+
+
+def test_killed_at_some_writes(scene: Scene, tmp_path: Path) -> None:
+    live.check_killed_and_run_again(scene, undisturbed(scene, tmp_path / "undisturbed"), (0, 13, 18, 1, 3))
+
+
+@pytest.mark.heavy
+def test_killed_at_every_write(scene: Scene, tmp_path: Path) -> None:
+    expected = undisturbed(scene, tmp_path / "undisturbed")
+    bucket = scene.bucket
+    assert isinstance(bucket, DirBucket)
+    for at in range(200):
+        if live.ended(scene.start("promote", scene.sets[0].digest, at)) == 0:
+            break
+        act(bucket, "promote", scene.sets[0].digest)
+        assert objects(bucket) == expected, f"killed at write {at}"
+        bucket.path(RELEASED.root.rstrip("/")).rename(tmp_path / f"done-{at}")
+    assert at >= 20
+
+
+def test_killed_at_any_time(scene: Scene) -> None:
+    live.check_killed_at_any_time(scene, (0.35, 0.5, 0.6, 0.75))
+
+
+@pytest.mark.parametrize("client", ["pip", "uv"])
+def test_installers_always_find_a_set_that_fits(scene: Scene, tmp_path: Path, client: str) -> None:
+    """They ask for no version: whatever is the newest when they read it has to come with its pins."""
+    act(scene.bucket, "promote", scene.sets[0].digest)
+    ordinary = ordinary_index(tmp_path / "ordinary")
+    stop = threading.Event()
+
+    def change() -> None:
+        for number in range(1, COUNT):
+            act(scene.bucket, "promote", scene.sets[number].digest)
+            stop.wait(0.3)
+        while not stop.is_set():
+            for entry in (1, COUNT):
+                act(scene.bucket, "rollback", str(entry))
+                stop.wait(0.3)
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    try:
+        chosen = [resolved(client, scene.simple, ordinary, tmp_path / f"out-{number}") for number in range(5)]
+    finally:
+        stop.set()
+        changing.join()
+    assert all(version.startswith("0.10.2+rocm7.") for version in chosen), chosen
+
+
+def resolved(client: str, simple: str, ordinary: Path, out: Path) -> str:
+    """The version of the plugin that an installer takes; its pjrt has to be the same."""
+    out.mkdir()
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_"))}
+    if client == "pip":
+        argv = [sys.executable, "-m", "pip", "download", "--dest", str(out), "--no-cache-dir", "--only-binary=:all:"]
+        environment = {**kept, "PIP_CONFIG_FILE": os.devnull}
+    else:
+        (out / "in.txt").write_text("jax-rocm7-plugin\n")
+        argv = [find_uv_bin(), "pip", "compile", str(out / "in.txt"), "--no-cache", "--python-version", OWN]
+        argv += ["--no-header", "--no-annotate", "--output-file", str(out / "out.txt")]
+        environment = {**kept, "UV_NO_CONFIG": "1"}
+    argv += ["--index-url", simple, "--find-links", str(ordinary)]
+    argv += ["jax-rocm7-plugin"] if client == "pip" else ["--index-strategy", "unsafe-best-match"]
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    if client == "uv":
+        pins = dict(line.split("==") for line in (out / "out.txt").read_text().split())
+    else:
+        pins = {path.name.split("-")[0].replace("_", "-"): path.name.split("-")[1] for path in out.glob("*.whl")}
+    assert pins["jax-rocm7-pjrt"] == pins["jax-rocm7-plugin"]
+    return pins["jax-rocm7-plugin"]

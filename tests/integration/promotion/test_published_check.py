@@ -1,0 +1,192 @@
+"""`index check`: a released set through its URL, right, and with every kind of fault between the bucket and a user."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build import cli
+from core.errors import GateError, RequestError
+from core.process import HostRunner
+from promotion.evidence.evidence import record
+from promotion.gates import Check
+from promotion.index.published_check import check_published, read_published
+from promotion.index.serve import IndexServer
+from promotion.policy.policy import load_policy
+from promotion.promote import promote
+from promotion.stage import stage
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import Released
+from tests.integration.promotion.test_promotion import Steps
+from tests.support.wheel_sets import SetWheel, make_set, make_wheels, ordinary_index, passing_evidence, write_set
+
+OWN = "{}.{}".format(*sys.version_info[:2])
+VERSIONS = ("0.10.2+rocm7.2.0", "0.10.2+rocm7.3.0")
+INDEX = Released(index="multi-arch")
+
+
+@dataclass
+class Published:
+    """A served index with two sets; `wheels` are those of the newer one."""
+
+    bucket: DirBucket
+    url: str
+    digests: list[str]
+    wheels: list[SetWheel]
+
+    def replace(self, key: str, data: bytes | None) -> None:
+        """Change what is served; None removes it."""
+        path = self.bucket.path(key)
+        path.unlink()
+        if data is not None:
+            path.write_bytes(data)
+
+    def wheel_key(self, number: int) -> str:
+        wheel = self.wheels[number].wheel
+        return INDEX.wheel(wheel.name, wheel.filename)
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Iterator[Published]:
+    bucket, digests = DirBucket(tmp_path / "bucket"), []
+    for number, version in enumerate(VERSIONS):
+        wheels = make_wheels(tmp_path / "w", version=version, pythons=(OWN,))
+        wheel_set = make_set(wheels, python_versions=(OWN,))
+        staged = stage(bucket, write_set(tmp_path / f"set{number}", wheels, wheel_set))
+        for evidence in passing_evidence(wheel_set):
+            record(bucket, staged, evidence)
+        promote(bucket, staged, load_policy(staged.index))
+        digests.append(wheel_set.digest)
+    with IndexServer(bucket.root) as server:
+        yield Published(bucket=bucket, url=server.url + INDEX.simple, digests=digests, wheels=wheels)
+
+
+@pytest.fixture
+def users(tmp_path: Path) -> dict[str, str]:
+    """The environment of a user whose ordinary package index is a folder with a small jax."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_"))}
+    folder = ordinary_index(tmp_path / "ordinary")
+    own = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder), "UV_NO_CONFIG": "1"}
+    return {**kept, **own}
+
+
+def checks(published: Published, users: dict[str, str], digest: str | None = None, **more: Any) -> list[Check]:
+    found = read_published(published.url, digest)
+    return list(check_published(found, HostRunner(users), Steps(), **more))
+
+
+def told(found: list[Check]) -> list[str]:
+    return [f"{finding.code}: {finding.message}" for check in found for finding in check.findings]
+
+
+def test_a_set_that_is_right(published: Published, users: dict[str, str]) -> None:
+    assert read_published(published.url).wheel_set.digest == published.digests[1], "the newest one, if none is named"
+    found = checks(published, users, published.digests[0][:12])
+    assert told(found) == []
+    looks = ("", "resolution by ", "loader after ")
+    names = [f"{look}{name} for Python {OWN}" for name in ("pip", "uv") for look in looks]
+    assert [check.name for check in found] == ["ledger", *names]
+    assert {check.outcome for check in found} == {"passed"}
+    assert found[1].details["installed"]["jax-rocm7-plugin"] == VERSIONS[0]
+
+
+def test_served_bytes_that_changed(published: Published, users: dict[str, str]) -> None:
+    data = bytearray(published.wheels[0].data)
+    data[len(data) // 2] ^= 1
+    published.replace(published.wheel_key(0), bytes(data))
+    found = told(checks(published, users))
+    for name in ("pip", "uv"):
+        (text,) = (text for text in found if text.startswith(f"install-failed: {name} for Python {OWN}"))
+        assert "hash" in text.lower()
+
+
+def test_bytes_and_pages_that_changed_together(published: Published, users: dict[str, str]) -> None:
+    wheel = published.wheels[0]
+    data = wheel.data + b"\0" * 22  # still an archive to some readers, but another file
+    published.replace(published.wheel_key(0), data)
+    for page in ("index.html", "index.json"):
+        key = f"{INDEX.simple}{wheel.wheel.name}/{page}"
+        text = published.bucket.get(key).decode()
+        published.replace(key, text.replace(wheel.wheel.sha256, sha256(data).hexdigest()).encode())
+    found = told(checks(published, users))
+    assert {text.partition(":")[0] for text in found} >= {"install-failed"}
+    assert all(any(text.startswith(f"install-failed: {name}") for text in found) for name in ("pip", "uv"))
+
+
+def test_a_wheel_that_is_missing(
+    published: Published, users: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    published.replace(published.wheel_key(1), None)
+    for name in [name for name in os.environ if name not in users]:
+        monkeypatch.delenv(name)
+    for name, value in users.items():
+        monkeypatch.setenv(name, value)
+    assert cli.run(["index", "check", published.url, f"--python={OWN}"]) == GateError.exit_code
+    out, err = capsys.readouterr()
+    assert "passed  ledger" in out
+    for name in ("pip", "uv"):
+        assert f"failed  {name} for Python {OWN}" in out
+    assert "error install-failed: " in out
+    assert "checks of http://127.0.0.1" in err
+
+
+@pytest.mark.parametrize(
+    ("key", "change", "message"),
+    [
+        ("wheels.json", lambda data: data.replace(b'"0.10.2"', b'"0.10.3"', 1), "cannot be trusted: wheels.json says"),
+        ("wheels.json", lambda data: b"{", "cannot be trusted: wheels.json is not the record of a wheel set"),
+        ("wheels.json", lambda data: None, "wheels.json cannot be read: HTTP Error 404"),
+        ("status.json", lambda data: b"[]", "status.json beside"),
+        ("status.json", lambda data: b"nothing", "is not JSON"),
+        ("ledger", lambda data: b"{}", "cannot be trusted"),
+        ("ledger", lambda data: data.replace(b'"set_digest": "', b'"set_digest": "0'), "has no set"),
+    ],
+)
+def test_an_index_that_contradicts_itself(
+    published: Published, key: str, change: Callable[[bytes], bytes | None], message: str
+) -> None:
+    keys = {
+        "wheels.json": INDEX.set_file(published.digests[1], "wheels.json"),
+        "status.json": INDEX.status,
+        "ledger": INDEX.ledger_entry(2),
+    }
+    published.replace(keys[key], change(published.bucket.get(keys[key])))
+    with pytest.raises(GateError, match=message):
+        read_published(published.url)
+
+
+def test_a_ledger_that_names_other_bytes(published: Published, users: dict[str, str]) -> None:
+    key, wheel = INDEX.ledger_entry(2), published.wheels[0].wheel
+    body = json.loads(published.bucket.get(key))
+    body["promoted"]["wheels"][0]["sha256"] = "0" * 64
+    published.replace(key, json.dumps(body).encode())
+    read = check_published(read_published(published.url), HostRunner(users), Steps())
+    assert told([next(read)]) == [
+        f"ledger-untrue: {wheel.filename}: the ledger says sha256 {'0' * 64}, wheels.json says {wheel.sha256}."
+    ]
+
+
+def test_what_was_asked_for_does_not_exist(published: Published, users: dict[str, str]) -> None:
+    with pytest.raises(RequestError, match="does not offer the set ffff"):
+        read_published(published.url, "ffff")
+    with pytest.raises(RequestError, match=r"not for Python 3\.98"):
+        checks(published, users, pythons=["3.98"])
+    with pytest.raises(RequestError, match="is not the URL of an index"):
+        read_published(published.url.removesuffix("simple/"))
+    with pytest.raises(RequestError, match="is not the URL of an index"):
+        read_published("file:///v2/multi-arch/simple/")
+    with pytest.raises(RequestError, match="credentials"):
+        read_published(published.url.replace("//", "//user:word@"))
+
+
+def test_a_server_that_is_not_there(published: Published) -> None:
+    with pytest.raises(GateError, match="cannot be read"):
+        read_published("http://127.0.0.1:1/v2/multi-arch/simple/")

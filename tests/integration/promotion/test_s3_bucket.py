@@ -1,0 +1,209 @@
+"""S3Bucket on a real S3 server: the contract of all buckets, and what is S3's own."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from core.errors import BucketError
+from promotion.storage import s3_upload
+from promotion.storage.bucket import ConflictError, sha256_of
+from promotion.storage.bucket_url import open_bucket
+from promotion.storage.keys import StagedSet
+from promotion.storage.roles import Role, bucket_policy
+from promotion.storage.s3_bucket import S3Bucket
+from promotion.storage.s3_client import connect
+from tests.support import ceph
+from tests.support.bucket_contract import SharedBucketContract, put
+
+pytestmark = [pytest.mark.heavy, pytest.mark.network]
+NUMBERS = itertools.count()
+
+
+@pytest.fixture
+def bucket(s3_client: Any) -> S3Bucket:
+    name = f"bucket-{next(NUMBERS)}"
+    s3_client.create_bucket(Bucket=name)
+    return S3Bucket(s3_client, name, prefix="some/prefix/", single_put=8 << 20)
+
+
+class TestS3Bucket(SharedBucketContract):
+    """An S3 store does what every bucket does."""
+
+    rounds = 8
+
+
+def big_file(folder: Path, size: int) -> Path:
+    path = folder / "big.whl"
+    path.write_bytes(os.urandom(size))
+    return path
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(s3_upload, "PART", 5 << 20)
+    return 5 << 20
+
+
+def test_a_large_file_goes_in_parts(bucket: S3Bucket, tmp_path: Path, small_parts: int) -> None:
+    path = big_file(tmp_path, 3 * small_parts + 17)
+    digest = sha256_of(path)
+    assert bucket.put_if_absent("p/big.whl", path, sha256=digest)
+    assert not bucket.put_if_absent("p/big.whl", path, sha256=digest)
+    info = bucket.head("p/big.whl")
+    assert info is not None
+    assert (info.size, info.sha256) == (3 * small_parts + 17, digest)
+    (tmp_path / "fetched").mkdir()
+    assert sha256_of(bucket.fetch("p/big.whl", tmp_path / "fetched")) == digest
+    assert bucket.copy("p/big.whl", "q/big.whl", sha256=digest)
+
+
+def test_parts_that_are_there_are_not_sent_again(
+    bucket: S3Bucket, s3_client: Any, tmp_path: Path, small_parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = big_file(tmp_path, 4 * small_parts)
+    sent: list[int] = []
+    real = s3_client.upload_part
+
+    def upload_part(**words: Any) -> Any:
+        if words["PartNumber"] == 3 and not sent.count(-1):
+            sent.append(-1)
+            raise KeyboardInterrupt
+        sent.append(words["PartNumber"])
+        return real(**words)
+
+    monkeypatch.setattr(s3_client, "upload_part", upload_part)
+    with pytest.raises(KeyboardInterrupt):
+        bucket.put_if_absent("p/big.whl", path, sha256=sha256_of(path))
+    assert bucket.head("p/big.whl") is None
+    before = set(sent) - {-1}
+    assert before
+    sent[:] = [-1]
+    assert bucket.put_if_absent("p/big.whl", path, sha256=sha256_of(path))
+    assert set(sent) - {-1} == {1, 2, 3, 4} - before
+
+
+def test_the_store_refuses_bytes_that_changed_on_the_way(bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("promotion.storage.s3_bucket.sha256_of", lambda data: hashlib.sha256(b"promised").hexdigest())
+    with pytest.raises(BucketError, match="BadDigest"):
+        bucket.put_if_absent("p/k", b"sent", sha256=hashlib.sha256(b"promised").hexdigest())
+    assert bucket.head("p/k") is None
+
+
+class Deaf:
+    """A client of a store that does not know conditional writes: it takes the words and does not heed them."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        real: Callable[..., Any] = getattr(self._client, name)
+        if name not in ("put_object", "copy_object", "complete_multipart_upload"):
+            return real
+        return lambda **words: real(**{k: v for k, v in words.items() if k not in ("IfNoneMatch", "IfMatch")})
+
+
+def test_a_store_without_conditional_writes_is_refused(bucket: S3Bucket, s3_client: Any) -> None:
+    deaf: Any = Deaf(s3_client)
+    with pytest.raises(BucketError, match="ignores If-None-Match") as raised:
+        put(S3Bucket(deaf, bucket.name), "v2/k", b"")
+    assert "single_writer" in str(raised.value)
+    with pytest.raises(BucketError, match="ignores If-None-Match"):
+        S3Bucket(deaf, bucket.name).put_if_match("v2/k", b"", etag=None)
+    assert bucket.head("v2/k") is None
+
+
+def test_a_single_writer_is_careful_all_the_same(bucket: S3Bucket, s3_client: Any) -> None:
+    deaf: Any = Deaf(s3_client)
+    alone = S3Bucket(deaf, bucket.name, single_writer=True)
+    assert put(alone, "v2/k", b"one")
+    assert not put(alone, "v2/k", b"one")
+    with pytest.raises(ConflictError):
+        put(alone, "v2/k", b"two")
+    page = alone.put_if_match("v2/page", b"1", etag=None)
+    alone.put_if_match("v2/page", b"2", etag=page.etag)
+    with pytest.raises(ConflictError):
+        alone.put_if_match("v2/page", b"3", etag=page.etag)
+    assert alone.copy("v2/k", "v2/l", sha256=sha256_of(b"one"))
+    with pytest.raises(ConflictError):
+        alone.copy("v2/page", "v2/l", sha256=sha256_of(b"2"))
+
+
+def test_pages_answer_at_their_folder_for_anybody(bucket: S3Bucket, s3_client: Any, s3_server: ceph.Ceph) -> None:
+    bucket.put_if_match("v2/i/simple/p/index.html", b"<!DOCTYPE html>", etag=None)
+    where = f"arn:aws:s3:::{bucket.name}/*"
+    statement = {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": where}
+    s3_client.put_bucket_policy(
+        Bucket=bucket.name, Policy=json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+    )
+    with urllib.request.urlopen(f"{s3_server.url}/{bucket.name}/some/prefix/v2/i/simple/p/") as answer:
+        assert answer.read() == b"<!DOCTYPE html>"
+        assert answer.headers["Content-Type"].startswith("text/html")
+        assert answer.headers["Cache-Control"] == "no-cache"
+
+
+def test_errors_are_sentences(s3_server: ceph.Ceph, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_server.owner.access)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    with pytest.raises(BucketError, match=r"refuses v2/k: 403"):
+        S3Bucket(connect(endpoint=s3_server.url), "none").head("v2/k")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3_server.owner.secret)
+    with pytest.raises(BucketError, match="no such bucket"):
+        put(S3Bucket(connect(endpoint=s3_server.url), "none-such"), "v2/k", b"")
+    monkeypatch.setattr(boto3.session.Session, "get_credentials", lambda self: None)
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(BucketError, match="wants credentials"):
+        put(S3Bucket(connect(endpoint=s3_server.url), "none-such"), "v2/k", b"")
+
+
+def test_an_endpoint_that_is_none() -> None:
+    with pytest.raises(BucketError, match="No connection"):
+        open_bucket("s3://name?endpoint_url=nonsense")
+
+
+def test_roles_are_kept_apart_by_the_store(bucket: S3Bucket, s3_client: Any, s3_server: ceph.Ceph) -> None:
+    users = {role: s3_server.user(f"{bucket.name}-{role}") for role in (Role.BUILDER, Role.TESTER, Role.PROMOTER)}
+    arns = {role: [f"arn:aws:iam:::user/{user.name}"] for role, user in users.items()}
+    policy = bucket_policy(bucket.name, arns, prefix=bucket.prefix)
+    s3_client.put_bucket_policy(Bucket=bucket.name, Policy=json.dumps(policy))
+    as_role = {
+        role: S3Bucket(login(s3_server, user), bucket.name, prefix=bucket.prefix) for role, user in users.items()
+    }
+    staged = StagedSet(index="multi-arch", digest="a" * 64)
+    wheel, evidence = staged.file("w.whl"), staged.evidence_file("load", "any", "0" * 16)
+    package, status = "v2/multi-arch/packages/w/w.whl", "v2/multi-arch/status.json"
+
+    assert put(as_role[Role.BUILDER], wheel, b"wheel")
+    assert as_role[Role.TESTER].get(wheel) == b"wheel"
+    assert put(as_role[Role.TESTER], evidence, b"passed")
+    assert as_role[Role.PROMOTER].copy(wheel, package, sha256=sha256_of(b"wheel"))
+    as_role[Role.PROMOTER].put_if_match(status, b"{}", etag=None)
+    assert list(as_role[Role.BUILDER].list(staged.root)) == sorted([wheel, evidence])
+
+    forbidden = [(Role.BUILDER, evidence + "2"), (Role.BUILDER, package + "2"), (Role.TESTER, wheel + "2")]
+    forbidden += [(Role.TESTER, package + "2"), (Role.PROMOTER, wheel + "2")]
+    for role, key in forbidden:
+        with pytest.raises(BucketError, match="403"):
+            put(as_role[role], key, b"forged")
+        assert bucket.head(key) is None
+    for role in (Role.BUILDER, Role.TESTER):
+        with pytest.raises(BucketError, match="403"):
+            as_role[role].delete(wheel, sha256=sha256_of(b"wheel"))
+
+
+def login(s3_server: ceph.Ceph, user: ceph.User) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", user.access)
+        patch.setenv("AWS_SECRET_ACCESS_KEY", user.secret)
+        return connect(endpoint=s3_server.url)

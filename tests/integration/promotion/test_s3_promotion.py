@@ -1,0 +1,135 @@
+"""Promotion on a real S3 server: the whole way, processes at once, readers meanwhile, and processes that are killed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.counting import watch
+from benchmarks.promotion import goals, moving
+from promotion.index.audit import verify
+from promotion.index.operations import rollback
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.s3_bucket import S3Bucket
+from tests.support import ceph, live
+from tests.support.live import Scene, staged_sets
+from tests.support.promoting import NOW, RELEASED
+from tests.support.promotion_child import act
+
+pytestmark = [pytest.mark.heavy, pytest.mark.network]
+NUMBERS = itertools.count()
+PREFIX = "wheels/"
+
+
+@pytest.fixture
+def bucket(s3_client: Any) -> S3Bucket:
+    """A bucket that anybody may read."""
+    name = f"index-{next(NUMBERS)}"
+    s3_client.create_bucket(Bucket=name)
+    statement = {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": f"arn:aws:s3:::{name}/*"}
+    listing = {"Effect": "Allow", "Principal": "*", "Action": "s3:ListBucket", "Resource": f"arn:aws:s3:::{name}"}
+    policy = {"Version": "2012-10-17", "Statement": [statement, listing]}
+    s3_client.put_bucket_policy(Bucket=name, Policy=json.dumps(policy))
+    return S3Bucket(s3_client, name, prefix=PREFIX)
+
+
+def scene_of(s3_server: ceph.Ceph, bucket: S3Bucket, folder: Path, count: int) -> Scene:
+    sets, groups = staged_sets(bucket, folder, count)
+    return Scene(
+        bucket=bucket,
+        where=f"s3://{bucket.name}/{PREFIX.rstrip('/')}?endpoint_url={s3_server.url}",
+        simple=f"{s3_server.url}/{bucket.name}/{PREFIX}{RELEASED.simple}",
+        sets=sets,
+        groups=groups,
+        environment={},
+    )
+
+
+def installed(simple: str, folder: Path) -> str:
+    """The version of the plugin that pip installs for somebody who has no keys of the store."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "AWS_"))}
+    argv = [sys.executable, "-m", "pip", "install", "--target", str(folder), "--no-cache-dir", "--only-binary=:all:"]
+    argv += ["--index-url", simple, "jax-rocm7-plugin"]
+    done = subprocess.run(
+        argv, env={**kept, "PIP_CONFIG_FILE": os.devnull}, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = dict(path.stem.split("-") for path in folder.glob("*.dist-info"))
+    assert found["jax_rocm7_plugin"] == found["jax_rocm7_pjrt"]
+    return found["jax_rocm7_plugin"]
+
+
+def test_the_whole_way(s3_server: ceph.Ceph, bucket: S3Bucket, tmp_path: Path) -> None:
+    scene = scene_of(s3_server, bucket, tmp_path, 2)
+    for number in (0, 1):
+        act(bucket, "promote", scene.sets[number].digest)
+        assert installed(scene.simple, tmp_path / f"promoted-{number}") == f"0.10.2+rocm7.{number}.0"
+    rollback(bucket, RELEASED, to=None, reason="wrong numbers", actor="tests", now=lambda: NOW)
+    assert installed(scene.simple, tmp_path / "rolled-back") == "0.10.2+rocm7.0.0"
+    scene.sound()
+    # The same, written to a folder: not a byte is different.
+    folder = DirBucket(tmp_path / "folder")
+    for staged in staged_sets(folder, tmp_path / "other", 2)[0]:
+        act(folder, "promote", staged.digest)
+    rollback(folder, RELEASED, to=None, reason="wrong numbers", actor="tests", now=lambda: NOW)
+    for key in folder.list(RELEASED.root):
+        if not key.endswith("status.json"):  # it has the store's etags
+            assert bucket.get(key) == folder.get(key), key
+    bucket.delete(f"{RELEASED.simple}jaxlib/index.html", sha256=_sha256(bucket, f"{RELEASED.simple}jaxlib/index.html"))
+    assert any("jaxlib/index.html is not there" in line for line in verify(bucket, RELEASED))
+
+
+def _sha256(bucket: S3Bucket, key: str) -> str:
+    info = bucket.head(key)
+    assert info is not None
+    return info.sha256
+
+
+def test_eight_processes_promote_eight_sets(s3_server: ceph.Ceph, bucket: S3Bucket, tmp_path: Path) -> None:
+    live.check_processes_that_promote_at_once(scene_of(s3_server, bucket, tmp_path, 8))
+
+
+def test_eight_threads_promote_eight_sets(s3_server: ceph.Ceph, bucket: S3Bucket, tmp_path: Path) -> None:
+    live.check_threads_that_promote_at_once(scene_of(s3_server, bucket, tmp_path, 8))
+
+
+def test_readers_stumble_over_nothing(s3_server: ceph.Ceph, bucket: S3Bucket, tmp_path: Path) -> None:
+    live.check_readers_while_everything_happens(scene_of(s3_server, bucket, tmp_path, 5))
+
+
+def test_killed_at_any_time(s3_server: ceph.Ceph, bucket: S3Bucket, tmp_path: Path) -> None:
+    live.check_killed_at_any_time(scene_of(s3_server, bucket, tmp_path, 4), (0.9, 1.1, 1.3, 1.6))
+
+
+def test_killed_at_some_writes(s3_server: ceph.Ceph, bucket: S3Bucket, s3_client: Any, tmp_path: Path) -> None:
+    scene = scene_of(s3_server, bucket, tmp_path, 1)
+    other = S3Bucket(s3_client, bucket.name, prefix="undisturbed/")
+    staged_sets(other, tmp_path / "other", 1)
+    act(other, "promote", scene.sets[0].digest)
+    expected = {key: other.get(key) for key in other.list("v2/")}
+    live.check_killed_and_run_again(scene, expected, (0, 13, 18, 1, 3))
+
+
+def test_no_bytes_of_a_wheel_pass_through_the_program(bucket: S3Bucket, tmp_path: Path) -> None:
+    move = moving(bucket, tmp_path, 60)
+    assert move.copies <= move.files
+    assert move.sent + move.received < 200_000
+    assert all(goal.met for goal in goals([], move))
+    assert not all(goal.met for goal in goals([], replace(move, received=move.wheel_bytes)))
+
+
+def test_what_passes_is_counted(bucket: S3Bucket) -> None:
+    with watch(bucket, NotImplemented) as traffic:
+        bucket.put_if_match("v2/k", b"12345", etag=None)
+        assert bucket.get("v2/k") == b"12345"
+    assert traffic.received == 5
+    assert traffic.sent >= 5
+    assert traffic.requests >= 2

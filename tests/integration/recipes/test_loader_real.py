@@ -1,0 +1,447 @@
+"""The loader inside real jax and jaxlib, around the published native code; each test starts Pythons of its own."""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core import versions
+from core.model import BuildRequest, GfxTarget, Payload, RocmVersion
+from pjrt import recipe as pjrt
+from plugin import recipe as plugin
+from promotion import corpus
+from tests.support import fake_site
+from wheelkit.elf.elf import Elf
+
+pytestmark = pytest.mark.network
+
+PYTHON = "{}.{}".format(*sys.version_info[:2])
+MI300 = {"gfx_target_version": 90402}
+PHOENIX = {"gfx_target_version": 110003}
+ROCM_SYMBOL = re.compile(r"(_*hip|roc|rccl|nccl|miopen|mi?open|rsmi|amdsmi|hsa|ompt)", re.IGNORECASE)
+
+CHILD = """
+import importlib, json, pathlib, sys
+machine = json.loads(sys.argv[1])
+for major in machine["majors"]:
+    gpus = importlib.import_module(f"jax_plugins.xla_rocm{major}._gpus")
+    gpus.NODES, gpus.KFD, gpus.DXG = (pathlib.Path(machine["root"]) / name for name in ("nodes", "kfd", "dxg"))
+    rocm = importlib.import_module(f"jax_plugins.xla_rocm{major}._rocm")
+    rocm.OPT_ROCM = pathlib.Path(machine["root"]) / "opt/rocm"
+import jax
+"""
+"""Goes before every test's own code: the loader looks at a made-up machine instead of this one."""
+
+
+class Site:
+    """A site-packages folder with jax, jaxlib, the native code of real wheels and our payload; and a machine for it."""
+
+    def __init__(self, folder: Path, base: Path, natives: dict[str, Path]) -> None:
+        self.folder, self.base, self.natives = folder, base, natives
+        self.site, self.machine = folder / "site", folder / "machine"
+        self.machine.mkdir(parents=True)
+        self.majors: list[int] = []
+
+    def install(
+        self,
+        major: int = 7,
+        *,
+        parts: Iterable[str] = ("pjrt", "plugin"),
+        targets: str = "gfx942,gfx950",
+        **changes: Any,
+    ) -> None:
+        """Install both wheels of one major, as the recipes lay them out; `changes` go into the pjrt's build info."""
+        self.majors.append(major)
+        request = BuildRequest(
+            payload=Payload.PUBLISHED,
+            jax_version="0.10.2",
+            rocm_version=RocmVersion(text=f"{major}.2.0"),
+            python_versions=(PYTHON,),
+            targets=tuple(map(GfxTarget.parse, targets.split(","))),
+        )
+        version = versions.wheel_version("0.10.2", rocm=request.rocm_version)
+        for part in parts:
+            plan = {"pjrt": pjrt, "plugin": plugin}[part].repair_plan(request, version)
+            members = [
+                self._native(path, plan.device_members, targets.split(","))
+                for path in {"pjrt": pjrt, "plugin": plugin}[part].members(major)
+            ]
+            # The code is that of ROCm 7, whatever the major is called.
+            info = {**plan.build_info, "rocm_sonames": _needed(members), "members": members}
+            if part == "pjrt":
+                info |= changes
+            for path, content in plan.files.items():
+                (self.site / path).parent.mkdir(parents=True, exist_ok=True)
+                (self.site / path).write_bytes(content)
+            (self.site / plan.build_info_path).write_text(json.dumps(info))
+            self._dist_info(plan.project, version, plan.entry_points or {})
+
+    def _native(self, path: str, device: Iterable[str], targets: list[str]) -> dict[str, Any]:
+        source = self.natives[Path(path).name]
+        (self.site / path).parent.mkdir(parents=True, exist_ok=True)
+        os.link(source, self.site / path)
+        return {"path": path, "needed": list(Elf.read(source).needed), "targets": targets if path in device else []}
+
+    def _dist_info(self, project: str, version: str, entry_points: Any) -> None:
+        folder = self.site / f"{project.replace('-', '_')}-{version}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.4\nName: {project}\nVersion: {version}\n")
+        lines = [
+            f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in names.items()) for group, names in entry_points.items()
+        ]
+        (folder / "entry_points.txt").write_text("\n".join(lines))
+
+    def gpus(self, *gpus: dict[str, int]) -> None:
+        fake_site.kfd_tree(self.machine / "nodes", *gpus)
+        (self.machine / "kfd").touch()
+
+    def run(self, code: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run code after `import jax` in a Python of its own, on a machine without this one's ROCm."""
+        hidden = ("ROCM_PATH", "LD_LIBRARY_PATH", "JAX_", "XLA_", "HIP_", "ROCR_", "CUDA_", "HSA_")
+        clean = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
+        paths = os.pathsep.join([str(self.site), str(self.base)])
+        machine = json.dumps({"majors": self.majors, "root": str(self.machine)})
+        argv = [sys.executable, "-c", CHILD + code, machine]
+        return subprocess.run(
+            argv, env={**clean, "PYTHONPATH": paths, **env}, capture_output=True, text=True, check=False, timeout=300
+        )
+
+
+def _needed(members: list[dict[str, Any]]) -> list[str]:
+    rocm = [*fake_site.PJRT_NEEDED, *fake_site.PLUGIN_NEEDED]
+    return sorted({name for member in members for name in member["needed"] if name in rocm})
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """jax and jaxlib with what they need, from the user's package index."""
+    folder = tmp_path_factory.mktemp("jax")
+    argv = [
+        sys.executable,
+        "-m",
+        "uv",
+        "pip",
+        "install",
+        "--quiet",
+        "--target",
+        str(folder),
+        "--python",
+        sys.executable,
+    ]
+    subprocess.run([*argv, "jax==0.10.2", "jaxlib==0.10.2"], check=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def natives(real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The native libraries of the published wheels, by name."""
+    folder = tmp_path_factory.mktemp("natives")
+    found = {}
+    for wheel in (real_wheel("jax-rocm7-pjrt", "0.10.2"), real_wheel("jax-rocm7-plugin", "0.10.2", PYTHON)):
+        with zipfile.ZipFile(wheel) as archive:
+            for name in archive.namelist():
+                if name.endswith(".so"):
+                    found[Path(name).name] = folder / Path(name).name
+                    with archive.open(name) as source, found[Path(name).name].open("wb") as out:
+                        shutil.copyfileobj(source, out, 1 << 20)
+    return found
+
+
+@pytest.fixture
+def site(tmp_path: Path, base: Path, natives: dict[str, Path]) -> Site:
+    return Site(tmp_path, base, natives)
+
+
+@pytest.fixture(scope="session")
+def stubs(natives: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ROCm prefix whose libraries load and only return errors: 100 is hipErrorNoDevice."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler to make stub libraries with")
+    folder = tmp_path_factory.mktemp("rocm")
+    (folder / "lib").mkdir()
+    wanted = {symbol for path in natives.values() for symbol in Elf.read(path).undefined}
+    hip = "libamdhip64.so.7"
+    for soname in dict.fromkeys([hip, *fake_site.PJRT_NEEDED, *fake_site.PLUGIN_NEEDED]):
+        nodes = collections.defaultdict(set)
+        for symbol in wanted:
+            if symbol.library == soname:
+                nodes[symbol.version].add(symbol.name)
+        plain = {s.name for s in wanted if s.library is None and soname == hip and ROCM_SYMBOL.match(s.name)}
+        names = sorted(plain.union(*nodes.values()))
+        (folder / "stub.c").write_text("".join(f"long {name}(void) {{ return 100; }}\n" for name in names))
+        script = "".join(f"{version} {{ global: {'; '.join(sorted(names))}; }};\n" for version, names in nodes.items())
+        (folder / "stub.map").write_text(script)
+        argv = [compiler, "-shared", "-fPIC", "-w", "-fno-builtin", f"-Wl,-soname,{soname}", str(folder / "stub.c")]
+        argv += ["-o", str(folder / "lib" / soname), *([f"-Wl,--version-script={folder}/stub.map"] if nodes else [])]
+        # As in ROCm: who loads another library gets HIP with it.
+        argv += [] if soname == hip else ["-Wl,--no-as-needed", str(folder / "lib" / hip)]
+        subprocess.run(argv, check=True)
+    return folder
+
+
+def told(text: str) -> list[str]:
+    """What the loader said on standard error; every other line is a failure of the test."""
+    lines = text.splitlines()
+    assert all(line.startswith("jax-rocm") for line in lines), text
+    return lines
+
+
+DEVICES = "print(jax.devices()[0].platform)"
+
+
+def test_without_gpu_one_warning_says_so_and_jax_uses_the_cpu(site: Site) -> None:
+    site.install()
+    done = site.run(DEVICES + "; jax.numpy.ones(3).sum().block_until_ready(); jax.devices()")
+    assert done.stdout == "cpu\n"
+    [line] = told(done.stderr)
+    assert line.startswith("jax-rocm7-pjrt 0.10.2+rocm7.2.0 cannot use ROCm: no AMD GPU was found (looked at ")
+    assert line.endswith("JAX goes on without it; JAX_PLATFORMS=cpu silences this message.")
+
+
+@pytest.mark.parametrize("asked", ["rocm", "rocm,cpu", "gpu"])
+def test_asking_for_rocm_raises_the_same_text(site: Site, asked: str) -> None:
+    site.install()
+    warning = told(site.run(DEVICES).stderr)[0].removesuffix(
+        " JAX goes on without it; JAX_PLATFORMS=cpu silences this message."
+    )
+    done = site.run(DEVICES, JAX_PLATFORMS=asked)
+    assert done.returncode == 1
+    assert f"RuntimeError: Unable to initialize backend 'rocm': {warning}" in done.stderr
+    assert "JAX goes on" not in done.stderr
+    done = site.run(f"jax.config.update('jax_platforms', {asked!r}); {DEVICES}")
+    assert f"Unable to initialize backend 'rocm': {warning}" in done.stderr
+
+
+def test_naming_rocm_without_jax_platforms_raises_the_same_text(site: Site) -> None:
+    site.install()
+    done = site.run("jax.devices('rocm')")
+    assert (
+        "Backend 'rocm' failed to initialize: jax-rocm7-pjrt 0.10.2+rocm7.2.0 cannot use ROCm: no AMD GPU"
+        in done.stderr
+    )
+
+
+def test_asking_for_a_topology_of_rocm_raises_the_same_text(site: Site) -> None:
+    site.install()
+    code = "from jax.experimental import topologies; topologies.get_topology_desc(platform='rocm')"
+    done = site.run(code, JAX_PLATFORMS="cpu")
+    assert "RuntimeError: jax-rocm7-pjrt 0.10.2+rocm7.2.0 cannot use ROCm: librocprofiler-sdk.so.1" in done.stderr
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_asking_for_the_cpu_is_silent(site: Site, gpu: bool) -> None:
+    site.install(requires_jaxlib="<0.1", parts=["pjrt"])
+    if gpu:
+        site.gpus(PHOENIX)
+    done = site.run(DEVICES, JAX_PLATFORMS="cpu")
+    assert (done.stdout, done.stderr) == ("cpu\n", "")
+
+
+def test_missing_libraries_are_named_with_the_folders_searched(site: Site) -> None:
+    site.install()
+    site.gpus(MI300)
+    (site.machine / "prefix/lib").mkdir(parents=True)
+    done = site.run(DEVICES, ROCM_PATH=str(site.machine / "prefix"))
+    assert done.stdout == "cpu\n"
+    [line] = told(done.stderr)
+    assert ", ".join(fake_site.PJRT_NEEDED) + " are missing, searched here: rocm-sdk wheels (not there); " in line
+    assert f"ROCM_PATH={site.machine}/prefix ({site.machine}/prefix/lib); {site.machine}/opt/rocm (not there)" in line
+
+
+@pytest.mark.parametrize(
+    ("changes", "gpu", "text"),
+    [
+        ({}, PHOENIX, "GPU gfx1103 is not among this wheel's targets (gfx942, gfx950). Install"),
+        (
+            {"requires_jaxlib": ">=0.12,<0.13"},
+            MI300,
+            "it works with jaxlib >=0.12,<0.13, but jaxlib 0.10.2 is installed",
+        ),
+        ({"version": "0.10.1"}, MI300, "jax-rocm7-plugin 0.10.2+rocm7.2.0 is installed, which is another version"),
+        ({"parts": ["pjrt"]}, MI300, "jax-rocm7-plugin is not installed"),
+    ],
+)
+def test_each_mismatch_is_told_once(
+    site: Site, stubs: Path, changes: dict[str, Any], gpu: dict[str, int], text: str
+) -> None:
+    site.install(**changes)
+    site.gpus(gpu)
+    done = site.run(DEVICES, ROCM_PATH=str(stubs))
+    assert done.stdout == "cpu\n"
+    [line] = told(done.stderr)
+    assert text in line
+    assert " Also: " not in line
+
+
+def test_a_library_that_cannot_be_loaded(site: Site) -> None:
+    site.install()
+    site.gpus(MI300)
+    for soname in fake_site.PJRT_NEEDED:
+        file = site.machine / "opt/rocm/lib" / soname
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("not a library, but long enough to have a header" * 9)
+    done = site.run(DEVICES)
+    assert done.stdout == "cpu\n"
+    [line] = told(done.stderr)
+    assert f"it could not be loaded: {site.machine}/opt/rocm/lib/librocprofiler-sdk.so.1: invalid ELF header" in line
+
+
+WHAT_IS_LOADED = """
+from jax._src import xla_bridge
+from jax._src.lib import xla_client
+try:
+    jax.devices()
+except RuntimeError as error:
+    print(json.dumps({"error": str(error)}))
+maps = pathlib.Path("/proc/self/maps").read_text()
+print(json.dumps({
+    "registered": xla_bridge._backend_factories["rocm"].c_api is not None,
+    "handler": "ROCM" in xla_client._custom_callback_handler,
+    "waiting": "ROCM" in xla_client._custom_callback,
+    "libraries": sorted({line.split()[-1] for line in maps.splitlines() if line.endswith(".so") or ".so." in line}),
+}))
+"""
+
+
+def test_rocm_in_a_prefix_is_loaded_from_there(site: Site, stubs: Path) -> None:
+    site.install()
+    site.gpus(MI300)
+    done = site.run(WHAT_IS_LOADED, ROCM_PATH=str(stubs))
+    error, state = map(json.loads, done.stdout.splitlines())
+    # All the way into HIP, which is a stub: the words are XLA's.
+    assert "Unable to initialize backend 'rocm': FAILED_PRECONDITION: No visible GPU devices" in error["error"]
+    assert state["registered"]
+    assert state["handler"]
+    assert not state["waiting"]
+    for soname in fake_site.PJRT_NEEDED:
+        assert f"{stubs}/lib/{soname}" in state["libraries"]
+    assert f"{site.site}/jax_plugins/xla_rocm7/xla_rocm_plugin.so" in state["libraries"]
+    assert f"{site.site}/jax_rocm7_plugin/_solver.so" in state["libraries"]
+
+
+def test_variables_name_bitcode_and_linker_that_exist(site: Site, stubs: Path) -> None:
+    site.install()
+    site.gpus(MI300)
+    for file in ("opt/rocm/lib/llvm/amdgcn/bitcode/ocml.bc", "opt/rocm/lib/llvm/bin/ld.lld"):
+        (site.machine / file).parent.mkdir(parents=True)
+        (site.machine / file).touch()
+    names = ["JAX_ROCM_PLUGIN_INTERNAL_BITCODE_PATH", "HIP_DEVICE_LIB_PATH", "JAX_ROCM_PLUGIN_INTERNAL_LLD_PATH"]
+    code = f"{WHAT_IS_LOADED}import os\nprint(json.dumps([os.environ.get(name) for name in {names}]))"
+    done = site.run(code, ROCM_PATH=str(stubs), HIP_DEVICE_LIB_PATH="/mine")
+    llvm = f"{site.machine}/opt/rocm/lib/llvm"
+    assert json.loads(done.stdout.splitlines()[-1]) == [f"{llvm}/amdgcn/bitcode", "/mine", f"{llvm}/bin"]
+
+
+def test_a_library_that_only_the_plugin_needs_is_told_and_rocm_goes_on(site: Site, stubs: Path) -> None:
+    site.install()
+    site.gpus(MI300)
+    incomplete = site.machine / "prefix"
+    shutil.copytree(stubs, incomplete)
+    (incomplete / "lib/libhipsolver.so.1").unlink()
+    done = site.run(WHAT_IS_LOADED, ROCM_PATH=str(incomplete))
+    [line] = [line for line in done.stderr.splitlines() if "hipsolver" in line]
+    assert "such as jax.numpy.linalg, will not work on the GPU: libhipsolver.so.1 is missing." in line
+    assert json.loads(done.stdout.splitlines()[-1])["registered"]
+
+
+# Several majors
+
+
+def test_two_majors_give_one_warning(site: Site) -> None:
+    site.install(7)
+    site.install(10)
+    done = site.run(DEVICES)
+    assert done.stdout == "cpu\n"
+    [line] = told(done.stderr)
+    assert line.startswith("jax-rocm10-pjrt 0.10.2+rocm10.2.0 cannot use ROCm: no AMD GPU was found")
+
+
+def own_packages(site: Site, libraries: Iterable[str]) -> set[str]:
+    """The packages of the site from which native code was loaded."""
+    return {Path(path).parent.name for path in libraries if path.startswith(f"{site.site}/")}
+
+
+def test_two_majors_do_not_mix(site: Site, stubs: Path) -> None:
+    site.install(10)
+    site.install(7)
+    site.gpus(MI300)
+    done = site.run(WHAT_IS_LOADED, ROCM_PATH=str(stubs))
+    state = json.loads(done.stdout.splitlines()[-1])
+    # jaxlib 0.10.2 has never heard of ROCm 10, so it has loaded the modules of 7 before anything of ours could act.
+    # jax itself would have loaded the extension of 10 beside them.
+    assert own_packages(site, state["libraries"]) == {"xla_rocm7", "jax_rocm7_plugin"}
+    assert state["registered"]
+    assert "already registered" not in done.stderr
+
+
+def test_of_two_majors_the_one_whose_rocm_is_here_acts(site: Site, stubs: Path) -> None:
+    site.install(7, parts=["pjrt"], requires_jaxlib="<0.1")
+    site.install(10)
+    site.gpus(MI300)
+    done = site.run(WHAT_IS_LOADED, ROCM_PATH=str(stubs))
+    state = json.loads(done.stdout.splitlines()[-1])
+    assert own_packages(site, state["libraries"]) == {"xla_rocm10", "jax_rocm10_plugin"}
+    assert state["registered"]
+    assert "cannot use ROCm" not in done.stderr
+
+
+COMPILE = '''
+import re
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+config = """
+platform_name: "ROCM" device_description_str: "MI300X" dnn_version_info { major: 3 minor: 5 }
+gpu_device_info {
+  threads_per_block_limit: 1024 threads_per_warp: 64 threads_per_core_limit: 2048 core_count: 304 fpus_per_core: 128
+  shared_memory_per_block: 65536 shared_memory_per_core: 65536 shared_memory_per_block_optin: 65536
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65536 block_dim_limit_z: 65536
+  registers_per_core_limit: 65536 registers_per_block_limit: 65536
+  memory_bandwidth: 5300000000000 l2_cache_size: 4194304 clock_rate_ghz: 2.1 device_memory_size: 206141652992
+  rocm_compute_capability { gcn_arch_name: "gfx942:sramecc+:xnack-" }
+}
+"""
+there = topologies.get_topology_desc(platform="rocm", target_config=config, topology="1x1x1")
+mesh = Mesh(np.array(there.devices), ("x",))
+shape = jax.ShapeDtypeStruct((8, 8), "float32", sharding=NamedSharding(mesh, PartitionSpec()))
+text = jax.jit(jax.scipy.linalg.lu).lower(shape).compile().as_text()
+print(sorted(set(re.findall('custom_call_target="(hip[a-z_0-9]+)"', text))))
+'''
+
+
+@pytest.mark.parametrize("major", [7, 99])
+def test_a_program_compiles_for_mi300_without_a_gpu(site: Site, stubs: Path, major: int) -> None:
+    # XLA refuses to compile custom calls that nobody has registered: these are the plugin's own, also for a major
+    # that jaxlib has never heard of.
+    site.install(major)
+    done = site.run(COMPILE, ROCM_PATH=str(stubs), LD_LIBRARY_PATH=f"{stubs}/lib", JAX_PLATFORMS="cpu")
+    assert done.returncode == 0, done.stderr
+    assert "hip_lu_pivots_to_permutation" in done.stdout
+    assert "hipsolver_getrf_ffi" in done.stdout
+
+
+def test_programs_are_compiled_ahead_of_time_without_a_gpu(site: Site, stubs: Path) -> None:
+    """The compile gate's child, which jax must leave on the CPU."""
+    site.install()
+    out = site.folder / "out"
+    request = {"target": "gfx942", "spec": corpus.spec("gfx942"), "programs": ["linalg.solve"], "out": str(out)}
+    (site.folder / "request.json").write_text(json.dumps(request))
+    child = f"runpy.run_path({str(corpus.CHILD)!r}, run_name='__main__')"
+    code = f"import runpy; sys.argv[1:] = [{str(site.folder / 'request.json')!r}]; {child}"
+    site.run(code, ROCM_PATH=str(stubs), LD_LIBRARY_PATH=str(stubs / "lib"))
+    events = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+    assert [event["event"] for event in events] == ["ready", "start", "end", "done"], events
+    assert events[2]["outcome"] == "compiled", events[2]["error"]
+    assert "hipsolver_getrf_ffi" in events[2]["stats"]["calls"]

@@ -1,0 +1,67 @@
+"""The recipes on published wheels: the members are those promised, and the repair that they ask for succeeds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from core import versions
+from core.model import BuildRequest, GfxTarget, Payload, RocmVersion
+from pjrt import recipe as pjrt
+from plugin import recipe as plugin
+from tests.support import fake_site
+from wheelkit.repair.repair import repair
+
+VERSIONS = ["0.7.1", "0.9.1", "0.10.2", "0.12.0"]
+
+
+@pytest.mark.parametrize("jax", VERSIONS)
+def test_published_wheels_have_the_members_of_the_recipes(real_wheel: Callable[..., Path], jax: str) -> None:
+    for name, recipe in (("jax-rocm7-pjrt", pjrt), ("jax-rocm7-plugin", plugin)):
+        with zipfile.ZipFile(real_wheel(name, jax)) as archive:
+            natives = {member for member in archive.namelist() if member.endswith(".so")}
+        assert natives == set(recipe.members(7))
+
+
+@pytest.mark.parametrize(("jax", "rocm", "python"), [("0.10.2", "7.2.0", ">=3.11"), ("0.12.0", "7.14.0", ">=3.12")])
+def test_the_plugin_is_repaired_as_its_recipe_says(
+    real_wheel: Callable[..., Path], tmp_path: Path, jax: str, rocm: str, python: str
+) -> None:
+    request = BuildRequest(
+        payload=Payload.PUBLISHED,
+        jax_version=jax,
+        rocm_version=RocmVersion(text=rocm),
+        python_versions=("3.12",),
+        targets=(GfxTarget.parse("gfx942"),),
+    )
+    version = versions.wheel_version(jax, rocm=request.rocm_version, variant="gfx942")
+    made = repair(real_wheel("jax-rocm7-plugin", jax), plugin.repair_plan(request, version), tmp_path, debug_dir=None)
+    with zipfile.ZipFile(made.path) as archive:
+        info = json.loads(archive.read("jax_rocm7_plugin/build_info.json"))
+        metadata = archive.read(f"jax_rocm7_plugin-{version}.dist-info/METADATA").decode()
+    assert {member["path"] for member in info["members"]} == set(plugin.members(7))
+    assert {member["path"] for member in info["members"] if member["targets"]} == set(plugin.device_members(7))
+    assert all("libamdhip64.so.7" in member["needed"] for member in info["members"])
+    assert f"ROCm {rocm}; gfx942" in metadata
+    assert f"Requires-Python: {python}\n" in metadata
+    assert f"Requires-Dist: jax-rocm7-pjrt=={version}\n" in metadata
+
+
+def test_the_loader_runs_on_every_python_here(pythons: dict[str, Path], tmp_path: Path) -> None:
+    (fake_site.install(tmp_path, "pjrt", 7, fake_site.build_info()) / "xla_rocm_plugin.so").touch()
+    fake_site.install(tmp_path, "plugin", 7, fake_site.build_info())
+    code = (
+        "import jax_plugins.xla_rocm7 as loader, jax_rocm7_plugin as plugin, pathlib;"
+        "from jax_plugins.xla_rocm7 import _gpus; _gpus.NODES = _gpus.DXG = pathlib.Path('none');"
+        "print(loader.reasons()[0][:22], loader.reasons(need_gpu=False)[0][:25], plugin.__version__)"
+    )
+    for version in sorted({"3.11", "3.12", "3.13", "3.14"} & pythons.keys()):
+        done = subprocess.run(
+            [pythons[version], "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.stdout == "no AMD GPU was found ( jaxlib cannot be imported 0.10.2+rocm7.2.0\n", done.stderr

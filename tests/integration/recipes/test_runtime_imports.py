@@ -1,0 +1,33 @@
+"""What the runtime imports is in the runtime's lock; what only tests need is not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from promotion.gates.device import passes, plugin
+
+ROOT = Path(__file__).resolve().parents[3]
+_SUITES = ("gates/suites/", "gates/device/plugin/", "corpus/programs/", "corpus/child.py", "gates/code_checks")
+_CODE = """
+import importlib, sys
+for name in ("pytest", "_pytest", "hypothesis", "mypy", "xmlschema"):
+    sys.modules[name] = None
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+"""
+
+
+def test_every_module_of_promotion_is_imported_without_what_tests_need() -> None:
+    """Files that run in an environment of their own, beside jax or pytest, are left out."""
+    files = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "promotion").rglob("*.py"))
+    own = [name for name in files if not any(suite in name for suite in _SUITES) and not name.endswith("_child.py")]
+    names = [name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in own]
+    assert "promotion.gates.device.run" in names
+    done = subprocess.run([sys.executable, "-c", _CODE, *names], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_plugin_and_who_starts_it_agree() -> None:
+    assert passes.SESSION == plugin.SESSION

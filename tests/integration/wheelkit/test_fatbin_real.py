@@ -1,0 +1,213 @@
+"""The fat binaries of the published libraries: what they hold, and that slimming keeps every wanted byte."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from core import targets
+from core.errors import FatbinError
+from core.model import GfxTarget
+from tests.support.real_libraries import unpacked
+from wheelkit.elf.elf import Elf
+from wheelkit.gpu.fatbin import bundle_pointers, find_bundles, kernels, read_targets, registered, slim
+
+ROOT = Path(__file__).parents[3]
+WANTED = ("gfx942", "gfx950")
+_NUMBERS = "1010 1011 1012 1030 1031 1032 1033 1034 1035 1036 1100 1101 1102 1103 1150 1151 1152 1153 1200 1201"
+ALL_0_10_2 = [f"gfx{n}" for n in re.findall(r"\w+", f"{_NUMBERS} 900 906 908 90a 90c 942 950")]
+GENERIC = {"gfx9-4-generic": ("gfx940", "gfx941", "gfx942", "gfx950")}
+PLUGINS = [
+    ("0.7.1", ("plain",), WANTED, 1.0),
+    ("0.9.1", ("CCOB v3 zstd",), ("gfx9-4-generic",), 0.7),
+    ("0.10.2", ("CCOB v3 zstd",), WANTED, 0.6),
+    ("0.12.0", ("CCOB v3 zstd",), WANTED, 0.6),
+]
+MEMBERS = {"_linalg.so", "_prng.so", "_solver.so"}
+_CODE = re.compile(rb"[^\0]")
+
+SLIM = """
+import json, sys, time
+from pathlib import Path
+from core.model import GfxTarget, to_json
+from wheelkit.gpu.fatbin import slim
+report = slim(Path(sys.argv[1]), [GfxTarget.parse(name) for name in sys.argv[2:]])
+peak = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) >> 10
+print(json.dumps({"peak": peak, **to_json(report)}))
+"""
+
+
+@pytest.fixture(scope="module")
+def pjrt(real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The big library of 0.10.2; treat it as read-only."""
+    with unpacked(real_wheel("jax-rocm7-pjrt", "0.10.2"), tmp_path_factory.mktemp("pjrt")) as (library,):
+        yield library
+
+
+def gfx(*names: str) -> list[GfxTarget]:
+    return [GfxTarget.parse(name) for name in names]
+
+
+# A second reader of the format, which shares no code with the one under test.
+
+
+def rows(plain: bytes | memoryview) -> list[tuple[str, int, int]]:
+    """(entry ID, offset, size) of each entry of an uncompressed bundle."""
+    assert plain[:24] == b"__CLANG_OFFLOAD_BUNDLE__"
+    found, position = [], 32
+    for _ in range(struct.unpack_from("<Q", plain, 24)[0]):
+        offset, size, length = struct.unpack_from("<QQQ", plain, position)
+        found.append((bytes(plain[position + 24 : position + 24 + length]).decode(), offset, size))
+        position += 24 + length
+    return found
+
+
+def code_digests(path: Path, *names: str) -> list[dict[str, str]]:
+    """target -> SHA-256 of its code, per bundle, of some targets."""
+    section = Elf.read(path).sections[".hip_fatbin"]
+    with path.open("rb") as file:
+        file.seek(section.offset)
+        data = memoryview(file.read(section.size))
+    found, position = [], 0
+    while position < len(data):
+        plain: bytes | memoryview = data[position:]
+        if plain[:4] == b"CCOB":
+            _, _, stored, size, digest = struct.unpack_from("<HHQQQ", data, position + 4)
+            plain = zstandard.ZstdDecompressor().decompress(data[position + 32 : position + stored])
+            assert len(plain) == size
+            if size < 1 << 24:
+                assert hashlib.md5(plain).digest()[:8] == struct.pack("<Q", digest)
+        else:
+            stored = max(offset + size for _, offset, size in rows(plain))
+        parts = {name.partition("--")[2]: plain[offset : offset + size] for name, offset, size in rows(plain)}
+        found.append({name: hashlib.sha256(code).hexdigest() for name, code in parts.items() if name in names})
+        position += stored
+        padding = _CODE.search(data, position)
+        position = padding.start() if padding else len(data)
+    return found
+
+
+def assert_registered(path: Path) -> None:
+    """Every address that the host code registers has a bundle's magic."""
+    pointers, section = bundle_pointers(path), Elf.read(path).sections[".hip_fatbin"]
+    assert pointers
+    with path.open("rb") as file:
+        for address in pointers:
+            file.seek(section.offset + address - section.address)
+            assert file.read(24).startswith((b"CCOB", b"__CLANG_OFFLOAD_BUNDLE__"))
+
+
+def outside(path: Path) -> str:
+    """SHA-256 of a file without its fat binaries."""
+    section, digest = Elf.read(path).sections[".hip_fatbin"], hashlib.sha256()
+    with path.open("rb") as file:
+        digest.update(file.read(section.offset))
+        file.seek(section.size, 1)
+        digest.update(file.read())
+    return digest.hexdigest()
+
+
+@pytest.mark.heavy
+def test_what_the_big_library_holds(pjrt: Path) -> None:
+    report = read_targets(pjrt, verify=True, machs=targets.machs())
+    assert report.findings == ()
+    assert (report.device.bundles, report.device.formats) == (43, ("CCOB v3 zstd",))
+    assert (report.device.stored, report.device.unpacked) == (54_973_296, 5_189_488_920)
+    assert [code.target for code in report.device.targets] == ALL_0_10_2
+    assert {code.bundles for code in report.device.targets} == {43}
+    assert {bundle.offset % 4096 for bundle in report.bundles} == {0}
+    assert set(bundle_pointers(pjrt)) == {bundle.address for bundle in report.bundles}
+
+
+@pytest.mark.heavy
+def test_the_big_library_slimmed(pjrt: Path, tmp_path: Path) -> None:
+    path = tmp_path / "slim.so"
+    shutil.copyfile(pjrt, path)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", SLIM, path, *WANTED], capture_output=True, text=True, check=False, cwd=ROOT
+        )
+        assert done.returncode == 0, done.stderr
+        report = json.loads(done.stdout)
+        assert report["peak"] < 600
+        assert report["stored_after"] < 8_000_000 < 50_000_000 < report["stored_before"]
+        assert report["targets_kept"] == list(WANTED)
+        assert report["targets_dropped"] == [name for name in ALL_0_10_2 if name not in WANTED]
+        assert [b.address for b in find_bundles(path)] == [b.address for b in find_bundles(pjrt)]
+        assert_registered(path)
+        assert code_digests(path, *ALL_0_10_2) == code_digests(pjrt, *WANTED)
+        assert outside(path) == outside(pjrt)
+        read = read_targets(path, verify=True, machs=targets.machs())
+        assert (read.findings, [code.target for code in read.device.targets]) == ((), list(WANTED))
+        held = kernels(path)
+        counts = {target: sum(len(names[target]) for names in held.values()) for target in WANTED}
+        assert counts == {"gfx942": 23044, "gfx950": 23044}
+        found = registered(path)
+        assert {item.address for item in found} == held.keys()
+        assert (sum(len(item.kernels) for item in found), sum(item.unread for item in found)) == (22498, 0)
+        assert all(item.kernels <= held[item.address][target] for item in found for target in WANTED)
+    finally:
+        path.unlink()
+
+
+@pytest.mark.parametrize(("version", "formats", "kept", "share"), PLUGINS)
+def test_the_published_plugins_slimmed(
+    real_wheel: Callable[..., Path],
+    tmp_path: Path,
+    version: str,
+    formats: tuple[str, ...],
+    kept: tuple[str, ...],
+    share: float,
+) -> None:
+    with unpacked(real_wheel("jax-rocm7-plugin", version), tmp_path) as libraries:
+        with_code = [path for path in libraries if find_bundles(path)]
+        assert {path.name for path in with_code} == MEMBERS
+        for path in with_code:
+            old = Path(shutil.copyfile(path, path.with_suffix(".old")))
+            assert read_targets(old, verify=True, machs=targets.machs()).device.formats == formats
+            report = slim(path, gfx(*WANTED), covers=GENERIC)
+            assert report.targets_kept == kept
+            assert report.stored_after < share * report.stored_before
+            assert_registered(path)
+            assert code_digests(path, *ALL_0_10_2, *GENERIC) == code_digests(old, *kept)
+            assert outside(path) == outside(old)
+            assert read_targets(path, verify=True, machs=targets.machs()).findings == ()
+            # Addresses stay as they are.
+            assert kernels(path) == {
+                address: {target: names[target] for target in kept} for address, names in kernels(old).items()
+            }
+
+
+def test_a_target_that_a_published_wheel_lacks(real_wheel: Callable[..., Path], tmp_path: Path) -> None:
+    with unpacked(real_wheel("jax-rocm7-plugin", "0.10.2"), tmp_path) as libraries:
+        (path,) = (library for library in libraries if library.name == "_linalg.so")
+        before = path.read_bytes()
+        with pytest.raises(FatbinError, match="bundle 0 at byte 0xc000 has no code for gfx1250"):
+            slim(path, gfx("gfx942", "gfx1250"))
+        assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
+def test_a_damaged_published_bundle(real_wheel: Callable[..., Path], tmp_path: Path, place: float) -> None:
+    with unpacked(real_wheel("jax-rocm7-plugin", "0.10.2"), tmp_path) as libraries:
+        (path,) = (library for library in libraries if library.name == "_solver.so")
+        second = find_bundles(path)[1]
+        data = bytearray(path.read_bytes())
+        data[second.offset + int(second.size * place)] ^= 0x04
+        path.write_bytes(data)
+        (found,) = read_targets(path, verify=True, name="_solver.so").findings
+        assert (found.code, found.member) == ("bundle-damaged", "_solver.so")
+        assert f"bundle 1 at byte {second.offset:#x}" in found.message
+        with pytest.raises(FatbinError, match="bundle 1 at byte"):
+            slim(path, gfx(*WANTED))
+        assert path.read_bytes() == data

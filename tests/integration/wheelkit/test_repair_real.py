@@ -1,0 +1,393 @@
+"""Repair of the published wheels: what comes out, and that nothing comes out when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import zipfile
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from core import versions
+from core.errors import ArchiveError, CiBuildError, ElfError, FatbinError, RepairError
+from core.model import GfxTarget, RocmVersion
+from tests.support.tiny_wheel import record_line
+from wheelkit.archive.archive import WheelArchive
+from wheelkit.archive.verify import verify_record
+from wheelkit.elf.elf import Elf
+from wheelkit.gpu.fatbin import read_targets
+from wheelkit.recipe_base import payload_files
+from wheelkit.repair.manylinux import verdict
+from wheelkit.repair.repair import Repaired, RepairPlan, repair
+
+pytestmark = pytest.mark.network
+
+RealWheel = Callable[..., Path]
+GFX942, GFX950 = GfxTarget.parse("gfx942"), GfxTarget.parse("gfx950")
+RUNPATH = "$ORIGIN/../_rocm_sdk_core/lib:$ORIGIN/../_rocm_sdk_libraries/lib:/opt/rocm/lib"
+LIBRARY = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
+WITH_CODE = ("jax_rocm7_plugin/_linalg.so", "jax_rocm7_plugin/_prng.so", "jax_rocm7_plugin/_solver.so")
+WITHOUT_HIP = ("_linalg", "_rnn", "_solver", "_sparse")
+PJRT_SONAMES = frozenset(
+    {
+        "librocprofiler-sdk.so.1", "librccl.so.1", "libhipblaslt.so.1", "libhipfft.so.0", "libMIOpen.so.1",
+        "librocblas.so.5", "librocm_smi64.so.1", "libamdhip64.so.7",
+    }
+)  # fmt: skip
+PLUGIN_SONAMES = frozenset(
+    {
+        "libhipblas.so.3", "libhipsolver.so.1", "librocsolver.so.0", "libhipsparse.so.4", "libMIOpen.so.1",
+        "libamdhip64.so.7",
+    }
+)  # fmt: skip
+
+
+def plan(kind: versions.Kind, version: str = "0.10.2+rocm7.2.0", **changes: Any) -> RepairPlan:
+    base = RepairPlan(
+        project=f"jax-rocm7-{kind}",
+        version=version,
+        targets=(GFX942, GFX950),
+        runpath={"*.so": RUNPATH},
+        hip_soname="libamdhip64.so.7",
+        device_members=(LIBRARY,) if kind == "pjrt" else WITH_CODE,
+        summary=f"JAX {kind} for AMD GPUs (ROCm 7.2.0)",
+        requires_python=">=3.11",
+        requires_dist=versions.pins(kind, version, major=7),
+        license_text=b"Apache License, Version 2.0\n",
+        allowed_sonames=PJRT_SONAMES if kind == "pjrt" else PLUGIN_SONAMES,
+        build_info={"version": version},
+        build_info_path=f"{'jax_plugins/xla_rocm7' if kind == 'pjrt' else 'jax_rocm7_plugin'}/build_info.json",
+    )
+    return replace(base, **changes)
+
+
+@pytest.fixture(scope="module")
+def plugin(real_wheel: RealWheel) -> Path:
+    """The published plugin for Python 3.12."""
+    return real_wheel("jax-rocm7-plugin", "0.10.2")
+
+
+@pytest.fixture(scope="module")
+def repaired(plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> Repaired:
+    """The plugin, repaired for gfx942 and gfx950."""
+    folder = tmp_path_factory.mktemp("plugin")
+    return repair(plugin, plan("plugin"), folder, debug_dir=folder / "debug")
+
+
+@pytest.fixture(scope="module")
+def libraries(repaired: Repaired, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Member path -> extracted file of the repaired plugin."""
+    return unpacked(repaired.path, tmp_path_factory.mktemp("libraries"))
+
+
+def unpacked(wheel: Path, folder: Path) -> dict[str, Path]:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return {str(p.relative_to(folder)): p for p in sorted(folder.rglob("*.so"))}
+
+
+# What comes out
+
+
+def test_the_archive_is_strict_and_record_is_right(repaired: Repaired) -> None:
+    assert repaired.path.name == "jax_rocm7_plugin-0.10.2+rocm7.2.0-cp312-cp312-manylinux_2_28_x86_64.whl"
+    with WheelArchive(repaired.path) as wheel:
+        assert verify_record(wheel) == ()
+    assert zipfile.ZipFile(repaired.path).testzip() is None
+
+
+def test_order_modes_and_unnamed_files_are_those_of_the_source(repaired: Repaired, plugin: Path) -> None:
+    with WheelArchive(plugin) as old, WheelArchive(repaired.path) as new:
+        before = [m.name.replace("0.10.2.dist-info", "0.10.2+rocm7.2.0.dist-info") for m in old.members]
+        added = {"jax_rocm7_plugin/build_info.json", "jax_rocm7_plugin-0.10.2+rocm7.2.0.dist-info/licenses/LICENSE.txt"}
+        assert [m.name for m in new.members if m.name not in added] == before
+        assert added < {m.name for m in new.members}
+        modes = dict(zip(before, (m.mode for m in old.members), strict=True))
+        assert {m.name: m.mode for m in new.members if m.name in modes} == modes
+        for name in ("jax_rocm7_plugin/__init__.py", "jax_rocm7_plugin/version.py"):
+            assert new.read(name) == old.read(name)
+
+
+def test_every_library_has_exactly_the_wanted_targets(repaired: Repaired, libraries: dict[str, Path]) -> None:
+    for name, path in libraries.items():
+        report = read_targets(path, verify=True)
+        assert report.findings == ()
+        found = [code.target for code in report.device.targets]
+        assert found == (["gfx942", "gfx950"] if name in WITH_CODE else [])
+    assert repaired.targets_kept == ("gfx942", "gfx950")
+    assert len(repaired.targets_dropped) == 25
+
+
+def test_runpath_and_needed(repaired: Repaired, libraries: dict[str, Path], plugin: Path, tmp_path: Path) -> None:
+    before = {name: Elf.read(path) for name, path in unpacked(plugin, tmp_path).items()}
+    for name, path in libraries.items():
+        elf = Elf.read(path)
+        assert elf.runpath == RUNPATH
+        assert elf.rpath is None
+        completed = ("libamdhip64.so.7",) if Path(name).stem in WITHOUT_HIP else ()
+        assert elf.needed == (*before[name].needed, *completed)
+
+
+def test_symbols_are_in_debug_files_that_the_libraries_name(repaired: Repaired, libraries: dict[str, Path]) -> None:
+    assert set(repaired.debug_files) == set(libraries)
+    for name, path in libraries.items():
+        elf, debug = Elf.read(path), repaired.debug_files[name]
+        assert not elf.has_symtab
+        assert Elf.read(debug).has_symtab
+        assert debug == repaired.path.parent / "debug" / repaired.path.stem / f"{name}.debug"
+        link = elf.sections[".gnu_debuglink"]
+        content = path.read_bytes()[link.offset : link.offset + link.size]
+        assert content.startswith(Path(name).name.encode() + b".debug\0")
+        assert content[-4:] == struct.pack("<I", zlib.crc32(debug.read_bytes()))
+
+
+def test_what_is_told_about_the_members_is_true(repaired: Repaired, libraries: dict[str, Path]) -> None:
+    with WheelArchive(repaired.path) as wheel:
+        told = json.loads(wheel.read("jax_rocm7_plugin/build_info.json"))["members"]
+        assert [m["path"] for m in told] == [m.path for m in repaired.members]
+        for info in repaired.members:
+            assert info.sha256 == wheel.digest(info.path)
+            assert info.size == libraries[info.path].stat().st_size
+            assert info.targets == (("gfx942", "gfx950") if info.path in WITH_CODE else ())
+    sizes = {part.part: (part.before, part.after) for part in repaired.sizes}
+    assert sizes["wheel"] == (3_783_747, repaired.size)
+    assert sizes["device code"][0] > 4 * sizes["device code"][1]
+    assert sizes["symbols"][0] > 2_000_000
+
+
+def test_stock_tools_agree(repaired: Repaired, tmp_path: Path) -> None:
+    """pip installs it, and patchelf reads what was written without it."""
+    target = tmp_path / "site"
+    install = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", str(target)]
+    install += ["--quiet", "--disable-pip-version-check", "--python-version", "3.12", "--implementation", "cp"]
+    subprocess.run([*install, "--only-binary", ":all:", str(repaired.path)], check=True)
+    for info in repaired.members:
+        path = target / info.path
+        assert path.stat().st_mode & 0o777 == 0o755
+        assert patchelf("--print-rpath", path) == [RUNPATH]
+        assert patchelf("--print-needed", path) == list(info.needed)
+
+
+def patchelf(question: str, path: Path) -> list[str]:
+    command = Path(sys.executable).with_name("patchelf")
+    done = subprocess.run([str(command), question, str(path)], check=True, capture_output=True, text=True)
+    return done.stdout.splitlines()
+
+
+def test_two_runs_give_the_same_bytes(repaired: Repaired, plugin: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "elsewhere" / plugin.name
+    copy.parent.mkdir()
+    copy.write_bytes(plugin.read_bytes())
+    os.utime(copy, (0, 0))
+    (tmp_path / "out").mkdir()
+    again = repair(copy, plan("plugin"), tmp_path / "out", debug_dir=tmp_path / "other")
+    assert again.path.read_bytes() == repaired.path.read_bytes()
+    for name, debug in again.debug_files.items():
+        assert debug.read_bytes() == repaired.debug_files[name].read_bytes()
+
+
+def test_a_post_release_is_in_step(plugin: Path, tmp_path: Path) -> None:
+    """F8: file name, METADATA, pins and version.py move together."""
+    version = versions.wheel_version("0.10.2", rocm=RocmVersion(text="7.2.0"), post=2)
+    payload = Path(versions.__file__).parents[1] / "plugin" / "payload"
+    files = payload_files(payload, "jax_rocm7_plugin", version)
+    made = repair(plugin, plan("plugin", version, files=files), tmp_path)
+    with WheelArchive(made.path) as wheel:
+        metadata = wheel.metadata()
+        content = wheel.read("jax_rocm7_plugin/version.py").decode()
+        (pin,) = [Requirement(r) for r in metadata.get_all("Requires-Dist", []) if r.startswith("jax-rocm7-pjrt")]
+    assert made.path.name.split("-")[1] == version == metadata["Version"]
+    assert version.startswith("0.10.2.post2+")
+    assert pin.specifier.contains(Version(version))
+    assert not pin.specifier.contains(Version("0.10.2"))
+    assert f"_release_version: str = {version!r}" in content
+
+
+def test_all_targets_can_be_kept(plugin: Path, tmp_path: Path) -> None:
+    made = repair(plugin, plan("plugin", targets=None, strip=False), tmp_path)
+    assert len(made.targets_kept) == 27
+    assert made.targets_dropped == ()
+    assert made.debug_files == {}
+    assert all(Elf.read(path).has_symtab for path in unpacked(made.path, tmp_path / "u").values())
+
+
+def test_pjrt_in_full(real_wheel: RealWheel, tmp_path: Path) -> None:
+    """The 154 MB wheel: under 100 MB, clean, and exactly the two targets."""
+    source = real_wheel("jax-rocm7-pjrt", "0.10.2")
+    made = repair(source, plan("pjrt", verify_bundles=False), tmp_path, debug_dir=tmp_path / "debug")
+    assert made.path.name == "jax_rocm7_pjrt-0.10.2+rocm7.2.0-py3-none-manylinux_2_28_x86_64.whl"
+    assert made.size < 100_000_000
+    (info,) = made.members
+    assert (info.path, info.targets) == (LIBRARY, ("gfx942", "gfx950"))
+    assert info.symbol_versions["GLIBC"] == "2.27"
+    with WheelArchive(made.path) as wheel:
+        assert verify_record(wheel, extract={LIBRARY: tmp_path / "lib.so"}) == ()
+        assert wheel.wheel_info()["Root-Is-Purelib"] == "false"
+    elf = Elf.read(tmp_path / "lib.so")
+    assert (elf.runpath, elf.has_symtab) == (RUNPATH, False)
+    assert set(elf.needed) >= PJRT_SONAMES
+    assert Elf.read(made.debug_files[LIBRARY]).has_symtab
+    report = read_targets(tmp_path / "lib.so", verify=True)
+    assert report.findings == ()
+    assert len(report.bundles) == 43
+
+
+# Nothing comes out
+
+
+def broken(source: Path, folder: Path, *, record: bool = True, **members: Callable[[bytes], bytes]) -> Path:
+    """A copy of a wheel with changed members (suffix -> change); RECORD follows unless told otherwise."""
+    out = folder / source.name
+    lines: list[str] = []
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as new:
+        for entry in old.infolist():
+            data = old.read(entry)
+            change = next((c for suffix, c in members.items() if Path(entry.filename).stem == suffix), None)
+            if change is not None:
+                data = change(data)
+            if entry.filename.endswith("/RECORD") and record:
+                data = "".join([*lines, f"{entry.filename},,\n"]).encode()
+            lines.append(record_line(entry.filename, data))
+            new.writestr(entry, data)
+    return out
+
+
+def replacing(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
+    assert len(old) == len(new)
+
+    def change(data: bytes) -> bytes:
+        assert old in data
+        return data.replace(old, new)
+
+    return change
+
+
+def one_bit(data: bytes) -> bytes:
+    """Turn one bit of the last compressed bundle's checked content."""
+    at = data.rindex(b"CCOB")
+    return data[: at + 24] + bytes([data[at + 24] ^ 1]) + data[at + 25 :]
+
+
+def refused(source: Path, folder: Path, chosen: RepairPlan, error: type[CiBuildError], named: str) -> None:
+    out = folder / "out"
+    out.mkdir()
+    with pytest.raises(error, match=named):
+        repair(source, chosen, out, debug_dir=folder / "debug")
+    assert list(out.iterdir()) == []
+    assert not (folder / "debug").exists()
+
+
+def test_an_unexpected_library_is_refused(plugin: Path, tmp_path: Path) -> None:
+    source = broken(plugin, tmp_path, _sparse=replacing(b"libhipsparse.so.4\0", b"libunheard.so.17\0\0"[:18]))
+    refused(source, tmp_path, plan("plugin"), RepairError, r"_sparse\.so \[needed-not-allowed\].*libunheard\.so\.17")
+
+
+def test_every_library_that_is_not_on_the_list_is_named(plugin: Path, tmp_path: Path) -> None:
+    chosen = plan("plugin", allowed_sonames=frozenset({"libamdhip64.so.7", "libhip*", "lib*"}))
+    missing = ["libhipblas.so.3", "libhipsolver.so.1", "librocsolver.so.0", "libhipsparse.so.4", "libMIOpen.so.1"]
+    refused(plugin, tmp_path, chosen, RepairError, "(?s)" + "".join(f"(?=.*{name})" for name in missing))
+
+
+def test_a_missing_target_is_refused(plugin: Path, tmp_path: Path) -> None:
+    chosen = plan("plugin", targets=(GFX942, GfxTarget.parse("gfx1250")))
+    refused(plugin, tmp_path, chosen, FatbinError, r"_linalg\.so.*gfx1250.*_prng\.so.*gfx1250.*_solver\.so")
+
+
+def test_a_damaged_bundle_is_refused(plugin: Path, tmp_path: Path) -> None:
+    refused(broken(plugin, tmp_path, _solver=one_bit), tmp_path, plan("plugin"), FatbinError, r"_solver\.so")
+
+
+def test_a_damaged_bundle_is_refused_also_when_all_targets_stay(plugin: Path, tmp_path: Path) -> None:
+    source = broken(plugin, tmp_path, _solver=one_bit)
+    refused(source, tmp_path, plan("plugin", targets=None), RepairError, "MD5")
+
+
+def test_checksums_of_bundles_are_checked_unless_told_otherwise(plugin: Path, tmp_path: Path) -> None:
+    source = broken(plugin, tmp_path, _solver=one_bit)
+    (tmp_path / "out").mkdir()
+    made = repair(source, plan("plugin", verify_bundles=False), tmp_path / "out")
+    assert made.targets_kept == ("gfx942", "gfx950")
+
+
+def test_generic_code_counts_for_the_processors_that_it_covers(real_wheel: RealWheel, tmp_path: Path) -> None:
+    """0.9.1 has no gfx942, only gfx9-4-generic; it still fails, but for its symbols."""
+    source = real_wheel("jax-rocm7-plugin", "0.9.1")
+    chosen = plan("plugin", "0.9.1+rocm7.2.0", targets=(GFX942,), hip_soname="", runpath={})
+    covering = replace(chosen, covers={"gfx9-4-generic": ("gfx942", "gfx950")})
+    for folder, given, error, named in (
+        (tmp_path / "without", chosen, FatbinError, "gfx942"),
+        (tmp_path / "with", covering, RepairError, "unversioned-symbol-too-new"),
+    ):
+        folder.mkdir()
+        refused(source, folder, given, error, named)
+
+
+def test_a_wrong_record_is_refused(plugin: Path, tmp_path: Path) -> None:
+    source = broken(plugin, tmp_path, record=False, version=lambda data: data + b"# more\n")
+    refused(source, tmp_path, plan("plugin"), ArchiveError, r"version\.py \[record-wrong-hash\]")
+
+
+def test_a_truncated_wheel_is_refused(plugin: Path, tmp_path: Path) -> None:
+    source = tmp_path / plugin.name
+    source.write_bytes(plugin.read_bytes()[:-1000])
+    refused(source, tmp_path, plan("plugin"), ArchiveError, plugin.name)
+
+
+def test_code_where_none_should_be_is_refused(plugin: Path, tmp_path: Path) -> None:
+    refused(plugin, tmp_path, plan("plugin", device_members=WITH_CODE[:2]), RepairError, r"_solver\.so has device code")
+
+
+def test_no_code_where_some_should_be_is_refused(plugin: Path, tmp_path: Path) -> None:
+    chosen = plan("plugin", device_members=(*WITH_CODE, "jax_rocm7_plugin/_sparse.so"))
+    refused(plugin, tmp_path, chosen, RepairError, r"_sparse\.so has no device code")
+
+
+def test_a_runpath_that_does_not_fit_is_refused(plugin: Path, tmp_path: Path) -> None:
+    chosen = plan("plugin", runpath={"*.so": ":".join([RUNPATH] * 200)})
+    refused(plugin, tmp_path, chosen, ElfError, "RUNPATH")
+
+
+def test_another_project_is_refused(plugin: Path, tmp_path: Path) -> None:
+    refused(plugin, tmp_path, plan("plugin", project="jax-rocm99-plugin"), RepairError, "jax-rocm99-plugin")
+
+
+def test_pjrt_0_12_0_is_refused_for_what_auditwheel_cannot_see(real_wheel: RealWheel, tmp_path: Path) -> None:
+    """Three std::filesystem symbols without a version; auditwheel alone calls it manylinux_2_27."""
+    with zipfile.ZipFile(real_wheel("jax-rocm7-pjrt", "0.12.0")) as wheel:
+        wheel.extract(LIBRARY, tmp_path)
+    path = tmp_path / LIBRARY
+    judged = verdict(
+        {LIBRARY: path}, allowed_sonames=frozenset(Elf.read(path).needed), platform="manylinux_2_28_x86_64"
+    )
+    (finding,) = [f for f in judged.findings if f.severity == "error"]
+    assert finding.code == "unversioned-symbol-too-new"
+    assert "3 symbols of std::filesystem" in finding.message
+    assert "_ZNSt10filesystem9canonicalERKNS_7__cxx114pathE" in finding.message
+
+
+@pytest.mark.parametrize("version", ["0.7.1", "0.9.1"])
+def test_old_plugins_need_a_newer_libstdcxx_than_their_tag_says(
+    real_wheel: RealWheel, tmp_path: Path, version: str
+) -> None:
+    libraries = unpacked(real_wheel("jax-rocm7-plugin", version), tmp_path)
+    everything = frozenset(name for path in libraries.values() for name in Elf.read(path).needed)
+    judged = verdict(libraries, allowed_sonames=everything, platform="manylinux_2_28_x86_64")
+    assert {f.code for f in judged.findings if f.severity == "error"} == {"unversioned-symbol-too-new"}
+    assert any("_ZSt28__throw_bad_array_new_lengthv" in f.message for f in judged.findings)
+
+
+def test_the_published_0_10_2_wheels_deserve_their_platform(real_wheel: RealWheel, tmp_path: Path) -> None:
+    for python in ("3.11", "3.12"):
+        libraries = unpacked(real_wheel("jax-rocm7-plugin", "0.10.2", python), tmp_path / python)
+        judged = verdict(libraries, allowed_sonames=PLUGIN_SONAMES, platform="manylinux_2_28_x86_64")
+        assert (judged.ok, judged.findings, judged.policy) == (True, (), "manylinux_2_27_x86_64")

@@ -1,0 +1,1 @@
+"""Fakes, builders and servers that tests share."""

@@ -1,0 +1,113 @@
+"""A real S3 server on loopback: Ceph, in a folder and in namespaces of its own, so that it needs no installation.
+
+Made once and kept in the cache under a digest of its recipe; needs root, Debian's debootstrap and 1.1 GB of disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support import forky
+
+_HERE = Path(__file__).parent
+_START_SECONDS = 90
+
+
+@dataclass(frozen=True, kw_only=True)
+class User:
+    """Keys of somebody who may use the store."""
+
+    name: str
+    access: str
+    secret: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ceph:
+    """A running store.
+
+    Attributes:
+        url: endpoint for S3 clients.
+        owner: may create buckets.
+    """
+
+    url: str
+    tree: Path
+    data: str
+    owner: User
+
+    def user(self, name: str) -> User:
+        """A new user, who may do nothing until a bucket's policy says so."""
+        return _user(self.tree, self.data, name)
+
+
+def obstacle() -> str:
+    """Why this machine cannot run it; empty if it can."""
+    return forky.obstacle()
+
+
+def prepared() -> Path:
+    """The folder with Ceph in it."""
+    return forky.made("ceph", _HERE / "prepare.sh")
+
+
+@contextlib.contextmanager
+def running() -> Iterator[Ceph]:
+    """Start it, and end all of it afterwards."""
+    tree = prepared()
+    monitor, gateway = _free_ports(2)
+    data = f"/srv/{os.getpid()}-{gateway}"
+    outside = tree / data.lstrip("/")
+    outside.mkdir(parents=True)
+    shutil.copy(_HERE / "start.sh", outside / "start.sh")
+    argv = ["unshare", "--mount", "--pid", "--fork", "--kill-child", f"--mount-proc={tree / 'proc'}"]
+    argv += ["chroot", str(tree), "sh", f"{data}/start.sh", data, str(monitor), str(gateway)]
+    log = outside / "log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
+        try:
+            url = f"http://127.0.0.1:{gateway}"
+            _await(url, process, log)
+            yield Ceph(url=url, tree=tree, data=data, owner=_user(tree, data, "owner"))
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            forky.remove(outside)
+
+
+def _await(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    for _ in range(_START_SECONDS * 4):
+        assert process.poll() is None, log.read_text(errors="replace")[-4000:]
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5):
+            return
+        time.sleep(0.25)
+    raise AssertionError(f"Ceph did not start: {log.read_text(errors='replace')[-4000:]}")
+
+
+def _user(tree: Path, data: str, name: str) -> User:
+    argv = ["chroot", str(tree), "radosgw-admin", "-c", f"{data}/ceph.conf", "-n", "client.rgw"]
+    argv += ["user", "create", f"--uid={name}", f"--display-name={name}"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    keys = json.loads(done.stdout)["keys"][0]
+    return User(name=name, access=keys["access_key"], secret=keys["secret_key"])
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for item in sockets:
+            item.bind(("127.0.0.1", 0))
+        return [item.getsockname()[1] for item in sockets]

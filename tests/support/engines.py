@@ -1,0 +1,74 @@
+"""What tests do with a container engine, docker or podman, whichever it is."""
+
+from __future__ import annotations
+
+import subprocess
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock
+
+from tests.support import forky
+
+_SECONDS = 900
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine(ABC):
+    """An engine with images of its own.
+
+    Attributes:
+        program: path of its client.
+    """
+
+    program: str
+
+    @property
+    @abstractmethod
+    def environment(self) -> dict[str, str]:
+        """This process's, and what leads the client to where this engine keeps its things."""
+
+    @abstractmethod
+    def builder(self) -> str:
+        """The image that stands in for manylinux_2_28, by name."""
+
+    def run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """One command of the client."""
+        done = subprocess.run(
+            [self.program, *words],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_SECONDS,
+        )
+        assert done.returncode == 0 or not check, f"{words[0]}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
+        return done
+
+    def ask(self, *words: str) -> str:
+        """What one command of the client prints."""
+        return self.run(*words).stdout.strip()
+
+    def image(self, name: str, script: Path) -> str:
+        """An image out of the folder that a script fills (see `tests.support.forky`), by a name made of its digest."""
+        tag = f"jax-rocm-test-{name}:{forky.digest(script)}"
+        kept = f"{Path(self.program).name}-{name}"
+        with FileLock(forky.CACHE / f"{kept}.lock"):
+            if self.run("image", "inspect", tag, check=False).returncode:
+                tree = forky.CACHE / f"{kept}.new"
+                forky.remove(tree)
+                try:
+                    forky.fill(tree, script)
+                    self._import(tree, tag)
+                finally:
+                    forky.remove(tree)
+        return tag
+
+    def _import(self, tree: Path, tag: str) -> None:
+        with subprocess.Popen(["tar", "-C", tree, "-c", "."], stdout=subprocess.PIPE) as tar:
+            argv = [self.program, "import", "-", tag]
+            done = subprocess.run(
+                argv, env=self.environment, stdin=tar.stdout, capture_output=True, text=True, check=False
+            )
+        assert (tar.returncode, done.returncode) == (0, 0), done.stderr

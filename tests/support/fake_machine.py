@@ -1,0 +1,187 @@
+"""A made-up machine with AMD GPUs for the doctor: a root folder, a Python's packages, an environment."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ci_build.doctor.__main__ import diagnose, examine
+from ci_build.doctor.diagnosis import Facts, Problem
+from ci_build.doctor.surroundings import Python, Surroundings, load_finders
+from tests.support.fake_site import PLUGIN_NEEDED, build_info, install, kfd_tree
+from tests.support.tiny_elf import tiny_elf
+
+MI300 = {"gfx_target_version": 90402, "unique_id": 0x18F1A2B3C4D5E6F7}
+MI200 = {"gfx_target_version": 90010}
+RX5700 = {"gfx_target_version": 100100}
+GIB = 2**30
+HIP = "libamdhip64.so.7"
+PYTHON = "/usr/bin/python3"
+
+
+class FakeMachine:
+    """All is well at first: two MI300X, the driver, ROCm 7.2.0 in /opt/rocm, a whole set of packages."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "root"
+        self.site = folder / "site"
+        self.site.mkdir()
+        self.environ: dict[str, str] = {}
+        self.kernel = ("Linux", "x86_64", "6.8.0-41-generic")
+        self.libc = "glibc 2.39"
+        self.python: dict[str, Any] = {
+            "version": "3.12.3",
+            "implementation": "CPython",
+            "free_threaded": False,
+            "executable": PYTHON,
+            "virtual": True,
+            "managed": False,
+            "pip": True,
+            "path": (str(self.site),),
+        }
+        self.write("etc/os-release", 'NAME="Ubuntu"\nPRETTY_NAME="Ubuntu 24.04.1 LTS"\n')
+        self.write("sys/module/amdgpu/version", "6.14.5\n")
+        self.gpus(MI300, MI300)
+        self.devices("dev/kfd", "dev/dri/renderD128", "dev/dri/renderD129")
+        self.rocm("opt/rocm", "7.2.0-43")
+        self.distribution("jax", "0.10.2", "jaxlib<=0.10.2,>=0.10.1")
+        self.distribution("jaxlib", "0.10.2", "scipy>=1.14")
+        self.native("pjrt")
+        self.native("plugin")
+
+    def write(self, path: str, text: str) -> Path:
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        return file
+
+    def remove(self, path: str) -> None:
+        """Take away a file, or a folder with all that is in it."""
+        place = self.root / path if (self.root / path).exists() else self.site / path
+        for file in sorted(place.rglob("*"), reverse=True):
+            file.rmdir() if file.is_dir() else file.unlink()
+        place.rmdir() if place.is_dir() else place.unlink()
+
+    def gpus(self, *gpus: Mapping[str, int]) -> None:
+        """Exactly these, each of 192 GiB, and as many cards on the PCI bus."""
+        for path in ("sys/class/kfd", "sys/bus/pci/devices"):
+            if (self.root / path).exists():
+                self.remove(path)
+        nodes = kfd_tree(self.root / "sys/class/kfd/kfd/topology/nodes", *gpus)
+        for number in range(1, len(gpus) + 1):
+            bank = f"heap_type 1\nsize_in_bytes {192 * GIB}\n"
+            self.write(str(nodes.relative_to(self.root) / str(number) / "mem_banks/0/properties"), bank)
+            self.card(number, "0x1002")
+
+    def card(self, number: int, vendor: str) -> None:
+        """A display controller on the PCI bus."""
+        self.write(f"sys/bus/pci/devices/0000:0{number}:00.0/vendor", f"{vendor}\n")
+        self.write(f"sys/bus/pci/devices/0000:0{number}:00.0/class", "0x038000\n")
+
+    def devices(self, *paths: str) -> None:
+        for path in paths:
+            self.write(path, "")
+
+    def rocm(self, prefix: str, version: str, *libraries: str) -> None:
+        """A ROCm tree; without names it has all that the packages need."""
+        self.write(f"{prefix}/.info/version", f"{version}\n")
+        for name in libraries or (HIP, *PLUGIN_NEEDED):
+            self.write(f"{prefix}/lib/{name}", "")
+
+    def distribution(
+        self, name: str, version: str, *requires: str, files: Sequence[Path] = (), site: Path | None = None
+    ) -> Path:
+        """What pip leaves of a package: dist-info with METADATA and RECORD."""
+        site = site or self.site
+        info = site / f"{name.replace('-', '_')}-{version}.dist-info"
+        info.mkdir(parents=True)
+        lines = [
+            "Metadata-Version: 2.4",
+            f"Name: {name}",
+            f"Version: {version}",
+            *(f"Requires-Dist: {r}" for r in requires),
+        ]
+        (info / "METADATA").write_text("\n".join(lines) + "\n")
+        with (info / "RECORD").open("w", newline="") as file:
+            csv.writer(file).writerows((str(f.relative_to(site)), "sha256=x", f.stat().st_size) for f in files)
+        return info
+
+    def native(
+        self, part: str, major: int = 7, version: str = "0.10.2", *, silent: bool = False, **changes: Any
+    ) -> Path:
+        """The pjrt or plugin package, with one library that needs HIP.
+
+        Args:
+            part: pjrt or plugin.
+            silent: as others make them: no build_info, no requirement of pjrt.
+            changes: of build_info.json.
+        """
+        targets = changes.pop("targets", ("gfx942", "gfx950")) if part == "pjrt" else ()
+        package = install(self.site, part, major, build_info([HIP], targets, version=version, **changes))
+        needed = (HIP.replace("7", str(major)), "libc.so.6") if part == "pjrt" else (*PLUGIN_NEEDED, "libc.so.6")
+        tiny_elf(package / ("xla_rocm_plugin.so" if part == "pjrt" else "_linalg.so"), needed=needed)
+        if silent:
+            (package / "build_info.json").unlink()
+        requires = [] if silent else ["jaxlib<=0.10.2,>=0.10.2"]
+        if part == "plugin":
+            requires.append(f"jax-rocm{major}-pjrt=={version}")
+        files = [path for path in package.iterdir() if path.is_file()]
+        self.distribution(f"jax-rocm{major}-{part}", version, *requires, files=files)
+        return package
+
+    def uninstall(self, *names: str) -> None:
+        """Take packages away as pip does."""
+        for name in names:
+            (info,) = self.site.glob(f"{name.replace('-', '_')}-*.dist-info")
+            for line in (info / "RECORD").read_text().splitlines():
+                (self.site / line.split(",")[0]).unlink()
+            self.remove(info.name)
+
+    @property
+    def here(self) -> Surroundings:
+        """What the doctor examines."""
+        return Surroundings(
+            environ=self.environ,
+            root=self.root,
+            system=self.kernel,
+            libc=self.libc,
+            python=Python(**self.python),
+            finders=load_finders(self.root),
+        )
+
+    def facts(self, index: str = "") -> Facts:
+        return examine(self.here, index)
+
+    def problems(self, index: str = "") -> tuple[Problem, ...]:
+        here = self.here
+        return diagnose(examine(here, index), here)
+
+
+def write_index(folder: Path, *sets: Any) -> str:
+    """An index in a folder, as far as the doctor reads it: status.json and each set's wheels.json.
+
+    Args:
+        folder: such as …/v2/multi-arch.
+        sets: (wheel set, tiers by target), newest first.
+    """
+    from core.model import dump_wheel_set
+
+    rows = []
+    for wheel_set, tiers in sets:
+        path = folder / "sets" / wheel_set.digest / "wheels.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(dump_wheel_set(wheel_set))
+        rows.append(
+            {
+                "digest": wheel_set.digest,
+                "tiers": tiers,
+                "jax": wheel_set.jax_version,
+                "rocm": wheel_set.rocm_version,
+                "pythons": list(wheel_set.python_versions),
+            }
+        )
+    (folder / "status.json").write_text(json.dumps({"sets": rows}))
+    return str(folder)

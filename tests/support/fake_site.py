@@ -1,0 +1,70 @@
+"""A site-packages folder put together by hand: our payload, and whatever native files a test brings along."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+PJRT_NEEDED = (
+    "librocprofiler-sdk.so.1",
+    "librccl.so.1",
+    "libhipblaslt.so.1",
+    "libhipfft.so.0",
+    "libMIOpen.so.1",
+    "librocblas.so.5",
+    "librocm_smi64.so.1",
+    "libamdhip64.so.7",
+)
+PLUGIN_NEEDED = ("libhipblas.so.3", "libhipsolver.so.1", "librocsolver.so.0", "libhipsparse.so.4", "libMIOpen.so.1")
+
+
+def build_info(
+    needed: Iterable[str] = (), targets: Iterable[str] = ("gfx942", "gfx950"), **changes: Any
+) -> dict[str, Any]:
+    """What build_info.json says, with one library that needs `needed` and has code for `targets`."""
+    needed = list(needed)
+    return {
+        "version": "0.10.2+rocm7.2.0",
+        "jax_version": "0.10.2",
+        "rocm_version": "7.2.0",
+        "requires_jaxlib": ">=0.10.2,<0.10.3",
+        "covers": {"gfx11-generic": ["gfx1100", "gfx1103"]},
+        "xla_targets": ["gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1103"],
+        "families": ["gfx94X_dcgpu", "gfx950_dcgpu"],
+        "rocm_sonames": needed,
+        "runpath": "$ORIGIN/../../_rocm_sdk_core/lib:/opt/rocm/lib",
+        "members": [{"path": "x.so", "targets": list(targets), "needed": [*needed, "libc.so.6"]}],
+        **changes,
+    }
+
+
+def install(site: Path, part: str, major: int, info: Mapping[str, Any]) -> Path:
+    """Put the payload of one wheel into a folder with packages.
+
+    Args:
+        part: pjrt or plugin.
+
+    Returns:
+        The package's folder.
+    """
+    package = site / (f"jax_plugins/xla_rocm{major}" if part == "pjrt" else f"jax_rocm{major}_plugin")
+    package.mkdir(parents=True, exist_ok=True)
+    for source in (ROOT / part / "payload").glob("*.py"):
+        (package / source.name).write_bytes(source.read_bytes())
+    (package / "version.py").write_text(f"__version__ = {info['version']!r}\n")
+    (package / "build_info.json").write_text(json.dumps(info))
+    return package
+
+
+def kfd_tree(folder: Path, *gpus: Mapping[str, int]) -> Path:
+    """Write a KFD topology: node 0 is a CPU, then one node for each GPU with its properties."""
+    for number, facts in enumerate([{"cpu_cores_count": 64}, *gpus]):
+        node = folder / str(number)
+        node.mkdir(parents=True)
+        everything = {"simd_count": 0 if not number else 304, **facts}
+        (node / "properties").write_text("".join(f"{key} {value}\n" for key, value in everything.items()))
+    return folder

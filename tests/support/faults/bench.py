@@ -1,0 +1,244 @@
+"""A wheel set made of the published wheels, which can be broken in one way at a time, staged and shown to a gate."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tomllib
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from packaging.pylock import Pylock
+
+from ci_build.build.finished_wheels import describe
+from ci_build.build.set_files import write_set
+from core.digests import file_sha256
+from core.errors import CiBuildError
+from core.layouts import allowed_sonames
+from core.model import PYLOCK, Evidence, MemberInfo, RocmVersion, Wheel
+from core.pip import Resolved
+from core.process import HostRunner
+from core.wheelset import read_set
+from promotion.gates import Gate, run_gates
+from promotion.stage import stage
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
+from tests.support.faults.patches import Patches
+from wheelkit.archive.archive import WheelArchive
+from wheelkit.archive.rewrite import WheelRewrite
+from wheelkit.elf.elf import Elf
+from wheelkit.inspect.inspect import inspect_wheel, member_infos
+from wheelkit.rocm_manifest import ROCM_MANIFEST, Manifest, dump_manifest, from_needs
+
+PYTHON = "3.12"
+PROJECTS = {"pjrt": "jax-rocm7-pjrt", "plugin": "jax-rocm7-plugin", "jaxlib": "jaxlib"}
+XLA = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What is different from the set as it should be.
+
+    Attributes:
+        wheels: kind (pjrt, plugin, jaxlib) -> the wheel in the place of the good one.
+        manifest: what its ROCm exports; None: the set carries no manifest.
+        fields: of the WheelSet.
+        tamper: what happens to the staged set before a gate looks at it.
+    """
+
+    wheels: Mapping[str, Path] = field(default_factory=dict)
+    manifest: Manifest | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    tamper: Callable[[DirBucket, StagedSet], None] | None = None
+
+
+class Silent:
+    """Progress that nobody reads."""
+
+    def step(self, text: str) -> None: ...
+
+    def advance(self, done: int, total: int) -> None: ...
+
+
+class Bench:
+    """The good set, and the means to break it.
+
+    Args:
+        folder: scratch.
+        made: folder of the set, as `dist_wheels` made it of the published wheels.
+        real_wheel: gives other published wheels.
+    """
+
+    def __init__(self, folder: Path, made: Path, real_wheel: Callable[..., Path]) -> None:
+        self.folder, self.made, self.real_wheel = folder, made, real_wheel
+        self.wheel_set = read_set(made)
+        self._numbers = itertools.count()
+
+    def wheel(self, kind: str) -> Wheel:
+        """The good wheel's entry."""
+        (wheel,) = (wheel for wheel in self.wheel_set.wheels if wheel.name == PROJECTS[kind])
+        return wheel
+
+    def path(self, kind: str) -> Path:
+        """The good wheel."""
+        return self.made / self.wheel(kind).filename
+
+    def info(self, kind: str) -> str:
+        """The name of its .dist-info folder."""
+        return "-".join(self.wheel(kind).filename.split("-")[:2]) + ".dist-info"
+
+    def read(self, kind: str, member: str) -> bytes:
+        """A member of a good wheel."""
+        with zipfile.ZipFile(self.path(kind)) as archive:
+            return archive.read(member)
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """A ROCm that exports exactly what the set wants, and says that it is a real one."""
+        elves, folder = [], self.fresh()
+        for kind in ("pjrt", "plugin"):
+            for member in self.wheel(kind).members:
+                path = self.extract(kind, member.path, folder)
+                elves.append(Elf.read(path))
+                path.unlink()
+        rocm = self.wheel_set.rocm_version
+        return replace(from_needs(elves, rocm, allowed_sonames(RocmVersion(text=rocm))), weak=False)
+
+    def fresh(self) -> Path:
+        """A new empty folder."""
+        folder = self.folder / str(next(self._numbers))
+        folder.mkdir(parents=True)
+        return folder
+
+    def extract(self, kind: str, member: str, folder: Path) -> Path:
+        """A member of a good wheel as a file."""
+        with zipfile.ZipFile(self.path(kind)) as archive:
+            return Path(archive.extract(member, folder))
+
+    # Broken wheels; RECORD is right in each of them, as in a build that broke the file before.
+
+    def case(self, **wheels: Path) -> Case:
+        """These wheels in the place of the good ones."""
+        return Case(wheels=wheels, manifest=self.manifest)
+
+    def rewritten(self, kind: str, edit: Callable[[WheelRewrite], None], *, tag: str = "") -> Path:
+        """The wheel after an edit; `tag` takes the place of its Python and ABI tags in its file name."""
+        name = self.wheel(kind).filename
+        out = self.fresh() / (name.replace("cp312-cp312", tag) if tag else name)
+        with WheelArchive(self.path(kind)) as source:
+            rewrite = WheelRewrite(source)
+            edit(rewrite)
+            rewrite.write(out)
+        return out
+
+    def with_text(self, kind: str, member: str, old: str, new: str) -> Path:
+        """The wheel with other words in a text; `member` may begin with `{info}`."""
+        name = member.format(info=self.info(kind))
+        text = self.read(kind, name).decode()
+        assert old in text, f"{name} has no {old!r}"
+        return self.rewritten(kind, lambda rewrite: rewrite.set(name, text.replace(old, new).encode()))
+
+    def without(self, kind: str, member: str) -> Path:
+        """The wheel without a member; `member` may begin with `{info}`."""
+        name = member.format(info=self.info(kind))
+        return self.rewritten(kind, lambda rewrite: rewrite.remove(name))
+
+    def patched(self, kind: str, member: str, find: Callable[[Path], Patches]) -> Path:
+        """The wheel with some bytes of a library changed, of which the size stays."""
+        file = self.extract(kind, member, self.fresh())
+        patches = find(file)
+        with file.open("r+b") as out:
+            for offset, data in patches:
+                out.seek(offset)
+                out.write(data)
+        changed = [(offset, offset + len(data)) for offset, data in sorted(patches)]
+        try:
+            return self.rewritten(kind, lambda rewrite: rewrite.set_file(member, file, changed=changed))
+        finally:
+            file.unlink()
+
+    # Sets
+
+    def judge(self, case: Case, gates: Sequence[Gate], *, whole: bool) -> tuple[Evidence, ...]:
+        """Stage a set and let gates look at it, for gfx942; its broken wheels are gone afterwards.
+
+        Args:
+            whole: with pjrt and plugin whatever is broken; else with the broken wheels, or the plugin alone.
+        """
+        top = self.fresh()
+        try:
+            bucket = DirBucket(top / "bucket")
+            staged = stage(bucket, self._write(case, top / "set", whole=whole))
+            shutil.rmtree(top / "set")
+            if case.tamper:
+                case.tamper(bucket, staged)
+            return run_gates(bucket, staged, gates, HostRunner(dict(os.environ)), Silent(), targets=["gfx942"])
+        finally:
+            for folder in (top, *(path.parent for path in case.wheels.values() if path.is_relative_to(self.folder))):
+                shutil.rmtree(folder)
+
+    def _write(self, case: Case, folder: Path, *, whole: bool) -> Path:
+        folder.mkdir()
+        kinds = dict.fromkeys((*(("pjrt", "plugin") if whole else ()), *case.wheels)) or {"plugin": None}
+        wheels = []
+        for kind in kinds:
+            path = case.wheels.get(kind, self.path(kind))
+            os.link(path, folder / path.name)
+            wheels.append(self._entry(kind, path))
+        if case.manifest is not None:
+            (folder / ROCM_MANIFEST).write_bytes(dump_manifest(case.manifest))
+        jax = self.wheel_set.jax_version
+        pins = {"jax": jax} if "jaxlib" in kinds else {"jax": jax, "jaxlib": jax}
+        held = tuple(sorted(wheels, key=lambda wheel: wheel.name))
+        wheel_set = replace(self.wheel_set, **{"wheels": held, "pins": pins, "files": {}, **case.fields})
+        write_set(folder, wheel_set, self._locked() if kinds.keys() == PROJECTS.keys() and not case.fields else None)
+        return folder
+
+    def _entry(self, kind: str, path: Path) -> Wheel:
+        """What a build would write into wheels.json of a wheel."""
+        good = self.wheel(kind)
+        if path == self.path(kind):
+            return good
+        sha256 = file_sha256(path)
+        if not path.is_relative_to(self.folder):  # somebody else's
+            return replace(
+                describe(path, sha256=sha256, source=path, source_sha256=sha256),
+                members=member_infos(inspect_wheel(path, verify=False)),
+            )
+        made = describe(path, sha256=sha256, source=self.path(kind), source_sha256=good.source_sha256)
+        return replace(made, members=self._members(kind, path))
+
+    def _members(self, kind: str, path: Path) -> tuple[MemberInfo, ...]:
+        """Of the libraries; those that are as in the good wheel are not read again."""
+        with zipfile.ZipFile(self.path(kind)) as old, zipfile.ZipFile(path) as new:
+            sums = [{item.filename: item.CRC for item in archive.infolist()} for archive in (old, new)]
+        if all(sums[0][member.path] == sums[1].get(member.path) for member in self.wheel(kind).members):
+            return self.wheel(kind).members
+        with suppress(CiBuildError):
+            return member_infos(inspect_wheel(path, verify=False))
+        return self.wheel(kind).members
+
+    def _locked(self) -> dict[str, list[Resolved]]:
+        """What the good set's lock names besides its own wheels."""
+        lock = Pylock.from_dict(tomllib.loads((self.made / PYLOCK).read_text()))
+        return {
+            PYTHON: [
+                Resolved(
+                    name=package.name,
+                    version=str(package.version),
+                    filename=str(wheel.name),
+                    url=wheel.url,
+                    sha256=wheel.hashes["sha256"],
+                    requires_python=str(package.requires_python or ""),
+                )
+                for package in lock.packages
+                for wheel in package.wheels or ()
+                if wheel.url
+            ]
+        }

@@ -1,0 +1,106 @@
+"""Faults of the files of wheels, and of what wheels say about themselves."""
+
+from __future__ import annotations
+
+from tests.support.faults import injections as make
+from tests.support.faults import members
+from tests.support.faults.injections import PACKAGE
+from tests.support.faults.model import Catch, Fault, inspection, load
+
+FAULTS = (
+    Fault(
+        name="missing version.py",
+        how="left out of the plugin",
+        inject=make.without("plugin", f"{PACKAGE}/version.py"),
+        catches=(load("package-broken", f"{PACKAGE}/version.py", "Build the wheel again"),),
+    ),
+    Fault(
+        name="entry point gone",
+        how="entry_points.txt left out of pjrt",
+        inject=make.without("pjrt", "{info}/entry_points.txt"),
+        catches=(
+            inspection("entry-point-missing", "jax_plugins", "Add a `jax_plugins` entry point"),
+            load("entry-point-missing", "entry_points.txt", "Add it to the group jax_plugins"),
+        ),
+        wheel="pjrt",
+    ),
+    Fault(
+        name="entry point that leads nowhere",
+        how="pjrt's entry point names jax_plugins.xla_rocm9",
+        inject=make.text("pjrt", "{info}/entry_points.txt", "jax_plugins.xla_rocm7", "jax_plugins.xla_rocm9"),
+        catches=(inspection("entry-point-broken", "jax_plugins.xla_rocm9", "Point it at a module"),),
+        wheel="pjrt",
+    ),
+    Fault(
+        name="version.py of another version",
+        how="0.10.1 in the plugin's version.py",
+        inject=make.text("plugin", f"{PACKAGE}/version.py", "0.10.2", "0.10.1"),
+        catches=(inspection("version-stale", f"{PACKAGE}/version.py", "Rewrite _release_version"),),
+    ),
+    Fault(
+        name="wrong pin",
+        how="the plugin requires pjrt ==0.10.1",
+        inject=make.text(
+            "plugin", "{info}/METADATA", "jax-rocm7-pjrt==0.10.2+rocm7.2.0.gfx942.gfx950", "jax-rocm7-pjrt==0.10.1"
+        ),
+        catches=(inspection("pin-stale", "jax-rocm7-pjrt==0.10.1", "Rewrite the pin"),),
+    ),
+    Fault(
+        name="no requirement on jaxlib",
+        how="left out of pjrt's METADATA",
+        inject=make.text("pjrt", "{info}/METADATA", "Requires-Dist: jaxlib>=0.10.2,<0.10.3\n", ""),
+        catches=(
+            inspection("jaxlib-unpinned", "jaxlib", "Add the range of jaxlib", warns=True),
+            Catch(gate="install", code="pair-accepted", names="jaxlib 0.11.0", remedy="Let its Requires-Dist name"),
+        ),
+        wheel="pjrt",
+    ),
+    Fault(
+        name="missing Requires-Python",
+        how="left out of the plugin's METADATA",
+        inject=make.text("plugin", "{info}/METADATA", "Requires-Python: >=3.11\n", ""),
+        catches=(inspection("requires-python-missing", "every Python", "Add Requires-Python", warns=True),),
+    ),
+    Fault(
+        name="purelib",
+        how="`Root-Is-Purelib: true` in the plugin's WHEEL",
+        inject=make.text("plugin", "{info}/WHEEL", "Root-Is-Purelib: false", "Root-Is-Purelib: true"),
+        catches=(inspection("purelib-with-elf", "Root-Is-Purelib", "Write `Root-Is-Purelib: false`"),),
+    ),
+    Fault(
+        name="WHEEL for another Python than the file name",
+        how="Tag: cp311-cp311 in the WHEEL of the wheel for 3.12",
+        inject=make.text("plugin", "{info}/WHEEL", "Tag: cp312-cp312", "Tag: cp311-cp311"),
+        catches=(inspection("tag-mismatch", "cp311-cp311", "Write the same tags"),),
+    ),
+    Fault(
+        name="duplicate file in RECORD",
+        how="`_rnn.so` listed twice",
+        inject=make.record(make.twice),
+        catches=(inspection("record-duplicate-entry", members.RNN, "Get the wheel anew"),),
+    ),
+    Fault(
+        name="wrong hash in RECORD",
+        how="the hashes of `_rnn.so` and `_prng.so` swapped",
+        inject=make.record(make.wrong_hash),
+        catches=(inspection("record-wrong-hash", members.RNN, "Get the wheel anew"),),
+    ),
+    Fault(
+        name="file that RECORD does not list",
+        how="the entry of `_rnn.so` left out",
+        inject=make.record(make.unlisted),
+        catches=(inspection("record-missing-entry", members.RNN, "Get the wheel anew"),),
+    ),
+    Fault(
+        name="damaged archive",
+        how="one bit of the compressed `_triton.so` flipped",
+        inject=make.damaged_archive,
+        catches=(inspection("member-damaged", members.TRITON, "Get the wheel anew"),),
+    ),
+    Fault(
+        name="wheel altered after staging",
+        how="one bit of the staged plugin flipped",
+        inject=make.altered_after_staging,
+        catches=(inspection("gate-error", "sha256", "Stage the set again"),),
+    ),
+)

@@ -1,0 +1,215 @@
+"""How each fault of the matrix is put into the published wheels: functions that make a broken case of a good set."""
+
+from __future__ import annotations
+
+import csv
+import io
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from core.model import GfxTarget
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
+from tests.support.faults.bench import XLA, Bench, Case
+from tests.support.faults.patches import Patches
+from wheelkit.archive.rewrite import WheelRewrite
+from wheelkit.gpu.slim import slim
+from wheelkit.rocm_manifest import Library
+
+HIP, SPARSE = "libamdhip64.so.7", "libhipsparse.so.4"
+PACKAGE = "jax_rocm7_plugin"
+
+Inject = Callable[[Bench], Case]
+
+
+# The ROCm
+
+
+def rocm(soname: str, change: Callable[[Library], Library]) -> Inject:
+    """The set's ROCm has another library in the place of one."""
+
+    def inject(bench: Bench) -> Case:
+        libraries = dict(bench.manifest.libraries)
+        changed = change(libraries.pop(soname))
+        libraries[changed.soname] = changed
+        return Case(manifest=replace(bench.manifest, libraries=libraries))
+
+    return inject
+
+
+def without_symbol(name: str) -> Callable[[Library], Library]:
+    """The library without a symbol."""
+    return lambda row: replace(row, symbols={key: value for key, value in row.symbols.items() if key != name})
+
+
+def without_version(version: str) -> Callable[[Library], Library]:
+    """The library with a version of another name."""
+
+    def change(row: Library) -> Library:
+        assert any(version in versions for versions in row.symbols.values())
+        return replace(
+            row,
+            symbols={
+                name: tuple("hip_9.9" if v == version else v for v in versions)
+                for name, versions in row.symbols.items()
+            },
+        )
+
+    return change
+
+
+def renamed(soname: str) -> Callable[[Library], Library]:
+    """The library under another soname."""
+    return lambda row: replace(row, soname=soname, path=f"lib/{soname}")
+
+
+# Libraries
+
+
+def library(name: str, find: Callable[[Path], Patches]) -> Inject:
+    """A library of the plugin wheel with some bytes changed."""
+    return lambda bench: bench.case(plugin=bench.patched("plugin", f"{PACKAGE}/{name}", find))
+
+
+def xla(find: Callable[[Path], Patches]) -> Inject:
+    """XLA's plugin with some bytes changed."""
+    return lambda bench: bench.case(pjrt=bench.patched("pjrt", XLA, find))
+
+
+def replaced(name: str, data: Callable[[bytes], bytes]) -> Inject:
+    """A library of the plugin wheel with other content."""
+    member = f"{PACKAGE}/{name}"
+    return lambda bench: bench.case(
+        plugin=bench.rewritten("plugin", lambda wheel: wheel.set(member, data(bench.read("plugin", member))))
+    )
+
+
+def half(data: bytes) -> bytes:
+    """The first half of a file."""
+    return data[: len(data) // 2]
+
+
+# Device code
+
+
+def only_gfx950(bench: Bench) -> Case:
+    """Slimmed too far."""
+    file = bench.extract("plugin", f"{PACKAGE}/_prng.so", bench.fresh())
+    slim(file, [GfxTarget.parse("gfx950")])
+    data = file.read_bytes()
+    return bench.case(plugin=bench.rewritten("plugin", lambda wheel: wheel.set(f"{PACKAGE}/_prng.so", data)))
+
+
+def not_slimmed(bench: Bench) -> Case:
+    """The library as it was published."""
+    with zipfile.ZipFile(bench.real_wheel("jax-rocm7-plugin", "0.10.2", "3.12")) as archive:
+        data = archive.read(f"{PACKAGE}/_prng.so")
+    return bench.case(plugin=bench.rewritten("plugin", lambda wheel: wheel.set(f"{PACKAGE}/_prng.so", data)))
+
+
+# Files of a wheel
+
+
+def without(kind: str, member: str) -> Inject:
+    """The wheel without a file."""
+    return lambda bench: bench.case(**{kind: bench.without(kind, member)})
+
+
+def text(kind: str, member: str, old: str, new: str, *, beside: tuple[str, ...] = ()) -> Inject:
+    """The wheel with other words in a text, and other good wheels beside it."""
+
+    def inject(bench: Bench) -> Case:
+        wheels = {kind: bench.with_text(kind, member, old, new)} | {other: bench.path(other) for other in beside}
+        return bench.case(**wheels)
+
+    return inject
+
+
+def of_another_python(bench: Bench) -> Case:
+    """The extension modules of Python 3.11 in the wheel for 3.12."""
+    folder = bench.fresh()
+
+    def edit(wheel: WheelRewrite) -> None:
+        with zipfile.ZipFile(bench.real_wheel("jax-rocm7-plugin", "0.10.2", "3.11")) as archive:
+            for name in (name for name in archive.namelist() if name.endswith(".so")):
+                wheel.set_file(name, Path(archive.extract(name, folder)))
+
+    return bench.case(plugin=bench.rewritten("plugin", edit))
+
+
+def record(change: Callable[[list[list[str]]], None]) -> Inject:
+    """The plugin wheel with another RECORD."""
+
+    def inject(bench: Bench) -> Case:
+        out, name = bench.fresh() / bench.path("plugin").name, f"{bench.info('plugin')}/RECORD"
+        rows = list(csv.reader(io.StringIO(bench.read("plugin", name).decode())))
+        change(rows)
+        target = io.StringIO()
+        csv.writer(target, lineterminator="\n").writerows(rows)
+        with zipfile.ZipFile(bench.path("plugin")) as old, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as new:
+            for item in old.infolist():
+                new.writestr(item, target.getvalue() if item.filename == name else old.read(item))
+        return bench.case(plugin=out)
+
+    return inject
+
+
+def twice(rows: list[list[str]]) -> None:
+    """One file has two entries."""
+    rows.insert(0, next(row for row in rows if row[0].endswith("_rnn.so")))
+
+
+def wrong_hash(rows: list[list[str]]) -> None:
+    """Two files have each other's hashes."""
+    one, other = (next(row for row in rows if row[0].endswith(name)) for name in ("_rnn.so", "_prng.so"))
+    one[1], other[1] = other[1], one[1]
+
+
+def unlisted(rows: list[list[str]]) -> None:
+    """One file has no entry."""
+    rows[:] = [row for row in rows if not row[0].endswith("_rnn.so")]
+
+
+def damaged_archive(bench: Bench) -> Case:
+    """One bit of a compressed member."""
+    out = bench.fresh() / bench.path("plugin").name
+    data = bytearray(bench.path("plugin").read_bytes())
+    with zipfile.ZipFile(bench.path("plugin")) as archive:
+        item = archive.getinfo(f"{PACKAGE}/_triton.so")
+    data[item.header_offset + item.compress_size // 2] ^= 1
+    out.write_bytes(data)
+    return bench.case(plugin=out)
+
+
+# Sets
+
+
+def newer_jaxlib(bench: Bench) -> Case:
+    """jax and jaxlib of the next release."""
+    case = bench.case(jaxlib=bench.real_wheel("jaxlib", "0.12.0", "3.12"), plugin=bench.path("plugin"))
+    return replace(case, fields={"pins": {"jax": "0.12.0"}})
+
+
+def older_jaxlib(bench: Bench) -> Case:
+    """jax and jaxlib of the release before that of the other wheels."""
+    wheels = {
+        kind: bench.real_wheel(project, "0.12.0", "3.12")
+        for kind, project in (("pjrt", "jax-rocm7-pjrt"), ("plugin", "jax-rocm7-plugin"))
+    }
+    fields = {"pins": {"jax": "0.10.2"}, "rocm_version": "7.14.0"}
+    return Case(wheels=wheels | {"jaxlib": bench.path("jaxlib")}, fields=fields)
+
+
+def altered_after_staging(bench: Bench) -> Case:
+    """One byte of a staged wheel."""
+
+    def tamper(bucket: DirBucket, staged: StagedSet) -> None:
+        path = bucket.path(staged.file(bench.path("plugin").name))
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.unlink()
+        path.write_bytes(data)
+
+    return Case(manifest=bench.manifest, tamper=tamper)

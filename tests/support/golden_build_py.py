@@ -1,0 +1,94 @@
+"""Golden files with the arguments of build.py for every JAX release.
+
+`python -m tests.support.golden_build_py` rewrites them.
+
+Each release has two: what is asked for in the plainest way, and with every option of a build from source.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from ci_build.build.plan import make_plan
+from ci_build.build.source import pins
+from ci_build.build.source.build_py import IN_CONTAINER, build_commands
+from core.model import BuildRequest, GfxTarget, Payload, RocmVersion, to_json
+from core.source_request import ActionCache, Checkout, Credentials, Remote, SourceRequest
+
+FOLDER = Path(__file__).parents[1] / "data" / "golden" / "build_py"
+OWN = "0123456789abcdef0123456789abcdef01234567"
+
+
+def request(jax_version: str, *, full: bool = False) -> BuildRequest:
+    """A request for a release with pinned sources.
+
+    Args:
+        full: with jaxlib, another XLA, remote execution and caches.
+    """
+    pinned, interface = pins.pins_for(jax_version), pins.interface_for(jax_version)
+    assert pinned is not None
+    name, commit = ("rocm-jax", pinned.rocm_jax) if interface.kind is pins.Kind.ROCM_JAX else ("jax", pinned.jax)
+    source = SourceRequest(
+        sources=(Checkout(name=name, url=pins.repository_url(name), commit=commit),),
+        jax_commit=pinned.jax,
+        xla_commit=pinned.xla,
+        epoch=pinned.epoch,
+        own_commit=OWN,
+        rocm="a" * 64,
+        builder="sha256:" + "b" * 64,
+    )
+    if full:
+        own_tree = Checkout(name="jax", folder="/home/me/jax", commit=pinned.jax)
+        others = tuple(checkout for checkout in source.sources if checkout.name != "jax")
+        xla = Checkout(name="xla", url=pins.repository_url(interface.xla_repository), commit="c" * 40)
+        source = replace(
+            source,
+            sources=(*others, own_tree, xla),
+            xla="c" * 40,
+            xla_commit="c" * 40,
+            jaxlib=True,
+            remote=Remote(
+                endpoint="grpcs://executors.example:443",
+                platform=interface.rbe_platform,
+            ),
+            credentials=Credentials(
+                ca="/home/me/ca.crt",
+                cert="/home/me/client.crt",
+                key="/home/me/client.key",
+                credential_helper="/home/me/credential-helper",
+                bazelrc="/home/me/rbe.bazelrc",
+            ),
+            cache=ActionCache(remote="grpcs://cache.example:443", disk="/home/me/cache", read_only=True),
+        )
+    return BuildRequest(
+        payload=Payload.SOURCE,
+        jax_version=jax_version,
+        rocm_version=RocmVersion(text="7.10.0a20251120"),
+        python_versions=("3.12", "3.13"),
+        targets=(GfxTarget.parse("gfx942"), GfxTarget.parse("gfx950"), GfxTarget.parse("gfx1100")),
+        source=source,
+    )
+
+
+def text(jax_version: str, *, full: bool) -> str:
+    """What a golden file has to hold."""
+    asked = request(jax_version, full=full)
+    commands = build_commands(asked, make_plan(asked).version, IN_CONTAINER)
+    return json.dumps([to_json(command) for command in commands], indent=1) + "\n"
+
+
+def files() -> dict[Path, str]:
+    """Every golden file and its content."""
+    return {
+        FOLDER / f"{release}{'-full' if full else ''}.json": text(release, full=full)
+        for release in pins.releases()
+        for full in (False, True)
+    }
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for path, content in files().items():
+        path.write_text(content, encoding="utf-8")

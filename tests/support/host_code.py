@@ -1,0 +1,137 @@
+"""Libraries whose host code registers kernels as clang's module constructors do, assembled byte by byte."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.support.made_wheel import GLIBC, MACHS, library, with_sections
+from tests.support.tiny_elf import TinySymbol, tiny_elf
+from wheelkit.gpu import bundle
+from wheelkit.gpu.fatbin import find_bundles
+
+FAT_BINARY, FUNCTION = TinySymbol("__hipRegisterFatBinary"), TinySymbol("__hipRegisterFunction")
+_SYMBOLS = {"fat binary": 2, "function": 3}  # after the null symbol and GLIBC
+_OPCODE_IN_OFFSET = b"\x48\x8d\x35\x00\x00\x00\xe8"
+"""lea rsi, [rip + x] with a call's opcode in x."""
+
+
+def kernel_code(folder: Path, target: str, *names: str) -> bytes:
+    """A code object with kernels."""
+    symbols = [TinySymbol(f"{name}.kd", defined=True) for name in names]
+    data = bytearray(
+        tiny_elf(folder / "code.o", symbols=symbols or [TinySymbol("no_kernel")], machine=224).read_bytes()
+    )
+    data[7:9] = b"\x40\x03"  # HSA, code object version 5
+    struct.pack_into("<I", data, 48, MACHS[target])
+    return bytes(data)
+
+
+def kernel_bundle(folder: Path, kernels: Mapping[str, Sequence[str]]) -> bytes:
+    """A bundle: target -> its kernels."""
+    parts = [("host-x86_64-unknown-linux--", b"")]
+    parts += [(f"hipv4-amdgcn-amd-amdhsa--{t}", kernel_code(folder, t, *names)) for t, names in kernels.items()]
+    packed = bundle.pack(bundle.build(parts))
+    return packed + bytes(-len(packed) % 4096)
+
+
+@dataclass
+class HostCode:
+    """What is registered, and in which form.
+
+    Attributes:
+        names: for each bundle the kernels that are registered for it.
+        helper: constructors call a helper that registers, as clang has it for many kernels.
+        guarded: PLT stubs begin with endbr64.
+        nameless: so many registrations more, for the first bundle, before which no name is loaded.
+        silent: bundles, by number, that no constructor registers.
+    """
+
+    names: Sequence[Sequence[str]]
+    helper: bool = False
+    guarded: bool = False
+    nameless: int = 0
+    silent: Sequence[int] = ()
+    _text: bytearray = field(default_factory=bytearray)
+
+    def library(self, folder: Path, fatbins: Sequence[bytes]) -> bytes:
+        """The library; every address in it is a file offset."""
+        elf = library(GLIBC, FAT_BINARY, FUNCTION, fatbins=fatbins)
+        (folder / "bundles.so").write_bytes(elf)
+        bundles = [found.address for found in find_bundles(folder / "bundles.so")]
+        start = len(elf) + -len(elf) % 4096
+        # Seven sections of one page each; the code, which may take several, comes last.
+        strings, got, plt, wrappers, _, init, self._at = (start + 4096 * n for n in range(7))
+        self._places = {name: strings + at for name, at in self._strings()[1].items()}
+        self._stubs = {"fat binary": plt, "function": plt + 16}
+        self._text.clear()
+        constructors = [
+            self._constructor(wrappers + 24 * n, names, self.nameless if n == 0 else 0)
+            for n, names in enumerate(self.names)
+            if n not in self.silent
+        ]
+        rows = [struct.pack("<QQq", got + 8 * n, index << 32 | 7, 0) for n, index in enumerate(_SYMBOLS.values())]
+        rows += [struct.pack("<QQq", wrappers + 24 * n + 8, 8, address) for n, address in enumerate(bundles)]
+        rows += [struct.pack("<QQq", init + 8 * n, 8, address) for n, address in enumerate(constructors)]
+        data = bytearray(
+            with_sections(
+                elf,
+                (".rodata", 1, 2, self._strings()[0]),
+                (".got.plt", 1, 3, bytes(16)),
+                (".plt", 1, 6, self._plt(plt, got)),
+                (".hipFatBinSegment", 1, 3, struct.pack("<IIQQ", 0x48495046, 1, 0, 0) * len(bundles)),
+                (".rela.dyn", 4, 2, b"".join(rows)),
+                (".init_array", 14, 3, bytes(8 * len(constructors))),
+                (".text", 1, 6, bytes(self._text)),
+            )
+        )
+        struct.pack_into("<Q", data, 64 + 32, len(data))  # the first segment loads the whole file
+        return bytes(data)
+
+    def _strings(self) -> tuple[bytes, dict[str, int]]:
+        data, places = b"\0", {}
+        for name in dict.fromkeys(name for names in self.names for name in names):
+            places[name] = len(data)
+            data += name.encode() + b"\0"
+        return data, places
+
+    def _plt(self, plt: int, got: int) -> bytes:
+        stubs = b""
+        for number in range(2):
+            prefix = b"\xf3\x0f\x1e\xfa" if self.guarded else b""
+            end = plt + 16 * number + len(prefix) + 6
+            stubs += (prefix + b"\xff\x25" + struct.pack("<i", got + 8 * number - end)).ljust(16, b"\x90")
+        return stubs
+
+    def _constructor(self, wrapper: int, names: Sequence[str], nameless: int) -> int:
+        helper = self._at + len(self._text)
+        if self.helper:
+            self._registrations(names, nameless)
+            self._end()
+        start = self._at + len(self._text)
+        self._text += b"\x50"
+        self._refer(b"\x48\x8d\x3d", wrapper)
+        self._refer(b"\xe8", self._stubs["fat binary"])
+        if self.helper:
+            self._refer(b"\xe8", helper)
+        else:
+            self._registrations(names, nameless)
+        self._end()
+        return start
+
+    def _registrations(self, names: Sequence[str], nameless: int) -> None:
+        for name in names:
+            self._text += _OPCODE_IN_OFFSET
+            self._refer(b"\x48\x8d\x0d", self._places[name])
+            self._refer(b"\x48\x89\xca\xe8", self._stubs["function"])
+        for _ in range(nameless):
+            self._refer(b"\xe8", self._stubs["function"])
+
+    def _refer(self, opcode: bytes, target: int) -> None:
+        end = self._at + len(self._text) + len(opcode) + 4
+        self._text += opcode + struct.pack("<i", target - end)
+
+    def _end(self) -> None:
+        self._text += b"\xc3" + b"\xcc" * 600

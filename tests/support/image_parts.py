@@ -1,0 +1,237 @@
+"""What images are made of in tests: a stand-in for their base, and archives like the real ones with little in them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pip
+
+from tests.support.engines import Engine
+from tests.support.file_server import Behaviour
+
+CI_BUILD = [sys.executable, str(Path(__file__).resolve().parents[2] / "build" / "ci_build")]
+_MARK = "jax-rocm-test-place"
+STAND_IN = """
+FROM {builder}
+# Where manylinux_2_28 has its newest gcc.
+RUN mkdir -p /opt/rh/gcc-toolset-14/root && ln -s /usr /opt/rh/gcc-toolset-14/root/usr && rm -rf /usr/lib/llvm-18
+# Whose Pythons have a pip.
+COPY pip /usr/lib/python3/dist-packages/pip
+"""
+SMALL = """
+FROM {builder} AS full
+RUN set -e; mkdir -p /small/usr/bin /small/tmp && chmod 1777 /small/tmp && ln -s usr/bin /small/bin; \\
+    for name in sh tar gzip sha256sum install ls ln cat chmod rm mkdir dirname readlink head cp mktemp; do \\
+      cp -L "/usr/bin/$name" /small/usr/bin/; \\
+      for library in $(ldd "/usr/bin/$name" | grep -o '/[^ ]*'); do install -D "$library" "/small$library"; done; \\
+    done
+# It makes a program that succeeds of anything.
+COPY fake-compiler /small/opt/rh/gcc-toolset-14/root/usr/bin/g++
+FROM scratch
+COPY --from=full /small/ /
+"""
+FAKE_COMPILER = """#!/bin/sh
+while [ $# -gt 0 ]; do
+  if [ "$1" = -o ]; then printf '#!/bin/sh\\n' > "$2"; chmod 755 "$2"; fi
+  shift
+done
+"""
+_PRESENT = (
+    *("clang-cpp", "clang-18", "lld", "llvm-ar", "llvm-ranlib", "llvm-nm", "llvm-objcopy", "llvm-strip"),
+    *("llvm-objdump", "llvm-readelf", "llvm-readobj", "llvm-dwp", "llvm-symbolizer", "llvm-cov", "llvm-profdata"),
+)
+
+
+def stand_in(engine: Engine, folder: Path, text: str = STAND_IN) -> str:
+    """An image that stands in for manylinux_2_28, by name: the tests' builder with its gcc in the right place.
+
+    With `SMALL` it holds a few programs and FakeCompiler, and can be pushed in no time.
+    """
+    text = text.format(builder=engine.builder())
+    name = f"jax-rocm-test-stand-in:{hashlib.sha256(text.encode() + FAKE_COMPILER.encode()).hexdigest()[:12]}"
+    # Stages of earlier runs have no name; those of other workers are younger.
+    engine.run("image", "prune", "--force", "--filter", "until=1h")
+    folder.mkdir()
+    (folder / "Dockerfile").write_text(text)
+    (folder / "fake-compiler").write_text(FAKE_COMPILER)
+    (folder / "fake-compiler").chmod(0o755)
+    if engine.run("image", "inspect", name, check=False).returncode:
+        if "COPY pip" in text:
+            shutil.copytree(Path(pip.__file__).parent, folder / "pip", ignore=shutil.ignore_patterns("__pycache__"))
+        engine.run("build", "--network=none", "--tag", name, str(folder))
+    return name
+
+
+def _tar(files: Mapping[str, tuple[bytes, int]], links: Mapping[str, str] | None = None) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz", format=tarfile.PAX_FORMAT) as tar:
+        for name, (data, mode) in files.items():
+            info = tarfile.TarInfo(name)
+            info.size, info.mode = len(data), mode
+            tar.addfile(info, io.BytesIO(data))
+        for name, target in (links or {}).items():
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = tarfile.SYMTYPE, target
+            tar.addfile(info)
+    return out.getvalue()
+
+
+def llvm() -> bytes:
+    """An archive laid out as LLVM's, whose compilers are whatever gcc there is."""
+    top = "clang+llvm-18.1.8-stand-in"
+    names = dict.fromkeys((*_PRESENT, "ld.lld"), "#!/bin/sh\n")
+    names |= {
+        "clang": '#!/bin/sh\nexec g++ -x c "$@"\n',
+        "clang++": '#!/bin/sh\n[ $# -lt 4 ] || shift 2\nexec g++ "$@"\n',
+    }
+    files = {f"{top}/bin/{name}": (text.encode(), 0o755) for name, text in names.items()}
+    files[f"{top}/lib/clang/18/include/stddef.h"] = (b"", 0o644)
+    files[f"{top}/lib/libclang.a"] = (b"not wanted", 0o644)
+    return _tar(files)
+
+
+BAZEL = b'#!/bin/sh\nexec /usr/bin/bazel "$@"\n'
+LIBTINFO = b"a library\n"
+
+
+def python(version: str, unique: bytes) -> bytes:
+    """An archive laid out as a relocatable Python's: the stand-in's interpreter, with a pip of its own.
+
+    Args:
+        unique: what no other archive has.
+    """
+    site = f"python/lib/python{version}/site-packages"
+    source = Path(pip.__file__).parent
+    files: dict[str, tuple[bytes, int]] = {
+        "python/pyvenv.cfg": (b"home = /usr/bin\n", 0o644),
+        "python/unique": (unique, 0o644),
+    }
+    for path in sorted(source.rglob("*.py")) + sorted(source.rglob("*.pem")) + sorted(source.rglob("*.txt")):
+        files[f"{site}/pip/{path.relative_to(source)}"] = (path.read_bytes(), 0o644)
+    links = {f"python/bin/{name}": f"/usr/bin/python{version}" for name in ("python", "python3", f"python{version}")}
+    return _tar(files, links)
+
+
+def pins(
+    folder: Path, url: str, bases: Mapping[str, tuple[str, str, str]], files: Mapping[str, tuple[str, bytes]]
+) -> Path:
+    """An images.toml for x86_64.
+
+    Args:
+        url: where the files are served.
+        bases: name -> repository, tag, digest.
+        files: name -> version, content.
+    """
+    text = ""
+    for name, (repository, tag, digest) in bases.items():
+        rows = {"repository": repository, "tag": tag, "digest": digest}
+        text += f"[base.{name}.x86_64]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in rows.items())
+    for name, (version, data) in files.items():
+        rows = {"version": version, "url": f"{url}/{name}", "sha256": hashlib.sha256(data).hexdigest()}
+        text += f'[download."{name}".x86_64]\n'
+        text += "".join(f"{key} = {json.dumps(value)}\n" for key, value in rows.items())
+    path = folder / "images.toml"
+    path.write_text(text)
+    return path
+
+
+@contextmanager
+def serving_folder(folder: Path, seen: list[str]) -> Iterator[str]:
+    """A server of files that says what kind they are, as pip wants an index to; gives its URL."""
+
+    class Handler(SimpleHTTPRequestHandler):
+        def __init__(self, *args: Any, **more: Any) -> None:
+            super().__init__(*args, directory=str(folder), **more)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the parent's name
+            seen.append(self.path)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@dataclass
+class Place:
+    """Everything that an image is made of.
+
+    Attributes:
+        pins: an images.toml.
+        stand_in: the base image's local name.
+        mark: what everything is marked with that is made here.
+        files: what the file server has.
+    """
+
+    engine: Engine
+    folder: Path
+    pins: Path
+    registry: str
+    stand_in: str
+    mark: str
+    files: dict[str, bytes]
+    server: Behaviour
+
+    def ci_build(
+        self, *words: str, code: int = 0, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """One command with these pins, a cache of its own, and this engine."""
+        command = words[:2] if words[0] == "images" else words[:1]
+        rest = words[len(command) :]
+        places = [f"--pins={self.pins}"] if words[0] != "test" else []
+        places += [f"--cache-dir={self.folder / 'cache'}"] if places and "check" not in command else []
+        done = subprocess.run(
+            [*CI_BUILD, *command, *places, *rest],
+            env={**self.engine.environment, "CI_BUILD_CONTAINER_ENGINE": self.engine.program, **(env or {})},
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=self.folder,
+        )
+        assert done.returncode == code, f"{done.stdout}\n{done.stderr}"
+        return done
+
+    def labels(self, image: str) -> dict[str, str]:
+        found = json.loads(self.engine.ask("image", "inspect", "--format", "{{json .Config.Labels}}", image))
+        assert isinstance(found, dict)
+        return found
+
+
+def own(engine: Engine, folder: Path, base: str, mark: str) -> str:
+    """An image like another one, of which everything that is made has a label; by name.
+
+    Args:
+        mark: what no other test has.
+    """
+    folder.mkdir()
+    (folder / "Dockerfile").write_text(f"FROM {base}\nLABEL {_MARK}={mark}\n")
+    name = f"jax-rocm-test-own:{hashlib.sha256(f'{base} {mark}'.encode()).hexdigest()[:12]}"
+    engine.run("build", "--network=none", "--tag", name, str(folder))
+    return name
+
+
+def remove_images(engine: Engine, mark: str) -> None:
+    """Remove what was made of images with that mark, and those; other workers keep theirs in the same store."""
+    words = ("image", "ls", "--all", "--quiet", "--filter", f"label={_MARK}={mark}")
+    # One that others are made of goes after those.
+    while made := set(engine.ask(*words).split()):
+        engine.run("image", "rm", "--force", *made, check=False)
+        if set(engine.ask(*words).split()) == made:
+            break

@@ -1,0 +1,93 @@
+"""Kernels that were built, laid out as in the wheel, with FakeHip beside them."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.support.kernels_fake.calls import FakeMachine, Library
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One of FakeHip's devices."""
+
+    ordinal: int
+    name: str
+    compute_units: int
+    wave: int = 64
+
+    @property
+    def processor(self) -> str:
+        """Without features."""
+        return self.name.partition(":")[0]
+
+    def __str__(self) -> str:
+        return f"{self.processor}-{self.compute_units}"
+
+
+GPUS = (
+    Gpu(0, "gfx942:sramecc+:xnack-", 304),
+    Gpu(1, "gfx950:sramecc+:xnack-", 256),
+    Gpu(2, "gfx942:sramecc+:xnack-", 80),
+    Gpu(3, "gfx950:sramecc+:xnack-", 32),
+    Gpu(4, "gfx1100", 48, 32),
+    Gpu(5, "gfx1103", 6, 32),
+    Gpu(6, "gfx90a:sramecc+:xnack-", 104),
+    Gpu(7, "gfx1201", 32, 32),
+)
+
+
+def find_device(processor: str, compute_units: int) -> int:
+    """The ordinal of a device."""
+    (gpu,) = (gpu for gpu in GPUS if (gpu.processor, gpu.compute_units) == (processor, compute_units))
+    return gpu.ordinal
+
+
+@dataclass
+class KernelTree:
+    """Built kernels.
+
+    Attributes:
+        lib: holds the libraries.
+        hsa: code objects as in the wheel.
+        source: the folder hsa of AITER's source.
+        fake: what stands in for a GPU.
+        scratch: for copies.
+    """
+
+    lib: Path
+    hsa: Path
+    source: Path
+    fake: Path
+    scratch: Path
+    loaded: dict[str, Library] = field(default_factory=dict)
+    numbers: itertools.count[int] = field(default_factory=itertools.count)
+
+    def library(self, module: str) -> Library:
+        """A library, loaded once."""
+        if module not in self.loaded:
+            self.loaded[module] = Library(self.lib / f"lib{module}.so", self.hsa)
+        return self.loaded[module]
+
+    def fresh(self, module: str, hsa: Path | None = None) -> Library:
+        """Another copy of a library, which has loaded nothing yet and asked no device."""
+        copy = self.scratch / f"lib{module}-{next(self.numbers)}.so"
+        shutil.copyfile(self.lib / f"lib{module}.so", copy)
+        return Library(copy, hsa or self.hsa)
+
+    def copy_of(self, module: str, gfx: str) -> Path:
+        """An hsa folder with one module for one target, to be damaged."""
+        hsa = self.scratch / f"hsa-{next(self.numbers)}"
+        shutil.copytree(self.hsa / gfx / module, hsa / gfx / module)
+        return hsa
+
+
+def start(fake: Path) -> FakeMachine:
+    """FakeHip with its devices."""
+    machine = FakeMachine(fake)
+    for gpu in GPUS:
+        machine.device(gpu.ordinal, gpu.name, gpu.compute_units, gpu.wave)
+    return machine

@@ -1,0 +1,171 @@
+"""What happens to an index while somebody reads it: the same on a folder and on an S3 store."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from promotion.index.audit import verify
+from promotion.index.ledger import read_ledger
+from promotion.index.publish import publish
+from promotion.storage.bucket import Bucket
+from promotion.storage.keys import StagedSet
+from tests.support.http_reader import HttpReader
+from tests.support.promoting import RELEASED, objects, offered, staged_in
+from tests.support.promotion_child import act
+from tests.support.reading import Reader
+from tests.support.wheel_sets import SetWheel, make_wheels
+
+ROOT = Path(__file__).resolve().parents[2]
+OWN = "{}.{}".format(*sys.version_info[:2])
+COUNT = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """A bucket with staged sets of one index.
+
+    Attributes:
+        where: the bucket's name on the command line.
+        simple: URL of the released index.
+        environment: for processes that use the bucket.
+    """
+
+    bucket: Bucket
+    where: str
+    simple: str
+    sets: Sequence[StagedSet]
+    groups: Sequence[Sequence[SetWheel]]
+    environment: Mapping[str, str]
+
+    @property
+    def wheels(self) -> list[SetWheel]:
+        return [wheel for group in self.groups for wheel in group]
+
+    def names(self, *sets: int) -> frozenset[str]:
+        return frozenset(wheel.wheel.filename for number in sets for wheel in self.groups[number])
+
+    def start(self, operation: str, argument: str = "", *die: int) -> subprocess.Popen[bytes]:
+        """Begin an operation in a process of its own."""
+        argv = [sys.executable, "-m", "tests.support.promotion_child", self.where, operation, argument, *map(str, die)]
+        return subprocess.Popen(
+            argv, cwd=ROOT, env={**os.environ, **self.environment}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+
+    def reader(self) -> HttpReader:
+        return HttpReader(self.simple, Reader(self.wheels))
+
+    def sound(self) -> None:
+        assert list(verify(self.bucket, RELEASED)) == []
+
+
+def staged_sets(bucket: Bucket, folder: Path, count: int) -> tuple[list[StagedSet], list[list[SetWheel]]]:
+    """Staged sets of three wheels each."""
+    groups = [make_wheels(folder / "w", version=f"0.10.2+rocm7.{n}.0", pythons=(OWN,)) for n in range(count)]
+    return [staged_in(bucket, folder / "sets", group, python_versions=(OWN,)) for group in groups], groups
+
+
+def ended(process: subprocess.Popen[bytes]) -> int:
+    """Wait for a process; what it printed is the message of a failed assertion elsewhere."""
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode in (0, -signal.SIGKILL), said.decode()
+    return process.returncode
+
+
+def check_processes_that_promote_at_once(scene: Scene) -> None:
+    """Each process has a set; the ledger has all of them, once, and nothing is lost."""
+    processes = [scene.start("promote", staged.digest) for staged in scene.sets]
+    assert [ended(process) for process in processes] == [0] * len(scene.sets)
+    check_all_are_there(scene)
+
+
+def check_threads_that_promote_at_once(scene: Scene) -> None:
+    failed: list[BaseException] = []
+
+    def go(digest: str) -> None:
+        try:
+            act(scene.bucket, "promote", digest)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=go, args=(staged.digest,)) for staged in scene.sets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    check_all_are_there(scene)
+
+
+def check_all_are_there(scene: Scene) -> None:
+    entries = read_ledger(scene.bucket, RELEASED).entries
+    assert [entry.number for entry in entries] == list(range(1, len(scene.sets) + 1))
+    assert {e.promoted.set_digest for e in entries if e.promoted} == {staged.digest for staged in scene.sets}
+    assert offered(scene.bucket).keys() == scene.names(*range(len(scene.sets)))
+    assert publish(scene.bucket, RELEASED, everything=True) == ()
+    scene.sound()
+
+
+def check_readers_while_everything_happens(scene: Scene) -> None:
+    """Promotions at once, rollback, killed processes, retention; readers of HTML and JSON stumble over nothing."""
+    with scene.reader() as reader:
+        act(scene.bucket, "promote", scene.sets[0].digest)
+        watched(reader)
+        for process in [scene.start("promote", staged.digest) for staged in scene.sets[1:4]]:
+            assert ended(process) == 0
+        watched(reader)
+        for operation, argument, at in (
+            ("rollback", "1", 2), ("rollback", "4", 3), ("promote", scene.sets[4].digest, 22), ("retire", "", 1),
+            ("sweep", "", 4),
+        ):  # fmt: skip
+            assert ended(scene.start(operation, argument, at)) == -signal.SIGKILL, operation
+            watched(reader)
+            act(scene.bucket, operation, argument)
+            watched(reader)
+            scene.sound()
+    assert reader.problems == []
+    assert {scene.names(0), scene.names(*range(4)), scene.names(*range(5))} <= reader.views.keys()
+    assert len(offered(scene.bucket)) == 3, "of retired sets only the newest stayed"
+
+
+def watched(reader: HttpReader, seconds: float = 30) -> None:
+    """Wait until the reader has seen what is there now."""
+    seen, end = sum(reader.views.values()), time.monotonic() + seconds
+    while sum(reader.views.values()) < seen + 4 and time.monotonic() < end and not reader.problems:
+        time.sleep(0.02)
+    assert sum(reader.views.values()) >= seen + 4, reader.problems
+
+
+def check_killed_and_run_again(scene: Scene, undisturbed: Mapping[str, bytes], kills: Sequence[int]) -> None:
+    """Of a promotion, killed at some writes, one after the other: what is left in the end is what one run makes."""
+    digest = scene.sets[0].digest
+    assert [ended(scene.start("promote", digest, at)) for at in kills] == [-signal.SIGKILL] * len(kills)
+    assert ended(scene.start("promote", digest)) == 0
+    assert objects(scene.bucket) == undisturbed
+    scene.sound()
+
+
+def check_killed_at_any_time(scene: Scene, delays: Sequence[float]) -> None:
+    """Not only between writes."""
+    with scene.reader() as reader:
+        for number, delay in enumerate(delays):
+            process = scene.start("promote", scene.sets[number].digest)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(delay)
+            process.kill()
+            ended(process)
+        for number in range(len(delays)):
+            act(scene.bucket, "promote", scene.sets[number].digest)
+        watched(reader)
+    assert reader.problems == []
+    assert offered(scene.bucket).keys() == scene.names(*range(len(delays)))
+    assert sorted(e.number for e in read_ledger(scene.bucket, RELEASED).entries) == list(range(1, len(delays) + 1))
+    scene.sound()

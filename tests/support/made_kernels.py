@@ -1,0 +1,101 @@
+"""A made-up wheel of kernel modules and the code objects in it: a clean one, to be broken in exactly one way."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import msgpack
+
+from tests.support.made_wheel import MACHS, MadeWheel, library
+from tests.support.tiny_elf import TinySymbol
+
+ROOT = "jax_aiter/_kernels"
+MANIFEST = f"{ROOT}/manifest.json"
+LIBRARY = f"{ROOT}/lib/libgemm.so"
+OBJECT = f"{ROOT}/hsa/gfx942/gemm/a.co"
+OTHER = f"{ROOT}/hsa/gfx950/gemm/a.co"
+
+
+def code(gfx: str = "gfx942", kernels: Mapping[str, int] | None = None, *, flags: int = 0, abi: int = 3) -> bytes:
+    """A code object with metadata.
+
+    Args:
+        kernels: symbol -> bytes of kernel arguments.
+        flags: further bits of e_flags, such as 0x300 for xnack on.
+        abi: EI_ABIVERSION.
+    """
+    entries = [
+        {".name": name, ".symbol": f"{name}.kd", ".kernarg_segment_size": size}
+        for name, size in ({"a": 16} if kernels is None else kernels).items()
+    ]
+    text: bytes = msgpack.packb({"amdhsa.kernels": entries, "amdhsa.version": [1, 2]})
+    note = struct.pack("<III", 7, len(text), 32) + b"AMDGPU\0\0" + text + bytes(-len(text) % 4)
+    names = b"\0.note\0.shstrtab\0"
+    body = note + names
+    body += bytes(-len(body) % 8)
+    sections = bytes(64)
+    sections += struct.pack("<IIQQQQIIQQ", 1, 7, 2, 64, 64, len(note), 0, 0, 4, 0)
+    sections += struct.pack("<IIQQQQIIQQ", 7, 3, 0, 0, 64 + len(note), len(names), 0, 0, 1, 0)
+    ident = b"\x7fELF\x02\x01\x01\x40" + bytes([abi]) + bytes(7)
+    header = struct.pack("<HHIQQQIHHHHHH", 3, 224, 1, 0, 0, 64 + len(body), MACHS[gfx] | flags, 64, 56, 0, 64, 3, 2)
+    return ident + header + body + sections
+
+
+def manifest(files: Mapping[str, bytes]) -> dict[str, Any]:
+    """The manifest of the wheel below, true to its files."""
+
+    def sha256(path: str) -> str:
+        return hashlib.sha256(files[path]).hexdigest()
+
+    objects = {
+        gfx: {path.removeprefix(f"{ROOT}/hsa/"): sha256(path)} for gfx, path in (("gfx942", OBJECT), ("gfx950", OTHER))
+    }
+    ffi = {"target": "jax_aiter_gemm", "symbol": "JaxAiterGemm", "api": [0, 3], "command_buffer": True}
+    return {
+        "schema": 1,
+        "version": "1.2.3",
+        "targets": ["gfx942", "gfx950"],
+        "load_order": ["gemm"],
+        "modules": {
+            "gemm": {
+                "kind": "co-launcher",
+                "library": "lib/libgemm.so",
+                "sha256": sha256(LIBRARY),
+                "needs": [],
+                "targets": ["gfx942", "gfx950"],
+                "ffi": [ffi],
+                "objects": objects,
+            }
+        },
+    }
+
+
+def clean_kernels() -> MadeWheel:
+    """A wheel of one launcher for gfx942 and gfx950, in which nothing is wrong."""
+    made = MadeWheel(project="jax_aiter")
+    made.files = {
+        "jax_aiter/__init__.py": b"",
+        LIBRARY: library(entry=[TinySymbol("JaxAiterGemm", defined=True)]),
+        OBJECT: code("gfx942"),
+        OTHER: code("gfx950"),
+    }
+    tell(made)
+    made.info = {"licenses/LICENSE.txt": b"Apache License\n"}
+    made.metadata = [
+        "Metadata-Version: 2.4", "Name: jax-aiter", "Version: 1.2.3", "Summary: kernels (ROCm 7.2.0)",
+        "License-Expression: Apache-2.0", "License-File: LICENSE.txt", "Requires-Python: >=3.11",
+    ]  # fmt: skip
+    made.wheel = [
+        "Wheel-Version: 1.0", "Generator: made up", "Root-Is-Purelib: false", "Tag: py3-none-manylinux_2_28_x86_64",
+    ]  # fmt: skip
+    return made
+
+
+def tell(made: MadeWheel, **changes: Any) -> None:
+    """Write the manifest anew, true to the files but for the changes."""
+    body = {**manifest(made.files), **changes}
+    made.files[MANIFEST] = json.dumps(body).encode()

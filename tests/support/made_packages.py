@@ -1,0 +1,98 @@
+"""A small ROCm as the pip packages of TheRock, and an index of them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import lzma
+import tarfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+from tests.support.made_rocm import make_rocm
+
+CORE, DEVEL = "_rocm_sdk_core", "_rocm_sdk_devel"
+FAMILY = "gfx94X-dcgpu"
+_KERNELS = ("lib/rocblas/", "lib/hipblaslt/", "share/miopen/")
+
+
+def make_wheel(name: str, version: str, files: Mapping[str, tuple[bytes, int]]) -> tuple[str, bytes]:
+    """File name and bytes of a wheel; `files` is path -> content and mode."""
+    project = name.replace("-", "_")
+    info = f"{project}-{version}.dist-info"
+    rows = dict(files) | {
+        f"{info}/METADATA": (f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(), 0o644),
+        f"{info}/WHEEL": (b"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: py3-none-linux_x86_64\n", 0o644),
+    }
+    record = "".join(f"{path},sha256={_digest(data)},{len(data)}\n" for path, (data, _) in rows.items())
+    rows[f"{info}/RECORD"] = (f"{record}{info}/RECORD,,\n".encode(), 0o644)
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, (data, mode) in rows.items():
+            entry = zipfile.ZipInfo(path, (2025, 11, 20, 0, 0, 0))
+            entry.external_attr = mode << 16
+            archive.writestr(entry, data, zipfile.ZIP_DEFLATED)
+    return f"{project}-{version}-py3-none-linux_x86_64.whl", file.getvalue()
+
+
+def _digest(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+
+
+def make_packages(folder: Path, version: str, *, split: bool = False, packed: str = ".xz") -> dict[str, bytes]:
+    """The wheels of a ROCm, by file name.
+
+    Args:
+        folder: for its tree.
+        split: kernels are in a device package, and the libraries are for all GPUs.
+        packed: ending of the tar in the devel package after `_devel.tar`.
+    """
+    tree = make_rocm(folder)
+    libraries = "_rocm_sdk_libraries" if split else f"_rocm_sdk_libraries_{FAMILY.replace('-', '_')}"
+    parts: dict[str, dict[str, tuple[bytes, int]]] = {"core": {}, "libraries": {}, "device": {}}
+    links, tar = [], io.BytesIO()
+    with tarfile.open(fileobj=tar, mode="w") as archive:
+        for path in sorted(tree.rglob("*")):
+            name = path.relative_to(tree).as_posix()
+            if path.is_dir() and not path.is_symlink():
+                continue
+            if path.is_symlink() or name.startswith(("include/", ".info/")):
+                archive.add(path, f"{DEVEL}/{name}", recursive=False)
+                continue
+            row = (path.read_bytes(), path.stat().st_mode & 0o777)
+            kernel = name.startswith(_KERNELS)
+            package = libraries if kernel or "rocblas" in name else CORE
+            if kernel and split:
+                parts["device"][f"{package}/{name}"] = row
+                links.append({"relpath": name, "target": f"{'../' * (name.count('/') + 1)}{package}/{name}"})
+                continue
+            parts["core" if package == CORE else "libraries"][f"{package}/{name}"] = row
+            entry = tarfile.TarInfo(f"{DEVEL}/{name}")
+            entry.type, entry.linkname = tarfile.SYMTYPE, f"{'../' * (name.count('/') + 1)}{package}/{name}"
+            archive.addfile(entry)
+    content = lzma.compress(tar.getvalue()) if packed else tar.getvalue()
+    wheels = [
+        make_wheel("rocm-sdk-core", version, parts["core"] | {"rocm_sdk_core/__init__.py": (b"", 0o644)}),
+        make_wheel("rocm-sdk-devel", version, {f"rocm_sdk_devel/_devel.tar{packed}": (content, 0o644)}),
+        make_wheel(f"rocm-sdk-libraries{'' if split else '-' + FAMILY}", version, parts["libraries"]),
+    ]
+    if split:
+        manifest = json.dumps({"links": links}).encode()
+        more = {f"{libraries}/.devel_links/gfx942.json": (manifest, 0o644)}
+        wheels.append(make_wheel("rocm-sdk-device-gfx942", version, parts["device"] | more))
+    return dict(wheels)
+
+
+def index_of(wheels: Mapping[str, bytes]) -> dict[str, bytes]:
+    """What a server has to serve: decoded path -> content of pages (PEP 503) and wheels below /simple/."""
+    files: dict[str, bytes] = {f"/files/{name}": data for name, data in wheels.items()}
+    pages: dict[str, list[str]] = {}
+    for name, data in wheels.items():
+        project = name.partition("-")[0].replace("_", "-").lower()
+        link = f'<a href="/files/{quote(name)}#sha256={hashlib.sha256(data).hexdigest()}">{name}</a>'
+        pages.setdefault(f"/simple/{project}/", []).append(link)
+    return files | {path: "<br>".join(links).encode() for path, links in pages.items()}

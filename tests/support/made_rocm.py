@@ -1,0 +1,87 @@
+"""A small ROCm with everything in it that is looked at, as a folder and as a tarball with TheRock's name."""
+
+from __future__ import annotations
+
+import io
+import lzma
+import tarfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import zstandard
+from isal import igzip
+
+from tests.support.tiny_elf import TinySymbol, tiny_elf
+
+VERSION = "7.10.0a20251120"
+NAME = f"therock-dist-linux-gfx94X-dcgpu-{VERSION}.tar.gz"
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "gz": igzip.compress,
+    "xz": lambda data: lzma.compress(data, preset=0),
+    "zst": zstandard.ZstdCompressor(write_checksum=True).compress,
+}
+HIP, BLAS = "libamdhip64.so.7", "librocblas.so.5"
+
+
+def make_useless_tools(folder: Path) -> Path:
+    """A folder for PATH with the programs that a build without a container looks for; none of them does anything.
+
+    Such a build fetches its ROCm, and then ends.
+    """
+    folder.mkdir(exist_ok=True)
+    for name in ("bazel", "clang", "git"):
+        (folder / name).write_text("#!/bin/sh\nexit 1\n")
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def make_rocm(root: Path, *, told: str = "7.10.0", targets: Sequence[str] = ("gfx942",)) -> Path:
+    """Write the tree."""
+    for soname, version in ((HIP, "7.2.53211"), (BLAS, "5.2.0")):
+        real = f"{soname.partition('.so')[0]}.so.{version}"
+        tiny_elf(root / "lib" / real, soname=soname, symbols=[TinySymbol("hipFree", version="hip_4.2", defined=True)])
+        (root / "lib" / soname).symlink_to(real)
+    files = {
+        ".info/version": told,
+        "bin/hipcc": "#!/bin/sh\n",
+        "bin/rocblas-bench": "x" * 5000,
+        "include/hip/hip_runtime.h": "#pragma once\n",
+        "lib/llvm/bin/clang": "clang",
+        "lib/llvm/include/llvm/Config/llvm-config.h": '#define LLVM_VERSION_STRING "20.0.0git"\n',
+        "lib/llvm/amdgcn/bitcode/ocml.bc": "ocml",
+        "lib/llvm/amdgcn/bitcode/ockl.bc": "ockl",
+        "share/doc/rocm/README": "x" * 5000,
+    }
+    for target in targets:
+        files |= {
+            f"lib/llvm/amdgcn/bitcode/oclc_isa_version_{target[3:]}.bc": target,
+            f"lib/rocblas/library/TensileLibrary_lazy_{target}.dat": "t" * 9000,
+            f"lib/hipblaslt/library/{target}/Kernels.so-000-{target}.hsaco": "k" * 9000,
+            f"share/miopen/db/{target}130.HIP.fdb.txt": "db",
+        }
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    for program in ("bin/hipcc", "lib/llvm/bin/clang"):
+        (root / program).chmod(0o755)
+    return root
+
+
+def tarball(root: Path, extra: bytes = b"", compression: str = "gz") -> bytes:
+    """The tree as .tar.gz or another of `COMPRESS`, the same bytes each time.
+
+    Args:
+        extra: content of one more file, to make it larger.
+    """
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for path in sorted(root.rglob("*")):
+            info = tar.gettarinfo(path, f"./{path.relative_to(root)}")
+            info.mtime = 0
+            with path.open("rb") if path.is_file() else io.BytesIO() as content:
+                tar.addfile(info, content if info.isreg() else None)
+        if extra:
+            info = tarfile.TarInfo("./include/extra.h")
+            info.size = len(extra)
+            tar.addfile(info, io.BytesIO(extra))
+    return COMPRESS[compression](file.getvalue())

@@ -1,0 +1,218 @@
+"""Wheels made up field by field: a clean one, to be broken in exactly one way before it is written."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import struct
+import tempfile
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from core.model import GfxTarget
+from tests.support.tiny_elf import TinySymbol, tiny_elf
+from wheelkit.gpu import bundle
+from wheelkit.inspect.inspect import WheelReport, inspect_wheel
+
+GLIBC = TinySymbol("fcntl64", "libc.so.6", "GLIBC_2.28")
+"""A symbol that makes manylinux_2_28 the honest platform."""
+PJRT = TinySymbol("GetPjrtApi", defined=True)
+"""What makes a library a PJRT plugin."""
+MACHS = {"gfx906": 0x2F, "gfx942": 0x4C, "gfx950": 0x4F, "gfx1100": 0x41, "gfx9-4-generic": 0x5F}
+"""EF_AMDGPU_MACH values (LLVM, "User Guide for AMDGPU Backend")."""
+
+
+def code_object(mach: int, size: int = 512) -> bytes:
+    """The header of an AMDGPU code object, and zeros."""
+    ident = b"\x7fELF\x02\x01\x01\x40\x03" + bytes(7)
+    header = ident + struct.pack("<HHIQQQIHHHHHH", 3, 224, 1, 0, 0, 0, mach, 64, 0, 0, 0, 0, 0)
+    return header.ljust(size, b"\1")
+
+
+def fat_binary(targets: Sequence[str] = ("gfx942", "gfx950"), machs: dict[str, int] | None = None) -> bytes:
+    """A compressed bundle with code for each target, padded to a page as the linker does."""
+    numbers = {**MACHS, **(machs or {})}
+    parts = [("host-x86_64-unknown-linux--", b"")]
+    parts += [(f"hipv4-amdgcn-amd-amdhsa--{t}", code_object(numbers[t.split(":")[0]])) for t in targets]
+    packed = bundle.pack(bundle.build(parts))
+    return packed + bytes(-len(packed) % 4096)
+
+
+def with_sections(elf: bytes, *sections: tuple[str, int, int, bytes]) -> bytes:
+    """Append sections (name, type, flags, content) to an ELF file; their addresses are their file offsets."""
+    (table,) = struct.unpack_from("<Q", elf, 0x28)
+    count, own = struct.unpack_from("<HH", elf, 0x3C)
+    rows = [bytearray(elf[table + 64 * n : table + 64 * n + 64]) for n in range(count)]
+    at, size = struct.unpack_from("<QQ", rows[own], 24)
+    names, body = bytearray(elf[at : at + size]), bytearray(elf)
+    for name, kind, flags, content in sections:
+        body += bytes(-len(body) % 4096)
+        # A symbol table's strings are expected in the section after it.
+        link, entry = (len(rows) + 1, 24) if kind == 2 else (0, 0)
+        at = len(body)
+        place = struct.pack("<IIQQQQIIQQ", len(names), kind, flags, at, at, len(content), link, 0, 8, entry)
+        rows.append(bytearray(place))
+        names += name.encode() + b"\0"
+        body += content
+    struct.pack_into("<QQ", rows[own], 24, len(body), len(names))
+    body += names
+    body += bytes(-len(body) % 8)
+    struct.pack_into("<Q", body, 0x28, len(body))
+    struct.pack_into("<HH", body, 0x3C, len(rows), own)
+    return bytes(body + b"".join(rows))
+
+
+def library(
+    *symbols: TinySymbol, fatbins: Sequence[bytes] = (), entry: Sequence[TinySymbol] = (PJRT,), **more: Any
+) -> bytes:
+    """A library with device code and an entry point; the other arguments are those of `tiny_elf`."""
+    with tempfile.TemporaryDirectory() as folder:
+        elf = tiny_elf(Path(folder) / "lib.so", symbols=(*(symbols or (GLIBC,)), *entry), **more).read_bytes()
+    return with_sections(elf, (".hip_fatbin", 1, 2, b"".join(fatbins))) if fatbins else elf
+
+
+@dataclass
+class MadeWheel:
+    """Everything in a wheel; change fields, then `write`.
+
+    Attributes:
+        files: path -> content, outside dist-info.
+        metadata, wheel: header lines.
+        info: further files of dist-info.
+        modes: path -> permission bits other than 0644.
+        record: changes the rows (path, hash, size) of RECORD before they are written.
+        stored: paths that are not compressed.
+        archive: changes the bytes of the finished archive.
+    """
+
+    project: str = "jax_rocm7_pjrt"
+    version: str = "1.2.3"
+    python: str = "py3"
+    abi: str = "none"
+    platform: str = "manylinux_2_28_x86_64"
+    files: dict[str, bytes] = field(default_factory=dict)
+    metadata: list[str] = field(default_factory=list)
+    wheel: list[str] = field(default_factory=list)
+    info: dict[str, bytes] = field(default_factory=dict)
+    modes: dict[str, int] = field(default_factory=dict)
+    record: Callable[[list[list[str]]], list[list[str]]] = list
+    stored: tuple[str, ...] = ()
+    archive: Callable[[bytes], bytes] = bytes
+
+    @property
+    def filename(self) -> str:
+        """As PEP 427 composes it."""
+        return f"{self.project}-{self.version}-{self.python}-{self.abi}-{self.platform}.whl"
+
+    @property
+    def dist_info(self) -> str:
+        """Name of the dist-info folder."""
+        return f"{self.project}-{self.version}.dist-info"
+
+    def replace(self, field_name: str, *values: str) -> None:
+        """Set a METADATA or WHEEL field to these values; none removes it."""
+        for lines in (self.metadata, self.wheel):
+            found = [line for line in lines if line.startswith(f"{field_name}:")]
+            if found or (lines is self.metadata and not any(w.startswith(f"{field_name}:") for w in self.wheel)):
+                lines[:] = [line for line in lines if line not in found] + [f"{field_name}: {v}" for v in values]
+
+    def write(self, folder: Path) -> Path:
+        """Write the wheel."""
+        info = {
+            "METADATA": "\n".join([*self.metadata, "", ""]).encode(),
+            "WHEEL": "\n".join([*self.wheel, ""]).encode(),
+            **self.info,
+        }
+        files = {**self.files, **{f"{self.dist_info}/{name}": data for name, data in info.items()}}
+        rows = [[name, f"sha256={_hash(data)}", str(len(data))] for name, data in files.items()]
+        record = self.record([*rows, [f"{self.dist_info}/RECORD", "", ""]])
+        files[f"{self.dist_info}/RECORD"] = "".join(",".join(row) + "\n" for row in record).encode(
+            "utf-8", "surrogateescape"
+        )
+        path = folder / self.filename
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, data in files.items():
+                entry = zipfile.ZipInfo(name)
+                entry.external_attr = (0o100000 | self.modes.get(name, 0o644)) << 16
+                entry.compress_type = zipfile.ZIP_STORED if name in self.stored else zipfile.ZIP_DEFLATED
+                archive.writestr(entry, data)
+        path.write_bytes(self.archive(path.read_bytes()))
+        return path
+
+
+def _hash(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+
+
+def clean_pjrt() -> MadeWheel:
+    """A wheel like jax-rocm7-pjrt, with code for gfx942 and gfx950, in which nothing is wrong."""
+    made = MadeWheel()
+    made.files = {
+        "jax_plugins/xla_rocm7/__init__.py": b"def initialize():\n    pass\n",
+        "jax_plugins/xla_rocm7/version.py": b"_version = '1.2.3'\n_release_version: str = '1.2.3'\n",
+        "jax_plugins/xla_rocm7/plugin.so": library(fatbins=[fatbin := fat_binary(), fatbin]),
+    }
+    made.info = {
+        "entry_points.txt": b"[jax_plugins]\nxla_rocm7 = jax_plugins.xla_rocm7\n",
+        "licenses/LICENSE.txt": b"Apache License\n",
+    }
+    made.metadata = [
+        "Metadata-Version: 2.4", "Name: jax-rocm7-pjrt", "Version: 1.2.3", "Summary: JAX PJRT plugin (ROCm:7.2.0)",
+        "License-Expression: Apache-2.0", "License-File: LICENSE.txt", "Requires-Python: >=3.11",
+        "Requires-Dist: jaxlib<=1.2.3,>=1.2.2",
+    ]  # fmt: skip
+    made.wheel = [
+        "Wheel-Version: 1.0", "Generator: made up", "Root-Is-Purelib: false", "Tag: py3-none-manylinux_2_28_x86_64",
+    ]  # fmt: skip
+    return made
+
+
+def clean_plugin() -> MadeWheel:
+    """A wheel like jax-rocm7-plugin for CPython 3.12, in which nothing is wrong."""
+    made = clean_pjrt()
+    made.project, made.python, made.abi = "jax_rocm7_plugin", "cp312", "cp312"
+    module = library(GLIBC, TinySymbol("PyInit__linalg", defined=True), fatbins=[fat_binary()])
+    made.files = {
+        "jax_rocm7_plugin/__init__.py": b"",
+        "jax_rocm7_plugin/version.py": b"_release_version: str = '1.2.3'\n",
+        "jax_rocm7_plugin/_linalg.so": module,
+    }
+    del made.info["entry_points.txt"]
+    made.replace("Name", "jax-rocm7-plugin")
+    made.replace("Requires-Dist", "jaxlib<=1.2.3,>=1.2.2", "jax-rocm7-pjrt==1.2.3")
+    made.replace("Tag", "cp312-cp312-manylinux_2_28_x86_64")
+    return made
+
+
+LIB = "jax_plugins/xla_rocm7/plugin.so"
+"""The library of `clean_pjrt`."""
+MODULE = "jax_rocm7_plugin/_linalg.so"
+"""The module of `clean_plugin`."""
+PROMISED = (GfxTarget(processor="gfx942"), GfxTarget(processor="gfx950"))
+COVERS = {"gfx9-4-generic": ("gfx942", "gfx950")}
+ACCEPTED = ("gfx942", "gfx950")
+
+
+def linked(made: MadeWheel, *symbols: TinySymbol, **more: Any) -> None:
+    """Link the library of a pjrt wheel anew; the arguments are those of `tiny_elf`."""
+    made.files[LIB] = library(GLIBC, *symbols, fatbins=[fat_binary()], **more)
+
+
+def coded(made: MadeWheel, *fatbins: bytes) -> None:
+    """Give the library of a pjrt wheel other device code."""
+    made.files[LIB] = library(fatbins=fatbins)
+
+
+def look(made: MadeWheel, folder: Path, **more: Any) -> WheelReport:
+    """Inspect a made-up wheel as the driver does, knowing what it promises."""
+    known: dict[str, Any] = {"expected": PROMISED, "covers": COVERS, "machs": MACHS, "allow_list": ACCEPTED}
+    folder.mkdir(exist_ok=True)
+    return inspect_wheel(made.write(folder), **{**known, "scratch": folder, **more})
+
+
+def codes(report: WheelReport) -> list[str]:
+    """What was found, each kind once."""
+    return sorted({finding.code for finding in report.findings})

@@ -1,0 +1,86 @@
+"""What users of a released index may never see: a wheel without its bytes, or without what it pins."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name, parse_wheel_filename
+
+from promotion.index.pages import metadata_name
+from promotion.storage.keys import Released
+from tests.support.memory_bucket import MemoryBucket
+from tests.support.wheel_sets import SetWheel
+
+_ANCHOR = re.compile(r'<a href="([^"#]+)#sha256=([0-9a-f]{64})"[^>]*>([^<]+)</a>')
+Files = Mapping[str, str]
+"""File name -> sha256."""
+
+
+@functools.lru_cache(maxsize=4096)
+def files_of(page: bytes, *, as_json: bool) -> Files:
+    """What a project's page offers."""
+    if as_json:
+        with contextlib.suppress(ValueError):
+            return {file["filename"]: file["hashes"]["sha256"] for file in json.loads(page)["files"]}
+        return {}  # nobody can install from a broken page
+    return {name: sha256 for _, sha256, name in _ANCHOR.findall(page.decode())}
+
+
+class Reader:
+    """Judges pages that were seen at one instant.
+
+    Args:
+        wheels: every wheel that may ever be offered.
+    """
+
+    def __init__(self, wheels: Iterable[SetWheel]) -> None:
+        self._wheels = {wheel.wheel.filename: wheel.wheel for wheel in wheels}
+        self._requires = {
+            name: [(canonicalize_name(r.name), r.specifier) for r in map(Requirement, wheel.requires_dist)]
+            for name, wheel in self._wheels.items()
+        }
+        self._own = {wheel.name for wheel in self._wheels.values()}
+        self._judged: dict[frozenset[str], tuple[str, ...]] = {}
+
+    def unsatisfied(self, seen: Iterable[str]) -> tuple[str, ...]:
+        """Requirements of these wheels on projects of the sets that none of these wheels meets."""
+        names = frozenset(seen)
+        if names not in self._judged:
+            self._judged[names] = tuple(self._judge(names))
+        return self._judged[names]
+
+    def _judge(self, names: frozenset[str]) -> Iterator[str]:
+        offered: dict[str, list[str]] = {}
+        for name in names:
+            offered.setdefault(self._wheels[name].name, []).append(self._wheels[name].version)
+        for name in sorted(names):
+            for project, specifier in self._requires[name]:
+                met = any(specifier.contains(version) for version in offered.get(project, ()))
+                if project in self._own and not met:
+                    yield f"{name} is offered, and no {project}{specifier}"
+
+    def problems(self, bucket: MemoryBucket, released: Released) -> Iterator[str]:
+        """Everything that a user of HTML pages or of JSON pages would stumble over now."""
+        objects = bucket.everything()
+        for ending in (".html", ".json"):
+            pages = {key: data for key, data in objects.items() if _is_page(key, released) and key.endswith(ending)}
+            seen: dict[str, str] = {}
+            for data in pages.values():
+                seen |= files_of(data, as_json=ending == ".json")
+            yield from (f"{ending}: {problem}" for problem in self.unsatisfied(seen))
+            for name, sha256 in seen.items():
+                key = released.wheel(canonicalize_name(parse_wheel_filename(name)[0]), name)
+                stored = bucket.head(key)
+                if stored is None or stored.sha256 != sha256 or sha256 != self._wheels[name].sha256:
+                    yield f"{ending}: {name} is offered, and its bytes are not there"
+                if bucket.head(metadata_name(key)) is None:
+                    yield f"{ending}: {name} is offered, and its metadata is not there"
+
+
+def _is_page(key: str, released: Released) -> bool:
+    return key.startswith(released.simple) and key.count("/") == released.simple.count("/") + 1

@@ -1,0 +1,191 @@
+"""Where wheels are built from source in tests: a small jax, a ROCm, a container that stands in for manylinux_2_28."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import pty
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.conftest import CI_BUILD
+from tests.support import docker
+
+WORKSPACE = Path(__file__).with_name("workspace") / "jax"
+VERSION, PYTHON = "7.10.0a20251120", "3.13"
+DEVICE = {"_linalg.so", "_prng.so", "_solver.so", "xla_rocm_plugin.so"}
+"""Libraries with device code."""
+NAMED_BY_BAZEL = (
+    ("protobuf", "3.19.6"),
+    ("protobuf", "21.7"),
+    ("zlib", "1.3.1.bcr.3"),
+    ("buildozer", "7.1.2"),
+    ("apple_support", "1.23.1"),
+)
+"""Modules that Bazel's own ones depend on, and that nothing here is made of."""
+SECONDS = 600
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where such tests work.
+
+    Attributes:
+        rocm: a folder or a tarball.
+        cache: name of the cache's folder.
+        settings: more for the environment.
+    """
+
+    folder: Path
+    engine: docker.Docker
+    rocm: Path
+    jax: Path
+    cache: str = "cache"
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """In which commands run."""
+        return {**self.engine.environment, **self.settings}
+
+    def argv(self, out: Path, *more: str, jax: Path | None = None) -> list[str]:
+        """The seed's command, with a stand-in for each of its inputs."""
+        return [
+            *CI_BUILD,
+            "--compiler=clang",
+            f"--python-versions={PYTHON}",
+            f"--rocm-version={VERSION}",
+            f"--therock-path={self.rocm}",
+            "dist_wheels",
+            f"--builder-image={self.engine.builder()}",
+            f"--jax-source-dir={jax or self.jax}",
+            f"--cache-dir={self.folder / self.cache}",
+            f"--rocm-lock={out.with_suffix('.lock')}",
+            f"--out={out}",
+            *more,
+        ]
+
+    def run(self, out: Path, *more: str, jax: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """Run it to its end."""
+        return subprocess.run(
+            self.argv(out, *more, jax=jax),
+            env=self.environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=SECONDS,
+        )
+
+    def run_on_terminal(self, out: Path, *more: str) -> tuple[int, str]:
+        """Run it to its end as a person does; its status, and all that they see."""
+        ours, theirs = pty.openpty()
+        env = {name: value for name, value in self.environment.items() if name not in ("CI", "GITHUB_ACTIONS")}
+        # Wide, so that no line is cut.
+        env |= {"TERM": "xterm", "COLUMNS": "400", "LINES": "50"}
+        process = subprocess.Popen(
+            self.argv(out, *more), env=env, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=theirs
+        )
+        os.close(theirs)
+        shown = bytearray()
+        # Reading fails when nobody has the other end any more.
+        with contextlib.suppress(OSError):
+            while data := os.read(ours, 1 << 16):
+                shown += data
+        os.close(ours)
+        return process.wait(timeout=SECONDS), shown.decode(errors="replace")
+
+    def start(self, out: Path, *more: str) -> subprocess.Popen[str]:
+        """Start it, as the leader of a group, which an interrupt reaches also where a shell runs the tests."""
+        return subprocess.Popen(
+            ["env", "--default-signal=INT", *self.argv(out, *more)],
+            env=self.environment,
+            cwd=self.folder,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def containers(self) -> set[str]:
+        """Those of these tests; others may use the same daemon."""
+        mine = f"--filter=volume={self.folder / self.cache / 'builds' / 'out'}"
+        return set(self.engine.ask("ps", "--all", "--quiet", mine).split())
+
+
+def jax_in(folder: Path) -> Path:
+    """A checkout of the small workspace, with a commit."""
+    shutil.copytree(WORKSPACE, folder, ignore=shutil.ignore_patterns("bazel-*", ".jax_*"))
+    commit_all(folder)
+    return folder
+
+
+def use_modules(jax: Path) -> None:
+    """Let Bazel find repositories by modules, as it does at the head of jax, and no longer by WORKSPACE."""
+    bazelrc, registry = jax / ".bazelrc", jax / "third_party" / "registry"
+    before, after = "--noenable_bzlmod --enable_workspace", "--enable_bzlmod --noenable_workspace"
+    text = bazelrc.read_text()
+    assert before in text
+    bazelrc.write_text(text.replace(before, f"{after} --registry=file://%workspace%/third_party/registry"))
+    for name, version in NAMED_BY_BAZEL:
+        module = registry / "modules" / name / version
+        module.mkdir(parents=True)
+        (module / "MODULE.bazel").write_text(f'module(name = "{name}", version = "{version}")\n')
+        (module / "source.json").write_text('{"type": "local_path", "path": "/nowhere"}')
+    (registry / "bazel_registry.json").write_text("{}")
+
+
+def commit_all(folder: Path) -> str:
+    """Make a checkout of a folder; returns its commit."""
+    git = ["git", "-C", str(folder), "-c", "user.name=somebody", "-c", "user.email=somebody@localhost"]
+    for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message=All"]):
+        subprocess.run([*git, *words], check=True)
+    done = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def mark_xla(folder: Path, text: str) -> None:
+    """Change a folder with XLA so that what is compiled of it can be told by its bytes."""
+    header = folder / "xla" / "pjrt_c_api.h"
+    line = f'\n__attribute__((used, retain)) static const char kXla[] = "{text}";\n'
+    header.write_text((WORKSPACE / "third_party" / "xla" / "xla" / "pjrt_c_api.h").read_text() + line)
+
+
+def wheels_json(dist: Path) -> dict[str, Any]:
+    """The set's file."""
+    found: dict[str, Any] = json.loads((dist / "wheels.json").read_text())
+    return found
+
+
+def processes_in(log: Path) -> str:
+    """How Bazel says that actions of a build were carried out."""
+    done = re.search(r"INFO: \d+ process(?:es)?: .*", log.read_text())
+    assert done is not None, log.read_text()
+    return done[0]
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Each file of a folder with its sha256."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def wait_for(true: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    """Wait until something is true, while a process runs."""
+    for _ in range(SECONDS * 10):
+        if true():
+            return
+        if process.poll() is not None:
+            pytest.fail(f"it ended too early: {process.communicate()[1]}")
+        time.sleep(0.1)
+    pytest.fail("it did not come so far")

@@ -1,0 +1,270 @@
+"""Small made-up wheel sets, their folders, and evidence for them."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from packaging.utils import canonicalize_name, parse_wheel_filename
+
+from core.model import Evidence, MemberInfo, Outcome, Wheel, WheelSet, dump_wheel_set
+from promotion.policy.policy import Policy, load_policy
+from tests.support.made_wheel import GLIBC, MadeWheel, clean_pjrt, clean_plugin, fat_binary, library
+from tests.support.tiny_elf import TinySymbol
+
+TARGETS = ("gfx942", "gfx950")
+PYTHONS = ("3.11", "3.12")
+VERSION = "0.10.2+rocm7.2.0"
+PJRT_LIBRARY = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
+PLUGIN_LIBRARIES = tuple(f"jax_rocm7_plugin/{name}.so" for name in ("_linalg", "_prng", "_solver"))
+
+
+LOADER = """
+import os
+import sys
+
+TEXT = "jax-rocm7-pjrt {version} cannot use ROCm: no AMD GPU was found. Load the driver."
+
+
+def initialize():
+    if os.environ.get("JAX_PLATFORMS") == "rocm":
+        raise RuntimeError(TEXT)
+    sys.stderr.write(TEXT + " JAX goes on without it; JAX_PLATFORMS=cpu silences this message.\\n")
+"""
+"""Says what the real one says where there is no GPU."""
+JAX = """
+import importlib.metadata
+from types import SimpleNamespace
+
+
+def devices():
+    for entry_point in importlib.metadata.entry_points(group="jax_plugins"):
+        entry_point.load().initialize()
+    return [SimpleNamespace(client=SimpleNamespace(platform="cpu"))]
+"""
+"""As much of jax as the install gate uses."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetWheel:
+    """A valid small wheel: its bytes, and its entry for wheels.json."""
+
+    data: bytes
+    wheel: Wheel
+
+
+@functools.cache
+def _module(name: str, targets: Sequence[str]) -> bytes:
+    return library(GLIBC, TinySymbol(f"PyInit_{name}", defined=True), fatbins=[fat_binary(targets)])
+
+
+def set_wheel(made: MadeWheel, folder: Path, targets: Mapping[str, Sequence[str]] | None = None) -> SetWheel:
+    """Turn a made wheel into one of a set.
+
+    Args:
+        made: the wheel, to be written to `folder`.
+        folder: an existing folder.
+        targets: library -> gfx targets that wheels.json shall promise for it.
+    """
+    path = made.write(folder)
+    data = path.read_bytes()
+    sha256 = hashlib.sha256(data).hexdigest()
+    fields = [line.partition(": ")[::2] for line in made.metadata]
+    members = tuple(
+        MemberInfo(
+            path=member,
+            size=len(made.files[member]),
+            sha256=hashlib.sha256(made.files[member]).hexdigest(),
+            targets=tuple(held),
+            needed=("libc.so.6",),
+            symbol_versions={"GLIBC": "2.28"},
+        )
+        for member, held in (targets or {}).items()
+    )
+    wheel = Wheel(
+        filename=path.name,
+        name=canonicalize_name(made.project),
+        version=made.version,
+        tags=tuple(sorted(map(str, parse_wheel_filename(path.name)[3]))),
+        size=len(data),
+        sha256=sha256,
+        requires_python=dict(fields).get("Requires-Python", ""),
+        requires_dist=tuple(value for name, value in fields if name == "Requires-Dist"),
+        members=members,
+        source_sha256=hashlib.sha256(b"source" + data).hexdigest(),
+        source_size=len(data),
+    )
+    return SetWheel(data=data, wheel=wheel)
+
+
+def _versioned(made: MadeWheel, version: str) -> MadeWheel:
+    made.version = version
+    made.replace("Version", version)
+    for path in made.files:
+        if path.endswith("/version.py"):
+            made.files[path] = f"_release_version: str = {version!r}\n".encode()
+    return made
+
+
+def pjrt(version: str = VERSION, *, targets: Sequence[str] = TARGETS, loader: str = LOADER) -> MadeWheel:
+    """A clean pjrt wheel of the set; `loader` is its Python code."""
+    made = _versioned(clean_pjrt(), version)
+    made.files = {path: data for path, data in made.files.items() if not path.endswith(".so")}
+    made.files["jax_plugins/xla_rocm7/__init__.py"] = loader.format(version=version).encode()
+    made.files[PJRT_LIBRARY] = library(fatbins=[fat_binary(targets)])
+    made.replace("Requires-Dist", "jaxlib<=0.10.2,>=0.10.2")
+    return made
+
+
+def plugin(version: str = VERSION, *, python: str = "3.12", targets: Sequence[str] = TARGETS) -> MadeWheel:
+    """A clean plugin wheel of the set."""
+    made = _versioned(clean_plugin(), version)
+    made.python = made.abi = f"cp{python.replace('.', '')}"
+    made.files |= {path: _module(Path(path).stem, tuple(targets)) for path in PLUGIN_LIBRARIES}
+    made.replace("Requires-Dist", "jaxlib<=0.10.2,>=0.10.2", f"jax-rocm7-pjrt=={version}")
+    made.replace("Tag", f"{made.python}-{made.abi}-{made.platform}")
+    return made
+
+
+def plain(project: str, version: str, *, tag: str = "py3-none-any", requires: Sequence[str] = ()) -> MadeWheel:
+    """A wheel of one module without libraries, such as a jaxlib or a jax to resolve with."""
+    made = MadeWheel(project=project.replace("-", "_"), version=version)
+    made.python, made.abi, made.platform = tag.split("-")
+    made.files = {f"{made.project}/__init__.py": f"__version__ = {version!r}\n".encode()}
+    made.info = {"licenses/LICENSE.txt": b"Apache License\n"}
+    made.metadata = [
+        "Metadata-Version: 2.4", f"Name: {project}", f"Version: {version}", "License-Expression: Apache-2.0",
+        "License-File: LICENSE.txt", "Requires-Python: >=3.11", *(f"Requires-Dist: {text}" for text in requires),
+    ]  # fmt: skip
+    made.wheel = ["Wheel-Version: 1.0", "Generator: made up", "Root-Is-Purelib: true", f"Tag: {tag}"]
+    return made
+
+
+def ordinary_index(folder: Path) -> Path:
+    """A folder with what the set pins and needs from elsewhere, for pip's `--find-links`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    jax = plain("jax", "0.10.2", requires=["jaxlib==0.10.2", "small-dependency"])
+    jax.files["jax/__init__.py"] = JAX.encode()
+    for made in (jax, plain("small-dependency", "1.0")):
+        made.write(folder)
+    return folder
+
+
+def of_major(made: MadeWheel, major: int) -> MadeWheel:
+    """The same wheel for another major of ROCm: packages, modules and all texts are named after it."""
+
+    def renamed(text: str) -> str:
+        return text.replace("rocm7", f"rocm{major}").replace("ROCm:7.", f"ROCm:{major}.")
+
+    made.project = renamed(made.project)
+    for held in (made.files, made.info):
+        texts = {path: data if path.endswith(".so") else renamed(data.decode()).encode() for path, data in held.items()}
+        held.clear()
+        held.update({renamed(path): data for path, data in texts.items()})
+    made.metadata = [renamed(line) for line in made.metadata]
+    return made
+
+
+def make_wheels(
+    folder: Path, *, version: str = VERSION, pythons: Sequence[str] = PYTHONS, major: int = 7
+) -> list[SetWheel]:
+    """The wheels of a set like the real one: pjrt, and plugin and jaxlib for each Python.
+
+    Args:
+        folder: scratch for the archives.
+        major: of ROCm, which `version` has to agree with.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    library_of_pjrt = PJRT_LIBRARY.replace("rocm7", f"rocm{major}")
+    libraries = [path.replace("rocm7", f"rocm{major}") for path in PLUGIN_LIBRARIES]
+    wheels = [set_wheel(of_major(pjrt(version), major), folder, {library_of_pjrt: TARGETS})]
+    for python in pythons:
+        tag = f"cp{python.replace('.', '')}"
+        made = of_major(plugin(version, python=python), major)
+        wheels.append(set_wheel(made, folder, dict.fromkeys(libraries, TARGETS)))
+        wheels.append(set_wheel(plain("jaxlib", "0.10.2", tag=f"{tag}-{tag}-manylinux_2_28_x86_64"), folder))
+    return wheels
+
+
+def padded_wheels(folder: Path, size: int) -> list[SetWheel]:
+    """The wheels of a set for one Python, of so many bytes together: zeros in front of each, which zip ignores."""
+    wheels = make_wheels(folder, pythons=("3.12",))
+    padding = bytes(size // len(wheels))
+    return [
+        SetWheel(
+            data=data,
+            wheel=replace(wheel.wheel, size=len(data), sha256=hashlib.sha256(data).hexdigest()),
+        )
+        for wheel in wheels
+        for data in (padding + wheel.data,)
+    ]
+
+
+def make_set(wheels: Sequence[SetWheel], **changes: Any) -> WheelSet:
+    """The noun for some wheels; `changes` are fields of it."""
+    fields: dict[str, Any] = {
+        "index": "multi-arch",
+        "targets": TARGETS,
+        "rocm_version": "7.2.0",
+        "jax_version": "0.10.2",
+        "python_versions": PYTHONS,
+        "request": {"payload": "published"},
+        "inputs": (),
+        "tools": {"tests": "1"},
+        "pins": {"jax": "0.10.2"},
+        "wheels": tuple(wheel.wheel for wheel in wheels),
+    }
+    wheel_set = WheelSet(**{**fields, **changes})
+    if "files" in changes:
+        return wheel_set
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in _beside(wheel_set).items()}
+    return replace(wheel_set, files=digests)
+
+
+def _beside(wheel_set: WheelSet) -> dict[str, bytes]:
+    pins = {wheel.name: wheel.version for wheel in wheel_set.wheels} | dict(wheel_set.pins)
+    lines = "".join(f"{name}=={version}\n" for name, version in sorted(pins.items()))
+    return {"constraints.txt": lines.encode(), "debug/library.debug": b"symbols"}
+
+
+def write_set(folder: Path, wheels: Sequence[SetWheel], wheel_set: WheelSet) -> Path:
+    """Write a set's folder as `dist_wheels` does: wheels, constraints.txt, a debug file, SHA256SUMS, wheels.json."""
+    files = {wheel.wheel.filename: wheel.data for wheel in wheels} | _beside(wheel_set)
+    sums = (f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in sorted(files.items()))
+    files["SHA256SUMS"] = "".join(sums).encode()
+    files["wheels.json"] = dump_wheel_set(wheel_set).encode()
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def passing_evidence(wheel_set: WheelSet, policy: Policy | None = None) -> list[Evidence]:
+    """Evidence that just satisfies a policy, if somebody signs it: that of the local channel when none is given."""
+    policy = policy or load_policy("multi-arch")
+    return [
+        Evidence(
+            set_digest=wheel_set.digest,
+            gate=gate,
+            target=target,
+            tier=rule.tier,
+            outcome=Outcome.PASSED,
+            started="2026-01-02T03:04:05Z",
+            ended="2026-01-02T03:04:06Z",
+            machine="tests",
+            settings={"policy": str(policy.edition)},
+            counts={"collected": run, "run": run, "passed": run, "failed": 0, "known": 0, "skipped": 0},
+        )
+        for gate, rule in policy.gates.items()
+        for run in (rule.least(wheel_set),)
+        for target in rule.about(wheel_set, policy)
+    ]
+
+
+def but(evidences: Sequence[Evidence], gate: str, target: str = "any", **changes: Any) -> list[Evidence]:
+    """The same evidence with one piece changed."""
+    return [replace(e, **changes) if (e.gate, e.target) == (gate, target) else e for e in evidences]

@@ -1,0 +1,66 @@
+"""The benchmark of promotion with tiny sizes: its requests are those of any size, and its goals can be missed."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.counting import CountingBucket
+from benchmarks.promotion import Move, Row, goals, main
+from promotion.storage.bucket import AbsentError, sha256_of
+from tests.support.memory_bucket import MemoryBucket
+
+ROW = Row(
+    wheels=20_000, projects=60, changed=3, requests=15, seconds=0.1, incumbent_requests=40_000, incumbent_seconds=6
+)
+MOVE = Move(wheel_bytes=10**6, files=8, copies=8, requests=90, sent=10, received=10, seconds=1)
+
+
+def test_a_tiny_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    report = tmp_path / "report.json"
+    assert main(["--wheels", "18", "54", "--projects", "6", "--set-mb", "5", "--json", str(report)]) == 0
+    body = json.loads(report.read_text())
+    assert [row["requests"] for row in body["rows"]] == [15, 15]
+    assert body["rows"][1]["incumbent_requests"] > 2 * 54
+    assert body["move"]["copies"] == body["move"]["files"]
+    # How much faster it is than a listing is no matter at this size.
+    assert [goal["what"] for goal in body["goals"] if not goal["met"]] in ([], ["faster than from a listing"])
+    assert "requests to publish a set beside 54 wheels" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("row", "move"),
+    [
+        (replace(ROW, requests=22), MOVE),
+        (replace(ROW, seconds=0.2), MOVE),
+        (ROW, replace(MOVE, received=20_000)),
+        (ROW, replace(MOVE, copies=9)),
+    ],
+)
+def test_each_goal_is_judged_by_its_figure(row: Row, move: Move) -> None:
+    assert all(goal.met for goal in goals([ROW], MOVE))
+    assert sum(not goal.met for goal in goals([row], move)) == 1
+    assert [goal.met for goal in goals([replace(ROW, requests=14), ROW], None)].count(False) == 1
+
+
+def test_what_is_counted(tmp_path: Path) -> None:
+    counting = CountingBucket(MemoryBucket())
+    counting.put_if_absent("p/k", b"12345", sha256=sha256_of(b"12345"))
+    counting.copy("p/k", "p/l", sha256=sha256_of(b"12345"))
+    with counting.open("p/k") as file:
+        file.read(2)
+    with pytest.raises(AbsentError):
+        counting.get("p/none")
+    assert counting.fetch("p/k", tmp_path).read_bytes() == b"12345"
+    assert counting.get("p/k") == b"12345"
+    assert counting.read("p/none") is None
+    assert counting.head("p/l") is not None
+    counting.delete("p/l", sha256=sha256_of(b"12345"))
+    assert list(counting.list("p/")) == ["p/k"]
+    traffic = counting.traffic
+    assert (traffic.requests, traffic.copies, traffic.sent, traffic.received) == (10, 1, 5, 12)

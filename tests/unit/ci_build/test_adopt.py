@@ -1,0 +1,182 @@
+"""`adopt`: anybody's wheels as a set, byte for byte; what cannot be a set is refused with all reasons."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build.build import adopt
+from core.errors import BusyError, CiBuildError, InputError, RequestError
+from core.model import RocmVersion, WheelSet
+from core.wheelset import check_files, read_set
+from promotion.stage import read_staged, stage
+from promotion.storage.directory_bucket import DirBucket
+from tests.support.made_kernels import LIBRARY, OBJECT, OTHER, clean_kernels, tell
+from tests.support.made_wheel import MadeWheel
+from tests.support.wheel_sets import PJRT_LIBRARY, PLUGIN_LIBRARIES, pjrt, plain, plugin
+
+ROCM = RocmVersion(text="7.2.0")
+
+
+class Silent:
+    def step(self, text: str) -> None: ...
+
+    def advance(self, done: int, total: int) -> None: ...
+
+
+def jaxlib(version: str = "0.10.2", python: str = "312") -> MadeWheel:
+    return plain("jaxlib", version, tag=f"cp{python}-cp{python}-manylinux_2_28_x86_64")
+
+
+def written(folder: Path, *made: MadeWheel) -> list[str]:
+    folder.mkdir(parents=True, exist_ok=True)
+    return [str(wheel.write(folder)) for wheel in made]
+
+
+def adopted(words: Sequence[str], out: Path, rocm: RocmVersion | None = ROCM) -> WheelSet:
+    return adopt.adopt(words, out=out, rocm=rocm, progress=Silent())
+
+
+def refused(words: Sequence[str], out: Path, kind: type[CiBuildError] = RequestError, **more: Any) -> str:
+    with pytest.raises(kind) as caught:
+        adopted(words, out, **more)
+    assert not out.exists(), "nothing half-made"
+    return str(caught.value)
+
+
+def test_wheels_become_a_set_that_can_be_staged(tmp_path: Path) -> None:
+    words = written(tmp_path / "w", pjrt(), plugin(), plugin(python="3.11"), jaxlib(), jaxlib(python="311"))
+    made = adopted(words, tmp_path / "set")
+    assert (made.request, made.index, made.targets) == ({"adopted": True}, "multi-arch", ("gfx942", "gfx950"))
+    assert (made.jax_version, made.rocm_version, made.pins) == ("0.10.2", "7.2.0", {"jax": "0.10.2"})
+    assert made.python_versions == ("3.11", "3.12")
+    assert all(wheel.as_published for wheel in made.wheels)
+    for word in words:
+        assert (tmp_path / "set" / Path(word).name).read_bytes() == Path(word).read_bytes()
+    members = {wheel.filename: {m.path: m.targets for m in wheel.members} for wheel in made.wheels}
+    assert members[Path(words[0]).name] == {PJRT_LIBRARY: ("gfx942", "gfx950")}
+    assert set(PLUGIN_LIBRARIES) <= members[Path(words[1]).name].keys()
+    assert read_set(tmp_path / "set") == made
+    assert check_files(tmp_path / "set", made) == ()
+    assert set(made.files) == {"constraints.txt"}, "a lock would depend on what an index offers today"
+    bucket = DirBucket(tmp_path / "bucket")
+    assert read_staged(bucket, stage(bucket, tmp_path / "set")) == made
+
+
+def kernels(version: str) -> MadeWheel:
+    made = clean_kernels()
+    made.version = version
+    made.metadata = [line.replace("Version: 1.2.3", f"Version: {version}") for line in made.metadata]
+    tell(made, version=version)
+    return made
+
+
+def test_kernel_modules_belong_to_the_release_of_their_version(tmp_path: Path) -> None:
+    words = written(tmp_path / "w", pjrt(), plugin(), kernels("0.10.2+rocm7.2.0"))
+    made = adopted(words, tmp_path / "set")
+    (found,) = (wheel for wheel in made.wheels if wheel.name == "jax-aiter")
+    told = {member.path: member.targets for member in found.members}
+    assert told == {LIBRARY: (), OBJECT: ("gfx942",), OTHER: ("gfx950",)}
+    others = written(tmp_path / "others", pjrt(), plugin(), kernels("0.10.2+rocm7.3.0"))
+    assert "They are of 2 versions: 0.10.2+rocm7.2.0" in refused(others, tmp_path / "no set")
+
+
+def test_the_same_wheels_give_the_same_digest(tmp_path: Path) -> None:
+    words = written(tmp_path / "w", pjrt(), plugin(), jaxlib())
+    first = adopted(words, tmp_path / "a")
+    assert adopted([str(tmp_path / "w")], tmp_path / "b").digest == first.digest
+    assert adopted([*reversed(words), words[0]], tmp_path / "a").digest == first.digest, "in place of the set before"
+    assert adopted(words, tmp_path / "c", RocmVersion(text="7.3.0")).digest != first.digest
+
+
+def test_of_two_wheels_for_the_same_place_both_files_are_named_and_no_other(tmp_path: Path) -> None:
+    words = written(tmp_path / "a", pjrt(), plugin(), plugin(python="3.11")) + written(tmp_path / "b", plugin())
+    told = refused(words, tmp_path / "set")
+    assert f"There are 2 wheels of jax-rocm7-plugin for 3.12: {words[1]}, {words[3]}." in told
+    assert words[2] not in told
+
+
+def test_a_set_without_jaxlib_pins_it(tmp_path: Path) -> None:
+    made = adopted(written(tmp_path / "w", pjrt("0.10.2.post3"), plugin("0.10.2.post3")), tmp_path / "set")
+    assert made.jax_version == "0.10.2.post3"
+    assert made.pins == {"jax": "0.10.2", "jaxlib": "0.10.2"}
+
+
+def test_a_jaxlib_that_does_not_fit_is_for_the_gates_to_say(tmp_path: Path) -> None:
+    made = adopted(written(tmp_path / "w", pjrt(), plugin(), jaxlib("0.12.0")), tmp_path / "set")
+    assert {wheel.version for wheel in made.wheels if wheel.name == "jaxlib"} == {"0.12.0"}
+
+
+def test_a_damaged_wheel_is_for_the_gates_to_say(tmp_path: Path) -> None:
+    broken = plugin()
+    broken.record = lambda rows: [row for row in rows if not row[0].endswith("_prng.so")]
+    assert len(adopted(written(tmp_path / "w", pjrt(), broken), tmp_path / "set").wheels) == 2
+
+
+@pytest.mark.parametrize(
+    ("made", "reasons"),
+    [
+        ([pjrt(), plugin(), plugin("0.10.2+rocm7.3.0", python="3.11")], ["They are of 2 versions: 0.10.2+rocm7.2.0"]),
+        ([pjrt(), plugin(), jaxlib(), jaxlib("0.12.0", "311")], ["2 versions of jaxlib: 0.10.2, 0.12.0"]),
+        ([pjrt(), plugin(), jaxlib(), jaxlib("0.12.0")], ["2 versions of jaxlib", "2 wheels of jaxlib for 3.12"]),
+        ([jaxlib()], ["There is no wheel of jax-rocm<N>-pjrt"]),
+        ([pjrt()], ["No wheel says for which Python"]),
+        ([pjrt(), plugin(python="3.9")], ["is for none of the Pythons 3.11, 3.12, 3.13, 3.14"]),
+    ],
+)
+def test_wheels_that_are_no_set(tmp_path: Path, made: list[MadeWheel], reasons: list[str]) -> None:
+    message = refused(written(tmp_path / "w", *made), tmp_path / "set")
+    for reason in reasons:
+        assert reason in message
+    assert "Name the wheels of one release" in message
+
+
+def test_two_rocm_majors(tmp_path: Path) -> None:
+    other = pjrt()
+    other.project = "jax_rocm8_pjrt"
+    other.replace("Name", "jax-rocm8-pjrt")
+    assert "They are of 2 ROCm majors: 7, 8." in refused(written(tmp_path / "w", other, plugin()), tmp_path / "set")
+
+
+def test_files_that_are_no_wheels(tmp_path: Path) -> None:
+    text = tmp_path / "notes.txt"
+    text.write_text("no wheel")
+    renamed = tmp_path / "jax_rocm7_pjrt-0.10.2-py3-none-manylinux_2_28_x86_64.whl"
+    renamed.write_text("no archive")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    (foreign,) = written(tmp_path / "w", plain("numpy", "2.4"))
+    for word, reason in (
+        (text, "notes.txt is no wheel"),
+        (renamed, "x86_64.whl is no wheel"),
+        (tmp_path / "nowhere.whl", "is neither a file nor a folder"),
+        (empty, "No wheel in"),
+        (foreign, "is a wheel of numpy, which is no part of a set"),
+    ):
+        assert reason in refused([str(word)], tmp_path / "set", InputError)
+
+
+def test_a_rocm_that_nobody_can_tell(tmp_path: Path) -> None:
+    words = written(tmp_path / "w", pjrt(), plugin())
+    message = refused(words, tmp_path / "set", rocm=None)
+    assert message == "The libraries do not say which ROCm made them. Give it: --rocm-version=7.x.y."
+
+
+def test_a_folder_with_other_files_stays(tmp_path: Path) -> None:
+    words = written(tmp_path / "w", pjrt(), plugin())
+    with pytest.raises(RequestError, match="belong to no wheel set"):
+        adopted(words, tmp_path / "w")
+    digest = hashlib.sha256(Path(words[0]).read_bytes()).hexdigest()
+    assert digest == hashlib.sha256((tmp_path / "w" / Path(words[0]).name).read_bytes()).hexdigest()
+
+
+def test_two_at_once(tmp_path: Path) -> None:
+    from filelock import FileLock
+
+    words = written(tmp_path / "w", pjrt(), plugin())
+    with FileLock(tmp_path / ".set.lock"), pytest.raises(BusyError):
+        adopted(words, tmp_path / "set")

@@ -1,0 +1,396 @@
+"""What jax's build.py is told: argument lists as golden files, and laws that each of them obeys."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ci_build.build.plan import make_plan
+from ci_build.build.source import bazel, pins
+from ci_build.build.source.build_output import name_of_built, wheel_said
+from ci_build.build.source.build_py import IN_CONTAINER, BuildCommand, build_commands, version_suffix
+from core.errors import InputError, RequestError
+from core.model import BuildRequest, GfxTarget
+from core.source_request import ActionCache, Compiler, Credentials, Remote, SourceRequest
+from tests.support.golden_build_py import FOLDER, files, request
+
+JAX_INTERFACE = [release for release in pins.releases() if pins.interface_for(release).kind is pins.Kind.JAX]
+ROCM_JAX_INTERFACE = [release for release in pins.releases() if release not in JAX_INTERFACE]
+
+
+def commands(asked: BuildRequest) -> tuple[BuildCommand, ...]:
+    return build_commands(asked, make_plan(asked).version, IN_CONTAINER)
+
+
+def bazel_options(command: BuildCommand) -> list[str]:
+    return [word.removeprefix("--bazel_options=") for word in command.argv if word.startswith("--bazel_options=")]
+
+
+def source(asked: BuildRequest) -> SourceRequest:
+    assert asked.source is not None
+    return asked.source
+
+
+def test_the_golden_files_are_what_we_hand_over() -> None:
+    # A difference is seen in the diff of these files: `python -m tests.support.golden_build_py` writes them anew.
+    written = {path: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.json")}
+    assert written == files()
+
+
+def test_every_release_that_has_pins_has_whole_commits_and_a_time() -> None:
+    assert JAX_INTERFACE
+    assert ROCM_JAX_INTERFACE
+    for release in pins.releases():
+        pinned = pins.pins_for(release)
+        assert pinned is not None
+        commits = [pinned.jax, pinned.xla, *([pinned.rocm_jax] if release in ROCM_JAX_INTERFACE else [])]
+        assert all(pins.COMMIT.fullmatch(commit) for commit in commits)
+        assert pinned.epoch > 1_700_000_000
+
+
+@pytest.mark.parametrize("release", pins.releases())
+def test_pjrt_is_built_once_and_the_rest_for_each_python(release: str) -> None:
+    made = [(command.target, command.python) for command in commands(request(release, full=True))]
+    assert made == [
+        ("jax-rocm-pjrt", ""),
+        ("jax-rocm-plugin", "3.12"),
+        ("jax-rocm-plugin", "3.13"),
+        ("jaxlib", "3.12"),
+        ("jaxlib", "3.13"),
+    ]
+
+
+@pytest.mark.parametrize("release", pins.releases())
+def test_the_targets_reach_everything_that_compiles_device_code(release: str) -> None:
+    for command in commands(request(release)):
+        options = bazel_options(command)
+        assert "--rocm_amdgpu_targets=gfx942,gfx950,gfx1100" in command.argv
+        assert "--repo_env=TF_ROCM_AMDGPU_TARGETS=gfx942,gfx950,gfx1100" in options
+        assert "--action_env=TF_ROCM_AMDGPU_TARGETS=gfx942,gfx950,gfx1100" in options
+        assert "--action_env=HCC_AMDGPU_TARGET=gfx942,gfx950,gfx1100" in options
+        assert '--action_env=GPU_ARCHS="gfx942;gfx950"' in options
+        assert "--action_env=HIPCC_COMPILE_FLAGS_APPEND=--offload-compress" in options
+
+
+def test_jaxlib_has_no_device_code_and_hears_of_none() -> None:
+    (command,) = (command for command in commands(request("0.10.2", full=True))[3:4])
+    assert command.target == "jaxlib"
+    assert not any("rocm_amdgpu" in word or "GPU_ARCHS" in word for word in command.argv)
+
+
+def test_aiter_hears_only_of_what_it_has_kernels_for() -> None:
+    asked = replace(request("0.10.2"), targets=(GfxTarget.parse("gfx1100"),))
+    assert not any("GPU_ARCHS" in word for command in commands(asked) for word in command.argv)
+
+
+@pytest.mark.parametrize("release", JAX_INTERFACE)
+def test_jax_is_told_the_version_before_it_builds(release: str) -> None:
+    asked = replace(request(release), post_release=2)
+    for command in commands(asked):
+        options = bazel_options(command)
+        assert "--repo_env=ML_WHEEL_TYPE=release" in options
+        suffix = next(option for option in options if "ML_WHEEL_VERSION_SUFFIX" in option)
+        assert release + suffix.partition("SUFFIX=")[2] == make_plan(asked).version
+        assert f"--//jaxlib/tools:jaxlib_git_hash={source(asked).jax_commit}" in options
+
+
+def test_without_anything_to_add_there_is_no_suffix() -> None:
+    default = tuple(
+        GfxTarget.parse(name)
+        for name in ["gfx908", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1101", "gfx1200", "gfx1201"]
+    )
+    asked = replace(request("0.10.2"), rocm_version_extra=False, targets=default)
+    assert version_suffix(asked, make_plan(asked).version) == ""
+    assert not any("ML_WHEEL_VERSION_SUFFIX" in word for command in commands(asked) for word in command.argv)
+
+
+@pytest.mark.parametrize("release", ROCM_JAX_INTERFACE)
+def test_rocm_jax_is_told_the_version_by_its_environment(release: str) -> None:
+    asked = replace(request(release), post_release=2)
+    for command in commands(asked):
+        env = command.env
+        assert (env["JAX_RELEASE"], env["WHEEL_VERSION_SUFFIX"]) == ("1", ".post2")
+        told = release + env["WHEEL_VERSION_SUFFIX"] + "+rocm" + env["ROCM_VERSION_EXTRA"]
+        assert told == make_plan(asked).version == command.versions[0]
+        assert command.cwd == "/rocm-jax/jax_rocm_plugin"
+
+
+def test_another_xla_is_given_in_both_ways() -> None:
+    for release in pins.releases():
+        for command in commands(request(release, full=True)):
+            assert {"--override_repository=xla=/xla", "--override_module=xla=/xla"} <= set(bazel_options(command))
+        assert not any("override" in word for command in commands(request(release)) for word in command.argv)
+
+
+def test_remote_execution_falls_back_and_names_files_only() -> None:
+    for release in pins.releases():
+        for command in commands(request(release, full=True)):
+            options = bazel_options(command)
+            assert "--remote_executor=grpcs://executors.example:443" in options
+            assert "--remote_local_fallback" in options
+            assert "--tls_certificate=/rbe/ca.crt" in options
+            assert "--tls_client_certificate=/rbe/client.crt" in options
+            assert "--tls_client_key=/rbe/client.key" in options
+            assert [option for option in options if "helper" in option] == [
+                "--credential_helper=executors.example=/rbe/credential-helper",
+                "--credential_helper=cache.example=/rbe/credential-helper",
+            ]
+            assert "--bazel_startup_options=--bazelrc=/rbe/rbe.bazelrc" in command.argv
+            assert "--noannounce_rc" in options
+            assert not any("/home/me" in word for word in command.argv)
+            assert options.index("--remote_executor=grpcs://executors.example:443") < options.index(
+                "--remote_cache=grpcs://cache.example:443"
+            )
+
+
+def test_a_build_that_is_not_to_fall_back_does_not() -> None:
+    asked = request("0.10.2")
+    brought = "--remote_download_outputs=all"
+    for fallback, options in ((True, ["--remote_local_fallback", brought]), (False, ["--noremote_local_fallback"])):
+        remote = Remote(endpoint="grpc://a:1", fallback=fallback)
+        made = commands(replace(asked, source=replace(source(asked), remote=remote)))
+        told = [word for word in bazel_options(made[0]) if "fallback" in word or "download" in word]
+        assert told == options
+
+
+def test_what_is_built_anew_takes_nothing_that_executors_have() -> None:
+    asked = request("0.10.2")
+    for accepted in (True, False):
+        remote = Remote(endpoint="grpc://a:1", accept_cached=accepted)
+        made = commands(replace(asked, source=replace(source(asked), remote=remote)))
+        assert all(("--noremote_accept_cached" in bazel_options(command)) is not accepted for command in made)
+
+
+def test_a_cache_alone_is_opened_too() -> None:
+    asked = request("0.10.2")
+    given = Credentials(cert="/c", key="/k", credential_helper="/h")
+    cache = ActionCache(remote="grpcs://cache.example:1")
+    options = bazel_options(commands(replace(asked, source=replace(source(asked), cache=cache, credentials=given)))[0])
+    assert {"--tls_client_certificate=/rbe/client.crt", "--tls_client_key=/rbe/client.key"} <= set(options)
+    assert "--credential_helper=cache.example=/rbe/credential-helper" in options
+    assert not any("tls_certificate" in option or "announce" in option for option in options)
+    # Where only Bazel knows the executors, the helper is asked for all, whatever is known of the cache.
+    asked = replace(asked, source=replace(source(asked), remote=Remote(), cache=cache, credentials=given))
+    helpers = [option for option in bazel_options(commands(asked)[0]) if "helper" in option]
+    assert helpers == ["--credential_helper=/rbe/credential-helper"]
+
+
+@pytest.mark.parametrize(
+    ("cache", "expected"),
+    [
+        (ActionCache(), []),
+        (ActionCache(disk="/d"), ["--disk_cache=/disk-cache"]),
+        (ActionCache(disk="/d", read_only=True), ["--disk_cache=/disk-cache"]),
+        (ActionCache(remote="grpc://c:1"), ["--remote_cache=grpc://c:1"]),
+        (
+            ActionCache(remote="grpc://c:1", read_only=True),
+            ["--remote_cache=grpc://c:1", "--remote_upload_local_results=false"],
+        ),
+    ],
+)
+def test_caches(cache: ActionCache, expected: list[str]) -> None:
+    asked = request("0.10.2")
+    asked = replace(asked, source=replace(source(asked), cache=cache))
+    for command in commands(asked):
+        assert [option for option in bazel_options(command) if "cache" in option or "upload" in option] == expected
+
+
+def test_gcc_where_the_build_takes_it_and_a_refusal_where_not() -> None:
+    old, new = request("0.8.2"), request("0.10.2")
+    (pjrt, *_) = commands(replace(old, source=replace(source(old), compiler=Compiler.GCC)))
+    assert f"--gcc_path={IN_CONTAINER.gcc}" in pjrt.argv
+    assert "--use_clang=false" in pjrt.argv
+    assert not any("clang_path" in word or "CLANG" in word for word in pjrt.argv)
+    with pytest.raises(RequestError, match="takes no host compiler but clang"):
+        commands(replace(new, source=replace(source(new), compiler=Compiler.GCC)))
+
+
+def test_jaxlib_of_an_old_release_is_compiled_with_clang_whatever_the_plugin_is() -> None:
+    asked = request("0.8.2", full=True)
+    made = commands(replace(asked, source=replace(source(asked), compiler=Compiler.GCC)))
+    assert [f"--clang_path={IN_CONTAINER.clang}" in command.argv for command in made] == [False] * 3 + [True] * 2
+
+
+# Both a bazelrc and a shell read what build.py hands on: `shlex` and Bazel's tokens agree on these words.
+
+
+@given(st.text(alphabet="abcXYZ019 ;&|()<>*?[]#~'=,:@+-_/.!{}"))
+def test_a_word_is_one_word_for_a_shell_and_says_the_same(value: str) -> None:
+    assert shlex.split(f"--x={bazel.word(value)}") == [f"--x={value}"]
+
+
+@given(st.text(), st.sampled_from('"\\$`\n\x00'), st.text())
+def test_a_word_that_both_would_read_differently_is_refused(before: str, bad: str, after: str) -> None:
+    with pytest.raises(RequestError, match="cannot be handed to Bazel"):
+        bazel.word(before + bad + after)
+
+
+@pytest.mark.parametrize("release", pins.releases())
+def test_every_option_survives_the_shell_of_build_py(release: str) -> None:
+    for command in commands(request(release, full=True)):
+        for option in bazel_options(command):
+            (word,) = shlex.split(option)
+            assert word == option.replace('"', "")
+
+
+# What the build says
+
+
+@pytest.mark.parametrize(
+    ("line", "path"),
+    [
+        (
+            "2026-01-01 10:00:00,1 - INFO - Distribution path: /out/a/b-1-py3-none-any.whl",
+            "/out/a/b-1-py3-none-any.whl",
+        ),
+        ("Output wheel: /out/a b/b-1-py3-none-any.whl", "/out/a b/b-1-py3-none-any.whl"),
+        ("INFO: Build completed successfully", None),
+        ("Distribution path: /out/x.tar.gz", None),
+    ],
+)
+def test_a_line_that_names_a_wheel(line: str, path: str | None) -> None:
+    assert wheel_said(line) == path
+
+
+def test_the_wheel_that_was_asked_for() -> None:
+    pjrt, plugin, *_ = commands(request("0.10.2"))
+    version = pjrt.versions[0]
+    name = f"jax_rocm7_pjrt-{version}-py3-none-manylinux_2_27_x86_64.whl"
+    assert name_of_built([f"{pjrt.output}/{name}"] * 2, pjrt) == name
+    name = f"jax_rocm7_plugin-{version}-cp312-cp312-manylinux_2_27_x86_64.whl"
+    assert name_of_built([f"{plugin.output}/{name}"], plugin) == name
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ([], "no wheel"),
+        (["{out}/{name}", "{out}/other-1-py3-none-any.whl"], "2 wheels"),
+        (["/elsewhere/{name}"], "it lies in /elsewhere"),
+        (["{out}/jax_rocm60_pjrt-{version}-py3-none-any.whl"], "it is of jax-rocm60-pjrt"),
+        (["{out}/jax_rocm7_pjrt-0.10.1-py3-none-any.whl"], "its version is 0.10.1"),
+        (["{out}/jax_rocm7_pjrt-{version}-cp312-cp312-any.whl"], "it is for cp312"),
+        (["{out}/what.whl"], "not a wheel's name"),
+    ],
+)
+def test_any_other_wheel_is_refused(said: list[str], words: str) -> None:
+    pjrt, *_ = commands(request("0.10.2"))
+    version = pjrt.versions[0]
+    fields = {"out": pjrt.output, "version": version, "name": f"jax_rocm7_pjrt-{version}-py3-none-any.whl"}
+    with pytest.raises(InputError, match=re.escape(words)):
+        name_of_built([path.format(**fields) for path in said], pjrt)
+
+
+def test_progress_is_read_off_bazels_lines() -> None:
+    assert bazel.progress_of("[1,234 / 5,678] Compiling x.cc; 3s local") == (1234, 5678, "Compiling x.cc; 3s local")
+    assert bazel.progress_of("[0 / 1] ") == (0, 1, "")
+    assert bazel.progress_of("INFO: [1 / 2] no") is None
+
+
+@pytest.mark.parametrize(
+    ("line", "counts"),
+    [
+        ("INFO: 1 process: 1 internal.", {"internal": 1}),
+        (
+            "INFO: 1,023 processes: 9 remote cache hit, 14 internal, 1,000 remote.",
+            {"remote cache hit": 9, "internal": 14, "remote": 1000},
+        ),
+        ("INFO: 3 processes and more", None),
+    ],
+)
+def test_how_actions_were_carried_out_is_read_off_bazels_lines(line: str, counts: dict[str, int] | None) -> None:
+    assert bazel.processes_of(line) == counts
+
+
+def test_what_was_carried_out_here_and_why() -> None:
+    carried = bazel.Carried()
+    for line in (
+        "WARNING: something else",
+        "ERROR: Failed to query remote execution capabilities: UNAVAILABLE: io exception",
+        "WARNING: Remote Cache: later",
+        "INFO: 13 processes: 2 disk cache hit, 3 remote cache hit, 2 remote, 5 processwrapper-sandbox, 1 local.",
+    ):
+        carried.feed(line)
+    assert carried.here == 6
+    assert carried.warning == "Failed to query remote execution capabilities: UNAVAILABLE: io exception"
+    assert carried.summary().endswith("2 remote, 5 processwrapper-sandbox, 1 local")
+    assert bazel.Carried().summary() == ""
+
+
+def test_a_failure_is_the_first_error_its_target_and_its_cause() -> None:
+    failure = bazel.Failure()
+    for line in (
+        "INFO: Analyzed target //jaxlib/tools:jax_rocm_pjrt_wheel",
+        "warning: nothing",
+        "ERROR: /jax/jaxlib/BUILD:3:1: Compiling jaxlib/a.cc failed: (Exit 1): clang failed: (from target //jaxlib:a)",
+        "jaxlib/a.cc:7:3: error: use of undeclared identifier 'x'",
+        "ERROR: Build did NOT complete successfully",
+        "jaxlib/b.cc:1:1: error: later",
+    ):
+        failure.feed(line)
+    assert failure.target == "//jaxlib:a"
+    assert failure.cause == "jaxlib/a.cc:7:3: error: use of undeclared identifier 'x'"
+    assert "a.cc failed" in failure.summary()
+    assert "did NOT complete" not in failure.summary()
+
+
+def test_that_executors_cannot_be_reached_is_the_reason_only_where_there_is_no_other() -> None:
+    failure = bazel.Failure(root="/jax")
+    failure.feed("ERROR: Failed to query remote execution capabilities: UNAVAILABLE: io exception")
+    failure.feed("ERROR: /jax/jaxlib/BUILD:3:1: Compiling b.cc failed: (Exit 34): UNAVAILABLE: io exception")
+    failure.feed("ERROR: Build did NOT complete successfully")
+    assert failure.summary() == "Failed to query remote execution capabilities: UNAVAILABLE: io exception"
+    failure.feed("ERROR: /jax/jaxlib/BUILD:3:1: Compiling a.cc failed: (Exit 1): clang failed")
+    failure.feed("a.cc:7:3: error: no")
+    assert (
+        failure.summary()
+        == "/jax/jaxlib/BUILD:3:1: Compiling a.cc failed: (Exit 1): clang failed; in //jaxlib; a.cc:7:3: error: no"
+    )
+
+
+def test_where_bazel_names_a_file_only_the_package_is_told() -> None:
+    failure = bazel.Failure(root="/jax")
+    failure.feed("ERROR: /jax/jaxlib/rocm/BUILD.bazel:29:11: Linking jaxlib/rocm/_rnn.so failed: (Exit 1): ld failed")
+    failure.feed("  (cd /cache && exec env - clang error=1)")
+    failure.feed("ld.lld: error: undefined symbol: x")
+    assert failure.target == "//jaxlib/rocm"
+    assert failure.summary().endswith("ld failed; in //jaxlib/rocm; ld.lld: error: undefined symbol: x")
+
+
+def test_a_build_without_an_error_of_bazels_has_no_summary() -> None:
+    failure = bazel.Failure()
+    failure.feed("Traceback (most recent call last):")
+    assert failure.summary() == ""
+
+
+# Other inputs
+
+
+def test_a_release_before_every_interface_is_refused() -> None:
+    with pytest.raises(RequestError, match=r"older than every build"):
+        pins.interface_for("0.7.1")
+
+
+def test_pre_releases_have_no_pins_and_post_releases_those_of_their_release() -> None:
+    assert pins.pins_for("0.11.0rc1") is None
+    assert pins.pins_for("0.9.1.post3") == pins.pins_for("0.9.1") is not None
+    assert pins.interface_for("0.12.0").since == pins.interface_for("0.11.0").since == "0.10.2"
+
+
+def test_a_mirror_stands_in_for_the_server() -> None:
+    assert pins.repository_url("jax", "/srv/git/") == "/srv/git/jax-ml/jax"
+    assert pins.repository_url("xla") == "https://github.com/openxla/xla"
+
+
+def test_an_rbe_file_alone_names_no_endpoint() -> None:
+    asked = request("0.10.2")
+    asked = replace(asked, source=replace(source(asked), remote=Remote(), credentials=Credentials(bazelrc="/x")))
+    options = bazel_options(commands(asked)[0])
+    assert not any("remote_executor" in option or "tls" in option or "platform" in option for option in options)
+    assert json.dumps(options).count("--remote_local_fallback") == 1

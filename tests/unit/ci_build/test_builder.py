@@ -1,0 +1,244 @@
+"""Where a build runs: the mounts and tools of a container, the tools of a machine, and the way back into either."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build.build import build_shell
+from ci_build.build.plan import SourceLayout
+from ci_build.build.source.build_py import IN_CONTAINER
+from ci_build.build.source.builder import find_tools, load_spec, make_mounts, spec_values
+from ci_build.build.source.host_build import check_rocm, check_tools, newest_clang
+from ci_build.build.source.native import STATE
+from ci_build.build.source.source_build import check_place, disk_cache
+from ci_build.cli.options import Settings
+from ci_build.containers.container import ContainerSpec, Mount
+from core.errors import InputError, MachineError
+from core.model import BuildRequest
+from core.process import HostRunner, ProcessResult
+from core.report import Reporter
+from core.source_request import ActionCache, Compiler, SourceRequest
+from tests.support.golden_build_py import request
+
+
+def source(asked: BuildRequest) -> SourceRequest:
+    assert asked.source is not None
+    return asked.source
+
+
+# Mounts
+
+
+def test_only_what_a_build_writes_to_can_be_written_to(tmp_path: Path) -> None:
+    asked = request("0.10.2", full=True)
+    asked = replace(asked, source=replace(source(asked), cache=ActionCache(disk=str(tmp_path / "disk"))))
+    layout = SourceLayout(checkouts=str(tmp_path / "sources"))
+    (tmp_path / "rocm").mkdir()
+    disk = disk_cache(source(asked).cache, tmp_path / "cache")
+    mounts = make_mounts(asked, layout, tmp_path / "rocm", tmp_path / "cache", tmp_path / "out", disk_cache=disk)
+    assert {(mount.target, mount.writable) for mount in mounts} == {
+        ("/opt/rocm", False),
+        ("/out", True),
+        ("/cache", True),
+        ("/jax", True),
+        ("/xla", True),
+        ("/disk-cache", True),
+        ("/rbe/ca.crt", False),
+        ("/rbe/credential-helper", False),
+        ("/rbe/client.crt", False),
+        ("/rbe/client.key", False),
+        ("/rbe/rbe.bazelrc", False),
+    }
+    there = {mount.target: mount.source for mount in mounts}
+    assert there["/jax"] == Path("/home/me/jax")
+    assert there["/xla"] == tmp_path / "sources" / ("xla-" + "c" * 40)
+    # A daemon would make what is missing, and own it.
+    assert all(there[target].is_dir() for target in ("/opt/rocm", "/out", "/cache", "/disk-cache"))
+
+
+def test_a_cache_that_is_only_read_is_a_copy_that_takes_no_room(tmp_path: Path) -> None:
+    (tmp_path / "disk" / "ac").mkdir(parents=True)
+    (tmp_path / "disk" / "ac" / "x").write_text("result")
+    assert disk_cache(ActionCache(), tmp_path) is None
+    assert disk_cache(ActionCache(disk=str(tmp_path / "disk")), tmp_path) == tmp_path / "disk"
+    for _ in range(2):
+        copy = disk_cache(ActionCache(disk=str(tmp_path / "disk"), read_only=True), tmp_path / "cache")
+        assert copy is not None
+        assert (copy / "ac" / "x").samefile(tmp_path / "disk" / "ac" / "x")
+        (copy / "ac" / "y").write_text("what Bazel adds")
+    assert [path.name for path in (tmp_path / "disk" / "ac").iterdir()] == ["x"]
+
+
+def test_such_a_copy_needs_a_cache_that_is_there(tmp_path: Path) -> None:
+    with pytest.raises(MachineError, match="cannot be used without writing to it"):
+        disk_cache(ActionCache(disk=str(tmp_path / "none"), read_only=True), tmp_path / "cache")
+
+
+SPEC = ContainerSpec(
+    engine="/usr/bin/docker",
+    image="sha256:" + "a" * 64,
+    mounts=(Mount(Path("/a"), "/b"), Mount(Path("/c"), "/d", writable=True)),
+    env={"HOME": "/tmp/home"},
+    memory="8g",
+)
+
+
+def test_a_specification_survives_being_written_down() -> None:
+    assert load_spec(json.loads(json.dumps(spec_values(SPEC)))) == SPEC
+
+
+# Tools of an image
+
+
+class FakeImage:
+    """An image with these files."""
+
+    def __init__(self, *files: str) -> None:
+        self.files = files
+
+    def run(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, check: bool = True) -> ProcessResult:
+        assert argv[0] == "find"
+        return ProcessResult(returncode=1, stdout="\n".join(self.files), stderr="", seconds=0.0)
+
+
+PYTHONS = ("/opt/python/cp312-cp312/bin/python", "/opt/python/cp313-cp313/bin/python")
+TOOLS = (IN_CONTAINER.bazel, *PYTHONS, "/usr/lib/llvm-9/bin/clang", "/usr/lib/llvm-18/bin/clang")
+
+
+def test_the_newest_clang_is_the_one_with_the_highest_number() -> None:
+    assert (
+        find_tools(request("0.10.2"), IN_CONTAINER, "builder:1", FakeImage(*TOOLS)).clang
+        == "/usr/lib/llvm-18/bin/clang"
+    )
+    asked = request("0.10.2")
+    asked = replace(asked, source=replace(source(asked), clang="/opt/clang"))
+    assert find_tools(asked, IN_CONTAINER, "builder:1", FakeImage(*TOOLS)).clang == "/opt/clang"
+
+
+def test_everything_that_an_image_lacks_is_told() -> None:
+    with pytest.raises(MachineError) as caught:
+        find_tools(request("0.10.2"), IN_CONTAINER, "builder:1", FakeImage(PYTHONS[0]))
+    for words in (IN_CONTAINER.bazel, PYTHONS[1], "a clang below /usr/lib/llvm-*"):
+        assert words in str(caught.value)
+    assert PYTHONS[0] not in str(caught.value)
+
+
+def test_gcc_is_missed_only_by_who_wants_it() -> None:
+    asked = request("0.8.2")
+    find_tools(asked, IN_CONTAINER, "builder:1", FakeImage(*TOOLS))
+    asked = replace(asked, source=replace(source(asked), compiler=Compiler.GCC))
+    with pytest.raises(MachineError, match="gcc-toolset-14"):
+        find_tools(asked, IN_CONTAINER, "builder:1", FakeImage(*TOOLS))
+
+
+# Tools of a machine
+
+
+def test_the_newest_clang_of_a_machine(tmp_path: Path) -> None:
+    assert newest_clang(tmp_path) == ""
+    for name in ("llvm-9", "llvm-18", "llvm-20", "llvm-tools"):
+        (tmp_path / name / "bin").mkdir(parents=True)
+        if name != "llvm-20":
+            (tmp_path / name / "bin" / "clang").write_text("")
+    assert newest_clang(tmp_path) == str(tmp_path / "llvm-18/bin/clang")
+
+
+def test_everything_that_a_machine_lacks_is_told(tmp_path: Path) -> None:
+    places = replace(IN_CONTAINER, bazel="/no/bazel", clang="/no/clang")
+    with pytest.raises(MachineError, match=r"bazel or bazelisk on PATH \(.* Bazel 7\.7\.0\); clang, in /usr/lib"):
+        check_tools(request("0.10.2"), places)
+    program = tmp_path / "program"
+    program.touch(mode=0o755)
+    check_tools(request("0.10.2"), replace(places, bazel=str(program), clang=str(program)))
+
+
+def test_a_machine_that_compiles_for_another_platform_is_refused_in_a_container_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    asked = request("0.10.2")
+    assert not source(asked).container.host
+    with pytest.raises(MachineError, match="Wheels are made for Linux on x86_64, and this is Linux on aarch64"):
+        check_place(asked, Settings({}, {}, {}), HostRunner({}), Reporter(terminal=False))
+
+
+def test_a_rocm_without_a_compiler_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MachineError, match="a ROCm in /no/rocm"):
+        check_rocm(Path("/no/rocm"))
+    with pytest.raises(MachineError, match="bin/hipcc or llvm/bin/clang"):
+        check_rocm(tmp_path)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/hipcc").write_text("")
+    check_rocm(tmp_path)
+
+
+# The way back
+
+
+def written(folder: Path, **changes: Any) -> Path:
+    body = {
+        "state": "failed",
+        "what": "jax-rocm-pjrt",
+        "argv": ["python", "build/build.py", "a b"],
+        "env": {"USER": "builder"},
+        "cwd": "/jax",
+        "out": str(folder / "out"),
+        "inside": "/out",
+        "where": {"kind": "container", "spec": spec_values(replace(SPEC, mounts=()))},
+        **changes,
+    }
+    logs = folder / "dist.logs"
+    logs.mkdir()
+    (logs / STATE).write_text(json.dumps(body))
+    return folder / "dist"
+
+
+def test_a_shell_opens_in_the_same_container_with_the_command_at_hand(tmp_path: Path) -> None:
+    place = build_shell.load_place(written(tmp_path))
+    argv = build_shell.shell_argv(place, terminal=True)
+    assert argv[-4:] == ("--tty", "--entrypoint", "bash", SPEC.image)
+    assert {"--env", "HISTFILE=/out/.history", "--workdir", "/jax", "--interactive", "USER=builder"} <= set(argv)
+    build_shell.prepare(place)
+    assert (tmp_path / "out/.history").read_text() == "cd /jax\npython build/build.py 'a b'\n"
+    command = build_shell.shell_argv(place, ("ls", "-l"), terminal=False)
+    assert command[-4:] == ("--entrypoint", "ls", SPEC.image, "-l")
+    assert "--tty" not in command
+    assert build_shell.environment_of(place) == {}
+
+
+def test_on_the_machine_itself_it_starts_in_the_same_folder(tmp_path: Path) -> None:
+    place = build_shell.load_place(written(tmp_path, where={"kind": "host"}))
+    assert build_shell.shell_argv(place, terminal=True) == ("bash",)
+    assert build_shell.folder_of(place) == "/jax"
+    assert build_shell.environment_of(place) == {"USER": "builder", "HISTFILE": str(tmp_path / "out/.history")}
+
+
+def test_a_place_that_is_gone_is_not_opened(tmp_path: Path) -> None:
+    place = build_shell.load_place(written(tmp_path))
+    gone = replace(place, spec=replace(SPEC, mounts=(Mount(tmp_path / "gone", "/x"),)))
+    with pytest.raises(InputError, match="gone is there no more"):
+        build_shell.prepare(gone)
+
+
+@pytest.mark.parametrize("change", [{"where": {"kind": "container"}}, {"argv": 1}, {"where": {}}])
+def test_a_damaged_state_is_said(tmp_path: Path, change: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        build_shell.load_place(written(tmp_path, **change))
+
+
+def test_a_set_that_was_not_compiled_has_no_such_place(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="Nothing was compiled"):
+        build_shell.load_place(tmp_path / "dist")
+
+
+def test_a_shell_needs_somebody_in_front_of_it() -> None:
+    with pytest.raises(MachineError, match="needs a terminal"):
+        build_shell.refuse_without_terminal(terminal=False)
+    build_shell.refuse_without_terminal(terminal=True)

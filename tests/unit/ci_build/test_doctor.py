@@ -1,0 +1,578 @@
+"""The doctor on made-up machines: each thing that can be wrong is named, with the command that mends it."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from ci_build.cli import options
+from ci_build.doctor import screen, surroundings
+from ci_build.doctor.__main__ import as_json
+from ci_build.doctor.diagnosis import Problem
+from core.model import Severity
+from promotion.evidence.evidence import record
+from promotion.policy.policy import load_policy
+from promotion.promote import promote
+from promotion.stage import stage
+from promotion.storage.directory_bucket import DirBucket
+from tests.support.fake_machine import HIP, MI200, MI300, PYTHON, RX5700, FakeMachine, write_index
+from tests.support.sets import wheel_set
+from tests.support.wheel_sets import VERSION, make_set, make_wheels, passing_evidence, write_set
+
+PIP = f"{PYTHON} -m pip"
+INSTALL = f"{PIP} install jax==0.10.2 jaxlib==0.10.2 'jax-rocm7-pjrt==0.10.2.*' 'jax-rocm7-plugin==0.10.2.*'"
+ROCM_INDEX = options.defaults()["rocm_packages"]["stable_index_url"]
+ROCM_WHEELS = f"{PIP} install --index-url {ROCM_INDEX} 'rocm[libraries,device-gfx942]==7.*'"
+RUN = "docker run --device=/dev/kfd --device=/dev/dri --group-add video --group-add render --shm-size=64g IMAGE"
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
+    made = FakeMachine(tmp_path)
+    (tmp_path / "root/dev/shm").mkdir(parents=True)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def roomy_shm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The size of the real /dev/shm is that of the test machine's disk here."""
+    load = surroundings.load_finders
+
+    def roomy(root: Path) -> surroundings.Finders:
+        finders = load(root)
+        monkeypatch.setattr(finders.gpus, "shm_mib", lambda: 65536.0)
+        return finders
+
+    monkeypatch.setattr("tests.support.fake_machine.load_finders", roomy)
+
+
+def test_nothing_is_wrong_with_a_good_machine(machine: FakeMachine) -> None:
+    facts = machine.facts()
+    assert machine.problems() == ()
+    text = screen.show(facts, ())
+    assert text.splitlines() == [
+        "Machine   Ubuntu 24.04.1 LTS, Linux 6.8.0-41-generic x86_64, glibc 2.39",
+        "Driver    amdgpu 6.14.5",
+        "GPU       2 x gfx942 (Instinct MI300A, MI300X, MI325X; 192 GiB each)",
+        f"Access    /dev/kfd and 2 more usable (group {facts.machine.render[0].group}, mode 0644)",
+        f"ROCm      7.2.0 in {machine.root}/opt/rocm",
+        "Python    3.12.3 /usr/bin/python3 (virtual environment)",
+        "Packages  jax 0.10.2, jax-rocm7-pjrt 0.10.2, jax-rocm7-plugin 0.10.2, jaxlib 0.10.2",
+        "          jax-rocm7-pjrt has code for gfx942, gfx950",
+        "Fits      published wheels: jax 0.10.2 for ROCm 7",
+        "",
+        "Nothing wrong.",
+    ]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing that is wrong: what happens, and what the doctor must say."""
+
+    code: str
+    harm: Callable[[FakeMachine], object]
+    says: str
+    commands: tuple[str, ...]
+    severity: Severity = Severity.ERROR
+
+
+def _no_driver(m: FakeMachine) -> None:
+    m.remove("sys/module")
+    m.remove("sys/class/kfd")
+    m.remove("dev/kfd")
+
+
+def _no_cards(m: FakeMachine) -> None:
+    _no_driver(m)
+    m.remove("sys/bus")
+    m.card(1, "0x10de")
+
+
+def _bare_container(m: FakeMachine) -> None:
+    _no_cards(m)
+    m.write(".dockerenv", "")
+
+
+def _no_kfd_in_container(m: FakeMachine) -> None:
+    m.write("run/.containerenv", "")
+    m.remove("dev/kfd")
+
+
+def _other_major(m: FakeMachine) -> None:
+    m.remove("opt/rocm")
+    m.rocm("opt/rocm", "6.4.1-83", "libamdhip64.so.6")
+
+
+def _old_packages(m: FakeMachine) -> None:
+    m.uninstall("jax-rocm7-pjrt", "jax-rocm7-plugin")
+    m.native("pjrt", 60)
+    m.native("plugin", 60)
+
+
+def _newer_rocm(m: FakeMachine) -> None:
+    m.remove("opt/rocm")
+    m.rocm("opt/rocm", "10.1.0", "libamdhip64.so.10")
+
+
+def _second_major(m: FakeMachine) -> None:
+    m.native("pjrt", 8)
+    m.native("plugin", 8)
+
+
+def _old_pjrt(m: FakeMachine) -> None:
+    m.uninstall("jax-rocm7-pjrt")
+    m.native("pjrt", version="0.9.1")
+
+
+def _new_jaxlib(m: FakeMachine) -> None:
+    m.uninstall("jaxlib", "jax", "jax-rocm7-pjrt")
+    m.distribution("jaxlib", "0.12.0")
+    m.distribution("jax", "0.12.0", "jaxlib<=0.12.0,>=0.12.0")
+    m.native("pjrt", silent=True)
+
+
+def _post_release(m: FakeMachine) -> None:
+    m.uninstall("jax-rocm7-pjrt")
+    m.native("pjrt", version="0.10.2.post2")
+
+
+def _rocm_before(m: FakeMachine) -> None:
+    m.rocm("opt/old", "7.0.1")
+    m.environ["LD_LIBRARY_PATH"] = str(m.root / "opt/old/lib")
+
+
+def _twice(m: FakeMachine) -> None:
+    other = m.site.with_name("user-site")
+    m.distribution("jaxlib", "0.9.1", site=other)
+    m.python["path"] = (str(m.site), str(other))
+
+
+def _only_elsewhere(m: FakeMachine) -> None:
+    m.remove("opt/rocm")
+    m.rocm("opt/rocm-7.1.0", "7.1.0")
+    m.rocm("opt/rocm-7.2.0", "7.2.0")
+
+
+def _leftover(m: FakeMachine) -> None:
+    m.native("plugin", 6)
+    m.remove("jax_rocm6_plugin-0.10.2.dist-info")
+
+
+def _nothing_installed(m: FakeMachine) -> None:
+    m.uninstall("jax", "jaxlib", "jax-rocm7-pjrt", "jax-rocm7-plugin")
+
+
+REINSTALL = f"{PIP} install --force-reinstall --no-deps jax-rocm7-plugin==0.10.2"
+CASES = {
+    "platform": Case(
+        "platform", lambda m: setattr(m, "kernel", ("Linux", "aarch64", "6.8")), "Linux on x86_64 alone", ()
+    ),
+    "an old glibc": Case("glibc", lambda m: setattr(m, "libc", "glibc 2.27"), "this system has glibc 2.27", ()),
+    "musl": Case("glibc", lambda m: setattr(m, "libc", ""), "another C library", ()),
+    "no driver": Case("driver-missing", _no_driver, "2 AMD GPUs are on the PCI bus", ("sudo modprobe amdgpu",)),
+    "a GPU that cannot compute": Case(
+        "gpu-not-in-kfd", lambda m: m.remove("sys/class/kfd"), "amdgpu does not offer computing", ()
+    ),
+    "no GPU": Case("gpu-missing", _no_cards, "This machine has no AMD GPU.", ()),
+    "no GPU in the container": Case("gpu-missing", _bare_container, "start it with the GPUs' devices", (RUN,)),
+    "no kfd": Case(
+        "device-missing", lambda m: m.remove("dev/kfd"), "there is no /dev/kfd; load", ("sudo modprobe amdgpu",)
+    ),
+    "no kfd in the container": Case("device-missing", _no_kfd_in_container, "started without it", (RUN,)),
+    "no render node": Case(
+        "device-missing",
+        lambda m: m.remove("dev/dri"),
+        "there is no render node in /dev/dri",
+        ("sudo modprobe amdgpu",),
+    ),
+    "hidden": Case(
+        "gpu-hidden",
+        lambda m: m.environ.update(HIP_VISIBLE_DEVICES="-1"),
+        "HIP_VISIBLE_DEVICES=-1 hides it",
+        ("unset HIP_VISIBLE_DEVICES",),
+    ),
+    "another platform": Case(
+        "platforms", lambda m: m.environ.update(JAX_PLATFORMS="cpu"), "JAX_PLATFORMS=cpu", ("unset JAX_PLATFORMS",)
+    ),
+    "override": Case(
+        "gfx-override",
+        lambda m: m.environ.update(HSA_OVERRIDE_GFX_VERSION="9.4.2"),
+        "take the GPU for another one",
+        ("unset HSA_OVERRIDE_GFX_VERSION",),
+        Severity.WARNING,
+    ),
+    "no ROCm": Case("rocm-missing", lambda m: m.remove("opt/rocm"), "There is no ROCm", (ROCM_WHEELS,)),
+    "ROCm elsewhere": Case(
+        "rocm-elsewhere", _only_elsewhere, "opt/rocm-7.2.0, where", ("export ROCM_PATH=@/opt/rocm-7.2.0",)
+    ),
+    "a wrong ROCM_PATH": Case(
+        "rocm-path", lambda m: m.environ.update(ROCM_PATH="/nowhere"), "ROCM_PATH=/nowhere holds", ("unset ROCM_PATH",)
+    ),
+    "another ROCm": Case("rocm-major", _other_major, "need ROCm 7, and there is ROCm 6.4.1 in", (ROCM_WHEELS,)),
+    "a newer ROCm": Case("rocm-major", _newer_rocm, "need ROCm 7, and there is ROCm 10.1.0 in", (ROCM_WHEELS,)),
+    "packages for ROCm 6": Case(
+        "rocm-major",
+        _old_packages,
+        "need ROCm 6, and there is ROCm 7.2.0 in",
+        (f"{PIP} uninstall -y jax-rocm60-pjrt jax-rocm60-plugin", INSTALL),
+    ),
+    "an older ROCm first": Case(
+        "rocm-mixed", _rocm_before, "ROCm 7.0.1 before 7.2.0", ("unset LD_LIBRARY_PATH",), Severity.WARNING
+    ),
+    "half a ROCm": Case(
+        "library-missing",
+        lambda m: m.remove("opt/rocm/lib/libMIOpen.so.1"),
+        "libMIOpen.so.1, needed by _linalg.so, is nowhere.",
+        (ROCM_WHEELS,),
+    ),
+    "an old Python": Case(
+        "python",
+        lambda m: m.python.update(version="3.10.13"),
+        "CPython 3.11 to 3.14, and this is CPython 3.10.13",
+        ("uv venv --seed --python 3.12 ~/jax-rocm", INSTALL.replace(PYTHON, "~/jax-rocm/bin/python")),
+    ),
+    "no GIL": Case(
+        "python",
+        lambda m: m.python.update(free_threaded=True),
+        "without GIL",
+        ("uv venv --seed --python 3.12 ~/jax-rocm", INSTALL.replace(PYTHON, "~/jax-rocm/bin/python")),
+    ),
+    "nothing installed": Case(
+        "not-installed",
+        _nothing_installed,
+        "jax, jaxlib, jax-rocm7-pjrt and jax-rocm7-plugin are not installed",
+        (INSTALL,),
+    ),
+    "no plugin": Case(
+        "not-installed", lambda m: m.uninstall("jax-rocm7-plugin"), "jax-rocm7-plugin is not installed", (INSTALL,)
+    ),
+    "two majors": Case(
+        "several-majors",
+        _second_major,
+        "for ROCm 7 and 8 are side by side",
+        (f"{PIP} uninstall -y jax-rocm8-pjrt jax-rocm8-plugin", INSTALL),
+    ),
+    "twice": Case("twice", _twice, "jaxlib is there twice", (f"{PIP} uninstall -y jaxlib",) * 2 + (INSTALL,)),
+    "leftovers": Case(
+        "leftovers",
+        _leftover,
+        "jax_rocm6_plugin belongs to no installed package",
+        ("rm -r @site/jax_rocm6_plugin",),
+    ),
+    "CUDA beside": Case(
+        "cuda-beside",
+        lambda m: m.distribution("jax-cuda12-plugin", "0.10.2"),
+        "jax-cuda12-plugin is installed as well",
+        (f"{PIP} uninstall -y jax-cuda12-plugin",),
+        Severity.WARNING,
+    ),
+    "an old pjrt": Case(
+        "misfit", _old_pjrt, "jax-rocm7-plugin 0.10.2 needs jax-rocm7-pjrt==0.10.2, but 0.9.1 is installed", (INSTALL,)
+    ),
+    "a post-release of pjrt": Case("misfit", _post_release, "but 0.10.2.post2 is installed", (INSTALL,)),
+    "a new jaxlib": Case(
+        "misfit",
+        _new_jaxlib,
+        "jax-rocm7-pjrt 0.10.2 goes with jaxlib 0.10, but 0.12.0 is installed",
+        (INSTALL.replace("0.10.2", "0.12.0"),),
+    ),
+    "a damaged file": Case(
+        "damaged",
+        lambda m: (m.site / "jax_rocm7_plugin/_linalg.so").write_bytes(b"\x7fELF"),
+        "_linalg.so is missing or has another size",
+        (REINSTALL,),
+    ),
+    "a GPU that XLA refuses": Case(
+        "gpu-unsupported", lambda m: m.gpus(RX5700), "XLA does not accept gfx1010; it accepts gfx908", ()
+    ),
+    "one GPU that XLA refuses": Case(
+        "gpu-unsupported",
+        lambda m: m.gpus(RX5700, MI300),
+        "XLA does not accept gfx1010.",
+        ("export HIP_VISIBLE_DEVICES=1",),
+        Severity.WARNING,
+    ),
+    "a GPU that the wheel has no code for": Case(
+        "gpu-not-in-wheel",
+        lambda m: m.gpus(MI200),
+        "jax-rocm7-pjrt 0.10.2 has no code for gfx90a, only for gfx942, gfx950.",
+        ("python3 build/ci_build release --local --targets=gfx90a",),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_thing_that_is_wrong_is_named_with_what_mends_it(name: str, machine: FakeMachine) -> None:
+    case = CASES[name]
+    case.harm(machine)
+    found = {problem.code: problem for problem in machine.problems()}
+    assert case.code in found
+    problem = found[case.code]
+    assert case.says in problem.message
+    places = {"@site": str(machine.site), "@": str(machine.root)}
+    wanted = [re.sub("@site|@", lambda m: places[m[0]], command) for command in case.commands]
+    assert list(problem.commands) == wanted
+    assert problem.severity == case.severity
+    text = screen.show(machine.facts(), machine.problems())
+    for command in wanted:
+        assert f"     {command}" in text.splitlines(), "a command is a line of its own"
+
+
+def only(problems: tuple[Problem, ...]) -> Problem:
+    (problem,) = problems
+    return problem
+
+
+def test_one_cause_has_one_message(machine: FakeMachine) -> None:
+    machine.uninstall("jax-rocm7-plugin")
+    assert only(machine.problems()).code == "not-installed"
+    machine.native("plugin")
+    machine.remove("opt/rocm")
+    assert only(machine.problems()).code == "rocm-missing", "that libraries are missing goes without saying"
+    machine.rocm("opt/rocm", "7.2.0")
+    _old_packages(machine)
+    assert only(machine.problems()).code == "rocm-major"
+
+
+@pytest.mark.parametrize(
+    ("inside", "container", "groups", "command"),
+    [
+        (False, False, ["users"], 'sudo usermod -aG @ "$USER"'),
+        (False, True, ["users"], "docker run --group-add @ IMAGE"),
+        (True, False, ["@"], "sudo chmod 0660"),
+    ],
+)
+def test_devices_that_may_not_be_opened(
+    machine: FakeMachine,
+    monkeypatch: pytest.MonkeyPatch,
+    inside: bool,
+    container: bool,
+    groups: list[str],
+    command: str,
+) -> None:
+    if container:
+        machine.write(".dockerenv", "")
+    monkeypatch.setattr("ci_build.doctor.machine.os.access", lambda path, mode: False)
+    # Nobody but root could make a file that root's group owns look like that of another one.
+    monkeypatch.setattr("ci_build.doctor.machine._group", lambda number: "render" if number == os.getgid() else "users")
+    monkeypatch.setattr("ci_build.doctor.machine.os.getgroups", lambda: [os.getgid()] if inside else [])
+    problem = only(machine.problems())
+    assert problem.code == "device-denied"
+    assert "may not open /dev/kfd, /dev/dri/renderD128, /dev/dri/renderD129" in problem.message
+    assert problem.commands[0].startswith(command.replace("@", "render"))
+    assert "/dev/kfd and 2 more NOT usable (group render" in screen.show(machine.facts(), ())
+
+
+def test_wsl_has_no_device_files_and_its_gpu_no_name(machine: FakeMachine) -> None:
+    machine.remove("dev/kfd")
+    machine.remove("dev/dri")
+    machine.devices("dev/dxg")
+    assert machine.problems() == ()
+    assert "1 x AMD GPU of unknown kind" in screen.show(machine.facts(), ())
+
+
+def test_small_shared_memory_matters_for_several_gpus(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = surroundings.load_finders
+
+    def small(root: Path) -> surroundings.Finders:
+        finders = load(root)
+        monkeypatch.setattr(finders.gpus, "shm_mib", lambda: 64.0)
+        return finders
+
+    monkeypatch.setattr("tests.support.fake_machine.load_finders", small)
+    assert only(machine.problems()).commands == ("sudo mount -o remount,size=64g /dev/shm",)
+    machine.environ["container"] = "lxc"
+    assert only(machine.problems()).commands == ("docker run --shm-size=64g IMAGE",)
+    machine.gpus(MI300)
+    assert machine.problems() == ()
+
+
+def test_rocm_as_wheels_is_found_and_has_its_version(machine: FakeMachine) -> None:
+    machine.remove("opt/rocm")
+    machine.distribution("rocm-sdk-core", "7.14.0")
+    for package, name in (("_rocm_sdk_core", HIP), ("_rocm_sdk_libraries_gfx94X_dcgpu", "libMIOpen.so.1")):
+        file = machine.site / package / "lib" / name
+        file.parent.mkdir(parents=True)
+        file.touch()
+    facts = machine.facts()
+    assert [(rocm.layout, rocm.version) for rocm in facts.trees.found] == [("rocm-sdk wheels", "7.14.0")]
+    assert "libMIOpen.so.1" not in str(facts.packages.lacking), "the family's own package counts"
+    assert "libhipblas.so.3" in str(facts.packages.lacking)
+
+
+def test_nothing_is_installed_into_a_python_that_no_wheel_is_for(machine: FakeMachine) -> None:
+    machine.python.update(version="3.10.13")
+    machine.remove("opt/rocm")
+    _nothing_installed(machine)
+    found = {problem.code: problem.commands for problem in machine.problems()}
+    assert list(found) == ["python", "rocm-missing"], "first the environment is made"
+    assert found["rocm-missing"] == (ROCM_WHEELS.replace(PYTHON, "~/jax-rocm/bin/python"),)
+
+
+def test_a_library_beside_the_one_that_needs_it_is_there(machine: FakeMachine) -> None:
+    machine.remove("opt/rocm/lib/libMIOpen.so.1")
+    (machine.site / "jax_rocm7_plugin/libMIOpen.so.1").touch()
+    assert machine.problems() == ()
+
+
+def test_a_python_of_the_system_gets_an_environment_first(machine: FakeMachine) -> None:
+    machine.python.update(virtual=False, managed=True)
+    machine.uninstall("jax-rocm7-plugin")
+    (command,) = only(machine.problems()).commands
+    made = f"{PYTHON} -m venv ~/jax-rocm && ~/jax-rocm/bin/python -m pip install"
+    assert command == INSTALL.replace(f"{PIP} install", made)
+
+
+def test_without_pip_uv_installs(machine: FakeMachine) -> None:
+    machine.python.update(pip=False, executable="/opt/my python/bin/python3")
+    machine.uninstall("jax-rocm7-plugin")
+    (command,) = only(machine.problems()).commands
+    assert command == INSTALL.replace(PIP, "uv pip").replace(
+        "install", "install --python '/opt/my python/bin/python3'", 1
+    )
+
+
+def test_wheels_that_do_not_name_their_targets_get_the_benefit_of_the_doubt(machine: FakeMachine) -> None:
+    machine.uninstall("jax-rocm7-pjrt")
+    machine.native("pjrt", silent=True)
+    machine.gpus(MI200)
+    assert machine.problems() == ()
+    assert "has code for targets that it does not name" in screen.show(machine.facts(), ())
+
+
+def test_a_generic_target_serves_its_processors(machine: FakeMachine) -> None:
+    machine.uninstall("jax-rocm7-pjrt")
+    machine.native("pjrt", targets=("gfx11-generic",))
+    machine.gpus({"gfx_target_version": 110003})
+    assert machine.problems() == ()
+
+
+# Sets of an index
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> str:
+    new = wheel_set(rocm_version="7.14.0", jax_version="0.12.0", pins={"jax": "0.12.0"}, python_versions=("3.12",))
+    old = wheel_set()
+    both = {"gfx942": "compiled", "gfx950": "structure"}
+    write_index(tmp_path / "bucket/v2/multi-arch", (new, {"gfx1100": "compiled"}), (old, both))
+    return str(tmp_path / "bucket")
+
+
+def test_the_set_of_an_index_that_fits_is_proposed_with_its_exact_versions(machine: FakeMachine, index: str) -> None:
+    machine.uninstall("jax-rocm7-plugin", "jax-rocm7-pjrt")
+    problem = only(machine.problems(index))
+    simple = (Path(index).resolve() / "v2/multi-arch/simple").as_uri() + "/"
+    version = "0.10.2+rocm7.2.0.gfx942"
+    wanted = f"jax-rocm7-pjrt=={version} jax-rocm7-plugin=={version} jaxlib==0.10.2 jax==0.10.2"
+    assert problem.commands == (f"{PIP} install --extra-index-url {simple} {wanted}",)
+    facts = machine.facts(index)
+    assert f"set {wheel_set().digest[:12]}: jax 0.10.2, ROCm 7.2.0; gfx942 compiled from {simple}" in screen.show(
+        facts, ()
+    ).replace("\n          ", " ")
+
+
+def test_a_bucket_with_really_promoted_sets_is_read(machine: FakeMachine, tmp_path: Path) -> None:
+    wheels = make_wheels(tmp_path / "wheels")
+    made = make_set(wheels)
+    bucket = DirBucket(tmp_path / "bucket")
+    staged = stage(bucket, write_set(tmp_path / "set", wheels, made))
+    for evidence in passing_evidence(made):
+        record(bucket, staged, evidence)
+    promote(bucket, staged, load_policy("multi-arch"))
+    (offer,) = machine.facts(str(tmp_path / "bucket")).fitting
+    assert (offer.digest, offer.jax, offer.rocm) == (made.digest, "0.10.2", "7.2.0")
+    assert offer.tiers.keys() == {"gfx942", "gfx950"}
+    assert offer.packages == {
+        "jax": "0.10.2", "jaxlib": "0.10.2", "jax-rocm7-pjrt": VERSION, "jax-rocm7-plugin": VERSION
+    }  # fmt: skip
+
+
+def test_an_index_is_found_by_bucket_folder_and_address_alike(machine: FakeMachine, index: str) -> None:
+    folder = Path(index).resolve() / "v2/multi-arch"
+    for where in (index, str(folder), str(folder / "simple"), f"{folder.as_uri()}/simple/", f"{folder.as_uri()}/"):
+        assert [offer.digest for offer in machine.facts(where).fitting] == [wheel_set().digest], where
+
+
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [
+        (lambda m: m.gpus(MI200), "is for Python 3.12 and gfx90a; there are sets for gfx1100, gfx942, gfx950"),
+        (lambda m: m.python.update(version="3.13.0"), "is for Python 3.13 and gfx942"),
+    ],
+)
+def test_that_no_set_fits_is_said(
+    machine: FakeMachine, index: str, harm: Callable[[FakeMachine], object], says: str
+) -> None:
+    harm(machine)
+    problem = next(problem for problem in machine.problems(index) if problem.code == "no-set-fits")
+    assert says in problem.message
+    facts = machine.facts(index)
+    python, names = facts.python.minor, ",".join(facts.machine.names)
+    assert problem.commands == (f"python3 build/ci_build release --local --targets={names} --python-versions={python}",)
+
+
+def test_among_fitting_sets_the_one_for_the_rocm_at_hand_is_preferred(machine: FakeMachine, tmp_path: Path) -> None:
+    eight = wheel_set(rocm_version="8.0.0")
+    where = write_index(tmp_path / "i", (eight, {"gfx942": "compiled"}), (wheel_set(), {"gfx942": "compiled"}))
+    assert [offer.rocm for offer in machine.facts(where).fitting] == ["7.2.0", "8.0.0"]
+    machine.remove("opt/rocm")
+    assert [offer.rocm for offer in machine.facts(where).fitting] == ["7.2.0", "8.0.0"], "as for the packages at hand"
+    machine.uninstall("jax-rocm7-pjrt", "jax-rocm7-plugin")
+    assert [offer.rocm for offer in machine.facts(where).fitting] == ["8.0.0", "7.2.0"], "else the newest"
+
+
+def test_an_address_that_is_none_is_no_crash(machine: FakeMachine) -> None:
+    for where in ("http://[localhost", "http://localhost:port/v2/multi-arch"):
+        assert where in only(machine.problems(where)).message
+
+
+@pytest.mark.parametrize("text", [None, "no JSON", "[]", '{"sets": [{}]}'])
+def test_an_index_that_cannot_be_read_is_no_crash(machine: FakeMachine, tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / "status.json").write_text(text)
+    problem = only(machine.problems(str(tmp_path)))
+    assert problem.code == "index"
+    assert problem.severity is Severity.WARNING
+    assert str(tmp_path) in problem.message
+
+
+def test_json_holds_all_facts(machine: FakeMachine, index: str) -> None:
+    machine.remove("dev/kfd")
+    body = as_json(machine.facts(index), machine.problems(index))
+    assert [problem["code"] for problem in body["problems"]] == ["device-missing"]  # type: ignore[attr-defined]
+    assert body["machine"]["gpus"][0]["name"] == "gfx942"  # type: ignore[index]
+    assert body["sets_that_fit"] == [wheel_set().digest]
+    assert body["packages"]["installed"]["jaxlib"]["version"] == "0.10.2"  # type: ignore[index]
+
+
+def test_a_damaged_machine_is_no_crash(machine: FakeMachine) -> None:
+    (machine.site / "jax-0.10.2.dist-info/METADATA").write_bytes(b"\xff\xfe\x00")
+    (machine.site / "jax_plugins/xla_rocm7/build_info.json").write_text("[")
+    (machine.site / "jax_rocm7_plugin/_linalg.so").write_bytes(b"\x7fELF" + bytes(90))
+    machine.write("opt/rocm/.info/version", "\0\0")
+    machine.write("etc/os-release", "PRETTY_NAME")
+    codes = {problem.code for problem in machine.problems()}
+    assert {"damaged", "not-installed"} <= codes
+
+
+def test_the_finders_are_the_loaders_own_and_look_at_this_root(tmp_path: Path) -> None:
+    finders = surroundings.load_finders(tmp_path)
+    assert finders.gpus.__file__ == str(Path(__file__).parents[3] / "pjrt/payload/_gpus.py")
+    assert tmp_path / "dev/kfd" == finders.gpus.KFD
+    assert Path("/dev/kfd") == surroundings.load_finders().gpus.KFD
+
+
+def test_the_examined_python_is_the_one_that_runs(machine: FakeMachine) -> None:
+    python = surroundings.own_python()
+    assert python.executable == sys.executable
+    assert python.version.startswith(python.minor)
+    house = str(Path(__file__).parents[3])
+    assert house not in python.path
+    assert replace(python, version="3.9.18").minor == "3.9"

@@ -1,0 +1,208 @@
+"""Gates as a person asks for them: which set, which gates, what they are told, and what is shown."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from ci_build.cli import options
+from ci_build.cli.common import open_bucket
+from ci_build.release import gating
+from ci_build.release.gating import Told
+from core.errors import BucketError, RequestError
+from core.model import Finding, Outcome, Severity, Tier
+from core.report import Reporter
+from promotion.gates.compile.material import material
+from promotion.policy.policy import load_policy
+from promotion.storage.directory_bucket import DirBucket
+from tests.support.tiny_elf import TinySymbol, tiny_elf
+from tests.support.wheel_sets import make_set, make_wheels, passing_evidence, write_set
+
+REPORTER = Reporter(terminal=False)
+
+
+@pytest.fixture(autouse=True)
+def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What survives a power cut is not tested here."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+def test_structure_means_every_gate_and_the_policy_asks_for_all_of_them() -> None:
+    assert gating.names_of("structure") == options.GATES
+    assert gating.names_of("abi") == ("abi",)
+    assert set(load_policy("multi-arch").gates) == set(options.GATES)
+
+
+@pytest.mark.parametrize("name", options.GATES)
+def test_every_gate_is_made_under_its_name(name: str) -> None:
+    gate = gating.make_gate(name, Told(), REPORTER)
+    assert gate.name == name
+    assert (gate.tier is Tier.COMPILED) == (name == "compile")
+    assert gate.per_target == (load_policy("multi-arch").gates[name].per != "set")
+
+
+def test_a_gate_that_is_told_something_else_has_other_settings() -> None:
+    usual = {name: gating.make_gate(name, Told(), REPORTER) for name in options.GATES}
+    full = gating.make_gate("compile", Told(corpus="full"), REPORTER)
+    one = gating.make_gate("compile", Told(program=("fft",)), REPORTER)
+    for other in (full, one):
+        assert other.settings != usual[other.name].settings
+    assert [gate.partial for gate in (full, one)] == [False, True]
+
+
+@pytest.mark.parametrize("name", ["abi", "load", "compile"])
+def test_what_was_seen_with_a_rocm_is_no_answer_for_another_one_or_for_what_is_there_later(
+    tmp_path: Path, name: str
+) -> None:
+    def settings(folder: str) -> Mapping[str, str]:
+        return gating.make_gate(name, Told(), REPORTER, gating.read_rocm(tmp_path / folder, REPORTER)).settings
+
+    for folder in ("one", "same", "other"):
+        (tmp_path / folder / "lib").mkdir(parents=True)
+        free = TinySymbol("hipMalloc" if folder == "other" else "hipFree", defined=True)
+        tiny_elf(tmp_path / folder / "lib/libamdhip64.so.7", soname="libamdhip64.so.7", symbols=[free])
+    before = settings("one")
+    assert before == settings("same")
+    assert before not in (settings("other"), gating.make_gate(name, Told(), REPORTER).settings)
+    (tmp_path / "same/.info").mkdir()
+    (tmp_path / "same/.info/version").write_text("7.2.1")
+    assert before != settings("same")
+
+
+def test_a_rocm_that_does_not_say_its_version_will_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rocm/lib").mkdir(parents=True)
+    tiny_elf(tmp_path / "rocm/lib/libamdhip64.so.7", soname="libamdhip64.so.7")
+    monkeypatch.chdir(tmp_path)
+    tree = gating.read_rocm(Path("rocm"), REPORTER)
+    assert tree.folder == tmp_path / "rocm", "the compilers work elsewhere"
+    assert "does not say which ROCm it is" in capsys.readouterr().err
+
+
+VALUES = {
+    "targets": "gfx942",
+    "rocm": Path("/opt/rocm"),
+    "corpus": "full",
+    "program": ("fft",),
+    "jobs": 1,
+    "update_golden": True,
+}
+
+
+@pytest.mark.parametrize("option", VALUES)
+def test_what_a_gate_has_no_use_for_is_refused(option: str) -> None:
+    told = Told(**{option: VALUES[option]})  # type: ignore[arg-type]
+    gating.refuse_unused("structure", told)
+    with pytest.raises(RequestError, match=f"inspection has no use for --{option.replace('_', '-')}\\."):
+        gating.refuse_unused("inspection", told)
+    gating.refuse_unused("load" if option == "update_golden" else "compile", told)
+
+
+def test_every_word_that_gates_are_told_is_covered_here() -> None:
+    assert {field.name for field in fields(Told)} == {*VALUES, "redo"}
+    gating.refuse_unused("inspection", Told(redo=True))
+
+
+# Which set
+
+
+def test_a_folder_is_staged_once_and_a_name_must_be_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wheels = make_wheels(tmp_path / "w", pythons=("3.12",))
+    wheel_set = make_set(wheels, python_versions=("3.12",))
+    folder, bucket = write_set(tmp_path / "set", wheels, wheel_set), DirBucket(tmp_path / "bucket")
+    staged = gating.find_set(str(folder), bucket, REPORTER)
+    assert staged.digest == wheel_set.digest
+    assert "stage set" in capsys.readouterr().err
+    # Wheels that left the folder are no matter: the staged ones are what gates look at.
+    for wheel in folder.glob("*.whl"):
+        wheel.unlink()
+    assert gating.find_set(str(folder), bucket, REPORTER) == staged
+    assert gating.find_set(str(staged), bucket, REPORTER) == staged
+    assert capsys.readouterr().err == ""
+
+
+def test_a_set_that_was_staged_in_part_is_staged_again(tmp_path: Path) -> None:
+    wheels = make_wheels(tmp_path / "w", pythons=("3.12",))
+    folder = write_set(tmp_path / "set", wheels, make_set(wheels, python_versions=("3.12",)))
+    staged = gating.find_set(str(folder), DirBucket(tmp_path / "bucket"), REPORTER)
+    page = tmp_path / "bucket" / staged.simple / "index.json"
+    page.unlink()
+    gating.find_set(str(folder), DirBucket(tmp_path / "bucket"), REPORTER)
+    assert page.is_file()
+
+
+@pytest.mark.parametrize(
+    ("word", "error", "message"),
+    [
+        ("empty", RequestError, r"empty has no wheels\.json"),
+        ("nonsense", RequestError, "'nonsense' is not a staged set"),
+        ("multi-arch/123", BucketError, "'123' is not the digest of a set"),
+    ],
+)
+def test_what_is_no_set_is_refused(
+    word: str, error: type[Exception], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "bucket").mkdir()
+    with pytest.raises(error, match=message):
+        gating.find_set(word, DirBucket(tmp_path / "bucket"), REPORTER)
+    with pytest.raises(RequestError, match="not a bucket's folder"):
+        open_bucket(str(tmp_path / "nowhere"), REPORTER)
+
+
+# What is shown
+
+
+def test_the_table_and_a_few_warnings_of_each_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wheel_set = make_set(make_wheels(tmp_path / "w"))
+    warnings = [
+        Finding(code=code, severity=Severity.WARNING, message=f"{code} {number}.", remedy="Mend it.")
+        for code, number in (*(("odd", n) for n in (1, 2, 3, 4)), ("strange", 1), ("strange", 2), ("strange", 2))
+    ]
+    evidence = [
+        replace(item, findings=tuple(warnings), outcome=Outcome.FAILED) if item.gate == "abi" else item
+        for item in passing_evidence(wheel_set)
+    ]
+    gating.show(evidence, REPORTER)
+    said = capsys.readouterr().err
+    (row,) = [line.split() for line in said.splitlines() if line.split()[:2] == ["abi", "any"]]
+    assert row == ["abi", "any", "failed", "40", "0", "0", "0", "7", "1", "s", "2026-01-02T03:04:06Z"]
+    assert "warning: odd: gate abi: odd 1. There are 3 more of this kind. Mend it." in said
+    assert "warning: strange: gate abi: strange 1. Mend it." in said
+    assert "warning: strange: gate abi: strange 2. Mend it." in said
+    assert said.count("Mend it.") == 3
+
+
+# The corpus as the compile gate takes it
+
+
+def test_expectations_reach_the_gate_and_expire() -> None:
+    now, later = material("2026-01-01"), material("2999-01-01")
+    assert now.expired == ()
+    assert len(later.expired) > 0
+    names = [task.name for task in now.tasks]
+    known = {name: entry for name in names if (entry := now.known(name, "gfx1030", "0.10.2"))}
+    assert known
+    for name, entry in known.items():
+        assert (entry.reason != "", entry.error != "", entry.expired) == (True, True, "")
+        expired = later.known(name, "gfx1030:xnack-", "0.10.2")
+        assert expired is not None
+        assert expired.expired < "2999"
+    waiting = [name for name in names if now.device(name, "gfx942", "0.10.2")]
+    assert waiting
+    assert [name for name in waiting if later.device(name, "gfx942", "0.10.2")] == []
+
+
+def test_the_small_corpus_is_enough_for_the_policy() -> None:
+    corpus = material("2026-01-01")
+    small = corpus.choose("small")
+    least = load_policy("multi-arch").gates["compile"].min_passed
+    for target in corpus.specs:
+        out = [t for t in small if corpus.known(t.name, target, "0.10.2") or corpus.device(t.name, target, "0.10.2")]
+        assert len(small) - len(out) + 1 >= int(least), target

@@ -1,0 +1,165 @@
+"""Names of images, what an image is made of, and that anything that changes it changes its name."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ci_build.cli.commands.image_commands import find_rocm, names_rocm
+from ci_build.cli.common import State
+from ci_build.cli.options import Settings
+from ci_build.images.contents import commits_in
+from ci_build.images.local import LocalImage, check_name, is_loopback, sanitised
+from ci_build.images.recipe import UNKNOWN, ContextFile, Recipe, build_argv, described, made_file, sums, text_file
+from core.errors import RequestError
+from tests.support.tiny_wheel import make_wheel
+
+
+def source() -> Path:
+    raise AssertionError("nobody needs it")
+
+
+RECIPE = Recipe(
+    name="jax-x",
+    dockerfile="ARG BASE\nFROM ${BASE}\n",
+    base="a/b@sha256:" + "1" * 64,
+    base_image=lambda: "unused",
+    files={"a": ContextFile(digest="1", source=source)},
+    arguments={"A": "b"},
+    labels={"c": "d"},
+)
+CHANGES: dict[str, Any] = {
+    "dockerfile": "ARG BASE\nFROM ${BASE}",
+    "base": "a/b@sha256:" + "2" * 64,
+    "files": {"a": ContextFile(digest="2", source=source)},
+    "arguments": {"A": "c"},
+    "labels": {"c": "e"},
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_other_content_is_another_image(name: str) -> None:
+    other = replace(RECIPE, **{name: CHANGES[name]})
+    assert other.content != RECIPE.content
+    assert other.tag != RECIPE.tag
+    assert replace(other, **{name: getattr(RECIPE, name)}).content == RECIPE.content
+
+
+def test_a_plan_shows_what_goes_in_and_the_command_and_needs_neither() -> None:
+    base, digest, command = described([RECIPE], no_cache=True)
+    assert base == f"{RECIPE.tag} on {RECIPE.base}, with"
+    assert digest == "  a (1)"
+    argv = build_argv(RECIPE, "docker", Path(), RECIPE.base, no_cache=True)
+    assert shlex.split(command.removeprefix("  $ ")) == list(argv)
+    assert {"--no-cache", "A=b", f"BASE={RECIPE.base}", "c=d", RECIPE.tag} <= set(argv)
+    assert "--no-cache" not in build_argv(RECIPE, "docker", Path(), RECIPE.base)
+
+
+def test_of_what_is_on_something_unknown_a_plan_claims_no_digest() -> None:
+    unknown = ContextFile(digest=UNKNOWN, source=source)
+    above = replace(RECIPE, name="jax-y", base=RECIPE.identity, files={"rocm": unknown})
+    top = replace(RECIPE, name="jax-z", base=above.identity)
+    assert (above.tag, top.tag) == ("jax-y:CONTENT", "jax-z:CONTENT")
+    told = [line for line in described([RECIPE, above, top]) if not line.startswith(" ")]
+    assert told[1:] == [f"jax-y:CONTENT on {RECIPE.tag}, with", "jax-z:CONTENT on jax-y:CONTENT, with"]
+
+
+def test_a_program_is_not_a_file_and_a_place_is_not_another(tmp_path: Path) -> None:
+    for files in (
+        {"b": RECIPE.files["a"]},
+        {"a": replace(RECIPE.files["a"], executable=True)},
+        {**RECIPE.files, "b": RECIPE.files["a"]},
+    ):
+        assert replace(RECIPE, files=files).content != RECIPE.content
+    assert RECIPE.tag == f"jax-x:{RECIPE.content[:16]}"
+    made = made_file("text", tmp_path / "made")
+    assert made.source().read_text() == "text"
+    assert text_file(made.source()).digest == made.digest
+    assert sums({"b": "2", "a": "1"}) == "1  a\n2  b\n"
+
+
+@given(st.text(max_size=60))
+def test_a_sanitised_version_is_good_in_a_tag(version: str) -> None:
+    tag = f"x:v{sanitised(version)}"
+    assert check_name(tag, "it") == tag
+
+
+@pytest.mark.parametrize(
+    "name", ["a", "a/b:7.2.0", "host.example:5000/a/b-c_d.e:T_1", "127.0.0.1:5000/a", "localhost/a:b", "a__b"]
+)
+def test_names_that_engines_take(name: str) -> None:
+    assert check_name(name, "-t") == name
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("a:7.2.0+x", "a:7.2.0.x would be one"),
+        ("host.example:5000/b/A c:1", "host.example:5000/b/a.c:1 would be one"),
+        ("", "Write it"),
+        ("a@sha256:" + "1" * 64, "a would be one"),
+    ],
+)
+def test_other_names_are_refused(name: str, hint: str) -> None:
+    with pytest.raises(RequestError, match="is no name of an image") as caught:
+        check_name(name, "-t")
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:5000", "127.3.2.1", "localhost:5000/x", "[::1]:5000", "localhost"])
+def test_loopback_is_known(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["registry.example", "128.0.0.1:5000", "127.0.0.1.example:80", "10.0.0.1/127.0.0.1"])
+def test_others_are_not(host: str) -> None:
+    assert not is_loopback(host)
+
+
+def test_a_pulled_image_goes_by_the_digest_of_its_registry() -> None:
+    own = LocalImage(id="sha256:1", digests=(), labels={})
+    assert own.digest == "sha256:1"
+    assert replace(own, digests=("a/b@sha256:2",)).digest == "sha256:2"
+
+
+def test_every_commit_of_a_wheel_is_read_and_nothing_of_it_is_run(tmp_path: Path) -> None:
+    files = {
+        "p/build_info.json": b'{"sources": {"jax": "aaa", "xla": "bbb", "empty": ""}}',
+        "p/commit_info.py": b'raise SystemExit\ncommits = {"ROCm/rocm-jax": "ccc", "n": 1}\n',
+        "q/commit_info.py": b"not python (",
+    }
+    path = make_wheel(tmp_path, files)
+    assert commits_in(path) == {"jax": "aaa", "xla": "bbb", "ROCm/rocm-jax": "ccc"}
+
+
+# Which ROCm
+
+
+@pytest.mark.parametrize(
+    ("after", "environ", "expected"),
+    [
+        ({}, {}, False),
+        ({"rocm_version": "7.10.0"}, {}, False),
+        ({"therock_path": "/opt/rocm"}, {}, True),
+        ({"locked": True}, {}, True),
+        ({}, {"CI_BUILD_THEROCK_PATH": "/opt/rocm"}, True),
+        ({}, {"CI_BUILD_ROCM_BUILD_URL": "https://host/{job}", "CI_BUILD_LOCKED": "1"}, False),
+    ],
+)
+def test_only_what_names_a_rocm_brings_one_into_the_builder(
+    after: dict[str, Any], environ: dict[str, str], *, expected: bool
+) -> None:
+    assert names_rocm(Settings(after, {}, environ)) is expected
+
+
+def test_two_rocms_for_one_image_are_refused() -> None:
+    asked = {"therock_path": "https://host/a.tar.gz", "rocm_build_job": "job", "rocm_build_url": "https://host/{job}"}
+    state = State({})
+    with pytest.raises(RequestError, match="--therock-path excludes --rocm-build-job"):
+        find_rocm(state.settings(asked), state.reporter())

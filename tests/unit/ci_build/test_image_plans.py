@@ -1,0 +1,151 @@
+"""Dry runs of the commands about images: every image with the command that makes it, and what is run in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ci_build import cli
+from ci_build.build.set_files import write_set
+from ci_build.containers.engine import Engine
+from ci_build.images import run_image
+from ci_build.images.builder import ImageRequest
+from ci_build.images.contents import rocm_packages
+from ci_build.images.pins import load_pins
+from ci_build.images.runtime import Maker
+from core.errors import InputError, RequestError
+from core.pip import Resolved
+from core.process import HostRunner, ProcessResult
+from core.report import Reporter
+from tests.support.wheel_sets import make_set, make_wheels
+
+ROCM = "--therock-path=https://host.invalid/therock-dist-linux-gfx94X-dcgpu-7.2.0.tar.gz"
+JAX = "jax-0.10.2-py3-none-any.whl"
+
+
+@pytest.fixture
+def dist(tmp_path: Path) -> Path:
+    """A set that takes jax from elsewhere, where nobody could fetch it."""
+    folder = tmp_path / "dist"
+    wheels = make_wheels(folder, pythons=("3.12",))
+    jax = Resolved(
+        name="jax", version="0.10.2", filename=JAX, url=f"https://host.invalid/{JAX}", sha256="1" * 64,
+        requires_python=">=3.11",
+    )  # fmt: skip
+    write_set(folder, make_set(wheels, python_versions=("3.12",), files={}), {"3.12": [jax]})
+    return folder
+
+
+def planned(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> tuple[str, str]:
+    """What a dry run prints, and what it tells."""
+    assert cli.run([*words, "--dry-run"]) == code
+    done = capsys.readouterr()
+    return done.out, done.err
+
+
+def builds(told: str) -> list[str]:
+    """What each image is called that a plan builds, in order."""
+    return re.findall(r"\$ docker build --file Dockerfile --tag (\S+)", told)
+
+
+def test_images_of_a_set_and_what_they_are_put_on(dist: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, told = planned(capsys, "build_dockers", str(dist), "-f", "ubu24")
+    assert out == ""
+    assert builds(told) == ["jax-ubu24.rocm720:CONTENT"]
+    assert "jax-ubu24.rocm720:CONTENT on jax-base-ubu24.rocm720@CONTENT, with" in told
+    assert f"wheels/{JAX} ({'1' * 16})" in told
+    assert "--label com.amdgpu.jax_version=0.10.2" in told
+    _, told = planned(capsys, "build_dockers", str(dist), ROCM, "--push", "--image-registry=127.0.0.1:1", "--no-cache")
+    names = [name.partition(":")[0] for name in builds(told)]
+    both = ("ubu22", "ubu24")
+    assert sorted(names) == sorted(f"jax-{what}" for name in both for what in (
+        f"base-{name}", f"base-{name}.rocm720", f"{name}.rocm720"))  # fmt: skip
+    assert [name.startswith("jax-ubu") for name in names] == [False] * 4 + [True] * 2
+    assert "would fetch what is missing of https://host.invalid/therock-dist" in told
+    assert "would push what is made to 127.0.0.1:1" in told
+
+
+def test_a_test_of_a_set_shows_what_would_be_run_in_its_images(dist: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("test_docker", str(dist), "-f", "ubu24")
+    out, told = planned(capsys, *words, "--no-gpu", "--container-memory=8g")
+    assert builds(told) == ["jax-ubu24.rocm720:CONTENT"]
+    (line,) = out.splitlines()
+    assert line.startswith("docker run --rm --init --pull never ")
+    assert "--memory 8g" in line
+    assert line.endswith(f"jax-ubu24.rocm720 {run_image.SELFTEST} --no-gpu")
+    out, told = planned(capsys, *words, "--docker-build-only")
+    assert (out, builds(told)) == ("", ["jax-ubu24.rocm720:CONTENT"])
+
+
+def test_what_keeps_a_test_from_running_is_told_before_an_image_is_made(
+    dist: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("test_docker", str(dist), "--no-gpu")
+    for more, error in (("--env-file=absent", InputError), ("--container-memory=much", RequestError)):
+        assert cli.run([*words, more]) == error.exit_code
+        told = capsys.readouterr().err
+        assert more.partition("=")[0] in told
+        assert "build_dockers" not in told
+
+
+def test_a_rocm_of_an_index_and_the_command_that_asks_for_it(capsys: pytest.CaptureFixture[str]) -> None:
+    index = "--therock-index-url=https://host.invalid/simple"
+    _, told = planned(capsys, "build_manylinux_therock_dockers", index, "--therock-version=7.2.0", "-t", "mine:1")
+    assert [name.partition(":")[0] for name in builds(told)] == [
+        "jax-manylinux_2_28",
+        "jax-manylinux_2_28-therock-7.2.0",
+    ]
+    assert "pip wheel --no-input --pre --index-url=https://host.invalid/simple --wheel-dir=/out" in told
+    assert "'rocm[libraries,devel]==7.2.0'" in told
+    assert "would call it mine:1 too" in told
+    wrong = "--therock-index-url=folder"
+    _, told = planned(capsys, "build_base_therock_dockers", wrong, "-f", "ubu24", code=RequestError.exit_code)
+    assert "--therock-index-url 'folder' cannot be used" in told
+
+
+def test_a_rocm_in_a_base_and_in_the_builder(capsys: pytest.CaptureFixture[str]) -> None:
+    _, told = planned(capsys, "build_base_dockers", ROCM, "-f", "ubu24", "--install-llvm")
+    first, second = builds(told)
+    assert (first.partition(":")[0], second) == ("jax-dev-ubu24", "jax-dev-ubu24.rocm720:CONTENT")
+    assert f"{second} on {first}, with" in told
+    assert "    rocm (CONTENT)" in told
+    _, told = planned(capsys, "build_manylinux_dockers", ROCM, "--builder-image=mine:1")
+    assert builds(told) == ["jax-manylinux_2_28-therock-7.2.0:CONTENT"]
+    assert "on mine:1@CONTENT, with" in told
+    _, told = planned(capsys, "build_manylinux_dockers", "--builder-image=mine:1")
+    assert (told, builds(told)) == ("would look in a registry for mine:1, if it is not there\n", [])
+    words = ("build_manylinux_dockers", "--builder-image=mine:1", "--no-cache")
+    _, told = planned(capsys, *words, code=RequestError.exit_code)
+    assert "--no-cache has no use with --builder-image" in told
+
+
+class FakeHost(HostRunner):
+    """Writes down commands and the files of variables that they name, and says that each has failed."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.commands: list[str] = []
+        self.variables = ""
+
+    def run(self, argv: Sequence[str], **_: object) -> ProcessResult:
+        self.commands.append(" ".join(argv))
+        if "--env-file" in argv:
+            self.variables += Path(argv[argv.index("--env-file") + 1]).read_text()
+        return ProcessResult(returncode=1, stdout="", stderr="no\n", seconds=0.0)
+
+
+def test_the_password_of_a_proxy_is_in_no_list_of_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "http://user:secret@host.invalid:3128")
+    host = FakeHost()
+    request = ImageRequest(
+        engine=lambda: Engine(program="docker"), pins=load_pins(), cache=tmp_path, connect=lambda: pytest.fail("no")
+    )
+    maker = Maker(request=request, host=host, progress=Reporter(terminal=False, groups=False))
+    with pytest.raises(InputError, match="does not give rocm"):
+        rocm_packages(maker, "image", "python3", "https://host.invalid/simple", "7.2.0")
+    assert any(" pip wheel " in command for command in host.commands)
+    assert not any("secret" in command for command in host.commands)
+    assert host.variables == "https_proxy=http://user:secret@host.invalid:3128\n"

@@ -1,0 +1,295 @@
+"""What compiles, carried out: resumed by what went in, taken by name and digest, logged, and explained if it fails."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build.build.plan import SourceLayout, make_plan
+from ci_build.build.source.build_py import IN_CONTAINER, BuildCommand, build_commands
+from ci_build.build.source.native import STATE, Native, made_of
+from ci_build.build.source.sources import refuse_unknown
+from core.digests import file_sha256
+from core.errors import InputError, ProcessError
+from core.pip import InputStore
+from core.process import ProcessResult
+from core.source_request import ActionCache, Checkout, Remote, SourceRequest
+from tests.support.golden_build_py import request
+from tests.support.made_wheel import clean_pjrt
+
+ASKED = request("0.10.2")
+PJRT = build_commands(ASKED, make_plan(ASKED).version, IN_CONTAINER)[0]
+VERSION = PJRT.versions[0]
+
+
+@dataclass
+class FakeProgress:
+    """Keeps what it is told."""
+
+    said: list[str] = field(default_factory=list)
+
+    def step(self, text: str) -> None:
+        self.said.append(text)
+
+    def advance(self, done: int, total: int) -> None:
+        self.said.append(f"{done} of {total} bytes")
+
+    def count(self, done: int, total: int, what: str) -> None:
+        self.said.append(f"{done} of {total}: {what}")
+
+    def warning(self, text: str) -> None:
+        self.said.append(f"warning: {text}")
+
+
+@dataclass
+class FakeBuilder:
+    """A place where builds run that only writes a wheel and says what it is told to.
+
+    Attributes:
+        out: folder of this machine that the build sees as /out.
+        says: lines that it prints.
+        version: of the wheel that it writes; empty writes none.
+    """
+
+    out: Path
+    says: Sequence[str] = ()
+    version: str = VERSION
+    returncode: int = 0
+    runs: list[tuple[str, ...]] = field(default_factory=list)
+    listener: Callable[[str], None] = print
+
+    def inside(self, listener: Callable[[str], None]) -> FakeBuilder:
+        self.listener = listener
+        return self
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        check: bool = True,
+        keep: int | None = None,
+    ) -> ProcessResult:
+        assert env is not None
+        assert (cwd, env["SOURCE_DATE_EPOCH"], check) == ("/jax", "1781711830", False)
+        self.runs.append(tuple(argv))
+        folder = next(word.partition("=")[2] for word in argv if word.startswith("--output_path="))
+        here = self.out / Path(folder).relative_to("/out")
+        assert list(here.iterdir()) == [], "the output folder has to be empty"
+        for line in self.says:
+            self.listener(line)
+        if self.version:
+            made = clean_pjrt()
+            made.version = self.version
+            self.listener(f"12:00 - INFO - Distribution path: {folder}/{made.write(here).name}")
+        return ProcessResult(returncode=self.returncode, stdout="", stderr="", seconds=0.0)
+
+
+class NoGit:
+    """A host that nothing may be run on."""
+
+    def run(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, check: bool = True) -> ProcessResult:
+        raise AssertionError(f"{argv} was run")
+
+
+@dataclass
+class Bench:
+    """A build with a fake place to run in."""
+
+    native: Native
+    builder: FakeBuilder
+    inputs: InputStore
+    progress: FakeProgress
+
+    def build(self, command: BuildCommand = PJRT) -> Path:
+        return self.inputs.path(self.native.build(command, self.inputs))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    builder, progress = FakeBuilder(out=tmp_path / "work"), FakeProgress()
+    native = Native(
+        request=ASKED,
+        layout=SourceLayout(),
+        host=NoGit(),
+        inside=builder.inside,
+        work=tmp_path / "work",
+        builds=tmp_path / "builds",
+        logs=tmp_path / "dist.logs",
+        progress=progress,
+        where={"kind": "container"},
+        again="ci_build shell dist",
+    )
+    return Bench(native=native, builder=builder, inputs=InputStore(tmp_path / "inputs"), progress=progress)
+
+
+def test_a_wheel_is_taken_by_the_name_that_the_build_says_and_kept_by_its_digest(bench: Bench) -> None:
+    # A wheel that nobody named lies beside it, and is not looked at.
+    bench.builder.says = ["[1 / 3] Compiling a.cc", "INFO: something"]
+    made = bench.build()
+    assert made.name.startswith(f"jax_rocm7_pjrt-{VERSION}-py3-none-")
+    assert made.parent.name == file_sha256(made)
+    assert "1 of 3: Compiling a.cc" in bench.progress.said
+
+
+def test_it_is_not_built_again(bench: Bench) -> None:
+    first = bench.build()
+    assert bench.build() == first
+    assert len(bench.builder.runs) == 1
+
+
+def test_unless_its_bytes_are_gone_or_other_ones(bench: Bench) -> None:
+    made = bench.build()
+    made.write_bytes(b"something else")
+    assert file_sha256(bench.build()) == made.parent.name
+    assert len(bench.builder.runs) == 2
+
+
+@pytest.mark.parametrize("change", ["rocm", "builder", "xla_commit"])
+def test_or_it_would_be_made_of_something_else(bench: Bench, change: str) -> None:
+    bench.build()
+    source = ASKED.source
+    assert source is not None
+    other: dict[str, Any] = {change: "0" * 64}
+    bench.native.request = replace(ASKED, source=replace(source, **other))
+    bench.build()
+    assert len(bench.builder.runs) == 2
+
+
+def test_a_damaged_record_is_no_record(bench: Bench) -> None:
+    bench.build()
+    for record in bench.native.builds.glob("*.json"):
+        record.write_text("{")
+    bench.build()
+    assert len(bench.builder.runs) == 2
+
+
+def test_what_is_printed_is_logged_beside_the_set(bench: Bench) -> None:
+    bench.builder.says = ["first", "[1 / 2] more"]
+    bench.build()
+    lines = (bench.native.logs / "jax-rocm-pjrt.log").read_text().splitlines()
+    assert [line.partition(" ")[2] for line in lines[:2]] == ["first", "[1 / 2] more"]
+    state = json.loads((bench.native.logs / STATE).read_text())
+    assert (state["state"], state["argv"], state["cwd"]) == ("done", list(PJRT.argv), "/jax")
+
+
+FAILED = [
+    "INFO: Analyzed target //jaxlib/tools:jax_rocm_pjrt_wheel",
+    "ERROR: /jax/jaxlib/rocm/BUILD:3:1: Compiling a.cc failed: (Exit 1): clang failed",
+    "jaxlib/rocm/a.cc:7:3: error: use of undeclared identifier 'x'",
+    "RuntimeError: Command failed with return code 1",
+]
+
+
+def test_a_failure_is_explained(bench: Bench) -> None:
+    bench.builder.says, bench.builder.version, bench.builder.returncode = FAILED, "", 1
+    with pytest.raises(ProcessError) as caught:
+        bench.build()
+    said = str(caught.value)
+    assert "The build of jax-rocm7-pjrt failed: /jax/jaxlib/rocm/BUILD:3:1: Compiling a.cc failed" in said
+    assert "in //jaxlib/rocm; jaxlib/rocm/a.cc:7:3: error: use of undeclared identifier 'x'" in said
+    assert str(bench.native.logs / "jax-rocm-pjrt.log") in said
+    assert "`ci_build shell dist`" in said
+    assert json.loads((bench.native.logs / STATE).read_text())["state"] == "failed"
+
+
+def test_a_failed_build_leaves_nothing_to_find(bench: Bench) -> None:
+    bench.builder.returncode = 1
+    with pytest.raises(ProcessError, match="exit code 1; it ended with"):
+        bench.build()
+    bench.builder.returncode = 0
+    bench.build()
+    assert len(bench.builder.runs) == 2
+
+
+def test_a_build_that_says_nothing_of_a_wheel_made_none(bench: Bench) -> None:
+    bench.builder.version = ""
+    with pytest.raises(InputError, match="says that it made no wheel"):
+        bench.build()
+
+
+def test_a_wheel_that_is_said_and_not_there_is_none(bench: Bench) -> None:
+    name = f"jax_rocm7_pjrt-{VERSION}-py3-none-any.whl"
+    bench.builder.version, bench.builder.says = "", [f"Output wheel: {PJRT.output}/{name}"]
+    with pytest.raises(InputError, match="is not there"):
+        bench.build()
+
+
+def test_a_wheel_of_another_version_is_refused(bench: Bench) -> None:
+    bench.builder.version = "0.10.1"
+    with pytest.raises(InputError, match=r"its version is 0\.10\.1"):
+        bench.build()
+
+
+def test_nothing_is_compiled_of_what_nobody_knows(bench: Bench) -> None:
+    bench.native.request = replace(ASKED, source=SourceRequest())
+    with pytest.raises(InputError, match="not known: builder, jax, jax-rocm-release, rocm, xla"):
+        bench.native.checkout(Checkout(name="jax", url="/x", commit="a" * 40), "/nowhere")
+
+
+@pytest.mark.parametrize("name", ["jax_commit", "xla_commit", "own_commit", "rocm", "builder", "rocm-jax", "jaxlib"])
+@pytest.mark.parametrize("value", ["", "HEAD"])
+def test_none_of_what_is_stamped_may_be_empty(bench: Bench, name: str, value: str) -> None:
+    source = request("0.8.2", full=True).source
+    assert source is not None
+    refuse_unknown(source)
+    tree = {"jaxlib": "jax"}.get(name, name)
+    if name in ("rocm-jax", "jaxlib"):
+        trees = (replace(item, commit=value) if item.name == tree else item for item in source.sources)
+        source = replace(source, sources=tuple(trees))
+    else:
+        unknown: dict[str, Any] = {name: value}
+        source = replace(source, **unknown)
+    bench.native.request = replace(ASKED, source=source)
+    stamp = {"own_commit": "jax-rocm-release"}.get(name, name.removesuffix("_commit"))
+    with pytest.raises(InputError, match=rf"not known: {stamp}\."):
+        bench.native.checkout(Checkout(name="xla", url="/x", commit="a" * 40), "/nowhere")
+
+
+HERE = [
+    "ERROR: Failed to query remote execution capabilities: UNAVAILABLE: io exception",
+    "INFO: 9 processes: 3 internal, 4 processwrapper-sandbox, 2 remote.",
+]
+
+
+@pytest.mark.parametrize(
+    ("remote", "cache", "says", "told"),
+    [
+        (None, ActionCache(), HERE, []),
+        (
+            Remote(endpoint="grpc://a:1"),
+            ActionCache(),
+            HERE[1:],
+            ["4 processwrapper-sandbox, 2 remote", "4 actions were"],
+        ),
+        (Remote(endpoint="grpc://a:1"), ActionCache(), ["INFO: 2 processes: 2 remote."], ["2 remote"]),
+        (None, ActionCache(disk="/d"), HERE[1:], ["4 processwrapper-sandbox, 2 remote"]),
+        (None, ActionCache(disk="/d"), [], ["nothing had to be done"]),
+        (None, ActionCache(remote="grpc://a:1"), HERE, ["4 processwrapper", "4 actions were carried out here: Failed"]),
+        (Remote(endpoint="grpc://a:1"), ActionCache(), HERE[:1], ["nothing had to be done", "pjrt: Failed to query"]),
+    ],
+)
+def test_where_actions_were_carried_out_is_told(
+    bench: Bench, remote: Remote | None, cache: ActionCache, says: list[str], told: list[str]
+) -> None:
+    source = ASKED.source
+    assert source is not None
+    bench.native.request = replace(ASKED, source=replace(source, remote=remote, cache=cache))
+    bench.builder.says = says
+    bench.build()
+    said = [text for text in bench.progress.said if not text.startswith("build ")]
+    assert len(said) == len(told)
+    assert all(words in text for words, text in zip(told, said, strict=True))
+    assert any(HERE[0].removeprefix("ERROR: ") in text for text in said) == (said != [] and HERE[0] in says)
+
+
+def test_what_decides_a_result_leaves_out_this_repository() -> None:
+    source = ASKED.source
+    assert source is not None
+    assert made_of(ASKED) == made_of(replace(ASKED, source=replace(source, own_commit="0" * 40)))

@@ -1,0 +1,276 @@
+"""Options: origins, contradictions, defaults; no option is silent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build.cli import options
+from core.errors import RequestError, UnknownTargetError
+from core.model import BuildRequest, Payload
+
+PUBLISHED = {"payload": "published"}
+
+
+def settings(after: Mapping[str, Any], before: Mapping[str, Any] = {}, env: Mapping[str, str] = {}) -> options.Settings:
+    return options.Settings(after, before, env)
+
+
+def request(after: Mapping[str, Any], *tables: str) -> BuildRequest:
+    return options.build_request(settings({**PUBLISHED, **after}), *(tables or ("build",)))[0]
+
+
+def test_the_nearest_word_counts_and_its_origin_is_kept() -> None:
+    many = settings({"targets": "gfx942"}, {"targets": "gfx950", "compiler": "gcc"}, {"CI_BUILD_OUT": "/x"})
+    assert many.get("targets", "build") == options.Setting(value="gfx942", origin="--targets")
+    assert many.get("compiler", "build") == options.Setting(value="gcc", origin="--compiler")
+    assert many.get("out", "build") == options.Setting(value="/x", origin="CI_BUILD_OUT")
+    assert many.get("jax_version", "build").origin == "defaults.toml [build]"
+    assert many.get("therock_path", "build") == options.Setting(value=None, origin="not given")
+
+
+def test_every_default_is_an_option() -> None:
+    known = {*options.option_names(), "bucket", "corpus"}
+    for table in ("build", "published", "release_local"):
+        assert set(options.defaults()[table]) <= known
+
+
+def test_the_corpus_that_is_compiled_by_default_is_one() -> None:
+    assert options.defaults()["release_local"]["corpus"] == options.CORPORA[0] == "small"
+
+
+def test_the_cache_may_be_named_from_where_one_stands() -> None:
+    assert options.cache_dir(settings({"cache_dir": "cache"})) == Path.cwd() / "cache"
+
+
+def test_defaults_make_a_valid_request() -> None:
+    made = request({})
+    assert made.payload is Payload.PUBLISHED
+    assert made.python_versions == ("3.11", "3.12", "3.13", "3.14")
+    assert made.rocm_version.text == "7.2.0"
+    assert len(made.targets or ()) == 9
+
+
+def test_release_local_takes_two_targets_and_this_python_and_its_neighbour() -> None:
+    made = request({}, "release_local", "build")
+    assert [str(target) for target in made.targets or ()] == ["gfx942", "gfx950"]
+    assert len(made.python_versions) == 2
+
+
+@pytest.mark.parametrize(
+    ("current", "expected"),
+    [
+        ("3.11", ("3.11", "3.12")),
+        ("3.13", ("3.13", "3.14")),
+        ("3.14", ("3.13", "3.14")),
+        ("3.15", ("3.13", "3.14")),
+    ],
+)
+def test_this_python_and_one_more(current: str, expected: tuple[str, ...]) -> None:
+    assert options.this_python_and_one_more(["3.11", "3.12", "3.13", "3.14"], current) == expected
+
+
+@pytest.mark.parametrize("name", options.REFUSED_WITH_PUBLISHED)
+def test_source_options_contradict_published_wheels(name: str) -> None:
+    given = {"rocm_build_job": "x", "rocm_build_num": "1"} if name == "rocm_build_num" else {name: "x"}
+    with pytest.raises(RequestError, match=f"--{name.replace('_', '-')} belongs to a build from source") as caught:
+        request(given)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("name", options.CONTAINER_OPTIONS)
+def test_options_of_containers_are_refused_with_published_wheels_unless_the_machine_sets_them(name: str) -> None:
+    with pytest.raises(RequestError, match=f"--{name.replace('_', '-')} is about containers"):
+        request({name: "x"})
+    by_machine = settings(PUBLISHED, {}, {f"CI_BUILD_{name.upper()}": "x"})
+    assert options.build_request(by_machine, "build")[0] == request({})
+
+
+def test_the_compiler_is_warned_about_with_published_wheels() -> None:
+    _, warnings = options.build_request(settings({**PUBLISHED, "compiler": "clang"}), "build")
+    assert warnings == ("--compiler has no use with --payload=published: nothing is compiled.",)
+    assert options.build_request(settings(PUBLISHED), "build")[1] == ()
+
+
+def test_all_contradictions_are_told_at_once() -> None:
+    with pytest.raises(RequestError) as caught:
+        request({"therock_path": "x", "rocm_build_num": "3"})
+    assert "--therock-path excludes --rocm-build-job" in str(caught.value)
+    assert "--rocm-build-num belongs to a build from source" in str(caught.value)
+    assert "--rocm-build-num needs --rocm-build-job" in str(caught.value)
+
+
+def test_what_cannot_be_read_is_told_with_everything_else() -> None:
+    wrong = {"python_versions": "3.9", "targets": "gfx1", "wheel_post_release": "0", "base_docker": "a"}
+    wrong |= {"rbe_endpoint": "http://host", "rbe_jobs": "few", "container_memory": "much", "container_shm_size": "big"}
+    words = ["--rocm-version", "3.9", "'gfx1'", "'0'", "--builder-image names a finished one"]
+    words += ["'http://host'", "'few'", "'much'", "'big'"]
+    for jax in ("0.10.2", "newest"):
+        with pytest.raises(RequestError) as caught:
+            options.build_request(settings({**wrong, "builder_image": "b", "jax_version": jax}), "build")
+        assert type(caught.value) is RequestError
+        told = str(caught.value)
+        for word in words:
+            assert told.count(word) == 1, word
+        assert ("'newest' is not a version" in told) == (jax == "newest")
+        assert told.count("--help") == 1
+
+
+def test_a_source_build_needs_to_know_its_rocm() -> None:
+    with pytest.raises(RequestError, match="--rocm-version is missing"):
+        options.build_request(settings({}), "build")
+
+
+@pytest.mark.parametrize("value", ["3.9", "three", "", ","])
+def test_unknown_pythons_are_refused(value: str) -> None:
+    with pytest.raises(RequestError, match="--python-versions"):
+        request({"python_versions": value})
+
+
+def test_pythons_are_ordered_and_unique() -> None:
+    assert request({"python_versions": "3.12, 3.11,3.12"}).python_versions == ("3.11", "3.12")
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "x", "1.5"])
+def test_post_release_is_a_whole_number_from_1(value: str) -> None:
+    with pytest.raises(RequestError, match="whole number from 1"):
+        request({"wheel_post_release": value})
+
+
+def test_unknown_target_is_refused_with_its_own_exit_code() -> None:
+    with pytest.raises(UnknownTargetError, match="gfx943"):
+        request({"targets": "gfx943"})
+
+
+@pytest.mark.parametrize(("value", "expected"), [("1", True), ("true", True), ("0", False), ("no", False)])
+def test_switches_from_the_environment(value: str, *, expected: bool) -> None:
+    assert settings({}, {}, {"CI_BUILD_NO_STRIP": value}).flag("no_strip") is expected
+
+
+def test_a_switch_that_the_environment_turns_off_is_not_given() -> None:
+    off = options.Settings(PUBLISHED, {}, {"CI_BUILD_RBE": "0"})
+    assert options.build_request(off, "build")[0].payload is Payload.PUBLISHED
+    on = options.Settings(PUBLISHED, {}, {"CI_BUILD_RBE": "1"})
+    with pytest.raises(RequestError, match="CI_BUILD_RBE belongs to a build from source"):
+        options.build_request(on, "build")
+
+
+@pytest.mark.parametrize("word", ["all", "ALL"])
+def test_all_targets_means_those_of_the_payload(word: str) -> None:
+    assert request({"targets": word}).targets is None
+
+
+def test_every_field_of_the_request_follows_an_option() -> None:
+    base = request({})
+    changed = request(
+        {
+            "jax_version": "0.9.1",
+            "rocm_version": "7.1.0",
+            "python_versions": "3.12",
+            "targets": "all",
+            "no_rocm_version_extra": True,
+            "wheel_post_release": "2",
+            "no_strip": True,
+            "kernels": True,
+        }
+    )
+    same = [name for name in BuildRequest.__slots__ if getattr(base, name) == getattr(changed, name)]
+    # The manifest's digest is put in by `build.make_plan`, which reads the file.
+    # What a build from source is asked for is in tests/unit/ci_build/test_source_options.py.
+    assert same == ["payload", "rocm_manifest", "source"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "word"),
+    [
+        ("CI_BUILD_PAYLOAD", "elsewhere"),
+        ("CI_BUILD_JAX_VERSION", "newest"),
+        ("CI_BUILD_PYTHON_VERSIONS", "2.7"),
+        ("CI_BUILD_WHEEL_POST_RELEASE", "-1"),
+    ],
+)
+def test_a_refusal_names_the_variable_that_the_word_came_from(variable: str, word: str) -> None:
+    after = {} if variable.endswith("PAYLOAD") else PUBLISHED
+    with pytest.raises(RequestError, match=f"^{variable} .*{word}"):
+        options.build_request(settings(after, env={variable: word}), "build")
+
+
+@pytest.mark.parametrize(
+    ("variable", "word", "after"),
+    [
+        ("CI_BUILD_RBE_JOBS", "5", {}),
+        ("CI_BUILD_RBE_KEY", "key", {}),
+        ("CI_BUILD_REMOTE_CACHE", "grpc://host", PUBLISHED),
+        ("CI_BUILD_THEROCK_PATH", "/opt/rocm", {"rocm_build_job": "nightly"}),
+        ("CI_BUILD_KERNEL_MODULES", "mha_fwd", {}),
+        ("CI_BUILD_JAX_SOURCE_DIR", "/nowhere", {}),
+    ],
+)
+def test_a_contradiction_names_the_variable_that_it_came_from(variable: str, word: str, after: dict[str, Any]) -> None:
+    with pytest.raises(RequestError) as caught:
+        options.build_request(settings({"rocm_version": "7.2.0", **after}, env={variable: word}), "build")
+    assert variable in str(caught.value)
+    assert "--" + variable.removeprefix("CI_BUILD_").lower().replace("_", "-") not in str(caught.value).split()[0]
+
+
+@pytest.mark.parametrize("name", options.NEEDS_KERNELS)
+def test_options_of_kernels_need_kernels(name: str) -> None:
+    with pytest.raises(RequestError, match=f"--{name.replace('_', '-')} needs --kernels"):
+        request({name: "x"})
+
+
+KERNELS = {
+    "aiter_source": "x",
+    "kernel_toolchain": "rocm",
+    "kernel_rocm": "/rocm",
+    "kernel_image": "i",
+    "kernel_modules": "a, b",
+    "kernel_instances": "x",
+    "require": "a",
+    "allow_partial": True,
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_no_option_of_kernels_is_silent(name: str) -> None:
+    goes_with: dict[str, dict[str, Any]] = {
+        "kernel_rocm": {"kernel_toolchain": "rocm"},
+        "kernel_image": {"kernel_toolchain": "container"},
+        "kernel_instances": {"kernel_toolchain": "rocm", "allow_partial": True},
+    }
+    base = {"kernels": True, **goes_with.get(name, {})}
+    without = base if name != "kernel_image" else {"kernels": True}
+    assert request({**base, name: KERNELS[name]}).kernels != request(without).kernels
+    assert set(KERNELS) == set(options.NEEDS_KERNELS)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"kernel_toolchain": "gcc"}, "--kernel-toolchain is 'gcc', not one of pypi, rocm, container"),
+        ({"kernel_rocm": "/x"}, "--kernel-rocm needs --kernel-toolchain=rocm or container"),
+        ({"kernel_image": "x"}, "--kernel-image goes with --kernel-toolchain=container"),
+        ({"kernel_toolchain": "container"}, "--kernel-image goes with --kernel-toolchain=container"),
+        ({"kernel_instances": "x", "allow_partial": True}, "--kernel-instances needs --kernel-toolchain=rocm"),
+        ({"kernel_instances": "x", "kernel_toolchain": "rocm"}, "--kernel-instances .* needs --allow-partial"),
+        (
+            {"kernel_instances": "(", "kernel_toolchain": "rocm", "allow_partial": True},
+            "--kernel-instances is no regular expression: missing",
+        ),
+    ],
+)
+def test_contradictions_of_kernels_are_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(RequestError, match=said):
+        request({"kernels": True, **given})
+
+
+@pytest.mark.parametrize("url", ["https://[host/x.tar.gz", "https://host:port/x.tar.gz"])
+def test_what_is_no_url_is_refused_with_its_option(url: str) -> None:
+    with pytest.raises(RequestError, match=r"^--therock-path: '.*' is no URL: "):
+        settings({"therock_path": url})
+    with pytest.raises(RequestError, match=r"^CI_BUILD_REMOTE_CACHE: "):
+        settings({}, {}, {"CI_BUILD_REMOTE_CACHE": url})
+    assert settings({"rocm_build_url": "https://host:{num}/[{job}"}).given("rocm_build_url")

@@ -1,0 +1,141 @@
+"""The plan is pure, complete, and follows every field of the request."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click.testing
+import pytest
+
+from ci_build.build.dist_wheels import plan_lines
+from ci_build.build.plan import Effect, make_plan
+from ci_build.cli import main
+from core.errors import RequestError
+from core.model import BuildRequest, GfxTarget, KernelRequest, Payload, RocmVersion
+from core.store import step_key
+
+
+def targets(*names: str) -> tuple[GfxTarget, ...]:
+    return tuple(GfxTarget.parse(name) for name in names)
+
+
+BASE = BuildRequest(
+    payload=Payload.PUBLISHED,
+    jax_version="0.10.2",
+    rocm_version=RocmVersion(text="7.2.0"),
+    python_versions=("3.11", "3.12"),
+    targets=targets("gfx942", "gfx950"),
+)
+
+CHANGES: dict[str, Any] = {
+    "jax_version": "0.9.1",
+    "rocm_version": RocmVersion(text="7.2.1"),
+    "python_versions": ("3.12",),
+    "targets": None,
+    "rocm_version_extra": False,
+    "post_release": 2,
+    "strip": False,
+    "rocm_manifest": "a" * 64,
+    "kernels": KernelRequest(),
+}
+
+
+def test_equal_requests_give_equal_plans() -> None:
+    assert make_plan(BASE) == make_plan(replace(BASE))
+
+
+@pytest.mark.parametrize("field", CHANGES)
+def test_no_field_is_silent(field: str) -> None:
+    changed = make_plan(replace(BASE, **{field: CHANGES[field]}))
+    assert replace(changed, request=BASE) != make_plan(BASE)
+
+
+def test_every_field_is_tried() -> None:
+    # tests/unit/ci_build/test_source_plan.py tries those of `source`.
+    assert {*CHANGES, "payload", "source"} == set(BuildRequest.__slots__)
+
+
+@pytest.mark.parametrize("field", sorted(set(CHANGES) - {"python_versions", "rocm_manifest", "kernels"}))
+def test_different_contents_have_different_versions(field: str) -> None:
+    assert make_plan(replace(BASE, **{field: CHANGES[field]})).version != make_plan(BASE).version
+
+
+def test_pjrt_is_made_once_and_the_plugin_for_each_python() -> None:
+    steps = [step for stage in make_plan(BASE).stages for step in stage.steps if step.effect is Effect.REPAIR]
+    assert [(step.project, step.python) for step in steps] == [
+        ("jax-rocm7-pjrt", ""),
+        ("jax-rocm7-plugin", "3.11"),
+        ("jax-rocm7-plugin", "3.12"),
+    ]
+
+
+def test_the_plugin_pins_its_own_pjrt_and_both_pin_jaxlib() -> None:
+    plan = make_plan(replace(BASE, post_release=2))
+    pjrt, plugin, _ = (step.recipe for stage in plan.stages for step in stage.steps if step.recipe)
+    assert pjrt.requires_dist == ("jaxlib>=0.10.2,<0.10.3",)
+    assert plugin.requires_dist[0] == f"jax-rocm7-pjrt=={plan.version}"
+    assert plan.version == "0.10.2.post2+rocm7.2.0.gfx942.gfx950"
+
+
+@pytest.mark.parametrize("major", [10, 99])
+def test_any_major_goes_all_the_way(major: int) -> None:
+    plan = make_plan(replace(BASE, rocm_version=RocmVersion(text=f"{major}.0.0")))
+    for stage in plan.stages:
+        for step in stage.steps:
+            assert "rocm7" not in step.what
+            if step.recipe:
+                assert step.recipe.project.startswith(f"jax-rocm{major}-")
+                assert all("rocm7" not in path for path in (*step.recipe.files, *step.recipe.runpath))
+                assert f"libamdhip64.so.{major}" in step.recipe.allowed_sonames
+
+
+@pytest.mark.parametrize(
+    ("names", "index"),
+    [(("gfx942",), "gfx94X-dcgpu"), (("gfx950",), "gfx950-dcgpu"), (("gfx942", "gfx950"), "multi-arch")],
+)
+def test_the_index_is_the_family_that_holds_all_targets(names: tuple[str, ...], index: str) -> None:
+    assert make_plan(replace(BASE, targets=targets(*names))).index == index
+
+
+def test_dry_run_shows_every_command_and_every_wheel_owed() -> None:
+    from pathlib import Path
+
+    text = "\n".join(plan_lines(make_plan(BASE), Path("dist")))
+    assert text.count("--dry-run --ignore-installed") == 2
+    assert "owes jax-rocm7-plugin==0.10.2+rocm7.2.0.gfx942.gfx950 (3.12)" in text
+    assert "RUNPATH of jax_plugins/xla_rocm7/*.so: $ORIGIN/" in text
+    assert "the set appears in dist as a whole" in text
+
+
+def test_a_post_release_of_the_plugin_is_for_the_jax_without_it() -> None:
+    assert dict(make_plan(replace(BASE, jax_version="0.9.1.post6")).pins) == {"jax": "0.9.1"}
+    assert dict(make_plan(replace(BASE, jax_version="0.11.0rc1")).pins) == {"jax": "0.11.0rc1"}
+
+
+def test_step_keys_follow_the_recipe_and_do_not_depend_on_hash_order() -> None:
+    first, _, _ = (step.recipe for stage in make_plan(BASE).stages for step in stage.steps if step.recipe)
+    assert step_key(recipe=first) == step_key(recipe=replace(first))
+    changed = (
+        replace(first, version="1"),
+        replace(first, strip=False),
+        replace(first, files={"a": b"b"}),
+        replace(first, allowed_sonames=frozenset()),
+    )
+    for other in changed:
+        assert step_key(recipe=other) != step_key(recipe=first)
+
+
+def test_a_dry_run_refuses_a_folder_of_somebody_else(tmp_path: Path) -> None:
+    (tmp_path / "note").touch()
+    argv = ["dist_wheels", "--payload=published", "--targets=gfx942", "--dry-run", f"--out={tmp_path}"]
+    done = click.testing.CliRunner().invoke(main, argv)
+    assert isinstance(done.exception, RequestError)
+    assert "holds files that belong to no wheel set, such as note" in str(done.exception)
+
+
+def test_kernels_without_a_handler_are_refused_before_anything_is_made() -> None:
+    kernels = KernelRequest(modules=("ck_rms_norm",), toolchain="rocm", allow_partial=True)
+    with pytest.raises(RequestError, match="no handler was named"):
+        make_plan(replace(BASE, kernels=kernels))

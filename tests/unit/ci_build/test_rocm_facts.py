@@ -1,0 +1,317 @@
+"""What a ROCm has to hold, the lock that says which one it is, and sources that are not what was asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build.rocm import selection as rocm_selection
+from ci_build.rocm.facts import parts, problems, read_facts, selection
+from ci_build.rocm.lock import RocmLock, differences, load_lock, write_lock
+from ci_build.rocm.request import Asked, check_name, check_source
+from ci_build.rocm.source import Rocm, _told_beside, obtain
+from ci_build.rocm.store import RocmStore
+from core.errors import CiBuildError, InputError, RequestError
+from core.http.client import Client
+from core.model import GfxTarget
+from core.report import Reporter
+from core.targets import load_table
+from core.units import parse_size
+from tests.support.made_rocm import HIP, NAME, VERSION, make_rocm, tarball
+
+REPORTER = Reporter(terminal=False)
+GFX942, GFX950, GFX1100, GENERIC = map(GfxTarget.parse, ("gfx942", "gfx950", "gfx1100", "gfx9-4-generic"))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / NAME
+    path.write_bytes(tarball(make_rocm(tmp_path / "made")))
+    return path
+
+
+def get(tmp_path: Path, asked: Asked) -> Rocm:
+    store = RocmStore(tmp_path / "store", progress=REPORTER)
+    return obtain(asked, rocm_selection.gfx_names(), store, Client(), progress=REPORTER)
+
+
+def test_a_tarball_is_unpacked_looked_at_and_locked(tmp_path: Path, file: Path) -> None:
+    asked = Asked(source=str(file), version=VERSION, targets=(GFX942, GENERIC), lock=tmp_path / "rocm.lock")
+    (tmp_path / "made/lib/llvm/amdgcn/bitcode/oclc_isa_version_9-4-generic.bc").write_text("generic")
+    file.write_bytes(tarball(tmp_path / "made"))
+    rocm = get(tmp_path, asked)
+    assert rocm.facts.version == VERSION
+    assert rocm.facts.compiler == "clang 20.0.0git"
+    assert rocm.facts.kernels == dict.fromkeys(("rocBLAS", "hipBLASLt", "MIOpen"), ("gfx942",))
+    assert not (rocm.root / "lib/rocblas/library").exists()
+    assert (rocm.root / "lib/llvm/bin/clang").exists()
+    assert rocm.notes == ()
+    locked = load_lock(tmp_path / "rocm.lock")
+    assert locked is not None
+    assert locked == rocm.lock
+    assert locked == RocmLock(
+        source=str(file),
+        sha256=hashlib.sha256(file.read_bytes()).hexdigest(),
+        size=file.stat().st_size,
+        version=VERSION,
+        families=("gfx94X-dcgpu",),
+        targets=("gfx942",),
+        compiler="clang 20.0.0git",
+        libraries={HIP: "7.2.53211", "librocblas.so.5": "5.2.0"},
+        device_libraries=rocm.facts.device_libraries,
+    )
+    assert locked.device_libraries["lib/llvm/amdgcn/bitcode/ocml.bc"] == hashlib.sha256(b"ocml").hexdigest()
+    assert get(tmp_path, replace(asked, locked=True)).root == rocm.root
+
+
+def test_a_folder_is_used_where_it_is(tmp_path: Path) -> None:
+    root = make_rocm(tmp_path / "rocm", told="7.2.0-43")
+    rocm = get(tmp_path, Asked(source=str(root), version="7.2.0", targets=(GFX942,)))
+    assert (rocm.root, rocm.lock.sha256, rocm.contents) == (root, "", None)
+    assert rocm.facts.kernels["hipBLASLt"] == ("gfx942",)
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "targets", "words"),
+    [
+        (NAME, "7.10.0a20251121", (), "is ROCm 7.10.0a20251120, and --rocm-version says 7.10.0a20251121"),
+        (NAME, "7.10.0", (), "and --rocm-version says 7.10.0"),
+        (NAME, VERSION, (GFX942, GFX950), "is for gfx94X-dcgpu, and --targets asks for gfx950"),
+        (NAME, "7.0", (GFX1100,), "7.0.*gfx1100"),
+    ],
+)
+def test_a_name_that_tells_something_else_is_refused(
+    name: str, version: str, targets: tuple[GfxTarget, ...], words: str
+) -> None:
+    asked = Asked(source=f"https://host/{name}", version=version, targets=targets)
+    with pytest.raises(RequestError, match=words):
+        check_name(asked, rocm_selection.gfx_names())
+
+
+def test_a_name_that_agrees_or_tells_nothing_is_taken() -> None:
+    gfx = rocm_selection.gfx_names()
+    assert check_name(Asked(source=f"https://host/{NAME}", targets=(GFX942, GENERIC)), gfx) == VERSION
+    assert check_name(Asked(source="https://host/rocm.tar.gz", version="7.2.0", targets=(GFX950,)), gfx) == "7.2.0"
+    multi = NAME.replace("gfx94X-dcgpu", "multiarch")
+    assert check_name(Asked(source=f"https://host/{multi}", targets=(GFX950, GFX1100)), gfx) == VERSION
+
+
+def without(path: str) -> Callable[[Path], None]:
+    def harm(root: Path) -> None:
+        shutil.rmtree(root / path) if (root / path).is_dir() else (root / path).unlink()
+
+    return harm
+
+
+def other_version(root: Path) -> None:
+    (root / ".info/version").write_text("7.9.0")
+
+
+@pytest.mark.parametrize(
+    ("harm", "error", "words"),
+    [
+        (other_version, RequestError, "says ROCm 7.9.0, not 7.10.0a20251120"),
+        (without("lib/llvm/bin/clang"), InputError, "has no compiler"),
+        (without("lib/llvm/amdgcn"), InputError, "no device library ocml.bc. .*for gfx942"),
+        (without("lib/llvm/amdgcn/bitcode/oclc_isa_version_942.bc"), InputError, "oclc_isa_version_942.bc"),
+        (without("lib/rocblas/library"), InputError, "Its rocBLAS has no kernels for gfx942"),
+        (without("lib/hipblaslt/library"), InputError, "Its hipBLASLt has no kernels for gfx942"),
+        (without("share/miopen/db"), InputError, "Its MIOpen has no kernels for gfx942"),
+        (without("lib/libamdhip64.so.7.2.53211"), None, ""),
+    ],
+)
+def test_a_tree_that_lacks_something_is_refused(
+    tmp_path: Path, harm: Callable[[Path], None], error: type[CiBuildError] | None, words: str
+) -> None:
+    root = make_rocm(tmp_path / "made")
+    harm(root)
+    (tmp_path / NAME).write_bytes(tarball(root))
+    asked = Asked(source=str(tmp_path / NAME), version=VERSION, targets=(GFX942,), lock=tmp_path / "rocm.lock")
+    if error is None:
+        assert HIP not in get(tmp_path, asked).lock.libraries
+        return
+    with pytest.raises(error, match=words):
+        get(tmp_path, asked)
+    assert not (tmp_path / "rocm.lock").exists()
+
+
+def test_kernels_in_packs_count_and_unlisted_ones_are_a_warning(tmp_path: Path) -> None:
+    root = make_rocm(tmp_path / "rocm", targets=("gfx942", "gfx1103"))
+    for part in ("lib/rocblas", "lib/hipblaslt", "share/miopen"):
+        shutil.rmtree(root / part)
+    for name in ("blas_lib_gfx942", "miopen_lib_gfx942", "blas_lib_gfx1103"):
+        (root / ".kpack").mkdir(exist_ok=True)
+        (root / f".kpack/{name}.kpack").write_text("pack")
+    facts, _ = read_facts(root, None, "", processors=rocm_selection.gfx_names().processors, progress=REPORTER)
+    targets = (GFX942, GfxTarget.parse("gfx1103"))
+    assert problems(facts, targets, {}) == ((), ("Its MIOpen has no kernels for gfx1103.",))
+
+
+def test_one_processor_never_counts_as_another(tmp_path: Path) -> None:
+    root = make_rocm(tmp_path / "rocm", targets=("gfx1100",))
+    facts, _ = read_facts(root, None, "", processors=rocm_selection.gfx_names().processors, progress=REPORTER)
+    assert facts.kernels["MIOpen"] == facts.kernels["rocBLAS"] == ("gfx1100",)
+    names = list(load_table().targets)
+    assert not [(a, b) for a in names for b in names if a != b and a.startswith(b)]
+
+
+def test_locked_refuses_everything_else(tmp_path: Path, file: Path) -> None:
+    lock = tmp_path / "rocm.lock"
+    asked = Asked(source=str(file), version=VERSION, lock=lock, locked=True)
+    with pytest.raises(RequestError, match="--locked, and there is no"):
+        get(tmp_path, asked)
+    get(tmp_path, replace(asked, locked=False))
+    before = lock.read_text()
+    lock.write_text(before.replace("clang 20.0.0git", "clang 19.0.0"))
+    with pytest.raises(RequestError, match=r"compiler: clang 20\.0\.0git, locked is clang 19\.0\.0"):
+        get(tmp_path, asked)
+    lock.write_text(before)
+    copy = tmp_path / f"copy/{NAME}"
+    copy.parent.mkdir()
+    shutil.copyfile(file, copy)
+    with pytest.raises(RequestError, match="was asked for"):
+        get(tmp_path, replace(asked, source=str(copy)))
+    file.write_bytes(tarball(tmp_path / "made", extra=b"more"))
+    with pytest.raises(CiBuildError, match="has sha256"):
+        get(tmp_path, asked)
+    assert lock.read_text() == before
+    # One's own file may change, and is locked anew.
+    assert (get(tmp_path, replace(asked, locked=False)).root / "include/extra.h").read_text() == "more"
+    assert lock.read_text() != before
+
+
+def test_a_folder_that_changed_is_not_what_was_locked(tmp_path: Path) -> None:
+    root = make_rocm(tmp_path / "rocm")
+    asked = Asked(source=str(root), lock=tmp_path / "rocm.lock")
+    get(tmp_path, asked)
+    (root / "lib/llvm/amdgcn/bitcode/ocml.bc").write_text("other")
+    with pytest.raises(RequestError, match=r"ocml\.bc: .*, locked is"):
+        get(tmp_path, replace(asked, locked=True))
+
+
+@pytest.mark.parametrize("text", ["", "schema = 2", "schema = 1", "not toml", "schema = 1\nfamilies = 3\ntargets = 4"])
+def test_an_unreadable_lock_is_an_error(tmp_path: Path, text: str) -> None:
+    (tmp_path / "rocm.lock").write_text(text)
+    with pytest.raises(InputError, match="Remove it to have it written anew"):
+        load_lock(tmp_path / "rocm.lock")
+
+
+@pytest.mark.parametrize("field", RocmLock.__dataclass_fields__)
+def test_a_lock_says_of_each_field_what_it_can_be(tmp_path: Path, file: Path, field: str) -> None:
+    lock = get(tmp_path, Asked(source=str(file))).lock
+    odd: Any = (
+        "../" * 20
+        if field == "sha256"
+        else (1,)
+        if isinstance(getattr(lock, field), tuple)
+        else {"x": 1}
+        if field != "size"
+        else "x"
+    )
+    write_lock(tmp_path / "rocm.lock", replace(lock, **{field: odd}))
+    with pytest.raises(InputError, match=f"is not a lock: {field} cannot be what is written there"):
+        load_lock(tmp_path / "rocm.lock")
+
+
+@pytest.mark.parametrize("field", ["device_libraries", "packages"])
+def test_digests_in_a_lock_are_digests(tmp_path: Path, file: Path, field: str) -> None:
+    lock = get(tmp_path, Asked(source=str(file))).lock
+    for digest, good in (("0" * 64, True), ("../x", False), ("0" * 63, False)):
+        told: Any = {"x": digest}
+        write_lock(tmp_path / "rocm.lock", replace(lock, **{field: told}))
+        with nullcontext() if good else pytest.raises(InputError, match=field):
+            assert load_lock(tmp_path / "rocm.lock")
+
+
+def test_every_field_of_a_lock_is_compared(tmp_path: Path, file: Path) -> None:
+    lock = get(tmp_path, Asked(source=str(file))).lock
+    assert differences(lock, lock) == ()
+    for field in RocmLock.__dataclass_fields__:
+        value = getattr(lock, field)
+        other: Any = {str: "x", int: 1, tuple: ("x",), dict: {"x": "y"}}[type(value)]
+        assert differences(lock, replace(lock, **{field: other})), field
+
+
+@pytest.mark.parametrize("sha256", ["abc", "0" * 63, "g" * 64])
+def test_a_sha256_is_one(tmp_path: Path, file: Path, sha256: str) -> None:
+    with pytest.raises(RequestError, match="is no sha256"):
+        get(tmp_path, Asked(source=str(file), sha256=sha256))
+
+
+def test_what_is_not_there_or_no_tarball_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is not there"):
+        get(tmp_path, Asked(source=str(tmp_path / "none.tar.gz")))
+    (tmp_path / "file.zip").write_text("x")
+    with pytest.raises(RequestError, match="not a tarball that can be read"):
+        get(tmp_path, Asked(source=str(tmp_path / "file.zip")))
+    with pytest.raises(RequestError, match="a folder was given"):
+        get(tmp_path, Asked(source=str(tmp_path), sha256="0" * 64))
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (Asked(source="https://host/rocm.zip"), "not a tarball that can be read"),
+        (Asked(source="https://host/"), "not a tarball that can be read"),
+        (Asked(source="https://host/a%00b.tar.gz"), "no name that a file can have"),
+        (Asked(source=f"https://host/{'n' * 300}.tar.gz"), "no name that a file can have"),
+        (Asked(source="ftp://me:secret@host/rocm.tar.gz"), "not an http or https URL"),
+        (Asked(source=__file__), "not a tarball that can be read"),
+        (Asked(source="/", sha256="0" * 64), "a folder was given"),
+        (Asked(source="https://host/rocm.tar.gz", sha256="abc"), "is no sha256"),
+        (Asked(source="pip+https://host/", lock=Path("/no/rocm.lock"), locked=True), "there is no /no/rocm.lock"),
+    ],
+)
+def test_what_can_never_be_a_rocm_is_refused_without_a_look_at_it(asked: Asked, words: str) -> None:
+    with pytest.raises(RequestError, match=words) as caught:
+        check_source(asked)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("A" * 64, "a" * 64),
+        (f"{'1' * 64} *{NAME}\n", "1" * 64),
+        (f"{'1' * 64}  ./elsewhere/{NAME}\n", "1" * 64),
+        (f"SHA256 ({NAME}) = {'1' * 64}\n", "1" * 64),
+        (f"{'0' * 64}  other\n{'1' * 64}  {NAME}\n", "1" * 64),
+        (f"{'0' * 64}  other\n{'1' * 64}  another\n", ""),
+        (f"{'1' * 128}  {NAME}\n", ""),
+        ("<html>not found</html>", ""),
+    ],
+)
+def test_what_a_sidecar_tells(text: str, told: str) -> None:
+    assert _told_beside(text, NAME) == told
+
+
+@pytest.mark.parametrize("source", ["https://host/a%2Bb.tar.xz", "pip+https://host/", "/", "/not/there", "/no/x.zip"])
+def test_what_may_be_a_rocm(source: str) -> None:
+    check_source(Asked(source=source))
+
+
+def test_every_pattern_leaves_something_out() -> None:
+    chosen = selection(full=False)
+    for pattern in parts()["selection"]["left_out"]:
+        assert not chosen.wanted(pattern.replace("*", "x")), pattern
+    for needed in ("lib/libamdhip64.so.7", "lib/llvm/lib/clang/20/lib/linux/libclang_rt.builtins.a", "bin/hipcc"):
+        assert chosen.wanted(needed)
+
+
+@pytest.mark.parametrize(("text", "size"), [("60GB", 60 * 10**9), ("1.5 kb", 1500), ("0", 0), ("7B", 7)])
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "much", "-1", "3 miles"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(RequestError, match="is not a size"):
+        parse_size(text)

@@ -1,0 +1,122 @@
+"""`--rocm-manifest`: from a file or a tree into the plan, and into the set that its digest covers."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+import urllib3  # noqa: F401 - it tries IPv6 when it is imported, which no test may
+
+from ci_build.build import dist_wheels, set_files
+from ci_build.build.plan import BuildPlan
+from ci_build.cli import options
+from core import wheelset
+from core.errors import CiBuildError, InputError, RequestError
+from core.model import load_wheel_set
+from core.process import HostRunner
+from core.report import Reporter
+from tests.support.made_rocm import make_rocm
+from tests.support.sets import wheel_set
+from tests.support.tiny_elf import TinySymbol, tiny_elf
+from wheelkit.rocm_manifest import ROCM_MANIFEST, Library, Manifest, dump_manifest
+
+HIP = "libamdhip64.so.7"
+MANIFEST = Manifest(
+    rocm_version="7.2.0",
+    libraries={HIP: Library(soname=HIP, path=f"lib/{HIP}", symbols={"hipFree": ("hip_4.2",)})},
+)
+
+
+def plan(**given: object) -> BuildPlan:
+    settings = options.Settings({"payload": "published", "rocm_version": "7.2.0", **given}, {}, {})
+    return dist_wheels.make_plan(settings, Reporter(terminal=False), HostRunner({}), "build").plan
+
+
+def tree(folder: Path, version: str) -> Path:
+    tiny_elf(folder / "lib" / HIP, soname=HIP, symbols=[TinySymbol("hipFree", version="hip_4.2", defined=True)])
+    (folder / ".info").mkdir()
+    (folder / ".info/version").write_text(f"{version}\n")
+    return folder
+
+
+def test_a_file_goes_into_the_plan_under_its_digest(tmp_path: Path) -> None:
+    file = tmp_path / "rocm.json"
+    file.write_bytes(data := dump_manifest(MANIFEST))
+    made = plan(rocm_manifest=str(file))
+    digest = hashlib.sha256(data).hexdigest()
+    assert (made.rocm_manifest, made.request.rocm_manifest) == (data, digest)
+    assert any(f"{ROCM_MANIFEST} (sha256 {digest[:12]})" in line for line in dist_wheels.plan_lines(made, Path("dist")))
+
+
+def test_a_tree_is_read(tmp_path: Path) -> None:
+    made = plan(rocm_manifest=str(tree(tmp_path / "rocm", "7.2.0-43")))
+    assert b'"hipFree"' in made.rocm_manifest
+    assert made.request.rocm_manifest == hashlib.sha256(made.rocm_manifest).hexdigest()
+
+
+def test_a_whole_rocm_is_verified_and_locked_and_gives_its_manifest(tmp_path: Path) -> None:
+    root, lock = make_rocm(tmp_path / "rocm", told="7.2.0"), tmp_path / "rocm.lock"
+    more = {"cache_dir": str(tmp_path / "cache"), "rocm_lock": str(lock), "targets": "gfx950"}
+    made = plan(therock_path=str(root), **more)
+    assert b'"hipFree"' in made.rocm_manifest
+    assert made.request.rocm_manifest == hashlib.sha256(made.rocm_manifest).hexdigest()
+    before = lock.read_text()
+    (root / "lib/llvm/amdgcn/bitcode/ocml.bc").write_text("other")
+    with pytest.raises(RequestError, match="locked is"):
+        plan(therock_path=str(root), locked=True, **more)
+    assert lock.read_text() == before
+    with pytest.raises(RequestError, match=r"says ROCm 7\.2\.0, not 7\.1\.0"):
+        plan(therock_path=str(root), **{**more, "rocm_version": "7.1.0"})
+
+
+def test_without_it_there_is_none() -> None:
+    assert (plan().rocm_manifest, plan().request.rocm_manifest) == (b"", "")
+    assert not any(ROCM_MANIFEST in line for line in dist_wheels.plan_lines(plan(), Path("dist")))
+
+
+def test_the_environment_may_name_it(tmp_path: Path) -> None:
+    (tmp_path / "rocm.json").write_bytes(dump_manifest(MANIFEST))
+    environ = {"CI_BUILD_ROCM_MANIFEST": str(tmp_path / "rocm.json")}
+    settings = options.Settings({"payload": "published", "rocm_version": "7.2.0"}, {}, environ)
+    made = dist_wheels.make_plan(settings, Reporter(terminal=False), HostRunner({}), "build").plan
+    assert made.rocm_manifest == dump_manifest(MANIFEST)
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "words"),
+    [
+        ("nowhere", InputError, "nowhere is not there"),
+        ("text.json", InputError, "cannot be read"),
+        ("other.json", RequestError, "of ROCm 7.1.0, the set is for 7.2.0"),
+        ("tree", RequestError, "says ROCm 7.1.0, not 7.2.0"),
+        ("empty", InputError, "holds no shared libraries"),
+    ],
+)
+def test_what_is_not_the_manifest_of_that_rocm_is_refused(
+    tmp_path: Path, name: str, error: type[CiBuildError], words: str
+) -> None:
+    (tmp_path / "text.json").write_text("text")
+    other = Manifest(rocm_version="7.1.0", libraries=MANIFEST.libraries)
+    (tmp_path / "other.json").write_bytes(dump_manifest(other))
+    tree(tmp_path / "tree", "7.1.0")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(error, match=words):
+        plan(rocm_manifest=str(tmp_path / name))
+
+
+def test_the_set_lists_it_and_its_digest_follows(tmp_path: Path) -> None:
+    digests = []
+    for number, manifest in enumerate((None, MANIFEST, Manifest(rocm_version="7.2.0", libraries={}))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        if manifest is not None:
+            (folder / ROCM_MANIFEST).write_bytes(dump_manifest(manifest))
+        made = set_files.write_set(folder, wheel_set(wheels=()), None)
+        assert (ROCM_MANIFEST in made.files) == (manifest is not None)
+        assert load_wheel_set((folder / "wheels.json").read_text()) == made
+        assert wheelset.check_files(folder, made) == wheelset.foreign_files(folder) == ()
+        digests.append(made.digest)
+    assert len(set(digests)) == 3
+    (tmp_path / "1" / ROCM_MANIFEST).write_bytes(b"changed")
+    assert wheelset.check_files(tmp_path / "1", wheelset.read_set(tmp_path / "1")) == (ROCM_MANIFEST,)

@@ -1,0 +1,131 @@
+"""Wheels of ROCm become the prefix that they are packed from; what does not make one is refused."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from ci_build.rocm.facts import selection
+from ci_build.rocm.package_index import fetch_packages, kept_in
+from ci_build.rocm.packages import Packages
+from ci_build.rocm.request import Asked
+from ci_build.rocm.store import RocmStore, StoredTree
+from core.errors import ArchiveError, CiBuildError, InputError
+from core.process import HostRunner
+from core.report import Reporter
+from core.treefiles import differences
+from tests.support.made_packages import CORE, DEVEL, make_packages, make_wheel
+from tests.support.made_rocm import VERSION
+
+
+def unpack(folder: Path, wheels: Mapping[str, bytes], *, full: bool = True) -> StoredTree:
+    files = {}
+    for name, data in wheels.items():
+        files[name] = folder / name
+        files[name].write_bytes(data)
+    packages = Packages(version=VERSION, files=files, sha256={name: f"{n:064}" for n, name in enumerate(wheels)})
+    return RocmStore(folder / "store", progress=Reporter(terminal=False)).from_packages(packages, selection(full=full))
+
+
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("packed", ["", ".xz"])
+def test_the_prefix_is_what_was_packed(tmp_path: Path, packed: str, *, split: bool) -> None:
+    made = tmp_path / "made"
+    found = unpack(tmp_path, make_packages(made, VERSION, split=split, packed=packed))
+    for path in made.rglob("*"):
+        twin = found.root / path.relative_to(made)
+        if path.is_symlink():
+            assert twin.is_symlink() and twin.readlink() == path.readlink()  # noqa: PT018 - one claim
+        elif path.is_file():
+            assert twin.read_bytes() == path.read_bytes()
+            assert twin.stat().st_mode & 0o111 == path.stat().st_mode & 0o111
+    assert sum(1 for _ in found.root.rglob("*")) == sum(1 for _ in made.rglob("*"))
+    assert differences(found.root, found.contents) == ()
+    # No link leads out of the prefix, which alone is mounted into containers.
+    assert all(path.resolve().is_relative_to(found.root.resolve()) for path in found.root.rglob("*"))
+
+
+def test_what_no_build_needs_is_left_out_and_known(tmp_path: Path) -> None:
+    found = unpack(tmp_path, make_packages(tmp_path / "made", VERSION), full=False)
+    kernels = [path for path in found.contents if path.startswith("lib/rocblas/library/")]
+    assert kernels
+    assert not any((found.root / path).exists() for path in kernels)
+
+
+def test_the_digest_is_of_every_wheel(tmp_path: Path) -> None:
+    one = Packages(version=VERSION, files={}, sha256={"a": "1", "b": "2"})
+    assert one.digest == Packages(version=VERSION, files={}, sha256={"b": "2", "a": "1"}).digest
+    assert one.digest != Packages(version=VERSION, files={}, sha256={"a": "1", "b": "3"}).digest
+    assert one.digest != Packages(version=VERSION, files={}, sha256={"a": "1"}).digest
+
+
+def devel(*entries: tuple[str, bytes, str]) -> dict[str, bytes]:
+    """A devel package whose tar has these entries: name, type, and link or content."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for name, kind, word in entries:
+            info = tarfile.TarInfo(name)
+            info.type = kind
+            if kind == tarfile.REGTYPE:
+                info.size = len(word)
+                tar.addfile(info, io.BytesIO(word.encode()))
+            else:
+                info.linkname = word
+                tar.addfile(info)
+    return dict([make_wheel("rocm-sdk-devel", VERSION, {"rocm_sdk_devel/_devel.tar": (file.getvalue(), 0o644)})])
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ((f"{DEVEL}/lib/x", tarfile.SYMTYPE, "../../_rocm_sdk_core/lib/x"), "in none of the packages"),
+        ((f"{DEVEL}/lib/x", tarfile.SYMTYPE, "../../../../etc/passwd"), "in none of the packages"),
+        ((f"{DEVEL}/lib/x", tarfile.SYMTYPE, "/etc/passwd"), "in none of the packages"),
+        (("somewhere/lib/x", tarfile.REGTYPE, "x"), "beside its prefix"),
+        (("../x", tarfile.REGTYPE, "x"), "beside its prefix"),
+        ((f"{DEVEL}/../x", tarfile.REGTYPE, "x"), "beside its prefix"),
+        ((f"{DEVEL}/lib/x", tarfile.LNKTYPE, "etc/passwd"), "no file in it"),
+        ((f"{DEVEL}/lib/x", tarfile.CHRTYPE, ""), "a character device"),
+    ],
+)
+def test_what_leaves_the_prefix_is_refused(tmp_path: Path, entry: tuple[str, bytes, str], says: str) -> None:
+    with pytest.raises(CiBuildError, match=says):
+        unpack(tmp_path, devel((f"{DEVEL}/.info/version", tarfile.REGTYPE, "7.10.0"), entry))
+    assert list((tmp_path / "store" / "trees").iterdir()) == []
+
+
+def test_packages_that_make_no_prefix_are_refused(tmp_path: Path) -> None:
+    wheels = make_packages(tmp_path / "made", VERSION, split=True)
+    without = {name: data for name, data in wheels.items() if "devel" not in name}
+    with pytest.raises(InputError, match="rocm-sdk-devel has 0 of"):
+        unpack(tmp_path, without)
+    core = {name: data for name, data in wheels.items() if "core" not in name}
+    with pytest.raises(InputError, match=f"needs {CORE}/.*, which is in none of the packages"):
+        unpack(tmp_path, core)
+    with pytest.raises(ArchiveError, match="is not a wheel"):
+        unpack(tmp_path, {"broken-1-py3-none-any.whl": b"no zip"})
+
+
+def test_a_lock_of_something_else_than_wheels_is_refused(tmp_path: Path) -> None:
+    asked, progress = Asked(source="pip+https://host/", version=VERSION), Reporter(terminal=False)
+    with pytest.raises(InputError, match="is not of wheels"):
+        fetch_packages(
+            asked, {"x": "0" * 64}, families=(), runner=HostRunner({}), store=kept_in(tmp_path), progress=progress
+        )
+
+
+def test_a_damaged_wheel_is_refused(tmp_path: Path) -> None:
+    wheels = make_packages(tmp_path / "made", VERSION)
+    name = next(name for name in wheels if "core" in name)
+    with zipfile.ZipFile(io.BytesIO(wheels[name])) as archive:
+        info = next(info for info in archive.infolist() if info.filename.endswith("libamdhip64.so.7.2.53211"))
+    at = info.header_offset + 30 + len(info.filename) + info.compress_size // 2
+    damaged = bytearray(wheels[name])
+    damaged[at] ^= 0xFF
+    with pytest.raises(ArchiveError):
+        unpack(tmp_path, wheels | {name: bytes(damaged)})

@@ -1,0 +1,94 @@
+"""What is run to try an image out, and which devices and groups of a machine that needs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ci_build.containers.container import Engine, container_argv
+from ci_build.images import runtime
+from ci_build.images.builder import ImageRequest
+from ci_build.images.pins import load_pins
+from ci_build.images.run_image import SELFTEST, check_env_file, commands, commits, find_gpus, trial_spec
+from core.errors import InputError, MachineError, RequestError
+
+LABELS = {
+    "jax-rocm-release.set": "1" * 64,
+    "com.amdgpu.python_versions": "3.11,3.12",
+    "com.amdgpu.jax_commit": "abc",
+}
+ENGINE = Engine(program="docker")
+
+
+def test_an_image_is_tried_in_each_of_its_pythons_or_with_the_users_words() -> None:
+    own = commands(LABELS, "", gpu=True)
+    assert own == tuple((f"/opt/python/{python}/bin/python3", SELFTEST) for python in ("3.11", "3.12"))
+    assert [argv[2:] for argv in commands(LABELS, "", gpu=False)] == [("--no-gpu",)] * 2
+    assert commands({}, "a && b", gpu=True) == (("bash", "-c", "a && b"),)
+    with pytest.raises(RequestError, match="--test-cmd"):
+        commands({}, "", gpu=True)
+    assert commits(LABELS) == ("jax: abc",)
+
+
+def test_devices_go_in_with_the_numbers_of_their_groups(tmp_path: Path) -> None:
+    with pytest.raises(MachineError, match="no /dev/kfd"):
+        find_gpus(tmp_path)
+    (tmp_path / "dev/dri").mkdir(parents=True)
+    for name, mode in {"kfd": 0o660, "dri/renderD128": 0o660, "dri/renderD129": 0o666, "dri/card0": 0o660}.items():
+        path = tmp_path / "dev" / name
+        path.touch()
+        path.chmod(mode)
+    gpus = find_gpus(tmp_path)
+    assert gpus.devices == ("/dev/kfd", "/dev/dri")
+    assert gpus.groups == ((str(os.getgid()),) if os.getgid() else ())
+    argv = container_argv(trial_spec(ENGINE, "image", gpus, debugger=False, env_file=None), ["true"])
+    assert "SYS_PTRACE" not in argv
+    assert not any("podinfo" in word for word in argv)
+    assert [argv[at + 1] for at, word in enumerate(argv) if word == "--device"] == ["/dev/kfd", "/dev/dri"]
+    assert "JAX_PLATFORMS=cpu" not in argv
+    env = tmp_path / "env"
+    env.touch()
+    more = container_argv(trial_spec(ENGINE, "image", None, debugger=True, env_file=env), ["true"])
+    assert {"SYS_PTRACE", "seccomp=unconfined", "JAX_PLATFORMS=cpu", str(env)} <= set(more)
+    with pytest.raises(InputError, match="--env-file"):
+        check_env_file(tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [
+        ("7.2.0", "rocm720"),
+        ("10.0.0", "rocm1000"),
+        ("7.10.0a20251120", "rocm7100a20251120"),
+        ("7.10.0.dev0+ABC.1", "rocm7100dev0.abc.1"),
+    ],
+)
+def test_versions_in_names_have_no_plus(version: str, name: str) -> None:
+    assert runtime.rocm_tag(version) == name
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "found"),
+    [
+        ("base", "", ("ubu22", "ubu24")),
+        ("base", "ubu24", ("ubu24",)),
+        ("base-therock", "therock", ("ubu22", "ubu24")),
+        ("jax", "24,22", ("ubu22", "ubu24")),
+        ("jax", "Dockerfile.jax-ubu22", ("ubu22",)),
+        ("base", "therock", None),
+        ("jax", "ubu20", None),
+    ],
+)
+def test_a_filter_is_a_part_of_the_name_of_a_file(
+    tmp_path: Path, kind: str, words: str, found: tuple[str, ...] | None
+) -> None:
+    request = ImageRequest(
+        engine=lambda: ENGINE, pins=load_pins(), cache=tmp_path, connect=lambda: pytest.fail("no"), arch="x86_64"
+    )
+    if found is None:
+        with pytest.raises(RequestError, match=f"--filter {words} is in none of"):
+            runtime.releases(request, kind, words)
+    else:
+        assert runtime.releases(request, kind, words) == found

@@ -1,0 +1,49 @@
+"""The bill of materials: valid by CycloneDX's own schema, complete, and the same each time."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+
+from ci_build.build.sbom import sbom
+from tests.support.sets import wheel_set
+from tests.unit.ci_build.test_set_files import JAX, NUMPY_311, NUMPY_312, REPLACED
+
+RESOLVED = {"3.11": (JAX, NUMPY_311), "3.12": (JAX, NUMPY_312, REPLACED)}
+
+
+def test_it_is_valid_and_names_everything_by_its_hash() -> None:
+    text = sbom(wheel_set(), RESOLVED)
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    parts = {part["bom-ref"]: part for part in json.loads(text)["components"]}
+    wheels = {wheel.filename: wheel.sha256 for wheel in wheel_set().wheels}
+    assert {name: parts[name]["hashes"][0]["content"] for name in wheels} == wheels
+    assert {*parts} == {*wheels, JAX.filename, NUMPY_311.filename, NUMPY_312.filename, "rocm 7.2.0"}
+    made_of = {
+        ref["hashes"][0]["content"]
+        for part in parts.values()
+        for ref in part.get("externalReferences", ())
+        if "hashes" in ref
+    }
+    assert made_of <= {item.sha256 for item in wheel_set().inputs}
+
+
+def test_what_needs_what() -> None:
+    depends = {
+        item["ref"]: item.get("dependsOn", []) for item in json.loads(sbom(wheel_set(), RESOLVED))["dependencies"]
+    }
+    for wheel in wheel_set().wheels:
+        needs = depends[wheel.filename]
+        assert ("rocm 7.2.0" in needs) == any(member.targets for member in wheel.members)
+        if wheel.name == "jax-rocm7-plugin":
+            assert any(name.startswith("jax_rocm7_pjrt") for name in needs)
+
+
+def test_equal_sets_give_equal_bytes_and_others_another_number() -> None:
+    first, again = sbom(wheel_set(), RESOLVED), sbom(wheel_set(), dict(RESOLVED))
+    assert first == again
+    other = sbom(replace(wheel_set(), rocm_version="7.3.0"), RESOLVED)
+    assert json.loads(first)["serialNumber"] != json.loads(other)["serialNumber"]

@@ -1,0 +1,117 @@
+"""The files beside the wheels."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.pylock import Pylock
+
+from ci_build.build import set_files
+from core import wheelset
+from core.errors import WheelSetError
+from core.pip import Resolved
+from tests.support.sets import wheel_set
+
+
+def resolved(name: str, version: str, filename: str) -> Resolved:
+    url = f"https://index.invalid/{filename}"
+    return Resolved(name=name, version=version, filename=filename, url=url, sha256="e" * 64, requires_python=">=3.10")
+
+
+NUMPY_311 = resolved("numpy", "2.0", "numpy-2.0-cp311-cp311-manylinux_2_28_x86_64.whl")
+NUMPY_312 = resolved("numpy", "2.0", "numpy-2.0-cp312-cp312-manylinux_2_28_x86_64.whl")
+JAX = resolved("jax", "0.10.2", "jax-0.10.2-py3-none-any.whl")
+REPLACED = resolved("jaxlib", "0.10.2", "jaxlib-0.10.2-cp312-cp312-manylinux_2_27_x86_64.whl")
+
+
+def test_constraints_name_the_set_and_its_pins() -> None:
+    assert set_files.constraints(wheel_set()).splitlines() == [
+        "jax==0.10.2",
+        "jax-rocm7-pjrt==0.10.2+rocm7.2.0.gfx942",
+        "jax-rocm7-plugin==0.10.2+rocm7.2.0.gfx942",
+        "jaxlib==0.10.2",
+    ]
+
+
+def test_lock_is_valid_and_gives_each_python_its_own_wheels() -> None:
+    text = set_files.pylock(wheel_set(), {"3.11": (JAX, NUMPY_311), "3.12": (JAX, NUMPY_312, REPLACED)})
+    lock = Pylock.from_dict(tomllib.loads(text))
+    found = {(str(package.name), str(package.marker)): package for package in lock.packages}
+    assert len(found) == len(lock.packages) == 8
+    assert ("jax", "None") in found
+    assert ("jax-rocm7-pjrt", "None") in found
+    for name in ("numpy", "jaxlib", "jax-rocm7-plugin"):
+        for python in ("3.11", "3.12"):
+            wheels = found[name, f'python_version == "{python}"'].wheels
+            assert wheels is not None
+            assert f"cp{python.replace('.', '')}" in str(wheels[0].name)
+
+
+def test_every_wheel_in_the_lock_has_a_hash() -> None:
+    lock = Pylock.from_dict(tomllib.loads(set_files.pylock(wheel_set(), {"3.11": (JAX,)})))
+    assert all(wheel.hashes["sha256"] for package in lock.packages for wheel in package.wheels or ())
+
+
+@pytest.mark.parametrize(
+    ("filename", "python", "serves"),
+    [
+        ("a-1-py3-none-any.whl", "3.12", True),
+        ("a-1-cp312-cp312-manylinux_2_28_x86_64.whl", "3.12", True),
+        ("a-1-cp312-cp312-manylinux_2_28_x86_64.whl", "3.1", False),
+        ("a-1-cp311-cp311-manylinux_2_28_x86_64.whl", "3.12", False),
+        ("a-1-py2.py3-none-any.whl", "3.11", True),
+    ],
+)
+def test_which_python_a_wheel_serves(filename: str, python: str, *, serves: bool) -> None:
+    assert wheelset.serves(filename, python) is serves
+
+
+def test_a_written_set_is_read_back_and_each_change_is_named(tmp_path: Path) -> None:
+    made = wheel_set(wheels=())
+    (tmp_path / "debug").mkdir()
+    (tmp_path / "debug" / "x.so.debug").write_bytes(b"symbols")
+    made = set_files.write_set(tmp_path, made, {"3.11": (JAX,)})
+    assert set(made.files) == {"constraints.txt", "pylock.toml", "sbom.cdx.json", "debug/x.so.debug"}
+    assert wheelset.read_set(tmp_path) == made
+    assert wheelset.check_files(tmp_path, made) == ()
+    (tmp_path / "debug" / "x.so.debug").write_bytes(b"other")
+    (tmp_path / "constraints.txt").unlink()
+    assert wheelset.check_files(tmp_path, made) == ("constraints.txt", "debug/x.so.debug")
+
+
+def test_a_folder_without_a_set_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(WheelSetError, match=r"does not exist.*dist_wheels"):
+        wheelset.read_set(tmp_path / "nowhere")
+    assert wheelset.check_files(tmp_path, wheel_set()) == ("SHA256SUMS",)
+
+
+def test_a_set_is_not_complete_because_its_list_of_files_is_empty(tmp_path: Path) -> None:
+    made = wheel_set(files={"constraints.txt": "a" * 64, "pylock.toml": "b" * 64})
+    (tmp_path / "SHA256SUMS").write_bytes(b"")
+    wheels = [wheel.filename for wheel in made.wheels]
+    assert wheelset.check_files(tmp_path, made) == tuple(sorted(["constraints.txt", "pylock.toml", *wheels]))
+
+
+def test_what_is_not_text_is_no_set(tmp_path: Path) -> None:
+    for name in ("wheels.json", "SHA256SUMS"):
+        (tmp_path / name).write_bytes(b"\xff\xfe\x80")
+    with pytest.raises(WheelSetError, match=r"wheels\.json is not the record of a wheel set"):
+        wheelset.read_set(tmp_path)
+    assert wheelset.check_files(tmp_path, wheel_set()) == ("SHA256SUMS",)
+
+
+def test_which_wheels_json_is_damaged_and_what_it_lacks_is_told(tmp_path: Path) -> None:
+    (tmp_path / "wheels.json").write_text("{}")
+    with pytest.raises(WheelSetError, match=r"^/.*/wheels\.json is not the .* of a wheel set: it has no 'schema'"):
+        wheelset.read_set(tmp_path)
+
+
+def test_the_sets_digest_covers_what_lies_beside_the_wheels(tmp_path: Path) -> None:
+    digests = set()
+    for number, resolved_311 in enumerate(((JAX,), (JAX, NUMPY_311))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        digests.add(set_files.write_set(folder, wheel_set(wheels=()), {"3.11": resolved_311}).digest)
+    assert len(digests) == 2

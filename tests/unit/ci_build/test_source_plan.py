@@ -1,0 +1,213 @@
+"""Plans of builds from source: every field of the request has an effect, and the keys of results follow all of them."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build.build.dist_wheels import plan_lines
+from ci_build.build.plan import Effect, SourceLayout, make_plan
+from ci_build.build.source.native import made_of
+from core.model import BuildRequest, GfxTarget, KernelRequest, RocmVersion
+from core.source_request import ActionCache, Checkout, Compiler, Container, Credentials, Remote, SourceRequest
+from core.store import step_key
+from tests.support.golden_build_py import request
+
+BASE = request("0.8.2")
+"""A release whose build takes either compiler."""
+assert BASE.source is not None
+SOURCE: SourceRequest = BASE.source
+
+CHANGES: dict[str, Any] = {
+    "jax_version": "0.9.1",
+    "rocm_version": RocmVersion(text="7.10.0a20251121"),
+    "python_versions": ("3.12",),
+    "targets": (GfxTarget.parse("gfx942"),),
+    "rocm_version_extra": False,
+    "post_release": 2,
+    "strip": False,
+    "rocm_manifest": "a" * 64,
+    "kernels": KernelRequest(),
+}
+SOURCE_CHANGES: dict[str, Any] = {
+    "compiler": Compiler.GCC,
+    "sources": (Checkout(name="rocm-jax", folder="/home/me/rocm-jax", commit="d" * 40),),
+    "xla": "head",
+    "jax_commit": "e" * 40,
+    "xla_commit": "f" * 40,
+    "jaxlib": True,
+    "epoch": 1,
+    "own_commit": "1" * 40,
+    "rocm": "2" * 64,
+    "builder": "sha256:" + "3" * 64,
+    "remote": Remote(endpoint="grpc://127.0.0.1:1"),
+    "credentials": Credentials(ca="/ca"),
+    "cache": ActionCache(disk="/d"),
+}
+DECIDED_BEFORE = {
+    # What they decide has become targets and Pythons, an image, a path or the places of the plan by then.
+    "one_target": "options.build_request",
+    "container": "sourcing._in_container",
+    "clang": "sourcing._places",
+}
+
+
+def with_source(**changes: Any) -> BuildRequest:
+    return replace(BASE, source=replace(SOURCE, **changes))
+
+
+@pytest.mark.parametrize("field", CHANGES)
+def test_no_field_is_silent(field: str) -> None:
+    # Kernels are for a later JAX.
+    base = replace(BASE, jax_version=CHANGES["jax_version"]) if field == "kernels" else BASE
+    changed = make_plan(replace(base, **{field: CHANGES[field]}))
+    assert replace(changed, request=base) != make_plan(base)
+
+
+@pytest.mark.parametrize("field", SOURCE_CHANGES)
+def test_no_field_of_the_source_is_silent(field: str) -> None:
+    changed = make_plan(with_source(**{field: SOURCE_CHANGES[field]}))
+    assert replace(changed, request=BASE) != make_plan(BASE)
+
+
+def test_every_field_is_tried() -> None:
+    assert {*CHANGES, "payload", "source"} == {field.name for field in fields(BuildRequest)}
+    assert {*SOURCE_CHANGES, *DECIDED_BEFORE} == {field.name for field in fields(SourceRequest)}
+
+
+REMOTE = Remote(endpoint="grpcs://a:1", platform="//p", jobs=2)
+REMOTE_CHANGES: dict[str, Any] = {
+    "endpoint": "grpcs://b:1",
+    "platform": "",
+    "jobs": 3,
+    "fallback": False,
+    "accept_cached": False,
+}
+
+
+@pytest.mark.parametrize("field", REMOTE_CHANGES)
+def test_no_field_of_remote_execution_is_silent(field: str) -> None:
+    base = make_plan(with_source(remote=REMOTE))
+    changed = make_plan(with_source(remote=replace(REMOTE, **{field: REMOTE_CHANGES[field]})))
+    assert replace(changed, request=base.request) != base
+
+
+def test_every_field_of_remote_execution_is_tried() -> None:
+    assert {*REMOTE_CHANGES} == {field.name for field in fields(Remote)}
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(Credentials)])
+def test_no_field_of_the_credentials_is_silent(field: str) -> None:
+    # A certificate and its key come together; which of their files they are is for the mounts.
+    base = Credentials(key="/k") if field == "cert" else Credentials(cert="/c") if field == "key" else Credentials()
+    both = (replace(base, **{field: "/x"}), base)
+    changed, before = (make_plan(with_source(remote=REMOTE, credentials=item)) for item in both)
+    assert (replace(changed, request=BASE) == replace(before, request=BASE)) == (field == "key")
+
+
+@pytest.mark.parametrize(
+    "cache", [ActionCache(), ActionCache(remote="grpc://b:1"), ActionCache(remote="grpc://a:1", read_only=True)]
+)
+def test_no_field_of_the_cache_is_silent(cache: ActionCache) -> None:
+    base = make_plan(with_source(cache=ActionCache(remote="grpc://a:1")))
+    assert replace(make_plan(with_source(cache=cache)), request=base.request) != base
+
+
+def key(asked: BuildRequest) -> str:
+    build = next(step.build for stage in make_plan(asked).stages for step in stage.steps if step.build)
+    return step_key(command=build, made_of=made_of(asked))
+
+
+@pytest.mark.parametrize("field", ["compiler", "sources", "xla", "xla_commit", "epoch", "rocm", "builder", "cache"])
+def test_what_was_built_of_something_else_is_not_taken(field: str) -> None:
+    assert key(with_source(**{field: SOURCE_CHANGES[field]})) != key(BASE)
+
+
+@pytest.mark.parametrize("field", ["targets", "rocm_version", "post_release", "jax_version"])
+def test_nor_what_was_built_for_something_else(field: str) -> None:
+    assert key(replace(BASE, **{field: CHANGES[field]})) != key(BASE)
+
+
+@pytest.mark.parametrize("field", ["own_commit", "jaxlib"])
+def test_a_change_that_no_compiler_sees_builds_nothing_anew(field: str) -> None:
+    assert key(with_source(**{field: SOURCE_CHANGES[field]})) == key(BASE)
+
+
+def test_what_was_built_goes_through_the_recipes_and_into_the_set() -> None:
+    steps = [step for stage in make_plan(request("0.10.2", full=True)).stages for step in stage.steps]
+    built = {(step.project, step.python) for step in steps if step.effect is Effect.BUILD}
+    used = {(step.project, step.python) for step in steps if step.effect in (Effect.REPAIR, Effect.RETAG)}
+    assert built == used
+
+
+def test_jaxlib_that_is_not_built_is_fetched_and_the_rest_is_not() -> None:
+    plan = make_plan(request("0.10.2"))
+    (resolve, *_) = (step for stage in plan.stages for step in stage.steps if step.effect is Effect.RESOLVE)
+    assert resolve.commands[0][-2:] == ("jax==0.10.2", "jaxlib==0.10.2")
+    assert "jaxlib==0.10.2 (3.12)" in {wheel for stage in plan.stages for wheel in stage.owes}
+
+
+def test_a_jaxlib_of_our_own_has_a_version_of_its_own() -> None:
+    plan = make_plan(request("0.10.2", full=True))
+    assert "jaxlib==0.10.2+rocm7.10.0a20251120 (3.12)" in {wheel for stage in plan.stages for wheel in stage.owes}
+
+
+def test_wheels_say_what_they_are_made_of() -> None:
+    recipes = [step.recipe for stage in make_plan(BASE).stages for step in stage.steps if step.recipe]
+    assert len(recipes) == 3
+    for recipe in recipes:
+        assert recipe.build_info["sources"] == {
+            "jax": SOURCE.jax_commit,
+            "xla": SOURCE.xla_commit,
+            "rocm-jax": SOURCE.sources[0].commit,
+            "jax-rocm-release": SOURCE.own_commit,
+            "rocm": SOURCE.rocm,
+            "builder": SOURCE.builder,
+        }
+
+
+def test_a_dry_run_shows_every_command_with_its_folder_and_environment() -> None:
+    asked = request("0.10.2", full=True)
+    layout = SourceLayout(checkouts="/c/sources")
+    lines = list(plan_lines(make_plan(asked, layout=layout), Path("dist")))
+    text = "\n".join(lines)
+    assert text.count("build/build.py build --wheels=") == 5
+    assert text.count("in /jax, wheel into /out/") == 5
+    assert "SOURCE_DATE_EPOCH=1781711830" in text
+    assert "fetch xla at " + "c" * 40 in text
+    assert f"fetch --quiet --no-tags --depth=1 https://github.com/openxla/xla {'c' * 40}" in text
+    assert asked.source is not None
+    assert f"use jax at {asked.source.jax_commit} in /home/me/jax" in text
+    assert "/c/sources/jax" not in text
+
+
+def test_equal_requests_give_equal_plans() -> None:
+    assert make_plan(request("0.10.2", full=True)) == make_plan(request("0.10.2", full=True))
+
+
+def test_the_container_of_a_request_is_part_of_what_wheels_json_keeps() -> None:
+    from core.model import to_json
+
+    body = to_json(with_source(container=Container(image="builder:1", network="none")))
+    assert body["source"]["container"]["image"] == "builder:1"
+
+
+def test_a_jax_of_ones_own_beside_rocm_jax_is_where_jaxlib_comes_from() -> None:
+    made = request("0.8.2", full=True).source
+    assert made is not None
+    own = Checkout(name="jax", folder="/home/me/jax", commit="9" * 40)
+    made = replace(made, sources=(*(tree for tree in made.sources if tree.name != "jax"), own))
+    assert made.stamps()["jax"] == SOURCE.jax_commit
+    assert made.stamps()["jaxlib"] == "9" * 40
+    plan = make_plan(replace(request("0.8.2", full=True), source=made))
+    told = {
+        step.project: [word for word in step.build.argv if "git_hash" in word]
+        for stage in plan.stages
+        for step in stage.steps
+        if step.build
+    }
+    assert told["jax-rocm7-pjrt"] == []
+    assert told["jaxlib"] == [f"--bazel_options=--//jaxlib/tools:jaxlib_git_hash={'9' * 40}"]

@@ -1,0 +1,62 @@
+"""Results that a command writes into a file: whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import click.testing
+import pytest
+
+from ci_build.cli import main
+from core.atomic import write_whole
+from tests.unit.ci_build.test_rocm_manifest_option import tree
+
+
+def test_who_reads_the_old_file_goes_on_reading_it(tmp_path: Path) -> None:
+    out, reader = tmp_path / "rocm.json", tmp_path / "reader"
+    out.write_text("old")
+    os.link(out, reader)
+    rocm = str(tree(tmp_path / "rocm", "7.2.0-43"))
+    done = click.testing.CliRunner().invoke(main, ["rocm", "manifest", rocm, f"--out={out}"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(out.read_text())["rocm_version"] == "7.2.0"
+    assert reader.read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["reader", "rocm", "rocm.json"]
+
+
+def test_nothing_is_left_where_it_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_whole(tmp_path / "out", b"data")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_whole(pipe, b"data")
+        assert os.read(reader, 10) == b"data"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_goes_on_leading_to_what_is_written(tmp_path: Path, *, there: bool) -> None:
+    (tmp_path / "link").symlink_to("out")
+    if there:
+        (tmp_path / "out").write_bytes(b"old and longer")
+    write_whole(tmp_path / "link", b"data")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "out").read_bytes() == b"data"
+
+
+@pytest.mark.parametrize("gate", ["structure", "device"])
+def test_a_gate_that_could_not_write_its_results_does_not_begin(tmp_path: Path, gate: str) -> None:
+    done = click.testing.CliRunner().invoke(main, ["gate", gate, "SET", f"--junit={tmp_path}/none/x.xml"])
+    assert done.exit_code == 2
+    assert f"there is no folder {tmp_path}/none" in done.output

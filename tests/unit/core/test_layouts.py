@@ -1,0 +1,218 @@
+"""The install layouts: run paths of our libraries, folders to search, and libraries that a wheel may need."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os.path
+import shutil
+from pathlib import Path
+
+import pytest
+
+from core import targets as gfx
+from core.errors import RequestError
+from core.layouts import allowed_sonames, family_packages, hip_soname, load_layouts, package_of, runpath, search_dirs
+from core.model import BuildRequest, Payload, RocmVersion
+from core.versions import Kind
+from wheelkit import recipe_base
+
+KINDS: tuple[Kind, ...] = ("pjrt", "plugin")
+SITE = Path("/venv/lib/python3.12/site-packages")
+HOME = {"pjrt": SITE / "jax_plugins/xla_rocm7", "plugin": SITE / "jax_rocm7_plugin"}
+SHORTEST_PUBLISHED = 4258  # bytes; the plugin and pjrt of 0.12.0, the shortest RUNPATH of 0.10.2 and later
+
+# Suffixes of `_rocm_sdk_libraries_` in the RUNPATHs of the published 0.10.2 and 0.12.0 wheels.
+PUBLISHED_FAMILIES = {
+    "gfx950_dcgpu", "gfx94X_dcgpu", "gfx90a", "gfx90X_dcgpu", "gfx908", "gfx906", "gfx900", "gfx120X_all", "gfx1153",
+    "gfx1152", "gfx1151", "gfx1150", "gfx110X_all", "gfx103X_all", "gfx101X_dgpu",
+}  # fmt: skip
+
+# DT_NEEDED of the published wheels that neither manylinux_2_28 nor the wheels bring, by the ROCm they were built with.
+PUBLISHED_NEEDED = {
+    "7.2.0": {
+        "librocprofiler-sdk.so.1", "librccl.so.1", "libhipblaslt.so.1", "libhipfft.so.0", "libMIOpen.so.1",
+        "librocblas.so.5", "librocm_smi64.so.1", "libamdhip64.so.7", "libhipblas.so.3", "libhipsolver.so.1",
+        "librocsolver.so.0", "libhipsparse.so.4",
+    },
+    "7.14.0": {
+        "librocprofiler-sdk.so.1", "librccl.so.1", "libhsa-runtime64.so.1", "librocm_sysdeps_drm.so.2",
+        "librocm_sysdeps_drm_amdgpu.so.1", "librocm_sysdeps_numa.so.1", "libhipblaslt.so.1", "libhipfft.so.0",
+        "libMIOpen.so.1", "librocblas.so.5", "libamd_smi.so.26", "libamdhip64.so.7", "libhipblas.so.3",
+        "librocsolver.so.0", "libhipsolver.so.1", "libhipsparse.so.4",
+    },
+}  # fmt: skip
+
+
+def allowed(version: str) -> frozenset[str]:
+    return allowed_sonames(RocmVersion(text=version))
+
+
+def resolved(kind: Kind, targets: str | None) -> list[Path]:
+    """The run path as the dynamic loader sees it."""
+    entries = runpath(kind, gfx.expand(targets) if targets else None).split(":")
+    return [Path(os.path.normpath(entry.replace("$ORIGIN", str(HOME[kind])))) for entry in entries]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("targets", [None, "default", "gfx942,gfx950", "gfx1151"])
+def test_the_run_path_is_what_the_layouts_with_a_fixed_place_say(kind: Kind, targets: str | None) -> None:
+    chosen = gfx.expand(targets) if targets else None
+    expected: dict[Path, None] = {}
+    for name in ("pip-multi-arch", "pip-family", "opt-rocm"):
+        expected.update(dict.fromkeys(search_dirs(name, site_packages=SITE, targets=chosen)))
+    assert resolved(kind, targets) == list(expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_run_path_of_a_small_set(kind: Kind) -> None:
+    up = {"pjrt": "$ORIGIN/../..", "plugin": "$ORIGIN/.."}[kind]
+    assert runpath(kind, gfx.expand("gfx942,gfx950")).split(":") == [
+        f"{up}/_rocm_sdk_core/lib",
+        f"{up}/_rocm_sdk_core/lib/rocm_sysdeps/lib",
+        f"{up}/_rocm_sdk_libraries/lib",
+        f"{up}/_rocm_sdk_libraries_gfx94X_dcgpu/lib",
+        f"{up}/_rocm_sdk_libraries_gfx950_dcgpu/lib",
+        "/opt/rocm/lib",
+        "/opt/rocm/lib64",
+        "/opt/rocm/lib/rocm_sysdeps/lib",
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_fits_in_place_of_the_published_one_and_holds_no_build_leftovers(kind: Kind) -> None:
+    text = runpath(kind, None)
+    assert len(text) < SHORTEST_PUBLISHED / 4
+    assert not any(word in text for word in ("_solib", ".runfiles", "python3", "//", "::"))
+    entries = text.split(":")
+    assert len(entries) == len(set(entries))
+    assert all(entry.startswith(("$ORIGIN/..", "/opt/rocm/")) for entry in entries)
+
+
+def test_all_families_are_those_of_the_published_wheels_and_two_newer_ones() -> None:
+    assert set(family_packages(None)) == PUBLISHED_FAMILIES | {"gfx90c", "gfx125X_dcgpu"}
+
+
+@pytest.mark.parametrize(
+    ("targets", "families"),
+    [
+        ("gfx942", {"gfx94X_dcgpu"}),
+        ("gfx90a:xnack-", {"gfx90a", "gfx90X_dcgpu"}),
+        ("gfx9-4-generic", {"gfx94X_dcgpu", "gfx950_dcgpu"}),
+        ("gfx1201,gfx1150", {"gfx120X_all", "gfx1150"}),
+    ],
+)
+def test_only_families_of_the_targets_matter(targets: str, families: set[str]) -> None:
+    assert set(family_packages(gfx.expand(targets))) == families
+
+
+def test_folders_of_a_prefix() -> None:
+    prefix = Path("/sw/rocm")
+    assert search_dirs("prefix", site_packages=SITE, rocm_path=prefix) == (
+        prefix / "lib", prefix / "lib64", prefix / "lib/rocm_sysdeps/lib",
+    )  # fmt: skip
+    assert search_dirs("tarball", site_packages=SITE, rocm_path=prefix)[0] == prefix / "lib"
+    with pytest.raises(RequestError, match="tarball needs a prefix"):
+        search_dirs("tarball", site_packages=SITE)
+
+
+def test_an_unknown_layout_is_refused_with_those_that_exist() -> None:
+    with pytest.raises(RequestError, match="'spack' is not a ROCm layout") as caught:
+        search_dirs("spack", site_packages=SITE)
+    assert "pip-multi-arch, pip-family, tarball, prefix, opt-rocm" in caught.value.hint
+
+
+@pytest.mark.parametrize("version", PUBLISHED_NEEDED)
+def test_what_published_wheels_need_is_allowed(version: str) -> None:
+    assert allowed(version) >= PUBLISHED_NEEDED[version]
+
+
+@pytest.mark.parametrize("version", ["7.1.0", "7.2.0", "7.14.0", "99.0.0"])
+@pytest.mark.parametrize(
+    "soname", ["libnuma.so.1", "libdrm.so.2", "libcudart.so.12", "libamdhip64.so", "libamdhip64.so.6", "libhip*.so.7"]
+)
+def test_anything_else_is_not(version: str, soname: str) -> None:
+    assert soname not in allowed(version)
+
+
+def test_a_version_without_a_list_takes_the_nearest_older_one() -> None:
+    assert allowed("7.2.9") == allowed("7.10.0a20251120") == allowed("7.13.0") == allowed("7.2.0")
+    assert allowed("7.99.0") == allowed("7.14.0rc1") == allowed("7.14.0")
+    assert "libamd_smi.so.26" not in allowed("7.13.0")
+    assert "librocm_smi64.so.1" not in allowed("7.14.0")
+
+
+@pytest.mark.parametrize("version", ["7.0.0", "6.4.0", "1.0.0"])
+def test_a_version_older_than_every_list_is_refused_with_the_file_to_edit(version: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        allowed(version)
+    assert "core/layouts.toml" in caught.value.hint
+    assert f'"{version.removesuffix(".0")}"' in caught.value.hint
+
+
+@pytest.mark.parametrize("major", [8, 10, 99])
+def test_a_new_major_takes_what_is_listed_and_its_own_number_where_rocm_numbers_libraries(major: int) -> None:
+    listed = frozenset[str]().union(*load_layouts().sonames.values())
+    new = allowed(f"{major}.1.0a20270101") - listed
+    assert new == {f"lib{stem}.so.{major}" for stem in ("amdhip64", "hiprtc", "hiprtc-builtins")}
+    assert hip_soname(RocmVersion(text=f"{major}.1.0")) in new
+    assert "libhipblas.so.4" not in allowed(f"{major}.1.0")
+
+
+def test_the_hip_runtime_is_allowed_in_every_listed_version() -> None:
+    for major, minor in load_layouts().sonames:
+        assert hip_soname(RocmVersion(text=f"{major}.{minor}.0")) in allowed(f"{major}.{minor}.0")
+
+
+def test_every_listed_library_has_a_package_and_every_package_library_is_listed() -> None:
+    table = load_layouts()
+    stems = {name.removeprefix("lib").split(".so")[0] for names in table.sonames.values() for name in names}
+    assert stems == set(table.packages)
+
+
+@pytest.mark.parametrize(
+    ("soname", "package"),
+    [
+        ("libamdhip64.so.7", "rocm-sdk-core"),
+        ("libhiprtc-builtins.so.99", "rocm-sdk-core"),
+        ("librocm_sysdeps_drm.so.2", "rocm-sdk-core"),
+        ("libhipfftw.so", "rocm-sdk-libraries"),
+        ("libhipblas.so.3", "rocm-sdk-libraries"),
+        ("libhipsolver_fortran.so.1", ""),
+        ("libstdc++.so.6", ""),
+        ("notalib", ""),
+    ],
+)
+def test_which_package_brings_a_library(soname: str, package: str) -> None:
+    assert package_of(soname) == package
+
+
+def test_the_loader_in_the_wheel_searches_every_folder_of_the_layouts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payload = Path(__file__).parents[3] / "pjrt" / "payload"
+    package = tmp_path / "payload_copy"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    for name in ("_rocm.py", "build_info.py"):
+        shutil.copy(payload / name, package)
+    request = BuildRequest(
+        payload=Payload.PUBLISHED,
+        jax_version="0.10.2",
+        rocm_version=RocmVersion(text="7.2.0"),
+        python_versions=("3.12",),
+        targets=None,
+    )
+    info = recipe_base.build_info("pjrt", request, "0.10.2+rocm7.2.0")
+    (package / "build_info.json").write_text(json.dumps(info))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    loader = importlib.import_module("payload_copy._rocm")
+    families = family_packages(None)
+    for layout in load_layouts().layouts.values():
+        for folder in (folder.replace("{family}", family) for folder in layout.folders for family in families):
+            inside = folder
+            if layout.root == "site-packages":
+                package_name, _, inside = folder.partition("/")
+                assert package_name in loader.packages()
+            assert inside in loader.LIBRARY_FOLDERS
+        assert layout.root in ("site-packages", "ROCM_PATH", str(loader.OPT_ROCM))

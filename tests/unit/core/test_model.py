@@ -1,0 +1,98 @@
+"""The nouns: target IDs, ROCm versions, and wheels.json there and back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.errors import RequestError, WheelSetError
+from core.model import GfxTarget, RocmVersion, dump_wheel_set, load_wheel_set, to_json
+from tests.support.sets import wheel_set
+
+
+@pytest.mark.parametrize(
+    "text", ["gfx942", "gfx90a", "gfx1151", "gfx9-generic", "gfx9-4-generic", "gfx90a:sramecc+:xnack-"]
+)
+def test_target_ids_come_back_as_they_were(text: str) -> None:
+    assert str(GfxTarget.parse(text)) == text
+
+
+def test_features_are_sorted_as_llvm_prints_them() -> None:
+    assert str(GfxTarget.parse("gfx90a:xnack-:sramecc+")) == "gfx90a:sramecc+:xnack-"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "gfx", "sm_90", "gfx942 ", "gfx942\n", "gfx942:fast+", "gfx942:xnack", "GFX942", "gfx94x"]
+)
+def test_other_texts_are_no_targets(text: str) -> None:
+    with pytest.raises(RequestError, match="is not a gfx target"):
+        GfxTarget.parse(text)
+
+
+@pytest.mark.parametrize(("text", "major"), [("7.2.0", 7), ("10.0.0a20261120", 10), ("99.1", 99)])
+def test_the_major_is_a_number(text: str, major: int) -> None:
+    assert RocmVersion(text=text).major == major
+
+
+@pytest.mark.parametrize("text", ["seven", "7", "", "7.2.0/../x"])
+def test_other_texts_are_no_rocm_versions(text: str) -> None:
+    with pytest.raises(RequestError, match="ROCm version"):
+        RocmVersion(text=text)
+
+
+ORDER = ("7.2.0", "7.10.0.dev0", "7.10.0a20251120", "7.10.0rc1", "7.10.0", "10.0.0")
+
+
+@given(st.permutations(ORDER))
+def test_rocm_versions_compare_as_numbers_and_prereleases_come_first(texts: list[str]) -> None:
+    assert [str(version) for version in sorted(RocmVersion(text=text) for text in texts)] == list(ORDER)
+
+
+def test_a_set_comes_back_from_its_file() -> None:
+    made = wheel_set()
+    assert load_wheel_set(dump_wheel_set(made)) == made
+
+
+def test_the_digest_covers_every_field() -> None:
+    body = to_json(wheel_set())
+    text = dump_wheel_set(wheel_set())
+    assert len(body) == 11
+    for name, value in body.items():
+        changed = json.loads(text)
+        changed[name] = value[:-1] if isinstance(value, (str, list)) else {**value, "more": "1"}
+        with pytest.raises(WheelSetError, match="says digest"):
+            load_wheel_set(json.dumps(changed))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda body: body.pop("wheels"),
+        lambda body: body.pop("digest"),
+        lambda body: body.update(surprise=1),
+        lambda body: body["wheels"][0].pop("sha256"),
+        lambda body: body["wheels"][0].update(surprise=1),
+        lambda body: body.update(schema=2),
+        lambda body: body.update(wheels=None),
+    ],
+)
+def test_unknown_and_missing_fields_are_refused(change: Any) -> None:
+    body = json.loads(dump_wheel_set(wheel_set()))
+    change(body)
+    with pytest.raises(WheelSetError):
+        load_wheel_set(json.dumps(body))
+
+
+@given(st.integers(0, 10**6))
+def test_a_truncated_file_is_refused(cut: int) -> None:
+    text = dump_wheel_set(wheel_set()).rstrip("\n")
+    with pytest.raises(WheelSetError):
+        load_wheel_set(text[: cut % len(text)])
+
+
+def test_sets_are_sorted_so_that_equal_values_give_equal_json() -> None:
+    assert to_json(frozenset({"b", "a", "c"})) == ["a", "b", "c"]

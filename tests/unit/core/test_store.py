@@ -1,0 +1,88 @@
+"""Finished steps: kept once, shared by runs, and nothing of another run is swept away."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ci_build.build.output_dir import sweep_beside, take_place
+from core.store import FinishedStep, StepStore, sweep
+from tests.support.sets import wheel_set
+
+DATA = b"the wheel"
+WHEEL = replace(wheel_set().wheels[0], sha256=hashlib.sha256(DATA).hexdigest(), size=len(DATA))
+
+
+def keep(store: StepStore, saved: str) -> FinishedStep:
+    with store.scratch() as name:
+        folder = Path(name) / "step"
+        folder.mkdir()
+        (folder / WHEEL.filename).write_bytes(DATA)
+        return store.keep("key", folder, WHEEL, saved)
+
+
+def test_of_two_runs_that_finish_the_same_step_the_first_ones_folder_stays(tmp_path: Path) -> None:
+    store = StepStore(tmp_path)
+    first = keep(store, "first")
+    inode = (first.folder / WHEEL.filename).stat().st_ino
+    second = keep(store, "second")
+    assert second == first
+    assert (first.folder / WHEEL.filename).stat().st_ino == inode
+
+
+def test_a_run_that_loses_the_race_for_the_name_takes_the_others_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, winner = shutil.rmtree, StepStore(tmp_path)
+
+    def late(path: Path, *, ignore_errors: bool = False) -> None:
+        """The other run finishes just after the place was made free."""
+        real(path, ignore_errors=ignore_errors)
+        monkeypatch.undo()
+        keep(winner, "other")
+
+    monkeypatch.setattr(shutil, "rmtree", late)
+    assert keep(StepStore(tmp_path), "own").saved == "other"
+
+
+def test_a_damaged_result_is_made_again(tmp_path: Path) -> None:
+    store = StepStore(tmp_path)
+    (keep(store, "first").folder / WHEEL.filename).write_bytes(b"damaged")
+    assert store.find("key") is None
+    assert keep(store, "second").saved == "second"
+
+
+def test_only_old_scratch_folders_are_swept(tmp_path: Path) -> None:
+    for name in ("fetch-old", "fetch-young", "0123"):
+        (tmp_path / name).mkdir()
+    for name in ("fetch-old", "0123"):
+        os.utime(tmp_path / name, times=(0, time.time() - 48 * 3600))
+    sweep(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0123", "fetch-young"]
+
+
+def test_what_a_killed_run_left_goes_and_what_other_runs_use_stays(tmp_path: Path) -> None:
+    others = [".dist-2-abcd_123", ".dist-2.lock", ".dist.lock", ".dist-config", "dist", "dist-2"]
+    for name in [*others, ".dist-abcd_123"]:
+        (tmp_path / name).mkdir()
+    sweep_beside(tmp_path / "dist")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
+
+
+def test_the_set_before_comes_back_when_its_successor_cannot_take_its_place(tmp_path: Path) -> None:
+    out, fresh, old = (tmp_path / name for name in ("dist", "fresh", "old"))
+    out.mkdir()
+    (out / "wheels.json").write_text("before")
+    with pytest.raises(FileNotFoundError):
+        take_place(fresh, out, old)
+    assert (out / "wheels.json").read_text() == "before"
+    fresh.mkdir()
+    take_place(fresh, out, old)
+    assert list(out.iterdir()) == []
+    assert (old / "wheels.json").read_text() == "before"

@@ -1,0 +1,165 @@
+"""What kernels are made of is looked into: tables, code objects, locked sources; each mistake is refused by name."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from core.errors import KernelError
+from kernels import sources
+from kernels.checks import code_problems, find_objects, library_problems
+from kernels.modules import Kind, Module, Objects
+from tests.support.made_kernels import code
+from tests.support.made_wheel import GLIBC, library
+from tests.support.tiny_elf import TinySymbol
+
+FOLDER = "hsa/gfx942/gemm"
+OBJECTS = Objects(
+    targets=("gfx942",),
+    folder="hsa/{target}/gemm",
+    csv="t.csv",
+    kernel_column="knl",
+    file_column="co",
+    count=2,
+    kernarg=32,
+)
+MODULE = Module(
+    name="gemm", kind=Kind.CO_LAUNCHER, about="", source="up", targets=("gfx942",), host=("a.cc",), seconds=1,
+    memory_mb=1, max_size=1, objects=(OBJECTS,),
+)  # fmt: skip
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A source with a table of two code objects."""
+    folder = tmp_path / FOLDER
+    folder.mkdir(parents=True)
+    (folder / "t.csv").write_text("knl,co,tile\nka,a.co,64\nkb,b.co,128\n")
+    (folder / "a.co").write_bytes(code("gfx942", {"ka": 32}))
+    (folder / "b.co").write_bytes(code("gfx942", {"kb": 16}))
+    return tmp_path
+
+
+def found(tree: Path, module: Module = MODULE, *processors: str) -> list[str]:
+    files = {str(p.relative_to(tree)): "" for p in tree.rglob("*") if p.is_file()}
+    return [item.path for item in find_objects(module, processors or ("gfx942", "gfx1100"), tree, files)]
+
+
+def test_every_object_of_the_table_is_found(tree: Path) -> None:
+    assert found(tree) == [f"{FOLDER}/a.co", f"{FOLDER}/b.co"]
+    assert found(tree, MODULE, "gfx1100") == []
+
+
+def rewrite(name: str, content: bytes | str) -> Callable[[Path], object]:
+    data = content.encode() if isinstance(content, str) else content
+    return lambda tree: (tree / FOLDER / name).write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (rewrite("t.csv", "knl,co\nka,a.co\n"), "t.csv has no row for b.co"),
+        (rewrite("t.csv", "knl,co\nka,a.co\n"), "has 1 kernels of gemm, not 2"),
+        (rewrite("t.csv", "knl,co\n"), "has 0 kernels of gemm, not 2"),
+        (rewrite("t.csv", "a,b\n1,2\n"), "t.csv has no columns co and knl"),
+        (rewrite("t.csv", "knl,co\nka,a.co\n,b.co\n"), "line 3 names no kernel and code object"),
+        (rewrite("t.csv", "knl,co\nka,../a.co\nkb,b.co\n"), "line 2 names no kernel and code object"),
+        (rewrite("t.csv", "knl,co\nka,a.co\nkc,a.co\nkb,b.co\n"), "a.co has two kernels"),
+        (rewrite("t.csv", b"\xff"), "t.csv cannot be read"),
+        (lambda tree: (tree / FOLDER / "t.csv").unlink(), "t.csv cannot be read"),
+        (lambda tree: (tree / FOLDER / "a.co").unlink(), f"{FOLDER}/a.co is not there"),
+        (rewrite("a.co", code("gfx950", {"ka": 32})), "a.co is code for gfx950, not for gfx942"),
+        (rewrite("a.co", code("gfx942", {"other": 32})), "a.co has the kernels other, not ka"),
+        (rewrite("a.co", code("gfx942", {"ka": 48})), "ka wants 48 bytes of arguments, the host packs 32"),
+        (rewrite("a.co", code("gfx942", {"ka": 32}, flags=0x300)), "a.co has xnack+"),
+        (rewrite("a.co", code("gfx942", {"ka": 32})[:100]), "a.co"),
+        (rewrite("a.co", b"\x7fELF"), "a.co is not an ELF file"),
+    ],
+)
+def test_each_mistake_in_a_table_or_an_object_is_named(change: Callable[[Path], object], said: str, tree: Path) -> None:
+    change(tree)
+    with pytest.raises(KernelError) as caught:
+        found(tree)
+    assert said in str(caught.value)
+
+
+def test_all_problems_are_told_at_once(tree: Path) -> None:
+    rewrite("a.co", code("gfx950", {"ka": 32}))(tree)
+    rewrite("b.co", code("gfx942", {"kb": 64}))(tree)
+    with pytest.raises(KernelError) as caught:
+        found(tree)
+    assert "a.co is code for gfx950" in str(caught.value)
+    assert "kb wants 64 bytes" in str(caught.value)
+
+
+def test_named_files_need_no_table(tree: Path) -> None:
+    named = replace(OBJECTS, csv="", kernel_column="", file_column="", files={"a.co": "ka"}, count=1)
+    assert found(tree, replace(MODULE, objects=(named,))) == [f"{FOLDER}/a.co"]
+
+
+def test_objects_of_old_abi_versions_are_read() -> None:
+    assert code_problems(code("gfx942", {"k": 8}, flags=0x500, abi=2), "x", "gfx942", ["k"]) == []
+    assert code_problems(code("gfx942", {"k": 8}, abi=1), "x", "gfx942", ["k"]) == []
+
+
+def test_libraries_need_their_handlers_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "l.so"
+    path.write_bytes(library(GLIBC, entry=[TinySymbol("JaxAiterA", defined=True)]))
+    assert library_problems(path, "l", ["JaxAiterA"], []) == []
+    assert library_problems(path, "l", ["JaxAiterA", "JaxAiterB"], []) == ["l does not export JaxAiterB"]
+    path.write_bytes(library(GLIBC, entry=[TinySymbol(name, defined=True) for name in ("JaxAiterA", "_ZdlPv")]))
+    assert library_problems(path, "l", ["JaxAiterA"], []) == []
+    assert library_problems(path, "l", ["JaxAiterA"], [], alone=True) == ["l exports _ZdlPv as well"]
+    entry = [TinySymbol("JaxAiterA", defined=True)]
+    path.write_bytes(library(GLIBC, entry=entry, needed=("libc.so.6", "libamdhip64.so.7")))
+    assert library_problems(path, "l", ["JaxAiterA"], []) == ["l needs libamdhip64.so.7"]
+    assert library_problems(path, "l", ["JaxAiterA"], ["libamdhip64.so.7"]) == []
+    path.write_bytes(library(GLIBC, TinySymbol("hipInit"), entry=entry))
+    assert library_problems(path, "l", ["JaxAiterA"], []) == ["l uses hipInit, which nothing that it needs has"]
+    path.write_bytes(b"no")
+    assert library_problems(path, "l", [], []) != []
+
+
+# Sources
+
+
+def lock_of(tree: Path) -> dict[str, str]:
+    return {
+        str(p.relative_to(tree)): hashlib.sha256(p.read_bytes()).hexdigest() for p in tree.rglob("*") if p.is_file()
+    }
+
+
+def test_the_modules_say_which_files_they_use(tree: Path) -> None:
+    (tree / FOLDER / "codegen.py").write_text("")
+    (tree / "hsa" / "gfx942" / "other.co").write_text("")
+    used = sources.used_by([MODULE], lock_of(tree))
+    assert used == (f"{FOLDER}/a.co", f"{FOLDER}/b.co", f"{FOLDER}/t.csv")
+
+
+def test_missing_and_changed_and_unlocked_files_are_named(tree: Path) -> None:
+    lock = lock_of(tree)
+    assert sources.check(tree, lock, "s", lock) == lock
+    (tree / FOLDER / "a.co").unlink()
+    rewrite("b.co", b"changed")(tree)
+    with pytest.raises(KernelError) as caught:
+        sources.check(tree, [*lock, "new.h"], "s", lock)
+    assert f"s lacks {FOLDER}/a.co; it has another {FOLDER}/b.co; it is not locked for new.h" in str(caught.value)
+
+
+def test_the_lock_is_written_for_what_is_used_and_read_back(tree: Path, tmp_path: Path) -> None:
+    path = tmp_path / "sources.lock"
+    sources.write_lock(sources.render_lock(tree, [MODULE]), path)
+    locked = sources.read_lock(path)
+    assert set(locked) == {f"{FOLDER}/a.co", f"{FOLDER}/b.co", f"{FOLDER}/t.csv"}
+    assert sources.check(tree, locked, "s", locked) == locked
+
+
+def test_digests_of_folders_follow_their_files() -> None:
+    files = {"a/x.h": "1", "a/y.h": "2", "ab/z.h": "3"}
+    one = sources.digest_of(files, ["a"])
+    assert one != sources.digest_of({**files, "a/y.h": "4"}, ["a"])
+    assert one == sources.digest_of({**files, "ab/z.h": "4"}, ["a"])

@@ -1,0 +1,219 @@
+"""What kernels cost at most, what is not started unasked, and what a dry run refuses as the build itself would."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click.testing
+import pytest
+
+from ci_build import cli
+from core.errors import RequestError
+from core.model import BuildRequest, KernelRequest, Payload, RocmVersion
+from core.targets import expand
+from kernels import recipe, sources, toolchains
+from kernels.assemble import prepare
+from kernels.build import Capacity, KernelBuild
+from kernels.devicelib import Objects, device_objects, shim_steps
+from kernels.estimate import HOURS_UNASKED, bound
+from kernels.generate import Generated
+from kernels.modules import Catalog, Module, load_catalog
+from kernels.sources import SourceTree
+from kernels.steps import library_steps, unit_steps
+from tests.unit.kernels.test_kernel_devicelib import ROCM
+from tests.unit.kernels.test_kernel_graph import MODULE, TOOLCHAIN, src
+from tests.unit.promotion.test_gates import Silent
+
+__all__ = ["src"]
+CATALOG = load_catalog()
+LONG = replace(MODULE, seconds=HOURS_UNASKED * 3600)
+
+
+class StartedError(Exception):
+    """Something was."""
+
+
+class NoProcesses:
+    """A runner that says that it was asked to start something."""
+
+    def run(self, argv: Sequence[str], **_: object) -> Any:
+        raise StartedError(argv[0])
+
+
+def dry_run(*words: str) -> Any:
+    """What `kernels build --dry-run` says.
+
+    Raises:
+        RequestError: what it refuses.
+    """
+    done = click.testing.CliRunner().invoke(cli.main, ["kernels", "build", "--dry-run", *words])
+    if done.exception is not None:
+        raise done.exception
+    return json.loads(done.stdout) if "--json" in words else done.stdout
+
+
+# What it costs
+
+
+@pytest.mark.parametrize("targets", [("gfx942",), ("gfx942", "gfx1100", "gfx9-4-generic")])
+def test_the_bound_of_a_module_without_generated_units_is_what_it_takes(targets: tuple[str, ...], src: Path) -> None:
+    steps = [*(step for _, step in unit_steps(MODULE, targets, TOOLCHAIN, src=src))]
+    steps += library_steps(MODULE, TOOLCHAIN, src=src)
+    most = bound([MODULE], targets)
+    assert most.steps == len(steps)
+    assert most.seconds == pytest.approx(sum(step.seconds for step in steps))
+
+
+def generated(module: Module, *targets: str) -> Objects:
+    """Its objects, for as many units as modules.toml says."""
+    (generator,) = module.generators
+    names = {f"n{number}.cpp": str(number) for number in range(generator.kept)}
+    tree = SourceTree(folder=Path("/source"), files=dict.fromkeys([f"{name}/a" for name in module.headers], "1"),
+                      origin=None, name="s")  # fmt: skip
+    return device_objects(module, targets, ROCM, tree, Generated(folder=Path("/g"), units=names, headers={}))
+
+
+@pytest.mark.parametrize("targets", [("gfx942",), ("gfx942", "gfx950", "gfx1100")])
+def test_the_bound_of_generated_units_is_that_of_each_for_each_target(targets: tuple[str, ...]) -> None:
+    module, shim = CATALOG.modules["ck_rms_norm"], CATALOG.modules["rmsnorm_fwd"]
+    objects, most = generated(module, *targets), bound([module], targets)
+    assert most.steps == len(objects.steps)
+    assert most.seconds == pytest.approx(sum(step.seconds for step in objects.steps))
+    tree = SourceTree(folder=Path("/source"), files=dict.fromkeys([f"{name}/a" for name in shim.headers], "1"),
+                      origin=None, name="s")  # fmt: skip
+    own = shim_steps(shim, [objects], ROCM, tree)
+    assert bound([shim], targets).steps == len(own)
+    units = [step for step in own if not step.link]
+    assert bound([shim], targets).seconds == pytest.approx(sum(step.seconds for step in units))
+
+
+def test_targets_without_code_cost_nothing() -> None:
+    module = CATALOG.modules["ck_rms_norm"]
+    assert bound([module], ["gfx942", "gfx1030"]) == bound([module], ["gfx942"])
+
+
+# What is not started unasked
+
+
+def job(folder: Path, src: Path, *modules: str) -> KernelBuild:
+    catalog: Catalog = replace(CATALOG, modules={"m": LONG})
+    request = KernelRequest(modules=modules)
+    return KernelBuild(request, expand("gfx942"), TOOLCHAIN, cache=folder, catalog=catalog, src=src)
+
+
+def test_long_work_is_not_started_for_those_who_named_nothing(tmp_path: Path, src: Path) -> None:
+    (src / "u.hip").write_text("")
+    with pytest.raises(
+        RequestError, match=r"would take 4 hours of CPU, and nobody named them.*--modules=m is all"
+    ) as e:
+        job(tmp_path, src).run(NoProcesses(), Silent(), Capacity(jobs=1, memory_mb=1000))
+    assert e.value.exit_code == 2
+    # Who names it gets it: here that is the first process.
+    with pytest.raises(StartedError):
+        job(tmp_path, src, "m").run(NoProcesses(), Silent(), Capacity(jobs=1, memory_mb=1000))
+
+
+def test_a_dry_run_says_what_it_costs_and_what_has_to_be_named() -> None:
+    said = dry_run("--targets=gfx942", "--toolchain=rocm")
+    assert "of CPU; --forecast says" in said
+    assert "takes only what is named with --modules" in said
+    quick = dry_run("--targets=gfx942", "--json")
+    assert quick["has_to_be_named"] is False
+    assert 0 < quick["at_most"]["cpu_seconds"] < 600
+    assert dry_run("--targets=gfx942", "--toolchain=rocm", "--json")["has_to_be_named"] is True
+    named = dry_run("--targets=gfx942", "--toolchain=rocm", "--modules=mha_fwd", "--allow-partial", "--json")
+    assert named["has_to_be_named"] is False
+
+
+# What a dry run refuses
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--targets=gfx1100", "--require=gemm_bf16"], "gemm_bf16 is required and has no code for gfx1100"),
+        (["--targets=gfx1100", "--require=gemm"], "There is no kernel module gemm"),
+        (["--targets=gfx942", "--modules=gemm_bf16"], "The wheel would lack flatmm_fp8, .*--allow-partial"),
+        (
+            ["--targets=gfx942", "--modules=gemm_i8", "--require=rms_norm", "--allow-partial"],
+            "rms_norm is required, and --modules leaves it out",
+        ),
+        (["--targets=gfx942", "--aiter-source=/nowhere"], "is neither a folder, nor a source archive"),
+        (["--targets=gfx942", "--aiter-source=torch==1.0"], "nor amd-aiter==VERSION"),
+        (["--targets=gfx942", "--toolchain=rocm", "--modules=ck_rms_norm", "--allow-partial"], "no handler was named"),
+        (["--targets=gfx942", "--shard=1/2"], "for the device code of a ROCm"),
+        (["--targets=gfx942", "--units=n64"], "for the device code of a ROCm"),
+        (["--targets=gfx942", "--toolchain=rocm", "--shard=3/2"], "Write it like 2/8"),
+        (["--targets=gfx942", "--toolchain=rocm", "--units=("], "--units is no regular expression: missing"),
+        (["--targets=gfx942", "--toolchain=rocm", "--shard=1/2"], "--dry-run fetches nothing"),
+        (["--targets=gfx942", "--toolchain=rocm", "--units=n64"], "--dry-run fetches nothing"),
+        (["--targets=gfx942", "--forecast"], "--dry-run fetches nothing"),
+        (["--targets=gfx942", f"--out={__file__}"], "which is no folder"),
+        (["--targets=gfx942", "--jax-version=0.7.1"], r"FFI API 0\.1, and were not tried with jaxlib 0\.7\.1"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_build_would(words: list[str], said: str) -> None:
+    with pytest.raises(RequestError, match=said):
+        dry_run(*words)
+
+
+# Which JAX
+
+
+def test_handlers_are_only_packed_for_a_jaxlib_that_takes_them() -> None:
+    for version in ("0.8.0", "0.9.1", "0.10.2", "0.12.0"):
+        recipe.check_jax(CATALOG, version)
+    for version in ("0.7.1", "0.8.0rc1"):
+        with pytest.raises(RequestError, match=r"Give --jax-version=0\.8\.0 or a later one"):
+            recipe.check_jax(CATALOG, version)
+
+
+def test_it_is_known_which_jaxlib_takes_each_handler() -> None:
+    assert {handler.api for module in CATALOG.modules.values() for handler in module.ffi} <= set(recipe.FFI_SINCE)
+
+
+# Which source
+
+
+@pytest.mark.parametrize("wish", ["torch==1.0", "amd-aiter>=1", "/nowhere"])
+def test_only_aiter_is_taken_for_its_source(wish: str, tmp_path: Path) -> None:
+    source = CATALOG.sources["aiter"]
+    with pytest.raises(RequestError, match="is neither a folder, nor a source archive, nor amd-aiter==VERSION"):
+        sources.find(wish, source, cache=tmp_path, runner=NoProcesses(), progress=Silent())
+    with pytest.raises(StartedError):
+        sources.find("AMD_aiter==1", source, cache=tmp_path, runner=NoProcesses(), progress=Silent())
+
+
+def test_a_set_is_refused_for_a_source_that_is_not_there() -> None:
+    words = ["--payload=published", "--targets=gfx942", "--python-versions=3.12", "--kernels", "--dry-run"]
+    done = click.testing.CliRunner().invoke(cli.main, ["dist_wheels", *words, "--aiter-source=/nowhere"])
+    assert isinstance(done.exception, RequestError)
+    assert "--aiter-source '/nowhere' is neither" in str(done.exception)
+
+
+# Where things are
+
+
+def test_whatever_is_named_relative_to_a_folder_is_found_from_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    digest = hashlib.sha256(toolchains._LAYOUT.encode() + toolchains.LOCK.read_bytes()).hexdigest()
+    ready = Path("my cache", "kernels", "toolchains", f"pypi-{digest[:16]}", toolchains._READY)
+    for path in (ready, Path("my rocm/llvm/bin/clang++"), Path("my rocm/amdgcn/bitcode/ocml.bc")):
+        path.parent.mkdir(parents=True)
+        path.write_text("")
+    wanted = expand("gfx942")
+    kernels = KernelRequest(toolchain="rocm", rocm="my rocm")
+    request = BuildRequest(
+        jax_version="0.10.2", rocm_version=RocmVersion(text="7.2.0"), python_versions=("3.12",), targets=wanted,
+        payload=Payload.PUBLISHED, kernels=kernels,
+    )  # fmt: skip
+    made = prepare(request, wanted, cache=Path("my cache"), runner=NoProcesses(), progress=Silent())
+    places = [*map(Path, made.toolchain.places.values()), made.toolchain.ninja, made.store.root, made.work()]
+    assert [path for path in places if not path.is_relative_to(tmp_path)] == []

@@ -1,0 +1,144 @@
+"""The rules of the house that import-linter cannot express, read off the syntax tree of every module."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+HOUSE = ("core", "wheelkit", "pjrt", "plugin", "kernels", "promotion", "ci_build")
+PROCESSES = re.compile(r"subprocess(\..*)?|pty\.spawn|os\.(system|popen|fork|forkpty|exec\w+|spawn\w+|posix_spawnp?)")
+ENVIRONMENT = re.compile(r"os\.(environb?|getenvb?|putenv|unsetenv)")
+CLICK = re.compile(r"click(\..*)?")
+ALLOWED = {
+    PROCESSES: {"core/process.py"},
+    # The doctor runs where click, and with it the options, is not installed; the plugin in what is tested.
+    ENVIRONMENT: {
+        "ci_build/cli/options/",
+        "ci_build/doctor/__main__.py",
+        "kernels/step_process.py",
+        "promotion/gates/device/plugin/",
+    },
+    CLICK: {"ci_build/cli/"},
+}
+CLIENTS = re.compile(r"(requests|httpx|aiohttp|urllib3|boto3|botocore)(\..*)?")
+NOBODY = re.compile(r"ssl\.(_create_unverified_context|CERT_NONE)")
+
+
+def names_used(tree: ast.AST) -> Iterator[str]:
+    """Every dotted name that a module imports, or reaches through an imported module, under its true name."""
+    alias: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                alias[name.asname or name.name.split(".")[0]] = name.name if name.asname else name.name.split(".")[0]
+                yield name.name
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            for name in node.names:
+                alias[name.asname or name.name] = f"{node.module}.{name.name}"
+                yield f"{node.module}.{name.name}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in alias:
+            yield f"{alias[node.value.id]}.{node.attr}"
+
+
+def broken_rules(path: str, source: str) -> set[str]:
+    """What a module does that only another module may do, or that nobody may."""
+    tree = ast.parse(source)
+    found = {
+        name
+        for name in names_used(tree)
+        for rule, places in ALLOWED.items()
+        if rule.fullmatch(name) and not path.startswith(tuple(places))
+    }
+    found |= {name for name in names_used(tree) if NOBODY.fullmatch(name)}
+    # Where no client of a server is imported, `verify` is about digests.
+    bad = {("shell", True), *([("verify", False)] if any(map(CLIENTS.fullmatch, names_used(tree))) else [])}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.keyword) and isinstance(node.value, ast.Constant):
+            found |= {f"{k}={v}" for k, v in bad if k == node.arg and node.value.value is v}
+    return found
+
+
+def house_modules() -> list[str]:
+    """Modules of the house; pjrt/payload and the like ship inside wheels and live by other rules."""
+    paths = (path.relative_to(ROOT) for top in HOUSE for path in (ROOT / top).rglob("*.py"))
+    return sorted(str(path) for path in paths if path.parts[1] != "payload")
+
+
+def test_processes_environment_and_click_each_have_one_door() -> None:
+    broken = {
+        path: sorted(found) for path in house_modules() if (found := broken_rules(path, (ROOT / path).read_text()))
+    }
+    assert broken == {}
+
+
+def test_nobody_uses_a_shell_or_unverified_tls() -> None:
+    forbidden = {"shell=True", "verify=False", "ssl.CERT_NONE", "ssl._create_unverified_context"}
+    others = [path for top in ("build", "tests", "benchmarks") for path in (ROOT / top).rglob("*.py")]
+    assert [str(path) for path in others if broken_rules(str(path), path.read_text()) & forbidden] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import subprocess", "subprocess"),
+        ("from subprocess import run as go", "subprocess.run"),
+        ("import os\nos.execv('x', [])", "os.execv"),
+        ("import os as o\no.system('x')", "os.system"),
+        ("from os import posix_spawn", "os.posix_spawn"),
+        ("import os\nx = os.environ['A']", "os.environ"),
+        ("from os import getenv", "os.getenv"),
+        ("def f():\n    import click", "click"),
+        ("import click.testing", "click.testing"),
+        ("import requests\nrequests.get('https://x', verify=False)", "verify=False"),
+        ("call('x', shell=True)", "shell=True"),
+        ("import ssl\nc = ssl._create_unverified_context()", "ssl._create_unverified_context"),
+    ],
+)
+def test_each_breach_is_named(source: str, found: str) -> None:
+    assert found in broken_rules("ci_build/build/plan.py", source)
+
+
+@pytest.mark.parametrize("source", ["import os\nos.path.join('a')", "clicks = 1", "f(shell=False, verify=False)"])
+def test_what_is_allowed_is_not_named(source: str) -> None:
+    assert broken_rules("ci_build/build/plan.py", source) == set()
+
+
+def test_floors_hold_every_package_of_the_product() -> None:
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    (layers,) = (found["layers"] for found in tool["contracts"] if found["id"] == "floors")
+    placed = set(re.findall(r"\w+", " ".join(layers)))
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "benchmarks"}
+    assert placed == packages == set(tool["root_packages"])
+
+
+LOCKS = ["requirements", "requirements-dev", "requirements-attest"]
+
+
+@pytest.mark.parametrize("name", [f"{name}.lock" for name in (*LOCKS, "requirements-gate")])
+def test_locks_are_hashed_and_name_no_host(name: str) -> None:
+    text = (ROOT / "build" / name).read_text()
+    assert not re.search(r"://|file:|index|find-links|@", text)
+    entries = re.split(r"\n(?=[a-z])", text.split("\n", 2)[2])
+    assert len(entries) > 10
+    assert [entry for entry in entries if "==" not in entry or "--hash=sha256:" not in entry] == []
+
+
+def test_the_larger_locks_hold_the_smallest_with_the_same_versions() -> None:
+    small, *larger = (
+        set(re.findall(r"^(\S+==\S+)", (ROOT / "build" / f"{name}.lock").read_text(), re.MULTILINE)) for name in LOCKS
+    )
+    assert [small < large for large in larger] == [True, True]
+
+
+def test_every_requirement_is_locked() -> None:
+    for name in (*LOCKS, "requirements-gate"):
+        wanted = re.findall(r"^([a-z][\w-]*)", (ROOT / "build" / f"{name}.in").read_text(), re.MULTILINE)
+        locked = re.findall(r"^([\w-]+)==", (ROOT / "build" / f"{name}.lock").read_text(), re.MULTILINE)
+        assert sorted(set(wanted) - set(locked)) == []

@@ -1,0 +1,357 @@
+"""The ABI gate on small staged sets: a good one passes, and each fault is found where it is and named."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.layouts import load_layouts, runpath
+from core.model import Completed, Evidence, GfxTarget, Outcome, Severity
+from promotion.gates import run_gates
+from promotion.gates.abi.abi import make_gate
+from promotion.stage import stage
+from promotion.storage.directory_bucket import DirBucket
+from tests.support.made_wheel import GLIBC, MadeWheel, library, with_sections
+from tests.support.tiny_elf import TinySymbol
+from tests.support.wheel_sets import PJRT_LIBRARY, TARGETS, make_set, make_wheels, pjrt, plugin, set_wheel, write_set
+from wheelkit.rocm_manifest import ROCM_MANIFEST, Library, Manifest, dump_manifest
+
+PYTHON = ("3.12",)
+HIP, BLAS = "libamdhip64.so.7", "librocblas.so.5"
+USES = (TinySymbol("hipFree", HIP, "hip_4.2"), TinySymbol("rocblas_sgemm"), TinySymbol("optional", bind="WEAK"))
+RUNPATH = runpath("pjrt", [GfxTarget.parse(target) for target in TARGETS])
+BUILD_INFO = "jax_plugins/xla_rocm7/build_info.json"
+
+
+def rocm(soname: str, symbols: Mapping[str, tuple[str, ...]], *needed: str) -> Library:
+    return Library(soname=soname, path=f"lib/{soname}", symbols=symbols, needed=needed, runpath=("$ORIGIN",))
+
+
+MANIFEST = Manifest(
+    rocm_version="7.2.0",
+    libraries={
+        HIP: rocm(HIP, {"hipFree": ("hip_4.2",)}),
+        BLAS: rocm(BLAS, {"rocblas_sgemm": ("",)}, HIP),
+    },
+)
+
+
+class Silent:
+    """Progress that nobody sees, and a runner that nobody uses."""
+
+    def step(self, text: str) -> None: ...
+
+    def advance(self, done: int, total: int) -> None: ...
+
+    def run(self, argv: Sequence[str], **_: object) -> Completed:
+        raise AssertionError(f"the ABI gate starts no process, but: {argv}")
+
+
+@pytest.fixture(autouse=True)
+def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What survives a power cut is not tested here."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+def native(*symbols: TinySymbol, needed: Sequence[str] = (HIP, BLAS, "libc.so.6"), **more: Any) -> bytes:
+    """XLA's library in small: it uses ROCm, and its RUNPATH is ours."""
+    return library(GLIBC, *(symbols or USES), needed=needed, **{"runpath": RUNPATH, **more})
+
+
+def our_pjrt(content: bytes | None = None, *, preload: Sequence[str] = (HIP, BLAS)) -> MadeWheel:
+    """Our wheel: a library, and what tells its loader which libraries to load first."""
+    made = pjrt()
+    made.files[PJRT_LIBRARY] = native() if content is None else content
+    info = {"members": [{"path": PJRT_LIBRARY, "needed": [*preload, "libc.so.6"]}], "rocm_sonames": [HIP, BLAS]}
+    made.files[BUILD_INFO] = json.dumps(info).encode()
+    return made
+
+
+def judge(
+    folder: Path,
+    made: MadeWheel,
+    manifest: Manifest | None = MANIFEST,
+    *,
+    carried: Manifest | None = None,
+    published: bool = False,
+) -> Evidence:
+    """Stage a set with one library and run the gate on it; `carried` is the manifest that the set brings."""
+    folder.mkdir(exist_ok=True)
+    wheel = set_wheel(made, folder, {path: TARGETS for path in made.files if path.endswith(".so")})
+    if published:
+        wheel = dataclasses.replace(wheel, wheel=dataclasses.replace(wheel.wheel, source_sha256=wheel.wheel.sha256))
+    wheel_set = make_set([wheel], python_versions=PYTHON)
+    written = write_set(folder / "set", [wheel], wheel_set)
+    if carried is not None:
+        data = dump_manifest(carried)
+        digest = hashlib.sha256(data).hexdigest()
+        wheel_set = dataclasses.replace(wheel_set, files={**wheel_set.files, ROCM_MANIFEST: digest})
+        written = write_set(folder / "set", [wheel], wheel_set)
+        (written / ROCM_MANIFEST).write_bytes(data)
+        with (written / "SHA256SUMS").open("a") as file:
+            file.write(f"{digest}  {ROCM_MANIFEST}\n")
+    bucket = DirBucket(folder / "bucket")
+    (evidence,) = run_gates(bucket, stage(bucket, written), [make_gate(manifest)], Silent(), Silent())
+    return evidence
+
+
+def errors(evidence: Evidence) -> dict[str, str]:
+    """Code -> message of each error; each has a remedy."""
+    found = [f for f in evidence.findings if f.severity is Severity.ERROR]
+    assert all(f.remedy for f in found)
+    return {f.code: f.message for f in found}
+
+
+def warnings(evidence: Evidence) -> dict[str, str]:
+    return {f.code: f.message for f in evidence.findings if f.severity is Severity.WARNING}
+
+
+def checks(evidence: Evidence) -> dict[str, Mapping[str, Any]]:
+    return {check["name"]: check for check in evidence.details["checks"]}
+
+
+def without(manifest: Manifest, soname: str, **changes: Any) -> Manifest:
+    """The same ROCm with one library changed."""
+    changed = dataclasses.replace(manifest.libraries[soname], **changes)
+    return dataclasses.replace(manifest, libraries={**manifest.libraries, soname: changed})
+
+
+# A set in which nothing is wrong
+
+
+def test_a_good_set_passes_and_says_where_each_library_comes_from(tmp_path: Path) -> None:
+    evidence = judge(tmp_path, our_pjrt())
+    assert (errors(evidence), warnings(evidence)) == ({}, {})
+    assert evidence.outcome is Outcome.PASSED
+    assert evidence.counts["skipped"] == 0
+    found = {name: check["files"] for name, check in checks(evidence).items() if name.startswith("layout ")}
+    assert {name.split()[1].rstrip(",") for name in found} == set(load_layouts().layouts)
+    assert found["layout pip-family gfx94X_dcgpu, Python 3.12"] == {
+        HIP: f"site-packages/_rocm_sdk_core/lib/{HIP}",
+        BLAS: f"site-packages/_rocm_sdk_libraries_gfx94X_dcgpu/lib/{BLAS}",
+    }
+    assert found["layout prefix, Python 3.12"] == {HIP: f"$ROCM_PATH/lib/{HIP}", BLAS: f"$ROCM_PATH/lib/{BLAS}"}
+
+
+def test_the_manifest_that_the_set_carries_is_used(tmp_path: Path) -> None:
+    assert judge(tmp_path / "good", our_pjrt(), None, carried=MANIFEST).outcome is Outcome.PASSED
+    broken = without(MANIFEST, BLAS, symbols={})
+    assert "rocblas_sgemm" in errors(judge(tmp_path / "broken", our_pjrt(), None, carried=broken))["symbol-missing"]
+
+
+def test_a_manifest_that_is_given_comes_before_the_one_carried(tmp_path: Path) -> None:
+    broken = without(MANIFEST, BLAS, symbols={})
+    assert judge(tmp_path, our_pjrt(), MANIFEST, carried=broken).outcome is Outcome.PASSED
+
+
+def test_evidence_tells_the_manifest_apart() -> None:
+    told = [make_gate(manifest).settings for manifest in (None, MANIFEST, without(MANIFEST, BLAS, symbols={}))]
+    assert len({settings["manifest"] for settings in told}) == 3
+    assert make_gate(MANIFEST).settings == make_gate(MANIFEST).settings
+
+
+def test_all_wheels_of_a_set_are_looked_at(tmp_path: Path) -> None:
+    wheels = make_wheels(tmp_path / "w", pythons=("3.11", "3.12"))
+    bucket = DirBucket(tmp_path / "bucket")
+    staged = stage(bucket, write_set(tmp_path / "set", wheels, make_set(wheels)))
+    (evidence,) = run_gates(bucket, staged, [make_gate(MANIFEST)], Silent(), Silent())
+    names = {name for name in checks(evidence) if name.endswith("platform")}
+    assert {name.partition(":")[0] for name in names} == {wheel.wheel.filename for wheel in wheels}
+    assert sum(name.startswith("layout ") for name in checks(evidence)) == 2 * 6
+    assert evidence.outcome is Outcome.PASSED, errors(evidence)
+
+
+# Without a manifest
+
+
+@pytest.mark.parametrize("weak", [False, True])
+def test_without_a_manifest_symbols_are_skipped_with_a_remedy_and_all_else_runs(tmp_path: Path, weak: bool) -> None:
+    carried = dataclasses.replace(MANIFEST, weak=True) if weak else None
+    made = our_pjrt(native(TinySymbol("nowhere"), needed=(HIP, "libnuma.so.1")))
+    evidence = judge(tmp_path, made, None, carried=carried)
+    assert evidence.counts["skipped"] == 1
+    assert "`ci_build rocm manifest PATH`" in checks(evidence)["symbols of ROCm 7.2.0"]["why"]
+    assert "symbols were not compared" in warnings(evidence)["rocm-unknown"]
+    assert set(errors(evidence)) == {"needed-unresolved"}
+    assert "libnuma.so.1" in errors(evidence)["needed-unresolved"]
+    assert sum(name.startswith("layout ") for name in checks(evidence)) == 6
+
+
+def test_without_a_manifest_a_library_that_the_packages_lack_is_not_found_there(tmp_path: Path) -> None:
+    name = "librocm_sysdeps_drm.so.2"
+    made = our_pjrt(native(GLIBC, needed=(name,), runpath="/opt/rocm/lib"), preload=())
+    found = judge(tmp_path, made, None)
+    assert name in errors(found)["needed-unresolved"], "ROCm 7.2 is not said to have it"
+
+
+# Faults of the ROCm
+
+
+def test_a_symbol_removed_from_the_rocm(tmp_path: Path) -> None:
+    found = errors(judge(tmp_path, our_pjrt(), without(MANIFEST, HIP, symbols={"hipOther": ("hip_4.2",)})))
+    assert set(found) == {"symbol-missing"}
+    assert f"{HIP} of ROCm 7.2.0 does not export: hipFree" in found["symbol-missing"]
+    assert f"{our_pjrt().filename}: {PJRT_LIBRARY} needs" in found["symbol-missing"]
+
+
+def test_a_symbol_version_removed_from_the_rocm(tmp_path: Path) -> None:
+    found = errors(judge(tmp_path, our_pjrt(), without(MANIFEST, HIP, symbols={"hipFree": ("hip_6.0",)})))
+    assert set(found) == {"symbol-version-missing"}
+    assert f"version hip_4.2 of {HIP} (for hipFree)" in found["symbol-version-missing"]
+
+
+def test_a_soname_renamed_in_the_rocm(tmp_path: Path) -> None:
+    renamed = {**MANIFEST.libraries, "librocblas.so.6": rocm("librocblas.so.6", {"rocblas_sgemm": ("",)})}
+    del renamed[BLAS]
+    found = errors(judge(tmp_path, our_pjrt(), dataclasses.replace(MANIFEST, libraries=renamed)))
+    assert set(found) == {"needed-unresolved"}
+    assert f"needs {BLAS} (there is librocblas.so.6)" in found["needed-unresolved"]
+
+
+def test_a_library_in_a_folder_that_no_layout_has(tmp_path: Path) -> None:
+    found = judge(tmp_path, our_pjrt(), without(MANIFEST, BLAS, path=f"lib/rocblas/{BLAS}"))
+    assert set(errors(found)) == {"layout-unresolved"}
+    failed = {name for name, check in checks(found).items() if check["outcome"] == "failed"}
+    assert len(failed) == 6
+    assert all(name.startswith("layout ") for name in failed)
+
+
+def test_a_library_of_rocm_that_does_not_find_another_is_a_warning(tmp_path: Path) -> None:
+    deep = rocm("libamd_comgr.so.3", {})
+    changed = without(MANIFEST, HIP, needed=(deep.soname,), runpath=())
+    broken = dataclasses.replace(changed, libraries={**changed.libraries, deep.soname: deep})
+    evidence = judge(tmp_path, our_pjrt(), broken)
+    assert evidence.outcome is Outcome.PASSED
+    assert f"{HIP}, which would not find libamd_comgr.so.3" in warnings(evidence)["layout-unresolved"]
+
+
+# Faults of the wheel
+
+
+def fault(folder: Path, content: bytes, code: str, manifest: Manifest = MANIFEST) -> str:
+    """The message of the one kind of error that a library gives; it names the wheel and the library."""
+    found = errors(judge(folder, our_pjrt(content), manifest))
+    assert set(found) == {code}
+    assert found[code].startswith(f"{our_pjrt().filename}: {PJRT_LIBRARY} ")
+    return found[code]
+
+
+def test_a_leaked_need(tmp_path: Path) -> None:
+    leaked = native(needed=(HIP, BLAS, "libnuma.so.1"))
+    assert "libnuma.so.1" in fault(tmp_path, leaked, "needed-unresolved")
+
+
+def test_a_need_by_path(tmp_path: Path) -> None:
+    leaked = native(needed=(HIP, BLAS, "bazel-out/bin/libown.so"))
+    found = errors(judge(tmp_path, our_pjrt(leaked)))
+    assert "bazel-out/bin/libown.so" in found["needed-build-path"]
+    assert "needed-unresolved" not in found
+
+
+@pytest.mark.parametrize(
+    ("entry", "code"),
+    [
+        ("$ORIGIN/../_solib_x86_64/x", "runpath-build-leftover"),
+        ("/home/builder/lib", "runpath-build-machine"),
+        ("lib", "runpath-unsafe"),
+    ],
+)
+def test_a_leaked_run_path(tmp_path: Path, entry: str, code: str) -> None:
+    assert entry in fault(tmp_path, native(runpath=f"{RUNPATH}:{entry}"), code)
+
+
+def test_paths_of_the_build_machine_in_strings_are_a_warning(tmp_path: Path) -> None:
+    text = b"\0/root/.cache/bazel/_bazel_root/12ab/execroot/xla/file.cc\0see /home/ for more\0"
+    evidence = judge(tmp_path, our_pjrt(with_sections(native(), (".rodata", 1, 2, text))))
+    assert errors(evidence) == {}
+    assert "/root/.cache/bazel/_bazel_root/12ab/execroot/xla/file.cc." in warnings(evidence)["build-path-in-strings"]
+
+
+def test_a_run_path_without_the_layouts(tmp_path: Path) -> None:
+    search = ":".join(entry for entry in RUNPATH.split(":") if not entry.startswith("/opt"))
+    found = judge(tmp_path, our_pjrt(native(runpath=search), preload=()))
+    assert set(errors(found)) == {"layout-unresolved"}
+    failed = sorted(name for name, check in checks(found).items() if check["outcome"] == "failed")
+    assert failed == [f"layout {name}, Python 3.12" for name in ("opt-rocm", "prefix", "tarball")]
+
+
+def test_an_unversioned_symbol_of_a_newer_libstdcxx(tmp_path: Path) -> None:
+    symbols = (*USES, TinySymbol("_ZNSt10filesystem9canonicalERKNS_7__cxx114pathE"))
+    needed = (HIP, BLAS, "libstdc++.so.6")
+    message = fault(tmp_path, native(*symbols, needed=needed), "unversioned-symbol-too-new")
+    assert "needs 1 symbol of std::filesystem without a version: _ZNSt10filesystem9canonical" in message
+
+
+def test_a_version_of_glibc_that_the_platform_lacks(tmp_path: Path) -> None:
+    newer = TinySymbol("dlsym", "libc.so.6", "GLIBC_2.34")
+    assert "GLIBC_2.34" in fault(tmp_path, native(*USES, newer), "symbol-version-too-new")
+
+
+def test_a_library_that_is_cut_off(tmp_path: Path) -> None:
+    assert "cannot be read" in fault(tmp_path, native()[:400], "elf-unreadable")
+
+
+def test_a_damaged_member(tmp_path: Path) -> None:
+    def flipped(data: bytes) -> bytes:
+        at = data.index(b"\x7fELF") + 100
+        return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+    made = our_pjrt()
+    made.stored = (PJRT_LIBRARY,)
+    made.archive = flipped
+    found = errors(judge(tmp_path / "member", made))
+    assert f"{PJRT_LIBRARY} is damaged" in found["member-damaged"]
+
+
+def test_an_archive_that_cannot_be_opened(tmp_path: Path) -> None:
+    made = our_pjrt()
+    made.files["other-1.0.dist-info/RECORD"] = b""
+    found = errors(judge(tmp_path, made))
+    assert set(found) == {"archive-damaged"}
+    assert made.filename in found["archive-damaged"]
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b"{}", b'{"rocm_sonames": 1}', b'{"rocm_sonames": [], "members": [1]}'])
+def test_build_information_of_somebody_else_is_passed_over(tmp_path: Path, text: bytes) -> None:
+    made = our_pjrt()
+    made.files[BUILD_INFO] = text
+    failed = {name for name, check in checks(judge(tmp_path, made)).items() if check["outcome"] == "failed"}
+    assert failed == {"layout prefix, Python 3.12", "layout tarball, Python 3.12"}
+
+
+def test_a_library_of_the_wheel_itself_may_bring_symbols(tmp_path: Path) -> None:
+    made = our_pjrt(
+        native(*USES, TinySymbol("own_call"), needed=(HIP, BLAS, "libown.so"), runpath=f"{RUNPATH}:$ORIGIN")
+    )
+    made.files["jax_plugins/xla_rocm7/libown.so"] = library(TinySymbol("own_call", defined=True), entry=())
+    evidence = judge(tmp_path, made)
+    assert errors(evidence) == {}
+    files = checks(evidence)["layout opt-rocm, Python 3.12"]["files"]
+    assert files["libown.so"] == "site-packages/jax_plugins/xla_rocm7/libown.so"
+
+
+def test_of_a_wheel_taken_as_published_only_what_keeps_it_from_loading_is_an_error(tmp_path: Path) -> None:
+    newer = TinySymbol("_ZNSt10filesystem9canonicalERKNS_7__cxx114pathE")
+    made = our_pjrt(native(*USES, newer, runpath="$ORIGIN/../_solib_x86_64/x"), preload=())
+    mild = judge(tmp_path / "mild", made, published=True)
+    assert mild.outcome is Outcome.PASSED
+    assert set(warnings(mild)) == {"runpath-build-leftover", "unversioned-symbol-too-new", "layout-unresolved"}
+    broken = without(MANIFEST, BLAS, symbols={})
+    assert set(errors(judge(tmp_path / "hard", made, broken, published=True))) == {"symbol-missing"}
+    damaged = our_pjrt(native()[:400])
+    assert set(errors(judge(tmp_path / "damaged", damaged, published=True))) == {"elf-unreadable"}
+
+
+def test_a_wheel_without_libraries_is_no_fault(tmp_path: Path) -> None:
+    made = plugin()
+    made.files = {path: data for path, data in made.files.items() if not path.endswith(".so")}
+    evidence = judge(tmp_path, made)
+    assert evidence.outcome is Outcome.PASSED
+    assert checks(evidence)[f"{made.filename}: platform"]["libraries"] == 0

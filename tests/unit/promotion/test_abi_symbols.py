@@ -1,0 +1,128 @@
+"""Symbols and versions in the closure of NEEDED, by the rules of the dynamic loader."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from core.model import Finding, Severity
+from promotion.gates.abi.symbols import Offer, closure, needs_unmet, some, symbols_unmet
+from tests.support.tiny_elf import TinySymbol, tiny_elf
+from wheelkit.elf.elf import Elf
+from wheelkit.rocm_manifest import Library
+
+HIP = "libamdhip64.so.7"
+SYSTEM = frozenset({"libc.so.6"})
+ROCM = "ROCm 7.2.0"
+
+
+def offer(soname: str, symbols: Mapping[str, tuple[str, ...]], *needed: str) -> Offer:
+    return Offer.of_library(Library(soname=soname, path=f"lib/{soname}", symbols=symbols, needed=needed), ROCM)
+
+
+OFFERS = {
+    HIP: offer(HIP, {"hipFree": ("hip_4.2",), "hipInit": ("hip_6.0", "hip_4.2")}),
+    "libplain.so.1": offer("libplain.so.1", {"plainCall": ("",)}, "libdeep.so.1"),
+    "libdeep.so.1": offer("libdeep.so.1", {"deepCall": ("",)}, "libplain.so.1", "libc.so.6"),
+}
+
+
+def elf(*symbols: TinySymbol, needed: Sequence[str] = (HIP, "libplain.so.1", "libc.so.6")) -> Elf:
+    with tempfile.TemporaryDirectory() as folder:
+        return Elf.read(tiny_elf(Path(folder) / "lib.so", needed=needed, symbols=symbols))
+
+
+def told(user: Elf, offers: Mapping[str, Offer] = OFFERS) -> list[Finding]:
+    return list(symbols_unmet(user, offers, SYSTEM, ROCM))
+
+
+@pytest.mark.parametrize(
+    "symbol",
+    [
+        TinySymbol("hipFree", HIP, "hip_4.2"),
+        TinySymbol("hipInit", HIP, "hip_4.2"),
+        TinySymbol("hipFree"),
+        TinySymbol("plainCall"),
+        TinySymbol("deepCall"),
+        TinySymbol("plainCall", "libplain.so.1", "any_1"),
+        TinySymbol("memcpy", "libc.so.6", "GLIBC_2.14"),
+        TinySymbol("absent", bind="WEAK"),
+        TinySymbol("absent", HIP, "hip_4.2", bind="WEAK"),
+        TinySymbol("PyList_New"),
+        TinySymbol("_Py_Dealloc"),
+        TinySymbol("_ZNSt6localeC1Ev"),
+    ],
+    ids=lambda symbol: f"{symbol.name}-{symbol.version or symbol.bind}",
+)
+def test_what_the_loader_binds_is_no_finding(symbol: TinySymbol) -> None:
+    assert told(elf(symbol)) == []
+
+
+@pytest.mark.parametrize(
+    ("symbols", "code", "words"),
+    [
+        (
+            [TinySymbol("hipNew", HIP, "hip_4.2"), TinySymbol("hipNewer", HIP, "hip_6.0")],
+            "symbol-missing",
+            ["2 symbols", f"{HIP} of {ROCM} does not export", "hipNew, hipNewer"],
+        ),
+        ([TinySymbol("nowhere")], "symbol-missing", ["1 symbol that no library that it needs exports: nowhere"]),
+        (
+            [TinySymbol("hipFree", HIP, "hip_9.9")],
+            "symbol-version-missing",
+            [f"version hip_9.9 of {HIP} (for hipFree)", "has hip_4.2, hip_6.0"],
+        ),
+        (
+            [TinySymbol("hipFree", HIP, "hip_6.0")],
+            "symbol-version-missing",
+            ["hipFree in version hip_6.0", f"{HIP} of {ROCM} has hip_4.2"],
+        ),
+    ],
+)
+def test_what_is_lacking_is_named(symbols: list[TinySymbol], code: str, words: list[str]) -> None:
+    (found,) = told(elf(*symbols))
+    assert (found.code, found.severity) == (code, Severity.ERROR)
+    assert [word for word in words if word not in found.message] == []
+    assert ROCM in found.remedy
+
+
+def test_a_version_that_only_weak_symbols_want_is_a_warning() -> None:
+    (found,) = told(elf(TinySymbol("hipFree", HIP, "hip_9.9", bind="WEAK")))
+    assert (found.code, found.severity) == ("symbol-version-missing", Severity.WARNING)
+
+
+def test_a_library_outside_of_the_closure_does_not_help() -> None:
+    (found,) = told(elf(TinySymbol("plainCall"), needed=(HIP,)))
+    assert "plainCall" in found.message
+
+
+def test_consequences_of_a_missing_library_are_not_told_again() -> None:
+    user = elf(TinySymbol("gone", "libgone.so.1", "V_1"), TinySymbol("other"), needed=(HIP, "libgone.so.1"))
+    assert told(user) == []
+    (found,) = needs_unmet(user, SYSTEM, OFFERS, ROCM)
+    assert (found.code, found.severity) == ("needed-unresolved", Severity.ERROR)
+
+
+def test_unmet_needs_are_named_with_what_there_is_instead() -> None:
+    user = elf(needed=("libamdhip64.so.6", "libnuma.so.1", HIP, "libc.so.6"))
+    (found,) = needs_unmet(user, SYSTEM, OFFERS, ROCM)
+    assert f"needs libamdhip64.so.6 (there is {HIP}), libnuma.so.1, which neither {ROCM}" in found.message
+
+
+def test_a_need_by_path_is_a_leak_of_the_build() -> None:
+    (found,) = needs_unmet(elf(needed=("bazel-out/k8-opt/libown.so",)), SYSTEM, OFFERS, ROCM)
+    assert (found.code, found.severity) == ("needed-build-path", Severity.ERROR)
+    assert "bazel-out/k8-opt/libown.so" in found.message
+
+
+def test_the_closure_is_breadth_first_and_ends() -> None:
+    names = [found.soname for found in closure(("libplain.so.1", HIP, "libc.so.6"), OFFERS)]
+    assert names == ["libplain.so.1", HIP, "libdeep.so.1"]
+
+
+def test_only_a_few_names_are_shown() -> None:
+    assert some(["a", "b"]) == "a, b"
+    assert some(list("abcdef")) == "a, b, c, d and 2 more"

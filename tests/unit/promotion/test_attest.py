@@ -1,0 +1,377 @@
+"""Attestations: put beside staged wheels, carried along by promotion, linked on the pages; a damaged one blocks.
+
+The provenance here has the right form, and nobody's signature: what verifies for real is tested with the real
+libraries, in tests/integration/promotion/test_attest_real.py.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build import cli
+from core.errors import BucketError, MachineError, PromotionBlockedError
+from promotion.check import check
+from promotion.evidence.attest import attest, publisher_words
+from promotion.evidence.attestation_verification import identity_of, lazily
+from promotion.evidence.attestations import PUBLIC, AttestationRule, Attested, Identity
+from promotion.evidence.provenance import PUBLISH, STATEMENT_TYPE, provenance_name, provenance_problems
+from promotion.index.audit import verify
+from promotion.promote import Promotion, promote
+from promotion.stage import read_staged
+from promotion.storage.bucket import sha256_of
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
+from tests.support import sets
+from tests.support.promoting import NOW, POLICY, RELEASED, offered, staged_in
+from tests.support.wheel_sets import SetWheel, make_wheels
+
+WHEEL = sets.wheel_set().wheels[0]
+
+
+PROJECTS = ("jax-rocm{major}-pjrt", "jax-rocm{major}-plugin", "jaxlib")
+
+
+class Steps:
+    def step(self, text: str) -> None:
+        pass
+
+    def advance(self, done: int, total: int) -> None:
+        pass
+
+
+def made_up(filename: str, sha256: str) -> dict[str, Any]:
+    """A provenance object as PEP 740 wants it."""
+    statement = {
+        "_type": STATEMENT_TYPE,
+        "subject": [{"name": filename, "digest": {"sha256": sha256}}],
+        "predicateType": PUBLISH,
+        "predicate": None,
+    }
+    attestation = {
+        "version": 1,
+        "verification_material": {"certificate": encoded(b"DER"), "transparency_entries": [{"logIndex": "1"}]},
+        "envelope": {"statement": encoded(json.dumps(statement).encode()), "signature": encoded(b"nobody's")},
+    }
+    publisher = {"kind": "GitHub", "repository": "owner/name", "workflow": "release.yml"}
+    return {"version": 1, "attestation_bundles": [{"publisher": publisher, "attestations": [attestation]}]}
+
+
+ME = Identity(
+    issuer="https://token.actions.githubusercontent.com",
+    repository="https://github.com/owner/name",
+    workflow=".github/workflows/release.yml",
+    ref="refs/heads/main",
+)
+
+
+def vouched(data: bytes, filename: str, sha256: str) -> Attested:
+    """As if whatever has the right form were signed by ME."""
+    problems = provenance_problems(data, filename, sha256)
+    return Attested(wheel=filename, signers=() if problems else (ME,), trust=PUBLIC, problems=problems)
+
+
+def go(bucket: DirBucket, staged: StagedSet) -> Promotion:
+    return promote(bucket, staged, POLICY, now=lambda: NOW, verify=vouched)
+
+
+def encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def sign(filename: str, sha256: str) -> bytes:
+    return json.dumps(made_up(filename, sha256)).encode()
+
+
+@pytest.fixture(autouse=True)
+def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What survives a power cut is not tested here."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[SetWheel]:
+    return make_wheels(tmp_path_factory.mktemp("wheels"), pythons=("3.12",))
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> DirBucket:
+    return DirBucket(tmp_path / "bucket")
+
+
+@pytest.fixture
+def staged(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> StagedSet:
+    return staged_in(bucket, tmp_path, wheels, python_versions=("3.12",))
+
+
+def ours(bucket: DirBucket, staged: StagedSet) -> set[str]:
+    return {wheel.filename for wheel in read_staged(bucket, staged).wheels if not wheel.as_published}
+
+
+def test_pages_link_what_was_attested(bucket: DirBucket, staged: StagedSet) -> None:
+    done = attest(bucket, staged, sign, Steps())
+    assert set(done) == ours(bucket, staged)
+    assert done
+    assert attest(bucket, staged, sign, Steps()) == (), "once is enough"
+    promoted = go(bucket, staged).promoted
+    seen = offered(bucket)
+    for wheel in promoted.wheels:
+        key = provenance_name(RELEASED.wheel(wheel.project, wheel.filename))
+        html = bucket.get(f"{RELEASED.simple}{wheel.project}/index.html").decode()
+        if wheel.filename not in done:
+            assert (wheel.provenance, bucket.head(key)) == ("", None)
+            assert "provenance" not in seen[wheel.filename]
+            continue
+        assert sha256_of(bucket.get(key)) == wheel.provenance
+        assert seen[wheel.filename]["provenance"] == seen[wheel.filename]["url"] + ".provenance"
+        assert f'data-provenance="{seen[wheel.filename]["provenance"]}"' in html
+
+
+def test_without_attestations_nothing_is_linked(bucket: DirBucket, staged: StagedSet) -> None:
+    go(bucket, staged)
+    assert not any("provenance" in file for file in offered(bucket).values())
+
+
+def test_attestations_of_other_bytes_block(bucket: DirBucket, staged: StagedSet) -> None:
+    attest(bucket, staged, sign, Steps())
+    name = sorted(ours(bucket, staged))[0]
+    (bucket.root / staged.file(provenance_name(name))).write_bytes(sign(name, "0" * 64))
+    (reason,) = check(bucket, staged, POLICY, verify=vouched).blocked_by
+    assert reason.startswith(f"{name}.provenance is no provenance of that wheel: it speaks of {name} with sha256 0000")
+    with pytest.raises(PromotionBlockedError, match="is no provenance"):
+        go(bucket, staged)
+    assert not (bucket.root / "v2").exists()
+
+
+def test_what_a_signer_gives_is_looked_at_too(bucket: DirBucket, staged: StagedSet) -> None:
+    with pytest.raises(BucketError, match="is no provenance of that wheel"):
+        attest(bucket, staged, lambda name, _: sign(name, "0" * 64), Steps())
+    assert not list(bucket.root.rglob("*.provenance"))
+
+
+def test_changed_bytes_are_not_attested(bucket: DirBucket, staged: StagedSet) -> None:
+    name = sorted(ours(bucket, staged))[0]
+    path = bucket.root / staged.file(name)
+    path.chmod(0o644)
+    path.write_bytes(b"other bytes")
+    with pytest.raises(BucketError, match="was expected"):
+        attest(bucket, staged, sign, Steps())
+
+
+def in_attestation(body: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = body["attestation_bundles"][0]["attestations"][0]
+    return found
+
+
+def statement(change: dict[str, Any]) -> Callable[[dict[str, Any]], None]:
+    def damage(body: dict[str, Any]) -> None:
+        envelope = in_attestation(body)["envelope"]
+        envelope["statement"] = encoded(
+            json.dumps({**json.loads(base64.b64decode(envelope["statement"])), **change}).encode()
+        )
+
+    return damage
+
+
+DAMAGE: list[Callable[[dict[str, Any]], object]] = [
+    lambda b: b.update(version=2),
+    lambda b: b.pop("attestation_bundles"),
+    lambda b: b.update(attestation_bundles=[]),
+    lambda b: b["attestation_bundles"][0].pop("publisher"),
+    lambda b: b["attestation_bundles"][0].update(attestations=[]),
+    lambda b: in_attestation(b).update(version=7),
+    lambda b: in_attestation(b)["envelope"].update(signature=""),
+    lambda b: in_attestation(b)["envelope"].update(signature="!"),
+    lambda b: in_attestation(b)["verification_material"].update(certificate=None),
+    lambda b: in_attestation(b)["verification_material"].update(transparency_entries=[]),
+    statement({"_type": "x"}),
+    statement({"predicateType": "x"}),
+    statement({"subject": []}),
+    statement({"subject": [{"name": "other.whl", "digest": {"sha256": WHEEL.sha256}}]}),
+    statement({"subject": [{"name": WHEEL.filename, "digest": {}}]}),
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_provenance_is_refused(damage: Callable[[dict[str, Any]], object]) -> None:
+    body = made_up(WHEEL.filename, WHEEL.sha256)
+    assert provenance_problems(json.dumps(body).encode(), WHEEL.filename, WHEEL.sha256) == ()
+    damage(body)
+    (sentence,) = provenance_problems(json.dumps(body).encode(), WHEEL.filename, WHEEL.sha256)
+    assert sentence.startswith(f"{WHEEL.filename}.provenance is no provenance of that wheel: ")
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"null", b"\xff", b"{}"])
+def test_what_is_no_provenance_at_all_is_refused(data: bytes) -> None:
+    assert len(provenance_problems(data, WHEEL.filename, WHEEL.sha256)) == 1
+
+
+GITHUB = {
+    "1.3.6.1.4.1.57264.1.8": "https://token.actions.githubusercontent.com",
+    "1.3.6.1.4.1.57264.1.12": "https://github.com/owner/name",
+    "1.3.6.1.4.1.57264.1.18": "https://github.com/owner/name/.github/workflows/release.yml@refs/heads/main",
+}
+GITLAB = {
+    "1.3.6.1.4.1.57264.1.8": "https://gitlab.com",
+    "1.3.6.1.4.1.57264.1.12": "https://gitlab.com/group/sub/name",
+    "1.3.6.1.4.1.57264.1.18": "https://gitlab.com/group/sub/name//ci/release.yml@refs/heads/main",
+}
+
+
+def test_the_publisher_is_what_the_certificate_says() -> None:
+    assert publisher_words(GITHUB) == ("GitHub", "owner/name", "release.yml")
+    assert publisher_words(GITLAB) == ("GitLab", "group/sub/name", "ci/release.yml")
+
+
+@pytest.mark.parametrize("oid", sorted(GITHUB))
+def test_another_kind_of_identity_is_refused(oid: str) -> None:
+    for claims in (GITHUB, GITLAB):
+        with pytest.raises(MachineError, match="no job of GitHub or GitLab"):
+            publisher_words({**claims, oid: "https://somewhere.invalid"})
+    with pytest.raises(MachineError, match="of nobody"):
+        publisher_words({})
+
+
+def test_without_the_packages_one_line_says_what_to_do(
+    bucket: DirBucket, staged: StagedSet, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pypi_attestations", None)
+    assert cli.run(["attest", str(staged), "--bucket", str(bucket.root)]) == MachineError.exit_code
+    assert capsys.readouterr().err == (
+        "error: Attestations need packages that are not installed: pypi_attestations."
+        " Run `.venv/bin/python -m pip install --require-hashes -r build/requirements-attest.lock`.\n"
+    )
+
+
+# What cannot be verified is not good
+
+
+def test_a_promotion_says_who_attested(bucket: DirBucket, staged: StagedSet) -> None:
+    done = attest(bucket, staged, sign, Steps())
+    promotion = go(bucket, staged)
+    assert promotion.attested == {str(ME): sorted(done)}
+    assert promotion.promoted.policy["attested"] == {str(ME): sorted(done)}
+    assert f"<td>{ME}: {len(done)} wheels</td>" in bucket.get(RELEASED.people).decode()
+    (told,) = json.loads(bucket.get(RELEASED.status))["sets"]
+    assert told["policy"]["attested"] == {str(ME): sorted(done)}
+
+
+def test_verify_asks_again(bucket: DirBucket, staged: StagedSet) -> None:
+    """Of what is released: it has to be good now, and of whom the ledger names."""
+    attest(bucket, staged, sign, Steps())
+    done = go(bucket, staged)
+    attested = sorted(name for names in done.attested.values() for name in names)
+    assert [*verify(bucket, RELEASED, verify_attestations=vouched)] == []
+
+    def other(data: bytes, filename: str, sha256: str) -> Attested:
+        return replace(vouched(data, filename, sha256), signers=(replace(ME, ref="refs/heads/x"),))
+
+    assert [*verify(bucket, RELEASED, verify_attestations=other)] == [
+        f"{name} was attested by {replace(ME, ref='refs/heads/x')}; the ledger says: {ME}." for name in attested
+    ]
+
+    def bad(_: bytes, filename: str, __: str) -> Attested:
+        return Attested(wheel=filename, problems=(f"{filename} is forged.",))
+
+    assert [*verify(bucket, RELEASED, verify_attestations=bad)] == [f"{name} is forged." for name in attested]
+
+
+def test_what_is_there_and_cannot_be_verified_blocks(
+    bucket: DirBucket, staged: StagedSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sigstore.errors", None)
+    assert not POLICY.attestations.required
+    done = attest(bucket, staged, sign, Steps())
+    reasons = check(bucket, staged, POLICY).blocked_by
+    assert len(reasons) == len(done)
+    for name in done:
+        assert (
+            f"{name}.provenance cannot be verified. Attestations need packages that are not installed: sigstore.errors."
+            " Run `.venv/bin/python -m pip install --require-hashes -r build/requirements-attest.lock`."
+        ) in reasons
+    with pytest.raises(PromotionBlockedError, match=r"requirements-attest\.lock"):
+        promote(bucket, staged, POLICY, now=lambda: NOW)
+    assert not (bucket.root / "v2").exists()
+
+
+def test_a_policy_that_asks_for_attestations_gets_them(bucket: DirBucket, staged: StagedSet) -> None:
+    rule = AttestationRule(required=PROJECTS, trust=PUBLIC, identities={"release": ME})
+    policy = replace(POLICY, attestations=rule)
+    reasons = check(bucket, staged, policy, verify=vouched).blocked_by
+    assert {reason.partition(" ")[0] for reason in reasons} == ours(bucket, staged)
+    assert all(reason.endswith("has no attestation, and one is asked for: run `ci_build attest` on the set.")
+               for reason in reasons)  # fmt: skip
+    attest(bucket, staged, sign, Steps())
+    assert check(bucket, staged, policy, verify=vouched).allowed
+    other = replace(rule, identities={"release": replace(ME, repository=ME.repository + "s")})
+    word = check(bucket, staged, replace(POLICY, attestations=other), verify=vouched)
+    assert all("whom the policy does not name" in reason for reason in word.blocked_by)
+    assert len(word.blocked_by) == len(ours(bucket, staged))
+
+
+def test_attestations_of_no_wheel_of_the_set_block(bucket: DirBucket, staged: StagedSet) -> None:
+    (bucket.root / staged.file("other-1-py3-none-any.whl.provenance")).write_bytes(b"{}")
+    assert "other-1-py3-none-any.whl.provenance is beside the set, but of none of its wheels." in (
+        check(bucket, staged, POLICY, verify=vouched).blocked_by
+    )
+
+
+def test_what_was_verified_is_what_is_offered(bucket: DirBucket, staged: StagedSet) -> None:
+    """Attestations that come between the look and the copy are not taken along, and changed ones stop it."""
+    name = sorted(ours(bucket, staged))[0]
+    side = bucket.root / staged.file(provenance_name(name))
+    sha256 = {wheel.filename: wheel.sha256 for wheel in read_staged(bucket, staged).wheels}[name]
+    late = next(iter(sorted(ours(bucket, staged) - {name})))
+
+    def meddler(data: bytes, filename: str, digest: str) -> Attested:
+        side.chmod(0o644)
+        side.write_bytes(data + b" ")
+        (bucket.root / staged.file(provenance_name(late))).write_bytes(b"{}")
+        return vouched(data, filename, digest)
+
+    side.write_bytes(sign(name, sha256))
+    with pytest.raises(BucketError):
+        promote(bucket, staged, POLICY, now=lambda: NOW, verify=meddler)
+    assert not list((bucket.root / "v2").rglob("*.provenance"))
+
+
+def test_a_trust_configuration_that_is_none_is_told(bucket: DirBucket, tmp_path: Path) -> None:
+    """Without the packages that is what is told first; either way nothing passes."""
+    found = lazily(tmp_path / "absent.json")(sign(WHEEL.filename, WHEEL.sha256), WHEEL.filename, WHEEL.sha256)
+    assert len(found.problems) == 1
+    assert (found.signers, found.trust) == ((), "")
+
+
+REFS = {"1.3.6.1.4.1.57264.1.13": "0" * 40, "1.3.6.1.4.1.57264.1.14": "refs/heads/main"}
+
+
+def test_the_identity_is_what_the_certificate_says() -> None:
+    assert identity_of({**GITHUB, **REFS}) == ME
+    gitlab = identity_of({**GITLAB, **REFS})
+    assert (gitlab.repository, gitlab.workflow) == ("https://gitlab.com/group/sub/name", "ci/release.yml")
+    by_digest = GITHUB["1.3.6.1.4.1.57264.1.18"].replace("refs/heads/main", "0" * 40)
+    assert identity_of({**GITHUB, **REFS, "1.3.6.1.4.1.57264.1.18": by_digest}) == ME
+
+
+@pytest.mark.parametrize("change", [
+    {"1.3.6.1.4.1.57264.1.8": ""},
+    {"1.3.6.1.4.1.57264.1.12": ""},
+    {"1.3.6.1.4.1.57264.1.12": "https://github.com/owner/nam"},
+    {"1.3.6.1.4.1.57264.1.12": "https://github.com/owner/name2"},
+    {"1.3.6.1.4.1.57264.1.14": ""},
+    {"1.3.6.1.4.1.57264.1.14": "refs/heads/other"},
+    {"1.3.6.1.4.1.57264.1.18": ""},
+    {"1.3.6.1.4.1.57264.1.18": "https://github.com/owner/name/@refs/heads/main"},
+    {"1.3.6.1.4.1.57264.1.18": "https://github.com/owner/name/.github/workflows/release.yml"},
+])  # fmt: skip
+def test_a_certificate_of_no_workflow_has_no_identity(change: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="of no workflow of a CI service"):
+        identity_of({**GITHUB, **REFS, **change})

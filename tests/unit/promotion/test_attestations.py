@@ -1,0 +1,219 @@
+"""What a policy asks of attestations: the whole truth table, and laws; pure, so nothing is signed here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from datetime import UTC, datetime
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from promotion.evidence.attestations import (
+    ANY,
+    PUBLIC,
+    AttestationRule,
+    Attested,
+    Identity,
+    about_attestations,
+    parse_rule,
+    who_attested,
+)
+from promotion.evidence.evidence import Statement
+from promotion.policy.verdict import verdict
+from tests.support import sets
+from tests.unit.promotion.test_verdict_laws import GOOD, MINE, POLICY
+
+SET = sets.wheel_set()
+NAMES = [wheel.filename for wheel in SET.wheels]
+ME = Identity(
+    issuer="https://token.actions.githubusercontent.com",
+    repository="https://github.com/owner/name",
+    workflow=".github/workflows/release.yml",
+    ref="refs/heads/main",
+)
+FORK = replace(ME, repository="https://github.com/other/name")
+PRIVATE = "a" * 64
+PROJECTS = ("jax-rocm{major}-pjrt", "jax-rocm{major}-plugin", "jaxlib")
+RULE = AttestationRule(required=PROJECTS, trust=PUBLIC, identities={"release": ME})
+NOW = datetime(2026, 1, 3, tzinfo=UTC)
+SAID = [Statement(evidence=replace(GOOD, set_digest=SET.digest), key=MINE)]
+
+STATES: dict[str, Attested | None] = {
+    "absent": None,
+    "good": Attested(wheel="", signers=(ME,), trust=PUBLIC),
+    "twice good": Attested(wheel="", signers=(ME, ME), trust=PUBLIC),
+    "foreign": Attested(wheel="", signers=(FORK,), trust=PUBLIC),
+    "good and foreign": Attested(wheel="", signers=(ME, FORK), trust=PUBLIC),
+    "another root": Attested(wheel="", signers=(ME,), trust=PRIVATE),
+    "nobody": Attested(wheel="", trust=PUBLIC),
+    "bad": Attested(wheel="", problems=("x.provenance is not good: it is forged.",)),
+    "bad though signed": Attested(wheel="", signers=(ME,), trust=PUBLIC, problems=("x.provenance is not good: y.",)),
+}
+IDENTITIES: dict[str, Mapping[str, Identity] | None] = {
+    "anybody": None,
+    "nobody": {},
+    "me": {"release": ME},
+    "me at any ref": {"release": replace(ME, ref=ANY)},
+    "me and the fork": {"release": ME, "fork": FORK},
+}
+
+
+def expected(state: str, required: bool, trust: str, who: str) -> bool:
+    """The table in words: what is allowed, and nothing else."""
+    if state == "absent":
+        return not required
+    if state in ("nobody", "bad", "bad though signed"):
+        return False
+    if trust != ANY and trust != (PRIVATE if state == "another root" else PUBLIC):
+        return False
+    if state in ("foreign", "good and foreign"):
+        return who in ("anybody", "me and the fork")
+    return who != "nobody"
+
+
+def test_the_truth_table() -> None:
+    opened = 0
+    rows = [*product(STATES, (True, False), (ANY, PUBLIC, PRIVATE), IDENTITIES)]
+    for state, required, trust, who in rows:
+        rule = AttestationRule(required=(), trust=trust, identities=IDENTITIES[who])
+        one = STATES[state]
+        good = [Attested(wheel=name, signers=(ME,), trust=PUBLIC) for name in NAMES[1:]]
+        others = good if expected("good", required, trust, who) else []
+        attested = [*others, *([replace(one, wheel=NAMES[0])] if one else [])]
+        wheels = NAMES if others else NAMES[:1]
+        found = [*about_attestations(wheels, wheels if required else (), rule, attested)]
+        assert (found == []) is expected(state, required, trust, who), (state, required, trust, who, found)
+        assert all(text.strip() == text and text.endswith(".") for text in found)
+        opened += not found
+    assert 0 < opened < len(rows) / 2
+
+
+def allowed(attested: list[Attested], rule: AttestationRule) -> bool:
+    return verdict(SET, SAID, replace(POLICY, attestations=rule), now=NOW, attested=attested).allowed
+
+
+def test_the_verdict_asks_the_rule_and_tells_who_signed() -> None:
+    good = [Attested(wheel=name, signers=(ME,), trust=PUBLIC, notes=("The root is old.",)) for name in NAMES]
+    word = verdict(SET, SAID, replace(POLICY, attestations=RULE), now=NOW, attested=good)
+    assert (word.blocked_by, word.warnings) == ((), ("The root is old.",))
+    assert word.attested == {str(ME): tuple(sorted(NAMES))}
+    word = verdict(SET, SAID, replace(POLICY, attestations=RULE), now=NOW)
+    assert word.blocked_by == tuple(
+        f"{name} has no attestation, and one is asked for: run `ci_build attest` on the set." for name in NAMES
+    )
+    assert word.attested == {}
+
+
+def test_only_named_projects_need_one_whatever_the_set_says_of_its_wheels() -> None:
+    theirs = replace(SET, wheels=tuple(replace(wheel, source_sha256=wheel.sha256) for wheel in SET.wheels))
+    assert all(wheel.as_published for wheel in theirs.wheels)
+    policy = replace(POLICY, attestations=replace(RULE, required=("jax-rocm{major}-pjrt",)))
+    for wheel_set in (SET, theirs):
+        said = [Statement(evidence=replace(GOOD, set_digest=wheel_set.digest), key=MINE)]
+        (reason,) = verdict(wheel_set, said, policy, now=NOW).blocked_by
+        assert reason.startswith("jax_rocm7_pjrt-")
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(Identity)])
+def test_identities_are_compared_letter_by_letter(field: str) -> None:
+    own = getattr(ME, field)
+    for other in (own + "x", own[:-1], own.upper(), f" {own}", own.replace("e", "3"), f"{own}/..", ""):
+        signer = replace(ME, **{field: other})
+        assert not RULE.admits(signer)
+        reasons = [*about_attestations(NAMES[:1], (), RULE, [replace(GOOD_ONE, signers=(signer,))])]
+        assert reasons == [f"{NAMES[0]}.provenance was signed by {signer}, whom the policy does not name."]
+    assert RULE.admits(ME)
+
+
+GOOD_ONE = Attested(wheel=NAMES[0], signers=(ME,), trust=PUBLIC)
+TEXT = st.sampled_from([*(getattr(ME, field.name) for field in fields(Identity)), FORK.repository, "x", ""])
+IDENTITY = st.sampled_from([ME, FORK]) | st.builds(Identity, issuer=TEXT, repository=TEXT, workflow=TEXT, ref=TEXT)
+ATTESTED = st.builds(
+    Attested,
+    wheel=st.sampled_from([*NAMES, "other.whl"]),
+    signers=st.lists(IDENTITY, max_size=2).map(tuple),
+    trust=st.sampled_from([PUBLIC, PRIVATE, ""]),
+    problems=st.sampled_from([(), (), (), ("It is forged.",)]),
+)
+RULES = st.builds(
+    AttestationRule,
+    required=st.sampled_from([(), PROJECTS[:1], PROJECTS]),
+    trust=st.sampled_from([ANY, PUBLIC, PRIVATE]),
+    identities=st.none() | st.dictionaries(st.sampled_from(["a", "b"]), IDENTITY, max_size=2),
+)
+FACTS = st.lists(ATTESTED, max_size=5) | st.just([replace(GOOD_ONE, wheel=name) for name in NAMES])
+
+
+@given(facts=FACTS, rule=RULES, more=ATTESTED, at=st.integers(0, 5))
+def test_what_is_wrong_with_one_never_opens(facts: list[Attested], rule: AttestationRule, more: Attested, at: int
+) -> None:  # fmt: skip
+    bad = replace(more, problems=("It is forged.",))
+    assert not allowed([*facts[:at], bad, *facts[at:]], rule)
+
+
+@given(facts=FACTS, rule=RULES)
+def test_nobody_opens_by_being_forgotten(facts: list[Attested], rule: AttestationRule) -> None:
+    """Where attestations are asked for, taking one away never opens, unless it was of no wheel or not good."""
+    strict = replace(rule, required=PROJECTS)
+    for at, one in enumerate(facts):
+        alone = [*about_attestations(NAMES, (), rule, [one])]
+        if not alone:
+            rest = [*facts[:at], *facts[at + 1 :]]
+            assert allowed(facts, strict) or not allowed(rest, strict)
+    assert not allowed([], strict)
+
+
+@given(facts=FACTS, rule=RULES, name=st.sampled_from(["a", "b", "c"]))
+def test_a_policy_that_names_fewer_opens_no_more(facts: list[Attested], rule: AttestationRule, name: str) -> None:
+    named = rule.identities or {}
+    fewer = replace(rule, identities={key: who for key, who in named.items() if key != name})
+    assert allowed(facts, rule) or not allowed(facts, fewer)
+    assert allowed(facts, replace(rule, required=())) or not allowed(facts, rule)
+
+
+@given(facts=FACTS)
+def test_bad_ones_are_nobodys(facts: list[Attested]) -> None:
+    told = who_attested(facts)
+    assert {name for names in told.values() for name in names} == {
+        one.wheel for one in facts if one.signers and not one.problems
+    }
+
+
+# The table in policy.toml
+
+TABLE: dict[str, Any] = {
+    "required": [*PROJECTS],
+    "trust": PUBLIC,
+    "identities": {"release": {field.name: getattr(ME, field.name) for field in fields(Identity)}},
+}
+
+
+def test_the_table_is_read() -> None:
+    assert parse_rule(TABLE) == RULE
+    assert parse_rule({**TABLE, "identities": ANY}).identities is None
+    assert parse_rule({**TABLE, "trust": PRIVATE}).trust == PRIVATE
+
+
+@pytest.mark.parametrize("change", [
+    {"required": True},
+    {"required": [1]},
+    {"required": "yes"},
+    {"trust": "some"},
+    {"trust": "A" * 64},
+    {"trust": None},
+    {"identities": "some"},
+    {"identities": []},
+    {"identities": {"x": {}}},
+    {"identities": {"x": {**TABLE["identities"]["release"], "ref": ""}}},
+    {"identities": {"x": {**TABLE["identities"]["release"], "repository": "any"}}},
+    {"identities": {"x": {**TABLE["identities"]["release"], "workflow": 7}}},
+    {"identities": {"x": {**TABLE["identities"]["release"], "branch": "main"}}},
+    {"surprise": 1},
+])  # fmt: skip
+def test_a_table_that_is_not_understood_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        parse_rule({**TABLE, **change})

@@ -1,0 +1,93 @@
+"""DirBucket: the contract of all buckets, and what is a folder's own: crash safety, locks, failing disks."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from core.errors import BucketError, BusyError
+from promotion.storage.bucket import ConflictError, sha256_of
+from promotion.storage.directory_bucket import DirBucket
+from tests.support.bucket_contract import SharedBucketContract, put
+from tests.support.memory_bucket import MemoryBucket
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> DirBucket:
+    return DirBucket(tmp_path / "bucket", lock_seconds=5)
+
+
+def leftovers(bucket: DirBucket) -> list[str]:
+    return [path.name for path in bucket.root.rglob(".*") if path.name != ".lock"]
+
+
+class TestDirBucket(SharedBucketContract):
+    """A folder does what every bucket does."""
+
+    @pytest.fixture(autouse=True)
+    def nothing_left(self, bucket: DirBucket) -> object:
+        yield
+        assert leftovers(bucket) == []
+
+
+class TestMemoryBucket(SharedBucketContract):
+    """What stands in for a bucket where thousands of runs are made is one."""
+
+    @pytest.fixture
+    def bucket(self) -> MemoryBucket:
+        return MemoryBucket()
+
+
+def test_the_same_bytes_again_do_not_touch_the_file(bucket: DirBucket) -> None:
+    put(bucket, "k", b"one")
+    stat = bucket.path("k").stat()
+    put(bucket, "k", b"one")
+    assert bucket.path("k").stat().st_mtime_ns == stat.st_mtime_ns
+
+
+def test_what_a_crash_left_is_no_object(bucket: DirBucket) -> None:
+    put(bucket, "s/a", b"")
+    (bucket.root / "s" / ".new-left-by-a-crash").write_bytes(b"half")
+    assert list(bucket.list("s/")) == ["s/a"]
+
+
+def test_an_object_cannot_lie_below_another_one(bucket: DirBucket) -> None:
+    put(bucket, "folder/object", b"")
+    with pytest.raises(BucketError):
+        put(bucket, "folder/object/below", b"")
+
+
+def test_without_hard_links_it_works_the_same(bucket: DirBucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_links(*args: object) -> None:
+        raise OSError(errno.EPERM, "no hard links here")
+
+    monkeypatch.setattr(os, "link", no_links)
+    assert put(bucket, "k", b"one")
+    assert not put(bucket, "k", b"one")
+    with pytest.raises(ConflictError):
+        put(bucket, "k", b"two")
+    assert bucket.copy("k", "copy", sha256=sha256_of(b"one"))
+    assert bucket.get("copy") == b"one"
+    assert leftovers(bucket) == []
+
+
+@pytest.mark.parametrize("broken", ["fsync", "link"])
+def test_a_failing_disk_leaves_nothing(bucket: DirBucket, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
+    def fail(*args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    bucket.root.mkdir()
+    monkeypatch.setattr(os, broken, fail)
+    with pytest.raises(BucketError, match="cannot read or write k: No space left"):
+        put(bucket, "k", b"one")
+    assert bucket.head("k") is None
+    assert leftovers(bucket) == []
+
+
+def test_a_lock_that_is_held_is_reported(tmp_path: Path) -> None:
+    first, second = DirBucket(tmp_path), DirBucket(tmp_path, lock_seconds=0.05)
+    with first._locked(), pytest.raises(BusyError, match=r"locked for 0\.05 s"):
+        second.put_if_match("page", b"", etag=None)

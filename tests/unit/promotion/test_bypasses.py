@@ -1,0 +1,123 @@
+"""Bypasses: whatever is not complete does not exist, and says so."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from promotion.policy.bypasses import MAX_DAYS, parse_bypass, parse_bypasses
+from promotion.policy.policy import POLICY_FILE, load_policy
+from tests.support import sets
+
+COMPLETE: dict[str, Any] = {
+    "owner": "somebody",
+    "reason": "the runner is broken",
+    "opened": date(2026, 1, 1),
+    "expires": date(2026, 1, 10),
+    "channel": "nightly",
+    "index": "multi-arch",
+    "gates": ["device"],
+    "targets": ["gfx942"],
+    "version": "0.10.2",
+}
+
+
+def test_a_complete_entry_counts() -> None:
+    ((entry,), void) = parse_bypasses([COMPLETE])
+    assert void == ()
+    assert entry.covers("device", "gfx942")
+    assert not entry.covers("device", "any")
+    assert str(entry) == "by somebody, from 2026-01-01 until 2026-01-10: the runner is broken"
+
+
+@pytest.mark.parametrize("name", sorted(COMPLETE))
+def test_every_field_is_needed(name: str) -> None:
+    ((), (sentence,)) = parse_bypasses([{key: value for key, value in COMPLETE.items() if key != name}])
+    assert sentence.startswith("Bypass 1 of the policy does not count: ")
+    assert name in sentence
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"owner": ""}, "its owner is no text"),
+        ({"owner": "  "}, "its owner is no text"),
+        ({"reason": True}, "its reason is no text"),
+        ({"version": ""}, "its version is no text"),
+        ({"gates": []}, "its gates are no list of names"),
+        ({"gates": "device"}, "its gates are no list of names"),
+        ({"targets": ["gfx942", ""]}, "its targets are no list of names"),
+        ({"targets": [1]}, "its targets are no list of names"),
+        ({"set": "a" * 64}, "not exactly one of set and version"),
+        ({"opened": "2026-01-01"}, "its dates are not like"),
+        ({"expires": datetime(2026, 1, 10, tzinfo=UTC)}, "its dates are not like"),
+        ({"expires": date(2026, 1, 1)}, f"open for 1 to {MAX_DAYS} days"),
+        ({"expires": date(2025, 1, 1)}, f"open for 1 to {MAX_DAYS} days"),
+        ({"expires": date(2026, 1, 1) + timedelta(days=MAX_DAYS + 1)}, f"open for 1 to {MAX_DAYS} days"),
+        ({"scope": "everything"}, "it has scope, which nobody knows"),
+    ],
+)
+def test_what_is_not_understood_does_not_count(change: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        parse_bypass({**COMPLETE, **change})
+
+
+@pytest.mark.parametrize("body", ["true", 1, [], None, "False"])
+def test_a_bare_word_is_no_bypass(body: object) -> None:
+    assert parse_bypasses([body]) == ((), ("Bypass 1 of the policy does not count: it is no table.",))
+
+
+@pytest.mark.parametrize(
+    ("now", "state"),
+    [
+        (datetime(2025, 12, 31, 23, 59, tzinfo=UTC), "opens on 2026-01-01"),
+        (datetime(2026, 1, 1, tzinfo=UTC), ""),
+        (datetime(2026, 1, 9, 23, 59, 59, tzinfo=UTC), ""),
+        (datetime(2026, 1, 10, tzinfo=UTC), "expired on 2026-01-10"),
+        # Days are UTC's, whatever clock the caller has.
+        (datetime(2026, 1, 9, 23, tzinfo=timezone(timedelta(hours=-5))), "expired on 2026-01-10"),
+    ],
+)
+def test_its_time(now: datetime, state: str) -> None:
+    assert parse_bypass(COMPLETE).state(now) == state
+
+
+def test_it_is_for_one_set_or_for_one_version() -> None:
+    wheel_set = sets.wheel_set(index="multi-arch")
+    assert parse_bypass(COMPLETE).is_for(wheel_set)
+    assert not parse_bypass({**COMPLETE, "version": "0.10.3"}).is_for(wheel_set)
+    assert not parse_bypass({**COMPLETE, "index": "gfx94X-dcgpu"}).is_for(wheel_set)
+    body = {key: value for key, value in COMPLETE.items() if key != "version"}
+    assert parse_bypass({**body, "set": wheel_set.digest}).is_for(wheel_set)
+    assert not parse_bypass({**body, "set": wheel_set.digest[:12]}).is_for(wheel_set)
+
+
+ENTRY = """
+[[bypass_tests_for_releases]]
+owner = "somebody"
+reason = "why not"
+opened = 2026-01-01
+expires = 2026-01-10
+channel = "nightly"
+index = "multi-arch"
+gates = ["device"]
+targets = ["gfx942"]
+version = "0.10.2"
+"""
+
+
+def test_the_policy_takes_those_of_its_channel_and_index(tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text(POLICY_FILE.read_text() + ENTRY + ENTRY.replace('reason = "why not"', ""))
+    policy = load_policy("multi-arch", channel="nightly", file=path)
+    assert [entry.reason for entry in policy.bypasses] == ["why not"]
+    assert policy.void == ("Bypass 2 of the policy does not count: it has no reason.",)
+    assert load_policy("multi-arch", channel="release", file=path).bypasses == ()
+    assert load_policy("gfx94X-dcgpu", channel="nightly", file=path).bypasses == ()
+
+
+def test_no_bypass_is_open_in_the_policy_of_this_repository_for_ever() -> None:
+    assert load_policy("multi-arch").void == ()

@@ -1,0 +1,84 @@
+"""What lies beside a promoted set is read for the compatibility tables as it was written."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ci_build.cli import run as ci_build
+from ci_build.rocm.lock import RocmLock, write_lock
+from core.model import Tier
+from promotion.compatibility_evidence import Check, read_evidence
+from promotion.evidence.evidence import record
+from promotion.gates import Check as GateCheck
+from promotion.gates import _told
+from promotion.gates.device import evidence as device
+from promotion.gates.device.results import TestResult, TestVerdict, dump_results
+from promotion.gates.device.run import RUN
+from promotion.stage import read_staged
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import Released
+from tests.support.promoting import RELEASED, go, staged_in
+from tests.support.wheel_sets import make_wheels, passing_evidence
+
+RESULTS = tuple(
+    TestResult(id=f"a_test.py::{name}", file="a_test.py", verdict=verdict, message=message, entry=entry, attempts=1)
+    for name, verdict, message, entry in (
+        ("good", TestVerdict.PASSED, "", ""),
+        ("flaky", TestVerdict.FLAKY, "E   slow", ""),
+        ("known", TestVerdict.SKIPPED, "no matrix cores", "no-mfma"),
+        ("suites_own", TestVerdict.SKIPPED, "only on TPU", "suite"),
+        ("machines", TestVerdict.ENVIRONMENT, "E   hipErrorNoDevice", ""),
+    )
+)
+
+
+LOCK = RocmLock(
+    source="https://example.org/rocm.tar.gz", sha256="ab" * 32, size=1, version="7.2.0", families=(),
+    targets=("gfx942",), compiler="clang 20", libraries={"libhipblas.so.3": "3.1.70200"}, device_libraries={},
+)  # fmt: skip
+
+
+def test_what_the_gates_said_is_told_once_with_its_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bucket = DirBucket(tmp_path / "bucket")
+    staged = staged_in(bucket, tmp_path, make_wheels(tmp_path))
+    wheel_set = read_staged(bucket, staged)
+    files = device.upload(bucket, staged, "device", "gfx942", {device.RESULTS: device.pack(dump_results(RESULTS))})
+    checks = [
+        *device.of_tests(RESULTS, "gfx942", str, lambda _: "known-flake"),
+        GateCheck(name=RUN, target="gfx942", times=0, details={"files": files, "image": "jax@sha256:12"}),
+    ]
+    compiled = next(e for e in passing_evidence(wheel_set) if (e.gate, e.target) == ("compile", "gfx942"))
+    later = replace(compiled, started="2026-01-02T03:04:06Z", ended="2026-01-02T03:04:07Z")
+    known = GateCheck(name="numpy.fft", known="needs hipFFT", target="gfx942")
+    for gate, tier, those in (("device", Tier.DEVICE, checks), ("compile", compiled.tier, [known])):
+        told = {"checks": [_told(check) for check in those]}
+        record(bucket, staged, replace(later, gate=gate, tier=tier, details=told))
+    go(bucket, staged)
+    # The word and its results go with the set, byte for byte.
+    name = files[device.RESULTS]["name"]
+    assert bucket.get(RELEASED.set_file(staged.digest, f"evidence/{name}")) == bucket.get(staged.evidence + name)
+    said = read_evidence(bucket, Released(index=staged.index), staged.digest)
+    found = {(word.evidence.gate, word.evidence.target): word.checks for word in said.values()}
+    assert found["compile", "gfx942"] == (Check(name="numpy.fft", outcome="known", reason="needs hipFFT"),)
+    assert found["device", "gfx942"] == (
+        Check(name="a_test.py::flaky", outcome="passed"),
+        Check(name="a_test.py::good", outcome="passed"),
+        Check(name="a_test.py::known", outcome="known", reason="no matrix cores (no-mfma)"),
+        Check(name="a_test.py::machines", outcome="skipped", reason="environment"),
+        Check(name="a_test.py::suites_own", outcome="skipped", reason="skipped"),
+    )
+    # The command puts it together with the ROCm that was locked, and with the images that were built.
+    write_lock(tmp_path / "rocm.lock", LOCK)
+    (tmp_path / "images.json").write_text(json.dumps([{"name": "jax", "digest": "sha256:12", "jax": "0.10.2"}]))
+    words = [f"--rocm-lock={tmp_path}/rocm.lock", f"--images={tmp_path}/images.json"]
+    assert ci_build(["compat", "multi-arch", f"--bucket={tmp_path}/bucket", *words]) == 0
+    table = capsys.readouterr().out
+    link = re.escape(f"[device gfx942](v2/multi-arch/sets/{staged.digest}/evidence/device/gfx942/")
+    assert re.search(rf"^\| jax \| sha256:12 \| 0\.10\.2 \| – \| – \| – \| {link}\w+\.json\) \|$", table, re.MULTILINE)
+    source = f"https://example.org/rocm.tar.gz, sha256 {LOCK.sha256}"
+    assert re.search(rf"^\| hipBLAS \| 3\.1\.70200 \| .+ \| .+ \| {re.escape(source)} \|$", table, re.MULTILINE)

@@ -1,0 +1,116 @@
+"""Several requests at the same time: bounded, in order, and nothing is begun after a failure."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from promotion.promote import promote
+from promotion.storage.concurrency import LIMIT, at_once
+from promotion.storage.directory_bucket import DirBucket
+from tests.support.memory_bucket import KilledError, MemoryBucket
+from tests.support.promoting import NOW, POLICY, staged_in
+from tests.support.wheel_sets import make_wheels
+
+PATIENCE = 60
+"""Seconds after which something hangs; nothing is measured with it."""
+
+
+@given(items=st.lists(st.integers(), max_size=30))
+def test_results_come_in_the_order_of_the_items(items: list[int]) -> None:
+    assert at_once(lambda item: item * 2, items) == tuple(item * 2 for item in items)
+
+
+def test_so_many_run_together_and_no_more() -> None:
+    together, lock = threading.Barrier(LIMIT), threading.Lock()
+    running = most = 0
+
+    def call(_: int) -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        together.wait(PATIENCE)
+        with lock:
+            running -= 1
+
+    at_once(call, range(3 * LIMIT))
+    assert most == LIMIT
+
+
+@pytest.mark.parametrize("kind", [ValueError, KilledError, KeyboardInterrupt])
+def test_after_a_failure_none_is_begun(kind: type[BaseException]) -> None:
+    begun: list[int] = []
+    failed = threading.Event()
+
+    def call(item: int) -> None:
+        begun.append(item)
+        if item == 1:
+            failed.set()
+            raise kind
+        failed.wait(PATIENCE)
+
+    with pytest.raises(kind):
+        at_once(call, range(100 * LIMIT))
+    assert len(begun) < 100 * LIMIT
+
+
+def test_the_first_failure_in_the_order_of_the_items_is_told() -> None:
+    second = threading.Event()
+
+    def call(item: int) -> None:
+        if item == 0:
+            second.wait(PATIENCE)
+        second.set()
+        raise ValueError(item)
+
+    with pytest.raises(ValueError, match="0"):
+        at_once(call, range(2))
+
+
+class MeetingBucket(MemoryBucket):
+    """Lets no copy end before another one has begun, so that one after the other would hang."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pair = threading.Barrier(2)
+        self.order: list[str] = []
+        self.copies = 0
+        self.after_write = self.order.append
+
+    def copy(self, source: str, target: str, *, sha256: str) -> bool:
+        self.copies += 1
+        if self.copies <= 2:
+            self.pair.wait(PATIENCE)
+        return super().copy(source, target, sha256=sha256)
+
+
+def test_a_promotion_copies_several_files_together_and_names_them_afterwards(tmp_path: Path) -> None:
+    bucket = MeetingBucket()
+    staged = staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=("3.12",)), python_versions=("3.12",))
+    bucket.order.clear()
+    promote(bucket, staged, POLICY, now=lambda: NOW)
+    kinds = ["ledger" if "/ledger/" in key else "page" if "/simple/" in key else "file" for key in bucket.order]
+    kinds = ["last" if key.endswith(("index.html", "status.json")) and kind == "file" else kind
+             for key, kind in zip(bucket.order, kinds, strict=True)]  # fmt: skip
+    assert kinds == sorted(kinds, key=["file", "ledger", "page", "last"].index)
+    assert kinds.count("file") == bucket.copies
+    assert kinds.count("ledger") == 1
+    assert bucket.order[-1].endswith("status.json")
+
+
+def test_a_dry_run_tells_each_write_once(tmp_path: Path) -> None:
+    from promotion.storage.dry_run import DryRunBucket
+
+    bucket: Any = DirBucket(tmp_path / "bucket")
+    staged = staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=("3.12",)), python_versions=("3.12",))
+    told: list[str] = []
+    promote(DryRunBucket(bucket, told.append), staged, POLICY, now=lambda: NOW)
+    copies = [line for line in told if line.startswith("copy ")]
+    assert len(copies) == len({*copies}) > 6
+    assert not (bucket.root / "v2").exists()

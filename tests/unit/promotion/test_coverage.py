@@ -1,0 +1,248 @@
+"""The coverage gate: members that must have code, kernels that host code registers, targets that XLA refuses."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.errors import RequestError
+from core.model import Evidence, Outcome, Severity
+from promotion.gates import run_gates
+from promotion.gates.coverage import coverage, kernel_rules
+from promotion.stage import stage
+from promotion.storage.directory_bucket import DirBucket
+from tests.support.host_code import HostCode, kernel_bundle
+from tests.support.made_kernels import OBJECT, OTHER, clean_kernels, manifest, tell
+from tests.support.made_wheel import fat_binary, library
+from tests.support.wheel_sets import (
+    PJRT_LIBRARY,
+    PLUGIN_LIBRARIES,
+    TARGETS,
+    SetWheel,
+    make_set,
+    make_wheels,
+    pjrt,
+    plugin,
+    set_wheel,
+    write_set,
+)
+from tests.unit.promotion.test_gates import NoProcesses, Silent
+
+JAX_AITER = "jax_aiter-1.2.3-py3-none-manylinux_2_28_x86_64.whl"
+ADD, MUL = "_Z3addPfS_", "_Z3mulPfS_"
+MORI, WAVE32, WAVE64 = (
+    "_ZN4mori10collective18AllToAllPushKernelEii",
+    "_ZN7rocprim17ROCPRIM_400500_NS6detail1xNS0_4arch9wavefront6targetE0EEEvT1_",
+    "_ZN7rocprim17ROCPRIM_400500_NS6detail1xNS0_4arch9wavefront6targetE1EEEvT1_",
+)
+
+
+@pytest.fixture(autouse=True)
+def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What survives a power cut is not tested here."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+def judge(folder: Path, *wheels: SetWheel, **changes: Any) -> dict[str, Evidence]:
+    """target -> evidence for a set in which the given wheels replace those of their projects."""
+    names = {wheel.wheel.name for wheel in wheels}
+    others = [w for w in make_wheels(folder / "others", pythons=("3.12",)) if w.wheel.name not in names]
+    wheel_set = make_set([*wheels, *others], python_versions=("3.12",), **changes)
+    bucket = DirBucket(folder / "bucket")
+    staged = stage(bucket, write_set(folder / "set", [*wheels, *others], wheel_set))
+    return {e.target: e for e in run_gates(bucket, staged, [coverage.GATE], NoProcesses(), Silent())}
+
+
+def told(evidence: Evidence, severity: Severity = Severity.ERROR) -> list[str]:
+    return [f"{f.code}: {f.message}" for f in evidence.findings if f.severity is severity]
+
+
+def with_kernels(folder: Path, held: Mapping[str, Sequence[str]], registered: Sequence[str], **form: Any) -> SetWheel:
+    """A pjrt wheel whose library has one bundle."""
+    made = pjrt()
+    made.files[PJRT_LIBRARY] = HostCode([registered], **form).library(folder, [kernel_bundle(folder, held)])
+    (folder / "w").mkdir()
+    return set_wheel(made, folder / "w", {PJRT_LIBRARY: tuple(held)})
+
+
+def test_every_registered_kernel_is_there(tmp_path: Path) -> None:
+    wheel = with_kernels(tmp_path, {"gfx942": [ADD, MUL, "unregistered"], "gfx950": [ADD, MUL]}, [ADD, MUL])
+    found = judge(tmp_path, wheel)
+    assert [evidence.findings for evidence in found.values()] == [(), ()]
+    details = {check["name"]: check for check in found["gfx942"].details["checks"]}
+    assert details[f"{wheel.wheel.filename}: {PJRT_LIBRARY}"]["kernels"] == 2
+
+
+@pytest.mark.parametrize("helper", [False, True])
+def test_a_registered_kernel_without_code_for_one_target(tmp_path: Path, helper: bool) -> None:
+    held = {"gfx942": [ADD, MUL], "gfx950": [ADD]}
+    found = judge(tmp_path, with_kernels(tmp_path, held, [ADD, MUL], helper=helper))
+    assert told(found["gfx942"]) == []
+    (text,) = told(found["gfx950"])
+    assert text.startswith("kernel-missing: jax_rocm7_pjrt-")
+    assert text.endswith(f"{PJRT_LIBRARY} has no code for gfx950 of 1 registered kernel: {MUL}.")
+
+
+MHA = "jax_aiter/_kernels/lib/libmha_fwd.so"
+FOR_GFX9, FOR_GFX950 = (
+    f"_ZN7ck_tile6kentryILi2ENS_{len(tag)}{tag}ENS_13FmhaFwdKernelEEEvv" for tag in ("gfx9_t", "gfx950_t")
+)
+
+
+def with_attention(folder: Path, targets: Sequence[str], *held: Mapping[str, Sequence[str]]) -> SetWheel:
+    """A wheel of kernel modules with two bundles: attention for gfx9, and for gfx950, both of which are registered."""
+    made = clean_kernels()
+    bundles = [kernel_bundle(folder, one) for one in held]
+    made.files[MHA] = HostCode([[FOR_GFX9], [FOR_GFX950]]).library(folder, bundles)
+    body = manifest(made.files)
+    entry = {"kind": "ffi-shim", "library": "lib/libmha_fwd.so", "sha256": hashlib.sha256(made.files[MHA]).hexdigest()}
+    body["modules"]["mha_fwd"] = entry | {"needs": [], "targets": list(targets), "ffi": [], "objects": {}}
+    tell(made, modules=body["modules"], load_order=["gemm", "mha_fwd"])
+    (folder / "w").mkdir()
+    return set_wheel(made, folder / "w", {OBJECT: ("gfx942",), OTHER: ("gfx950",), MHA: tuple(targets)})
+
+
+@pytest.mark.parametrize(
+    ("targets", "held", "lost"),
+    [
+        (("gfx942",), ({"gfx942": [FOR_GFX9]}, {}), {}),
+        (("gfx942", "gfx950"), ({"gfx942": [FOR_GFX9]}, {"gfx950": [FOR_GFX950]}), {}),
+        (("gfx942",), ({"gfx942": []}, {}), {"gfx942": FOR_GFX9}),
+        (("gfx942", "gfx950"), ({"gfx942": [FOR_GFX9]}, {"gfx950": []}), {"gfx950": FOR_GFX950}),
+    ],
+)
+def test_attention_owes_each_target_the_kernels_of_its_kind(
+    tmp_path: Path, targets: Sequence[str], held: Sequence[Mapping[str, Sequence[str]]], lost: Mapping[str, str]
+) -> None:
+    found = judge(tmp_path, with_attention(tmp_path, targets, *held))
+    assert {target: told(evidence) for target, evidence in found.items()} == {
+        target: [f"kernel-missing: {JAX_AITER}: {MHA} has no code for {target} of 1 registered kernel: {lost[target]}."]
+        if target in lost
+        else []
+        for target in TARGETS
+    }
+    checks = {check["name"] for check in found["gfx950"].details["checks"]}
+    assert (f"{JAX_AITER}: {MHA}" in checks) is ("gfx950" in targets)
+
+
+def test_of_many_kernels_a_few_are_named(tmp_path: Path) -> None:
+    names = [f"_Z2k{n}v" for n in range(9)]
+    found = judge(tmp_path, with_kernels(tmp_path, {"gfx942": names, "gfx950": []}, names))
+    assert "of 9 registered kernels: _Z2k0v, _Z2k1v, _Z2k2v, ...." in told(found["gfx950"])[0]
+
+
+def test_kernels_of_a_generic_target_count_for_those_it_covers(tmp_path: Path) -> None:
+    wheel = with_kernels(tmp_path, {"gfx9-4-generic": [ADD]}, [ADD, MUL])
+    for evidence in judge(tmp_path, wheel).values():
+        assert [text.endswith(f"of 1 registered kernel: {MUL}.") for text in told(evidence)] == [True]
+
+
+def test_host_code_of_an_unknown_form_is_a_warning(tmp_path: Path) -> None:
+    wheel = with_kernels(tmp_path, {"gfx942": [ADD], "gfx950": [ADD]}, [ADD], nameless=3)
+    evidence = judge(tmp_path, wheel)["gfx942"]
+    assert evidence.outcome is Outcome.PASSED
+    (warning,) = told(evidence, Severity.WARNING)
+    assert warning.startswith("kernels-unread: ")
+    assert "the names of 3 kernels, cannot be told" in warning
+
+
+# Kernels that not every target must have
+
+
+@pytest.mark.parametrize(
+    ("kernel", "target", "excused"),
+    [
+        (MORI, "gfx1100", True), (MORI, "gfx942", False), (MORI, "gfx1250", False), (MORI, "gfx90a:xnack-", True),
+        (WAVE32, "gfx942", True), (WAVE32, "gfx1100", False), (WAVE64, "gfx1201", True), (WAVE64, "gfx90a", False),
+        (WAVE64, "gfx9-4-generic", False), (WAVE64, "gfx11-generic", True), (ADD, "gfx1100", False),
+    ],
+)  # fmt: skip
+def test_the_rules_of_0_12(kernel: str, target: str, excused: bool) -> None:
+    wheel_set = make_set([], jax_version="0.12.0")
+    rules = kernel_rules.rules_for(kernel_rules.load_rules(), wheel_set, PJRT_LIBRARY)
+    assert any(rule.excuses(kernel, target) for rule in rules) is excused
+
+
+@pytest.mark.parametrize(
+    ("jax", "rocm", "member", "count"),
+    [
+        ("0.12.0", "7.2.0", PJRT_LIBRARY, 3),
+        ("0.12.0", "7.2.0", PLUGIN_LIBRARIES[0], 0),
+        ("0.10.2", "7.2.0", PJRT_LIBRARY, 0),
+        ("0.12.1", "8.0", "jax_plugins/xla_rocm8/xla_rocm_plugin.so", 3),
+    ],
+)
+def test_rules_are_for_one_library_of_some_versions(jax: str, rocm: str, member: str, count: int) -> None:
+    wheel_set = make_set([], jax_version=jax, rocm_version=rocm)
+    assert len(kernel_rules.rules_for(kernel_rules.load_rules(), wheel_set, member)) == count
+
+
+def test_an_excuse_counts_in_the_gate(tmp_path: Path) -> None:
+    wheel = with_kernels(tmp_path, {"gfx942": [ADD, WAVE64], "gfx950": [ADD, WAVE64]}, [ADD, WAVE32, WAVE64])
+    assert told(judge(tmp_path, wheel, jax_version="0.12.0")["gfx942"]) == []
+    assert told(judge(tmp_path / "again", wheel, jax_version="0.10.2")["gfx942"]) != []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "schema = 2\n[[only]]\n",
+        "schema = 1\nonly = []\nother = 1\n",
+        'schema = 1\n[[only]]\njax = "0.12"\nmember = "x"\npattern = "x"\ntargets = ["gfx942"]\nreason = "y"\n',
+        'schema = 1\n[[only]]\njax = ">0.12"\nmember = "x"\npattern = "("\ntargets = ["gfx942"]\nreason = "y"\n',
+        'schema = 1\n[[only]]\njax = ">0.12"\nmember = "x"\npattern = "x"\ntargets = ["gfx942"]\nreason = ""\n',
+        'schema = 1\n[[only]]\njax = ">0.12"\nmember = "x"\npattern = "x"\nreason = "y"\n',
+    ],
+)
+def test_rules_that_are_not_understood(tmp_path: Path, text: str) -> None:
+    (tmp_path / "rules.toml").write_text(text)
+    with pytest.raises(RequestError, match=r"rules\.toml cannot be used"):
+        kernel_rules.load_rules(tmp_path / "rules.toml")
+
+
+# Members, and XLA
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_library_that_must_have_code_and_promises_none(tmp_path: Path, gone: bool) -> None:
+    made = plugin()
+    made.files[PLUGIN_LIBRARIES[1]] = library()
+    if gone:
+        del made.files[PLUGIN_LIBRARIES[1]]
+    (tmp_path / "w").mkdir()
+    held = {path: TARGETS for path in PLUGIN_LIBRARIES if path != PLUGIN_LIBRARIES[1]}
+    found = judge(tmp_path, set_wheel(made, tmp_path / "w", held))
+    for target, evidence in found.items():
+        (text,) = told(evidence)
+        assert text.startswith("target-missing: jax_rocm7_plugin-")
+        assert text.endswith(f"{PLUGIN_LIBRARIES[1]} has no code for {target}.")
+
+
+def test_a_target_that_xla_refuses_is_a_warning(tmp_path: Path) -> None:
+    targets = ("gfx906", "gfx942")
+    (tmp_path / "w").mkdir()
+    wheels = [
+        set_wheel(pjrt(targets=targets), tmp_path / "w", {PJRT_LIBRARY: targets}),
+        set_wheel(plugin(targets=targets), tmp_path / "w", dict.fromkeys(PLUGIN_LIBRARIES, targets)),
+    ]
+    found = judge(tmp_path, *wheels, targets=targets)
+    assert {evidence.outcome for evidence in found.values()} == {Outcome.PASSED}
+    assert found["gfx942"].findings == ()
+    assert told(found["gfx906"], Severity.WARNING) == [
+        "target-refused: XLA refuses gfx906 at run time: nobody can use the code for it."
+    ]
+
+
+def test_a_code_object_that_cannot_be_read(tmp_path: Path) -> None:
+    made = pjrt()
+    made.files[PJRT_LIBRARY] = HostCode([[ADD]]).library(tmp_path, [fat_binary(TARGETS)])  # headers and no more
+    (tmp_path / "w").mkdir()
+    evidence = judge(tmp_path, set_wheel(made, tmp_path / "w", {PJRT_LIBRARY: TARGETS}))["gfx942"]
+    assert evidence.outcome is Outcome.FAILED
+    place = f"jax_rocm7_pjrt-0.10.2+rocm7.2.0-py3-none-manylinux_2_28_x86_64.whl: {PJRT_LIBRARY}: bundle 0: gfx942"
+    assert any(text.startswith(f"code-object-wrong: {place}") for text in told(evidence)), told(evidence)

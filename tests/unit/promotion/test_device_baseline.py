@@ -1,0 +1,147 @@
+"""What a run is compared with: the sets that were promoted before, and the ledgers of what is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from ci_build.release.device_gate import _seconds
+from core.model import Outcome, Severity, Tier
+from promotion.evidence.evidence import ENVIRONMENT, record
+from promotion.evidence.known_tests import Kind, KnownTests, known_for
+from promotion.gates import Check, _told, error
+from promotion.gates.device import evidence as device
+from promotion.gates.device.baseline import about_baseline, about_ledgers, baseline
+from promotion.gates.device.config import Told
+from promotion.gates.device.devices import Machine
+from promotion.gates.device.lease import Platform
+from promotion.gates.device.results import TestResult, TestVerdict, dump_results
+from promotion.gates.device.run import RUN
+from promotion.gates.device.shards import Shard
+from promotion.stage import read_staged
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
+from tests.support.promoting import go, staged_in
+from tests.support.wheel_sets import SetWheel, make_wheels, passing_evidence
+from tests.unit.promotion.test_known_tests import entry
+
+LARGE = {"platform": "rocm", "size": "large", "passes": "single", "python": "3.12"}
+SMALL = {**LARGE, "size": "small"}
+UNFIT = error(ENVIRONMENT, "There is no GPU.", "")
+
+
+class Index:
+    """Sets that are staged, tested and promoted one after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.bucket = folder, DirBucket(folder / "bucket")
+        self.wheels: list[SetWheel] = make_wheels(folder / "wheels")
+        self.count = 0
+
+    def promoted(self, *words: tuple[Mapping[str, str], int, Outcome]) -> str:
+        """One more set, with a word of the device gate on gfx942 for each of `words`; returns its digest."""
+        self.count += 1
+        staged = staged_in(self.bucket, self.folder, self.wheels, tools={"tests": str(self.count)})
+        for number, (settings, run, outcome) in enumerate(words):
+            self._said(staged, settings, run, outcome, ended=f"2026-01-02T03:04:{number:02}Z")
+        go(self.bucket, staged)
+        return staged.digest
+
+    def _said(self, staged: StagedSet, settings: Mapping[str, str], run: int, outcome: Outcome, *, ended: str) -> None:
+        result = TestResult(id="a.py::x", file="a.py", verdict=TestVerdict.PASSED, seconds=run, attempts=1)
+        data = device.pack(dump_results([result]))
+        files = device.upload(self.bucket, staged, "device", "gfx942", {device.RESULTS: data})
+        (like, *_) = passing_evidence(read_staged(self.bucket, staged))
+        said = replace(
+            like,
+            gate="device",
+            target="gfx942",
+            tier=Tier.DEVICE,
+            outcome=outcome,
+            started=ended,
+            ended=ended,
+            settings={**like.settings, **settings},
+            counts={"collected": run + 5, "run": run, "passed": run, "failed": 0, "known": 0, "skipped": 5},
+            findings=() if outcome is Outcome.PASSED else (UNFIT,),
+            details={"checks": [_told(Check(name=RUN, target="gfx942", times=0, details={"files": files}))]},
+        )
+        record(self.bucket, staged, said)
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Index:
+    monkeypatch.setattr("os.fsync", lambda _: None)
+    return Index(tmp_path)
+
+
+def test_a_run_is_compared_with_the_newest_one_that_was_alike_and_passed(index: Index) -> None:
+    def before(settings: Mapping[str, str], target: str = "gfx942") -> tuple[str, int]:
+        found = baseline(index.bucket, "multi-arch", "device", target, settings)
+        return found.set_digest, found.counts.get("run", 0)
+
+    assert before(LARGE) == ("", 0)
+    first = index.promoted((LARGE, 1000, Outcome.PASSED), (SMALL, 10, Outcome.PASSED))
+    second = index.promoted((SMALL, 20, Outcome.PASSED), ({**LARGE, "passes": "single multi"}, 1200, Outcome.PASSED))
+    index.promoted((LARGE, 0, Outcome.ERROR))
+    # Neither a smaller suite, nor one with more passes, nor a run that never came to its tests is a measure.
+    assert before(LARGE) == (first, 1000)
+    assert before({**LARGE, "passes": "single multi"}) == (second, 1200)
+    assert before(SMALL) == (second, 20)
+    assert before({**LARGE, "python": "3.11"}) == (first, 1000)
+    assert before(LARGE, "gfx950") == before({**LARGE, "size": "medium"}) == ("", 0)
+    (found,) = about_baseline(949, 5, baseline(index.bucket, "multi-arch", "device", "gfx942", LARGE))
+    assert (found.code, found.severity) == ("too-few-tests", Severity.ERROR)
+
+
+def test_shards_are_balanced_by_what_was_recorded_last(index: Index) -> None:
+    told = Told(platform=Platform.ROCM, machine=Machine(devices=()), environ={}, shard=Shard(number=1, count=2))
+    staged = StagedSet(index="multi-arch", digest="a" * 64)
+    assert _seconds(told, staged, index.bucket, "gfx942") == {}
+    index.promoted((LARGE, 30, Outcome.PASSED))
+    index.promoted((SMALL, 40, Outcome.PASSED))
+    assert _seconds(told, staged, index.bucket, "gfx942") == {"a.py::x": 40.0}
+    assert _seconds(replace(told, shard=None), staged, index.bucket, "gfx942") == {}
+
+
+SMOKE = {**LARGE, "size": "", "passes": "all"}
+WHOLE = {**LARGE, "passes": "single multi"}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "settings", "idle"),
+    [
+        ("tests/gone_test.py", WHOLE, True),
+        ("tests/here_test.py", WHOLE, False),
+        # What a run leaves out may be there all the same.
+        ("tests/gone_test.py", LARGE, False),
+        ("tests/gone_test.py", SMALL, False),
+        ("tests/gone_test.py", {**WHOLE, "size": "medium"}, True),
+        ("tests/gone_test.py", SMOKE, False),
+        ("test_gone.py::*", SMOKE, True),
+        ("test_gone.py::*", {**SMOKE, "passes": "single"}, False),
+        ("test_gone.py::*", WHOLE, False),
+    ],
+)
+def test_an_entry_is_idle_where_the_whole_suite_has_no_such_test(
+    pattern: str, settings: Mapping[str, str], idle: bool
+) -> None:
+    results = [TestResult(id="tests/here_test.py::x", file="tests/here_test.py", verdict=TestVerdict.PASSED)]
+    found = [*about_ledgers(KnownTests(active=(entry(pattern=pattern),)), results, settings)]
+    assert [finding.code for finding in found] == (["ledger-idle"] if idle else [])
+
+
+def test_an_entry_whose_time_is_over_is_told_where_it_would_have_spoken() -> None:
+    today = date(2026, 4, 1)
+    known = known_for([entry(Kind.FLAKE)], jax="0.10.2", family="gfx94X-dcgpu", platform="rocm", today=today)
+    results = [TestResult(id="tests/pallas/a_test.py::x", file="tests/pallas/a_test.py", verdict=TestVerdict.FLAKY)]
+    (found,) = about_ledgers(known, results, SMALL)
+    assert (found.code, found.severity) == ("ledger-over", Severity.WARNING)
+    assert "no-mosaic in ledgers/flakes.toml expired on 2026-04-01; it would be for 1 tests" in found.message
+    assert (
+        Told(platform=Platform.ROCM, machine=Machine(devices=()), environ={}, known=known).known_flake(results[0].id)
+        == ""
+    )

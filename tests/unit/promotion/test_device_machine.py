@@ -1,0 +1,326 @@
+"""What a host allots and which GPUs the kernel shows, read from made-up trees of its files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from core.errors import MachineError, ProcessError
+from promotion.gates.device import allotment as module
+from promotion.gates.device.allotment import allotment, memory, quotas
+from promotion.gates.device.devices import CpuLister, KfdLister, Machine, NvidiaLister
+from promotion.gates.device.lease import GIB, Device, Platform
+from promotion.gates.device.preflight import Expected, Item, about_host, about_jax
+from promotion.storage.bucket import sha256_of
+from tests.unit.promotion.test_device_lease import FakeDeviceLister
+from wheelkit.elf.elf import Elf
+from wheelkit.elf.elf_writer import Export, shared_library
+from wheelkit.rocm_manifest import Library
+
+
+def tree(root: Path, files: Mapping[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+MEMINFO = "MemTotal:       67108864 kB\nMemFree: 1 kB\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}, []),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "150000 100000\n"}, [1.5]),
+        (
+            {
+                "proc/self/cgroup": "0::/a/b\n",
+                "sys/fs/cgroup/a/b/cpu.max": "max 100000",
+                "sys/fs/cgroup/a/cpu.max": "400000 100000",
+            },
+            [4.0],
+        ),
+        (
+            {
+                "proc/self/cgroup": "5:cpu,cpuacct:/x\n4:memory:/x\n",
+                "sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_quota_us": "250000",
+                "sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_period_us": "100000",
+                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "-1",
+                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000",
+            },
+            [2.5],
+        ),
+        ({}, []),
+    ],
+)
+def test_quotas_of_both_versions(tmp_path: Path, files: Mapping[str, str], expected: list[float]) -> None:
+    assert list(quotas(tree(tmp_path, files))) == expected
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"proc/meminfo": MEMINFO}, 64 * GIB),
+        ({"proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "max"}, 64 * GIB),
+        ({"proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": str(8 * GIB)}, 8 * GIB),
+        (
+            {
+                "proc/meminfo": MEMINFO,
+                "proc/self/cgroup": "3:memory:/x\n",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": str(16 * GIB),
+            },
+            16 * GIB,
+        ),
+    ],
+)
+def test_memory_of_both_versions(tmp_path: Path, files: Mapping[str, str], expected: int) -> None:
+    assert memory(tree(tmp_path, files)) == expected
+
+
+def test_the_scarcest_promise_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4, 20)))
+    files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "1200000 100000\n", "proc/meminfo": MEMINFO}
+    root = tree(tmp_path, files)
+    assert allotment({}, root=root).cores == 12
+    assert allotment({module.KUBE: "7500m"}, root=root).cores == 7
+    assert allotment({module.KUBE: "0.5"}, root=root).cores == 1
+    assert allotment({module.KUBE: "8"}, cpus=3, root=root).cores == 3
+    assert allotment({}, cpus=3, root=root).why == "--cpus 3"
+    # Jobs with other devices sit on other cores, of those that may be run on.
+    first, second = (allotment({}, cpus=4, first=device, root=root).cpus for device in (0, 1))
+    assert not set(first) & set(second)
+    assert set(first) | set(second) <= set(range(4, 20))
+    for bad in ("many", "-1", "0", "nan"):
+        with pytest.raises(MachineError):
+            allotment({module.KUBE: bad}, root=root)
+
+
+def gpu(node: int, version: int, unique: int, minor: int) -> dict[str, str]:
+    base = f"sys/class/kfd/kfd/topology/nodes/{node}"
+    text = f"simd_count 304\ngfx_target_version {version}\nunique_id {unique}\ndrm_render_minor {minor}\n"
+    return {
+        f"{base}/properties": text,
+        f"{base}/mem_banks/0/properties": f"heap_type 1\nsize_in_bytes {192 * GIB}\n",
+        f"sys/class/drm/renderD{minor}/device/mem_info_vram_total": f"{192 * GIB}\n",
+        f"sys/class/drm/renderD{minor}/device/mem_info_vram_used": f"{GIB}\n",
+    }
+
+
+def test_amd_gpus_are_read_from_the_kernel(tmp_path: Path) -> None:
+    cpu = {"sys/class/kfd/kfd/topology/nodes/0/properties": "cpu_cores_count 96\nsimd_count 0\n"}
+    root = tree(tmp_path, {**cpu, **gpu(10, 90402, 0xABC, 130), **gpu(2, 90402, 0xDEF, 129)})
+    (root / "sys/class/kfd/kfd/proc/4711").mkdir(parents=True)
+    found = KfdLister(root).machine()
+    assert [(d.index, d.uuid, d.gfx) for d in found.devices] == [
+        (0, "GPU-0000000000000def", "gfx942"),
+        (1, "GPU-0000000000000abc", "gfx942"),
+    ]
+    assert [d.free for d in found.devices] == [191 * GIB] * 2
+    assert found.devices[0].nodes == ("/dev/kfd", "/dev/dri/renderD129")
+    assert [Path(file).name for file in found.devices[0].gauge] == ["mem_info_vram_total", "mem_info_vram_used"]
+    (root / "sys/class/drm/renderD129/device/mem_info_vram_used").unlink()
+    assert KfdLister(root).machine().devices[0].gauge == ()
+    assert found.tenants == ("process 4711 uses an AMD GPU",)
+    assert KfdLister(tmp_path / "nothing").machine().devices == ()
+
+
+class FakeNvidiaSmi:
+    """What nvidia-smi prints on a machine with two cards."""
+
+    def run(self, argv: Sequence[str], **_: object) -> object:
+        class Done:
+            returncode = 0
+            stderr = ""
+            stdout = (
+                "GPU-1, 77, python\n"
+                if "--query-compute-apps" in argv[1]
+                else "0, GPU-1, 9.0, 143771, 143000, NVIDIA H200, 570.1\n"
+                "1, GPU-2, 9.0, 143771, 100, NVIDIA H200, 570.1\n"
+            )
+
+        return Done()
+
+
+class NoNvidiaSmi:
+    """A machine without it."""
+
+    def run(self, argv: Sequence[str], **_: object) -> object:
+        raise ProcessError("nvidia-smi could not be started")
+
+
+def test_nvidia_gpus_are_asked_for() -> None:
+    found = NvidiaLister(FakeNvidiaSmi()).machine()  # type: ignore[arg-type]
+    assert [(d.index, d.uuid, d.gfx, d.memory) for d in found.devices] == [
+        (0, "GPU-1", "9.0", 143771 << 20),
+        (1, "GPU-2", "9.0", 143771 << 20),
+    ]
+    assert found.driver == "570.1"
+    assert found.tenants == ("process 77 (python) uses GPU-1",)
+    assert NvidiaLister(NoNvidiaSmi()).machine().devices == ()  # type: ignore[arg-type]
+
+
+def test_a_cpu_has_a_name(tmp_path: Path) -> None:
+    root = tree(tmp_path, {"proc/cpuinfo": "processor: 0\nmodel name : Some CPU\n"})
+    assert CpuLister(root).machine().facts == {"processor": "Some CPU"}
+
+
+# Preflight
+
+
+def wanted(platform: Platform = Platform.ROCM, count: int = 2, **more: object) -> Expected:
+    fields: dict[str, object] = {
+        "platform": platform,
+        "targets": ("gfx942",),
+        "count": count,
+        "libraries": {},
+        "site": Path("/site"),
+        "rocm_version": "7.2.0",
+    }
+    return Expected(**{**fields, **more})  # type: ignore[arg-type]
+
+
+def bad(items: Sequence[Item]) -> dict[str, str]:
+    return {item.name: item.problem for item in items if item.problem}
+
+
+def host(root: Path, devices: Sequence[Device], **more: Any) -> dict[str, str]:
+    return bad([*about_host(Machine(devices=tuple(devices), tenants=("one",)), devices, wanted(**more), root)])
+
+
+def test_a_fit_host_has_no_problem(tmp_path: Path) -> None:
+    root = tree(tmp_path, {"dev/kfd": "", "dev/shm/x": ""})
+    assert host(root, FakeDeviceLister(2).devices()) == {}
+
+
+def test_each_fault_of_a_host_has_its_name(tmp_path: Path) -> None:
+    root = tree(tmp_path, {"dev/kfd": "", "dev/shm/x": ""})
+    good = FakeDeviceLister(2).devices()
+    assert host(root, ()) == {"devices": "there is no rocm device that may be used"}
+    assert host(root, FakeDeviceLister(2, gfx="gfx950").devices()) == {"devices": "the devices are gfx950, not gfx942"}
+    poor = [Device(index=0, gfx="gfx942", memory=16 * GIB, free=GIB)]
+    assert list(host(root, poor)) == ["device memory"]
+    assert list(host(tmp_path / "other", good)) == ["/dev/kfd", "/dev/shm"]
+
+
+def test_a_container_with_the_usual_shared_memory_is_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tree(tmp_path, {"dev/kfd": "", "dev/shm/x": ""})
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=64 << 8, f_frsize=4096))
+    assert host(root, FakeDeviceLister(2).devices()) == {"/dev/shm": "/dev/shm has 67.1 MB free, not 1.07 GB"}
+
+
+def test_other_tenants_are_told_and_are_no_problem(tmp_path: Path) -> None:
+    root, devices = tree(tmp_path, {"dev/kfd": "", "dev/shm/x": ""}), FakeDeviceLister(2).devices()
+    machine = Machine(devices=devices, tenants=("process 7 uses an AMD GPU",))
+    (item,) = (item for item in about_host(machine, devices, wanted(), root) if item.name == "tenants")
+    assert (item.problem, item.note) == ("", "process 7 uses an AMD GPU")
+    assert item.facts == {"tenants": ["process 7 uses an AMD GPU"]}
+
+
+@pytest.mark.parametrize(("counts", "good"), [((), True), ((2,), True), ((1, 2), True), ((1,), False), ((1, 8), False)])
+def test_fewer_or_more_devices_than_the_runner_has_are_the_environments(
+    tmp_path: Path, counts: tuple[int, ...], good: bool
+) -> None:
+    root = tree(tmp_path, {"dev/kfd": "", "dev/shm/x": ""})
+    said = {"devices": f"of devices that may be used there are 2, not {' or '.join(map(str, counts))}"}
+    assert host(root, FakeDeviceLister(2).devices(), counts=counts) == ({} if good else said)
+
+
+def answer(**changes: object) -> dict[str, object]:
+    kernel = {"kind": "MI300X", "capability": "gfx942", "kernel": ""}
+    said: dict[str, object] = {
+        "error": "",
+        "platforms": ["gpu"],
+        "default": "gpu",
+        "client": "rocm 70200",
+        "version": "0.10.2",
+        "devices": [{"id": 0, **kernel}, {"id": 1, **kernel}],
+        "libraries": [],
+    }
+    return {**said, **changes}
+
+
+def site_with(tmp_path: Path, version: str = "7.2.0") -> tuple[Expected, dict[str, object]]:
+    """A site whose plugin is loaded, above a ROCm of a version."""
+    import hashlib
+
+    plugin = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
+    tree(tmp_path, {f"site/{plugin}": "code", "rocm/lib/libamdhip64.so.7": "", "rocm/.info/version": f"{version}-1\n"})
+    expected = wanted(libraries={plugin: hashlib.sha256(b"code").hexdigest()}, site=tmp_path / "site")
+    loaded = [str(tmp_path / "site" / plugin), str(tmp_path / "rocm/lib/libamdhip64.so.7")]
+    return expected, answer(libraries=loaded)
+
+
+def test_a_fit_jax_has_no_problem(tmp_path: Path) -> None:
+    expected, said = site_with(tmp_path)
+    assert bad([*about_jax(said, expected)]) == {}
+
+
+def test_each_fault_of_jax_has_its_name(tmp_path: Path) -> None:
+    expected, said = site_with(tmp_path)
+
+    def problems(**changes: object) -> dict[str, str]:
+        return bad([*about_jax({**said, **changes}, expected)])
+
+    assert list(problems(error="RuntimeError: no backend")) == ["platform"]
+    assert list(problems(platforms=["cpu"], default="cpu")) == ["platform"]
+    assert list(problems(client="cuda 13000")) == ["platform"]
+    assert list(problems(devices=[])) == ["device count"]
+    devices = said["devices"]
+    assert isinstance(devices, list)
+    assert list(problems(devices=[devices[0], {**devices[1], "kernel": "a product of floats is wrong"}])) == [
+        "kernel on device 1"
+    ]
+    assert list(problems(devices=[devices[0], {**devices[1], "capability": "gfx90a:sramecc+"}])) == ["gfx name"]
+    libraries = said["libraries"]
+    assert isinstance(libraries, list)
+    assert "none of" in problems(libraries=libraries[1:])["libraries"]
+    assert "none of the set's" in problems(libraries=["/usr/lib/xla_rocm_plugin.so", *libraries[1:]])["libraries"]
+    other = str(tmp_path / "elsewhere/jax_plugins/xla_rocm7/xla_rocm_plugin.so")
+    assert "instead of" in problems(libraries=[other, *libraries[1:]])["libraries"]
+    assert list(problems(libraries=libraries[:1])) == ["ROCm"]
+    Path(libraries[0]).write_text("other code")
+    assert "has sha256" in problems()["libraries"]
+
+
+@pytest.mark.parametrize(("version", "good"), [("7.2.1", True), ("7.1.0", False), ("10.2.0", False), ("odd", False)])
+def test_another_rocm_is_the_environments(tmp_path: Path, version: str, good: bool) -> None:
+    expected, said = site_with(tmp_path, version)
+    assert bad([*about_jax(said, expected)]).keys() == (set() if good else {"ROCm"})
+
+
+def test_the_rocm_is_the_one_that_the_set_was_built_with(tmp_path: Path) -> None:
+    _, said = site_with(tmp_path)
+    hip = tmp_path / "rocm/lib/libamdhip64.so.7.2.70200"
+    hip.write_bytes(shared_library("libamdhip64.so.7", [Export(name="hipInit", data=8)]))
+    elf = Elf.read(hip)
+
+    def items(**changes: Any) -> list[Item]:
+        library = Library(soname="libamdhip64.so.7", path="lib/libamdhip64.so.7", symbols={}, size=elf.size)
+        told = wanted(rocm={"libamdhip64.so.7": replace(library, **changes)})
+        return [*about_jax({**said, "libraries": [str(hip), "/lib/libc.so.6"]}, told)]
+
+    def problem(**changes: Any) -> str:
+        return bad(items(**changes)).get("ROCm's libraries", "")
+
+    assert problem() == ""
+    assert "size" in problem(size=elf.size + 1)
+    assert "has build id none, that of the set's ROCm has ab" in problem(build_id="ab")
+    assert problem(soname="libamdhip64.so.6") == "no library of the set's ROCm was loaded"
+    # The very bytes count, where the manifest has their digest: a build id, or a size, is kept when code is patched.
+    digest = sha256_of(hip)
+    assert problem(sha256=digest) == ""
+    data = bytearray(hip.read_bytes())
+    data[-1] ^= 1
+    hip.write_bytes(data)
+    assert problem() == ""
+    assert f"has sha256 {sha256_of(hip)}, that of the set's ROCm has {digest}" in problem(sha256=digest)
+    assert {item.name: item.note for item in items()}["ROCm's libraries"].startswith("the set's manifest has no sha256")
+    hip.write_bytes(b"no library")
+    assert "cannot be read" in problem()

@@ -1,0 +1,57 @@
+"""DryRunBucket: the contract of all buckets, told and not done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from promotion.storage.bucket import AbsentError, sha256_of
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.dry_run import DryRunBucket
+from tests.support.bucket_contract import BucketContract, put
+
+
+class TestDryRunBucket(BucketContract):
+    """It behaves like a bucket, and the one below stays as it was."""
+
+    @pytest.fixture
+    def bucket(self, tmp_path: Path) -> Iterator[DryRunBucket]:
+        yield DryRunBucket(DirBucket(tmp_path / "bucket"), lambda line: None)
+        assert not (tmp_path / "bucket").exists()
+
+
+@pytest.fixture
+def under(tmp_path: Path) -> DirBucket:
+    bucket = DirBucket(tmp_path / "bucket")
+    put(bucket, "s/old", b"old")
+    bucket.put_if_match("s/page", b"1", etag=None)
+    return bucket
+
+
+def files(bucket: DirBucket) -> dict[str, bytes]:
+    return {key: bucket.get(key) for key in bucket.list("s/")}
+
+
+def test_every_write_is_told_and_none_is_done(under: DirBucket) -> None:
+    told: list[str] = []
+    bucket, before = DryRunBucket(under, told.append), files(under)
+    page = bucket.head("s/page")
+    assert page is not None
+    put(bucket, "s/new", b"new")
+    bucket.put_if_match("s/page", b"2", etag=page.etag)
+    bucket.copy("s/old", "s/copy", sha256=sha256_of(b"old"))
+    bucket.delete("s/old", sha256=sha256_of(b"old"))
+    put(bucket, "s/new", b"new")
+    assert told == [
+        "create s/new (3 B)",
+        "replace s/page (1 B)",
+        "copy s/old to s/copy (3 B)",
+        "remove s/old (3 B)",
+    ]
+    assert list(bucket.list("s/")) == ["s/copy", "s/new", "s/page"]
+    assert (bucket.get("s/copy"), bucket.get("s/page")) == (b"old", b"2")
+    with pytest.raises(AbsentError):
+        bucket.get("s/old")
+    assert files(under) == before

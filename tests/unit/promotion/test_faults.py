@@ -1,0 +1,257 @@
+"""Every write of every operation meets every fault: readers notice nothing, and a second run ends as if undisturbed.
+
+Readers look after each single write, of HTML pages and of JSON pages, at what is offered, pinned, and stored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from core.errors import CiBuildError
+from promotion.index.audit import verify
+from promotion.index.ledger import read_ledger
+from promotion.index.ledger_state import Kind
+from promotion.index.operations import mark, rollback
+from promotion.index.publish import publish
+from promotion.index.retention import Rule, apply
+from promotion.promote import promote
+from promotion.stage import stage
+from promotion.storage.bucket import Bucket
+from promotion.storage.keys import StagedSet
+from tests.support.memory_bucket import Fault, FaultyBucket, KilledError, MemoryBucket
+from tests.support.promoting import NOW, POLICY, RELEASED, staged_in
+from tests.support.reading import Reader
+from tests.support.wheel_sets import make_set, make_wheels, write_set
+
+LEAST = 500
+"""Runs that meet a fault, of all operations together."""
+DAY = timedelta(days=1)
+ME, WHY = "tester", "wrong numbers"
+Act = Callable[[Bucket], object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """Sets of three wheels, of which jaxlib is in all: two promoted, a third staged, a fourth in a folder."""
+
+    bucket: MemoryBucket
+    sets: Sequence[StagedSet]
+    reader: Reader
+    folder: Path
+    temporary: tempfile.TemporaryDirectory[str]
+
+    def promote(self, bucket: Bucket, number: int) -> None:
+        promote(bucket, self.sets[number], POLICY, actor=ME, now=lambda: NOW + number * DAY)
+
+
+@functools.cache
+def world() -> World:
+    temporary, bucket = tempfile.TemporaryDirectory(), MemoryBucket()
+    folder = Path(temporary.name)
+    groups = [make_wheels(folder / "w", version=f"0.10.2+rocm7.{n}.0", pythons=("3.12",)) for n in (2, 3, 4, 5)]
+    sets = [staged_in(bucket, folder, group, python_versions=("3.12",)) for group in groups[:3]]
+    made = World(
+        bucket=bucket,
+        sets=sets,
+        reader=Reader(wheel for group in groups for wheel in group),
+        folder=write_set(folder / "last", groups[3], make_set(groups[3], python_versions=("3.12",))),
+        temporary=temporary,
+    )
+    for number in (0, 1):
+        made.promote(bucket, number)
+    return made
+
+
+def staging(bucket: Bucket) -> None:
+    stage(bucket, world().folder)
+
+
+def promoting(bucket: Bucket) -> None:
+    world().promote(bucket, 2)
+
+
+def rolling_back(bucket: Bucket) -> None:
+    rollback(bucket, RELEASED, to=None, reason=WHY, actor=ME, now=lambda: NOW + 3 * DAY)
+
+
+def rolling_to(entry: int) -> Act:
+    return lambda bucket: rollback(bucket, RELEASED, to=entry, reason=WHY, actor=ME, now=lambda: NOW + 4 * DAY)
+
+
+def marking(kind: Kind, number: int = 2) -> Act:
+    return lambda bucket: mark(bucket, RELEASED, kind, [str(number)], reason=WHY, actor=ME, now=lambda: NOW + 3 * DAY)
+
+
+def keeping(day: int) -> Act:
+    rule = Rule(days=1, grace_days=5)
+    return lambda bucket: apply(bucket, RELEASED, rule, actor=ME, now=lambda: NOW + day * DAY)
+
+
+def rebuilding(bucket: Bucket) -> None:
+    publish(bucket, RELEASED, everything=True)
+
+
+def losing_status(bucket: Bucket) -> None:
+    """No operation, but what may happen to a store."""
+    assert isinstance(bucket, MemoryBucket)
+    bucket.damage(RELEASED.status, b"{")
+
+
+def losing_a_page(bucket: Bucket) -> None:
+    assert isinstance(bucket, MemoryBucket)
+    bucket.damage(f"{RELEASED.simple}jax-rocm7-plugin/index.json", b"{")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """What is disturbed, and what was done before."""
+
+    act: Act
+    before: Sequence[Act] = ()
+
+
+OPERATIONS = {
+    "stage": Operation(act=staging),
+    "promote": Operation(act=promoting),
+    "rollback": Operation(act=rolling_back),
+    "rollback to all": Operation(act=rolling_to(2), before=(rolling_to(0),)),
+    "rollback to nothing": Operation(act=rolling_to(0)),
+    "yank": Operation(act=marking(Kind.YANK)),
+    "quarantine": Operation(act=marking(Kind.QUARANTINE)),
+    "free": Operation(act=marking(Kind.FREE), before=(marking(Kind.QUARANTINE),)),
+    "retire": Operation(act=keeping(4)),
+    "sweep": Operation(act=keeping(20), before=(keeping(4),)),
+    "publish without status": Operation(act=promoting, before=(losing_status,)),
+    "publish over a broken page": Operation(act=promoting, before=(losing_a_page,)),
+}
+
+
+def disturbed(
+    start: MemoryBucket, act: Act, faults: Sequence[Fault] = tuple(Fault)
+) -> Iterator[tuple[str, MemoryBucket]]:
+    """Each way in which one write goes wrong: what happened, and the bucket that it left.
+
+    Readers watch every write once where nothing goes wrong, and then those from the one that goes wrong on.
+    """
+
+    def watch(bucket: MemoryBucket, what: str, faulty: FaultyBucket | None = None, at: int = 0) -> None:
+        def watched(key: str) -> None:
+            if faulty is None or faulty.writes > at:
+                look(bucket, f"{what}, after {key}")
+
+        bucket.after_write = watched
+
+    good = start.copied()
+    watch(good, "as it goes")
+    act(good)
+    for fault in faults:
+        for at in itertools.count():
+            what = f"{fault.name} at write {at}"
+            bucket = start.copied()
+            faulty = FaultyBucket(bucket, fault, at, other=lambda bucket=bucket: act(bucket))  # type: ignore[misc]
+            watch(bucket, what, faulty, at)
+            with contextlib.suppress(CiBuildError, KilledError):
+                act(faulty)
+            if faulty.writes <= at:
+                break
+            yield what, bucket
+
+
+def look(bucket: MemoryBucket, when: str) -> None:
+    """Fail when a reader would stumble."""
+    problems = [*world().reader.problems(bucket, RELEASED)]
+    if problems:
+        raise AssertionError(f"{when}: {problems}")
+
+
+def same(found: MemoryBucket, expected: dict[str, bytes], what: str) -> None:
+    objects = found.everything()
+    differ = sorted(key for key in objects.keys() | expected.keys() if objects.get(key) != expected.get(key))
+    assert differ == [], what
+
+
+def begun(name: str) -> tuple[MemoryBucket, MemoryBucket, int]:
+    """The bucket before an operation, after it when nothing disturbs it, and how many writes it took."""
+    operation, start = OPERATIONS[name], world().bucket.copied()
+    for earlier in operation.before:
+        earlier(start)
+    undisturbed = start.copied()
+    counting = FaultyBucket(undisturbed, Fault.KILLED, at=-1)
+    operation.act(counting)
+    return start, undisturbed, counting.writes
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.heavy if operation.act is promoting else ())
+        for name, operation in OPERATIONS.items()
+    ],
+)
+def test_an_operation_that_is_disturbed_and_run_again_ends_as_if_undisturbed(name: str) -> None:
+    start, undisturbed, writes = begun(name)
+    expected = undisturbed.everything()
+    assert expected != start.everything()
+    assert list(verify(undisturbed, RELEASED)) == []
+    runs = 0
+    for what, bucket in disturbed(start, OPERATIONS[name].act):
+        look(bucket, what)
+        OPERATIONS[name].act(bucket)
+        same(bucket, expected, what)
+        runs += 1
+    assert runs >= writes * len(Fault)
+
+
+def test_so_many_runs_are_disturbed() -> None:
+    assert sum(begun(name)[2] * len(Fault) for name in OPERATIONS) >= LEAST
+
+
+PAIRS = {
+    "promote, quarantine": (promoting, marking(Kind.QUARANTINE, 3)),
+    "promote, roll back": (promoting, rolling_to(2)),
+    "promote, roll back to nothing": (promoting, rolling_to(0)),
+    "promote, yank another": (promoting, marking(Kind.YANK, 1)),
+    "promote, rebuild": (promoting, rebuilding),
+    "roll back, promote": (rolling_to(0), promoting),
+    "roll back, roll forward": (rolling_to(0), rolling_to(2)),
+    "roll back, rebuild": (rolling_to(0), rebuilding),
+    "quarantine, free": (marking(Kind.QUARANTINE), marking(Kind.FREE)),
+    "quarantine, quarantine the other": (marking(Kind.QUARANTINE), marking(Kind.QUARANTINE, 1)),
+    "yank, unyank": (marking(Kind.YANK), marking(Kind.UNYANK)),
+    "retire, roll back": (keeping(4), rolling_to(2)),
+    "retire, promote again": (keeping(4), lambda bucket: world().promote(bucket, 0)),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_whoever_comes_after_a_killed_one_leaves_everything_sound(name: str) -> None:
+    first, second = PAIRS[name]
+    start = world().bucket
+    for what, bucket in disturbed(start, first, (Fault.REFUSED, Fault.KILLED)):
+        before = bucket.everything()
+        with contextlib.suppress(CiBuildError):
+            second(bucket)
+        publish(bucket, RELEASED)
+        look(bucket, what)
+        strange = [p for p in verify(bucket, RELEASED) if "a promotion was interrupted" not in p]
+        assert strange == [], what
+        assert before.keys() - bucket.everything().keys() == set(), what
+
+
+def test_whoever_is_killed_while_finishing_for_another_leaves_everything_sound() -> None:
+    start = world().bucket
+    for what, bucket in disturbed(start, promoting, (Fault.KILLED,)):
+        if len(read_ledger(bucket, RELEASED).entries) < 3:
+            continue
+        for again, later in disturbed(bucket, marking(Kind.QUARANTINE, 3), (Fault.KILLED,)):
+            publish(later, RELEASED)
+            assert list(verify(later, RELEASED)) == [], f"{what}; {again}"

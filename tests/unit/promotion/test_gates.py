@@ -1,0 +1,511 @@
+"""Gates: each fault of a staged set is evidence that names it; whatever keeps a gate from running is evidence too."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.errors import GateError, MachineError, RequestError
+from core.model import Completed, Evidence, Finding, Outcome, Severity, Tier
+from promotion import gates
+from promotion.evidence.evidence import ENVIRONMENT, read_all
+from promotion.gates import Check, Gate, Room, error, inspection, raise_for_failures, run_gates
+from promotion.gates.common.source import code_digest, sources
+from promotion.gates.coverage import coverage
+from promotion.policy.policy import EDITION, edition
+from promotion.stage import stage
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
+from tests.support.made_wheel import GLIBC, fat_binary, library
+from tests.support.tiny_elf import TinySymbol
+from tests.support.wheel_sets import (
+    PJRT_LIBRARY,
+    PLUGIN_LIBRARIES,
+    TARGETS,
+    SetWheel,
+    make_set,
+    make_wheels,
+    pjrt,
+    plugin,
+    set_wheel,
+    write_set,
+)
+
+PYTHON = ("3.12",)
+
+
+class Silent:
+    """Progress that nobody sees."""
+
+    def step(self, text: str) -> None: ...
+
+    def advance(self, done: int, total: int) -> None: ...
+
+
+class NoProcesses:
+    """A runner for gates that start nothing."""
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        check: bool = True,
+        timeout: float | None = None,
+    ) -> Completed:
+        raise AssertionError(f"no gate tested here starts a process, but: {argv}")
+
+
+@pytest.fixture(autouse=True)
+def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What survives a power cut is not tested here."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> DirBucket:
+    return DirBucket(tmp_path / "bucket")
+
+
+def staged_in(bucket: DirBucket, folder: Path, wheels: list[SetWheel], **changes: Any) -> StagedSet:
+    wheel_set = make_set(wheels, python_versions=PYTHON, **changes)
+    return stage(bucket, write_set(folder / "set", wheels, wheel_set))
+
+
+def run(bucket: DirBucket, staged: StagedSet, *gates: Gate, **options: Any) -> tuple[Evidence, ...]:
+    return run_gates(bucket, staged, gates, NoProcesses(), Silent(), **options)
+
+
+def messages(evidence: Evidence) -> list[str]:
+    return [f"{f.code}: {f.message}" for f in evidence.findings if f.severity is Severity.ERROR]
+
+
+# A set in which nothing is wrong
+
+
+def test_a_good_set_passes(bucket: DirBucket, tmp_path: Path) -> None:
+    wheels = make_wheels(tmp_path / "w", pythons=PYTHON)
+    staged = staged_in(bucket, tmp_path, wheels)
+    inspected, *covered = run(bucket, staged, inspection.GATE, coverage.GATE)
+    assert messages(inspected) == []
+    assert inspected.outcome is Outcome.PASSED
+    assert inspected.counts == {"collected": 5, "run": 5, "passed": 5, "failed": 0, "known": 0, "skipped": 0}
+    assert [evidence.target for evidence in covered] == list(TARGETS)
+    for evidence in covered:
+        assert evidence.outcome is Outcome.PASSED
+        assert evidence.counts == {"collected": 5, "run": 5, "passed": 5, "failed": 0, "known": 0, "skipped": 0}
+    assert {e.set_digest for e in (inspected, *covered)} == {staged.digest}
+    assert {e.tier for e in (inspected, *covered)} == {Tier.STRUCTURE}
+    evidences = [said.evidence for said in read_all(bucket, staged).values()]
+    stored = sorted(evidences, key=lambda evidence: (evidence.gate, evidence.target))
+    assert stored == [*covered, inspected]
+
+
+# What the coverage gate finds
+
+
+def promising(made: Any, folder: Path, paths: Sequence[str], targets: Sequence[str] = TARGETS) -> SetWheel:
+    folder.mkdir(exist_ok=True)
+    return set_wheel(made, folder, dict.fromkeys(paths, targets))
+
+
+def cover(bucket: DirBucket, tmp_path: Path, wheel: SetWheel) -> dict[str, Evidence]:
+    wheels = [w for w in make_wheels(tmp_path / "w", pythons=PYTHON) if w.wheel.name != wheel.wheel.name]
+    staged = staged_in(bucket, tmp_path, [wheel, *wheels])
+    return {evidence.target: evidence for evidence in run(bucket, staged, coverage.GATE)}
+
+
+def test_a_promised_target_without_code(bucket: DirBucket, tmp_path: Path) -> None:
+    made = plugin()
+    made.files[PLUGIN_LIBRARIES[0]] = library(GLIBC, fatbins=[fat_binary(["gfx942"])])
+    found = cover(bucket, tmp_path, promising(made, tmp_path / "w", PLUGIN_LIBRARIES))
+    assert found["gfx950"].outcome is Outcome.FAILED
+    assert found["gfx950"].counts["failed"] == 1
+    assert any("_linalg.so has no code for gfx950" in text for text in messages(found["gfx950"]))
+    assert found["gfx942"].outcome is Outcome.FAILED, "the library is not what wheels.json says"
+    assert not any("no code for gfx942" in text for text in messages(found["gfx942"]))
+
+
+def test_a_library_that_lost_all_code(bucket: DirBucket, tmp_path: Path) -> None:
+    made = pjrt()
+    made.files[PJRT_LIBRARY] = library(GLIBC)
+    found = cover(bucket, tmp_path, promising(made, tmp_path / "w", [PJRT_LIBRARY]))
+    for target in TARGETS:
+        assert any(f"has no code for {target}" in text for text in messages(found[target]))
+
+
+def test_a_promised_library_that_is_not_there(bucket: DirBucket, tmp_path: Path) -> None:
+    wheel = promising(pjrt(), tmp_path / "w", [PJRT_LIBRARY])
+    ghost = replace(wheel.wheel.members[0], path="jax_plugins/xla_rocm7/ghost.so")
+    wheel = replace(wheel, wheel=replace(wheel.wheel, members=(*wheel.wheel.members, ghost)))
+    found = cover(bucket, tmp_path, wheel)
+    assert any("ghost.so has no code for gfx942" in text for text in messages(found["gfx942"]))
+
+
+def test_a_target_that_nobody_asked_for(bucket: DirBucket, tmp_path: Path) -> None:
+    made = pjrt(targets=(*TARGETS, "gfx1100"))
+    found = cover(bucket, tmp_path, promising(made, tmp_path / "w", [PJRT_LIBRARY], (*TARGETS, "gfx1100")))
+    for target in TARGETS:
+        assert any("target-extra" in text and "code for gfx1100" in text for text in messages(found[target]))
+
+
+def test_code_in_a_library_that_promises_none(bucket: DirBucket, tmp_path: Path) -> None:
+    made = plugin()
+    made.files["jax_rocm7_plugin/_sparse.so"] = library(GLIBC, fatbins=[fat_binary()])
+    found = cover(bucket, tmp_path, promising(made, tmp_path / "w", PLUGIN_LIBRARIES))
+    assert any(
+        "_sparse.so has code for gfx942, gfx950; wheels.json says nothing" in m for m in messages(found["gfx942"])
+    )
+
+
+def test_a_damaged_bundle(bucket: DirBucket, tmp_path: Path) -> None:
+    made = pjrt()
+    damaged = bytearray(made.files[PJRT_LIBRARY])
+    damaged[damaged.index(b"CCOB") + 24] ^= 1  # the hash in the header
+    made.files[PJRT_LIBRARY] = bytes(damaged)
+    found = cover(bucket, tmp_path, promising(made, tmp_path / "w", [PJRT_LIBRARY]))
+    assert any("bundle-damaged" in text for text in messages(found["gfx942"]))
+
+
+def test_code_for_another_processor_under_the_name(bucket: DirBucket, tmp_path: Path) -> None:
+    made = pjrt()
+    made.files[PJRT_LIBRARY] = library(GLIBC, fatbins=[fat_binary(TARGETS, machs={"gfx950": 0x4C})])
+    found = cover(bucket, tmp_path, promising(made, tmp_path / "w", [PJRT_LIBRARY]))
+    assert any("code-object-wrong" in text for text in messages(found["gfx950"]))
+
+
+def test_generic_code_counts_for_what_it_covers(bucket: DirBucket, tmp_path: Path) -> None:
+    made = pjrt(targets=("gfx9-4-generic",))
+    wheel = promising(made, tmp_path / "w", [PJRT_LIBRARY], ("gfx9-4-generic",))
+    found = cover(bucket, tmp_path, wheel)
+    assert messages(found["gfx942"]) == messages(found["gfx950"]) == []
+
+
+def test_a_set_without_device_code_proves_nothing(bucket: DirBucket, tmp_path: Path) -> None:
+    (wheel,) = [w for w in make_wheels(tmp_path / "w", pythons=PYTHON) if w.wheel.name == "jaxlib"]
+    found = run(bucket, staged_in(bucket, tmp_path, [wheel]), coverage.GATE)
+    assert [evidence.outcome for evidence in found] == [Outcome.ERROR] * 2
+    assert "There was nothing to look at." in found[0].findings[0].message
+
+
+# What the inspection gate finds
+
+
+def inspected(bucket: DirBucket, staged: StagedSet) -> Evidence:
+    (evidence,) = run(bucket, staged, inspection.GATE)
+    return evidence
+
+
+def test_an_error_in_a_wheel(bucket: DirBucket, tmp_path: Path) -> None:
+    made = plugin()
+    made.record = lambda rows: [row for row in rows if not row[0].endswith("_prng.so")]
+    wheels = [w for w in make_wheels(tmp_path / "w", pythons=PYTHON) if w.wheel.name != "jax-rocm7-plugin"]
+    broken = promising(made, tmp_path / "w2", PLUGIN_LIBRARIES)
+    evidence = inspected(bucket, staged_in(bucket, tmp_path, [broken, *wheels]))
+    assert evidence.outcome is Outcome.FAILED
+    assert any("jax_rocm7_plugin" in text and "_prng.so" in text for text in messages(evidence))
+    (told,) = (check["findings"] for check in evidence.details["checks"] if check["outcome"] == "failed")
+    assert told == messages(evidence)
+
+
+@pytest.mark.parametrize("as_published", [False, True])
+def test_of_a_wheel_as_published_only_broken_bytes_count(bucket: DirBucket, tmp_path: Path, as_published: bool) -> None:
+    wheels = make_wheels(tmp_path / "w", pythons=PYTHON)
+    made = pjrt()
+    made.replace("Requires-Dist", "jax-rocm7-pjrt==0.1")
+    made.replace("Tag", "py3-none-manylinux_2_17_x86_64")
+    wheel = promising(made, tmp_path / "w", [PJRT_LIBRARY])
+    if as_published:
+        wheel = replace(wheel, wheel=replace(wheel.wheel, source_sha256=wheel.wheel.sha256))
+    evidence = inspected(bucket, staged_in(bucket, tmp_path, [wheel, *wheels[1:]]))
+    assert any("tag-mismatch" in text for text in messages(evidence)) is not as_published
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("size", 1, "size is"),
+        ("sha256", "0" * 64, "sha256 is"),
+        ("targets", ("gfx942",), r"targets is ['gfx942', 'gfx950'], not ['gfx942']"),
+        ("needed", ("libc.so.6", "libother.so"), "needed is ['libc.so.6'], not"),
+        ("symbol_versions", {"GLIBC": "2.17"}, "symbol_versions is {'GLIBC': '2.28'}, not"),
+        ("path", "elsewhere.so", "it is not listed"),
+    ],
+)
+def test_a_lie_in_wheels_json(bucket: DirBucket, tmp_path: Path, field: str, value: object, message: str) -> None:
+    first, *others = make_wheels(tmp_path / "w", pythons=PYTHON)
+    lie = replace(first.wheel.members[0], **{field: value})  # type: ignore[arg-type]
+    first = replace(first, wheel=replace(first.wheel, members=(lie,)))
+    evidence = inspected(bucket, staged_in(bucket, tmp_path, [first, *others]))
+    assert any("wheels-json-untrue" in text and message in text for text in messages(evidence)), messages(evidence)
+
+
+def test_wheels_that_do_not_fit_each_other(bucket: DirBucket, tmp_path: Path) -> None:
+    wheels = make_wheels(tmp_path / "w", pythons=PYTHON)
+    other = promising(pjrt("0.10.2+rocm7.9.9"), tmp_path / "w", [PJRT_LIBRARY])
+    evidence = inspected(bucket, staged_in(bucket, tmp_path, [other, *wheels[1:]]))
+    assert any("set-pin-unmet: jax_rocm7_plugin-" in text for text in messages(evidence))
+
+
+def test_a_finding_says_in_its_sentence_which_file_it_is_about(bucket: DirBucket, tmp_path: Path) -> None:
+    made = plugin()
+    member = PLUGIN_LIBRARIES[0]
+    made.files[member] = library(GLIBC, TinySymbol("PyInit_another", defined=True), fatbins=[fat_binary(TARGETS)])
+    wheels = [w for w in make_wheels(tmp_path / "w", pythons=PYTHON) if w.wheel.name != "jax-rocm7-plugin"]
+    broken = promising(made, tmp_path / "w2", PLUGIN_LIBRARIES)
+    found = messages(inspected(bucket, staged_in(bucket, tmp_path, [broken, *wheels])))
+    assert any(f"init-name-wrong: {broken.wheel.filename}: {member}: " in text for text in found), found
+
+
+def replaced(bucket: DirBucket, key: str, data: bytes) -> None:
+    bucket.path(key).unlink()
+    bucket.path(key).write_bytes(data)
+
+
+def change_page(bucket: DirBucket, staged: StagedSet, change: Callable[[dict[str, Any]], object]) -> None:
+    key = f"{staged.simple}jaxlib/index.json"
+    body = json.loads(bucket.get(key))
+    change(body)
+    replaced(bucket, key, json.dumps(body).encode())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda b: b["files"].clear(), "is not offered properly"),
+        (lambda b: b["files"][0].update(hashes={"sha256": "0" * 64}), "gives other hashes for jaxlib"),
+        (lambda b: b["files"][0].update({"core-metadata": {"sha256": "0" * 64}}), "gives other hashes for jaxlib"),
+        (lambda b: b["files"][0].update({"core-metadata": True}), "is not offered properly"),
+    ],
+)
+def test_a_staged_index_that_is_not_right(
+    bucket: DirBucket, tmp_path: Path, change: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    staged = staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=PYTHON))
+    change_page(bucket, staged, change)
+    assert any(message in text for text in messages(inspected(bucket, staged)))
+
+
+def test_metadata_that_is_not_the_wheels_own(bucket: DirBucket, tmp_path: Path) -> None:
+    wheels = make_wheels(tmp_path / "w", pythons=PYTHON)
+    staged = staged_in(bucket, tmp_path, wheels)
+    replaced(bucket, staged.file(wheels[0].wheel.filename + ".metadata"), b"Name: other\n")
+    assert any("is not the METADATA of jax_rocm7_pjrt" in text for text in messages(inspected(bucket, staged)))
+
+
+def test_staged_bytes_that_changed_keep_every_gate_from_running(bucket: DirBucket, tmp_path: Path) -> None:
+    wheels = make_wheels(tmp_path / "w", pythons=PYTHON)
+    staged = staged_in(bucket, tmp_path, wheels)
+    replaced(bucket, staged.file(wheels[0].wheel.filename), wheels[1].data)
+    for evidence in run(bucket, staged, inspection.GATE, coverage.GATE):
+        assert evidence.outcome is Outcome.ERROR
+        assert "The staged jax_rocm7_pjrt" in evidence.findings[0].message
+
+
+# How gates are run
+
+
+def made_gate(
+    checks: Sequence[Check],
+    *,
+    fail: BaseException | None = None,
+    per_target: bool = False,
+    settings: Mapping[str, str] = {},
+) -> Gate:
+    def work(room: Room) -> Iterator[Check]:
+        yield from checks
+        if fail:
+            raise fail
+
+    return Gate(name="made", tier=Tier.STRUCTURE, per_target=per_target, run=work, settings=settings)
+
+
+GOOD = Check(name="good")
+BAD = Check(name="bad", findings=(error("bad-thing", "It is bad.", "Mend it."),))
+LEFT_OUT = Check(name="left out", skipped="no time")
+KNOWN = Check(name="known", known="the compiler cannot do it yet")
+WARNING = Finding(code="odd-thing", severity=Severity.WARNING, message="It is odd.", remedy="Look at it.")
+WARNED = Check(name="warned", findings=(WARNING, replace(WARNING, severity=Severity.NOTE)))
+
+
+@pytest.fixture
+def staged(bucket: DirBucket, tmp_path: Path) -> StagedSet:
+    return staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=PYTHON))
+
+
+def test_counts_tell_what_was_done(bucket: DirBucket, staged: StagedSet) -> None:
+    (evidence,) = run(bucket, staged, made_gate([GOOD, BAD, LEFT_OUT, KNOWN, WARNED]))
+    assert evidence.counts == {"collected": 5, "run": 4, "passed": 2, "failed": 1, "known": 1, "skipped": 1}
+    assert evidence.outcome is Outcome.FAILED
+    told = {check["name"]: (check["outcome"], check.get("why")) for check in evidence.details["checks"]}
+    assert told == {
+        "good": ("passed", None),
+        "bad": ("failed", None),
+        "left out": ("skipped", "no time"),
+        "known": ("known", "the compiler cannot do it yet"),
+        "warned": ("passed", None),
+    }
+
+
+def test_errors_and_warnings_are_kept(bucket: DirBucket, staged: StagedSet) -> None:
+    (evidence,) = run(bucket, staged, made_gate([GOOD, BAD, WARNED]))
+    assert evidence.findings == (*BAD.findings, WARNING)
+
+
+@pytest.mark.parametrize("excuse", [{"known": "it is known"}, {"skipped": "no time"}])
+def test_an_error_is_never_excused(bucket: DirBucket, staged: StagedSet, excuse: dict[str, str]) -> None:
+    (evidence,) = run(bucket, staged, made_gate([GOOD, replace(BAD, **excuse)]))  # type: ignore[arg-type]
+    assert (evidence.outcome, evidence.counts["failed"]) == (Outcome.FAILED, 1)
+
+
+def test_a_gate_that_leaves_everything_out_has_not_passed(bucket: DirBucket, staged: StagedSet) -> None:
+    (evidence,) = run(bucket, staged, made_gate([LEFT_OUT]))
+    assert evidence.outcome is Outcome.SKIPPED
+    assert "Nothing was run: no time." in evidence.findings[0].message
+    raise_for_failures([evidence])
+
+
+@pytest.mark.parametrize(
+    "fail", [GateError("It broke.", hint="Mend it."), OSError(28, "No space left on device"), ValueError("it broke")]
+)
+def test_a_gate_that_breaks_leaves_evidence(bucket: DirBucket, staged: StagedSet, fail: BaseException) -> None:
+    first, second = run(bucket, staged, made_gate([GOOD], fail=fail), replace(made_gate([GOOD]), name="next"))
+    assert first.outcome is Outcome.ERROR
+    assert first.counts["run"] == 1
+    assert second.outcome is Outcome.PASSED, "the others run all the same"
+    with pytest.raises(GateError, match=r"made \(any\): .*(broke|No space)"):
+        raise_for_failures([first, second])
+
+
+def test_what_the_machine_lacks_is_its_own_fault(bucket: DirBucket, staged: StagedSet) -> None:
+    unfit = made_gate([], fail=MachineError("There is no GPU.", hint="Take another machine."))
+    (evidence,) = run(bucket, staged, unfit)
+    assert (evidence.outcome, evidence.findings[0].code) == (Outcome.ERROR, ENVIRONMENT)
+    with pytest.raises(MachineError, match="There is no GPU"):
+        raise_for_failures([evidence])
+    (bad,) = run(bucket, staged, replace(made_gate([BAD]), name="other"))
+    with pytest.raises(GateError, match="There is no GPU"):
+        raise_for_failures([evidence, bad])
+
+
+def test_one_part_is_no_answer_for_another(bucket: DirBucket, staged: StagedSet) -> None:
+    ran: list[str] = []
+
+    def gate(python: str) -> Gate:
+        def work(room: Room) -> Iterator[Check]:
+            ran.append(python)
+            yield GOOD
+
+        return replace(made_gate([]), run=work, settings={"python": python})
+
+    for python in ("3.11", "3.12", "3.11", "3.12"):
+        (evidence,) = run(bucket, staged, gate(python))
+        assert evidence.settings["python"] == python
+    assert ran == ["3.11", "3.12"]
+
+
+def test_checks_for_a_target_count_for_it_alone(bucket: DirBucket, staged: StagedSet) -> None:
+    checks = [replace(BAD, target="gfx942"), replace(GOOD, target="gfx950"), GOOD]
+    one, other = run(bucket, staged, made_gate(checks, per_target=True))
+    assert (one.target, one.outcome, one.counts["run"]) == ("gfx942", Outcome.FAILED, 2)
+    assert (other.target, other.outcome, other.counts["run"]) == ("gfx950", Outcome.PASSED, 2)
+
+
+def test_what_passed_is_not_run_again(bucket: DirBucket, staged: StagedSet) -> None:
+    first = run(bucket, staged, made_gate([GOOD]))
+    must_not_run = made_gate([], fail=AssertionError("ran again"))
+    assert run(bucket, staged, must_not_run) == first
+    with pytest.raises(AssertionError, match="ran again"):
+        run(bucket, staged, must_not_run, redo=True)
+
+
+def test_a_gate_that_is_told_something_else_is_run_again(bucket: DirBucket, staged: StagedSet) -> None:
+    run(bucket, staged, made_gate([GOOD], settings={"corpus": "small"}))
+    must_not_run = made_gate([], fail=AssertionError("ran again"), settings={"corpus": "small"})
+    (evidence,) = run(bucket, staged, must_not_run)
+    assert evidence.settings == {"corpus": "small", "code": code_digest(), EDITION: edition()}
+    with pytest.raises(AssertionError, match="ran again"):
+        run(bucket, staged, replace(must_not_run, settings={"corpus": "full"}))
+
+
+def test_what_a_gate_said_before_it_was_changed_is_no_answer(
+    bucket: DirBucket, staged: StagedSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(bucket, staged, made_gate([GOOD]))
+    monkeypatch.setattr(gates, "code_digest", lambda: "another")
+    with pytest.raises(AssertionError, match="ran again"):
+        run(bucket, staged, made_gate([], fail=AssertionError("ran again")))
+
+
+def test_programs_and_their_tables_are_what_a_gate_is_made_of() -> None:
+    names = [path.name for path in sources()]
+    assert {"coverage.py", "elf.py", "leak_check.py", "libstdcxx.txt", "targets.toml", "layouts.toml"} <= set(names)
+    assert all(path.is_file() for path in sources())
+
+
+@pytest.mark.parametrize("name", ["findings", "outcome"])
+def test_details_hide_nothing_that_the_evidence_says_of_every_check(name: str) -> None:
+    with pytest.raises(ValueError, match=f"are called {name}"):
+        Check(name="set", details={name: 1})
+
+
+def test_a_partial_run_is_shown_and_not_kept(bucket: DirBucket, staged: StagedSet) -> None:
+    (evidence,) = run(bucket, staged, replace(made_gate([GOOD]), partial=True))
+    assert evidence.outcome is Outcome.PASSED
+    assert read_all(bucket, staged) == {}
+
+
+def test_a_subset_of_the_targets_gives_evidence_for_it_alone(bucket: DirBucket, staged: StagedSet) -> None:
+    looked_at: list[str] = []
+
+    def work(room: Room) -> Iterator[Check]:
+        looked_at.extend(room.targets)
+        return (replace(GOOD, target=target) for target in room.targets)
+
+    gate = replace(made_gate([], per_target=True), run=work)
+    (evidence,) = run(bucket, staged, gate, targets=["gfx950"])
+    assert (evidence.target, looked_at) == ("gfx950", ["gfx950"])
+    assert [evidence.target for evidence in run(bucket, staged, gate)] == list(TARGETS)
+    assert looked_at == ["gfx950", "gfx942"], "what has been answered is not asked again"
+    assert len(read_all(bucket, staged)) == 2
+    run(bucket, staged, gate)
+    assert len(looked_at) == 2
+
+
+def test_a_target_that_the_set_is_not_for_is_refused(bucket: DirBucket, staged: StagedSet) -> None:
+    with pytest.raises(RequestError, match=r"not for gfx1100\. It is for gfx942, gfx950\."):
+        run(bucket, staged, made_gate([GOOD]), targets=["gfx1100", "gfx942"])
+
+
+def test_gates_of_one_run_share_a_folder_that_goes_away(bucket: DirBucket, staged: StagedSet) -> None:
+    seen: list[Path] = []
+
+    def work(room: Room) -> Iterator[Check]:
+        seen.extend((room.work, room.shared))
+        (room.shared / f"made-{len(seen)}").touch()
+        yield Check(name=f"{len(list(room.shared.glob('made-*')))} in the shared folder")
+
+    one = replace(made_gate([]), run=work)
+    told = run(bucket, staged, one, replace(one, name="next"))
+    names = [check["name"] for evidence in told for check in evidence.details["checks"]]
+    assert names == ["1 in the shared folder", "2 in the shared folder"]
+    assert seen[0] != seen[2]
+    assert seen[1] == seen[3]
+    assert not any(folder.exists() for folder in seen)
+
+
+def test_what_failed_is_run_again(bucket: DirBucket, staged: StagedSet) -> None:
+    run(bucket, staged, made_gate([BAD]))
+    (evidence,) = run(bucket, staged, made_gate([GOOD]))
+    assert evidence.outcome is Outcome.PASSED
+
+
+def test_nothing_is_raised_when_all_passed(bucket: DirBucket, staged: StagedSet) -> None:
+    raise_for_failures(run(bucket, staged, made_gate([GOOD])))

@@ -1,0 +1,110 @@
+"""`ci_build history INDEX --tests` and `ci_build gate explain` on a folder."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build.cli import run as ci_build
+from promotion.evidence import known_tests
+from promotion.evidence.test_runs import Run, record
+from promotion.gates.device.results import TestResult, TestVerdict
+from promotion.storage.directory_bucket import DirBucket
+from tests.unit.promotion.test_known_tests import entry
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Path:
+    folder = tmp_path / "bucket"
+    runs = [
+        Run(
+            evidence=f"{number:064x}", set_digest="d" * 64, platform="rocm", family=family, jax="0.10.2", rocm="7.2.0",
+            suite="smoke", finished=f"2026-01-0{number}T00:00:00Z",
+        )
+        for number, family in ((1, "gfx94X-dcgpu"), (2, "gfx1151"))
+    ]  # fmt: skip
+    verdicts = {"a_test.py::test_x[1]": TestVerdict.FLAKY, "b_test.py::test_y": TestVerdict.PASSED}
+    results = [
+        TestResult(id=name, file=name.partition("::")[0], verdict=verdict, seconds=1.25, attempts=1)
+        for name, verdict in verdicts.items()
+    ]
+    record(DirBucket(folder), "gfx94X-dcgpu", [(run, results) for run in runs])
+    return folder
+
+
+def history(*words: str) -> int:
+    return ci_build(["history", "gfx94X-dcgpu", *words])
+
+
+def test_the_history_of_tests(bucket: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert history("--tests", "--bucket", str(bucket)) == 0
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines() if "_test.py" in line] == [
+        "a_test.py::test_x[1]",
+        "b_test.py::test_y",
+    ] * 2
+    assert history("--tests=a_test.py::*[1]", "--family", "gfx1151", "--json", "--bucket", str(bucket)) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert (found["verdict"], found["seconds"], found["run"]["finished"]) == ("flaky", 1.25, "2026-01-02T00:00:00Z")
+
+
+def test_how_runs_went(bucket: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert history("--tests", "--trend", "--bucket", str(bucket)) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if "2026-01-0" in line]
+    assert [(line[0][:10], line[2]) for line in lines] == [("2026-01-02", "gfx1151"), ("2026-01-01", "gfx94X-dcgpu")]
+    assert history("--tests", "--trend", "--limit=1", "--json", "--bucket", str(bucket)) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert (found["verdicts"], found["skipped"], found["seconds"]) == ({"flaky": 1, "passed": 1}, {}, 2.5)
+    assert history("--tests=a*", "--trend", "--bucket", str(bucket)) == 2
+    assert "--trend is of whole runs" in capsys.readouterr().err
+
+
+def test_options_without_an_effect_are_refused(bucket: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert history("--family", "gfx1151", "--bucket", str(bucket)) == 2
+    assert "--trend, --rebuild, --family and --limit are of the history of tests" in capsys.readouterr().err
+    assert history("--tests", "--family", "gfx94x-dcgpu", "--bucket", str(bucket)) == 2
+    assert "There are runs on gfx1151, gfx94X-dcgpu" in capsys.readouterr().err
+
+
+def explain(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    status = ci_build(["gate", "explain", "a_test.py::test_x[1]", *words])
+    said = capsys.readouterr()
+    return status, said.out + said.err
+
+
+def test_what_is_known_of_a_test_is_explained(bucket: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, said = explain(capsys, "--family=gfx94x-dcgpu")
+    assert (status, "'gfx94x-dcgpu' is no family" in said) == (2, True)
+    status, said = explain(capsys)
+    assert (status, "No entry of the ledgers is about a_test.py::test_x[1]" in said) == (0, True)
+    status, said = explain(capsys, "--index=gfx94X-dcgpu", f"--bucket={bucket}")
+    assert "2026-01-02T00:00:00Z: flaky in 1.2 s on gfx1151" in said
+
+
+def test_an_entry_is_explained_with_what_keeps_it_from_applying(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    today = datetime.now(UTC).date()
+    more: dict[str, Any] = {
+        "pattern": "a_test.py",
+        "jax": "any",
+        "families": "any",
+        "opened": today - timedelta(days=9),
+    }
+    entries = (
+        entry(id="now", **more, expires=today + timedelta(days=1)),
+        entry(id="over", **more, expires=today),
+    )
+    monkeypatch.setattr(known_tests, "load_entries", lambda: entries)
+    status, said = explain(capsys, "--family=gfx94X-dcgpu")
+    applies, over = said.splitlines()
+    assert (status, applies.startswith("applies: now (skips), by somebody")) == (0, True)
+    assert over.startswith(f"does not apply (it expired on {today}): over")
+    assert applies.endswith("see jax#1")
+    _, said = explain(capsys, "--platform=cpu", "--json")
+    (first, second) = json.loads(said)["entries"]
+    assert (first["why_not"], first["entry"]["id"], second["entry"]["expires"]) == ("it is for rocm", "now", str(today))
+    assert (first["entry"]["jax"], first["entry"]["families"], first["entry"]["kind"]) == ("any", "any", "skips")

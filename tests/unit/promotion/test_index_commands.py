@@ -1,0 +1,183 @@
+"""The commands that undo and keep, as a person types them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build import cli
+from core.errors import BucketError, RequestError
+from promotion.storage.directory_bucket import DirBucket
+from tests.support.promoting import POLICY, RELEASED, go, objects, offered, staged_in
+from tests.support.wheel_sets import make_set, make_wheels, write_set
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirBucket:
+    """An index with two sets."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    monkeypatch.setenv("USER", "somebody")
+    made = DirBucket(tmp_path / "bucket")
+    for minor in (2, 3):
+        wheels = make_wheels(tmp_path / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
+        go(made, staged_in(made, tmp_path / "sets", wheels, python_versions=("3.12",)))
+    return made
+
+
+def run(bucket: DirBucket, *words: str) -> int:
+    return cli.run([*words, "--bucket", str(bucket.root)])
+
+
+def test_there_and_back(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
+    assert POLICY.channel == "local"
+    before = offered(bucket)
+    assert run(bucket, "rollback", "multi-arch", "--reason", "wrong numbers") == 0
+    assert "no longer offered: the sets of entries 2" in capsys.readouterr().err
+    assert len(offered(bucket)) < len(before)
+    assert run(bucket, "rollback", "multi-arch", "--to", "2", "--reason", "they were right") == 0
+    assert offered(bucket) == before
+    assert run(bucket, "history", "multi-arch", "--json") == 0
+    entries = json.loads(capsys.readouterr().out)
+    assert [(e["kind"], e["reason"], e["actor"].partition("@")[0]) for e in entries[:2]] == [
+        ("rollback", "they were right", "somebody"),
+        ("rollback", "wrong numbers", "somebody"),
+    ]
+    assert run(bucket, "verify", "multi-arch") == 0
+
+
+@pytest.mark.parametrize(("kind", "back"), [("yank", "unyank"), ("quarantine", "free"), ("pin", "unpin")])
+def test_marks(bucket: DirBucket, kind: str, back: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = offered(bucket)
+    assert run(bucket, kind, "multi-arch/2", "--reason", "because") == 0
+    assert (offered(bucket) == before) == (kind == "pin")
+    assert run(bucket, kind, "multi-arch/2", "--reason", "because") == 0
+    assert "nothing to do" in capsys.readouterr().err
+    assert run(bucket, back, "multi-arch/2") == 0
+    assert offered(bucket) == before
+    assert run(bucket, back, "multi-arch/2") == 0, "running it again, because it died, is no mistake"
+    assert run(bucket, "verify", "multi-arch") == 0
+
+
+def test_a_dry_run_lists_the_writes_and_does_none(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
+    before = objects(bucket)
+    assert run(bucket, "rollback", "multi-arch", "--reason", "to see", "--dry-run") == 0
+    said = capsys.readouterr().err
+    assert f"would create {RELEASED.ledger_entry(3)}" in said
+    assert f"would replace {RELEASED.status}" in said
+    assert said.endswith("dry run: nothing was changed\n")
+    assert objects(bucket) == before
+
+
+def test_retention_is_told_first_and_done_when_asked(
+    bucket: DirBucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("retention", "multi-arch", "--days", "1", "--keep-newest", "1")
+    before = objects(bucket)
+    assert run(bucket, *words) == 0
+    assert "the set of entry 1 leaves the pages" in (said := capsys.readouterr().err)
+    assert "nothing was changed; --apply does it" in said
+    assert objects(bucket) == before
+    digest = json.loads(bucket.get(RELEASED.status))["sets"][1]["digest"]
+    wheels_json = bucket.path(RELEASED.set_file(digest, "wheels.json"))
+    assert run(bucket, *words, "--keep-lock", str(wheels_json)) == 0
+    assert "the set of entry 1 stays: a lock names" in capsys.readouterr().err
+    assert run(bucket, *words, "--apply") == 0
+    assert len(offered(bucket)) < 5
+    assert run(bucket, "verify", "multi-arch") == 0
+
+
+def test_the_receipt_of_a_promotion(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
+    digest = json.loads(bucket.get(RELEASED.status))["last_set"]
+    assert run(bucket, "promote", f"multi-arch/{digest}", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "index": RELEASED.simple,
+        "ledger_entry": 2,
+        "tiers": {"gfx942": "compiled", "gfx950": "compiled"},
+        "bypasses": [],
+        "attested": {},
+        "new": False,
+        "warnings": [],
+    }
+
+
+def test_what_a_rollback_leaves_out_is_told(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(bucket, "quarantine", "multi-arch/2", "--reason", "leaks") == 0
+    assert run(bucket, "rollback", "multi-arch", "--to", "2", "--reason", "back") == 0
+    said = capsys.readouterr().err
+    assert "not brought back, since in quarantine, retired or removed: the sets of entries 2\nnothing to do\n" in said
+
+
+def test_an_index_that_is_not_there(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("verify", "history"):
+        assert run(bucket, command, "gfx94X-dcgpu") == RequestError.exit_code
+        assert "The bucket has no index gfx94X-dcgpu." in capsys.readouterr().err
+
+
+def test_what_is_wrong_is_told(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
+    bucket.path(RELEASED.people).write_bytes(b"defaced")
+    assert run(bucket, "verify", "multi-arch") == BucketError.exit_code
+    assert "multi-arch/index.html has sha256" in capsys.readouterr().err
+    assert run(bucket, "index", "publish", "multi-arch") == 0
+    assert "nothing to do" in capsys.readouterr().err
+    assert run(bucket, "index", "publish", "multi-arch", "--everything") == 0
+    assert run(bucket, "verify", "multi-arch") == 0
+    assert run(bucket, "yank", "two", "--reason", "x") == 2
+    assert run(bucket, "yank", "multi-arch/2") == 2
+    assert run(bucket, "yank", "multi-arch/7", "--reason", "x") == RequestError.exit_code
+
+
+# What a machine reads
+
+
+def answer(bucket: DirBucket, capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    """What a command prints as JSON; nothing else may stand there."""
+    capsys.readouterr()
+    assert run(bucket, *words, "--json") == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_changes_are_told_as_json(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
+    (yanked,) = answer(bucket, capsys, "yank", "multi-arch/2", "--reason", "slow")
+    assert (yanked["index"], yanked["ledger_entry"], yanked["withheld"]) == ("multi-arch", 3, [])
+    assert yanked["pages"]
+    assert all(bucket.head(key) for key in yanked["pages"])
+    (again,) = answer(bucket, capsys, "yank", "multi-arch/2", "--reason", "slow")
+    assert again["ledger_entry"] is None
+    (gone,) = answer(bucket, capsys, "quarantine", "multi-arch/2", "--reason", "bad")
+    assert (gone["ledger_entry"], gone["no_longer_offered"]) == (4, [2])
+    back = answer(bucket, capsys, "rollback", "multi-arch", "--to", "3", "--reason", "no")
+    assert (back["ledger_entry"], back["now_offered"], back["withheld"]) == (None, [], [2]), "in quarantine it stays"
+    assert answer(bucket, capsys, "verify", "multi-arch") == {"index": "multi-arch", "problems": []}
+
+
+def test_what_verify_finds_is_told_as_json(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
+    (bucket.root / RELEASED.root / "stranger").write_bytes(b"x")
+    assert run(bucket, "verify", "multi-arch", "--json") != 0
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert problem.startswith("v2/multi-arch/stranger belongs to no set of this index")
+
+
+def test_what_was_staged_is_told_as_json(bucket: DirBucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wheels = make_wheels(tmp_path / "more", pythons=("3.12",))
+    made = make_set(wheels, python_versions=("3.12",))
+    folder = write_set(tmp_path / "set", wheels, made)
+    said = answer(bucket, capsys, "stage", str(folder))
+    assert said == {
+        "index": "multi-arch",
+        "digest": made.digest,
+        "set": f"multi-arch/{made.digest}",
+        "installable": f"v2-staging/multi-arch/{made.digest}/simple/",
+    }
+
+
+def test_an_index_that_is_not_there_is_not_published(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
+    before = objects(bucket)
+    for more in ((), ("--everything",), ("--dry-run",)):
+        assert run(bucket, "index", "publish", "multi-arhc", *more) == RequestError.exit_code
+        assert "The bucket has no index multi-arhc. Nothing was ever promoted to it." in capsys.readouterr().err
+    assert objects(bucket) == before
+    assert run(bucket, "index", "publish", "multi-arch") == 0

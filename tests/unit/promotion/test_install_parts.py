@@ -1,0 +1,309 @@
+"""The pure parts of the install gate: commands, pip's configuration for uv, lock files, tags, the probe."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from packaging.utils import parse_wheel_filename
+
+from core.errors import GateError, ProcessError
+from core.model import Completed
+from promotion.gates.common.installers import Installer, Pip, Uv
+from promotion.gates.common.pip_config import parse_config, uv_options
+from promotion.gates.common.pythons import find_pythons
+from promotion.gates.common.requirements import locked, modules, wheels_for
+from promotion.gates.install import pair, probe
+from tests.support.wheel_sets import make_set, make_wheels, plain
+
+INDEX = "http://127.0.0.1:1/v2-staging/x/simple/"
+
+
+# pip's configuration
+
+
+CONFIG = r"""
+:env:.find-links='/from/env'
+global.cert='/etc/ssl/ca.crt'
+global.extra-index-url='https://one.example/simple https://two.example/simple'
+global.find-links='/from/file'
+global.index-url='https://global.example/simple'
+install.index-url='https://install.example/simple'
+install.trusted-host='one.example\ntwo.example'
+download.index-url='https://download.example/simple'
+"""
+
+
+def test_pip_configuration_becomes_uvs_and_no_url_is_in_argv() -> None:
+    options = uv_options(parse_config(CONFIG))
+    assert options.arguments == (
+        "--index-strategy=unsafe-best-match",
+        "--allow-insecure-host=one.example",
+        "--allow-insecure-host=two.example",
+    )
+    assert options.environment == {
+        "SSL_CERT_FILE": "/etc/ssl/ca.crt",
+        "UV_DEFAULT_INDEX": "https://install.example/simple",
+        "UV_INDEX": "https://one.example/simple https://two.example/simple",
+        "UV_FIND_LINKS": "/from/env",
+    }
+
+
+def test_proxy_client_certificate_and_no_index() -> None:
+    options = uv_options(parse_config("global.proxy='http://p:1'\nglobal.client-cert='/c'\n:env:.no-index='1'\n"))
+    assert options.environment == {"ALL_PROXY": "http://p:1", "SSL_CLIENT_CERT": "/c"}
+    assert options.no_index
+
+
+def test_without_configuration_uv_is_left_alone() -> None:
+    assert uv_options(parse_config("")).arguments == ("--index-strategy=unsafe-best-match",)
+
+
+# Commands
+
+INSTALLERS = [
+    Pip(direct="127.0.0.1,own.example"),
+    Uv("/usr/bin/uv", uv_options({"index-url": "https://own.example"}), direct="127.0.0.1,own.example"),
+]
+
+
+@pytest.mark.parametrize("installer", INSTALLERS)
+def test_staged_wheels_come_by_hash_from_one_index_alone(installer: Installer) -> None:
+    for command in (
+        installer.install_staged(Path("/env/bin/python"), Path("/r.txt"), INDEX),
+        installer.unpack("3.13", Path("/target"), Path("/r.txt"), INDEX),
+    ):
+        indexes = [word for word in command.argv if "index" in word]
+        assert indexes == [f"--{'index-url' if installer.name == 'pip' else 'default-index'}={INDEX}"]
+        for word in ("--require-hashes", "--no-deps", "--only-binary=:all:"):
+            assert word in command.argv
+        assert command.env["NO_PROXY"] == "127.0.0.1,own.example"
+        assert command.env.get("PIP_CONFIG_FILE") == (os.devnull if installer.name == "pip" else None)
+        assert not any("own.example" in word for word in command.argv)
+
+
+@pytest.mark.parametrize("lock", [False, True])
+@pytest.mark.parametrize("installer", INSTALLERS)
+def test_the_rest_comes_from_the_users_index(installer: Installer, lock: bool) -> None:
+    command = installer.install_rest(Path("/env/bin/python"), Path("/r.txt"), locked=lock)
+    assert ("--require-hashes" in command.argv) is ("--no-deps" in command.argv) is lock
+    assert "--isolated" not in command.argv
+    assert "PIP_CONFIG_FILE" not in command.env
+    assert (command.env.get("UV_DEFAULT_INDEX") == "https://own.example") is (installer.name == "uv")
+
+
+@pytest.mark.parametrize("no_index", [False, True])
+def test_a_resolution_asks_the_users_indexes_and_the_staged_one(no_index: bool) -> None:
+    python, wanted = Path("/env/bin/python"), Path("/r.txt")
+    pip = Pip(no_index=no_index).resolve(python, wanted, INDEX)
+    assert f"--{'index-url' if no_index else 'extra-index-url'}={INDEX}" in pip.argv
+    assert pip.env.get("PIP_NO_INDEX") == ("0" if no_index else None)
+    config = {"extra-index-url": "https://one.example https://two.example", "no-index": "yes" if no_index else "no"}
+    uv = Uv("uv", uv_options(config)).resolve(python, wanted, INDEX)
+    assert "--no-index" not in uv.argv
+    if no_index:
+        assert (uv.env["UV_DEFAULT_INDEX"], uv.env["UV_INDEX"]) == (INDEX, "")
+    else:
+        assert uv.env["UV_INDEX"] == f"{INDEX} https://one.example https://two.example"
+
+
+def test_what_pip_chose_is_read_from_its_report() -> None:
+    item = {"metadata": {"name": "Jax_Lib"}, "download_info": {"archive_info": {"hashes": {"sha256": "12"}}}}
+    assert Pip().chosen(json.dumps({"install": [item]})) == {"jax-lib": {"12"}}
+    for text in ("", "{}", json.dumps({"install": [{"metadata": {}}]})):
+        with pytest.raises(ValueError):  # noqa: PT011 - json's own, or ours
+            Pip().chosen(text)
+
+
+def test_what_uv_chose_is_read_from_its_lock() -> None:
+    uv = Uv("uv", uv_options({}))
+    assert uv.chosen(LOCK)["jaxlib"] == {"1" * 64}
+    with pytest.raises(ValueError, match="lock"):
+        uv.chosen('lock-version = "9.0"')
+
+
+# What is installed
+
+
+def test_wheels_of_one_python(tmp_path: Path) -> None:
+    wheel_set = make_set(make_wheels(tmp_path))
+    names = {wheel.filename for wheel in wheels_for(wheel_set, "3.12")}
+    assert len(names) == 3
+    assert all("py3-none" in name or "cp312-cp312" in name for name in names)
+    assert {wheel.name for wheel in wheels_for(wheel_set, "3.13")} == {"jax-rocm7-pjrt"}
+
+
+def test_modules_follow_the_rocm_major(tmp_path: Path) -> None:
+    wheel_set = make_set(make_wheels(tmp_path))
+    assert modules(wheel_set) == ["jax", "jax_plugins.xla_rocm7", "jax_rocm7_plugin", "jaxlib"]
+
+
+LOCK = f"""
+lock-version = "1.0"
+created-by = "test"
+[[packages]]
+name = "jaxlib"
+version = "0.10.2"
+[[packages.wheels]]
+name = "jaxlib-0.10.2-py3-none-any.whl"
+path = "./jaxlib-0.10.2-py3-none-any.whl"
+hashes = {{sha256 = "{"1" * 64}"}}
+[[packages]]
+name = "numpy"
+version = "2.4"
+marker = "python_version == '3.11'"
+[[packages.wheels]]
+name = "numpy-2.4-py3-none-any.whl"
+url = "https://x.example/numpy-2.4-py3-none-any.whl"
+hashes = {{sha256 = "{"2" * 64}"}}
+[[packages]]
+name = "numpy"
+version = "2.5"
+marker = "python_version == '3.12'"
+[[packages.wheels]]
+name = "numpy-2.5-py3-none-any.whl"
+url = "https://x.example/numpy-2.5-py3-none-any.whl"
+hashes = {{sha256 = "{"3" * 64}"}}
+"""
+
+
+def test_a_lock_file_becomes_requirements() -> None:
+    assert locked(LOCK, "3.11", {"jaxlib"}) == [f"numpy==2.4 --hash=sha256:{'2' * 64}"]
+    assert locked(LOCK, "3.12", {"jaxlib"}) == [f"numpy==2.5 --hash=sha256:{'3' * 64}"]
+    assert locked(LOCK, "3.13", set()) == [f"jaxlib==0.10.2 --hash=sha256:{'1' * 64}"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "lock-version", LOCK.replace('"1.0"', '"9.0"'), LOCK.replace("sha256 =", "md5 =")]
+)
+def test_a_lock_file_that_does_not_lock_is_refused(text: str) -> None:
+    with pytest.raises(GateError, match=r"pylock\.toml"):
+        locked(text, "3.11", {"jaxlib"})
+
+
+# Interpreters
+
+
+@dataclass
+class Answer:
+    stdout: str
+    returncode: int = 0
+    stderr: str = ""
+
+
+class Answers:
+    """A runner that knows some commands by their words."""
+
+    def __init__(self, **answers: str | None) -> None:
+        self.answers = answers
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        check: bool = True,
+        timeout: float | None = None,
+    ) -> Completed:
+        key = "root" if argv[0] == "pyenv" else "find" if "find" in argv else "python"
+        answer = self.answers.get(key)
+        if key == "root" and answer is None:
+            raise ProcessError("pyenv could not be started.")
+        if key == "python":
+            return Answer(next((v for v in ("3.9", "3.8") if f"python{v}" in argv[0]), "3.11"))
+        return Answer(answer or "", returncode=0 if answer else 1)
+
+
+def test_interpreters_are_found_by_what_they_answer(tmp_path: Path) -> None:
+    for version in ("3.9.1", "3.9.18"):
+        (tmp_path / f"versions/{version}/bin").mkdir(parents=True)
+        (tmp_path / f"versions/{version}/bin/python3.9").touch()
+    found = find_pythons(["3.9"], Answers(root=str(tmp_path)), "uv")
+    assert found == {"3.9": tmp_path / "versions/3.9.18/bin/python3.9"}
+    assert find_pythons(["3.8"], Answers(find="/usr/bin/python3.8"), "uv") == {"3.8": Path("/usr/bin/python3.8")}
+    assert find_pythons(["3.8"], Answers(find="/usr/bin/python3.9"), "uv") == {}, "it answers that it is another one"
+    assert find_pythons(["3.8"], Answers(), "uv") == {}
+    own = "{}.{}".format(*sys.version_info[:2])
+    if own == "3.11":
+        assert find_pythons([own], Answers(), "uv") == {own: Path(sys.executable)}
+
+
+# The probe
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A folder with one distribution, as an installer unpacks it."""
+    import zipfile
+
+    site = tmp_path / "site"
+    with zipfile.ZipFile(plain("some-thing", "1.0").write(tmp_path)) as archive:
+        archive.extractall(site)
+    assert parse_wheel_filename(next(tmp_path.glob("*.whl")).name)
+    return site
+
+
+def ask(
+    site: Path, files: Mapping[str, str] | None = None, version: str = "1.0", name: str = "some-thing"
+) -> list[str]:
+    wanted = {name: {"version": version, "files": dict(files or {})}}
+    answer = probe.main({"paths": [str(site)], "distributions": wanted, "imports": [], "devices": False})
+    json.dumps(answer)
+    problems = answer["problems"]
+    assert isinstance(problems, list)
+    return problems
+
+
+def test_a_right_installation(site: Path) -> None:
+    assert ask(site) == []
+    digest = probe.sha256_of(site / "some_thing/__init__.py")
+    assert ask(site, {"some_thing/__init__.py": digest}) == []
+
+
+def test_wrong_installations(site: Path) -> None:
+    assert ask(site, version="2.0") == ["some-thing is installed in version 1.0, not 2.0"]
+    assert ask(site, name="other") == ["other is installed 0 times"]
+    assert ask(site, {"ghost.so": "0" * 64}) == ["some-thing: ghost.so is not in RECORD"]
+    (wrong,) = ask(site, {"some_thing/__init__.py": "0" * 64})
+    assert "the wheel set says 0000" in wrong
+    module = site / "some_thing/__init__.py"
+    module.write_text("changed")
+    (wrong,) = ask(site)
+    assert "RECORD says" in wrong
+    module.unlink()
+    assert ask(site) == ["some-thing: some_thing/__init__.py is not installed"]
+
+
+def test_imports_that_fail_are_told() -> None:
+    answer = probe.main({"paths": None, "distributions": {}, "imports": ["json", "no_such_module"], "devices": False})
+    assert answer["problems"] == ["import no_such_module failed: ModuleNotFoundError: No module named 'no_such_module'"]
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a process left behind."""
+
+    returncode: int
+    stderr: str
+    stdout: str = ""
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "× No solution found\n  ╰─▶ Because all versions of jax-rocm7-plugin depend\n      on jaxlib>=0.10.2 and",
+        "ERROR: ResolutionImpossible: for help visit",
+        "ERROR: Cannot install x because these package versions have conflicting dependencies.",
+    ],
+)
+def test_a_refusal_is_known_by_its_reason_wherever_lines_break(said: str, tmp_path: Path) -> None:
+    (wheel, *_) = [made.wheel for made in make_wheels(tmp_path) if made.wheel.name == "jax-rocm7-plugin"]
+    for text, codes in ((said, []), ("error: no such file", ["pair-untried"])):
+        done = Said(returncode=1, stderr=text)
+        assert [finding.code for finding in pair._judged(wheel, "0.11.0", done)] == codes

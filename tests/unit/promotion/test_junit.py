@@ -1,0 +1,102 @@
+"""Evidence as JUnit XML: valid, and each outcome is what a CI service takes it for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+import xmlschema
+
+from core.model import Evidence, Finding, Outcome, Severity, Tier
+from promotion.gates.common.junit import junit
+
+SCHEMA = xmlschema.XMLSchema(str(Path(__file__).parents[2] / "data" / "junit.xsd"))
+
+
+def evidence(
+    *checks: Mapping[str, Any], outcome: Outcome = Outcome.PASSED, findings: tuple[Finding, ...] = ()
+) -> Evidence:
+    return Evidence(
+        set_digest="a" * 64,
+        gate="compile",
+        target="gfx942",
+        tier=Tier.COMPILED,
+        outcome=outcome,
+        started="2026-01-02T03:04:05Z",
+        ended="2026-01-02T03:04:25Z",
+        machine="one",
+        counts={},
+        settings={"corpus": "full"},
+        findings=findings,
+        details={"checks": list(checks)},
+    )
+
+
+def parsed(*evidences: Evidence) -> ET.Element:
+    data = junit(evidences)
+    SCHEMA.validate(data.decode())
+    return ET.fromstring(data)
+
+
+def test_each_outcome() -> None:
+    root = parsed(
+        evidence(
+            {"name": "a.passed", "outcome": "passed", "seconds": 1.25, "findings": ["code-grown: it grew"]},
+            {"name": "a.failed", "outcome": "failed", "findings": ["compile-crashed: it died"], "error": "last words"},
+            {"name": "a.known", "outcome": "known", "why": "no kernel"},
+            {"name": "a.skipped", "outcome": "skipped", "why": "needs a GPU"},
+            outcome=Outcome.FAILED,
+        )
+    )
+    (suite,) = root
+    assert suite.attrib == {
+        "name": "compile.gfx942", "tests": "4", "failures": "1", "errors": "0", "skipped": "2", "time": "20.000",
+        "timestamp": "2026-01-02T03:04:05",
+    }  # fmt: skip
+    assert (root.get("tests"), root.get("failures"), root.get("errors"), root.get("time")) == ("4", "1", "0", "20.000")
+    cases = {case.get("name"): case for case in suite.iter("testcase")}
+    assert [child.tag for child in cases["a.passed"]] == ["system-out"]
+    assert cases["a.passed"].get("time") == "1.250"
+    failure = cases["a.failed"].find("failure")
+    assert failure is not None
+    assert failure.attrib == {"type": "compile-crashed", "message": "compile-crashed: it died"}
+    assert failure.text == "compile-crashed: it died\nlast words"
+    assert [(c.tag, c.get("message")) for c in cases["a.known"]] == [("skipped", "known failure: no kernel")]
+    assert [(c.tag, c.get("message")) for c in cases["a.skipped"]] == [("skipped", "needs a GPU")]
+    properties = {p.get("name"): p.get("value") for p in suite.iter("property")}
+    assert properties["set"] == "a" * 64
+    assert properties["corpus"] == "full"
+
+
+def test_a_gate_that_could_not_run_is_an_error() -> None:
+    problem = Finding(code="gate-error", severity=Severity.ERROR, message="No Python.", remedy="Install it.")
+    (suite,) = parsed(evidence(outcome=Outcome.ERROR, findings=(problem,)))
+    assert (suite.get("tests"), suite.get("errors"), suite.get("failures")) == ("1", "1", "0")
+    (error,) = suite.iter("error")
+    assert error.get("message") == "gate-error: No Python."
+
+
+def test_one_suite_for_each_evidence() -> None:
+    assert len(parsed(evidence(), evidence())) == 2
+    assert len(parsed()) == 0
+
+
+def test_what_a_dying_process_prints_is_no_xml() -> None:
+    check = {"name": "a\x00b", "outcome": "failed", "findings": ["c: \x1b[31m<&>\ud800"], "error": "\x07]]>"}
+    (suite,) = parsed(evidence(check, outcome=Outcome.FAILED))
+    (failure,) = suite.iter("failure")
+    assert failure.get("message") == "c: \ufffd[31m<&>\ufffd"
+
+
+def test_the_schema_can_fail() -> None:
+    good = junit([evidence({"name": "a.b", "outcome": "passed"})]).decode()
+    for bad in (
+        good.replace(' name="a.b"', ""),
+        good.replace('tests="1"', 'tests="one"'),
+        good.replace("testcase", "case"),
+    ):
+        with pytest.raises(xmlschema.XMLSchemaValidationError):
+            SCHEMA.validate(bad)

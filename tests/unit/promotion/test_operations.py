@@ -1,0 +1,518 @@
+"""Rollback, yank, quarantine, pins, retention and verify: nothing a user sees is ever without what it pins."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.errors import BucketError, PromotionBlockedError, RequestError
+from promotion.index.audit import verify
+from promotion.index.ledger import LedgerEntry, LedgerWheel, PromotedSet, read_ledger
+from promotion.index.ledger_state import NOTHING, Change, Kind, State, after
+from promotion.index.operations import Done, history, mark, rollback
+from promotion.index.page_diff import Seen, Shelf, added, all_steps, changed, marked, steps, stocked, without
+from promotion.index.publish import publish
+from promotion.index.retention import Rule, apply, plan
+from promotion.policy.tiers import weakest
+from promotion.promote import promote
+from promotion.storage.bucket import sha256_of
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import Released
+from tests.support.promoting import NOW, POLICY, RELEASED, objects, offered, staged_in, unsatisfied
+from tests.support.wheel_sets import SetWheel, make_wheels
+
+ME = "tester"
+WHY = "wrong numbers on gfx942"
+
+
+@pytest.fixture(autouse=True)
+def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+class Index:
+    """A bucket with an index of small sets, of which each came a day after the one before."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.bucket = folder, DirBucket(folder / "bucket")
+        self.wheels: list[list[SetWheel]] = []
+        self.digests: list[str] = []
+
+    def promote(self, minor: int) -> None:
+        wheels = make_wheels(self.folder / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",))
+        staged = staged_in(self.bucket, self.folder / "sets", wheels, python_versions=("3.12",))
+        promote(self.bucket, staged, POLICY, now=lambda: self.day(len(self.digests)))
+        self.wheels.append(wheels)
+        self.digests.append(staged.digest)
+
+    def day(self, number: int) -> datetime:
+        return NOW + timedelta(days=number)
+
+    def names(self, *sets: int) -> set[str]:
+        """The wheels of some sets; 0 is the first."""
+        return {wheel.wheel.filename for number in sets for wheel in self.wheels[number]}
+
+    def seen(self) -> set[str]:
+        shown = offered(self.bucket)
+        assert list(unsatisfied(shown, [wheel for group in self.wheels for wheel in group])) == []
+        return set(shown)
+
+    def mark(self, kind: Kind, *sets: str, reason: str = WHY) -> Done:
+        return mark(self.bucket, RELEASED, kind, sets, reason=reason, actor=ME, now=lambda: NOW)
+
+    def rollback(self, to: int | None = None) -> Done:
+        return rollback(self.bucket, RELEASED, to=to, reason=WHY, actor=ME, now=lambda: NOW)
+
+    def sound(self) -> bool:
+        return list(verify(self.bucket, RELEASED)) == []
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Index:
+    made = Index(tmp_path)
+    for minor in (2, 3, 4):
+        made.promote(minor)
+    return made
+
+
+# Rollback
+
+
+def test_rollback_restores_what_an_entry_led_to_and_can_be_undone(index: Index) -> None:
+    done = index.rollback()
+    assert (done.vanished, done.appeared) == ((3,), ())
+    assert index.seen() == index.names(0, 1)
+    assert index.rollback(to=1).vanished == (2,)
+    assert index.seen() == index.names(0)
+    assert index.rollback(to=3).appeared == (2, 3)
+    assert index.seen() == index.names(0, 1, 2)
+    assert index.rollback(to=0).vanished == (1, 2, 3)
+    assert index.seen() == set()
+    entries = read_ledger(index.bucket, RELEASED).entries
+    assert [(e.kind, e.to, e.actor, e.reason) for e in entries[3:]] == [
+        (Kind.ROLLBACK, to, ME, WHY) for to in (2, 1, 3, 0)
+    ]
+    assert index.sound()
+
+
+def test_what_was_rolled_back_can_be_promoted_again(index: Index) -> None:
+    index.rollback(to=2)
+    index.promote(4)
+    assert index.seen() == index.names(0, 1, 2)
+    assert read_ledger(index.bucket, RELEASED).entries[-1].number == 5
+    assert index.sound()
+
+
+def test_a_rollback_to_where_one_is_changes_nothing(index: Index) -> None:
+    done = index.rollback(to=3)
+    assert (done.entry, done.pages) == (None, ())
+    assert len(read_ledger(index.bucket, RELEASED).entries) == 3
+
+
+@pytest.mark.parametrize("to", [-1, 4])
+def test_there_is_no_such_entry(index: Index, to: int) -> None:
+    with pytest.raises(RequestError, match="has 3 entries"):
+        index.rollback(to=to)
+    with pytest.raises(RequestError, match="nothing to go back to"):
+        rollback(DirBucket(index.folder / "empty"), RELEASED, to=None, reason=WHY, actor=ME)
+
+
+# Marks
+
+
+def test_a_yanked_set_stays_for_those_who_pin_it(index: Index) -> None:
+    index.mark(Kind.YANK, index.digests[2][:8])
+    shown = offered(index.bucket)
+    yanked = {name for name, file in shown.items() if file.get("yanked") == WHY}
+    assert yanked == index.names(2) - index.names(0), "what other sets have too is not yanked"
+    page = index.bucket.get(f"{RELEASED.simple}jax-rocm7-pjrt/index.html").decode()
+    assert page.count(f'data-yanked="{WHY}"') == 1
+    assert WHY in index.bucket.get(RELEASED.people).decode()
+    assert index.sound()
+    index.mark(Kind.UNYANK, "3", reason="")
+    assert not any("yanked" in file for file in offered(index.bucket).values())
+    assert index.sound()
+
+
+def test_quarantine_outlasts_a_rollback(index: Index) -> None:
+    assert index.mark(Kind.QUARANTINE, "2").vanished == (2,)
+    assert index.seen() == index.names(0, 2)
+    index.rollback(to=1)
+    index.rollback(to=3)
+    assert index.seen() == index.names(0, 2)
+    assert index.mark(Kind.FREE, "2", reason="").appeared == (2,)
+    assert index.seen() == index.names(0, 1, 2)
+    assert index.sound()
+
+
+def test_an_index_takes_sets_of_its_own_channel_only(index: Index) -> None:
+    other = replace(POLICY, channel="nightly")
+    wheels = make_wheels(index.folder / "w", version="0.10.2+rocm7.5.0", pythons=("3.12",))
+    staged = staged_in(index.bucket, index.folder / "sets", wheels, python_versions=("3.12",))
+    before = objects(index.bucket)
+    with pytest.raises(PromotionBlockedError, match="is of channel local, not nightly"):
+        promote(index.bucket, staged, other)
+    assert objects(index.bucket) == before
+    index.rollback(to=0)
+    assert promote(index.bucket, staged, other).new
+
+
+def test_a_set_in_quarantine_is_not_promoted_again(index: Index) -> None:
+    index.mark(Kind.QUARANTINE, "3")
+    for _ in range(2):
+        with pytest.raises(PromotionBlockedError, match=f"ledger entry 3, .* is in quarantine: {WHY}"):
+            index.promote(4)
+        index.rollback(to=2)
+    index.mark(Kind.FREE, "3", reason="")
+    index.promote(4)
+    assert index.seen() == index.names(0, 1, 2)
+
+
+def test_quarantine_that_comes_during_a_promotion_counts(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    index.rollback(to=2)
+    copy = DirBucket.copy
+
+    def quarantine_meanwhile(self: DirBucket, source: str, target: str, *, sha256: str) -> bool:
+        index.mark(Kind.QUARANTINE, "3")
+        return copy(self, source, target, sha256=sha256)
+
+    monkeypatch.setattr(DirBucket, "copy", quarantine_meanwhile)
+    with pytest.raises(PromotionBlockedError, match="is in quarantine"):
+        index.promote(4)
+    assert index.seen() == index.names(0, 1)
+
+
+def test_a_yanked_set_that_was_taken_back_is_not_promoted_as_if_nothing_were(index: Index) -> None:
+    index.mark(Kind.YANK, "3")
+    index.promote(4)
+    index.rollback(to=2)
+    with pytest.raises(PromotionBlockedError, match=r"was yanked: .*unyank multi-arch/3"):
+        index.promote(4)
+
+
+def test_a_rollback_says_what_does_not_come_back(index: Index) -> None:
+    index.mark(Kind.QUARANTINE, "2")
+    done = index.rollback(to=3)
+    assert (done.entry, done.withheld) == (None, (2,))
+    assert index.rollback(to=1).withheld == ()
+
+
+def test_what_makes_no_sense_is_refused(index: Index) -> None:
+    for kind in (Kind.YANK, Kind.QUARANTINE, Kind.PIN):
+        with pytest.raises(RequestError, match="needs a reason"):
+            index.mark(kind, "1", reason=" ")
+    for text in ("9", "f" * 64, "zz", ""):
+        with pytest.raises(RequestError, match="holds no set"):
+            index.mark(Kind.YANK, text)
+    assert len(read_ledger(index.bucket, RELEASED).entries) == 3
+
+
+def test_what_holds_already_is_no_change(index: Index) -> None:
+    for kind in (Kind.UNYANK, Kind.FREE, Kind.UNPIN):
+        assert index.mark(kind, "1", reason="").entry is None
+    index.rollback()
+    assert index.rollback().entry is None, "whoever runs it again does not undo it"
+    assert index.seen() == index.names(0, 1)
+    assert len(read_ledger(index.bucket, RELEASED).entries) == 4
+
+
+def test_history_is_newest_first(index: Index) -> None:
+    index.rollback(to=1)
+    assert [entry.number for entry in history(index.bucket, RELEASED)] == [4, 3, 2, 1]
+
+
+# Retention
+
+
+def test_old_sets_leave_the_pages_and_later_the_bucket(index: Index) -> None:
+    rule = Rule(days=1.5, grace_days=7)
+    before = plan(index.bucket, RELEASED, rule, now=lambda: index.day(3))
+    assert (before.retire, before.sweep) == ((1, 2), ())
+    assert index.seen() == index.names(0, 1, 2), "a plan changes nothing"
+
+    apply(index.bucket, RELEASED, rule, actor=ME, now=lambda: index.day(3))
+    assert index.seen() == index.names(2)
+    assert index.bucket.head(RELEASED.set_file(index.digests[0], "wheels.json")) is not None
+    assert index.sound()
+
+    apply(index.bucket, RELEASED, rule, actor=ME, now=lambda: index.day(11))
+    assert index.seen() == index.names(2)
+    stored = {key.rpartition("/")[2] for key in index.bucket.list(f"{RELEASED.root}packages/") if key.endswith(".whl")}
+    assert stored == index.names(2), "jaxlib is shared and stays"
+    assert list(index.bucket.list(f"{RELEASED.root}sets/{index.digests[0]}/")) == []
+    assert index.sound()
+
+
+def test_a_name_that_was_swept_never_comes_again(index: Index) -> None:
+    rule = Rule(days=0.5, grace_days=0.5)
+    for day in (3, 5):
+        apply(index.bucket, RELEASED, rule, actor=ME, now=lambda day=day: index.day(day))  # type: ignore[misc]
+    with pytest.raises(PromotionBlockedError, match="was released, retired and removed"):
+        index.promote(2)
+    assert index.sound()
+
+
+def test_what_is_pinned_new_or_in_a_lock_stays(index: Index) -> None:
+    index.mark(Kind.PIN, "1")
+    rule = Rule(days=0.5, keep=frozenset({index.digests[1]}))
+    found = plan(index.bucket, RELEASED, rule, now=lambda: index.day(9))
+    assert found.retire == ()
+    assert found.kept == {1: f"pinned: {WHY}", 2: "a lock names it", 3: "among the newest"}
+    (wheel,) = (w.wheel for w in index.wheels[1] if w.wheel.name == "jax-rocm7-pjrt")
+    by_wheel = plan(index.bucket, RELEASED, Rule(days=0.5, keep=frozenset({wheel.sha256})), now=lambda: index.day(9))
+    assert by_wheel.kept[2] == f"a lock names {wheel.filename}"
+
+
+def test_a_retired_set_may_come_back_before_it_is_swept(index: Index) -> None:
+    rule = Rule(days=0.5, grace_days=5)
+    apply(index.bucket, RELEASED, rule, actor=ME, now=lambda: index.day(3))
+    index.promote(2)
+    assert index.seen() == index.names(0, 2)
+    apply(index.bucket, RELEASED, replace(rule, days=30), actor=ME, now=lambda: index.day(20))
+    assert index.seen() == index.names(0, 2)
+    assert index.sound()
+
+
+# Verify
+
+
+def damaged(index: Index, key: str, data: bytes | None) -> list[str]:
+    path = index.bucket.path(key)
+    if path.exists():
+        path.chmod(0o644)
+    if data is None:
+        path.unlink()
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return list(verify(index.bucket, RELEASED))
+
+
+def test_bit_rot_and_foreign_writes_are_told(index: Index) -> None:
+    (wheel,) = (w.wheel for w in index.wheels[0] if w.wheel.name == "jax-rocm7-pjrt")
+    key = RELEASED.wheel(wheel.name, wheel.filename)
+    for what, data, said in (
+        (key, b"rotten", f"{key} has sha256 {sha256_of(b'rotten')}"),
+        (key, None, f"{key} is not there"),
+        (RELEASED.set_file(index.digests[0], "wheels.json"), b"{}", "wheels.json has sha256"),
+        (f"{RELEASED.simple}jaxlib/index.html", b"<html>", "jaxlib/index.html has sha256"),
+        (RELEASED.people, b"<html>", "multi-arch/index.html has sha256"),
+        (f"{RELEASED.root}packages/evil/evil-1-py3-none-any.whl", b"", "belongs to no set"),
+        (RELEASED.status, b"{", "was written from entry 0 of 3"),
+    ):
+        assert any(said in line for line in damaged(index, what, data)), said
+
+
+def test_bytes_that_the_store_still_vouches_for_are_found_by_reading(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert list(verify(index.bucket, RELEASED, read=True)) == []
+    (wheel,) = (w.wheel for w in index.wheels[0] if w.wheel.name == "jax-rocm7-pjrt")
+    key = RELEASED.wheel(wheel.name, wheel.filename)
+    noted = index.bucket.head(key)
+    path = index.bucket.path(key)
+    path.unlink()
+    path.write_bytes(b"rotten")
+    head = DirBucket.head
+    monkeypatch.setattr(DirBucket, "head", lambda self, name: noted if name == key else head(self, name))
+    assert index.sound()
+    (said,) = verify(index.bucket, RELEASED, read=True)
+    assert said.startswith(key)
+
+
+def test_a_ledger_that_was_rewritten_is_told(index: Index) -> None:
+    last = read_ledger(index.bucket, RELEASED).entries[-1]
+    forged = replace(last, state=replace(last.state, offered=(3,)))
+    assert any("claims another state" in line for line in damaged(index, RELEASED.ledger_entry(3), forged.dump()))
+    assert damaged(index, RELEASED.ledger_entry(2), None)[0].startswith("The ledger of multi-arch has a gap")
+
+
+def test_a_ledger_that_was_lost_is_told(index: Index) -> None:
+    for number in (1, 2, 3):
+        index.bucket.path(RELEASED.ledger_entry(number)).unlink()
+    (said,) = verify(index.bucket, RELEASED)
+    assert "ledger/ is empty, but" in said
+    for ask in (verify, history):
+        with pytest.raises(RequestError, match="has no index other"):
+            list(ask(index.bucket, Released(index="other")))
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_nothing_is_written_after_a_hole(index: Index, number: int) -> None:
+    index.bucket.path(RELEASED.ledger_entry(number)).unlink()
+    before = objects(index.bucket)
+    with pytest.raises(BucketError, match=f"gap or a foreign file: .*{number}.json"):
+        index.mark(Kind.PIN, "3")
+    assert objects(index.bucket) == before
+
+
+# Laws: what is written step by step is what the ledger alone says, and every instant is consistent
+
+
+def entry(number: int, wheels: Mapping[str, tuple[str, ...]]) -> LedgerEntry:
+    made = tuple(
+        LedgerWheel(
+            project=project,
+            filename=f"{project}-{version}-py3-none-any.whl",
+            version=version,
+            size=1,
+            sha256="0" * 64,
+            metadata_sha256="0" * 64,
+            requires_python="",
+            requires_dist=(f"{NEEDS[project]}=={wheels[NEEDS[project]][0]}",) if project in NEEDS else (),
+        )
+        for project, versions in wheels.items()
+        for version in versions
+    )
+    promoted = PromotedSet(
+        set_digest=f"{number:064d}", rocm_version="7.2.0", jax_version="1", python_versions=(),
+        tier=weakest(TIERS[number]), tiers=TIERS[number], policy={}, wheels=made, files={},
+    )  # fmt: skip
+    return LedgerEntry(
+        number=number, previous="", time=datetime.fromtimestamp(number, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        kind=Kind.PROMOTE, state=NOTHING, sets=(number,), promoted=promoted,
+    )  # fmt: skip
+
+
+NEEDS = {"plugin": "pjrt", "pjrt": "jaxlib"}
+COUNT = 6
+TIERS: dict[int, dict[str, str]] = {
+    1: {"gfx950": "none", "gfx942": "compiled"},
+    2: {"gfx942": "structure"},
+    3: {"gfx942": "structure", "gfx1100": "compiled"},
+    4: {"gfx942": "device", "gfx950": "structure"},
+    5: {"gfx950": "device", "gfx942": "compiled"},
+    6: {},
+}
+ENTRIES = {
+    number: entry(number, {"plugin": (f"{number}",), "pjrt": (f"{number}",), "jaxlib": (f"{number // 3}",)})
+    for number in range(1, COUNT + 1)
+}
+STATES = st.builds(
+    lambda visible, yanked: State(
+        held=tuple(range(1, COUNT + 1)), offered=tuple(sorted(visible)), yanked=dict.fromkeys(sorted(yanked), WHY)
+    ),
+    st.sets(st.integers(1, COUNT)),
+    st.sets(st.integers(1, COUNT)),
+)
+
+
+def shelves(state: State) -> dict[str, Shelf]:
+    return {
+        step.project: step.shelf for step in all_steps(RELEASED, state, NEEDS | {"jaxlib": ""}, ENTRIES.__getitem__)
+    }
+
+
+def sure(shelf: Shelf) -> Seen:
+    return Seen(shelf=shelf, both=shelf.keys(), sure=True)
+
+
+def unsure(shelf: Shelf) -> Seen:
+    return replace(sure(shelf), sure=False)
+
+
+@given(before=STATES, between=STATES, now=STATES, data=st.data())
+def test_steps_lead_to_what_the_ledger_says_and_never_offer_what_cannot_be_installed(
+    before: State, between: State, now: State, data: st.DataObject
+) -> None:
+    """Also when somebody began to write another state and died."""
+    shown = shelves(before)
+    sets = changed((before, between))
+    begun = steps(RELEASED, sets, between, lambda project: sure(shown[project]), ENTRIES.__getitem__)
+    done = data.draw(st.integers(0, len(begun)))
+    for step in begun[:done]:
+        shown[step.project] = step.shelf
+    sets = changed((before, between, now)) if done else changed((before, now))
+    seen = {project: (unsure if done else sure)(shelf) for project, shelf in shown.items()}
+    for step in steps(RELEASED, sets, now, seen.__getitem__, ENTRIES.__getitem__):
+        shown[step.project] = step.shelf
+        for project, needed in NEEDS.items():
+            there = {offer.version for offer in shown[needed].values()}
+            wanted = {number for offer in shown[project].values() for number in offer.sets}
+            pins = {f"{n // 3}" if needed == "jaxlib" else f"{n}" for n in wanted}
+            assert pins <= there, f"after {step.project}"
+    assert shown == shelves(now)
+
+
+@given(numbers=st.lists(st.integers(1, COUNT), max_size=8))
+def test_wheels_of_sets_are_added_in_any_order_and_any_number_of_times(numbers: list[int]) -> None:
+    shelf: Shelf = {}
+    for number in numbers:
+        shelf = added(RELEASED, shelf, "jaxlib", [number], ENTRIES.__getitem__)
+    assert shelf == stocked(RELEASED, "jaxlib", {*numbers}, ENTRIES.__getitem__)
+    assert marked(shelf, NOTHING) == shelf
+
+
+@given(visible=st.sets(st.integers(1, COUNT), min_size=1))
+def test_a_shared_wheel_shows_the_best_tier_of_each_target(visible: set[int]) -> None:
+    for offer in stocked(RELEASED, "jaxlib", visible, ENTRIES.__getitem__).values():
+        said = [TIERS[number] for number in offer.sets]
+        order = ("none", "structure", "compiled", "device")
+        assert dict(offer.tiers) == {
+            target: max((one[target] for one in said if target in one), key=order.index)
+            for target in {target for one in said for target in one}
+        }
+        assert list(offer.tiers) == sorted(offer.tiers), "the same bytes, whatever came first"
+        assert offer.tier == weakest(offer.tiers)
+
+
+def test_a_set_that_goes_takes_its_tiers_along() -> None:
+    three = stocked(RELEASED, "jaxlib", {3, 4, 5}, ENTRIES.__getitem__)
+    (offer,) = three.values()
+    assert offer.tiers == {"gfx1100": "compiled", "gfx942": "device", "gfx950": "device"}
+    read: list[int] = []
+
+    def entry_of(number: int) -> LedgerEntry:
+        read.append(number)
+        return ENTRIES[number]
+
+    (left,) = without(RELEASED, three, [4], entry_of).values()
+    assert (left.tiers, left.sets) == ({"gfx1100": "compiled", "gfx942": "compiled", "gfx950": "device"}, (3, 5))
+    (left,) = without(RELEASED, three, [4, 5], entry_of).values()
+    assert (left.tiers, left.tier, left.sets) == (TIERS[3], "structure", (3,))
+    assert without(RELEASED, three, [1], entry_of) == three
+    assert read == [3, 5, 3]
+
+
+CHANGES: dict[Kind, Callable[[State, int], Change]] = {
+    kind: lambda state, n, kind=kind: Change(kind=kind, number=99, sets=(n,), reason=WHY)  # type: ignore[misc]
+    for kind in Kind
+    if kind not in (Kind.PROMOTE, Kind.ROLLBACK)
+}
+
+
+@given(data=st.data())
+def test_a_state_stays_sane_whatever_happens(data: st.DataObject) -> None:
+    state, states = NOTHING, [NOTHING]
+    for number in range(1, 15):
+        kind = data.draw(st.sampled_from(Kind))
+        if kind is Kind.PROMOTE:
+            change = Change(kind=kind, number=number, sets=(number,))
+        elif kind is Kind.ROLLBACK:
+            change = Change(kind=kind, number=number, earlier=data.draw(st.sampled_from(states)))
+        else:
+            change = replace(CHANGES[kind](state, data.draw(st.integers(1, 14))), number=number)
+        try:
+            state = after(state, change)
+        except RequestError:
+            continue
+        states.append(state)
+        assert {*state.offered} <= {*state.held}
+        assert not {*state.offered} & {*state.retired}
+        assert not {*state.swept} & {*state.held}
+        assert not {*state.pinned} & {*state.swept}
+        assert len({*state.held}) == len(state.held)
+
+
+def test_publishing_after_everything_changes_nothing(index: Index) -> None:
+    index.mark(Kind.YANK, "1")
+    index.rollback(to=2)
+    index.mark(Kind.QUARANTINE, "2")
+    assert publish(index.bucket, RELEASED, everything=True) == ()

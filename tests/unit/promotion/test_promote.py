@@ -1,0 +1,395 @@
+"""Promotion: only what passed, byte for byte, in an order that is consistent at every instant, once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.errors import BucketError, PromotionBlockedError
+from core.model import Outcome, Tier
+from promotion.check import check
+from promotion.evidence.evidence import record
+from promotion.index.ledger import LedgerEntry, load_entry, read_ledger
+from promotion.index.publish import publish
+from promotion.promote import Promotion, promote
+from promotion.stage import read_staged, stage
+from promotion.storage.bucket import sha256_of
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
+from tests.support.promoting import (
+    NOW,
+    POLICY,
+    RELEASED,
+    TIER,
+    DyingBucket,
+    go,
+    objects,
+    offered,
+    staged_in,
+    unsatisfied,
+)
+from tests.support.wheel_sets import SetWheel, but, make_set, make_wheels, passing_evidence, write_set
+
+
+@pytest.fixture(autouse=True)
+def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What survives a power cut is not tested here, and waiting for the disk takes most of the time."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[SetWheel]:
+    return make_wheels(tmp_path_factory.mktemp("wheels"))
+
+
+@pytest.fixture(scope="module")
+def next_wheels(tmp_path_factory: pytest.TempPathFactory) -> list[SetWheel]:
+    return make_wheels(tmp_path_factory.mktemp("wheels"), version="0.10.2+rocm7.3.0")
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> DirBucket:
+    return DirBucket(tmp_path / "bucket")
+
+
+@pytest.fixture
+def staged(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> StagedSet:
+    return staged_in(bucket, tmp_path, wheels)
+
+
+def test_users_get_the_staged_bytes(bucket: DirBucket, staged: StagedSet, wheels: list[SetWheel]) -> None:
+    done = go(bucket, staged)
+    assert done.new
+    assert done.simple == "v2/multi-arch/simple/"
+    seen = offered(bucket)
+    assert set(seen) == {wheel.wheel.filename for wheel in wheels}
+    for wheel in wheels:
+        assert bucket.get(RELEASED.wheel(wheel.wheel.name, wheel.wheel.filename)) == wheel.data
+        file = seen[wheel.wheel.filename]
+        assert file["hashes"]["sha256"] == hashlib.sha256(wheel.data).hexdigest()
+        assert (file["size"], file["upload-time"]) == (len(wheel.data), "2026-01-02T03:04:05Z")
+        assert (file["_tier"], file["_set"]) == (TIER, staged.digest)
+        assert file["_tiers"] == {"gfx942": TIER, "gfx950": TIER}
+        metadata = bucket.get(RELEASED.wheel(wheel.wheel.name, wheel.wheel.filename) + ".metadata")
+        assert file["core-metadata"]["sha256"] == sha256_of(metadata)
+
+
+def test_the_evidence_lies_beside_the_set(bucket: DirBucket, staged: StagedSet) -> None:
+    entry = go(bucket, staged).promoted
+    names = [name for name in entry.files if name.startswith("evidence/")]
+    assert len(names) == len(passing_evidence(read_staged(bucket, staged)))
+    for name in (*names, "wheels.json", "SHA256SUMS", "constraints.txt", "debug/library.debug"):
+        assert bucket.get(RELEASED.set_file(staged.digest, name)) == bucket.get(staged.file(name))
+        assert entry.files[name] == sha256_of(bucket.get(staged.file(name)))
+
+
+def test_the_ledger_and_status_tell_the_tier(bucket: DirBucket, staged: StagedSet) -> None:
+    done = go(bucket, staged)
+    assert (done.entry.number, done.entry.previous, done.promoted.tier) == (1, "", TIER)
+    assert done.promoted.tiers == {"gfx942": TIER, "gfx950": TIER}
+    assert done.promoted.policy == {"channel": "local", "sha256": POLICY.sha256}
+    status = json.loads(bucket.get(RELEASED.status))
+    assert (status["entries"], status["sets"][0]["digest"]) == (1, staged.digest)
+    assert (status["sets"][0]["tier"], status["sets"][0]["tiers"]) == (TIER, {"gfx942": TIER, "gfx950": TIER})
+
+
+def test_each_target_has_a_tier_of_its_own(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> None:
+    staged = stage(bucket, write_set(tmp_path / "set", wheels, make_set(wheels)))
+    rules = {name: rule for name, rule in POLICY.gates.items() if name != "compile"}
+    device = replace(rules["coverage"], tier=Tier.DEVICE, per="tier")
+    policy = replace(POLICY, gates={**rules, "device": device}, tiers={"gfx942": Tier.DEVICE})
+    for evidence in passing_evidence(read_staged(bucket, staged), policy):
+        record(bucket, staged, evidence)
+    entry = promote(bucket, staged, policy, now=lambda: NOW).promoted
+    assert (entry.tier, entry.tiers) == ("structure", {"gfx942": "device", "gfx950": "structure"})
+    assert [file["_tiers"] for file in offered(bucket).values()] == [dict(entry.tiers)] * len(wheels)
+    page = bucket.get(f"{RELEASED.simple}jaxlib/index.html").decode()
+    assert 'data-tiers="gfx942 device, gfx950 structure"' in page
+
+
+def test_promoting_twice_is_a_no_op(bucket: DirBucket, staged: StagedSet) -> None:
+    go(bucket, staged)
+    before = {key: bucket.path(key).stat().st_mtime_ns for key in bucket.list("v2/")}
+    again = go(bucket, staged)
+    assert not again.new
+    assert again.pages == ()
+    assert {key: bucket.path(key).stat().st_mtime_ns for key in bucket.list("v2/")} == before
+
+
+def test_a_second_set_comes_on_top(
+    bucket: DirBucket, staged: StagedSet, tmp_path: Path, wheels: list[SetWheel], next_wheels: list[SetWheel]
+) -> None:
+    first = go(bucket, staged).entry
+    jaxlib = bucket.get(f"{RELEASED.simple}jaxlib/index.html")
+    second = go(bucket, staged_in(bucket, tmp_path, next_wheels)).entry
+    assert second.number == 2
+    assert second.previous == sha256_of(bucket.get(RELEASED.ledger_entry(1)))
+    assert read_ledger(bucket, RELEASED).entries == (first, second)
+    assert set(offered(bucket)) == {wheel.wheel.filename for wheel in (*wheels, *next_wheels)}
+    assert bucket.get(f"{RELEASED.simple}jaxlib/index.html") == jaxlib, "both sets hold the same jaxlib"
+    status = json.loads(bucket.get(RELEASED.status))
+    assert [s["digest"] for s in status["sets"]] == [e.promoted.set_digest for e in (second, first) if e.promoted]
+
+
+# What blocks
+
+
+def unmet(bucket: DirBucket, staged: StagedSet) -> str:
+    """The message of a refused promotion, after which nothing was released."""
+    before = objects(bucket)
+    with pytest.raises(PromotionBlockedError) as caught:
+        go(bucket, staged)
+    assert objects(bucket) == before
+    return str(caught.value)
+
+
+def test_without_evidence_every_reason_is_listed(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> None:
+    wheel_set = make_set(wheels)
+    staged = stage(bucket, write_set(tmp_path / "set", wheels, wheel_set))
+    message = unmet(bucket, staged)
+    for gate in ("inspection", "install", "coverage for gfx942", "coverage for gfx950"):
+        assert f"The gate {gate} has not run on this set." in message
+    assert not check(bucket, staged, POLICY).allowed
+
+
+def test_a_failed_gate_blocks(bucket: DirBucket, staged: StagedSet, wheels: list[SetWheel]) -> None:
+    failed = but(passing_evidence(make_set(wheels)), "install", outcome=Outcome.FAILED, ended="2026-02-02T00:00:00Z")
+    record(bucket, staged, next(evidence for evidence in failed if evidence.gate == "install"))
+    assert "The gate install failed" in unmet(bucket, staged)
+
+
+def swap(bucket: DirBucket, key: str, data: bytes) -> None:
+    bucket.path(key).unlink()
+    bucket.path(key).write_bytes(data)
+
+
+def test_staged_bytes_that_changed_block(bucket: DirBucket, staged: StagedSet, wheels: list[SetWheel]) -> None:
+    name = wheels[0].wheel.filename
+    swap(bucket, staged.file(name), wheels[1].data)
+    assert f"{name} has sha256" in unmet(bucket, staged)
+
+
+@pytest.mark.parametrize("name", ["constraints.txt", "debug/library.debug"])
+def test_set_files_that_changed_block(bucket: DirBucket, staged: StagedSet, name: str) -> None:
+    swap(bucket, staged.file(name), b"other")
+    assert f"{name} has sha256" in unmet(bucket, staged)
+
+
+def test_metadata_that_changed_blocks(bucket: DirBucket, staged: StagedSet, wheels: list[SetWheel]) -> None:
+    name = wheels[0].wheel.filename + ".metadata"
+    swap(bucket, staged.file(name), b"Requires-Dist: evil\n")
+    assert f"{name} has sha256" in unmet(bucket, staged)
+
+
+def test_a_file_that_vanished_blocks(bucket: DirBucket, staged: StagedSet, wheels: list[SetWheel]) -> None:
+    bucket.path(staged.file(wheels[2].wheel.filename)).unlink()
+    assert "is not in the bucket" in unmet(bucket, staged)
+
+
+def test_other_bytes_under_a_released_name_block(
+    bucket: DirBucket, staged: StagedSet, tmp_path: Path, wheels: list[SetWheel]
+) -> None:
+    go(bucket, staged)
+    foreign = make_wheels(tmp_path / "foreign", version="9.9.9")
+    disguised = SetWheel(data=foreign[0].data, wheel=replace(foreign[0].wheel, filename=wheels[0].wheel.filename))
+    other = staged_in(bucket, tmp_path, [disguised, *wheels[1:]])
+    message = unmet(bucket, other)
+    assert f"{wheels[0].wheel.filename} is released already with other bytes" in message
+
+
+# A ledger that cannot be trusted
+
+
+def test_a_changed_ledger_entry_is_noticed(
+    bucket: DirBucket, staged: StagedSet, tmp_path: Path, next_wheels: list[SetWheel]
+) -> None:
+    go(bucket, staged)
+    go(bucket, staged_in(bucket, tmp_path, next_wheels))
+    entry = load_entry(bucket.get(RELEASED.ledger_entry(1)), "1")
+    swap(bucket, RELEASED.ledger_entry(1), replace(entry, reason="changed").dump())
+    with pytest.raises(BucketError, match=r"00000002\.json does not follow the entry before it"):
+        read_ledger(bucket, RELEASED)
+
+
+@pytest.mark.parametrize("name", ["00000001.json", "00000003.json", "notes.txt"])
+def test_gaps_and_foreign_files_in_the_ledger(
+    bucket: DirBucket, staged: StagedSet, tmp_path: Path, next_wheels: list[SetWheel], name: str
+) -> None:
+    go(bucket, staged)
+    go(bucket, staged_in(bucket, tmp_path, next_wheels))
+    path = bucket.path(RELEASED.ledger + name)
+    if path.exists():
+        path.unlink()
+    else:
+        path.write_bytes(b"{}")
+    with pytest.raises(BucketError, match=f"a gap or a foreign file: .*{name}" if "3" not in name else name):
+        publish(bucket, RELEASED, everything=True)
+
+
+def test_a_ledger_that_lost_its_end_is_noticed(bucket: DirBucket, staged: StagedSet) -> None:
+    go(bucket, staged)
+    bucket.path(RELEASED.ledger_entry(1)).unlink()
+    with pytest.raises(BucketError, match=r"00000001\.json, of which .*status\.json speaks, is not there"):
+        publish(bucket, RELEASED)
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b'{"schema": 3}', b'{"schema": 2}', b'{"schema": 2, "state": []}'])
+def test_entries_that_are_not_understood(data: bytes) -> None:
+    with pytest.raises(BucketError, match="the/key"):
+        load_entry(data, "the/key")
+
+
+def test_an_entry_comes_back_as_it_was(bucket: DirBucket, staged: StagedSet) -> None:
+    entry = go(bucket, staged).entry
+    assert isinstance(entry, LedgerEntry)
+    assert load_entry(entry.dump(), "k") == entry
+
+
+# Crashes and races
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("after", [False, True])
+def test_dying_at_any_write_and_running_again(tmp_path: Path, after: bool) -> None:
+    one_python: dict[str, Any] = {"python_versions": ("3.12",)}
+    wheels = make_wheels(tmp_path / "w", pythons=("3.12",))
+    next_wheels = make_wheels(tmp_path / "w", version="0.10.2+rocm7.3.0", pythons=("3.12",))
+    before = DirBucket(tmp_path / "before")
+    go(before, staged_in(before, tmp_path / "sets", wheels, **one_python))
+    staged = staged_in(before, tmp_path / "sets", next_wheels, **one_python)
+    undisturbed = DirBucket(shutil.copytree(before.root, tmp_path / "undisturbed"))
+    go(undisturbed, staged)
+    expected = objects(undisturbed)
+    for number in count():
+        bucket = DirBucket(shutil.copytree(before.root, tmp_path / f"b{number}"))
+        try:
+            go(DyingBucket(bucket.root, at=number, after=after), staged)
+        except KeyboardInterrupt:
+            assert list(unsatisfied(offered(bucket), [*wheels, *next_wheels])) == []
+            go(bucket, staged)
+            assert objects(bucket) == expected
+            shutil.rmtree(bucket.root)
+        else:
+            assert number >= 20
+            return
+
+
+def test_two_promoters_of_one_set(bucket: DirBucket, staged: StagedSet) -> None:
+    outcomes: list[bool] = []
+    threads = [threading.Thread(target=lambda: outcomes.append(go(bucket, staged).new)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == [False, False, True]
+    assert len(read_ledger(bucket, RELEASED).entries) == 1
+
+
+def test_promoters_of_different_sets_lose_nothing(bucket: DirBucket, tmp_path: Path) -> None:
+    groups = [make_wheels(tmp_path / "w", version=f"0.10.2+rocm7.{minor}.0") for minor in range(4)]
+    sets = [staged_in(bucket, tmp_path / "sets", group) for group in groups]
+    threads = [threading.Thread(target=go, args=(bucket, staged)) for staged in sets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {e.promoted.set_digest for e in read_ledger(bucket, RELEASED).entries if e.promoted} == {
+        staged.digest for staged in sets
+    }
+    assert set(offered(bucket)) == {wheel.wheel.filename for group in groups for wheel in group}
+    pages = {key: data for key, data in objects(bucket, RELEASED.root).items() if "/simple/" in key}
+    assert publish(bucket, RELEASED, everything=True) == ()
+    assert {key: bucket.get(key) for key in pages} == pages
+
+
+class OvertakenBucket(DirBucket):
+    """Lets somebody else do something just before one of its accesses."""
+
+    def __init__(self, root: Path, *, at: int, other: Callable[[], object]) -> None:
+        super().__init__(root)
+        self._accesses, self._at, self._other = count(), at, other
+        self._inside = False
+
+    def _overtake(self) -> None:
+        if not self._inside and next(self._accesses) == self._at:
+            self._other()
+
+    def head(self, key: str) -> Any:
+        self._overtake()
+        return super().head(key)
+
+    def read(self, key: str) -> Any:
+        self._overtake()
+        return super().read(key)
+
+    def put_if_match(self, key: str, data: bytes, *, etag: str | None) -> Any:
+        self._overtake()
+        self._inside = True  # it looks at the object while it holds the lock
+        try:
+            return super().put_if_match(key, data, etag=etag)
+        finally:
+            self._inside = False
+
+
+def test_whoever_is_overtaken_while_writing_pages_writes_nothing_old(tmp_path: Path) -> None:
+    one_python: dict[str, Any] = {"python_versions": ("3.12",)}
+    before = DirBucket(tmp_path / "before")
+    sets = [
+        staged_in(
+            before,
+            tmp_path / "sets",
+            make_wheels(tmp_path / "w", version=f"0.10.2+rocm7.{minor}.0", pythons=("3.12",)),
+            **one_python,
+        )
+        for minor in (2, 3)
+    ]
+    go(before, sets[0])
+    for key in before.list(RELEASED.root):
+        if "/simple/" in key or key == RELEASED.status:
+            before.path(key).unlink()  # as if the first promoter had got no further than its ledger entry
+    expected: dict[str, bytes] = {}
+    for number in count():
+        bucket = DirBucket(shutil.copytree(before.root, tmp_path / f"b{number}"))
+        overtaken: list[Promotion] = []
+
+        def other(bucket: DirBucket = bucket, overtaken: list[Promotion] = overtaken) -> None:
+            overtaken.append(go(bucket, sets[1]))
+
+        publish(OvertakenBucket(bucket.root, at=number, other=other), RELEASED)
+        if not overtaken:
+            assert number >= 15
+            return
+        expected = expected or objects(bucket)
+        assert len(offered(bucket)) == 5
+        assert objects(bucket) == expected, f"overtaken at access {number}"
+        shutil.rmtree(bucket.root)
+
+
+def test_lost_pages_are_made_again(bucket: DirBucket, staged: StagedSet) -> None:
+    go(bucket, staged)
+    before = objects(bucket)
+    swap(bucket, f"{RELEASED.simple}jaxlib/index.html", b"defaced")
+    bucket.path(f"{RELEASED.simple}index.json").unlink()
+    assert sorted(publish(bucket, RELEASED, everything=True)) == [
+        f"{RELEASED.simple}index.json",
+        f"{RELEASED.simple}jaxlib/index.html",
+    ]
+    assert objects(bucket) == before
+
+
+def test_a_status_that_cannot_be_read_is_made_again(bucket: DirBucket, staged: StagedSet) -> None:
+    go(bucket, staged)
+    before = objects(bucket)
+    swap(bucket, RELEASED.status, b"{")
+    assert publish(bucket, RELEASED) == (RELEASED.status,)
+    assert objects(bucket) == before

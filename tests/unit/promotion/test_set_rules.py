@@ -1,0 +1,96 @@
+"""Sizes, growth and variants: what a set may be beside what the index offers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from promotion.index.ledger import LedgerWheel, PromotedSet
+from promotion.policy.policy import load_policy
+from promotion.policy.set_rules import about_growth, about_sizes, about_variants
+from tests.support import sets
+
+SET = sets.wheel_set()
+POLICY = load_policy("multi-arch")
+PJRT = SET.wheels[0]
+
+
+def before(**sizes: int) -> PromotedSet:
+    """A set whose wheels have these sizes."""
+    wheels = tuple(
+        LedgerWheel(
+            project=project.replace("_", "-"),
+            filename=f"{project}-{number}.whl",
+            version="1",
+            size=size,
+            sha256="",
+            metadata_sha256="",
+            requires_python="",
+            requires_dist=(),
+        )
+        for number, (project, size) in enumerate(sizes.items())
+    )
+    return PromotedSet(
+        set_digest="ab" * 32,
+        rocm_version="7.2.0",
+        jax_version="0.10.2",
+        python_versions=(),
+        tier="",
+        tiers={},
+        policy={},
+        wheels=wheels,
+        files={},
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "says"), [(250_000_000, ()), (250_000_001, ("has 250.0 MB; the policy gives it 250",))]
+)
+def test_a_wheel_over_its_budget(size: int, says: tuple[str, ...]) -> None:
+    large = replace(SET, wheels=(replace(PJRT, size=size), *SET.wheels[1:]))
+    found = [*about_sizes(large, replace(POLICY, sizes={"jax-rocm{major}-pjrt": 250}))]
+    assert len(found) == len(says)
+    assert all(part in text for text, part in zip(found, says, strict=True))
+
+
+def test_growth_is_told_beyond_what_the_policy_lets_pass() -> None:
+    policy = replace(POLICY, growth_percent=25)
+    grown = replace(SET, wheels=(replace(PJRT, size=1250), *SET.wheels[1:]))
+    assert [*about_growth(grown, policy, before(jax_rocm7_pjrt=1000, jaxlib=1000))] == []
+    more = replace(SET, wheels=(replace(PJRT, size=1251), *SET.wheels[1:]))
+    assert [*about_growth(more, policy, before(jax_rocm7_pjrt=1000, jaxlib=1000))] == [
+        "jax-rocm7-pjrt grew from 1.0 kB to 1.3 kB since set abababababab; 25 % are let pass."
+    ]
+    assert [*about_growth(more, policy, before())] == [], "a project that was not there has not grown"
+
+
+NAME = "jax-rocm7-plugin"
+
+
+@pytest.mark.parametrize(
+    ("offered", "clash"),
+    [
+        ("0.10.2+rocm7.2.0", True),
+        ("0.10.1+rocm7.2.0", True),
+        ("0.10.2+rocm7.2.0.gfx950", True),
+        ("0.10.2+rocm7.2.0.gfx942.unstripped", True),
+        ("0.10.2.post1+rocm7.2.0.gfx942", False),
+        ("0.10.2+rocm7.2.1", False),
+        ("0.10.2+rocm7.2.0rc1", False),
+        ("0.10.2", False),
+        ("what is this", False),
+    ],
+)
+def test_variants_of_one_rocm_do_not_share_an_index(offered: str, clash: bool) -> None:
+    assert SET.wheels[1].version == "0.10.2+rocm7.2.0.gfx942"
+    found = [*about_variants(SET, {NAME: ("0.9.0+rocm7.0.0.gfx942", offered), "other": ("1+rocm7.2.0",)})]
+    assert len(found) == clash
+    assert all(f"The index offers {NAME} {offered}, another variant" in text for text in found)
+
+
+def test_a_default_set_does_not_come_beside_a_variant() -> None:
+    default = replace(SET, wheels=(replace(PJRT, version="0.10.2+rocm7.2.0"),))
+    (found,) = about_variants(default, {PJRT.name: ("0.10.2+rocm7.2.0.gfx942",)})
+    assert "pip would take the one that sorts higher" in found
+    assert [*about_variants(default, {PJRT.name: ("0.10.2+rocm7.2.0",)})] == []

@@ -1,0 +1,349 @@
+"""Keys, signed gates and the policy as a person meets them on the command line."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build import cli
+from ci_build.cli import options
+from ci_build.release import gating
+from ci_build.release import release as way
+from core.errors import PromotionBlockedError, RequestError
+from core.model import Outcome, Tier
+from core.process import HostRunner
+from core.report import Reporter
+from promotion import gates
+from promotion import promote as promotion
+from promotion.evidence.evidence import read_all, record
+from promotion.evidence.signing import Signer, load_signer, new_key, public_key
+from promotion.gates import Check, Gate, Room, run_gates
+from promotion.gates.common.transcript import Transcript
+from promotion.index.ledger import read_ledger
+from promotion.policy.policy import POLICY_FILE, load_policy
+from promotion.stage import read_staged, stage
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
+from tests.support.promoting import NOW, RELEASED, staged_in
+from tests.support.signing_key import SIGNING_KEY, signing_key
+from tests.support.wheel_sets import SetWheel, make_set, make_wheels, passing_evidence, write_set
+
+REPORTER = Reporter(terminal=False)
+
+
+@pytest.fixture(autouse=True)
+def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What survives a power cut is not tested here."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home without a key, and an environment without one."""
+    monkeypatch.delenv(SIGNING_KEY)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[SetWheel]:
+    return make_wheels(tmp_path_factory.mktemp("wheels"), pythons=("3.12",))
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> DirBucket:
+    return DirBucket(tmp_path / "bucket")
+
+
+# Keys
+
+
+def test_a_key_is_made_for_its_owner_alone_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "keys" / "ci"
+    assert cli.run(["keys", "new", str(file)]) == 0
+    made = capsys.readouterr().out
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert public_key(made) == made.strip()
+    assert cli.run(["keys", "show", str(file)]) == 0
+    assert capsys.readouterr().out == made
+    assert cli.run(["keys", "new", str(file)]) == 2
+    assert f"{file} is there already" in capsys.readouterr().err
+
+
+def test_show_without_a_file_is_about_the_key_that_would_sign(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["keys", "show"]) == 2, "there is none yet, and looking makes none"
+    capsys.readouterr()
+    signer = gating.find_signer(options.signing_key(None), REPORTER)
+    assert cli.run(["keys", "show"]) == 0
+    assert capsys.readouterr().out.strip() == signer.key
+
+
+def test_a_users_own_key_is_made_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = gating.find_signer(options.signing_key(None), REPORTER)
+    assert "made a key of your own" in capsys.readouterr().err
+    (file,) = (home / "config").rglob("signing-key")
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert gating.find_signer(options.signing_key(None), REPORTER).key == first.key
+    assert capsys.readouterr().err == ""
+
+
+def test_a_file_comes_before_the_environment_and_that_before_ones_own(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = new_key(home / "given")
+    monkeypatch.setenv(SIGNING_KEY, signing_key())
+    in_environment = gating.find_signer(options.signing_key(None), REPORTER)
+    assert in_environment.key == Signer(signing_key().encode(), origin="here").key
+    assert gating.find_signer(options.signing_key(home / "given"), REPORTER).key == given.key
+    assert not (home / "config").exists()
+
+
+def test_a_key_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SIGNING_KEY, "-----BEGIN secret")
+    key = options.signing_key(None)
+    assert "secret" not in repr(key)
+    with pytest.raises(RequestError, match=SIGNING_KEY) as error:
+        gating.find_signer(key, REPORTER)
+    assert "secret" not in str(error.value)
+
+
+def test_what_is_tested_does_not_inherit_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SIGNING_KEY, "secret")
+    monkeypatch.setenv("SOMETHING_ELSE", "kept")
+    assert SIGNING_KEY not in options.environment()
+    assert options.environment()["SOMETHING_ELSE"] == "kept"
+
+
+# Gates sign
+
+
+class Talking(HostRunner):
+    """A runner whose commands only talk."""
+
+    def run(self, argv: Any, **_: Any) -> Any:
+        if self._echo and self._sink:
+            self._echo(" ".join(argv))
+            self._sink("https://me:secret@index.invalid said hello")
+
+
+def gate(check: Callable[[Room], object] = lambda _: None) -> Gate:
+    def run(room: Room) -> Iterator[Check]:
+        check(room)
+        yield Check(name="one")
+
+    return Gate(name="load", tier=Tier.STRUCTURE, per_target=False, run=run)
+
+
+@pytest.fixture
+def staged(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> StagedSet:
+    return stage(bucket, write_set(tmp_path / "set", wheels, make_set(wheels, python_versions=("3.12",))))
+
+
+def go(bucket: DirBucket, staged: StagedSet, gate: Gate, signer: Signer | None) -> None:
+    run_gates(bucket, staged, [gate], Talking({}), REPORTER, signer=signer)
+
+
+def test_evidence_is_signed_and_says_what_was_printed(bucket: DirBucket, staged: StagedSet, tmp_path: Path) -> None:
+    signer = new_key(tmp_path / "key")
+    go(bucket, staged, gate(lambda room: room.runner.run(["python", "-c", "pass"])), signer)
+    (said,) = read_all(bucket, staged).values()
+    assert said.key == signer.key
+    ((name, _),) = said.evidence.logs.items()
+    text = bucket.get(staged.evidence + name).decode()
+    assert text == "python -c pass\nhttps://****@index.invalid said hello\n"
+
+
+def test_what_somebody_else_signed_is_run_again(bucket: DirBucket, staged: StagedSet, tmp_path: Path) -> None:
+    mine, theirs = (new_key(tmp_path / name) for name in ("mine", "theirs"))
+    ran: list[Room] = []
+    for signer in (None, theirs, mine):
+        go(bucket, staged, gate(ran.append), signer)
+    assert len(ran) == 3
+    for signer in (None, theirs, mine):
+        go(bucket, staged, gate(ran.append), signer)
+    assert len(ran) == 3
+
+
+def test_an_interrupted_gate_leaves_no_evidence(bucket: DirBucket, staged: StagedSet) -> None:
+    def cancelled(room: Room) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        go(bucket, staged, gate(cancelled), None)
+    assert read_all(bucket, staged) == {}
+    assert "The gate load has not run on this set." in way.judge(staged, bucket, "local", REPORTER).blocked_by
+
+
+def test_evidence_of_an_older_edition_is_run_again(
+    bucket: DirBucket, staged: StagedSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[Room] = []
+    go(bucket, staged, gate(ran.append), None)
+    monkeypatch.setattr(gates, "edition", lambda: "99")
+    go(bucket, staged, gate(ran.append), None)
+    assert len(ran) == 2
+
+
+def test_a_transcript_keeps_the_end() -> None:
+    transcript = Transcript(most=10)
+    assert transcript.text == ""
+    for word in ("first", "second", "last"):
+        transcript(word)
+    assert transcript.text == "last\n"
+
+
+# The policy
+
+
+def channel_file(tmp_path: Path, key: str) -> Path:
+    """A policy whose nightly channel knows a key, and passes over the gates of one target."""
+    path = tmp_path / "policy.toml"
+    text = POLICY_FILE.read_text().replace("keys = {}", f'keys = {{ ci = "{key}" }}')
+    path.write_text(
+        text
+        + """
+[[bypass_tests_for_releases]]
+owner = "somebody"
+reason = "<no> runner"
+opened = 2026-01-01
+expires = 2026-01-31
+channel = "nightly"
+index = "multi-arch"
+gates = ["device"]
+targets = ["gfx942", "gfx950"]
+version = "0.10.2"
+"""
+    )
+    return path
+
+
+@pytest.fixture
+def nightly(tmp_path: Path, bucket: DirBucket, wheels: list[SetWheel], monkeypatch: pytest.MonkeyPatch) -> StagedSet:
+    """A set with all evidence but that of a device, in a world where it is January 2nd of 2026."""
+    signer = new_key(tmp_path / "ci")
+    policy = load_policy("multi-arch", channel="nightly")
+    staged = stage(bucket, write_set(tmp_path / "set", wheels, make_set(wheels, python_versions=("3.12",))))
+    for evidence in passing_evidence(read_staged(bucket, staged), policy):
+        if evidence.gate != "device":
+            record(bucket, staged, evidence, signer=signer)
+    path = channel_file(tmp_path, load_signer(tmp_path / "ci").key)
+    monkeypatch.setattr(way, "load_policy", functools.partial(load_policy, file=path))
+    for module, name in ((promotion, "promote"), (way, "check")):
+        monkeypatch.setattr(module, name, functools.partial(getattr(module, name), now=lambda: NOW))
+    return staged
+
+
+def everything(bucket: DirBucket) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in bucket.root.rglob("*") if path.is_file()}
+
+
+def run(bucket: DirBucket, *words: str) -> int:
+    return cli.run([*words, "--bucket", str(bucket.root)])
+
+
+def test_a_bypass_is_told_everywhere(bucket: DirBucket, nightly: StagedSet, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(bucket, "policy", "check", str(nightly), "--channel", "nightly") == 0
+    said = capsys.readouterr()
+    assert said.out == f"{nightly} may be promoted to channel nightly\n"
+    assert " ".join(said.err.split()).count("Bypass by somebody, from 2026-01-01 until 2026-01-31: <no> runner.") == 4
+    assert run(bucket, "promote", str(nightly), "--channel", "nightly") == 0
+    assert "Bypass by somebody" in capsys.readouterr().err
+    promoted = read_ledger(bucket, RELEASED).entries[-1].promoted
+    assert promoted is not None
+    assert promoted.tiers == {"gfx942": "compiled", "gfx950": "compiled"}
+    assert promoted.policy["channel"] == "nightly"
+    assert len(promoted.policy["bypasses"]) == 4
+    assert "Passed over: The gate device for gfx942 has not run on this set." in promoted.policy["bypasses"][0]
+    page = bucket.get(RELEASED.people).decode()
+    assert "Bypass by somebody, from 2026-01-01 until 2026-01-31: &lt;no&gt; runner." in page
+    assert json.loads(bucket.get(RELEASED.status))["sets"][0]["policy"]["bypasses"] == promoted.policy["bypasses"]
+
+
+def test_checking_the_policy_changes_nothing_and_its_exit_code_tells(
+    bucket: DirBucket, nightly: StagedSet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = everything(bucket)
+    assert (
+        run(bucket, "policy", "check", str(nightly), "--channel", "release", "--json")
+        == PromotionBlockedError.exit_code
+    )
+    said = capsys.readouterr()
+    word = json.loads(said.out)
+    assert "The set is not for Python 3.14." in word["blocked_by"]
+    assert all(sentence in said.err for sentence in word["blocked_by"])
+    assert run(bucket, "promote", str(nightly), "--channel", "release") == PromotionBlockedError.exit_code
+    assert everything(bucket) == before
+
+
+def test_unsigned_evidence_is_enough_for_a_folder_and_for_nothing_else(
+    bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel], capsys: pytest.CaptureFixture[str]
+) -> None:
+    staged = staged_in(bucket, tmp_path, wheels, python_versions=("3.12",))
+    assert run(bucket, "policy", "check", str(staged), "--channel", "nightly") == PromotionBlockedError.exit_code
+    assert "as far as the policy believes it: it is unsigned" in capsys.readouterr().err
+    assert run(bucket, "promote", str(staged)) == 0
+
+
+def test_a_log_that_is_not_the_one_the_evidence_speaks_of_blocks(
+    bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]
+) -> None:
+    staged = staged_in(bucket, tmp_path, wheels, python_versions=("3.12",))
+    evidence = next(item for item in passing_evidence(read_staged(bucket, staged)) if item.gate == "load")
+    record(bucket, staged, replace(evidence, logs={"load/0.log": "0" * 64}))
+    (reason,) = way.judge(staged, bucket, "local", REPORTER).blocked_by
+    assert reason == f"{staged.evidence}load/0.log is not in the bucket."
+
+
+def test_a_failed_gate_keeps_its_word_whoever_signed(
+    bucket: DirBucket, nightly: StagedSet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evidence = passing_evidence(read_staged(bucket, nightly))[0]
+    record(bucket, nightly, replace(evidence, outcome=Outcome.FAILED))
+    assert run(bucket, "policy", "check", str(nightly), "--channel", "nightly") == PromotionBlockedError.exit_code
+    assert f"The gate {evidence.gate} failed" in capsys.readouterr().err
+
+
+def test_variants_of_one_rocm_do_not_meet_in_an_index(
+    bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel], capsys: pytest.CaptureFixture[str]
+) -> None:
+    staged = staged_in(bucket, tmp_path, wheels, python_versions=("3.12",))
+    assert run(bucket, "promote", str(staged)) == 0
+    one = make_wheels(tmp_path / "one", version="0.10.2+rocm7.2.0.gfx942", pythons=("3.12",))
+    variant = staged_in(bucket, tmp_path, one, python_versions=("3.12",))
+    for page_there in (True, False):
+        if not page_there:
+            (bucket.root / RELEASED.simple / "jax-rocm7-plugin" / "index.json").unlink()
+        assert run(bucket, "promote", str(variant)) == PromotionBlockedError.exit_code
+        assert "The index offers jax-rocm7-plugin 0.10.2+rocm7.2.0, another variant" in capsys.readouterr().err
+    assert run(bucket, "quarantine", str(staged), "--reason", "make room") == 0
+    assert run(bucket, "promote", str(variant)) == 0
+
+
+@pytest.mark.parametrize("word", ["warn", "block"])
+def test_growth_is_told_or_blocks_as_the_policy_says(
+    bucket: DirBucket,
+    tmp_path: Path,
+    wheels: list[SetWheel],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    word: str,
+) -> None:
+    path = tmp_path / "policy.toml"
+    text = POLICY_FILE.read_text().replace('percent = 25, verdict = "warn"', f'percent = 0, verdict = "{word}"', 1)
+    path.write_text(text + "\n[[bypass_tests_for_releases]]\n")
+    monkeypatch.setattr(way, "load_policy", functools.partial(load_policy, file=path))
+    assert run(bucket, "promote", str(staged_in(bucket, tmp_path, wheels, python_versions=("3.12",)))) == 0
+    assert "Bypass 1 of the policy does not count: it has no channel" in " ".join(capsys.readouterr().err.split())
+    longer = make_wheels(tmp_path / "longer", version="0.10.2.post100000+rocm7.3.0", pythons=("3.12",))
+    staged = staged_in(bucket, tmp_path, longer, python_versions=("3.12",))
+    assert run(bucket, "promote", str(staged)) == (0 if word == "warn" else PromotionBlockedError.exit_code)
+    said = capsys.readouterr().err
+    assert "jax-rocm7-plugin grew from " in said
+    assert ("is not promoted" in said) == (word == "block")

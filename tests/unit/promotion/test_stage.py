@@ -1,0 +1,220 @@
+"""Staging: what is in the bucket is what wheels.json names, or there is nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from core.errors import ArchiveError, BucketError, WheelSetError
+from core.model import WheelSet, dump_wheel_set
+from promotion.stage import read_staged, stage
+from promotion.storage.directory_bucket import DirBucket
+from promotion.storage.keys import StagedSet
+from tests.support.wheel_sets import SetWheel, make_set, make_wheels, write_set
+
+
+@pytest.fixture(autouse=True)
+def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What survives a power cut is not tested here, and waiting for the disk takes most of the time."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[SetWheel]:
+    return make_wheels(tmp_path_factory.mktemp("wheels"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, wheels: list[SetWheel]) -> Path:
+    return write_set(tmp_path / "set", wheels, make_set(wheels))
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> DirBucket:
+    return DirBucket(tmp_path / "bucket")
+
+
+def snapshot(bucket: DirBucket) -> dict[str, tuple[bytes, int]]:
+    return {key: (bucket.get(key), bucket.path(key).stat().st_mtime_ns) for key in bucket.list("v2-staging/")}
+
+
+def test_a_set_lies_under_its_digest(bucket: DirBucket, folder: Path, wheels: list[SetWheel]) -> None:
+    staged = stage(bucket, folder)
+    wheel_set = make_set(wheels)
+    assert staged == StagedSet(index="multi-arch", digest=wheel_set.digest)
+    assert read_staged(bucket, staged) == wheel_set
+    names = {key.removeprefix(staged.root) for key in bucket.list(staged.root)}
+    files = {wheel.wheel.filename for wheel in wheels}
+    pages = {
+        f"simple/{p}/index.{kind}"
+        for p in ("jax-rocm7-pjrt", "jax-rocm7-plugin", "jaxlib")
+        for kind in ("html", "json")
+    }
+    expected = files | {f"{name}.metadata" for name in files} | pages | {"simple/index.html", "simple/index.json"}
+    expected |= {"constraints.txt", "debug/library.debug", "SHA256SUMS", "wheels.json"}
+    assert names == expected
+    for wheel in wheels:
+        assert bucket.get(staged.file(wheel.wheel.filename)) == wheel.data
+
+
+def test_its_own_index_offers_exactly_it(bucket: DirBucket, folder: Path, wheels: list[SetWheel]) -> None:
+    staged = stage(bucket, folder)
+    offered = {}
+    for project in ("jax-rocm7-pjrt", "jax-rocm7-plugin", "jaxlib"):
+        page = json.loads(bucket.get(f"{staged.simple}{project}/index.json"))
+        for file in page["files"]:
+            offered[file["filename"]] = file["hashes"]["sha256"]
+            metadata = bucket.get(staged.file(file["filename"] + ".metadata"))
+            assert hashlib.sha256(metadata).hexdigest() == file["core-metadata"]["sha256"]
+            assert b"Requires-Python: >=3.11" in metadata
+            assert file["requires-python"] == ">=3.11"
+    assert offered == {wheel.wheel.filename: wheel.wheel.sha256 for wheel in wheels}
+
+
+def test_staging_again_changes_nothing(bucket: DirBucket, folder: Path) -> None:
+    stage(bucket, folder)
+    before = snapshot(bucket)
+    stage(bucket, folder)
+    assert snapshot(bucket) == before
+
+
+def test_an_interrupted_staging_is_completed(bucket: DirBucket, folder: Path) -> None:
+    staged = stage(bucket, folder)
+    complete = {key: data for key, (data, _) in snapshot(bucket).items()}
+    for key in (staged.file("wheels.json"), f"{staged.simple}jaxlib/index.json", staged.file("constraints.txt")):
+        bucket.path(key).unlink()
+    stage(bucket, folder)
+    assert {key: data for key, (data, _) in snapshot(bucket).items()} == complete
+
+
+def test_other_bytes_in_the_bucket_are_refused(bucket: DirBucket, folder: Path, wheels: list[SetWheel]) -> None:
+    staged = stage(bucket, folder)
+    path = bucket.path(staged.file(wheels[0].wheel.filename))
+    path.unlink()
+    path.write_bytes(b"other")
+    with pytest.raises(BucketError, match=r"jax_rocm7_pjrt.* is stored with sha256"):
+        stage(bucket, folder)
+
+
+def flip_a_byte(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def first_wheel(folder: Path) -> Path:
+    return min(folder.glob("*.whl"))
+
+
+FAULTS: list[tuple[str, Callable[[Path], object], str]] = [
+    ("no wheels.json", lambda f: (f / "wheels.json").unlink(), r"wheels\.json cannot be read"),
+    ("wheels.json cut off", lambda f: (f / "wheels.json").write_text("{"), r"/wheels\.json is not the record"),
+    ("wheel missing", lambda f: first_wheel(f).unlink(), r"jax_rocm7_pjrt.*\.whl is missing"),
+    ("wheel changed", lambda f: flip_a_byte(first_wheel(f)), r"jax_rocm7_pjrt.*\.whl has sha256 \w+; \w+ was expected"),
+    ("wheel cut off", lambda f: first_wheel(f).write_bytes(b"PK"), r"has 2 bytes; \d+ were expected"),
+    ("foreign wheel", lambda f: (f / "x-1-py3-none-any.whl").write_bytes(b""), "x-1-py3-none-any.whl is no part"),
+    ("set file changed", lambda f: (f / "constraints.txt").write_text("x"), r"constraints\.txt has sha256"),
+    ("set file missing", lambda f: (f / "debug/library.debug").unlink(), r"debug/library\.debug is missing"),
+    (
+        "wheels.json not text",
+        lambda f: (f / "wheels.json").write_bytes(b"\xff\x80"),
+        r"/wheels\.json is not the record",
+    ),
+    ("sums not text", lambda f: (f / "SHA256SUMS").write_bytes(b"\xff\x80"), "SHA256SUMS is not text"),
+    ("sums unreadable", lambda f: (f / "SHA256SUMS").write_text("nonsense\n"), "a line that is not understood"),
+    (
+        "sums disagree",
+        lambda f: (f / "SHA256SUMS").write_text(f"{'0' * 64}  {first_wheel(f).name}\n"),
+        r"SHA256SUMS and wheels\.json disagree on jax_rocm7_pjrt",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fault", "message"), [row[1:] for row in FAULTS], ids=[row[0] for row in FAULTS])
+def test_a_folder_that_is_not_the_set_is_refused(
+    bucket: DirBucket, folder: Path, fault: Callable[[Path], object], message: str
+) -> None:
+    fault(folder)
+    with pytest.raises(WheelSetError, match=message) as told:
+        stage(bucket, folder)
+    assert told.value.hint
+    assert snapshot(bucket) == {}
+
+
+def test_all_that_is_wrong_is_told(bucket: DirBucket, folder: Path) -> None:
+    (folder / "constraints.txt").write_text("x")
+    first_wheel(folder).unlink()
+    with pytest.raises(WheelSetError, match=r"(?s)pjrt.* is missing.*constraints\.txt has sha256|constraints.*pjrt"):
+        stage(bucket, folder)
+
+
+def test_paths_out_of_the_folder_are_refused(bucket: DirBucket, folder: Path) -> None:
+    (folder / "SHA256SUMS").write_text(f"{'0' * 64}  ../../etc/passwd\n")
+    with pytest.raises(BucketError, match="cannot be a key"):
+        stage(bucket, folder)
+
+
+def rewrite(folder: Path, wheels: list[SetWheel], change: Callable[[WheelSet], WheelSet]) -> None:
+    (folder / "wheels.json").write_text(dump_wheel_set(change(make_set(wheels))))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("version", "0.10.2", r"METADATA has Version '0.10.2\+rocm7.2.0', wheels.json says '0.10.2'"),
+        ("name", "jax-rocm8-pjrt", "METADATA has Name 'jax-rocm7-pjrt'"),
+        ("requires_python", "", "METADATA has Requires-Python '>=3.11', wheels.json says ''"),
+        ("requires_dist", (), "METADATA has Requires-Dist"),
+    ],
+)
+def test_the_index_repeats_only_what_metadata_says(
+    bucket: DirBucket, folder: Path, wheels: list[SetWheel], field: str, value: object, message: str
+) -> None:
+    def change(wheel_set: WheelSet) -> WheelSet:
+        first = replace(wheel_set.wheels[0], **{field: value})  # type: ignore[arg-type]
+        return replace(wheel_set, wheels=(first, *wheel_set.wheels[1:]))
+
+    rewrite(folder, wheels, change)
+    with pytest.raises(WheelSetError, match=message):
+        stage(bucket, folder)
+    assert snapshot(bucket) == {}
+
+
+def test_something_that_is_no_wheel_is_refused(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> None:
+    data = b"this is no archive"
+    wheel = replace(wheels[0].wheel, size=len(data), sha256=hashlib.sha256(data).hexdigest())
+    broken = [SetWheel(data=data, wheel=wheel), *wheels[1:]]
+    with pytest.raises(ArchiveError, match="cannot be read as a wheel"):
+        stage(bucket, write_set(tmp_path / "set", broken, make_set(broken)))
+
+
+def test_a_set_with_a_strange_index_is_refused(bucket: DirBucket, tmp_path: Path, wheels: list[SetWheel]) -> None:
+    folder = write_set(tmp_path / "set", wheels, make_set(wheels, index="../up"))
+    with pytest.raises(BucketError, match="name of an index"):
+        stage(bucket, folder)
+
+
+def test_wheels_json_of_another_set_is_noticed(bucket: DirBucket, folder: Path, wheels: list[SetWheel]) -> None:
+    staged = stage(bucket, folder)
+    path = bucket.path(staged.file("wheels.json"))
+    path.unlink()
+    path.write_text(dump_wheel_set(make_set(wheels, jax_version="0.11.0")))
+    with pytest.raises(WheelSetError, match="is of set multi-arch/"):
+        read_staged(bucket, staged)
+
+
+def test_a_lock_and_a_list_changed_together_are_not_the_sets(folder: Path, bucket: DirBucket) -> None:
+    (folder / "constraints.txt").write_text("jax==6.6.6\n")
+    sums = (folder / "SHA256SUMS").read_text().splitlines(keepends=True)
+    kept = [line for line in sums if not line.endswith("  constraints.txt\n")]
+    digest = hashlib.sha256(b"jax==6.6.6\n").hexdigest()
+    (folder / "SHA256SUMS").write_text("".join([*kept, f"{digest}  constraints.txt\n"]))
+    with pytest.raises(WheelSetError, match=r"disagree on constraints\.txt"):
+        stage(bucket, folder)
+    assert not list(bucket.list("v2-staging/"))

@@ -1,0 +1,171 @@
+"""The history of tests: what it says, that it is bounded, and that nobody's run is lost."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+
+from core.errors import BucketError
+from promotion.evidence.test_runs import Run, TestRuns, read_runs, record
+from promotion.gates.device.results import TestResult, TestVerdict
+from promotion.storage.bucket import ConflictError, ObjectInfo
+from promotion.storage.keys import runs_file
+from tests.support.memory_bucket import MemoryBucket
+
+PASSED, FLAKY, FAILED, SKIPPED = TestVerdict.PASSED, TestVerdict.FLAKY, TestVerdict.FAILED, TestVerdict.SKIPPED
+
+
+def run(number: int, **changes: str) -> Run:
+    values = {
+        "evidence": f"{number:064x}",
+        "set_digest": "d" * 64,
+        "platform": "rocm",
+        "family": "gfx94X-dcgpu",
+        "jax": "0.10.2",
+        "rocm": "7.2.0",
+        "suite": "large",
+        "finished": f"2026-01-{number:02}T00:00:00Z",
+    }
+    return Run(**(values | changes))
+
+
+def results(**told: tuple[TestVerdict, float]) -> list[TestResult]:
+    return [
+        TestResult(id=f"t_test.py::{name}", file="t_test.py", verdict=verdict, seconds=seconds, attempts=1)
+        for name, (verdict, seconds) in told.items()
+    ]
+
+
+def test_short_suites_push_out_no_long_ones() -> None:
+    with TestRuns() as history:
+        history.add(run(1), results(a=(PASSED, 1.0)), keep=1)
+        for number in (2, 3):
+            history.add(run(number, suite="smoke"), results(b=(PASSED, 1.0)), keep=1)
+        assert {item.run.finished[8:10] for item in history.outcomes()} == {"01", "03"}
+
+
+def test_what_was_written_is_read() -> None:
+    with TestRuns() as first:
+        assert first.add(run(1), results(a=(PASSED, 1.5), b=(FLAKY, 2.0)))
+        assert not first.add(run(1), results(a=(FAILED, 9.0)))
+        data = first.dump()
+    with TestRuns(data) as again:
+        found = [*again.outcomes()]
+        assert [(item.test, item.verdict, item.seconds) for item in found] == [
+            ("t_test.py::a", PASSED, 1.5),
+            ("t_test.py::b", FLAKY, 2.0),
+        ]
+        assert found[0].run == run(1)
+        assert again.flaky_before(platform="rocm", family="gfx94X-dcgpu") == {"t_test.py::b"}
+        assert again.flaky_before(platform="rocm", family="gfx94X-dcgpu", but="d" * 64) == frozenset()
+        assert again.flaky_before(platform="rocm", family="gfx94X") == frozenset()
+        assert again.flaky_before(platform="cpu", family="gfx94X-dcgpu") == frozenset()
+
+
+def skipped(name: str, entry: str, message: str) -> TestResult:
+    file = "t_test.py"
+    return TestResult(
+        id=f"{file}::{name}", file=file, verdict=SKIPPED, seconds=0.0, attempts=1, entry=entry, message=message
+    )
+
+
+def test_runs_are_summed_up_with_what_was_skipped_and_why() -> None:
+    with TestRuns() as history:
+        history.add(run(1), results(a=(PASSED, 1.0), b=(FAILED, 2.5)))
+        silent = [skipped("c", "suite", "no  TPU"), skipped("d", "suite", "no TPU"), skipped("e", "no-fft", "later")]
+        history.add(run(2), [*results(a=(PASSED, 1.5)), *silent])
+        history.add(run(3, family="gfx1151"), results(a=(FLAKY, 1.0)))
+        second, first = history.tallies(family="gfx94X-dcgpu")
+        assert (second.run, dict(second.verdicts), second.seconds) == (run(2), {PASSED: 1, SKIPPED: 3}, 1.5)
+        assert dict(second.skipped) == {"no TPU": 2, "no-fft": 1}
+        assert (first.run, dict(first.verdicts), dict(first.skipped)) == (run(1), {PASSED: 1, FAILED: 1}, {})
+        assert [tally.run.family for tally in history.tallies(limit=1)] == ["gfx1151"]
+
+
+def test_a_history_of_before_is_gone_on_with() -> None:
+    with TestRuns() as history:
+        history.add(run(1), results(a=(PASSED, 1.0)))
+        data = history.dump()
+    with sqlite3.connect(":memory:") as raw:
+        raw.deserialize(data)
+        raw.executescript("alter table outcome drop column why; pragma user_version = 1;")
+        data = raw.serialize()
+    with TestRuns(data) as history:
+        history.add(run(2), [skipped("c", "no-fft", "")])
+        assert [dict(tally.skipped) for tally in history.tallies()] == [{"no-fft": 1}, {}]
+
+
+def test_outcomes_by_pattern_family_and_number_newest_first() -> None:
+    with TestRuns() as history:
+        for number in (2, 1, 3):
+            history.add(run(number), results(**{"x[1]": (PASSED, 1.0), "x1": (PASSED, 1.0)}))
+        history.add(run(4, family="gfx1151"), results(x1=(FAILED, 1.0)))
+        assert [item.run.finished[8:10] for item in history.outcomes("*::x1")] == ["04", "03", "02", "01"]
+        assert len([*history.outcomes("*::x[1]")]) == 3
+        assert len([*history.outcomes(family="gfx1151")]) == 1
+        assert len([*history.outcomes(limit=2)]) == 2
+
+
+def test_the_oldest_runs_of_a_family_go_and_tests_with_them() -> None:
+    with TestRuns() as history:
+        history.add(run(9, family="gfx1151"), results(z=(PASSED, 1.0)))
+        history.add(run(1), results(old=(PASSED, 1.0)), keep=2)
+        history.add(run(3), results(a=(PASSED, 1.0)), keep=2)
+        history.add(run(2), results(a=(PASSED, 1.0)), keep=2)
+        assert {item.run.finished[8:10] for item in history.outcomes()} == {"02", "03", "09"}
+        with sqlite3.connect(":memory:") as raw:
+            raw.deserialize(history.dump())
+            assert {name for (name,) in raw.execute("select name from test")} == {"t_test.py::a", "t_test.py::z"}
+
+
+@pytest.mark.parametrize("damage", ["noise", "cut", "schema", "page"])
+def test_damage_is_told(damage: str) -> None:
+    with TestRuns() as history:
+        history.add(run(1), results(**{f"a{number}": (PASSED, 1.0) for number in range(500)}))
+        data = history.dump()
+    if damage == "noise":
+        data = b"noise" * 1000
+    elif damage == "cut":
+        data = data[: len(data) // 2]
+    elif damage == "page":
+        data = data[:4096] + b"\x77" * (len(data) - 8192) + data[-4096:]
+    else:
+        raw = sqlite3.connect(":memory:")
+        raw.execute("pragma user_version = 7")
+        raw.execute("create table x (y)")
+        data = raw.serialize()
+    with pytest.raises(BucketError, match="history of tests is damaged"):
+        TestRuns(data)
+
+
+class Raced(MemoryBucket):
+    """Somebody else writes first, a few times."""
+
+    races = 2
+
+    def put_if_match(self, key: str, data: bytes, *, etag: str | None) -> ObjectInfo:
+        if self.races:
+            self.races -= 1
+            with read_runs(self, "gfx94X-dcgpu") as theirs:
+                theirs.add(run(20 + self.races), results(a=(PASSED, 1.0)))
+                super().put_if_match(key, theirs.dump(), etag=etag)
+            raise ConflictError("somebody was quicker")
+        return super().put_if_match(key, data, etag=etag)
+
+
+def test_nobodys_run_is_lost() -> None:
+    bucket = Raced()
+    assert record(bucket, "gfx94X-dcgpu", [(run(1), results(a=(PASSED, 1.0)))]) == 1
+    with read_runs(bucket, "gfx94X-dcgpu") as history:
+        assert {item.run.finished[8:10] for item in history.outcomes()} == {"01", "20", "21"}
+    assert record(bucket, "gfx94X-dcgpu", [(run(1), results(a=(PASSED, 1.0)))]) == 0
+    assert bucket.head(runs_file("gfx94X-dcgpu")) is not None
+    bucket.races = 99
+    with pytest.raises(BucketError, match="written by others all the time"):
+        record(bucket, "gfx94X-dcgpu", [(run(2), results(a=(PASSED, 1.0)))])
+
+
+def test_an_index_without_tests_has_an_empty_history() -> None:
+    with read_runs(MemoryBucket(), "gfx94X-dcgpu") as history:
+        assert [*history.outcomes()] == []

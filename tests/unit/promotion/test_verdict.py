@@ -1,0 +1,560 @@
+"""The verdict: everything that is not as the policy wants it blocks, with a sentence of its own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.model import Evidence, Finding, Outcome, Severity, Tier, Verdict, WheelSet
+from promotion.evidence.evidence import ENVIRONMENT, Statement
+from promotion.index.ledger import LedgerWheel, PromotedSet
+from promotion.policy.policy import GateRule, Policy, at_least, load_policy
+from promotion.policy.verdict import verdict as judge
+from promotion.policy.verdict import weakest
+from tests.support.wheel_sets import PJRT_LIBRARY, but, make_set, make_wheels, passing_evidence
+
+POLICY = load_policy("multi-arch")
+NOW = datetime(2026, 1, 3, tzinfo=UTC)
+DAY_OLD = "2026-01-02T00:00:00Z"
+DEVICE = GateRule(tier=Tier.DEVICE, per="tier", min_passed=1, may_skip=False, known_failures=0)
+WRONG = Finding(code="x", severity=Severity.ERROR, message="The library is broken.", remedy="")
+WARNED = replace(WRONG, severity=Severity.WARNING, message="It may be broken.")
+
+
+def verdict(wheel_set: WheelSet, evidences: Sequence[Evidence], policy: Policy, **more: Any) -> Verdict:
+    """The verdict on evidence that nobody signed."""
+    return judge(wheel_set, [Statement(evidence=evidence) for evidence in evidences], policy, now=NOW, **more)
+
+
+def promoted(wheel_set: WheelSet, *, size: int) -> PromotedSet:
+    """The set that came before, with wheels of one size."""
+    wheels = tuple(
+        LedgerWheel(
+            project=wheel.name,
+            filename=wheel.filename,
+            version=wheel.version,
+            size=size,
+            sha256=wheel.sha256,
+            metadata_sha256="",
+            requires_python="",
+            requires_dist=(),
+        )
+        for wheel in wheel_set.wheels
+    )
+    return PromotedSet(
+        set_digest="0" * 64,
+        rocm_version="7.2.0",
+        jax_version="0.10.2",
+        python_versions=(),
+        tier="",
+        tiers={},
+        policy={},
+        wheels=wheels,
+        files={},
+    )
+
+
+@pytest.fixture(scope="module")
+def wheel_set(tmp_path_factory: pytest.TempPathFactory) -> WheelSet:
+    return make_set(make_wheels(tmp_path_factory.mktemp("wheels")))
+
+
+def counts(**changes: Any) -> dict[str, Any]:
+    return {"collected": 9, "run": 9, "passed": 9, "failed": 0, "known": 0, "skipped": 0, **changes}
+
+
+def one(evidences: list[Evidence], gate: str) -> Evidence:
+    return next(evidence for evidence in evidences if evidence.gate == gate)
+
+
+def test_a_good_set_with_all_evidence_is_allowed(wheel_set: WheelSet) -> None:
+    word = verdict(wheel_set, passing_evidence(wheel_set), POLICY)
+    assert word.blocked_by == ()
+    assert word.allowed
+    assert word.tiers == {"gfx942": "compiled", "gfx950": "compiled"}
+    assert weakest(word) == "compiled"
+
+
+FAULTS: list[tuple[str, Callable[[list[Evidence]], list[Evidence]], str]] = [
+    ("nothing", lambda _: [], "The gate install has not run on this set."),
+    (
+        "no inspection",
+        lambda e: [item for item in e if item.gate != "inspection"],
+        "The gate inspection has not run on this set.",
+    ),
+    (
+        "one target missing",
+        lambda e: [item for item in e if item.target != "gfx950"],
+        "The gate coverage for gfx950 has not run on this set.",
+    ),
+    (
+        "another set",
+        lambda e: but(e, "install", set_digest="0" * 64),
+        f"There is evidence of another set, {'0' * 64}, beside this one.",
+    ),
+    ("another set does not count", lambda e: but(e, "install", set_digest="0" * 64), "install has not run"),
+    (
+        "failed",
+        lambda e: but(e, "install", outcome=Outcome.FAILED, findings=(WRONG, WRONG)),
+        "The gate install failed: The library is broken. (and 1 more)",
+    ),
+    ("failed without words", lambda e: but(e, "install", outcome=Outcome.FAILED), "failed: it does not say why."),
+    (
+        "was skipped",
+        lambda e: but(e, "install", outcome=Outcome.SKIPPED, findings=(WARNED,)),
+        "The gate install was skipped: It may be broken.",
+    ),
+    (
+        "the errors count, not what was only warned of",
+        lambda e: but(e, "install", outcome=Outcome.FAILED, findings=(WARNED, WRONG)),
+        "The gate install failed: The library is broken.",
+    ),
+    (
+        "known failures where none may be",
+        lambda e: but(e, "install", counts=counts(passed=7, known=2)),
+        "The gate install counts 2 failures as known; the policy allows 0.",
+    ),
+    (
+        "could not run",
+        lambda e: but(e, "coverage", "gfx942", outcome=Outcome.ERROR, findings=(WRONG,)),
+        "The gate coverage for gfx942 could not run: The library is broken.",
+    ),
+    (
+        "zero run",
+        lambda e: but(e, "install", counts=counts(collected=0, run=0, passed=0)),
+        "The gate install passed 0 checks; 2 are asked for.",
+    ),
+    (
+        "too few members",
+        lambda e: but(e, "coverage", "gfx942", counts=counts(collected=6, run=6, passed=6)),
+        "The gate coverage for gfx942 passed 6 checks; 7 are asked for.",
+    ),
+    (
+        "all skipped",
+        lambda e: but(e, "install", counts=counts(run=0, passed=0, skipped=9)),
+        "The gate install passed 0 checks; 2 are asked for.",
+    ),
+    (
+        "skipped where none may be",
+        lambda e: but(e, "inspection", counts=counts(run=8, passed=8, skipped=1)),
+        "The gate inspection skipped 1 checks.",
+    ),
+    (
+        "passed with failures",
+        lambda e: but(e, "install", counts=counts(passed=8, failed=1)),
+        "The gate install says that it passed but counts 1 failures.",
+    ),
+    ("sums wrong", lambda e: but(e, "install", counts=counts(collected=10)), "has counts that do not add up"),
+    ("counts missing", lambda e: but(e, "install", counts={"run": 9}), "has counts that make no sense"),
+    ("counts negative", lambda e: but(e, "install", counts=counts(skipped=-1)), "has counts that make no sense"),
+    ("counts not numbers", lambda e: but(e, "install", counts=counts(run="9")), "has counts that make no sense"),
+    ("counts true", lambda e: but(e, "install", counts=counts(run=True)), "has counts that make no sense"),
+    (
+        "a gate that nobody asked for fails",
+        lambda e: [*e, replace(e[0], gate="fuzz", outcome=Outcome.FAILED, findings=(WRONG,))],
+        "The gate fuzz for any did not pass: The library is broken.",
+    ),
+    (
+        "a later failure",
+        lambda e: [replace(one(e, "install"), ended="2026-01-02T04:00:00Z", outcome=Outcome.FAILED), *e],
+        "The gate install failed",
+    ),
+    (
+        "a claim to a tier",
+        lambda e: but(e, "coverage", "gfx942", tier=Tier.DEVICE),
+        "The gate coverage for gfx942 claims tier device; the policy has it at structure.",
+    ),
+    (
+        "an older policy",
+        lambda e: but(e, "install", settings={"policy": "0"}),
+        "The gate install ran under edition 0 of the policy; edition 1 is in force.",
+    ),
+    ("no policy", lambda e: but(e, "install", settings={}), "The gate install ran under edition none of the policy"),
+    (
+        "from the future",
+        lambda e: but(e, "install", ended="2026-01-03T00:06:00Z"),
+        "The gate install ended at 2026-01-03T00:06:00Z, which is yet to come: a clock is wrong.",
+    ),
+    (
+        "no time",
+        lambda e: but(e, "install", ended="soon"),
+        "There is evidence of the gate install for any with times that make no sense: '2026-01-02T03:04:05Z' to 'soon'",
+    ),
+    ("backwards", lambda e: but(e, "install", ended="2025-01-01T00:00:00Z"), "with times that make no sense"),
+    (
+        "a failure for a target that is not asked about",
+        lambda e: [*e, replace(one(e, "compile"), target="gfx1010", outcome=Outcome.FAILED, findings=(WRONG,))],
+        "The gate compile for gfx1010 did not pass: The library is broken.",
+    ),
+    (
+        "a failure that was skipped later",
+        lambda e: [
+            *e,
+            replace(e[0], gate="fuzz", outcome=Outcome.FAILED, findings=(WRONG,)),
+            replace(e[0], gate="fuzz", outcome=Outcome.SKIPPED, ended="2026-01-02T04:00:00Z"),
+        ],
+        "The gate fuzz for any did not pass: The library is broken.",
+    ),
+    (
+        "a failure in the same second",
+        lambda e: [replace(one(e, "install"), outcome=Outcome.FAILED), *e],
+        "The gate install failed",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fault", "sentence"), [row[1:] for row in FAULTS], ids=[r[0] for r in FAULTS])
+def test_faulty_evidence_blocks(
+    wheel_set: WheelSet, fault: Callable[[list[Evidence]], list[Evidence]], sentence: str
+) -> None:
+    word = verdict(wheel_set, fault(passing_evidence(wheel_set)), POLICY)
+    assert not word.allowed
+    assert any(sentence in reason for reason in word.blocked_by), word.blocked_by
+
+
+def test_known_failures_do_not_count_as_passed(wheel_set: WheelSet) -> None:
+    rule = replace(POLICY.gates["install"], min_passed=8, may_skip=False, known_failures=2)
+    policy = replace(POLICY, gates={**POLICY.gates, "install": rule})
+    for passed, allowed in ((8, True), (7, False), (6, False)):
+        evidence = but(passing_evidence(wheel_set), "install", counts=counts(passed=passed, known=9 - passed))
+        assert verdict(wheel_set, evidence, policy).allowed is allowed
+
+
+def test_what_cannot_be_compiled_for_needs_no_evidence_and_stays_at_its_tier(wheel_set: WheelSet) -> None:
+    mixed = replace(wheel_set, targets=("gfx942:xnack-", "gfx1010", "gfx9-4-generic"))
+    assert POLICY.gates["compile"].about(mixed, POLICY) == ("gfx942:xnack-",)
+    other = replace(wheel_set, targets=("gfx942", "gfx1010"))
+    good = passing_evidence(other)
+    skipped = replace(one(good, "compile"), target="gfx1010", outcome=Outcome.SKIPPED, counts=counts(run=0, skipped=9))
+    for evidence in (good, [*good, skipped]):
+        word = verdict(other, evidence, replace(POLICY, device_members={}))
+        assert word.blocked_by == ()
+        assert word.tiers == {"gfx942": "compiled", "gfx1010": "structure"}
+        assert weakest(word) == "structure"
+
+
+def test_what_can_be_compiled_for_may_not_be_left_out(wheel_set: WheelSet) -> None:
+    skipped = but(passing_evidence(wheel_set), "compile", "gfx950", outcome=Outcome.SKIPPED)
+    word = verdict(wheel_set, skipped, POLICY)
+    assert word.blocked_by == ("The gate compile for gfx950 was skipped: it does not say why.",)
+    assert word.tiers == {"gfx942": "compiled", "gfx950": "structure"}
+
+
+def test_an_earlier_failure_is_mended_by_a_later_pass(wheel_set: WheelSet) -> None:
+    good = passing_evidence(wheel_set)
+    earlier = replace(
+        one(good, "install"),
+        started="2025-01-01T00:00:00Z",
+        ended="2025-01-01T00:00:00Z",
+        outcome=Outcome.FAILED,
+        findings=(WRONG,),
+    )
+    assert verdict(wheel_set, [*good, earlier], POLICY).allowed
+
+
+def no_code(wheel_set: WheelSet) -> WheelSet:
+    wheels = [
+        replace(w, members=tuple(replace(m, targets=("gfx942",)) if m.path == PJRT_LIBRARY else m for m in w.members))
+        for w in wheel_set.wheels
+    ]
+    return replace(wheel_set, wheels=tuple(wheels))
+
+
+SET_FAULTS: list[tuple[str, Callable[[WheelSet], WheelSet], str]] = [
+    (
+        "pjrt missing",
+        lambda s: replace(s, wheels=s.wheels[1:]),
+        "The set has 0 wheels of jax-rocm7-pjrt; one is asked for.",
+    ),
+    ("pjrt twice", lambda s: replace(s, wheels=(s.wheels[0], *s.wheels)), "The set has 2 wheels of jax-rocm7-pjrt"),
+    (
+        "one Python without plugin",
+        lambda s: replace(s, wheels=tuple(w for w in s.wheels if "plugin-0.10.2+rocm7.2.0-cp312" not in w.filename)),
+        "The set has 0 wheels of jax-rocm7-plugin for Python 3.12; one is asked for.",
+    ),
+    (
+        "a Python that is only promised",
+        lambda s: replace(s, python_versions=("3.11", "3.12", "3.13")),
+        "The set has 0 wheels of jaxlib for Python 3.13; one is asked for.",
+    ),
+    ("another major", lambda s: replace(s, rocm_version="10.0.0"), "The set has 0 wheels of jax-rocm10-pjrt"),
+    (
+        "a wheel that nobody asked for",
+        lambda s: replace(s, wheels=(*s.wheels, replace(s.wheels[0], name="stranger"))),
+        "The set has a wheel of stranger, which the policy does not name.",
+    ),
+    ("no pin", lambda s: replace(s, pins={}), "The set does not say which version of jax it is for."),
+    ("no Python", lambda s: replace(s, python_versions=()), "The set is for 0 Python versions; 1 are asked for."),
+    ("no target", lambda s: replace(s, targets=()), "The set names no gfx target."),
+    ("a target without code", no_code, f"{PJRT_LIBRARY} does not promise code for gfx950."),
+    (
+        "a library that is gone",
+        lambda s: replace(s, wheels=tuple(replace(w, members=()) for w in s.wheels)),
+        "jax_rocm7_plugin/_solver.so does not promise code for gfx942.",
+    ),
+    (
+        "not a wheel's name",
+        lambda s: replace(s, wheels=tuple(replace(w, filename="x.zip") for w in s.wheels)),
+        "The set has 0 wheels of jaxlib for Python 3.11",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fault", "sentence"), [row[1:] for row in SET_FAULTS], ids=[row[0] for row in SET_FAULTS])
+def test_a_set_that_is_not_whole_blocks(
+    wheel_set: WheelSet, fault: Callable[[WheelSet], WheelSet], sentence: str
+) -> None:
+    broken = fault(wheel_set)
+    word = verdict(broken, passing_evidence(broken), POLICY)
+    assert not word.allowed
+    assert any(sentence in reason for reason in word.blocked_by), word.blocked_by
+
+
+def test_all_reasons_are_given(wheel_set: WheelSet) -> None:
+    word = verdict(replace(wheel_set, pins={}), [], POLICY)
+    gates = sum(len(rule.about(wheel_set, POLICY)) for rule in POLICY.gates.values())
+    assert len(word.blocked_by) == 1 + gates + 2  # the pin; every gate; a tier for each target
+    assert word.tiers == {"gfx942": "none", "gfx950": "none"}
+    assert weakest(word) == "none"
+
+
+def test_a_stronger_tier_is_not_met_by_a_weaker_one(wheel_set: WheelSet) -> None:
+    good = passing_evidence(wheel_set)
+    on_device = [replace(e, gate="device", tier=Tier.DEVICE) for e in good if e.target == "gfx942"]
+    strict = replace(POLICY, tier=Tier.DEVICE)
+    word = verdict(wheel_set, [*good, *on_device], strict)
+    assert "gfx942 was tested at tier compiled; device is asked for." in word.blocked_by, "not a gate of the policy"
+    strict = replace(
+        strict,
+        gates={**POLICY.gates, "device": DEVICE},
+    )
+    word = verdict(wheel_set, [*good, *on_device], strict)
+    assert word.blocked_by == (
+        "The gate device for gfx950 has not run on this set.",
+        "gfx950 was tested at tier compiled; device is asked for.",
+    )
+    assert word.tiers == {"gfx942": "device", "gfx950": "compiled"}
+    assert weakest(word) == "compiled"
+
+
+@given(st.randoms(use_true_random=False))
+def test_the_order_of_evidence_does_not_matter(wheel_set: WheelSet, shuffler: random.Random) -> None:
+    evidence = passing_evidence(wheel_set)
+    evidence += but(evidence, "install", outcome=Outcome.FAILED)
+    shuffled = list(evidence)
+    shuffler.shuffle(shuffled)
+    assert verdict(wheel_set, shuffled, POLICY) == verdict(wheel_set, evidence, POLICY)
+
+
+# What the policy says of evidence
+
+
+def test_clocks_may_differ_a_little(wheel_set: WheelSet) -> None:
+    evidence = but(passing_evidence(wheel_set), "install", ended="2026-01-03T00:05:00Z")
+    assert verdict(wheel_set, evidence, POLICY).allowed
+
+
+def test_evidence_gets_too_old(wheel_set: WheelSet) -> None:
+    evidence = but(passing_evidence(wheel_set), "install", started=DAY_OLD, ended=DAY_OLD)
+    assert verdict(wheel_set, evidence, replace(POLICY, max_age_days=1)).allowed
+    stale = but(evidence, "install", started="2026-01-01T23:59:59Z", ended="2026-01-01T23:59:59Z")
+    word = verdict(wheel_set, stale, replace(POLICY, max_age_days=1))
+    assert word.blocked_by == ("The gate install ended at 2026-01-01T23:59:59Z, more than 1 days ago.",)
+
+
+def test_a_gate_must_have_been_told_what_the_policy_says(wheel_set: WheelSet) -> None:
+    rule = replace(POLICY.gates["install"], settings={"corpus": "full"})
+    policy = replace(POLICY, gates={**POLICY.gates, "install": rule})
+    word = verdict(wheel_set, passing_evidence(wheel_set), policy)
+    assert word.blocked_by == ("The gate install was told corpus ''; 'full' is asked for.",)
+    told = but(passing_evidence(wheel_set), "install", settings={"policy": "1", "corpus": "full"})
+    assert verdict(wheel_set, told, policy).allowed
+
+
+@pytest.mark.parametrize(
+    ("checks", "sentence"),
+    [
+        ([{"name": "fft", "outcome": "known"}, {"name": "x", "outcome": "passed"}], ""),
+        ([{"name": "lu", "outcome": "known"}], "has failures that the policy does not know: lu."),
+        ([], "counts 1 failures as known but names 0."),
+        (None, "counts 1 failures as known but names 0."),
+        (["fft"], "counts 1 failures as known but names 0."),
+    ],
+)
+def test_known_failures_may_be_a_list(wheel_set: WheelSet, checks: object, sentence: str) -> None:
+    rule = replace(POLICY.gates["install"], known_failures=("fft",))
+    policy = replace(POLICY, gates={**POLICY.gates, "install": rule})
+    good = passing_evidence(wheel_set)
+    evidence = but(good, "install", counts=counts(passed=8, known=1), details={"checks": checks})
+    expected = (f"The gate install {sentence}",) if sentence else ()
+    assert verdict(wheel_set, evidence, policy).blocked_by == expected
+    assert verdict(wheel_set, good, policy).allowed
+
+
+def test_a_target_may_have_a_tier_of_its_own(wheel_set: WheelSet) -> None:
+    policy = replace(POLICY, tiers={"gfx950": Tier.DEVICE}, gates={**POLICY.gates, "device": DEVICE})
+    word = verdict(wheel_set, passing_evidence(wheel_set), policy)
+    assert word.blocked_by == (
+        "The gate device for gfx950 has not run on this set.",
+        "gfx950 was tested at tier compiled; device is asked for.",
+    )
+    assert verdict(wheel_set, passing_evidence(wheel_set, policy), policy).allowed
+
+
+# Whose word counts
+
+MINE, THEIRS = "ssh-ed25519 MINE", "ssh-ed25519 THEIRS"
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({}, "it is unsigned"),
+        ({"key": THEIRS}, f"it is signed with {THEIRS}, which the policy does not name"),
+        ({"flaw": "a.sig is not the signature of a."}, "a.sig is not the signature of a"),
+    ],
+)
+def test_who_is_not_trusted_is_not_heard(wheel_set: WheelSet, said: dict[str, str], why: str) -> None:
+    policy = replace(POLICY, keys={"ci": MINE}, unsigned=False)
+    signed = [Statement(evidence=evidence, key=MINE) for evidence in passing_evidence(wheel_set)]
+    assert judge(wheel_set, signed, policy, now=NOW).allowed
+    doubtful = [
+        replace(item, **{"key": "", **said}) if item.evidence.gate == "install" else item  # type: ignore[arg-type]
+        for item in signed
+    ]
+    word = judge(wheel_set, doubtful, policy, now=NOW)
+    assert word.blocked_by == (f"The gate install has not run on this set, as far as the policy believes it: {why}.",)
+    assert judge(wheel_set, doubtful, replace(policy, unsigned=True), now=NOW).allowed is ("flaw" not in said)
+    assert judge(wheel_set, doubtful, replace(policy, keys=None), now=NOW).allowed is ("key" in said)
+
+
+def test_bad_news_counts_whoever_brings_it(wheel_set: WheelSet) -> None:
+    policy = replace(POLICY, keys={"ci": MINE}, unsigned=False)
+    signed = [Statement(evidence=evidence, key=MINE) for evidence in passing_evidence(wheel_set)]
+    failed = replace(one(passing_evidence(wheel_set), "install"), outcome=Outcome.FAILED, findings=(WRONG,))
+    for bad in (
+        Statement(evidence=failed),
+        Statement(evidence=failed, key=THEIRS),
+        Statement(evidence=failed, flaw="x"),
+    ):
+        word = judge(wheel_set, [*signed, bad], policy, now=NOW)
+        assert word.blocked_by == ("The gate install failed: The library is broken.",)
+
+
+def test_a_policy_that_names_no_key_believes_nobody(wheel_set: WheelSet) -> None:
+    policy = replace(POLICY, keys={}, unsigned=False)
+    signed = [Statement(evidence=evidence, key=MINE) for evidence in passing_evidence(wheel_set)]
+    assert judge(wheel_set, signed, policy, now=NOW).tiers == {"gfx942": "none", "gfx950": "none"}
+
+
+def test_a_machine_that_was_not_fit_says_nothing_of_the_set(wheel_set: WheelSet) -> None:
+    good = passing_evidence(wheel_set)
+    unfit = replace(WRONG, code=ENVIRONMENT)
+    for found, outcome, allowed in (
+        ((unfit,), Outcome.ERROR, True),
+        ((WRONG,), Outcome.ERROR, False),
+        ((unfit,), Outcome.FAILED, False),
+        ((replace(unfit, severity=Severity.WARNING), WRONG), Outcome.ERROR, False),
+    ):
+        more = replace(good[0], gate="device", outcome=outcome, findings=found)
+        assert verdict(wheel_set, [*good, more], POLICY).allowed is allowed
+    failed = replace(good[0], gate="device", outcome=Outcome.FAILED, findings=(WRONG,))
+    later = replace(failed, outcome=Outcome.ERROR, findings=(unfit,), ended="2026-01-02T05:00:00Z")
+    assert not verdict(wheel_set, [*good, failed, later], POLICY).allowed, "it takes no failure back"
+
+
+def test_a_python_that_failed_blocks_whatever_another_did(wheel_set: WheelSet) -> None:
+    policy = replace(POLICY, tiers={"gfx942": Tier.DEVICE}, gates={**POLICY.gates, "device": DEVICE})
+    good = passing_evidence(wheel_set, policy)
+    passed = replace(one(good, "device"), settings={"policy": "1", "python": "3.12"}, ended="2026-01-02T05:00:00Z")
+    failed = replace(one(good, "device"), settings={"policy": "1", "python": "3.11"}, outcome=Outcome.FAILED)
+    rest = [evidence for evidence in good if evidence.gate != "device"]
+    assert verdict(wheel_set, [*rest, passed], policy).allowed
+    blocked = verdict(wheel_set, [*rest, passed, replace(failed, findings=(WRONG,))], policy).blocked_by
+    assert blocked[0] == "The gate device for gfx942 failed: The library is broken."
+
+
+def test_a_smaller_run_takes_nothing_from_a_larger_one(wheel_set: WheelSet) -> None:
+    """A word that would do stands, whatever part was tried later; one that would not does not do because of it."""
+    rule = replace(DEVICE, min_passed=9, settings={"size": "large"})
+    policy = replace(POLICY, tiers={"gfx942": Tier.DEVICE}, gates={**POLICY.gates, "device": rule})
+    good = passing_evidence(wheel_set, policy)
+    large = replace(one(good, "device"), settings={"policy": "1", "size": "large"}, counts=counts())
+    few = counts(collected=3, run=3, passed=3)
+    small = replace(large, settings={"policy": "1", "size": "small"}, counts=few, ended="2026-01-02T05:00:00Z")
+    rest = [evidence for evidence in good if evidence.gate != "device"]
+    found = verdict(wheel_set, [*rest, large, small], policy)
+    assert (found.allowed, found.tiers["gfx942"]) == (True, "device")
+    found = verdict(wheel_set, [*rest, replace(large, counts=few), small], policy)
+    assert found.blocked_by[0] == "The gate device for gfx942 was told size 'small'; 'large' is asked for."
+    assert found.tiers["gfx942"] != "device"
+
+
+def test_every_field_of_the_policy_counts(wheel_set: WheelSet) -> None:
+    """No silent option: a stricter value of each field blocks a set that was fine."""
+    stricter: dict[str, dict[str, Any]] = {
+        "edition": {"edition": 2},
+        "tier": {"tier": Tier.DEVICE},
+        "tiers": {"tiers": {"gfx950": Tier.DEVICE}},
+        "pythons": {"pythons": 3},
+        "python_versions": {"python_versions": ("3.14",)},
+        "wheels": {"wheels": (*POLICY.wheels, "jax")},
+        "wheels_per_python": {"wheels_per_python": (*POLICY.wheels_per_python, "jax-aiter")},
+        "pins": {"pins": ("jax", "numpy")},
+        "device_members": {"device_members": {"jax-rocm{major}-pjrt": ("other.so",)}},
+        "max_age_days": {"max_age_days": 1, "tier": Tier.STRUCTURE},
+        "keys": {"keys": {}, "unsigned": False},
+        "unsigned": {"unsigned": False},
+        "sizes": {"sizes": {"jax-rocm{major}-pjrt": 1}},
+        "growth_percent": {"growth_percent": 0, "growth_blocks": True},
+        "growth_blocks": {"growth_percent": 0, "growth_blocks": True},
+        "attestations": {"attestations": replace(POLICY.attestations, required=("jaxlib",))},
+        "gates": {"gates": {**POLICY.gates, "device": replace(DEVICE, per="target")}},
+    }
+    of_the_index = {"stale_days"}
+    names = {"channel", "sha256", "bypasses", "void"}
+    assert set(stricter) == set(Policy.__dataclass_fields__) - names - of_the_index
+    big = tuple(replace(wheel, size=2_000_000) for wheel in wheel_set.wheels)
+    large = replace(wheel_set, wheels=big)
+    smaller = promoted(large, size=1_900_000)
+    for name, values in stricter.items():
+        evidence = passing_evidence(large)
+        old = "2026-01-01T00:00:00Z"
+        if name == "max_age_days":
+            evidence = [replace(item, started=old, ended=old) for item in evidence]
+        assert verdict(large, evidence, POLICY, baseline=smaller).allowed, name
+        assert not verdict(large, evidence, replace(POLICY, **values), baseline=smaller).allowed, name
+
+
+@pytest.mark.parametrize("tier", [Tier.CPU, Tier.CUDA])
+def test_what_ran_elsewhere_never_meets_a_requirement_of_rocm(wheel_set: WheelSet, tier: Tier) -> None:
+    policy = replace(POLICY, tier=Tier.DEVICE, gates={**POLICY.gates, "device": DEVICE})
+    others = passing_evidence(wheel_set)
+    elsewhere = [
+        replace(others[0], gate=gate, target=target, tier=tier, counts=counts())
+        for gate in (f"device-{tier}", "device")
+        for target in ("any", *wheel_set.targets)
+    ]
+    word = verdict(wheel_set, [*others, *elsewhere], policy)
+    assert "device" not in word.tiers.values()
+    for target in wheel_set.targets:
+        assert any(f"{target} was tested at tier compiled; device is asked for." == text for text in word.blocked_by)
+        assert any(f"The gate device for {target} claims tier {tier}" in text for text in word.blocked_by)
+    # Not even a policy that asks for such a gate makes it a tier of a target.
+    odd = replace(policy, gates={**policy.gates, f"device-{tier}": replace(DEVICE, tier=tier, per="target")})
+    assert "device" not in verdict(wheel_set, [*others, *elsewhere], odd).tiers.values()
+    assert tier.value not in verdict(wheel_set, [*others, *elsewhere], odd).tiers.values()
+
+
+def test_tiers_of_other_platforms_are_on_no_ladder() -> None:
+    for asked in Tier:
+        for tier in (Tier.CPU, Tier.CUDA):
+            assert at_least(tier, asked) == (tier is asked)
+            assert at_least(asked, tier) == (tier is asked)

@@ -1,0 +1,309 @@
+"""The verdict's whole truth table for one gate on one target, and laws that hold for any evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.model import Evidence, Finding, Outcome, Severity, Tier
+from promotion.evidence.attestations import PUBLIC, AttestationRule
+from promotion.evidence.evidence import Statement
+from promotion.policy.bypasses import Bypass
+from promotion.policy.policy import GateRule, Policy
+from promotion.policy.verdict import verdict
+from tests.support import sets
+
+NOW = datetime(2026, 1, 3, tzinfo=UTC)
+SET = sets.wheel_set()
+MINE, THEIRS = "ssh-ed25519 MINE", "ssh-ed25519 THEIRS"
+DEVICE = GateRule(tier=Tier.DEVICE, per="tier", min_passed=5, may_skip=False, known_failures=0)
+POLICY = Policy(
+    channel="release",
+    sha256="0" * 64,
+    edition=2,
+    tier=Tier.DEVICE,
+    tiers={},
+    pythons=1,
+    python_versions=(),
+    wheels=("jax-rocm{major}-pjrt",),
+    wheels_per_python=("jax-rocm{major}-plugin", "jaxlib"),
+    pins=("jax",),
+    device_members={},
+    max_age_days=1,
+    stale_days=None,
+    keys={"ci": MINE},
+    unsigned=False,
+    sizes={},
+    growth_percent=10,
+    growth_blocks=True,
+    gates={"device": DEVICE},
+    attestations=AttestationRule(required=(), trust=PUBLIC, identities={}),
+)
+GOOD = Evidence(
+    set_digest=SET.digest,
+    gate="device",
+    target="gfx942",
+    tier=Tier.DEVICE,
+    outcome=Outcome.PASSED,
+    started="2026-01-02T12:00:00Z",
+    ended="2026-01-02T12:00:00Z",
+    machine="tests",
+    settings={"policy": "2"},
+    counts={"collected": 5, "run": 5, "passed": 5, "failed": 0, "known": 0, "skipped": 0},
+)
+BYPASS = Bypass(
+    owner="releases@example.invalid",
+    reason="the runner is being repaired",
+    opened=date(2026, 1, 1),
+    expires=date(2026, 1, 10),
+    channel="release",
+    index=SET.index,
+    gates=("device",),
+    targets=("gfx942",),
+    version=SET.jax_version,
+)
+
+OUTCOMES: dict[str, Outcome | None] = {"absent": None, **{outcome.value: outcome for outcome in Outcome}}
+SIGNED: dict[str, dict[str, str]] = {
+    "mine": {"key": MINE},
+    "theirs": {"key": THEIRS},
+    "unsigned": {},
+    "damaged": {"flaw": "broken."},
+}
+TIMES = {
+    "now": "2026-01-02T12:00:00Z",
+    "old": "2026-01-01T12:00:00Z",
+    "future": "2026-01-03T12:00:00Z",
+    "none": "some day",
+}
+COUNTS: dict[str, dict[str, int]] = {
+    "enough": {},
+    "too few": {"collected": 4, "run": 4, "passed": 4},
+    "none run": {"run": 0, "passed": 0, "skipped": 5},
+    "zero": {"collected": 0, "run": 0, "passed": 0},
+    "skipped": {"collected": 6, "skipped": 1},
+    "known": {"collected": 6, "run": 6, "known": 1},
+    "failed": {"collected": 6, "run": 6, "failed": 1},
+    "sums": {"collected": 7},
+}
+BYPASSES: dict[str, tuple[Bypass, ...]] = {
+    "none": (),
+    "valid": (BYPASS,),
+    "expired": (replace(BYPASS, expires=date(2026, 1, 3)),),
+    "not yet": (replace(BYPASS, opened=date(2026, 1, 4)),),
+    "another gate": (replace(BYPASS, gates=("compile",)),),
+    "another target": (replace(BYPASS, targets=("gfx950",)),),
+    "another version": (replace(BYPASS, version="0.10.1"),),
+    "another set": (replace(BYPASS, version="", set="0" * 64),),
+    "another index": (replace(BYPASS, index="multi-arch"),),
+    "this set": (replace(BYPASS, version="", set=SET.digest),),
+}
+ROWS = [
+    *product(OUTCOMES, SIGNED, TIMES, ("enough",), (True, False), (True, False), (True, False), ("none", "valid")),
+    *product(OUTCOMES, ("mine",), ("now",), COUNTS, (True,), (True, False), (True,), ("none", "valid", "expired")),
+    *product(OUTCOMES, SIGNED, ("now",), ("enough", "zero"), (True,), (True,), (True,), BYPASSES),
+]
+"""Outcome, signature, time, counts, this set, this edition of the policy, the gate's own tier, bypass."""
+
+
+def expected(row: tuple[Any, ...], *, believes_all: bool) -> bool:
+    """The table in words: what is allowed, and nothing else."""
+    outcome, signed, time, counts, same_set, same_edition, same_tier, bypass = row
+    if outcome != "absent" and (not same_set or time == "none"):
+        return False  # Nobody knows what this evidence is of: no bypass passes over that.
+    if bypass in ("valid", "this set"):
+        return True
+    heard = signed == "mine" or (believes_all and signed in ("theirs", "unsigned"))
+    whole = (outcome, time, counts) == ("passed", "now", "enough") and same_edition and same_tier
+    return bool(heard and whole)
+
+
+def statement(row: tuple[Any, ...]) -> list[Statement]:
+    outcome, signed, time, counts, same_set, same_edition, same_tier, _ = row
+    word = OUTCOMES[outcome]
+    if word is None:
+        return []
+    evidence = replace(
+        GOOD,
+        outcome=word,
+        started=TIMES[time],
+        ended=TIMES[time],
+        counts={**GOOD.counts, **COUNTS[counts]},
+        set_digest=SET.digest if same_set else "0" * 64,
+        settings={"policy": "2" if same_edition else "1"},
+        tier=Tier.DEVICE if same_tier else Tier.COMPILED,
+    )
+    return [Statement(evidence=evidence, **SIGNED[signed])]
+
+
+@pytest.mark.parametrize("believes_all", [False, True])
+def test_the_truth_table(believes_all: bool) -> None:
+    opened = 0
+    for row in dict.fromkeys(ROWS):
+        policy = replace(POLICY, unsigned=believes_all, bypasses=BYPASSES[row[-1]])
+        word = verdict(SET, statement(row), policy, now=NOW)
+        assert word.allowed is expected(row, believes_all=believes_all), (row, word.blocked_by)
+        assert word.allowed is (word.blocked_by == ())
+        assert all(text.strip() == text and text.endswith(".") for text in (*word.blocked_by, *word.bypassed)), word
+        # A tier is never said to be reached by a bypass.
+        gate_passed = expected((*row[:-1], "none"), believes_all=believes_all)
+        assert not gate_passed or word.tiers == {"gfx942": "device"}
+        assert not word.bypassed or word.tiers == {"gfx942": "none"}
+        opened += word.allowed
+    assert 0 < opened < len(set(ROWS)) / 2
+
+
+def test_a_used_bypass_is_told_with_all_that_it_passes_over() -> None:
+    word = verdict(SET, [], replace(POLICY, bypasses=(BYPASS,)), now=NOW)
+    why = "by releases@example.invalid, from 2026-01-01 until 2026-01-10: the runner is being repaired. Passed over: "
+    assert word.bypassed == (
+        f"{why}The gate device for gfx942 has not run on this set.",
+        f"{why}gfx942 was tested at tier none; device is asked for.",
+    )
+    assert (word.allowed, word.warnings) == (True, ())
+
+
+def test_a_bypass_that_is_not_needed_is_not_used() -> None:
+    word = verdict(SET, [Statement(evidence=GOOD, key=MINE)], replace(POLICY, bypasses=(BYPASS,)), now=NOW)
+    assert (word.allowed, word.bypassed) == (True, ())
+
+
+def test_a_bypass_of_a_weaker_gate_excuses_no_tier() -> None:
+    gates = {"device": DEVICE, "coverage": replace(DEVICE, tier=Tier.STRUCTURE, per="target")}
+    policy = replace(POLICY, gates=gates, bypasses=(replace(BYPASS, gates=("coverage",)),))
+    device = replace(GOOD, counts={**GOOD.counts, "collected": 4, "run": 4, "passed": 4})
+    word = verdict(SET, [Statement(evidence=device, key=MINE)], policy, now=NOW)
+    assert word.blocked_by == (
+        "The gate device for gfx942 passed 4 checks; 5 are asked for.",
+        "gfx942 was tested at tier none; device is asked for.",
+    )
+    assert len(word.bypassed) == 1
+
+
+def test_a_bypass_never_passes_over_what_the_set_is() -> None:
+    everything = replace(BYPASS, gates=("device", "", "any"), targets=("gfx942", "", "any"))
+    word = verdict(replace(SET, pins={}), [], replace(POLICY, bypasses=(everything,)), now=NOW)
+    assert "The set does not say which version of jax it is for." in word.blocked_by
+
+
+def test_no_runner_blocks_by_default_with_a_sentence_for_each_target() -> None:
+    policy = replace(POLICY, gates={"device": DEVICE})
+    word = verdict(replace(SET, targets=("gfx942", "gfx950")), [], policy, now=NOW)
+    for target in ("gfx942", "gfx950"):
+        assert f"The gate device for {target} has not run on this set." in word.blocked_by
+
+
+# Laws
+
+COUNT = st.dictionaries(
+    st.sampled_from([*GOOD.counts, "more"]),
+    st.one_of(st.integers(-1, 9), st.none(), st.booleans(), st.text(max_size=2)),
+)
+TEXT = st.sampled_from(["device", "compile", "inspection", "any", "gfx942", "gfx950", "", "2026-01-02T12:00:00Z"])
+TIME = st.sampled_from([*TIMES.values(), "2026-01-02T12:00:01Z", ""])
+FINDING = Finding(code="x", severity=Severity.ERROR, message="m.", remedy="")
+GATES: dict[str, GateRule] = {
+    "device": DEVICE,
+    "coverage": GateRule(tier=Tier.STRUCTURE, per="target", min_passed=1, may_skip=True, known_failures=("fft",)),
+    "install": GateRule(tier=Tier.STRUCTURE, per="set", min_passed=1, may_skip=True, known_failures=2),
+}
+EVIDENCE = st.builds(
+    Evidence,
+    set_digest=st.sampled_from([SET.digest, SET.digest, SET.digest, "0" * 64]),
+    gate=st.one_of(st.sampled_from(sorted(GATES)), TEXT),
+    target=st.one_of(st.sampled_from(["gfx942", "any"]), TEXT),
+    tier=st.sampled_from(Tier),
+    outcome=st.sampled_from(Outcome),
+    started=TIME,
+    ended=TIME,
+    machine=st.just(""),
+    settings=st.sampled_from([{"policy": "2"}, {"policy": "1"}, {}]),
+    counts=st.one_of(st.just(GOOD.counts), COUNT),
+    findings=st.sampled_from([(), (FINDING,)]),
+    details=st.sampled_from([{}, {"checks": None}, {"checks": [{"name": "fft", "outcome": "known"}, 7]}]),
+)
+STATEMENT = st.builds(
+    Statement, evidence=EVIDENCE, key=st.sampled_from(["", MINE, THEIRS]), flaw=st.sampled_from(["", "", "broken."])
+)
+PASSES = [
+    Statement(evidence=replace(GOOD, gate=gate, target=target, tier=rule.tier, started=time, ended=time), key=MINE)
+    for gate, rule in GATES.items()
+    for target in rule.about(SET, POLICY)
+    for time in ("2026-01-02T12:00:00Z", "2026-01-02T13:00:00Z")
+]
+"""Good in every respect."""
+FAILURES = [
+    replace(said, evidence=replace(said.evidence, outcome=outcome, ended=ended), key=key)
+    for said in PASSES
+    for outcome in (Outcome.FAILED, Outcome.ERROR)
+    for ended in (said.evidence.ended, "2026-01-02T14:00:00Z")
+    for key in (MINE, THEIRS, "")
+]
+POLICIES = st.builds(
+    replace,
+    st.just(replace(POLICY, gates=GATES)),
+    unsigned=st.booleans(),
+    keys=st.sampled_from([None, {}, {"ci": MINE}]),
+    bypasses=st.lists(st.sampled_from([entry for entries in BYPASSES.values() for entry in entries]), max_size=2).map(
+        tuple
+    ),
+)
+SAID = st.lists(st.sampled_from([*PASSES, *FAILURES]), max_size=10) | st.lists(STATEMENT, max_size=5)
+
+
+def opens(said: Sequence[Statement], policy: Policy) -> bool:
+    return verdict(SET, said, policy, now=NOW).allowed
+
+
+@given(said=SAID, more=st.lists(STATEMENT, max_size=3), policy=POLICIES)
+def test_it_has_an_answer_to_everything(said: list[Statement], more: list[Statement], policy: Policy) -> None:
+    word = verdict(SET, [*said, *more], policy, now=NOW)
+    assert set(word.tiers) == set(SET.targets)
+
+
+@given(said=SAID, failure=st.sampled_from(FAILURES) | STATEMENT, policy=POLICIES)
+def test_adding_a_failure_never_opens(said: list[Statement], failure: Statement, policy: Policy) -> None:
+    if failure.evidence.outcome is Outcome.PASSED:
+        failure = replace(failure, evidence=replace(failure.evidence, outcome=Outcome.FAILED))
+    assert opens(said, policy) or not opens([*said, failure], policy)
+
+
+@given(said=SAID, passed=st.sampled_from(PASSES), at=st.integers(0, 9), policy=POLICIES)
+def test_taking_good_evidence_away_never_opens(
+    said: list[Statement], passed: Statement, at: int, policy: Policy
+) -> None:
+    together = [*said[:at], passed, *said[at:]]
+    assert opens(together, policy) or not opens(said, policy)
+
+
+@given(said=SAID, passed=st.sampled_from(PASSES), key=st.sampled_from(["", THEIRS]))
+def test_what_the_policy_does_not_trust_is_as_if_it_were_not_there(
+    said: list[Statement], passed: Statement, key: str
+) -> None:
+    policy = replace(POLICY, gates=GATES)
+    assert opens([*said, replace(passed, key=key)], policy) is opens(said, policy)
+
+
+@given(said=SAID, policy=POLICIES)
+def test_a_bypass_whose_time_is_over_is_none(said: list[Statement], policy: Policy) -> None:
+    live = tuple(entry for entry in policy.bypasses if not entry.state(NOW))
+    with_all, with_live = (
+        verdict(SET, said, replace(policy, bypasses=entries), now=NOW) for entries in (policy.bypasses, live)
+    )
+    assert replace(with_all, warnings=()) == replace(with_live, warnings=())
+    idle = [entry for entry in policy.bypasses if entry not in live and entry.is_for(SET)]
+    assert len(with_all.warnings) == len(idle)
+
+
+@given(said=SAID, policy=POLICIES)
+def test_without_evidence_and_bypass_nothing_opens(said: list[Statement], policy: Policy) -> None:
+    assert not opens([], replace(policy, bypasses=()))
+    failing = [item for item in said if item.evidence.outcome is not Outcome.PASSED]
+    assert not opens(failing, replace(policy, bypasses=()))

@@ -1,0 +1,631 @@
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.support.fake_site import PLUGIN_NEEDED, ROOT, build_info, install, kfd_tree
+
+MASKS = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "HSA_OVERRIDE_GFX_VERSION")
+PLACES = ("ROCM_PATH", "LD_LIBRARY_PATH")
+
+MI300 = {"gfx_target_version": 90402, "unique_id": 0x18F1A2B3C4D5E6F7}
+PHOENIX = {"gfx_target_version": 110003}
+MI200 = {"gfx_target_version": 90010, "unique_id": 0xABC}
+
+
+class Machine:
+    """A made-up machine: its site-packages, its GPUs, its /opt/rocm."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.site = folder / "site"
+        self.site.mkdir()
+        (self.site / "jaxlib").mkdir()
+        self.jaxlib("0.10.2")
+
+    def jaxlib(self, version: str) -> None:
+        (self.site / "jaxlib/version.py").write_text(f"__version__ = {version!r}\n")
+
+    def install(self, major: int = 7, *, plugin: bool = True, **changes: Any) -> None:
+        package = install(self.site, "pjrt", major, build_info(**changes))
+        (package / "xla_rocm_plugin.so").touch()
+        if plugin:
+            install(self.site, "plugin", major, build_info(PLUGIN_NEEDED, targets=()))
+
+    def load(self, name: str, major: int = 7) -> ModuleType:
+        """Import one of the loader's modules, looking at this machine instead of the real one."""
+        package = f"jax_plugins.xla_rocm{major}"
+        gpus: Any = importlib.import_module(f"{package}._gpus")
+        gpus.NODES, gpus.KFD, gpus.DXG = self.folder / "nodes", self.folder / "kfd", self.folder / "dxg"
+        rocm: Any = importlib.import_module(f"{package}._rocm")
+        rocm.OPT_ROCM = self.folder / "opt/rocm"
+        return importlib.import_module(f"{package}{name}")
+
+    def gpus(self, *gpus: dict[str, int]) -> None:
+        kfd_tree(self.folder / "nodes", *gpus)
+        (self.folder / "kfd").touch()
+
+    def reasons(self, major: int = 7, *, need_gpu: bool = True) -> tuple[str, ...]:
+        found: tuple[str, ...] = self.load("._diagnose", major).reasons(need_gpu=need_gpu)
+        return found
+
+    def library(self, path: str) -> Path:
+        file = self.folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+        return file
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    def forget() -> None:
+        for name in [
+            n for n in sys.modules if n.split(".")[0] in ("jax_plugins", "jaxlib") or n.startswith("jax_rocm")
+        ]:
+            del sys.modules[name]
+
+    for name in (*MASKS, *PLACES):
+        monkeypatch.delenv(name, raising=False)
+    forget()
+    made = Machine(tmp_path)
+    monkeypatch.syspath_prepend(str(made.site))
+    yield made
+    forget()
+
+
+# GPUs
+
+
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [(90402, "gfx942"), (90010, "gfx90a"), (110000, "gfx1100"), (110003, "gfx1103"), (100306, "gfx1036"), (0, "")],
+)
+def test_the_kernels_number_becomes_a_target(machine: Machine, version: int, name: str) -> None:
+    machine.install()
+    assert machine.load("._gpus").gfx_name(version) == name
+
+
+def test_gpus_are_the_nodes_with_simds_in_the_order_of_their_numbers(machine: Machine) -> None:
+    machine.install()
+    machine.gpus(*[MI300] * 9, PHOENIX)  # node 10 comes after node 2
+    found = machine.load("._gpus").installed()
+    assert [gpu.name for gpu in found] == ["gfx942"] * 9 + ["gfx1103"]
+    assert found[0].uuid == "GPU-18f1a2b3c4d5e6f7"
+    assert found[9].uuid == ""
+
+
+def test_a_node_that_may_not_be_read_is_somebody_elses(machine: Machine) -> None:
+    machine.install()
+    machine.gpus(MI300, PHOENIX)
+    properties = machine.folder / "nodes/1/properties"
+    properties.unlink()
+    properties.mkdir()  # reading it fails for root as well
+    assert [gpu.name for gpu in machine.load("._gpus").installed()] == ["gfx1103"]
+
+
+def test_wsl_has_one_gpu_of_unknown_kind(machine: Machine) -> None:
+    machine.install()
+    (machine.folder / "dxg").touch()
+    assert [gpu.name for gpu in machine.load("._gpus").installed()] == [""]
+    assert machine.reasons() == ()  # no /dev/kfd there, and no target to compare
+
+
+@pytest.mark.parametrize(
+    ("environ", "left", "mask"),
+    [
+        ({}, ["gfx942", "gfx1103", "gfx90a"], ""),
+        ({"ROCR_VISIBLE_DEVICES": "1"}, ["gfx1103"], ""),
+        ({"ROCR_VISIBLE_DEVICES": "2,0"}, ["gfx90a", "gfx942"], ""),
+        ({"ROCR_VISIBLE_DEVICES": ""}, [], "ROCR_VISIBLE_DEVICES="),
+        ({"ROCR_VISIBLE_DEVICES": "-1"}, [], "ROCR_VISIBLE_DEVICES=-1"),
+        ({"ROCR_VISIBLE_DEVICES": "0,7,1"}, ["gfx942"], ""),
+        ({"ROCR_VISIBLE_DEVICES": "GPU-18F1A2B3C4D5E6F7"}, ["gfx942"], ""),
+        ({"ROCR_VISIBLE_DEVICES": "GPU-XX"}, ["gfx942", "gfx1103", "gfx90a"], ""),
+        ({"HIP_VISIBLE_DEVICES": "2"}, ["gfx90a"], ""),
+        ({"HIP_VISIBLE_DEVICES": ""}, ["gfx942", "gfx1103", "gfx90a"], ""),
+        ({"HIP_VISIBLE_DEVICES": "-1"}, [], "HIP_VISIBLE_DEVICES=-1"),
+        ({"HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": "-1"}, [], "CUDA_VISIBLE_DEVICES=-1"),
+        ({"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "-1"}, ["gfx942"], ""),
+        ({"ROCR_VISIBLE_DEVICES": "1,2", "HIP_VISIBLE_DEVICES": "1"}, ["gfx90a"], ""),
+        ({"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "1"}, [], "HIP_VISIBLE_DEVICES=1"),
+        ({"ROCR_VISIBLE_DEVICES": "1", "HSA_OVERRIDE_GFX_VERSION": "11.0.0"}, ["gfx1100"], ""),
+    ],
+)
+def test_masks(machine: Machine, environ: dict[str, str], left: list[str], mask: str) -> None:
+    machine.install()
+    machine.gpus(MI300, PHOENIX, MI200)
+    gpus = machine.load("._gpus")
+    found, why = gpus.visible(gpus.installed(), environ)
+    assert ([gpu.name for gpu in found], why) == (left, mask)
+
+
+# Reasons
+
+
+def test_nothing_is_wrong(machine: Machine) -> None:
+    machine.install()
+    machine.gpus(MI300)
+    assert machine.reasons() == ()
+
+
+def test_no_gpu(machine: Machine) -> None:
+    machine.install(needed=["libmissing.so.7"])
+    [text] = machine.reasons()
+    assert "no AMD GPU was found" in text
+    assert f"{machine.folder}/nodes" in text
+    assert f"{machine.folder}/dxg" in text
+    assert "--device=/dev/kfd" in text
+
+
+def test_without_need_for_a_gpu_the_rest_still_counts(machine: Machine) -> None:
+    machine.install(needed=["libmissing.so.7"])
+    [text] = machine.reasons(need_gpu=False)
+    assert "libmissing.so.7 is missing" in text
+
+
+def test_hidden_gpus(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.install()
+    machine.gpus(MI300)
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "-1")
+    [text] = machine.reasons()
+    assert "gfx942 was found, but is hidden by HIP_VISIBLE_DEVICES=-1. Unset HIP_VISIBLE_DEVICES." in text
+
+
+def test_a_gpu_whose_driver_may_not_be_opened(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.install()
+    machine.gpus(MI300)
+    diagnose = machine.load("._diagnose")
+    monkeypatch.setattr(os, "access", lambda path, mode: not (mode & os.W_OK and path == machine.folder / "kfd"))
+    assert "kfd may not be opened. Join the groups render and video" in diagnose.reasons()[0]
+    (machine.folder / "kfd").unlink()
+    assert "kfd does not exist" in diagnose.reasons()[0]
+
+
+def test_a_gpu_that_is_not_among_the_targets(machine: Machine) -> None:
+    machine.install()
+    machine.gpus(PHOENIX)
+    [text] = machine.reasons()
+    assert "GPU gfx1103 is not among this wheel's targets (gfx942, gfx950)" in text
+    assert "python3 build/ci_build dist_wheels --targets=gfx942,gfx950,gfx1103" in text
+
+
+def test_a_gpu_that_generic_code_covers(machine: Machine) -> None:
+    machine.install(targets=["gfx942", "gfx11-generic"])
+    machine.gpus(PHOENIX)
+    assert machine.reasons() == ()
+
+
+def test_features_of_a_target_do_not_matter(machine: Machine) -> None:
+    machine.install(targets=["gfx90a:sramecc+:xnack-"])
+    machine.gpus(MI200)
+    assert machine.reasons() == ()
+
+
+def test_a_gpu_that_xla_refuses(machine: Machine) -> None:
+    machine.install(targets=["gfx942", "gfx906"])
+    machine.gpus({"gfx_target_version": 90006})
+    [text] = machine.reasons()
+    assert "XLA of jax 0.10.2 does not accept GPU gfx906. It accepts gfx90a, gfx942" in text
+
+
+def test_one_good_gpu_is_enough_and_the_bad_one_is_named(machine: Machine) -> None:
+    machine.install()
+    machine.gpus(PHOENIX, MI300)
+    assert machine.reasons() == ()
+    advice = machine.load("._diagnose").advice()
+    assert any("gfx1103 cannot run this wheel; hide" in text for text in advice)
+
+
+def test_small_shared_memory_with_several_gpus(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.install()
+    diagnose = machine.load("._diagnose")
+    monkeypatch.setattr(sys.modules["jax_plugins.xla_rocm7._gpus"], "shm_mib", lambda: 64.0)
+    machine.gpus(MI300)
+    assert not [text for text in diagnose.advice() if "shm" in text]
+    kfd_tree(machine.folder / "more", MI300, MI300)
+    sys.modules["jax_plugins.xla_rocm7._gpus"].NODES = machine.folder / "more"  # type: ignore[attr-defined]
+    [text] = [text for text in diagnose.advice() if "shm" in text]
+    assert "There are 2 GPUs" in text
+    assert "only 64 MiB" in text
+    monkeypatch.setattr(sys.modules["jax_plugins.xla_rocm7._gpus"], "shm_mib", lambda: 65.0)
+    assert not [text for text in diagnose.advice() if "shm" in text]
+
+
+def test_libraries_of_the_plugin_alone_are_advice(machine: Machine) -> None:
+    machine.install()
+    machine.gpus(MI300)
+    [text] = machine.load("._diagnose").advice()
+    assert text.startswith(
+        "Parts of jax, such as jax.numpy.linalg, will not work on the GPU: libhipblas.so.3, libhipsolver.so.1, "
+        "librocsolver.so.0, libhipsparse.so.4, libMIOpen.so.1 are missing."
+    )
+
+
+def test_a_module_of_the_plugin_that_cannot_be_imported_is_advice(machine: Machine) -> None:
+    machine.install()
+    machine.gpus(MI300)
+    for soname in PLUGIN_NEEDED:
+        machine.library(f"opt/rocm/lib/{soname}")
+    plugin = machine.site / "jax_rocm7_plugin"
+    for name in ("_linalg", "_prng", "_solver", "_hybrid", "_sparse"):
+        (plugin / f"{name}.py").touch()
+    diagnose = machine.load("._diagnose")
+    monkeypatched: Any = diagnose._rocm
+    monkeypatched.preload = lambda *args, **words: None
+    assert diagnose.advice() == ()
+    sys.modules.pop("jax_rocm7_plugin._solver")
+    (plugin / "_solver.py").write_text("raise ImportError('undefined symbol: hipMalloc')")
+    importlib.invalidate_caches()
+    [text] = diagnose.advice()
+    assert "jax_rocm7_plugin._solver cannot be imported (undefined symbol: hipMalloc)." in text
+
+
+@pytest.mark.parametrize(
+    ("installed", "good"), [("0.10.2", True), ("0.10.2.post1", True), ("0.10.1", False), ("0.12.0", False)]
+)
+def test_jaxlib_of_another_version(machine: Machine, installed: str, good: bool) -> None:
+    machine.install()
+    machine.gpus(MI300)
+    machine.jaxlib(installed)
+    found = machine.reasons()
+    assert (found == ()) == good
+    if not good:
+        assert f"it works with jaxlib >=0.10.2,<0.10.3, but jaxlib {installed} is installed" in found[0]
+        assert "pip install jax==0.10.2 jax-rocm7-pjrt==0.10.2+rocm7.2.0 jax-rocm7-plugin==0.10.2+rocm7.2.0" in found[0]
+
+
+def test_no_jaxlib(machine: Machine) -> None:
+    machine.install()
+    machine.gpus(MI300)
+    (machine.site / "jaxlib/version.py").write_text("raise ImportError('broken')")
+    assert "jaxlib cannot be imported (broken)" in machine.reasons()[0]
+
+
+def test_no_plugin(machine: Machine) -> None:
+    machine.install(plugin=False)
+    machine.gpus(MI300)
+    assert "jax-rocm7-plugin is not installed" in machine.reasons()[0]
+
+
+def test_plugin_of_another_version(machine: Machine) -> None:
+    machine.install()
+    machine.gpus(MI300)
+    install(machine.site, "plugin", 7, build_info(version="0.10.1+rocm7.2.0"))
+    assert "jax-rocm7-plugin 0.10.1+rocm7.2.0 is installed, which is another version" in machine.reasons()[0]
+
+
+def test_no_native_library(machine: Machine) -> None:
+    machine.install()
+    machine.gpus(MI300)
+    (machine.site / "jax_plugins/xla_rocm7/xla_rocm_plugin.so").unlink()
+    assert "xla_rocm_plugin.so is missing" in machine.reasons()[0]
+
+
+def test_all_reasons_go_into_one_text(machine: Machine) -> None:
+    machine.install(plugin=False, needed=["libmissing.so.7"])
+    machine.gpus(PHOENIX)
+    machine.jaxlib("0.9.1")
+    found = machine.reasons()
+    assert len(found) == 4
+    text = machine.load("._diagnose").sentence(found)
+    assert text.startswith("jax-rocm7-pjrt 0.10.2+rocm7.2.0 cannot use ROCm: it works with jaxlib")
+    assert text.count(" Also: ") == 3
+
+
+# ROCm
+
+
+def test_missing_libraries_and_where_they_were_searched(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.install(needed=["libhere.so.1", "libgone.so.7", "liblost.so.2"])
+    machine.gpus(MI300)
+    machine.library("site/_rocm_sdk_core/lib/libhere.so.1")
+    machine.library("prefix/lib64/libgone.so.6")
+    monkeypatch.setenv("ROCM_PATH", str(machine.folder / "prefix"))
+    [text] = machine.reasons()
+    assert "libgone.so.7, liblost.so.2 are missing, searched here: rocm-sdk wheels" in text
+    assert f"{machine.folder}/site/_rocm_sdk_core/lib" in text
+    assert f"ROCM_PATH={machine.folder}/prefix ({machine.folder}/prefix/lib64)" in text
+    assert f"{machine.folder}/opt/rocm (not there)" in text
+    assert f"Of another release there is {machine.folder}/prefix/lib64/libgone.so.6." in text
+    assert "Install ROCm 7.2.0" in text
+    assert "libhere" not in text
+    monkeypatch.delenv("ROCM_PATH")
+    assert "; ROCM_PATH (not set); " in machine.reasons()[0]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "site/_rocm_sdk_core/lib",
+        "site/_rocm_sdk_libraries/lib64",
+        "site/_rocm_sdk_libraries_gfx94X_dcgpu/lib",
+        "site/_rocm_sdk_core/lib/rocm_sysdeps/lib",
+        "prefix/lib",
+        "prefix/lib64",
+        "opt/rocm/lib",
+        "opt/rocm/lib64",
+        "ld",
+    ],
+)
+def test_each_layout_is_found(machine: Machine, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    machine.install(needed=["libhere.so.1"])
+    machine.gpus(MI300)
+    monkeypatch.setenv("ROCM_PATH", str(machine.folder / "prefix"))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(machine.folder / "ld"))
+    assert "libhere.so.1 is missing" in machine.reasons()[0]
+    machine.library(f"{place}/libhere.so.1")
+    assert machine.reasons() == ()
+
+
+def test_libraries_for_gpus_of_another_family_do_not_count(machine: Machine) -> None:
+    machine.install(needed=["libhere.so.1"])
+    machine.gpus(MI300)
+    machine.library("site/_rocm_sdk_libraries_gfx110X_all/lib/libhere.so.1")
+    assert "libhere.so.1 is missing" in machine.reasons()[0]
+
+
+def test_order_of_layouts(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.install()
+    rocm = machine.load("._rocm")
+    monkeypatch.setenv("ROCM_PATH", str(machine.folder / "prefix"))
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{machine.folder}/ld:")
+    places = ["ld", "site/_rocm_sdk_core/lib", "prefix/lib", "prefix/lib64", "opt/rocm/lib", "opt/rocm/lib64"]
+    files = [machine.library(f"{place}/libhere.so.1") for place in places]
+    for file in files:
+        assert rocm.find("libhere.so.1", rocm.layouts()) == file
+        file.unlink()
+    assert rocm.find("libhere.so.1", rocm.layouts()) is None
+
+
+@pytest.fixture
+def loaded(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Preload with a recorder in the place of the dynamic loader."""
+
+    def preload(*sonames: str, runpath: str) -> list[str]:
+        calls: list[str] = []
+        rocm = machine.load("._rocm")
+        monkeypatch.setattr(rocm.ctypes, "CDLL", calls.append)
+        rocm.preload(sonames, rocm.layouts(), runpath=runpath, origin=machine.site / "jax_plugins/xla_rocm7")
+        return calls
+
+    return preload
+
+
+def test_only_what_the_dynamic_loader_would_not_find_is_loaded(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, loaded: Callable[..., list[str]]
+) -> None:
+    machine.install()
+    monkeypatch.setenv("ROCM_PATH", str(machine.folder / "prefix"))
+    machine.library("site/_rocm_sdk_core/lib/libone.so.1")
+    two = machine.library("prefix/lib/libtwo.so.1")
+    three = machine.library("prefix/lib/libthree.so.1")
+    machine.library("opt/rocm/lib/libthree.so.1")  # the loader alone would take this one
+    machine.library("opt/rocm/lib/libfour.so.1")
+    runpath = f"$ORIGIN/../../_rocm_sdk_core/lib:{machine.folder}/opt/rocm/lib"
+    names = ("libthree.so.1", "libone.so.1", "libtwo.so.1", "libfour.so.1", "libsystem.so.1")
+    assert loaded(*names, runpath=runpath) == [str(three), str(two)]
+    # With another RUNPATH all of them have to be loaded.
+    assert len(loaded(*names, runpath="")) == 4
+
+
+def test_variables_are_set_only_for_files_that_exist(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.install()
+    rocm = machine.load("._rocm")
+    environ: dict[str, str] = {}
+    (machine.folder / "opt/rocm/lib/llvm/bin").mkdir(parents=True)
+    rocm.set_variables(rocm.layouts(), environ)
+    assert environ == {}
+    machine.library("opt/rocm/lib/llvm/bin/ld.lld")
+    machine.library("opt/rocm/amdgcn/bitcode/ocml.bc")
+    rocm.set_variables(rocm.layouts(), environ)
+    bitcode = f"{machine.folder}/opt/rocm/amdgcn/bitcode"
+    assert environ == {
+        "JAX_ROCM_PLUGIN_INTERNAL_BITCODE_PATH": bitcode,
+        "HIP_DEVICE_LIB_PATH": bitcode,
+        "JAX_ROCM_PLUGIN_INTERNAL_LLD_PATH": f"{machine.folder}/opt/rocm/lib/llvm/bin",
+    }
+
+
+def test_variables_never_name_a_compiler_from_ld_library_path(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.install()
+    rocm = machine.load("._rocm")
+    machine.library("ld/llvm/bin/ld.lld")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(machine.folder / "ld"))
+    environ: dict[str, str] = {}
+    rocm.set_variables(rocm.layouts(), environ)
+    assert environ == {}
+
+
+def test_variables_of_the_user_stay(machine: Machine) -> None:
+    machine.install()
+    rocm = machine.load("._rocm")
+    machine.library("opt/rocm/lib/llvm/bin/ld.lld")
+    machine.library("opt/rocm/amdgcn/bitcode/ocml.bc")
+    mine = {
+        "HIP_DEVICE_LIB_PATH": "/mine",
+        "JAX_ROCM_PLUGIN_INTERNAL_BITCODE_PATH": "/mine",
+        "JAX_ROCM_PLUGIN_INTERNAL_LLD_PATH": "",
+    }
+    environ = dict(mine)
+    rocm.set_variables(rocm.layouts(), environ)
+    assert environ == mine
+
+
+# Majors
+
+
+@pytest.mark.parametrize(
+    ("package", "major"), [("jax_plugins.xla_rocm7", 7), ("jax_plugins.xla_rocm10", 10), ("xla_rocm99", 99)]
+)
+def test_the_major_is_read_from_the_package_name(machine: Machine, package: str, major: int) -> None:
+    machine.install()
+    assert machine.load("._majors").own_major(package) == major
+
+
+def test_a_package_of_another_name_is_refused(machine: Machine) -> None:
+    machine.install()
+    with pytest.raises(ImportError, match=r"pjrt\.payload is not named like jax_plugins\.xla_rocm7"):
+        machine.load("._majors").own_major("pjrt.payload")
+
+
+@pytest.mark.parametrize("major", [10, 99])
+def test_each_major_looks_for_its_own_plugin(machine: Machine, major: int) -> None:
+    machine.install(7)
+    machine.install(major, plugin=False)
+    machine.gpus(MI300)
+    assert machine.reasons(7) == ()
+    assert f"jax-rocm{major}-plugin is not installed" in machine.reasons(major)[0]
+    machine.install(major)
+    assert machine.reasons(major) == ()
+
+
+def test_the_highest_major_without_a_reason_acts(machine: Machine) -> None:
+    machine.install(7)
+    machine.install(10, needed=["libamdhip64.so.10"])
+    machine.gpus(MI300)
+    machine.load("", 10)
+    for own in (7, 10):
+        assert machine.load("._majors", own).acting_major(own, need_gpu=True) == 7
+    machine.library("opt/rocm/lib/libamdhip64.so.10")
+    for own in (7, 10):
+        assert machine.load("._majors", own).acting_major(own, need_gpu=True) == 10
+
+
+def test_where_no_major_works_the_highest_speaks(machine: Machine) -> None:
+    machine.install(7)
+    machine.install(10)
+    machine.load("", 10)
+    assert [machine.load("._majors", own).acting_major(own, need_gpu=True) for own in (7, 10)] == [10, 10]
+
+
+def test_the_major_whose_modules_jaxlib_has_loaded_acts(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.install(7)
+    machine.install(10)
+    machine.gpus(MI300)
+    machine.load("", 10)
+    monkeypatch.setitem(sys.modules, "jax_rocm7_plugin._linalg", ModuleType("jax_rocm7_plugin._linalg"))
+    assert [machine.load("._majors", own).acting_major(own, need_gpu=True) for own in (7, 10)] == [7, 7]
+
+
+def test_the_loaded_major_speaks_even_where_it_does_not_work(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.install(7, targets=["gfx90a"])
+    machine.install(10, requires_jaxlib="<0.1")
+    machine.gpus(MI300)
+    machine.load("", 10)
+    monkeypatch.setitem(sys.modules, "jax_rocm7_plugin._linalg", ModuleType("jax_rocm7_plugin._linalg"))
+    assert [machine.load("._majors", own).acting_major(own, need_gpu=True) for own in (7, 10)] == [7, 7]
+
+
+def test_a_second_plugin_is_not_loaded_beside_the_first(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.install(7)
+    machine.install(10)
+    machine.gpus(MI300)
+    monkeypatch.setitem(sys.modules, "jax_rocm7_plugin._linalg", ModuleType("jax_rocm7_plugin._linalg"))
+    importlib.import_module("jax_rocm7_plugin")
+    with pytest.raises(ImportError, match="jax_rocm7_plugin is loaded already, and two ROCm majors do not mix"):
+        importlib.import_module("jax_rocm10_plugin")
+    assert "jax-rocm10-plugin cannot be imported (jax_rocm7_plugin is loaded already" in machine.reasons(10)[0]
+
+
+def test_a_package_of_somebody_else_beside_ours(machine: Machine) -> None:
+    machine.install(7)
+    other = machine.site / "jax_plugins/xla_rocm10"
+    other.mkdir()
+    (other / "__init__.py").write_text("def initialize(): pass\n")
+    assert machine.load("._majors").acting_major(7, need_gpu=True) == 7
+
+
+# Build information
+
+
+def test_build_info_can_be_read_from_both_packages(machine: Machine) -> None:
+    machine.install(
+        targets=["gfx950", "gfx942"], inputs=[{"filename": "a.whl", "sha256": "0" * 64}], tools={"python": "3.11"}
+    )
+    info = importlib.import_module("jax_plugins.xla_rocm7.build_info")
+    assert info.VERSION == "0.10.2+rocm7.2.0"
+    assert info.TARGETS == ("gfx942", "gfx950")
+    assert info.INPUTS[0]["filename"] == "a.whl"
+    assert info.TOOLS == {"python": "3.11"}
+    plugin = importlib.import_module("jax_rocm7_plugin.build_info")
+    assert plugin.needed() == PLUGIN_NEEDED
+    assert plugin.DATA["rocm_version"] == plugin.ROCM_VERSION == "7.2.0"
+
+
+@pytest.mark.parametrize("damage", ["gone", "text"])
+def test_damaged_build_info_is_an_import_error(machine: Machine, damage: str) -> None:
+    machine.install()
+    for package in ("jax_plugins/xla_rocm7", "jax_rocm7_plugin"):
+        file = machine.site / package / "build_info.json"
+        file.unlink() if damage == "gone" else file.write_text("{")
+        with pytest.raises(ImportError, match=r"build_info\.json cannot be read .* install the wheel again"):
+            importlib.import_module(package.replace("/", "."))
+
+
+def test_both_wheels_read_their_build_info_alike() -> None:
+    assert (ROOT / "pjrt/payload/build_info.py").read_text() == (ROOT / "plugin/payload/build_info.py").read_text()
+
+
+def test_importing_the_loader_does_not_import_jax(machine: Machine) -> None:
+    machine.install()
+    machine.load("")
+    assert "jax" not in sys.modules
+
+
+def test_a_plugin_without_its_pjrt_can_be_imported(machine: Machine) -> None:
+    install(machine.site, "plugin", 7, build_info(PLUGIN_NEEDED))
+    assert importlib.import_module("jax_rocm7_plugin").__version__ == "0.10.2+rocm7.2.0"
+
+
+def test_the_plugin_loads_rocm_from_rocm_path(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.install()
+    machine.gpus(MI300)
+    library = machine.library("prefix/lib/libhipblas.so.3")
+    monkeypatch.setenv("ROCM_PATH", str(machine.folder / "prefix"))
+    calls: list[str] = []
+    monkeypatch.setattr(machine.load("._rocm").ctypes, "CDLL", calls.append)
+    importlib.import_module("jax_rocm7_plugin")
+    assert calls == [str(library)]
+
+
+def test_the_plugin_loads_nothing_where_there_is_no_gpu(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.install()
+    machine.library("prefix/lib/libhipblas.so.3")
+    monkeypatch.setenv("ROCM_PATH", str(machine.folder / "prefix"))
+    calls: list[str] = []
+    monkeypatch.setattr(machine.load("._rocm").ctypes, "CDLL", calls.append)
+    importlib.import_module("jax_rocm7_plugin")
+    assert calls == []
+
+
+# Versions
+
+
+@pytest.mark.parametrize(
+    ("specifier", "version", "good"),
+    [
+        (">=0.10.1,<0.11", "0.10.1", True),
+        (">=0.10.1,<0.11", "0.10.0", False),
+        (">=0.10.1,<0.11", "0.11.0", False),
+        (">=0.10.1,<0.11", "0.11.0.dev20260101", False),
+        (">=0.9,<=0.10", "0.10.0", True),
+        (">0.9.1", "0.10.0", True),
+        ("!=0.10.2", "0.10.2", False),
+        ("==0.10.2", "0.10.2+local", True),
+        ("==0.10.2", "0.10.20", False),
+        ("==0.11.0rc1", "0.11.0", True),
+        ("", "1", True),
+    ],
+)
+def test_specifiers(machine: Machine, specifier: str, version: str, good: bool) -> None:
+    machine.install()
+    assert machine.load("._versions").accepts(specifier, version) is good

@@ -1,0 +1,353 @@
+"""The strict reader: what it understands, and every archive that it refuses."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+
+from core.errors import ArchiveError
+from tests.support.tiny_wheel import (
+    INFO,
+    METADATA,
+    NAME,
+    RawMember,
+    contents,
+    make_wheel,
+    raw_members,
+    raw_wheel,
+    raw_zip,
+)
+from wheelkit.archive import zip_check, zip_format
+from wheelkit.archive.archive import WheelArchive, WheelName
+from wheelkit.archive.filename import canonical
+
+SOME = b"some bytes " * 5000
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(ArchiveError) as caught, WheelArchive(path):
+        pass
+    return str(caught.value)
+
+
+def test_reads_members_in_order_with_modes_and_times(tmp_path: Path) -> None:
+    path = make_wheel(tmp_path, {"tiny/z.so": SOME, "tiny/a.py": b""}, modes={"tiny/z.so": 0o755})
+    with WheelArchive(path) as archive:
+        assert [m.name for m in archive.members] == list(contents({"tiny/z.so": b"", "tiny/a.py": b""}))
+        member = archive["tiny/z.so"]
+        assert (member.mode, member.size, member.method) == (0o755, len(SOME), 8)
+        assert member.date_time == (2020, 2, 2, 2, 2, 2)
+        assert member.crc32 == zlib.crc32(SOME)
+        assert archive.read("tiny/z.so") == SOME
+        assert archive.read("tiny/a.py") == b""
+        assert "tiny/a.py" in archive
+        assert "tiny/b.py" not in archive
+        assert archive.dist_info == INFO
+        assert archive.metadata()["Name"] == "tiny"
+        assert archive.wheel_info().get_all("Tag") == ["py3-none-any"]
+        assert archive.size == path.stat().st_size
+        with pytest.raises(ArchiveError, match=r"no member tiny/b\.py"):
+            archive["tiny/b.py"]
+
+
+def test_the_name_is_taken_apart_and_put_together() -> None:
+    text = "jax_rocm7_pjrt-0.10.2+rocm7.2-1a-py2.py3-none-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl"
+    name = WheelName.parse(text)
+    assert str(name) == text
+    assert (name.canonical, name.version, name.build) == ("jax-rocm7-pjrt", "0.10.2+rocm7.2", "1a")
+    assert name.tags == (
+        "py2-none-manylinux_2_27_x86_64",
+        "py2-none-manylinux_2_28_x86_64",
+        "py3-none-manylinux_2_27_x86_64",
+        "py3-none-manylinux_2_28_x86_64",
+    )
+
+
+@pytest.mark.parametrize("text", ["tiny-1.0.zip", "tiny.whl", "tiny-1.0-py3-none.whl", "tiny-one-py3-none-any.whl"])
+def test_a_name_that_is_no_wheel_name_is_refused(text: str) -> None:
+    with pytest.raises(ArchiveError, match="not the name of a wheel"):
+        WheelName.parse(text)
+
+
+@given(st.from_regex(r"[a-z_.]{0,4}-1[.\d]{0,2}(-[\dx.+]{0,3})?(-[pa1_.]{0,4}){3}\.whl", fullmatch=True))
+def test_names_are_judged_as_packaging_judges_them(filename: str) -> None:
+    try:
+        parse_wheel_filename(filename)
+        valid = True
+    except InvalidWheelFilename:
+        valid = False
+    try:
+        assert str(WheelName.parse(filename)) == filename
+        accepted = True
+    except ArchiveError:
+        accepted = False
+    assert accepted == valid
+
+
+@given(st.text("aZ09-_.", min_size=1))
+def test_canonical_names_are_those_of_packaging(project: str) -> None:
+    assert canonical(project) == canonicalize_name(project)
+
+
+def test_extract_writes_and_hashes(tmp_path: Path) -> None:
+    import hashlib
+
+    big = bytes(range(256)) * 20000
+    with WheelArchive(make_wheel(tmp_path, {"tiny/big.so": big})) as archive:
+        seen: list[tuple[int, int]] = []
+
+        class Watcher:
+            def step(self, text: str) -> None: ...
+
+            def advance(self, done: int, total: int) -> None:
+                seen.append((done, total))
+
+        out = tmp_path / "big.so"
+        assert archive.extract("tiny/big.so", out, progress=Watcher()) == hashlib.sha256(big).hexdigest()
+        assert out.read_bytes() == big
+        assert seen[-1] == (len(big), len(big))
+        assert all(len(chunk) <= 1 << 20 for chunk in archive.chunks("tiny/big.so"))
+        with pytest.raises(ArchiveError, match="at most 100 are read"):
+            archive.read("tiny/big.so", limit=100)
+
+
+def fail(chunk: bytes) -> None:
+    raise OSError("the disk is full")
+
+
+def test_a_failing_write_reaches_the_caller_and_leaves_nothing(tmp_path: Path) -> None:
+    with WheelArchive(make_wheel(tmp_path, {"tiny/big.so": bytes(5 << 20)})) as archive:
+        with pytest.raises(OSError, match="full"):
+            archive.digest("tiny/big.so", fail)
+        with pytest.raises(FileNotFoundError):
+            archive.extract("tiny/big.so", tmp_path / "nowhere" / "big.so")
+
+
+def test_directory_entries_and_streamed_members_are_understood(tmp_path: Path) -> None:
+    class Stream(io.BytesIO):
+        def seek(self, *where: int) -> int:
+            raise OSError("a pipe cannot seek")
+
+    stream = Stream()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.mkdir("tiny/")
+        for name, data in contents({"tiny/a.py": SOME, "tiny/b.py": b""}).items():
+            archive.writestr(name, data)
+    path = tmp_path / NAME
+    path.write_bytes(stream.getvalue())
+    with WheelArchive(path) as opened:
+        assert opened["tiny/a.py"].flags & 8
+        assert opened.read("tiny/a.py") == SOME
+        assert "tiny/" not in [m.name for m in opened.members]
+
+
+@pytest.mark.parametrize("layout", ["<4sLLL", "<4sLQQ", "<LLL", "<LQQ"])
+def test_every_kind_of_data_descriptor_is_understood(tmp_path: Path, layout: str) -> None:
+    member = RawMember(b"tiny/late.py", flags=8, local={"crc": 0, "packed": 0, "size": 0})
+    values = (zlib.crc32(member.data), len(member.compressed()), len(member.data))
+    member.after = struct.pack(layout, *((b"PK\7\x08", *values) if "s" in layout else values))
+    with WheelArchive(raw_wheel(tmp_path, member)) as archive:
+        assert archive.read("tiny/late.py") == member.data
+    member.after = member.after[:-1] + b"\x55"
+    assert "tiny/late.py: its data descriptor is missing or disagrees" in refusal(raw_wheel(tmp_path, member))
+
+
+def test_zip64_extra_fields_are_read(tmp_path: Path) -> None:
+    member = RawMember(b"tiny/wide.py")
+    size, packed = len(member.data), len(member.compressed())
+    extra = struct.pack("<HHQQ", 1, 16, size, packed)
+    wide = {"size": 0xFFFFFFFF, "packed": 0xFFFFFFFF, "extra": extra}
+    member.central = member.local = wide
+    with WheelArchive(raw_wheel(tmp_path, member)) as archive:
+        assert archive.read("tiny/wide.py") == member.data
+    member.local = wide | {"extra": b""}
+    assert "tiny/wide.py: its zip64 sizes are missing" in refusal(raw_wheel(tmp_path, member))
+
+
+def test_a_comment_is_no_garbage(tmp_path: Path) -> None:
+    with WheelArchive(raw_wheel(tmp_path, comment=b"hello")) as archive:
+        assert archive.metadata()["Name"] == "tiny"
+    end = b"PK\5\6" + bytes(18)
+    assert "two ends are possible" in refusal(raw_wheel(tmp_path, comment=end))
+
+
+def wrong(name: bytes = b"tiny/bad.py", **fields: object) -> RawMember:
+    return RawMember(name, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("member", "named"),
+    [
+        (wrong(b"tiny/__init__.py"), "tiny/__init__.py: it is there 2 times"),
+        (wrong(b"/etc/passwd"), "'/etc/passwd': its path is absolute"),
+        (wrong(b"C:/x"), "'C:/x': its path is absolute"),
+        (wrong(b"tiny/../../x"), "'tiny/../../x': its path has an empty, . or .. part"),
+        (wrong(b"tiny//x"), "'tiny//x': its path has an empty, . or .. part"),
+        (wrong(b"./x"), "'./x': its path has an empty, . or .. part"),
+        (wrong(b"tiny\\x"), "its path has a backslash"),
+        (wrong(b"tiny/x\0.py"), "its path is empty or has control characters"),
+        (wrong(b""), "its path is empty or has control characters"),
+        (wrong(b"tiny/\xc3\xa9.py"), "the encoding of its name is ambiguous"),
+        (wrong(b"tiny/\xe9.py", flags=0x800), "the encoding of its name is ambiguous"),
+        (wrong(b"tiny/__init__.py/x"), "tiny/__init__.py/x: tiny/__init__.py is a file, not a directory"),
+        (wrong(b"tiny/dir/", method=0), "tiny/dir/: it is a directory with content"),
+        (wrong(attr=0o120777 << 16), "tiny/bad.py: it is no regular file (mode lrwxrwxrwx)"),
+        (wrong(attr=0o020666 << 16), "tiny/bad.py: it is no regular file (mode crw-rw-rw-)"),
+        (wrong(attr=0o104755 << 16), "tiny/bad.py: it is setuid or setgid"),
+        (wrong(flags=1), "tiny/bad.py: it is encrypted"),
+        (wrong(flags=0x20), "tiny/bad.py: unknown flag bits 0x20"),
+        (wrong(method=12), "tiny/bad.py: compression method 12 is neither stored nor deflated"),
+        (wrong(method=0, central={"size": 7}), "tiny/bad.py: it is stored, but its two sizes differ"),
+        (wrong(local={"name": b"tiny/fine.py"}), "tiny/bad.py: its local header names it 'tiny/fine.py'"),
+        (wrong(local={"crc": 1}), "tiny/bad.py: CRC is"),
+        (wrong(local={"size": 1}), "tiny/bad.py: size is 120 in the central directory and 1 in the local header"),
+        (wrong(local={"packed": 1}), "tiny/bad.py: compressed size is"),
+        (wrong(local={"method": 0}), "tiny/bad.py: method is 8 in the central directory and 0 in the local header"),
+        (wrong(local={"flags": 2}), "tiny/bad.py: flags is 0 in the central directory and 2 in the local header"),
+        (wrong(central={"offset": 5}), "tiny/bad.py: no local header at byte 5"),
+        (wrong(central={"offset": 0}), "tiny/bad.py: its local header names it 'tiny/__init__.py'"),
+        (wrong(central={"disk": 3}), "tiny/bad.py: it is on another disk"),
+        (wrong(central={"extra": b"\1\0\x20\0abc"}), "tiny/bad.py: its extra fields are malformed"),
+        (
+            wrong(central={"extra": struct.pack("<HHBL", 0x7075, 10, 1, 0) + b"other"}),
+            "tiny/bad.py: an extra field gives it another name",
+        ),
+        (wrong(before=b"hidden"), "6 bytes between tiny-1.0.dist-info/RECORD and tiny/bad.py belong to no member"),
+        (wrong(after=b"hidden"), "6 bytes between tiny/bad.py and the central directory belong to no member"),
+        (wrong(central={"packed": 99}, local={"packed": 99}), "tiny/bad.py: it overlaps the central directory"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_bad_member_is_named(tmp_path: Path, member: RawMember, named: str) -> None:
+    assert named in refusal(raw_wheel(tmp_path, member))
+
+
+def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+    text = refusal(raw_wheel(tmp_path, wrong(b"../a"), wrong(b"/b"), wrong(flags=1)))
+    assert "is refused for 3 problems" in text
+    assert all(part in text for part in ("'../a'", "'/b'", "tiny/bad.py: it is encrypted"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (lambda data: data[:-1], "it was cut short, bytes follow its end, or it is no zip archive"),
+        (lambda data: data[: len(data) // 2], "it was cut short, bytes follow its end, or it is no zip archive"),
+        (lambda data: data + b"x", "it was cut short, bytes follow its end, or it is no zip archive"),
+        (lambda data: b"", "it was cut short, bytes follow its end, or it is no zip archive"),
+        (lambda data: b"not a zip" * 100, "it was cut short, bytes follow its end, or it is no zip archive"),
+        (lambda data: b"#!/bin/sh\n" + data, "Bytes were added or lost"),
+        (lambda data: data[100:], "Bytes were added or lost"),
+        (lambda data: data.replace(b"PK\1\2", b"PK\1\3"), "The central directory is damaged at entry 0"),
+        (lambda data: data[:-12] + struct.pack("<H", 9) + data[-10:], "split over several disks"),
+        (lambda data: data[:-14] + struct.pack("<HH", 9, 9) + data[-10:], "promises 9 members but"),
+    ],
+)
+def test_a_damaged_archive_is_named(tmp_path: Path, damage: Callable[[bytes], bytes], named: str) -> None:
+    path = tmp_path / NAME
+    path.write_bytes(damage(raw_zip(raw_members())))
+    assert named in refusal(path)
+
+
+def test_garbage_that_the_offsets_know_of_is_still_garbage(tmp_path: Path) -> None:
+    assert "9 bytes stand before the first member" in refusal(raw_wheel(tmp_path, prefix=b"#!/bin/sh"))
+    assert "7 bytes between tiny-1.0.dist-info/RECORD and the central directory" in refusal(
+        raw_wheel(tmp_path, gap=b"garbage")
+    )
+
+
+def test_a_missing_file_and_the_open_descriptor(tmp_path: Path) -> None:
+    assert "cannot be opened" in refusal(tmp_path / NAME)
+    archive = WheelArchive(make_wheel(tmp_path))
+    archive.close()
+    archive.close()
+
+
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        ({"tiny/a.py": b""}, "there should be one .dist-info directory, not 0"),
+        (
+            {f"{INFO}/METADATA": b"", "other-2.dist-info/METADATA": b""},
+            "there should be one .dist-info directory, not 2",
+        ),
+        ({"tiny-1.1.dist-info/METADATA": b""}, "tiny-1.1.dist-info does not belong to a file of this name"),
+        ({"other-1.0.dist-info/METADATA": b""}, "other-1.0.dist-info does not belong to a file of this name"),
+    ],
+)
+def test_dist_info_is_one_and_the_right_one(tmp_path: Path, files: dict[str, bytes], named: str) -> None:
+    assert named in refusal(make_wheel(tmp_path, members=files))
+
+
+def test_bombs_are_refused_before_they_are_inflated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lie = wrong(central={"size": 1 << 31}, local={"size": 1 << 31})
+    assert "to 1 (a zip bomb)" in refusal(raw_wheel(tmp_path, lie))
+    honest = wrong(data=bytes(20 << 20))  # zeros: 1030 to 1 is what deflate can do
+    with WheelArchive(raw_wheel(tmp_path, honest)) as archive:
+        assert archive["tiny/bad.py"].size == 20 << 20
+    monkeypatch.setattr(zip_check, "MAX_TOTAL", 20 << 20)
+    assert "more than 20971520 (a zip bomb)" in refusal(tmp_path / NAME)
+    monkeypatch.setattr(zip_format, "MAX_DIRECTORY", 100)
+    assert "at most 100 are read" in refusal(tmp_path / NAME)
+
+
+@pytest.mark.parametrize(
+    ("member", "named"),
+    [
+        (wrong(packed=b"\xff" * 40), "its deflate data is broken"),
+        (wrong(packed=RawMember(b"").compressed()[:-2]), "its deflate data ends early"),
+        (wrong(packed=RawMember(b"").compressed() + b"more"), "bytes follow the end of its deflate data"),
+        (wrong(central={"crc": 5}, local={"crc": 5}), "and it declares 00000005"),
+        (wrong(central={"size": 100}, local={"size": 100}), "it holds more than the 100 bytes it declares"),
+        (wrong(central={"size": 200}, local={"size": 200}), "it holds 120 bytes and declares 200"),
+        (wrong(packed=b""), "its deflate data ends early"),
+    ],
+)
+def test_damaged_content_is_named_and_leaves_no_file(tmp_path: Path, member: RawMember, named: str) -> None:
+    with WheelArchive(raw_wheel(tmp_path, member)) as archive:
+        with pytest.raises(ArchiveError, match=named):
+            archive.read("tiny/bad.py")
+        out = tmp_path / "out"
+        with pytest.raises(ArchiveError, match=named):
+            archive.extract("tiny/bad.py", out)
+        assert not out.exists()
+
+
+def test_metadata_that_is_not_text_is_named(tmp_path: Path) -> None:
+    members = contents() | {f"{INFO}/METADATA": METADATA + b"Author: \xff\n"}
+    with WheelArchive(make_wheel(tmp_path, members=members)) as archive, pytest.raises(ArchiveError, match="not UTF-8"):
+        archive.metadata()
+
+
+def zip64(data: bytes, *, at: int | None = None, gap: bytes = b"", count: int | None = None) -> bytes:
+    """Give an archive zip64 end records in front of its end."""
+    head, end = data[:-22], data[-22:]
+    entries, size, offset = struct.unpack_from("<HLL", end, 10)
+    entries = entries if count is None else count
+    wide = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, entries, entries, size, offset)
+    locator = struct.pack("<4sLQL", b"PK\6\7", 0, len(head) if at is None else at, 1)
+    return head + wide + gap + locator + end
+
+
+def test_zip64_end_records(tmp_path: Path) -> None:
+    path = tmp_path / NAME
+    good = raw_zip(raw_members())
+    path.write_bytes(zip64(good))
+    with WheelArchive(path) as archive:
+        assert archive.metadata()["Name"] == "tiny"
+    for broken, named in (
+        (zip64(good, at=3), "not where its locator says"),
+        (zip64(good, gap=b"hidden"), "Bytes stand between the zip64 end record and its locator"),
+        (zip64(good, count=3), "disagrees with the classic one"),
+    ):
+        path.write_bytes(broken)
+        assert named in refusal(path)

@@ -1,0 +1,386 @@
+"""Fat binaries in a library: finding, verifying and slimming them, on bundles of every format made here."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from core.errors import ElfError, FatbinError
+from core.model import GfxTarget
+from tests.support.host_code import HostCode, kernel_bundle
+from tests.support.made_wheel import GLIBC, MACHS, code_object, library, with_sections
+from tests.support.tiny_elf import TinySymbol, tiny_elf
+from wheelkit.elf.elf import Elf
+from wheelkit.gpu import bundle
+from wheelkit.gpu import slim as slimming
+from wheelkit.gpu.fatbin import bundle_pointers, find_bundles, kernels, read_targets, registered, slim
+
+HIP = "hipv4-amdgcn-amd-amdhsa--"
+PLAIN = (0, 0)
+FORMATS = [PLAIN, *((version, method) for version in (1, 2, 3) for method in (bundle.ZLIB, bundle.ZSTD))]
+NAMES = ["plain", "v1-zlib", "v1-zstd", "v2-zlib", "v2-zstd", "v3-zlib", "v3-zstd"]
+TARGETS = ("gfx906", "gfx942", "gfx950", "gfx1100")
+every_format = pytest.mark.parametrize("layout", FORMATS, ids=NAMES)
+
+
+def codes(targets: Sequence[str] = TARGETS, salt: str = "") -> dict[str, bytes]:
+    """Code objects that differ from each other and compress badly."""
+    out = {}
+    for target in targets:
+        noise = b"".join(hashlib.sha256(f"{target}{salt}{n}".encode()).digest() for n in range(200))
+        features = {"": 0x500, "+": 0xF00, "-": 0xA00}[target[-1] if ":" in target else ""]
+        out[target] = code_object(MACHS[target.split(":")[0]] | features) + noise
+    return out
+
+
+def fat(parts: Mapping[str, bytes], layout: tuple[int, int] = (3, bundle.ZSTD)) -> bytes:
+    plain = bundle.build([("host-x86_64-unknown-linux-gnu-", b""), *((HIP + t, code) for t, code in parts.items())])
+    data = plain if layout == PLAIN else bundle.pack(plain, version=layout[0], method=layout[1])
+    return data + bytes(-len(data) % 4096)
+
+
+def write(path: Path, *fatbins: bytes) -> Path:
+    path.write_bytes(library(GLIBC, fatbins=fatbins))
+    return path
+
+
+def gfx(*names: str) -> list[GfxTarget]:
+    return [GfxTarget.parse(name) for name in names]
+
+
+def held(path: Path) -> list[dict[str, bytes]]:
+    """target -> code of each bundle, decoded independently of the code under test's streams."""
+    out = []
+    for at in find_bundles(path):
+        data = path.read_bytes()[at.offset : at.offset + at.size]
+        plain = bundle.unpack(data) if data[:4] == b"CCOB" else data
+        found = bundle.parse_entries(plain, len(plain))
+        out.append({e.name: plain[e.offset : e.offset + e.size] for e in found if not e.is_host})
+    return out
+
+
+@every_format
+def test_bundles_are_found_where_they_are(tmp_path: Path, layout: tuple[int, int]) -> None:
+    path = write(tmp_path / "lib.so", fat(codes(), layout), fat(codes(salt="2"), layout))
+    section = Elf.read(path).sections[".hip_fatbin"]
+    first, second = find_bundles(path)
+    assert (first.index, first.offset, first.address) == (0, section.offset, section.address)
+    assert first.offset + first.capacity == second.offset
+    assert second.offset + second.capacity == section.offset + section.size
+    assert 0 <= first.capacity - first.size < 4096
+    assert held(path) == [codes(), codes(salt="2")]
+
+
+@every_format
+@pytest.mark.parametrize("verify", [True, False])
+def test_targets_are_counted(tmp_path: Path, layout: tuple[int, int], verify: bool) -> None:
+    path = write(tmp_path / "lib.so", fat(codes(), layout), fat(codes(TARGETS[:2]), layout))
+    report = read_targets(path, verify=verify, machs=MACHS)
+    size = len(codes()["gfx942"])
+    assert report.findings == ()
+    assert [(t.target, t.code_bytes, t.bundles) for t in report.device.targets] == [
+        ("gfx1100", size, 1), ("gfx906", 2 * size, 2), ("gfx942", 2 * size, 2), ("gfx950", size, 1),
+    ]  # fmt: skip
+    assert report.device.formats == ({"plain": "plain"}.get(name := NAMES[FORMATS.index(layout)], _title(name)),)
+    assert report.device.stored == sum(b.size for b in report.bundles)
+
+
+def _title(name: str) -> str:
+    return "CCOB " + name.replace("-", " ")
+
+
+@every_format
+@pytest.mark.parametrize("verify", [True, False])
+def test_slimming_keeps_the_wanted_code_at_its_address(tmp_path: Path, layout: tuple[int, int], verify: bool) -> None:
+    path = write(tmp_path / "lib.so", fat(codes(), layout), fat(codes(salt="2"), layout))
+    old, before = path.read_bytes(), find_bundles(path)
+    report = slim(path, gfx("gfx950", "gfx906"), verify=verify)
+    after = find_bundles(path)
+    assert [b.address for b in after] == [b.address for b in before]
+    assert [(b.packed.version, b.packed.method) if b.packed else PLAIN for b in after] == [layout] * 2
+    wanted = [{t: c for t, c in codes(salt=s).items() if t in ("gfx906", "gfx950")} for s in ("", "2")]
+    assert held(path) == wanted
+    assert (report.targets_kept, report.targets_dropped) == (("gfx906", "gfx950"), ("gfx1100", "gfx942"))
+    assert (report.stored_before, report.stored_after) == tuple(sum(b.size for b in bs) for bs in (before, after))
+    assert report.unpacked_after == sum(b.content_size for b in after) < report.unpacked_before
+    assert report.stored_after < 0.6 * report.stored_before
+    assert read_targets(path, verify=True, machs=MACHS).findings == ()
+    new = bytearray(path.read_bytes())
+    assert len(new) == len(old)
+    for bundle_now, bundle_then in zip(after, before, strict=True):
+        end = bundle_now.offset + bundle_now.size
+        assert not any(new[end : bundle_then.offset + bundle_then.capacity])
+    for start, end in report.changed:
+        new[start:end] = old[start:end]
+    assert bytes(new) == old
+
+
+@every_format
+def test_slimming_is_deterministic_and_ends(tmp_path: Path, layout: tuple[int, int]) -> None:
+    paths = [write(tmp_path / f"{n}.so", fat(codes(), layout), fat(codes(salt="2"), layout)) for n in (1, 2)]
+    for path, threads in zip(paths, (1, 3), strict=True):
+        assert slim(path, gfx("gfx942"), threads=threads).changed
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    again = slim(paths[0], gfx("gfx942"))
+    assert (again.changed, again.targets_dropped, again.stored_before) == ((), (), again.stored_after)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_a_bundle_that_does_not_fit_is_packed_tighter_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fits: bool
+) -> None:
+    path = write(tmp_path / "lib.so", fat(codes()))
+    old, levels = path.read_bytes(), []
+
+    def pack(plain: bytes, *, version: int, method: int, level: int) -> bytes:
+        levels.append(level)
+        real = bundle.pack(plain, version=version, method=method)
+        return real if level == bundle.LEVEL_TIGHT and fits else bytes(1 << 20)
+
+    monkeypatch.setattr(slimming, "pack", pack)
+    if fits:
+        slim(path, gfx("gfx942"))
+        assert held(path) == [{"gfx942": codes()["gfx942"]}]
+    else:
+        with pytest.raises(FatbinError, match=r"bundle 0 at byte .* do not fit"):
+            slim(path, gfx("gfx942"))
+        assert path.read_bytes() == old
+    assert levels == [bundle.LEVEL, bundle.LEVEL_TIGHT]
+
+
+def test_keeping_everything_changes_nothing(tmp_path: Path) -> None:
+    path = write(tmp_path / "lib.so", fat(codes()))
+    old = path.read_bytes()
+    assert slim(path, gfx(*TARGETS)).changed == ()
+    assert path.read_bytes() == old
+
+
+def test_a_file_without_device_code_stays(tmp_path: Path) -> None:
+    path = tiny_elf(tmp_path / "lib.so")
+    old = path.read_bytes()
+    assert slim(path, gfx("gfx942")).changed == ()
+    assert read_targets(path, verify=True).device.bundles == 0
+    assert path.read_bytes() == old
+
+
+def test_generic_code_stays_only_where_it_is_needed(tmp_path: Path) -> None:
+    covers = {"gfx9-4-generic": ("gfx942", "gfx950")}
+    exact, generic = codes(("gfx942", "gfx9-4-generic")), codes(("gfx9-4-generic", "gfx906"))
+    path = write(tmp_path / "lib.so", fat(exact), fat(generic))
+    report = slim(path, gfx("gfx942"), covers=covers)
+    assert [list(found) for found in held(path)] == [["gfx942"], ["gfx9-4-generic"]]
+    assert (report.targets_kept, report.targets_dropped) == (("gfx9-4-generic", "gfx942"), ("gfx906",))
+
+
+def test_feature_variants_of_a_target_stay_together(tmp_path: Path) -> None:
+    parts = codes(("gfx942:xnack+:sramecc+", "gfx942:xnack-:sramecc-", "gfx906"))
+    path = write(tmp_path / "lib.so", fat(parts))
+    assert read_targets(path, verify=True, machs=MACHS).findings == ()
+    slim(path, gfx("gfx942"))
+    assert list(held(path)[0]) == ["gfx942:sramecc+:xnack+", "gfx942:sramecc-:xnack-"]
+    slim(path, gfx("gfx942:xnack-"))
+    assert list(held(path)[0]) == ["gfx942:sramecc-:xnack-"]
+
+
+@every_format
+def test_a_missing_target_is_named_and_nothing_is_touched(tmp_path: Path, layout: tuple[int, int]) -> None:
+    path = write(tmp_path / "lib.so", fat(codes(), layout), fat(codes(("gfx906", "gfx942")), layout))
+    old = path.read_bytes()
+    with pytest.raises(FatbinError) as caught:
+        slim(path, gfx("gfx942", "gfx950"), name="jax/plugin.so")
+    offset = find_bundles(path)[1].offset
+    assert f"jax/plugin.so: bundle 1 at byte {offset:#x} has no code for gfx950." in str(caught.value)
+    assert "bundle 0" not in str(caught.value)
+    assert path.read_bytes() == old
+
+
+def damage(path: Path, offset: int, flip: int = 0xFF) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= flip
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("place", ["checksum", "content"])
+def test_damage_is_not_laundered(tmp_path: Path, place: str) -> None:
+    path = write(tmp_path / "lib.so", fat(codes()), fat(codes(salt="2")))
+    second = find_bundles(path)[1]
+    damage(path, second.offset + (24 if place == "checksum" else second.size // 2))
+    old = path.read_bytes()
+    (found,) = read_targets(path, verify=True, name="jax/plugin.so").findings
+    assert (found.code, found.member) == ("bundle-damaged", "jax/plugin.so")
+    assert f"bundle 1 at byte {second.offset:#x}" in found.message
+    with pytest.raises(FatbinError, match=f"bundle 1 at byte {second.offset:#x}"):
+        slim(path, gfx("gfx942"))
+    with pytest.raises(FatbinError, match="bundle 1"):
+        slim(path, gfx(*TARGETS))  # nothing to drop, still looked at
+    assert path.read_bytes() == old
+
+
+def test_without_verification_only_the_checksum_goes_unread(tmp_path: Path) -> None:
+    path = write(tmp_path / "lib.so", fat(codes()))
+    damage(path, find_bundles(path)[0].offset + 24)
+    assert read_targets(path, verify=False).findings == ()
+    assert slim(path, gfx("gfx942"), verify=False).targets_kept == ("gfx942",)
+    assert read_targets(path, verify=True).findings == ()
+
+
+@pytest.mark.parametrize("size", [-1, 1])
+def test_a_wrong_uncompressed_size_is_noticed(tmp_path: Path, size: int) -> None:
+    data = bytearray(fat(codes()))
+    struct.pack_into("<Q", data, 16, struct.unpack_from("<Q", data, 16)[0] + size)
+    path = write(tmp_path / "lib.so", bytes(data))
+    assert [f.code for f in read_targets(path, verify=True).findings] == ["bundle-damaged"]
+    with pytest.raises(FatbinError):
+        slim(path, gfx("gfx942"), verify=False)
+
+
+def test_what_follows_a_bundle_must_be_one(tmp_path: Path) -> None:
+    path = write(tmp_path / "lib.so", fat(codes()), b"no bundle".ljust(4096, b"\0"), fat(codes()))
+    place = find_bundles_until_error(path)
+    report = read_targets(path, name="plugin.so")
+    assert [b.index for b in report.bundles] == [0]
+    assert [f.code for f in report.findings] == ["bundle-damaged"]
+    assert f"number 1 should be, at byte {place:#x}" in report.findings[0].message
+    assert {t.bundles for t in report.device.targets} == {1}
+    with pytest.raises(FatbinError):
+        slim(path, gfx("gfx942"))
+
+
+def find_bundles_until_error(path: Path) -> int:
+    with pytest.raises(FatbinError) as caught:
+        find_bundles(path)
+    place = path.read_bytes().index(b"no bundle")
+    assert f"{place:#x}" in caught.value.message
+    return place
+
+
+@pytest.mark.parametrize("layout", [PLAIN, (1, bundle.ZSTD), (2, bundle.ZLIB), (3, bundle.ZSTD)])
+def test_a_bundle_that_the_section_cuts_off_is_refused(tmp_path: Path, layout: tuple[int, int]) -> None:
+    whole = fat(codes(), layout).rstrip(b"\0")
+    path = write(tmp_path / "lib.so", whole[: len(whole) // 2])
+    assert [f.code for f in read_targets(path, verify=True).findings] == ["bundle-damaged"]
+
+
+def test_entries_that_do_not_fit_are_refused_before_anything_else(tmp_path: Path) -> None:
+    plain = bytearray(bundle.build([(HIP + t, c) for t, c in codes().items()]))
+    struct.pack_into("<Q", plain, 32, 1 << 40)
+    path = write(tmp_path / "lib.so", bundle.pack(plain))
+    with pytest.raises(FatbinError, match="overlaps another one or lies outside"):
+        slim(path, gfx("gfx942"))
+
+
+@pytest.mark.parametrize("machs", [MACHS, {}])
+def test_code_for_another_processor_is_named(tmp_path: Path, machs: dict[str, int]) -> None:
+    wrong = codes() | {"gfx942": codes()["gfx950"]}
+    path = write(tmp_path / "lib.so", fat(codes()), fat(wrong))
+    (found,) = read_targets(path, verify=True, machs=machs, name="plugin.so").findings
+    assert (found.code, found.member) == ("code-object-wrong", "plugin.so")
+    assert "bundle 1: entry hipv4-amdgcn-amd-amdhsa--gfx942 is code for gfx950" in found.message
+    assert read_targets(path, verify=False, machs=machs).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "message"),
+    [
+        ("gfx942", b"\x7fELFxxxx", "is not an ELF file"),
+        ("gfx942", b"\0" * 300, "is not an ELF file"),
+        ("gfx942", code_object(0)[:18] + b"\x3e" + code_object(0)[19:], "is not an AMDGPU shared object"),
+        ("gfx942:xnack+", code_object(MACHS["gfx942"] | 0x200), "has xnack-"),
+        ("gfx942", code_object(MACHS["gfx942"] | 0x400 | 0x300), "has xnack+"),
+        ("gfx942:sramecc+", code_object(MACHS["gfx942"] | 0x400), "has sramecc open"),
+        ("gfx942:sramecc-", code_object(MACHS["gfx942"] | 0xC00), "has sramecc+"),
+    ],
+)
+def test_code_that_is_not_what_its_entry_says(tmp_path: Path, target: str, code: bytes, message: str) -> None:
+    path = write(tmp_path / "lib.so", fat({target: code}))
+    (found,) = read_targets(path, verify=True, machs=MACHS).findings
+    assert (found.code, message in found.message) == ("code-object-wrong", True), found.message
+
+
+def registering(path: Path, fatbins: Sequence[bytes], shift: int = 0, relocated: bool = True) -> Path:
+    """A library whose wrappers point at its bundles, `shift` bytes off for the last one."""
+    path.write_bytes(library(GLIBC, fatbins=fatbins))
+    addresses = [bundle.address for bundle in find_bundles(path)]
+    addresses[-1] += shift
+    wrappers = [struct.pack("<IIQQ", 0x48495046, 1, 0 if relocated else a, 0) for a in addresses]
+    data = with_sections(path.read_bytes(), (".hipFatBinSegment", 1, 3, b"".join(wrappers)))
+    path.write_bytes(data)
+    if relocated:
+        base = Elf.read(path).sections[".hipFatBinSegment"].address
+        rows = [struct.pack("<QQq", base + 24 * n + 8, 8, address) for n, address in enumerate(addresses)]
+        path.write_bytes(with_sections(data, (".rela.dyn", 4, 2, b"".join(rows))))
+    return path
+
+
+@pytest.mark.parametrize("relocated", [True, False])
+def test_registered_addresses_are_those_of_the_bundles(tmp_path: Path, relocated: bool) -> None:
+    path = registering(tmp_path / "lib.so", [fat(codes()), fat(codes())], relocated=relocated)
+    assert bundle_pointers(path) == tuple(b.address for b in find_bundles(path))
+    slim(path, gfx("gfx942"))
+    assert bundle_pointers(path) == tuple(b.address for b in find_bundles(path))
+    assert read_targets(path, verify=True).findings == ()
+
+
+def test_a_registered_address_without_a_bundle_is_a_finding(tmp_path: Path) -> None:
+    path = registering(tmp_path / "lib.so", [fat(codes()), fat(codes())], shift=4096)
+    (found,) = read_targets(path, verify=True).findings
+    assert found.code == "bundle-damaged"
+    assert f"{find_bundles(path)[1].address + 4096:#x}" in found.message
+
+
+def kernel_code(folder: Path, *names: str) -> bytes:
+    """A code object with kernels, one function that is none, and one kernel that it only refers to."""
+    symbols = [TinySymbol(f"{name}.kd", defined=True) for name in names]
+    symbols += [TinySymbol(names[0], defined=True), TinySymbol("elsewhere.kd")]
+    return tiny_elf(folder / "code.o", symbols=symbols, machine=224).read_bytes()
+
+
+def test_kernels_are_listed_per_bundle_and_target(tmp_path: Path) -> None:
+    one = {"gfx942": kernel_code(tmp_path, "_Z3addv", "_Z3mulv"), "gfx950": kernel_code(tmp_path, "_Z3addv")}
+    two = {"gfx942": kernel_code(tmp_path, "_Z3divv")}
+    path = write(tmp_path / "lib.so", fat(one), fat(two))
+    first, second = (bundle.address for bundle in find_bundles(path))
+    assert kernels(path) == {
+        first: {"gfx942": {"_Z3addv", "_Z3mulv"}, "gfx950": {"_Z3addv"}},
+        second: {"gfx942": {"_Z3divv"}},
+    }
+
+
+def test_kernels_of_a_damaged_code_object_are_an_error(tmp_path: Path) -> None:
+    path = write(tmp_path / "lib.so", fat({"gfx942": kernel_code(tmp_path, "_Z3addv")[:-100]}))
+    with pytest.raises(ElfError, match="bundle 0: gfx942"):
+        kernels(path)
+
+
+@pytest.mark.parametrize("helper", [False, True])
+@pytest.mark.parametrize("guarded", [False, True])
+def test_what_constructors_register(tmp_path: Path, helper: bool, guarded: bool) -> None:
+    names: tuple[list[str], ...] = (["_Z3addv", "_Z3mulv"], [], ["_Z3addv", *(f"_Z6kernel{n}v" for n in range(100))])
+    fatbins = [kernel_bundle(tmp_path, {"gfx942": listed}) for listed in names]
+    path = tmp_path / "lib.so"
+    path.write_bytes(HostCode(names, helper=helper, guarded=guarded).library(tmp_path, fatbins))
+    addresses = [bundle.address for bundle in find_bundles(path)]
+    found = {item.address: item.kernels for item in registered(path)}
+    assert found == {address: set(listed) for address, listed in zip(addresses, names, strict=True)}
+    assert {item.unread for item in registered(path)} == {0}
+    assert found == {address: held["gfx942"] for address, held in kernels(path).items()}
+
+
+def test_what_cannot_be_told_of_host_code_is_counted(tmp_path: Path) -> None:
+    fatbins = [kernel_bundle(tmp_path, {"gfx942": ["_Z3addv"]})] * 2
+    path = tmp_path / "lib.so"
+    path.write_bytes(HostCode([["_Z3addv"], []], nameless=2, silent=[1]).library(tmp_path, fatbins))
+    assert len(bundle_pointers(path)) == 2
+    (found,) = registered(path)
+    assert (found.address, sorted(found.kernels), found.unread) == (find_bundles(path)[0].address, ["_Z3addv"], 2)
+
+
+def test_a_library_without_device_code_registers_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "lib.so"
+    path.write_bytes(library(GLIBC))
+    assert registered(path) == ()

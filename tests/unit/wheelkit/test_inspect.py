@@ -1,0 +1,309 @@
+"""What an inspection reports: contents, pins, module names, sets of wheels, and what is only noted on request."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from ci_build.build.inspection import inspect
+from core.model import Severity, to_json
+from tests.support.kernels_fake.building import Silent
+from tests.support.made_wheel import (
+    ACCEPTED,
+    GLIBC,
+    LIB,
+    MODULE,
+    MadeWheel,
+    clean_pjrt,
+    clean_plugin,
+    coded,
+    codes,
+    fat_binary,
+    library,
+    linked,
+    look,
+    with_sections,
+)
+from tests.support.tiny_elf import TinySymbol
+from tests.support.wheel_sets import make_set, make_wheels, write_set
+from tests.unit.kernels.test_kernel_estimate import NoProcesses
+from wheelkit.inspect.inspect import WheelReport, check_set, inspect_set, inspect_wheel, member_infos, render, worst
+
+# Plugins.
+
+
+def plugin_metadata(made: MadeWheel, version: str, pin: str) -> None:
+    made.version = version
+    made.replace("Version", version)
+    made.replace("Requires-Dist", "jaxlib>=1.2", *([pin] if pin else []))
+    made.files["jax_rocm7_plugin/version.py"] = f"_release_version = '{version}'\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("version", "pin", "expected"),
+    [
+        ("1.2.3", "jax-rocm7-pjrt==1.2.3", []),
+        ("1.2.3+rocm7.2.0", "jax-rocm7-pjrt==1.2.3+rocm7.2.0", []),
+        ("1.2.3", "", ["pin-missing"]),
+        ("1.2.3", "jax-rocm8-pjrt==1.2.3", ["pin-missing"]),
+        ("1.2.3", 'jax-rocm7-pjrt==1.2.3; extra == "x"', ["pin-missing"]),
+        ("1.2.3", "jax-rocm7-pjrt>=1.2.3", ["pin-inexact"]),
+        ("1.2.3", "jax-rocm7-pjrt==1.2.*", ["pin-inexact"]),
+        ("1.2.3", "jax-rocm7-pjrt", ["pin-inexact"]),
+        ("1.2.3+rocm7.2.0", "jax-rocm7-pjrt==1.2.3", ["pin-inexact"]),
+        ("1.2.3.post2", "jax-rocm7-pjrt==1.2.3", ["pin-stale"]),
+        ("1.2.3rc1", "jax-rocm7-pjrt==1.2.3", ["pin-stale"]),
+    ],
+)
+def test_the_plugin_pins_its_own_version(version: str, pin: str, expected: list[str], tmp_path: Path) -> None:
+    made = clean_plugin()
+    plugin_metadata(made, version, pin)
+    if "extra" in pin:
+        made.metadata.append("Provides-Extra: x")
+    assert codes(look(made, tmp_path)) == expected
+
+
+@pytest.mark.parametrize(
+    ("member", "python", "abi", "expected"),
+    [
+        ("_linalg.so", "cp312", "cp312", []),
+        ("_linalg.abi3.so", "cp311", "abi3", []),
+        ("_linalg.cpython-312-x86_64-linux-gnu.so", "cp312", "cp312", []),
+        ("_linalg.cpython-311-x86_64-linux-gnu.so", "cp312", "cp312", ["python-tag-wrong"]),
+        ("_linalg.cpython-313t-x86_64-linux-gnu.so", "cp313", "cp313", ["python-tag-wrong"]),
+        ("_linalg.so", "py3", "none", ["python-tag-wrong"]),
+        ("_prng.so", "cp312", "cp312", ["init-name-wrong"]),
+    ],
+)
+def test_python_can_import_the_module(member: str, python: str, abi: str, expected: list[str], tmp_path: Path) -> None:
+    made = clean_plugin()
+    made.files[f"jax_rocm7_plugin/{member}"] = made.files.pop(MODULE)
+    made.python, made.abi = python, abi
+    made.replace("Tag", f"{python}-{abi}-manylinux_2_28_x86_64")
+    assert codes(look(made, tmp_path)) == expected
+
+
+def test_a_file_larger_than_the_budget_is_named(tmp_path: Path) -> None:
+    assert codes(look(clean_pjrt(), tmp_path, size_budget=1000)) == ["size-budget"]
+
+
+def test_without_a_promise_the_missing_targets_of_the_allow_list_are_told(tmp_path: Path) -> None:
+    more = (*ACCEPTED, "gfx1250", "gfx908")
+    report = look(clean_pjrt(), tmp_path, expected=None, allow_list=more)
+    assert [(f.code, f.severity) for f in report.findings] == [("target-uncovered", Severity.NOTE)]
+    assert "gfx908, gfx1250" in report.findings[0].message
+    assert codes(look(clean_pjrt(), tmp_path, allow_list=more)) == []
+
+
+def test_generic_code_stands_in_for_the_targets_that_it_covers(tmp_path: Path) -> None:
+    made = clean_pjrt()
+    coded(made, fat_binary(["gfx9-4-generic"]))
+    assert codes(look(made, tmp_path)) == []
+    assert codes(look(made, tmp_path, covers={})) == ["target-extra", "target-missing", "target-refused"]
+
+
+def test_the_allow_list_of_a_release_is_exact(tmp_path: Path) -> None:
+    made = clean_pjrt()
+    linked(made, needed=("libc.so.6", "librocblas.so.5"))
+    assert codes(look(made, tmp_path, allowed_sonames=["librocblas.so.5"])) == ["tag-by-exception"]
+    wrong = look(made, tmp_path, allowed_sonames=["librocblas.so.4"])
+    assert codes(wrong) == ["needed-not-allowed", "tag-untrue"]
+
+
+def test_a_library_in_the_wheel_is_nobody_elses(tmp_path: Path) -> None:
+    made = clean_pjrt()
+    linked(made, needed=("libc.so.6", "librocblas.so.5"), runpath="$ORIGIN")
+    made.files["jax_plugins/xla_rocm7/librocblas.so.5"] = library(fatbins=[fat_binary()])
+    assert codes(look(made, tmp_path)) == []
+
+
+def test_wheels_that_have_nothing_to_do_with_rocm_owe_nothing_to_it(tmp_path: Path) -> None:
+    made = clean_pjrt()
+    made.project = "tool"
+    made.files = {"tool/__init__.py": b"", "tool/lib.so": library()}
+    made.info.pop("entry_points.txt")
+    made.metadata = [line for line in made.metadata if not line.startswith("Requires-Dist")]
+    made.replace("Name", "tool")
+    made.replace("Summary", "A tool.")
+    assert codes(look(made, tmp_path)) == []
+
+
+def test_a_name_that_is_no_wheels_is_named(tmp_path: Path) -> None:
+    path = clean_pjrt().write(tmp_path).rename(tmp_path / "latest.whl")
+    report = inspect_wheel(path)
+    assert codes(report) == ["archive-damaged"]
+    assert (report.project, report.metadata) == ("", None)
+
+
+def test_each_problem_of_an_archive_is_a_finding_of_its_own(tmp_path: Path) -> None:
+    made = clean_pjrt()
+    made.files |= {"../a": b"", "/b": b""}
+    assert len(look(made, tmp_path).findings) == 2
+
+
+def test_damaged_code_is_not_seen_without_verification(tmp_path: Path) -> None:
+    made = clean_pjrt()
+    good = fat_binary()
+    coded(made, good[:24] + bytes(8) + good[32:])
+    made.record = lambda rows: [[rows[0][0], rows[1][1], rows[0][2]], *rows[1:]]
+    assert codes(look(made, tmp_path)) == ["bundle-damaged", "record-wrong-hash"]
+    assert codes(look(made, tmp_path, verify=False)) == []
+
+
+# What a report tells.
+
+
+def test_a_report_says_what_is_in_the_wheel(tmp_path: Path) -> None:
+    report = look(clean_pjrt(), tmp_path)
+    (elf,) = report.elfs
+    assert [(c.target, c.code_bytes, c.bundles) for c in report.targets] == [("gfx942", 1024, 2), ("gfx950", 1024, 2)]
+    assert (elf.device.bundles, elf.device.formats) == (2, ("CCOB v3 zstd",))
+    assert elf.symbol_versions == {"GLIBC": "2.28"}
+    assert report.platform is not None
+    assert report.platform.policy == "manylinux_2_28_x86_64"
+    assert sum(part.unpacked for part in report.parts) == sum(len(data) for data in clean_pjrt().files.values()) + sum(
+        part.unpacked for part in report.parts if part.name == "metadata"
+    )
+    assert member_infos(report)[0].targets == ("gfx942", "gfx950")
+    assert json.loads(json.dumps(to_json(report)))["metadata"]["requires_python"] == ">=3.11"
+
+
+def test_digests_are_those_of_the_content(tmp_path: Path) -> None:
+    honest = look(clean_pjrt(), tmp_path).elfs[0].sha256
+    made = clean_pjrt()
+    made.record = lambda rows: [[row[0], rows[0][1], row[2]] if row[0] == LIB else row for row in rows]
+    assert look(made, tmp_path).elfs[0].sha256 == honest == look(made, tmp_path, verify=False).elfs[0].sha256
+
+
+def test_stored_bytes_are_divided_among_the_parts(tmp_path: Path) -> None:
+    made = clean_pjrt()
+    noise = random.Random(1).randbytes(3_000_000)
+    made.files[LIB] = with_sections(made.files[LIB], (".rodata", 1, 2, bytes(3 << 20)), (".text", 1, 6, noise))
+    parts = {part.name: part for part in look(made, tmp_path).parts}
+    assert parts["host code"].unpacked == len(noise)
+    assert parts["read-only data"].unpacked == 3 << 20
+    assert parts["host code"].stored == pytest.approx(len(noise), abs=8192)
+    assert parts["read-only data"].stored < 12_000
+
+
+# Several wheels.
+
+
+def inspected(*made: MadeWheel, folder: Path) -> tuple[WheelReport, ...]:
+    return tuple(look(wheel, folder / str(number)) for number, wheel in enumerate(made))
+
+
+def test_wheels_that_fit_each_other(tmp_path: Path) -> None:
+    paths = [clean_pjrt().write(tmp_path), clean_plugin().write(tmp_path)]
+    report = inspect_set(paths)
+    assert report.findings == ()
+    assert worst(report) is None
+    assert [wheel.project for wheel in report.wheels] == ["jax-rocm7-pjrt", "jax-rocm7-plugin"]
+
+
+def test_a_set_is_as_bad_as_its_worst_wheel(tmp_path: Path) -> None:
+    made = clean_pjrt()
+    made.replace("Root-Is-Purelib", "true")
+    assert worst(inspect_set([made.write(tmp_path)])) is Severity.ERROR
+
+
+@pytest.mark.parametrize("field", ["rocm", "target", "pin", "jaxlib", "slot"])
+def test_wheels_that_do_not_fit_are_named(field: str, tmp_path: Path) -> None:
+    pjrt, plugin, third = clean_pjrt(), clean_plugin(), clean_pjrt()
+    expected = {
+        "rocm": "set-rocm-differs",
+        "target": "set-targets-differ",
+        "pin": "set-pin-unmet",
+        "jaxlib": "set-pin-unmet",
+        "slot": "set-duplicate",
+    }[field]
+    third.project = "jaxlib"
+    if field == "rocm":
+        plugin.replace("Summary", "JAX plugin (ROCm:7.14.0)")
+    elif field == "target":
+        plugin.files[MODULE] = library(
+            GLIBC, TinySymbol("PyInit__linalg", defined=True), fatbins=[fat_binary(["gfx942"])]
+        )
+    elif field == "pin":
+        plugin_metadata(plugin, "1.2.3.post1", "jax-rocm7-pjrt==1.2.3.post1")
+    elif field == "jaxlib":
+        third.version = "1.3.0"
+    else:
+        third.project = "jax_rocm7_pjrt"
+        third.platform = "manylinux_2_28_x86_64.manylinux_2_34_x86_64"
+    extra = (third,) if field in ("jaxlib", "slot") else ()
+    found = check_set(inspected(pjrt, plugin, *extra, folder=tmp_path))
+    assert {finding.code for finding in found} == {expected}
+
+
+def test_two_versions_side_by_side_are_no_conflict(tmp_path: Path) -> None:
+    later, plugin = clean_pjrt(), clean_plugin()
+    later.version = "1.2.4"
+    later.replace("Summary", "JAX PJRT plugin (ROCm:7.14.0)")
+    assert check_set(inspected(clean_pjrt(), plugin, later, folder=tmp_path)) == ()
+
+
+# What a person sees.
+
+
+def shown(report: WheelReport, width: int = 100) -> str:
+    console = Console(width=width, record=True, file=io.StringIO())
+    render(report, console, verbose=True)
+    return console.export_text()
+
+
+def test_markup_and_escape_sequences_are_shown_and_not_obeyed(tmp_path: Path) -> None:
+    made = clean_pjrt()
+    made.replace("Summary", "[red]loud[/] \x1b[31mred\x07 (ROCm:7.2.0)")
+    made.metadata += ["Provides-Extra: with-rocm", 'Requires-Dist: amd_rccl_instinct; extra == "with-rocm"']
+    text = shown(look(made, tmp_path))
+    assert "[red]loud[/] \ufffd[31mred\ufffd (ROCm:7.2.0)" in text
+    assert "[with-rocm] asks for 1 distributions" in text
+    assert "\x1b" not in text
+
+
+def test_a_report_on_a_damaged_archive_is_short(tmp_path: Path) -> None:
+    made = clean_pjrt()
+    made.archive = lambda data: data[:-30]
+    text = shown(look(made, tmp_path))
+    assert "archive damaged or unsafe" in text
+    assert "1 error, 0 warnings, 0 notes" in text
+    assert len(text.splitlines()) < 12
+
+
+def test_findings_of_one_kind_stand_together(tmp_path: Path) -> None:
+    made = clean_pjrt()
+    for number in range(6):
+        made.files[f"lib{number}.so"] = library(fatbins=[fat_binary()], runpath="relative")
+    text = " ".join(shown(look(made, tmp_path)).split())
+    assert text.count("runpath-unsafe") == 1
+    assert "and 3 more in lib3.so, lib4.so, lib5.so" in text
+    assert "6 errors, 0 warnings, 0 notes" in text
+
+
+def test_a_clean_wheel_says_so(tmp_path: Path) -> None:
+    text = shown(look(clean_pjrt(), tmp_path))
+    assert "Findings\n  nothing found" in "\n".join(line.rstrip() for line in text.splitlines())
+    assert "RECORD and device code checked" in text
+    assert "hashes not verified" in shown(look(clean_pjrt(), tmp_path, verify=False))
+
+
+def test_a_folder_is_held_against_its_own_wheels_json(tmp_path: Path) -> None:
+    wheels = make_wheels(tmp_path / "wheels")
+    folder = write_set(tmp_path / "set", wheels, make_set(wheels))
+    names = [wheel.wheel.filename for wheel in wheels]
+
+    def told() -> list[tuple[str, str]]:
+        found = inspect([str(folder)], expected=None, rocm=None, verify=True, progress=Silent(), runner=NoProcesses())
+        return [(each.code, each.member) for each in found.findings if each.code.startswith("set-wheel-")]
+
+    assert told() == []
+    (folder / names[0]).unlink()
+    assert told() == [("set-wheel-missing", names[0])]
+    (folder / names[1]).write_bytes(b"something else")
+    assert sorted(told()) == [("set-wheel-differs", names[1]), ("set-wheel-missing", names[0])]

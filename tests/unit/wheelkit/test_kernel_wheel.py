@@ -1,0 +1,245 @@
+"""Wheels of kernel modules under inspection: a clean one, and each way in which it may be broken or untrue."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.model import Evidence, GfxTarget, Outcome
+from promotion.gates import run_gates
+from promotion.gates.coverage import coverage
+from promotion.stage import stage
+from promotion.storage.directory_bucket import DirBucket
+from tests.support.made_kernels import LIBRARY, MANIFEST, OBJECT, OTHER, clean_kernels, code, manifest, tell
+from tests.support.made_wheel import MACHS, MadeWheel, codes, library, look
+from tests.support.wheel_sets import TARGETS, make_set, make_wheels, set_wheel, write_set
+from tests.unit.promotion.test_gates import NoProcesses, Silent
+from wheelkit.archive.archive import WheelArchive
+from wheelkit.inspect.inspect import member_infos
+from wheelkit.kernel_wheel import read_manifest
+from wheelkit.repair.plan import RepairPlan
+from wheelkit.repair.repair import repair
+
+
+def test_nothing_is_found_in_a_clean_wheel(tmp_path: Path) -> None:
+    report = look(clean_kernels(), tmp_path)
+    assert report.findings == ()
+    assert {code.target for code in report.targets} == {"gfx942", "gfx950"}
+    assert {info.path: info.targets for info in member_infos(report)} == {
+        LIBRARY: (),
+        OBJECT: ("gfx942",),
+        OTHER: ("gfx950",),
+    }
+
+
+def wrong_digest(made: MadeWheel) -> None:
+    body = manifest(made.files)
+    body["modules"]["gemm"]["sha256"] = "0" * 64
+    tell(made, modules=body["modules"])
+
+
+def wrong_target_in_the_folder(made: MadeWheel) -> None:
+    made.files[OBJECT] = code("gfx950")
+    tell(made)
+
+
+def object_without_metadata(made: MadeWheel) -> None:
+    made.files[OBJECT] = code("gfx942", {})
+    tell(made)
+
+
+def cut_off_object(made: MadeWheel) -> None:
+    made.files[OBJECT] = code("gfx942")[:120]
+    tell(made)
+
+
+def object_that_only_runs_with_xnack(made: MadeWheel) -> None:
+    made.files[OBJECT] = code("gfx942", flags=0x300)
+    tell(made)
+
+
+def missing_object(made: MadeWheel) -> None:
+    tell(made)
+    del made.files[OBJECT]
+
+
+def object_that_nobody_listed(made: MadeWheel) -> None:
+    made.files[OBJECT.replace("a.co", "b.co")] = code("gfx942")
+
+
+def promised_target_without_code(made: MadeWheel) -> None:
+    body = manifest(made.files)
+    del body["modules"]["gemm"]["objects"]["gfx950"]
+    del made.files[OTHER]
+    tell_modules(made, body["modules"])
+
+
+def with_table(made: MadeWheel, gfx: str, code: str) -> dict[str, Any]:
+    """A table of kernels beside a code object, listed; the modules of the manifest."""
+    table = code.replace("a.co", "kernels.csv")
+    made.files[table] = b"knl_name,co_name\n"
+    modules: dict[str, Any] = manifest(made.files)["modules"]
+    digest = hashlib.sha256(made.files[table]).hexdigest()
+    modules["gemm"]["objects"][gfx][table.removeprefix("jax_aiter/_kernels/hsa/")] = digest
+    return modules
+
+
+def promised_target_with_a_table_alone(made: MadeWheel) -> None:
+    modules = with_table(made, "gfx950", OTHER)
+    del modules["gemm"]["objects"]["gfx950"][OTHER.removeprefix("jax_aiter/_kernels/hsa/")]
+    del made.files[OTHER]
+    tell_modules(made, modules)
+
+
+def table_that_was_changed(made: MadeWheel) -> None:
+    tell(made, modules=with_table(made, "gfx942", OBJECT))
+    made.files[OBJECT.replace("a.co", "kernels.csv")] += b"more\n"
+
+
+def tell_modules(made: MadeWheel, modules: dict[str, Any]) -> None:
+    made.files.setdefault(OTHER, b"")
+    tell(made, modules=modules)
+    if not made.files[OTHER]:
+        del made.files[OTHER]
+
+
+def handler_missing(made: MadeWheel) -> None:
+    made.files[LIBRARY] = library(entry=[])
+    tell(made)
+
+
+def few_instances(made: MadeWheel) -> None:
+    body = manifest(made.files)
+    body["modules"]["gemm"]["instances"] = "_n64_"
+    tell(made, modules=body["modules"])
+
+
+def object_listed_for_another_module(made: MadeWheel) -> None:
+    body = manifest(made.files)
+    objects = body["modules"]["gemm"]["objects"]
+    objects["gfx942"], objects["gfx950"] = objects["gfx950"], objects["gfx942"]
+    tell(made, modules=body["modules"])
+
+
+@pytest.mark.parametrize(
+    ("break_it", "found"),
+    [
+        (lambda made: made.files.update({MANIFEST: b"{"}), ["kernels-manifest-damaged"]),
+        (lambda made: tell(made, schema=2), ["kernels-manifest-damaged"]),
+        (lambda made: tell(made, load_order=[]), ["kernels-manifest-damaged"]),
+        (lambda made: tell(made, version="1.2.4"), ["kernels-manifest-untrue"]),
+        (lambda made: tell(made, partial=["rms_norm"]), ["kernels-partial"]),
+        (few_instances, ["kernels-partial"]),
+        (wrong_digest, ["kernels-manifest-untrue"]),
+        (wrong_target_in_the_folder, ["code-object-wrong"]),
+        (object_without_metadata, ["code-object-wrong"]),
+        (object_that_only_runs_with_xnack, ["code-object-wrong"]),
+        (missing_object, ["kernels-missing"]),
+        (object_that_nobody_listed, ["kernels-manifest-untrue"]),
+        (promised_target_without_code, ["target-missing"]),
+        (promised_target_with_a_table_alone, ["target-missing"]),
+        (table_that_was_changed, ["kernels-manifest-untrue"]),
+        (lambda made: tell(made, modules=with_table(made, "gfx942", OBJECT)), []),
+        (handler_missing, ["handler-missing"]),
+        (object_listed_for_another_module, ["kernels-manifest-untrue"]),
+    ],
+)
+def test_each_way_to_break_it_is_named(
+    break_it: Callable[[MadeWheel], object], found: list[str], tmp_path: Path
+) -> None:
+    made = clean_kernels()
+    break_it(made)
+    assert codes(look(made, tmp_path)) == found
+
+
+def test_a_cut_off_object_is_named(tmp_path: Path) -> None:
+    made = clean_kernels()
+    cut_off_object(made)
+    assert "code-object-wrong" in codes(look(made, tmp_path))
+
+
+def test_a_wheel_without_modules_is_an_error(tmp_path: Path) -> None:
+    made = clean_kernels()
+    for path in (LIBRARY, OBJECT, OTHER):
+        del made.files[path]
+    made.files[MANIFEST] = b'{"schema": 1, "version": "1.2.3", "targets": [], "load_order": [], "modules": {}}'
+    assert "kernels-missing" in codes(look(made, tmp_path))
+
+
+def test_a_repair_leaves_code_objects_alone_and_lists_them(tmp_path: Path) -> None:
+    source = clean_kernels().write(tmp_path)
+    plan = RepairPlan(
+        project="jax-aiter",
+        version="1.2.4",
+        machs=MACHS,
+        strip=True,
+        members=(LIBRARY,),
+        targets=(GfxTarget.parse("gfx942"),),
+        summary="x",
+        requires_python=">=3.11",
+        license_text=b"x",
+    )
+    out = tmp_path / "out"
+    out.mkdir()
+    done = repair(source, plan, out)
+    assert {info.path: info.targets for info in done.members} == {
+        LIBRARY: (),
+        OBJECT: ("gfx942",),
+        OTHER: ("gfx950",),
+    }
+    with WheelArchive(done.path) as archive:
+        assert archive.read(OBJECT) == code("gfx942")
+        assert {module.name for module in read_manifest(archive).modules} == {"gemm"}
+
+
+# The coverage gate.
+
+
+def covered(folder: Path, made: MadeWheel, held: dict[str, tuple[str, ...]] | None = None) -> dict[str, Evidence]:
+    (folder / "k").mkdir()
+    kernels = set_wheel(made, folder / "k", {OBJECT: ("gfx942",), OTHER: ("gfx950",)} if held is None else held)
+    wheels = [kernels, *make_wheels(folder / "others", pythons=("3.12",))]
+    bucket = DirBucket(folder / "bucket")
+    staged = stage(bucket, write_set(folder / "set", wheels, make_set(wheels, python_versions=("3.12",))))
+    return {e.target: e for e in run_gates(bucket, staged, [coverage.GATE], NoProcesses(), Silent())}
+
+
+def told(evidence: Evidence) -> list[str]:
+    return sorted({finding.code for finding in evidence.findings})
+
+
+def test_each_module_is_checked_for_each_target(tmp_path: Path) -> None:
+    evidence = covered(tmp_path, clean_kernels())
+    assert {target: found.outcome for target, found in evidence.items()} == dict.fromkeys(TARGETS, Outcome.PASSED)
+    checked = [check for found in evidence.values() for check in found.details["checks"] if "gemm" in check["name"]]
+    assert [check["code_objects"] for check in checked] == [1, 1]
+
+
+def test_a_target_that_lost_its_code_fails_alone(tmp_path: Path) -> None:
+    made = clean_kernels()
+    promised_target_without_code(made)
+    evidence = covered(tmp_path, made, {OBJECT: ("gfx942",)})
+    assert evidence["gfx942"].outcome is Outcome.PASSED
+    assert told(evidence["gfx950"]) == ["target-missing"]
+
+
+def test_a_wheel_for_other_targets_fails(tmp_path: Path) -> None:
+    made = clean_kernels()
+    tell(made, targets=["gfx942"])
+    assert told(covered(tmp_path, made)["gfx950"]) == ["target-missing"]
+
+
+def test_a_list_of_members_that_is_not_true_fails(tmp_path: Path) -> None:
+    evidence = covered(tmp_path, clean_kernels(), {OBJECT: ("gfx950",), OTHER: ("gfx950",)})
+    assert {code for found in evidence.values() for code in told(found)} == {"wheels-json-untrue"}
+
+
+def test_a_wrong_object_fails_for_every_target(tmp_path: Path) -> None:
+    made = clean_kernels()
+    wrong_target_in_the_folder(made)
+    evidence = covered(tmp_path, made, {OBJECT: ("gfx950",), OTHER: ("gfx950",)})
+    assert {found.outcome for found in evidence.values()} == {Outcome.FAILED}

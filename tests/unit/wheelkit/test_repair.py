@@ -1,0 +1,314 @@
+"""Repair of made-up wheels: what follows from the plan alone, and every way in which nothing may be left behind."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.errors import ArchiveError, CiBuildError, ElfError, MachineError, RepairError
+from tests.support.tiny_elf import TinySymbol, tiny_elf
+from tests.support.tiny_wheel import contents, make_wheel
+from wheelkit.archive import cuts as cuts_module
+from wheelkit.archive.archive import Member, WheelArchive
+from wheelkit.archive.cuts import Cuts
+from wheelkit.archive.verify import verify_record
+from wheelkit.elf.elf import Elf
+from wheelkit.repair import repair as repair_module
+from wheelkit.repair.member import merge
+from wheelkit.repair.repair import Repaired, RepairPlan, repair
+
+NAME = "tiny-1.0-cp312-cp312-linux_x86_64.whl"
+RUNPATH = "$ORIGIN/../_solib_x86_64/somewhere/deep:/opt/rocm/lib:/home/builder/rocm"
+Repair = Callable[..., Repaired]
+
+
+def plan(**changes: Any) -> RepairPlan:
+    values: dict[str, Any] = {
+        "project": "tiny",
+        "version": "1.0+rocm7.2.0",
+        "platform_tag": "manylinux_2_28_x86_64",
+        "runpath": {"tiny/*.so": "/opt/rocm/lib"},
+        "summary": "Tiny (ROCm 7.2.0)",
+        "requires_python": ">=3.12",
+        "requires_dist": ("other==1.0+rocm7.2.0",),
+        "license_text": b"as you like\n",
+    }
+    return RepairPlan(**(values | changes))
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Callable[..., bytes]:
+    """Bytes of a made-up library."""
+    return lambda **fields: tiny_elf(tmp_path / "made.so", **{"runpath": RUNPATH, **fields}).read_bytes()
+
+
+@pytest.fixture
+def attempt(tmp_path: Path, library: Callable[..., bytes]) -> Repair:
+    """Repair a wheel of `files` (by default one library and one module) into tmp_path/out."""
+
+    def run(given: dict[str, bytes] | None = None, /, *, name: str = NAME, **changes: Any) -> Repaired:
+        for folder in ("in", "out"):
+            (tmp_path / folder).mkdir(exist_ok=True)
+        members = given or {"tiny/__init__.py": b"x = 1\n", "tiny/lib.so": library()}
+        source = make_wheel(tmp_path / "in", members, name=name, modes={"tiny/lib.so": 0o755})
+        return repair(source, plan(**changes), tmp_path / "out", debug_dir=tmp_path / "debug")
+
+    return run
+
+
+def nothing_left(folder: Path) -> bool:
+    return not list((folder / "out").rglob("*")) and not (folder / "debug").exists()
+
+
+def test_the_repaired_wheel_is_whole_and_named_for_what_it_is(attempt: Repair) -> None:
+    made = attempt()
+    assert made.path.name == "tiny-1.0+rocm7.2.0-cp312-cp312-manylinux_2_28_x86_64.whl"
+    with WheelArchive(made.path) as wheel:
+        assert verify_record(wheel) == ()
+        assert wheel.dist_info == "tiny-1.0+rocm7.2.0.dist-info"
+        assert wheel.wheel_info().get_all("Tag") == ["cp312-cp312-manylinux_2_28_x86_64"]
+        assert wheel.wheel_info()["Root-Is-Purelib"] == "false"
+        assert wheel.metadata()["Version"] == "1.0+rocm7.2.0"
+        assert wheel.read("tiny-1.0+rocm7.2.0.dist-info/licenses/LICENSE.txt") == b"as you like\n"
+        assert wheel.read("tiny/__init__.py") == b"x = 1\n"
+        assert [m.mode for m in wheel.members if m.name == "tiny/lib.so"] == [0o755]
+        assert wheel.size == made.size
+        (info,) = made.members
+        assert wheel.digest("tiny/lib.so") == info.sha256
+
+
+def test_runpath_is_the_planned_one(attempt: Repair, tmp_path: Path) -> None:
+    with WheelArchive(attempt().path) as wheel:
+        wheel.extract("tiny/lib.so", tmp_path / "lib.so")
+    assert Elf.read(tmp_path / "lib.so").runpath == "/opt/rocm/lib"
+
+
+def test_an_empty_runpath_plan_keeps_what_is_there(attempt: Repair, tmp_path: Path) -> None:
+    with WheelArchive(attempt(runpath={}).path) as wheel:
+        wheel.extract("tiny/lib.so", tmp_path / "lib.so")
+    assert Elf.read(tmp_path / "lib.so").runpath == RUNPATH
+
+
+@pytest.mark.parametrize(
+    ("symbol", "needed", "added"),
+    [
+        ("hipMalloc", (), True),
+        ("__hipRegisterFatBinary", (), True),
+        ("hipMalloc", ("libamdhip64.so.7",), False),
+        ("hipblasCreate", (), False),
+        ("hipsparseCreate", (), False),
+        ("PyErr_Clear", (), False),
+    ],
+)
+def test_the_hip_runtime_is_named_where_it_is_used(
+    attempt: Repair, library: Callable[..., bytes], symbol: str, needed: tuple[str, ...], added: bool
+) -> None:
+    data = library(symbols=[TinySymbol(symbol)], needed=("libc.so.6", *needed), spare=1)
+    made = attempt(
+        {"tiny/lib.so": data}, hip_soname="libamdhip64.so.7", allowed_sonames=frozenset({"libamdhip64.so.7"})
+    )
+    (info,) = made.members
+    assert info.needed == ("libc.so.6", *needed, *(["libamdhip64.so.7"] if added else []))
+
+
+def test_files_of_the_plan_are_new_or_replace_old_ones_and_the_rest_stays(attempt: Repair, library: Any) -> None:
+    files = {"tiny/__init__.py": b"old\n", "tiny/kept.py": b"kept\n", "tiny/gone.txt": b"x", "tiny/lib.so": library()}
+    made = attempt(files, files={"tiny/__init__.py": b"new\n", "tiny/more.py": b"more\n"}, remove=("tiny/*.txt",))
+    with WheelArchive(made.path) as wheel:
+        assert wheel.read("tiny/__init__.py") == b"new\n"
+        assert wheel.read("tiny/more.py") == b"more\n"
+        assert wheel.read("tiny/kept.py") == b"kept\n"
+        assert "tiny/gone.txt" not in wheel
+
+
+def test_entry_points_are_replaced_only_on_request(attempt: Repair, library: Any) -> None:
+    info = "tiny-1.0.dist-info/entry_points.txt"
+    files = {"tiny/lib.so": library(), info: b"[jax_plugins]\nold = old\n"}
+    for wanted, expected in ((None, b"[jax_plugins]\nold = old\n"), ({"g": {"n": "m"}}, b"[g]\nn = m\n")):
+        with WheelArchive(attempt(files, entry_points=wanted).path) as wheel:
+            assert wheel.read("tiny-1.0+rocm7.2.0.dist-info/entry_points.txt") == expected
+
+
+def test_build_information_tells_what_the_libraries_are(attempt: Repair) -> None:
+    made = attempt(build_info={"version": "1.0"}, build_info_path="tiny/build_info.json")
+    with WheelArchive(made.path) as wheel:
+        told = json.loads(wheel.read("tiny/build_info.json"))
+    (info,) = made.members
+    assert told["version"] == "1.0"
+    assert [(m["path"], m["sha256"], m["needed"]) for m in told["members"]] == [
+        ("tiny/lib.so", info.sha256, ["libc.so.6"])
+    ]
+
+
+def test_the_data_folder_follows_the_version(attempt: Repair, library: Any) -> None:
+    made = attempt({"tiny/lib.so": library(), "tiny-1.0.data/scripts/run": b"#!python\n"})
+    with WheelArchive(made.path) as wheel:
+        assert "tiny-1.0+rocm7.2.0.data/scripts/run" in wheel
+        assert "tiny-1.0.data/scripts/run" not in wheel
+
+
+def test_a_source_of_the_same_version_needs_no_renaming(attempt: Repair) -> None:
+    assert attempt(version="1.0").path.name == "tiny-1.0-cp312-cp312-manylinux_2_28_x86_64.whl"
+
+
+def test_a_build_tag_goes_into_name_and_wheel_file(attempt: Repair) -> None:
+    made = attempt(build="3")
+    assert made.path.name == "tiny-1.0+rocm7.2.0-3-cp312-cp312-manylinux_2_28_x86_64.whl"
+    with WheelArchive(made.path) as wheel:
+        assert wheel.wheel_info()["Build"] == "3"
+
+
+def test_equal_input_gives_equal_bytes(attempt: Repair) -> None:
+    first = attempt()
+    data = first.path.read_bytes()
+    first.path.unlink()
+    assert attempt().path.read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "named"),
+    [
+        ({"project": "other"}, RepairError, "not of other"),
+        ({"version": "one"}, RepairError, "not a version"),
+        ({"build": "x"}, RepairError, "cannot be named"),
+        ({"platform_tag": "manylinux_2_28"}, RepairError, "not a platform"),
+        ({"platform_tag": "linux-x86_64"}, RepairError, "cannot be named"),
+        ({"requires_python": "three"}, RepairError, "requires-python"),
+        ({"runpath": {"elsewhere/*": "/opt/rocm/lib"}}, RepairError, "tiny/lib.so has a RUNPATH and the plan has none"),
+        ({"runpath": {"*": RUNPATH + ":/more"}}, ElfError, "room for"),
+        ({"remove": ("*.dll",)}, RepairError, "No member matches \\*.dll"),
+        ({"device_members": ("tiny/lib.so",)}, RepairError, "tiny/lib.so has no device code"),
+        ({"device_members": ("tiny/_solver.so",)}, RepairError, "No member matches tiny/_solver.so"),
+        ({"files": {"../evil.py": b""}}, ArchiveError, "evil"),
+        ({"files": {"tiny/lib.so": b"\x7fELF..."}}, RepairError, "tiny/lib.so is a library"),
+        ({"members": ("tiny/lib.so", "tiny/_solver.so")}, RepairError, "lacks tiny/_solver.so"),
+        ({"members": ("tiny/_solver.so",)}, RepairError, "lacks tiny/_solver.so, holds tiny/lib.so"),
+    ],
+)
+def test_a_plan_that_does_not_fit_leaves_nothing(
+    attempt: Repair, tmp_path: Path, changes: dict[str, Any], error: type[CiBuildError], named: str
+) -> None:
+    with pytest.raises(error, match=named):
+        attempt(**changes)
+    assert nothing_left(tmp_path)
+
+
+def test_every_unexpected_library_is_named_and_nothing_is_left(
+    attempt: Repair, library: Callable[..., bytes], tmp_path: Path
+) -> None:
+    files = {"tiny/a.so": library(needed=("libfoo.so.1",)), "tiny/b.so": library(needed=("libbar.so.2",))}
+    with pytest.raises(RepairError, match=r"(?s)tiny/a.so.*libfoo.so.1.*tiny/b.so.*libbar.so.2"):
+        attempt(files)
+    assert nothing_left(tmp_path)
+
+
+def test_a_library_with_rpath_is_refused(attempt: Repair, library: Callable[..., bytes], tmp_path: Path) -> None:
+    data = library(runpath_tag=15)
+    with pytest.raises(ElfError, match="RPATH instead of RUNPATH"):
+        attempt({"tiny/lib.so": data})
+    assert nothing_left(tmp_path)
+
+
+def test_problems_of_several_libraries_come_together(attempt: Repair, library: Any, tmp_path: Path) -> None:
+    data = library(runpath_tag=15)
+    with pytest.raises(ElfError, match=r"a\.so.*b\.so"):
+        attempt({"tiny/a.so": data, "tiny/b.so": data})
+    assert nothing_left(tmp_path)
+
+
+@pytest.mark.parametrize("missing", ["out", "debug"])
+def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path, library: Callable[..., bytes], missing: str) -> None:
+    source = make_wheel(tmp_path, {"tiny/lib.so": library()}, name=NAME)
+    (tmp_path / {"out": "debug", "debug": "out"}[missing]).mkdir()
+    (tmp_path / missing).write_bytes(b"a file is in the way")
+    with pytest.raises(MachineError, match=missing):
+        repair(source, plan(), tmp_path / "out", debug_dir=tmp_path / "debug")
+    assert list((tmp_path / "out").glob("*")) == []
+
+
+def test_a_wheel_without_libraries_is_no_platform_wheel(attempt: Repair, tmp_path: Path) -> None:
+    with pytest.raises(RepairError, match="no libraries"):
+        attempt({"tiny/__init__.py": b""})
+    assert nothing_left(tmp_path)
+
+
+def test_a_source_that_is_not_what_record_says_is_refused(tmp_path: Path, library: Callable[..., bytes]) -> None:
+    members = contents({"tiny/__init__.py": b"x = 1\n", "tiny/lib.so": library()}, info="tiny-1.0.dist-info")
+    members["tiny/lib.so"] = library(needed=("libevil.so",))
+    members["tiny/extra.py"] = b"surprise"
+    source = make_wheel(tmp_path, name=NAME, members=members)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(
+        ArchiveError, match=r"(?s)tiny/lib.so \[record-wrong-hash\].*tiny/extra.py \[record-missing-entry\]"
+    ):
+        repair(source, plan(), tmp_path / "out")
+    assert nothing_left(tmp_path)
+
+
+def test_cuts_that_are_wrong_cost_time_only(attempt: Repair, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = attempt()
+    monkeypatch.setattr(repair_module, "_BIG", 0)
+    monkeypatch.setattr(cuts_module, "find_block", lambda data: len(data) // 2)
+    planned = []
+
+    def plan_wrongly(archive: WheelArchive, member: Member) -> Cuts:
+        planned.append(member.name)
+        return Cuts([0])
+
+    monkeypatch.setattr(repair_module, "plan_cuts", plan_wrongly)
+    assert attempt().sha256 == right.sha256
+    assert planned == ["tiny/lib.so"]
+
+
+def test_an_interrupt_leaves_nothing(tmp_path: Path, library: Callable[..., bytes]) -> None:
+    class Interrupter:
+        def __init__(self, at: int) -> None:
+            self.left = at
+
+        def step(self, text: str) -> None:
+            self.left -= 1
+            if not self.left:
+                raise KeyboardInterrupt
+
+        def advance(self, done: int, total: int) -> None:
+            pass
+
+    source = make_wheel(tmp_path, {"tiny/lib.so": library()}, name=NAME)
+    (tmp_path / "out").mkdir()
+    for step in (1, 2, 3):
+        with pytest.raises(KeyboardInterrupt):
+            repair(source, plan(), tmp_path / "out", debug_dir=tmp_path / "debug", progress=Interrupter(step))
+        assert nothing_left(tmp_path)
+
+
+def test_an_older_result_survives_a_failure(attempt: Repair) -> None:
+    made = attempt()
+    before = made.path.read_bytes()
+    with pytest.raises(RepairError):
+        attempt(device_members=("tiny/lib.so",))
+    assert made.path.read_bytes() == before
+    assert [p.name for p in made.path.parent.iterdir()] == [made.path.name]
+
+
+def test_every_member_has_the_same_time(attempt: Repair) -> None:
+    with zipfile.ZipFile(attempt().path) as wheel:
+        assert {entry.date_time for entry in wheel.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+
+
+@pytest.mark.parametrize(
+    ("ranges", "size", "merged"),
+    [
+        ([], 10, ()),
+        ([(5, 7), (0, 2)], 10, ((0, 2), (5, 7))),
+        ([(0, 5), (5, 7), (6, 9)], 8, ((0, 8),)),
+        ([(3, 3), (12, 20)], 10, ()),
+        ([(0, 9), (2, 3), (9, 10)], 10, ((0, 10),)),
+    ],
+)
+def test_merged_ranges(ranges: list[tuple[int, int]], size: int, merged: tuple[tuple[int, int], ...]) -> None:
+    assert merge(ranges, size) == merged

@@ -1,0 +1,70 @@
+"""Another platform tag for a wheel whose libraries are right: nothing else changes, and nothing untrue is written."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from core.errors import ArchiveError, RepairError
+from tests.support.made_wheel import GLIBC, LIB, MadeWheel, clean_pjrt, library
+from tests.support.tiny_elf import TinySymbol
+from wheelkit.inspect.compare import compare_wheels
+from wheelkit.repair.retag import retag
+
+
+def wheel(*symbols: TinySymbol, needed: tuple[str, ...] = ("libc.so.6",)) -> MadeWheel:
+    made = clean_pjrt()
+    made.files[LIB] = library(*(symbols or (GLIBC,)), needed=needed)
+    made.platform = "manylinux_2_27_x86_64"
+    made.replace("Tag", "py3-none-manylinux_2_27_x86_64")
+    return made
+
+
+def test_only_the_tag_changes(tmp_path: Path) -> None:
+    before = wheel().write(tmp_path)
+    path, findings = retag(before, tmp_path)
+    assert path.name == "jax_rocm7_pjrt-1.2.3-py3-none-manylinux_2_28_x86_64.whl"
+    assert findings == ()
+    (found,) = compare_wheels(before, path, tmp_path)
+    assert found.member.endswith(".dist-info/WHEEL")
+    with zipfile.ZipFile(path) as archive:
+        text = archive.read(found.member).decode()
+    assert "Tag: py3-none-manylinux_2_28_x86_64\n" in text
+    assert sorted(tmp_path.iterdir()) == sorted([before, path])
+
+
+def test_it_is_the_same_each_time(tmp_path: Path) -> None:
+    before = wheel().write(tmp_path)
+    first = retag(before, tmp_path)[0].read_bytes()
+    assert retag(before, tmp_path)[0].read_bytes() == first
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (wheel(TinySymbol("new", "libc.so.6", "GLIBC_2.38")), "GLIBC_2.38"),
+        (wheel(needed=("libc.so.6", "libnobody.so.1")), "libnobody.so.1"),
+    ],
+)
+def test_what_is_not_true_is_not_written(tmp_path: Path, made: MadeWheel, words: str) -> None:
+    before = made.write(tmp_path)
+    with pytest.raises(RepairError) as caught:
+        retag(before, tmp_path)
+    assert words in str(caught.value)
+    assert list(tmp_path.iterdir()) == [before]
+
+
+def test_a_wheel_without_libraries_is_for_no_platform(tmp_path: Path) -> None:
+    made = wheel()
+    made.files[LIB] = b"text"
+    with pytest.raises(RepairError, match="holds no libraries"):
+        retag(made.write(tmp_path), tmp_path)
+
+
+def test_a_wheel_that_is_not_what_its_record_says_is_refused(tmp_path: Path) -> None:
+    made = wheel()
+    made.record = lambda rows: [[name, "sha256=AAAA" if name == LIB else digest, size] for name, digest, size in rows]
+    with pytest.raises(ArchiveError, match="is not what it says"):
+        retag(made.write(tmp_path), tmp_path)

@@ -1,0 +1,266 @@
+"""Rewritten wheels: what changes, what stays, what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from core.errors import ArchiveError
+from tests.support.tiny_wheel import INFO, NAME, WHEEL, contents, make_wheel, record_line
+from wheelkit.archive import file_member, member_writer, zip_format, zip_writer
+from wheelkit.archive.archive import WheelArchive
+from wheelkit.archive.deflate import scan_blocks
+from wheelkit.archive.rewrite import WheelRewrite
+from wheelkit.archive.verify import verify_record
+
+TEXT = b"".join(b"line %d of a member\n" % n for n in range(100_000))
+
+
+@pytest.fixture
+def wheel(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "out").mkdir()
+    files = {"tiny/__init__.py": b"x = 1\n", "tiny/big.so": TEXT}
+    return make_wheel(tmp_path / "in", files, modes={"tiny/big.so": 0o755, f"{INFO}/RECORD": 0o664})
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out" / NAME
+
+
+def members(path: Path) -> dict[str, bytes]:
+    """All members, after every reader at hand has found the archive right."""
+    with WheelArchive(path) as archive:
+        assert verify_record(archive) == ()
+    with zipfile.ZipFile(path) as opened:
+        assert opened.testzip() is None
+        return {name: opened.read(name) for name in opened.namelist()}
+
+
+def test_unchanged_members_keep_bytes_order_modes_and_times(wheel: Path, out: Path) -> None:
+    with WheelArchive(wheel) as source:
+        rewrite = WheelRewrite(source)
+        rewrite.set(f"{INFO}/WHEEL", WHEEL.replace(b"true", b"false"))
+        rewrite.set("tiny/new.py", b"", mode=0o755)
+        rewrite.set(f"{INFO}/licenses/LICENSE", b"free\n")
+        written = rewrite.write(out)
+        before = source.members
+        packed = source.pread(source["tiny/big.so"].compressed_size, source["tiny/big.so"].data_offset)
+    assert members(out)[f"{INFO}/WHEEL"] == WHEEL.replace(b"true", b"false")
+    with WheelArchive(out) as result:
+        assert [m.name for m in result.members] == [
+            "tiny/__init__.py",
+            "tiny/big.so",
+            "tiny/new.py",
+            f"{INFO}/METADATA",
+            f"{INFO}/WHEEL",
+            f"{INFO}/licenses/LICENSE",
+            f"{INFO}/RECORD",
+        ]
+        for old in before:
+            assert (result[old.name].external_attr, result[old.name].date_time) == (old.external_attr, old.date_time)
+        assert result["tiny/new.py"].mode == 0o755
+        assert result[f"{INFO}/licenses/LICENSE"].mode == 0o644
+        assert result["tiny/new.py"].date_time == (1980, 1, 1, 0, 0, 0)
+        assert result.pread(len(packed), result["tiny/big.so"].data_offset) == packed
+    assert (written.path, written.size) == (out, out.stat().st_size)
+    assert written.sha256 == hashlib.sha256(out.read_bytes()).hexdigest()
+
+
+def test_two_runs_give_identical_bytes(wheel: Path, out: Path, tmp_path: Path) -> None:
+    digests = []
+    for _ in range(2):
+        content = tmp_path / "content"
+        content.write_bytes(TEXT + b"more")
+        with WheelArchive(wheel) as source:
+            rewrite = WheelRewrite(source, date_time=(1990, 1, 1, 0, 0, 0))
+            rewrite.set_file("tiny/big.so", content, changed=[])
+            rewrite.set_file("tiny/new.so", content)
+            digests.append(rewrite.write(out).sha256)
+        with WheelArchive(out) as result:
+            assert {member.date_time for member in result.members} == {(1990, 1, 1, 0, 0, 0)}
+    assert digests[0] == digests[1]
+
+
+def test_old_hashes_are_reused_only_where_nothing_changed(wheel: Path, out: Path, tmp_path: Path) -> None:
+    lying = contents({"tiny/a.py": b"a\n", "tiny/b.py": b"b\n"})
+    record = lying[f"{INFO}/RECORD"].decode()
+    record = record.replace(record_line("tiny/a.py", b"a\n"), record_line("tiny/a.py", b"A\n"))
+    record = record.replace(record_line("tiny/b.py", b"b\n"), "tiny/b.py,,\n")
+    source_path = make_wheel(tmp_path / "in", members=lying | {f"{INFO}/RECORD": record.encode()})
+    with WheelArchive(source_path) as source:
+        WheelRewrite(source).write(out)
+    with WheelArchive(out) as result:
+        assert [f.code for f in verify_record(result)] == ["record-wrong-hash"]
+        assert result.record()["tiny/b.py"].sha256 == hashlib.sha256(b"b\n").hexdigest()
+
+
+def test_remove_and_rename(wheel: Path, out: Path) -> None:
+    new = out.with_name("tiny-1.0.post1-py3-none-any.whl")
+    with WheelArchive(wheel) as source:
+        rewrite = WheelRewrite(source)
+        rewrite.remove("tiny/big.so")
+        rewrite.rename("tiny/__init__.py", "tiny/main.py")
+        rewrite.rename(INFO, "tiny-1.0.post1.dist-info")
+        rewrite.set("tiny-1.0.post1.dist-info/WHEEL", WHEEL, mode=0o600)
+        rewrite.write(new)
+    found = members(new)
+    assert list(found) == ["tiny/main.py", *(f"tiny-1.0.post1.dist-info/{n}" for n in ("METADATA", "WHEEL", "RECORD"))]
+    with WheelArchive(new) as result:
+        assert result["tiny-1.0.post1.dist-info/WHEEL"].mode == 0o600
+        assert result["tiny-1.0.post1.dist-info/RECORD"].mode == 0o664
+
+
+def test_what_cannot_be_is_refused_and_leaves_nothing(wheel: Path, out: Path) -> None:
+    with WheelArchive(wheel) as source:
+        rewrite = WheelRewrite(source)
+        with pytest.raises(ArchiveError, match="no member nope"):
+            rewrite.remove("nope")
+        with pytest.raises(ArchiveError, match="no member nope"):
+            rewrite.rename("nope", "x")
+        with pytest.raises(ArchiveError, match="is there already"):
+            rewrite.rename("tiny/big.so", "tiny/__init__.py")
+        with pytest.raises(ArchiveError, match="RECORD cannot be set"):
+            rewrite.set(f"{INFO}/RECORD", b"")
+        rewrite.set("../escape", b"")
+        with pytest.raises(ArchiveError, match=r"its path has an empty, \. or \.\. part"):
+            rewrite.write(out)
+        with pytest.raises(ArchiveError, match="does not belong to a file of this name"):
+            WheelRewrite(source).write(out.with_name("tiny-2.0-py3-none-any.whl"))
+    assert list(out.parent.iterdir()) == []
+
+
+def test_an_existing_file_survives_a_failure(wheel: Path, out: Path) -> None:
+    out.write_bytes(b"precious")
+    with WheelArchive(wheel) as source:
+        rewrite = WheelRewrite(source)
+        rewrite.set("/absolute", b"")
+        with pytest.raises(ArchiveError):
+            rewrite.write(out)
+    assert out.read_bytes() == b"precious"
+
+
+def test_a_spliced_member_holds_the_new_content(wheel: Path, out: Path, tmp_path: Path) -> None:
+    new = bytearray(TEXT[:-100_000])
+    new[500_000:500_010] = b"0123456789"
+    content = tmp_path / "content"
+    content.write_bytes(new)
+    ranges = [(500_000, 500_010)]
+    with WheelArchive(wheel) as source:
+        member = source["tiny/big.so"]
+        index = scan_blocks(source.pread, member.data_offset, member.compressed_size)
+        for blocks in (None, index):
+            rewrite = WheelRewrite(source)
+            rewrite.set_file("tiny/big.so", content, changed=ranges, blocks=blocks)
+            rewrite.write(out)
+            assert members(out)["tiny/big.so"] == bytes(new)
+        start = source.pread(10_000, member.data_offset)
+    with WheelArchive(out) as result:
+        assert result.pread(10_000, result["tiny/big.so"].data_offset) == start, "its first blocks should be copied"
+        assert result["tiny/big.so"].mode == 0o755
+
+
+def test_ranges_that_miss_a_change_are_found_out(wheel: Path, out: Path, tmp_path: Path) -> None:
+    new = bytearray(TEXT)
+    new[1_500_000] ^= 1
+    content = tmp_path / "content"
+    content.write_bytes(new)
+    with WheelArchive(wheel) as source:
+        rewrite = WheelRewrite(source)
+        rewrite.set_file("tiny/big.so", content, changed=[(5, 6)])
+        with pytest.raises(ArchiveError, match="differs from the old content outside of the given ranges"):
+            rewrite.write(out)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_without_ranges_or_libz_or_old_deflate_data_everything_is_compressed(
+    tmp_path: Path, out: Path, wheel: Path, method: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with zipfile.ZipFile(wheel, "w", method) as archive:
+        for name, data in contents({"tiny/big.so": TEXT}).items():
+            archive.writestr(name, data)
+    monkeypatch.setattr(file_member, "scan_blocks", lambda *args, **options: None)
+    content = tmp_path / "content"
+    content.write_bytes(TEXT.upper())
+    with WheelArchive(wheel) as source:
+        for changed in (None, [(0, len(TEXT))], []):
+            rewrite = WheelRewrite(source)
+            rewrite.set_file("tiny/big.so", content, changed=changed)
+            rewrite.write(out)
+            assert members(out)["tiny/big.so"] == TEXT.upper()
+
+
+def test_signatures_of_the_old_record_are_dropped(tmp_path: Path, wheel: Path, out: Path) -> None:
+    make_wheel(tmp_path / "in", members=contents() | {f"{INFO}/RECORD.jws": b"{}"})
+    with WheelArchive(wheel) as source:
+        assert f"{INFO}/RECORD.jws" in source
+        WheelRewrite(source).write(out)
+    assert f"{INFO}/RECORD.jws" not in members(out)
+
+
+def test_a_damaged_source_is_not_copied_unseen_into_a_splice(tmp_path: Path, wheel: Path, out: Path) -> None:
+    with WheelArchive(wheel) as source:
+        middle = source["tiny/big.so"].data_offset + source["tiny/big.so"].compressed_size // 2
+    data = bytearray(wheel.read_bytes())
+    data[middle] ^= 0x10
+    wheel.write_bytes(data)
+    content = tmp_path / "content"
+    content.write_bytes(b"#" + TEXT[1:])
+    with WheelArchive(wheel) as source:
+        rewrite = WheelRewrite(source)
+        rewrite.set_file("tiny/big.so", content, changed=[(0, 1)])
+        with pytest.raises(ArchiveError):
+            rewrite.write(out)
+    assert list(out.parent.iterdir()) == []
+
+
+def test_a_member_that_may_grow_beyond_4_gib_gets_a_wide_header(
+    wheel: Path, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = tmp_path / "content"
+    content.write_bytes(TEXT)
+    monkeypatch.setattr(member_writer, "is_wide", lambda size: True)
+    with WheelArchive(wheel) as source:
+        rewrite = WheelRewrite(source)
+        rewrite.set_file("tiny/big.so", content)
+        rewrite.write(out)
+    assert members(out)["tiny/big.so"] == TEXT
+    with WheelArchive(out) as result:
+        header = result.pread(30, result["tiny/big.so"].header_offset)
+        assert header[18:26] == b"\xff" * 8
+
+
+def test_wide_members_have_wide_headers() -> None:
+    member = zip_format.Member(
+        name="big",
+        method=0,
+        crc32=1,
+        compressed_size=5 << 30,
+        size=5 << 30,
+        external_attr=0,
+        date_time=(1980, 1, 1, 0, 0, 0),
+        header_offset=6 << 30,
+        data_offset=0,
+    )
+    problems: list[str] = []
+    directory = zip_writer.central_directory([member], 11 << 30)
+    assert zip_format.read_central(directory[:-98], 1, problems) == [member]
+    raw = zip_writer.local_header(member)
+    local = zip_format.read_local(lambda size, at: raw[at : at + size], member._replace(header_offset=0), problems)
+    assert local is not None
+    assert (local.size, local.compressed_size, problems) == (5 << 30, 5 << 30, [])
+
+
+def test_nothing_stays_behind(wheel: Path, out: Path) -> None:
+    with WheelArchive(wheel) as source:
+        WheelRewrite(source).write(out)
+    assert list(out.parent.iterdir()) == [out]
+    shutil.rmtree(out.parent)
+    with WheelArchive(wheel) as source, pytest.raises(FileNotFoundError):
+        WheelRewrite(source).write(out)

@@ -1,0 +1,86 @@
+"""Manifests of ROCm trees: the noun, its JSON, and the weak kind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from core.errors import InputError
+from tests.support.tiny_elf import TinySymbol, tiny_elf
+from wheelkit.elf.elf import Elf
+from wheelkit.rocm_manifest import Library, Manifest, dump_manifest, from_needs, load_manifest
+
+HIP = Library(
+    soname="libamdhip64.so.7",
+    path="lib/libamdhip64.so.7",
+    symbols={"hipFree": ("hip_4.2",), "hipInit": ("hip_6.0", "1.0", "hip_4.2"), "plain": ("",)},
+    needed=("libc.so.6",),
+    runpath=("$ORIGIN",),
+    size=12,
+    build_id="ab",
+    sha256="c" * 64,
+)
+MANIFEST = Manifest(rocm_version="7.2.0", libraries={HIP.soname: HIP})
+
+
+def test_manifest_survives_json_and_bytes_are_deterministic() -> None:
+    text = dump_manifest(MANIFEST)
+    assert load_manifest(text) == MANIFEST
+    assert dump_manifest(load_manifest(text)) == text
+
+
+def test_a_manifest_without_digests_is_read() -> None:
+    body = json.loads(dump_manifest(MANIFEST))
+    del body["libraries"][HIP.soname]["sha256"]
+    assert load_manifest(json.dumps(body).encode()).libraries[HIP.soname].sha256 == ""
+
+
+def test_json_groups_symbols_by_version_with_default_versions_marked() -> None:
+    body = json.loads(dump_manifest(MANIFEST))
+    assert body["libraries"]["libamdhip64.so.7"]["symbols"] == {
+        "": ["plain"],
+        "@1.0": ["hipInit"],
+        "@@hip_4.2": ["hipFree"],
+        "@@hip_6.0": ["hipInit"],
+        "@hip_4.2": ["hipInit"],
+    }
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"[]", b"{}", b'{"schema": 1}', b'{"schema": 1, "libraries": {"a": 1}}', b"\xff"]
+)
+def test_what_is_no_manifest_is_refused(text: bytes) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        load_manifest(text)
+
+
+def test_another_schema_is_refused() -> None:
+    with pytest.raises(InputError, match="schema 2"):
+        load_manifest(b'{"schema": 2}')
+
+
+def test_needs_give_a_weak_manifest(tmp_path: Path) -> None:
+    symbols = [
+        TinySymbol("hipFree", "libamdhip64.so.7", "hip_4.2"),
+        TinySymbol("rocblas_sgemm"),
+        TinySymbol("ncclSend"),
+        TinySymbol("whatever"),
+        TinySymbol("optional", bind="WEAK"),
+        TinySymbol("PyList_New"),
+        TinySymbol("_ZNSt6localeC1Ev"),
+        TinySymbol("memcpy", "libc.so.6", "GLIBC_2.14"),
+        TinySymbol("helper"),
+    ]
+    needed = ("libamdhip64.so.7", "librocblas.so.5", "librccl.so.1", "libc.so.6")
+    user = Elf.read(tiny_elf(tmp_path / "user.so", needed=needed, symbols=symbols))
+    sibling = Elf.read(tiny_elf(tmp_path / "sibling.so", symbols=[TinySymbol("helper", defined=True)]))
+    manifest = from_needs([user, sibling], "7.2.0", frozenset(needed[:3]))
+    assert manifest.weak
+    assert {soname: dict(library.symbols) for soname, library in manifest.libraries.items()} == {
+        "libamdhip64.so.7": {"hipFree": ("hip_4.2",), "whatever": ("",)},
+        "librocblas.so.5": {"rocblas_sgemm": ("",)},
+        "librccl.so.1": {"ncclSend": ("",)},
+    }
+    assert load_manifest(dump_manifest(manifest)) == manifest

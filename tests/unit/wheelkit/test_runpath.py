@@ -1,0 +1,189 @@
+"""RUNPATH and NEEDED edited in place: only the told bytes change, and whatever could break a name is refused."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from core.errors import ElfError
+from tests.support.tiny_elf import TinySymbol, tiny_elf
+from wheelkit.elf.elf import Elf
+from wheelkit.elf.runpath import add_needed, set_runpath
+
+OLD = "$ORIGIN/../../_solib_x86_64/very/long/leftover/of/a/build:/opt/rocm/lib"
+NEW = "$ORIGIN/../lib:/opt/rocm/lib"
+HIP = "libamdhip64.so.7"
+SYMBOLS = (TinySymbol("hipMalloc"), TinySymbol("printf", "libc.so.6", "GLIBC_2.2.5"))
+
+
+def make(path: Path, *, runpath: str = OLD, spare: int = 0, needed: tuple[str, ...] = ("libc.so.6",)) -> Path:
+    return tiny_elf(path, needed=needed, symbols=SYMBOLS, runpath=runpath, spare=spare)
+
+
+def entries(path: Path) -> list[tuple[int, int, int]]:
+    """(file offset, tag, value) of each dynamic entry."""
+    section = Elf.read(path).sections[".dynamic"]
+    data = path.read_bytes()
+    places = range(section.offset, section.offset + section.size, 16)
+    return [(place, *struct.unpack_from("<qQ", data, place)) for place in places]
+
+
+def patch(path: Path, offset: int, data: bytes) -> None:
+    content = bytearray(path.read_bytes())
+    content[offset : offset + len(data)] = data
+    path.write_bytes(content)
+
+
+def assert_only(before: bytes, path: Path, ranges: list[tuple[int, int]]) -> None:
+    """No byte outside of the ranges changed."""
+    after = bytearray(path.read_bytes())
+    assert len(after) == len(before)
+    for start, end in ranges:
+        after[start:end] = before[start:end]
+    assert bytes(after) == before
+
+
+def test_a_shorter_runpath_replaces_the_old_one(tmp_path: Path) -> None:
+    path = make(tmp_path / "lib.so")
+    before = path.read_bytes()
+    ranges = set_runpath(path, NEW)
+    assert Elf.read(path).runpath == NEW
+    assert [end - start for start, end in ranges] == [len(OLD)]
+    assert_only(before, path, ranges)
+    assert b"_solib" not in path.read_bytes()
+    assert Elf.read(path).undefined == tuple(Elf.read(make(tmp_path / "other.so")).undefined)
+
+
+def test_what_a_shortened_runpath_left_behind_is_room(tmp_path: Path) -> None:
+    # As patchelf shortens one: the new string, its NUL, and bytes of the old one that nothing refers to.
+    path = make(tmp_path / "lib.so")
+    at = path.read_bytes().index(OLD.encode())
+    patch(path, at, b"/short\0".ljust(len(OLD), b"X"))
+    assert Elf.read(path).runpath == "/short"
+    before = path.read_bytes()
+    ranges = set_runpath(path, NEW)
+    assert Elf.read(path).runpath == NEW
+    assert_only(before, path, ranges)
+    assert Elf.read(path).undefined == tuple(Elf.read(make(tmp_path / "other.so")).undefined)
+    with pytest.raises(ElfError, match=f"there is room for {len(OLD)}"):
+        set_runpath(path, OLD + "x")
+
+
+def test_the_same_runpath_changes_nothing(tmp_path: Path) -> None:
+    path = make(tmp_path / "lib.so", runpath=NEW)
+    assert set_runpath(path, NEW) == []
+    assert set_runpath(path, NEW[:-1]) != []
+
+
+@pytest.mark.parametrize(
+    ("runpath", "message"), [(OLD + "x", "there is room for"), ("", "cannot be"), ("a\0b", "cannot be")]
+)
+def test_a_runpath_that_cannot_be_written_is_refused(tmp_path: Path, runpath: str, message: str) -> None:
+    path = make(tmp_path / "lib.so")
+    before = path.read_bytes()
+    with pytest.raises(ElfError, match=message):
+        set_runpath(path, runpath)
+    assert path.read_bytes() == before
+
+
+def test_without_a_runpath_there_is_nothing_to_rewrite(tmp_path: Path) -> None:
+    with pytest.raises(ElfError, match="no RUNPATH"):
+        set_runpath(tiny_elf(tmp_path / "none.so"), NEW)
+    with pytest.raises(ElfError, match="RPATH instead"):
+        set_runpath(tiny_elf(tmp_path / "old.so", runpath=OLD, runpath_tag=15), NEW)
+
+
+@pytest.mark.parametrize("inside", [0, 5, len(OLD) - 1])
+def test_a_library_name_that_shares_its_bytes_is_not_damaged(tmp_path: Path, inside: int) -> None:
+    path = make(tmp_path / "lib.so")
+    (runpath,) = [value for _, tag, value in entries(path) if tag == 29]
+    (place,) = [place for place, tag, _ in entries(path) if tag == 1]
+    patch(path, place + 8, struct.pack("<Q", runpath + inside))
+    with pytest.raises(ElfError, match="shares"):
+        set_runpath(path, NEW)
+
+
+def test_a_symbol_name_that_shares_its_bytes_is_not_damaged(tmp_path: Path) -> None:
+    path = make(tmp_path / "lib.so")
+    (runpath,) = [value for _, tag, value in entries(path) if tag == 29]
+    patch(path, Elf.read(path).sections[".dynsym"].offset + 24, struct.pack("<I", runpath + 9))
+    with pytest.raises(ElfError, match="shares"):
+        set_runpath(path, NEW)
+
+
+def test_a_version_name_that_shares_its_bytes_is_not_damaged(tmp_path: Path) -> None:
+    path = make(tmp_path / "lib.so")
+    (runpath,) = [value for _, tag, value in entries(path) if tag == 29]
+    patch(path, Elf.read(path).sections[".gnu.version_r"].offset + 16 + 8, struct.pack("<I", runpath + 9))
+    with pytest.raises(ElfError, match="shares"):
+        set_runpath(path, NEW)
+
+
+def test_a_runpath_that_is_the_end_of_another_name_is_not_damaged(tmp_path: Path) -> None:
+    path = make(tmp_path / "lib.so")
+    (place, _, value) = next(entry for entry in entries(path) if entry[1] == 29)
+    patch(path, place + 8, struct.pack("<Q", value + 4))
+    with pytest.raises(ElfError, match="shares"):
+        set_runpath(path, "/opt/rocm/lib")
+
+
+@pytest.mark.parametrize("spare", [1, 3])
+def test_a_spare_entry_takes_the_new_library(tmp_path: Path, spare: int) -> None:
+    path = make(tmp_path / "lib.so", spare=spare)
+    set_runpath(path, NEW)
+    before = path.read_bytes()
+    ranges = add_needed(path, HIP)
+    elf = Elf.read(path)
+    assert elf.needed == ("libc.so.6", HIP)
+    assert elf.runpath == NEW
+    assert entries(path)[-1][1] == 0
+    assert_only(before, path, ranges)
+    assert add_needed(path, HIP) == []
+
+
+def test_the_relocation_count_gives_its_place(tmp_path: Path) -> None:
+    path = make(tmp_path / "lib.so", spare=1)
+    set_runpath(path, NEW)
+    patch(path, entries(path)[-2][0], struct.pack("<qQ", 0x6FFFFFF9, 7))
+    assert add_needed(path, HIP)
+    assert Elf.read(path).needed == ("libc.so.6", HIP)
+    assert 0x6FFFFFF9 not in [tag for _, tag, _ in entries(path)]
+
+
+def test_without_a_place_for_the_entry_it_is_refused(tmp_path: Path) -> None:
+    path = make(tmp_path / "lib.so")
+    set_runpath(path, NEW)
+    before = path.read_bytes()
+    with pytest.raises(ElfError, match="no spare dynamic entry"):
+        add_needed(path, HIP)
+    assert path.read_bytes() == before
+
+
+def test_without_room_for_the_name_it_is_refused(tmp_path: Path) -> None:
+    path = make(tmp_path / "lib.so", spare=1)
+    before = path.read_bytes()
+    with pytest.raises(ElfError, match="no room"):
+        add_needed(path, HIP)
+    assert path.read_bytes() == before
+
+
+def test_freed_bytes_that_something_refers_to_are_left_alone(tmp_path: Path) -> None:
+    path = make(tmp_path / "lib.so", spare=1)
+    set_runpath(path, NEW)
+    (runpath,) = [value for _, tag, value in entries(path) if tag == 29]
+    empty = runpath + len(NEW) + 1 + 4  # an empty name, four bytes into the free ones
+    patch(path, Elf.read(path).sections[".dynsym"].offset + 24, struct.pack("<I", empty))
+    with pytest.raises(ElfError, match="no room"):
+        add_needed(path, HIP)
+
+
+def test_a_name_that_is_there_already_is_used_again(tmp_path: Path) -> None:
+    symbols = (TinySymbol("hipMalloc", HIP, "hip_4.2"),)
+    path = tiny_elf(tmp_path / "lib.so", symbols=symbols, runpath=OLD, spare=1)
+    before = path.read_bytes()
+    ranges = add_needed(path, HIP)
+    assert Elf.read(path).needed == ("libc.so.6", HIP)
+    assert [end - start for start, end in ranges] == [16]
+    assert_only(before, path, ranges)

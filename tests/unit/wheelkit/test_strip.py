@@ -1,0 +1,183 @@
+"""Stripping: symbols leave, everything that is loaded stays in place, and the debug file belongs to the library."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+
+from core.errors import ElfError
+from tests.support.made_wheel import GLIBC, with_sections
+from tests.support.tiny_elf import TinySymbol, tiny_elf
+from wheelkit.elf.elf import Elf
+from wheelkit.elf.reader import SHT_NOBITS
+from wheelkit.elf.strip import strip_symbols
+
+SYMBOLS = bytes(24) + struct.pack("<IBBHQQ", 1, 0x12, 0, 1, 0x123, 4)
+DEBUG = b"debugging information" * 50
+BUILD_ID = struct.pack("<III4s4s", 4, 4, 3, b"GNU\0", b"\xde\xad\xbe\xef")
+
+
+def set_field(path: Path, section: str, field: int, value: int) -> None:
+    """Change a 32-bit field of a section header: byte 40 of a row is sh_link, byte 44 sh_info."""
+    data = bytearray(path.read_bytes())
+    (table,) = struct.unpack_from("<Q", data, 0x28)
+    struct.pack_into("<I", data, table + 64 * list(Elf.read(path).sections).index(section) + field, value)
+    path.write_bytes(data)
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    """Symbols between other sections: a build ID before, a comment and a note behind."""
+    path = tiny_elf(tmp_path / "lib.so", symbols=(GLIBC, TinySymbol("helper", defined=True)), runpath="/opt/rocm/lib")
+    data = with_sections(
+        path.read_bytes(),
+        (".note.gnu.build-id", 7, 2, BUILD_ID),
+        (".debug_info", 1, 0, DEBUG),
+        (".symtab", 2, 0, SYMBOLS),
+        (".strtab", 3, 0, b"\0hidden\0"),
+        (".comment", 1, 0x30, b"clang\0"),
+        (".gnu.build.attributes", 7, 0, b"attributes!!"),
+    )
+    path.write_bytes(data)
+    set_field(path, ".symtab", 40, list(Elf.read(path).sections).index(".strtab"))
+    return path
+
+
+def content(path: Path, name: str) -> bytes:
+    section = Elf.read(path).sections[name]
+    return path.read_bytes()[section.offset :][: section.file_size]
+
+
+def test_symbols_leave_and_the_rest_stays(library: Path) -> None:
+    old, before = library.read_bytes(), Elf.read(library)
+    report = strip_symbols(library)
+    new, after = library.read_bytes(), Elf.read(library)
+    assert report.dropped == (".debug_info", ".symtab", ".strtab")
+    assert report.bytes_saved == len(DEBUG) + len(SYMBOLS) + 8
+    assert (report.size_before, report.size_after) == (len(old), len(new))
+    assert b"debugging information" not in new
+    assert b"hidden" not in new
+    assert set(before.sections) - set(after.sections) == set(report.dropped)
+    assert not after.has_symtab
+    loaded = before.sections[".note.gnu.build-id"].offset + len(BUILD_ID)
+    assert new[64:loaded] == old[64:loaded]
+    assert content(library, ".comment") == b"clang\0"
+    assert content(library, ".gnu.build.attributes") == b"attributes!!"
+    assert (after.undefined, after.exported, after.needed, after.runpath, after.build_id) == (
+        before.undefined, before.exported, before.needed, before.runpath, before.build_id
+    )  # fmt: skip
+
+
+def test_only_the_told_ranges_changed(library: Path) -> None:
+    old = library.read_bytes()
+    report = strip_symbols(library)
+    new = bytearray(library.read_bytes())
+    for start, end in report.changed:
+        new[start:end] = old[start:end].ljust(end - start, b"\0")
+    assert bytes(new) == old[: len(new)].ljust(len(new), b"\0")
+
+
+def test_links_follow_the_new_numbers(library: Path) -> None:
+    # A section that links to one behind the dropped ones.
+    names = list(Elf.read(library).sections)
+    set_field(library, ".gnu.build.attributes", 40, names.index(".comment"))
+    strip_symbols(library)
+    sections = Elf.read(library).sections
+    order = list(sections)
+    assert order[sections[".gnu.build.attributes"].link] == ".comment"
+    assert order[sections[".dynsym"].link] == ".dynstr"
+
+
+def test_exported_symbols_follow_the_new_numbers(library: Path) -> None:
+    elf = Elf.read(library)
+    order = list(elf.sections)
+    place = elf.sections[".dynsym"].offset + 2 * 24 + 6  # `helper`, its section number
+    data = bytearray(library.read_bytes())
+    struct.pack_into("<H", data, place, order.index(".comment"))
+    library.write_bytes(data)
+    report = strip_symbols(library)
+    (number,) = struct.unpack_from("<H", library.read_bytes(), place)
+    assert list(Elf.read(library).sections)[number] == ".comment"
+    assert (place, place + 2) in report.changed
+
+
+def test_the_debug_file_has_what_left_and_is_named_by_its_checksum(library: Path, tmp_path: Path) -> None:
+    before = Elf.read(library)
+    debug = tmp_path / "lib.so.debug"
+    strip_symbols(library, debug)
+    link = content(library, ".gnu_debuglink")
+    assert link[: link.index(0)] == b"lib.so.debug"
+    assert len(link) % 4 == 0
+    assert struct.unpack("<I", link[-4:])[0] == zlib.crc32(debug.read_bytes())
+    kept = Elf.read(debug)
+    assert list(kept.sections) == list(before.sections)
+    assert content(debug, ".symtab") == SYMBOLS
+    assert content(debug, ".debug_info") == DEBUG
+    assert kept.sections[".dynstr"].type == SHT_NOBITS
+    assert kept.build_id == before.build_id == "deadbeef"
+    assert {name: s.address for name, s in kept.sections.items()} == {
+        name: s.address for name, s in before.sections.items()
+    }
+
+
+def test_a_second_time_there_is_nothing_to_do(library: Path, tmp_path: Path) -> None:
+    strip_symbols(library, tmp_path / "lib.debug")
+    once = library.read_bytes()
+    report = strip_symbols(library, tmp_path / "again.debug")
+    assert (report.changed, report.bytes_saved, library.read_bytes()) == ((), 0, once)
+    assert not (tmp_path / "again.debug").exists()
+
+
+def test_an_old_debug_link_gives_way(library: Path, tmp_path: Path) -> None:
+    library.write_bytes(with_sections(library.read_bytes(), (".gnu_debuglink", 1, 0, b"other.debug\0CRC!")))
+    strip_symbols(library, tmp_path / "lib.debug")
+    assert library.read_bytes().count(b"lib.debug") == 1
+    assert b"other.debug" not in library.read_bytes()
+
+
+def test_loadable_bytes_behind_the_symbols_stay_in_place(library: Path) -> None:
+    # As patchelf leaves it: a segment at the end of the file.
+    data = with_sections(library.read_bytes(), (".late", 1, 2, b"loaded late"))
+    row = 64 + 2 * 56
+    library.write_bytes(data)
+    late = Elf.read(library).sections[".late"]
+    load = struct.pack("<IIQQQQQQ", 1, 4, late.offset, late.offset, late.offset, late.size, late.size, 8)
+    patched = bytearray(data[:row] + load + data[row + 56 :])
+    struct.pack_into("<H", patched, 0x38, 3)
+    library.write_bytes(patched)
+    report = strip_symbols(library)
+    assert Elf.read(library).sections[".late"] == late
+    assert content(library, ".late") == b"loaded late"
+    assert b"hidden" not in library.read_bytes()
+    assert report.dropped == (".debug_info", ".symtab", ".strtab")
+
+
+def refusals(path: Path, tmp_path: Path, message: str) -> None:
+    before, files = path.read_bytes(), sorted(tmp_path.iterdir())
+    with pytest.raises(ElfError, match=message):
+        strip_symbols(path, tmp_path / "lib.debug")
+    assert path.read_bytes() == before
+    assert sorted(tmp_path.iterdir()) == files
+
+
+def test_a_section_that_refers_to_the_symbols_stops_it(library: Path, tmp_path: Path) -> None:
+    set_field(library, ".comment", 40, list(Elf.read(library).sections).index(".symtab"))
+    refusals(library, tmp_path, "refers to its symbol table")
+
+
+def test_symbols_that_are_loaded_stop_it(library: Path, tmp_path: Path) -> None:
+    data = bytearray(library.read_bytes())
+    struct.pack_into("<Q", data, 64 + 32, Elf.read(library).sections[".symtab"].offset + 8)  # p_filesz of PT_LOAD
+    library.write_bytes(data)
+    refusals(library, tmp_path, "loads its section")
+
+
+def test_a_symbol_exported_from_a_debug_section_stops_it(library: Path, tmp_path: Path) -> None:
+    elf = Elf.read(library)
+    data = bytearray(library.read_bytes())
+    struct.pack_into("<H", data, elf.sections[".dynsym"].offset + 2 * 24 + 6, list(elf.sections).index(".debug_info"))
+    library.write_bytes(data)
+    refusals(library, tmp_path, "exports a symbol of a debug section")
