@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ci_build.errors import InputError, RequestError
-from ci_build.setfiles import write_set
 
 from ci_build import cli
+from ci_build.build.set_files import write_set
 from ci_build.containers import container
 from ci_build.images import builder
-from tests.support import make_set, make_wheels
+from core.errors import InputError, RequestError
+from tests.support.wheel_sets import make_set, make_wheels
 
 BASE = "--base-docker=mine:1"
 ROCM = "--therock-path=https://host.invalid/therock-dist-linux-gfx94X-dcgpu-7.2.0.tar.gz"
