@@ -150,13 +150,18 @@ def test_the_newest_clang_of_a_machine(tmp_path: Path) -> None:
     assert newest_clang(tmp_path) == str(tmp_path / "llvm-18/bin/clang")
 
 
-def test_everything_that_a_machine_lacks_is_told(tmp_path: Path) -> None:
+def test_everything_that_a_machine_lacks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     places = replace(IN_CONTAINER, bazel="/no/bazel", clang="/no/clang")
     with pytest.raises(MachineError, match=r"bazel or bazelisk on PATH \(.* Bazel 7\.7\.0\); clang, in /usr/lib"):
         check_tools(request("0.10.2"), places)
     program = tmp_path / "program"
     program.touch(mode=0o755)
+    (tmp_path / "git").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
     check_tools(request("0.10.2"), replace(places, bazel=str(program), clang=str(program)))
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(MachineError, match="git on PATH"):
+        check_tools(request("0.10.2"), replace(places, bazel=str(program), clang=str(program)))
 
 
 def test_a_machine_that_compiles_for_another_platform_is_refused_in_a_container_too(

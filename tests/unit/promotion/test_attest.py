@@ -143,7 +143,9 @@ def test_without_attestations_nothing_is_linked(bucket: DirBucket, staged: Stage
 def test_attestations_of_other_bytes_block(bucket: DirBucket, staged: StagedSet) -> None:
     attest(bucket, staged, sign, Steps())
     name = sorted(ours(bucket, staged))[0]
-    (bucket.root / staged.file(provenance_name(name))).write_bytes(sign(name, "0" * 64))
+    path = bucket.root / staged.file(provenance_name(name))
+    path.chmod(0o644)
+    path.write_bytes(sign(name, "0" * 64))
     (reason,) = check(bucket, staged, POLICY, verify=vouched).blocked_by
     assert reason.startswith(f"{name}.provenance is no provenance of that wheel: it speaks of {name} with sha256 0000")
     with pytest.raises(PromotionBlockedError, match="is no provenance"):

@@ -144,7 +144,9 @@ def test_a_signature_of_other_evidence_is_a_flaw(tmp_path: Path, signer: Signer)
     bucket = DirBucket(tmp_path / "bucket")
     one = record(bucket, STAGED, EVIDENCE, signer=signer)
     two = record(bucket, STAGED, replace(EVIDENCE, outcome=Outcome.PASSED), signer=signer)
-    (tmp_path / "bucket" / f"{two}.sig").write_bytes(bucket.get(f"{one}.sig"))
+    path = bucket.root / f"{two}.sig"
+    path.chmod(0o644)
+    path.write_bytes(bucket.get(f"{one}.sig"))
     said = read_all(bucket, STAGED)
     assert said[one].key == signer.key
     assert (said[two].key, said[two].flaw) == ("", f"{two}.sig is not the signature of {two}.")
@@ -153,7 +155,9 @@ def test_a_signature_of_other_evidence_is_a_flaw(tmp_path: Path, signer: Signer)
 def test_a_signature_that_cannot_be_read_is_a_flaw(tmp_path: Path, signer: Signer) -> None:
     bucket = DirBucket(tmp_path / "bucket")
     key = record(bucket, STAGED, EVIDENCE, signer=signer)
-    (tmp_path / "bucket" / f"{key}.sig").write_bytes(b"{}")
+    path = bucket.root / f"{key}.sig"
+    path.chmod(0o644)
+    path.write_bytes(b"{}")
     (said,) = read_all(bucket, STAGED).values()
     assert (said.evidence, said.key) == (EVIDENCE, "")
     assert "is no signature" in said.flaw

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -87,7 +88,7 @@ def test_a_history_of_before_is_gone_on_with() -> None:
     with TestRuns() as history:
         history.add(run(1), results(a=(PASSED, 1.0)))
         data = history.dump()
-    with sqlite3.connect(":memory:") as raw:
+    with closing(sqlite3.connect(":memory:")) as raw:
         raw.deserialize(data)
         raw.executescript("alter table outcome drop column why; pragma user_version = 1;")
         data = raw.serialize()
@@ -114,7 +115,7 @@ def test_the_oldest_runs_of_a_family_go_and_tests_with_them() -> None:
         history.add(run(3), results(a=(PASSED, 1.0)), keep=2)
         history.add(run(2), results(a=(PASSED, 1.0)), keep=2)
         assert {item.run.finished[8:10] for item in history.outcomes()} == {"02", "03", "09"}
-        with sqlite3.connect(":memory:") as raw:
+        with closing(sqlite3.connect(":memory:")) as raw:
             raw.deserialize(history.dump())
             assert {name for (name,) in raw.execute("select name from test")} == {"t_test.py::a", "t_test.py::z"}
 
@@ -131,10 +132,10 @@ def test_damage_is_told(damage: str) -> None:
     elif damage == "page":
         data = data[:4096] + b"\x77" * (len(data) - 8192) + data[-4096:]
     else:
-        raw = sqlite3.connect(":memory:")
-        raw.execute("pragma user_version = 7")
-        raw.execute("create table x (y)")
-        data = raw.serialize()
+        with closing(sqlite3.connect(":memory:")) as raw:
+            raw.execute("pragma user_version = 7")
+            raw.execute("create table x (y)")
+            data = raw.serialize()
     with pytest.raises(BucketError, match="history of tests is damaged"):
         TestRuns(data)
 
