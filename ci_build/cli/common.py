@@ -72,8 +72,11 @@ class State:
         from core.report import Reporter
 
         place = options.Surroundings.detect()
-        verbose = self.settings(after or {}).flag("verbose")
-        return Reporter(terminal=place.terminal, groups=place.groups, verbose=verbose)
+        settings = self.settings(after or {})
+        reporter = Reporter(terminal=place.terminal, groups=place.groups, verbose=settings.flag("verbose"))
+        if after and "cache_dir" in after and (note := options.cache_note(settings)):
+            reporter.warning(f"{note} Choose another place with --cache-dir or XDG_CACHE_HOME.")
+        return reporter
 
 
 def host_runner(reporter: Reporter) -> HostRunner:

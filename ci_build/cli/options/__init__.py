@@ -34,7 +34,7 @@ from ci_build.cli.options.request import (
     rocm_problems,
     this_python_and_one_more,
 )
-from ci_build.cli.options.settings import Setting, Settings, cache_dir, refuse_misplaced, words
+from ci_build.cli.options.settings import Setting, Settings, cache_dir, cache_note, refuse_misplaced, words
 from ci_build.cli.options.source import container_size, rocm_build_url
 from ci_build.cli.options.table import (
     CONTAINER_OPTIONS,
@@ -67,6 +67,7 @@ __all__ = [
     "build_options",
     "build_request",
     "cache_dir",
+    "cache_note",
     "channel_option",
     "chosen_options",
     "chosen_pythons",

@@ -6,9 +6,13 @@ import getpass
 import os
 import platform
 import sys
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from core.errors import MachineError
+
+_PROJECT = "jax-rocm-release"
 ENV_PREFIX = "CI_BUILD_"
 """What the variable of an option begins with."""
 SIGNING_KEY = ENV_PREFIX + "SIGNING_KEY"
@@ -45,7 +49,46 @@ def signing_key(file: Path | None) -> SigningKey:
         return SigningKey(file=None, text=text, origin=SIGNING_KEY)
     import platformdirs
 
-    return SigningKey(file=Path(platformdirs.user_config_dir("jax-rocm-release"), "signing-key"), own=True)
+    folder = Path(platformdirs.user_config_dir(_PROJECT))
+    if not (folder / "signing-key").exists():
+        folder = writable_folder(folder, "config")
+    return SigningKey(file=folder / "signing-key", own=True)
+
+
+def cache_folder() -> tuple[Path, str]:
+    """Return the user's cache folder, or its stand-in with a sentence that says so."""
+    import platformdirs
+
+    usual = Path(platformdirs.user_cache_dir(_PROJECT))
+    folder = writable_folder(usual, "cache")
+    return folder, "" if folder == usual else f"{usual} cannot be written to; the cache is in {folder}."
+
+
+def writable_folder(folder: Path, name: str) -> Path:
+    """Return a user's folder, or one below the temporary folder where it cannot be made or written to.
+
+    Args:
+        name: of the stand-in.
+
+    Raises:
+        MachineError: the stand-in belongs to another user.
+    """
+    # A user without HOME and without a name has a folder that begins with "~".
+    if folder.is_absolute() and _is_writable(folder):
+        return folder
+    stand_in = Path(tempfile.gettempdir(), f"{_PROJECT}-{os.getuid()}")
+    stand_in.mkdir(mode=0o700, exist_ok=True)
+    if stand_in.lstat().st_uid != os.getuid():
+        raise MachineError(
+            f"{folder} cannot be written to, and {stand_in} belongs to another user.",
+            hint="Set XDG_CACHE_HOME and XDG_CONFIG_HOME to folders of your own.",
+        )
+    return stand_in / name
+
+
+def _is_writable(folder: Path) -> bool:
+    there = next(place for place in (folder, *folder.parents) if os.path.exists(place))  # noqa: PTH110 - never raises
+    return os.access(there, os.W_OK | os.X_OK)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

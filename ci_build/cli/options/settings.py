@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ci_build.cli.options.environment import ENV_PREFIX
+from ci_build.cli.options.environment import ENV_PREFIX, cache_folder
 from ci_build.cli.options.table import SWITCHES, option_names
 from core.defaults import defaults
 from core.errors import RequestError
@@ -104,6 +104,9 @@ def cache_dir(settings: Settings) -> Path:
     given = settings.get("cache_dir").value
     if given:
         return Path(given).absolute()
-    import platformdirs
+    return cache_folder()[0]
 
-    return Path(platformdirs.user_cache_dir("jax-rocm-release"))
+
+def cache_note(settings: Settings) -> str:
+    """Return a warning when the cache is not in the user's folder for caches."""
+    return "" if settings.get("cache_dir").value else cache_folder()[1]

@@ -1,0 +1,84 @@
+"""A HOME that cannot be written to: the cache and the signing key go to the temporary folder."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from ci_build import cli
+from ci_build.cli import options
+from ci_build.cli.options.environment import SIGNING_KEY, writable_folder
+from core.errors import MachineError
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A HOME in which nothing can be made, also where the tests run as root."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != folder and access(path, mode))
+    for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "CI_BUILD_CACHE_DIR", SIGNING_KEY):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    return folder
+
+
+def settings(**given: str) -> options.Settings:
+    return options.Settings(given, {}, {})
+
+
+def stand_in() -> Path:
+    return Path(tempfile.gettempdir(), f"jax-rocm-release-{os.getuid()}")
+
+
+def test_cache_falls_back_to_the_temporary_folder(home: Path) -> None:
+    assert options.cache_dir(settings()) == stand_in() / "cache"
+    assert options.cache_note(settings()).startswith(f"{home}/.cache/jax-rocm-release cannot be written to")
+    assert stand_in().stat().st_mode & 0o777 == 0o700
+    assert list(home.iterdir()) == []
+
+
+def test_cache_that_was_named_is_used(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert options.cache_dir(settings(cache_dir=str(home / "mine"))) == home / "mine"
+    assert options.cache_note(settings(cache_dir=str(home / "mine"))) == ""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert options.cache_dir(settings()) == tmp_path / "xdg/jax-rocm-release"
+    assert options.cache_note(settings()) == ""
+    assert not stand_in().exists()
+
+
+@pytest.mark.usefixtures("home")
+def test_commands_with_a_cache_warn_of_the_fallback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["release", "--local", "--targets=gfx942", "--dry-run"]) == 0
+    assert "--cache-dir or XDG_CACHE_HOME" in capsys.readouterr().err
+    assert cli.run(["targets"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_stand_in_of_another_user_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = stand_in()
+    folder.mkdir()
+    uid = folder.stat().st_uid
+    monkeypatch.setattr(os, "getuid", lambda: uid + 1)
+    folder.rename(stand_in())
+    with pytest.raises(MachineError, match="belongs to another user"):
+        options.cache_dir(settings())
+
+
+@pytest.mark.usefixtures("home")
+def test_home_of_nobody_falls_back() -> None:
+    assert writable_folder(Path("~/.cache/x"), "cache") == stand_in() / "cache"
+
+
+def test_signing_key_falls_back_unless_home_has_one(home: Path) -> None:
+    assert options.signing_key(None).file == stand_in() / "config/signing-key"
+    own = home / ".config/jax-rocm-release/signing-key"
+    own.parent.mkdir(parents=True)
+    own.touch()
+    assert options.signing_key(None).file == own
