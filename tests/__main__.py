@@ -1,4 +1,4 @@
-"""What `build/test` runs: lint, types, import contracts, then all tests, every step even when one fails."""
+"""The whole check of `build/test`: lint, types, import contracts and all tests; every step runs even if one fails."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,14 +24,14 @@ CHECKS = {
     "import contracts": ("lint-imports", "--no-logo", "--no-cache"),
     "mypy --strict": ("mypy",),
 }
-CLOSELY = {"-s", "--capture=no", "--pdb", "--trace", "--collect-only", "--co"}
-"""Options of pytest that make sense in one process only."""
-USAGE = "python3 build/test [--fast | --unit] [--offline] [--heavy] [--jobs N] [pytest arguments]"
+SINGLE_PROCESS = {"-s", "--capture=no", "--pdb", "--trace", "--collect-only", "--co"}
+"""pytest options that need the tests in one process."""
+USAGE = "python3 build/test [--fast | --unit | --list] [--offline] [--heavy] [--jobs N] [FILE[::TEST] | pytest options]"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Done:
-    """One step that ran to its end."""
+class StepResult:
+    """Result of one step."""
 
     name: str
     ok: bool
@@ -40,68 +40,84 @@ class Done:
 
 
 class Summary:
-    """A pytest plugin: the table of all steps goes above pytest's closing line, which stays the last one."""
+    """A pytest plugin that prints a table of all steps above pytest's closing line."""
 
-    def __init__(self, steps: Sequence[Done], left_out: Sequence[str], jobs: int) -> None:
+    def __init__(self, steps: Sequence[StepResult], left_out: Sequence[str], jobs: int) -> None:
         self.steps, self.left_out, self.jobs = steps, left_out, jobs
         self.seconds: dict[str, float] = defaultdict(float)
         self.failed: set[str] = set()
         self.shown = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Add up the time of each folder of tests."""
+        """Add the time of a test to its folder."""
         folder = self._folder(report.nodeid)
         self.seconds[folder] += report.duration
         if report.failed:
             self.failed.add(folder)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """A module that cannot be imported fails its folder."""
+        """Fail the folder of a module that cannot be imported."""
         if report.failed:
             self.failed.add(self._folder(report.nodeid))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self) -> Iterator[None]:
-        """Print the table, and what the options left out, after all that pytest has to say but its closing line."""
+        """Print the table and the omissions after pytest's summary, before its closing line."""
         yield
         self.show()
 
     def show(self) -> None:
-        """Print the table once, also where pytest did not come to its summary."""
+        """Print the table once, also if pytest stopped before its summary."""
         if self.shown:
             return
         self.shown = True
         table = Table("step", "result", "time")
         table.columns[2].justify = "right"
         names = sorted({*self.seconds, *self.failed}, reverse=True)
-        tests = [Done(name=name, ok=name not in self.failed, seconds=self.seconds[name]) for name in names]
+        tests = [StepResult(name=name, ok=name not in self.failed, seconds=self.seconds[name]) for name in names]
         for step in [*self.steps, *tests]:
             table.add_row(step.name, "passed" if step.ok else "[bold red]FAILED", f"{step.seconds:.1f} s")
         Console().print(table)
         if self.jobs > 1:
-            print(f"the tests ran {self.jobs} at a time; their times are added up", flush=True)
-        for what in self.left_out:
-            print(f"left out: {what}", flush=True)
+            print(f"{self.jobs} tests ran at a time; the times of tests are sums", flush=True)
+        for omission in self.left_out:
+            print(f"left out: {omission}", flush=True)
 
     @staticmethod
     def _folder(nodeid: str) -> str:
         return "/".join(nodeid.split("::")[0].split("/")[:2])
 
 
-def check(name: str) -> Done:
+class Listing:
+    """A pytest plugin that prints the number of tests in each file instead of running them."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Print the files, then drop the tests."""
+        tests, heavy = Counter[str](), Counter[str]()
+        for item in items:
+            file = item.nodeid.split("::")[0]
+            tests[file] += 1
+            heavy[file] += item.get_closest_marker("heavy") is not None
+        for file, count in sorted(tests.items()):
+            print(f"{file}: {count} tests" + (f", {heavy[file]} heavy" if heavy[file] else ""))
+        items.clear()
+
+
+def run_check(name: str) -> StepResult:
     """Run one checker of `.venv` in the repository root."""
-    began = time.monotonic()
+    started = time.monotonic()
     program, *arguments = CHECKS[name]
     argv = [str(Path(sys.prefix, "bin", program)), *arguments]
     done = subprocess.run(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    return Done(name=name, ok=done.returncode == 0, seconds=time.monotonic() - began, output=done.stdout)
+    return StepResult(name=name, ok=done.returncode == 0, seconds=time.monotonic() - started, output=done.stdout)
 
 
-def run_checks() -> list[Done]:
-    """Run all checkers, two at a time, and print each one's verdict and what a failed one said."""
+def run_checks() -> list[StepResult]:
+    """Run all checkers, two at a time, and print each result with the output of those that failed."""
     steps = []
     with ThreadPoolExecutor(max_workers=2) as pool:
-        for step in pool.map(check, CHECKS):
+        for step in pool.map(run_check, CHECKS):
             print(f"{step.name}: {'passed' if step.ok else 'FAILED'} in {step.seconds:.1f} s", flush=True)
             if not step.ok:
                 print(step.output, flush=True)
@@ -109,16 +125,30 @@ def run_checks() -> list[Done]:
     return steps
 
 
+def list_everything(settings: Sequence[str]) -> int:
+    """Print the checks, the test files, and how to run one test."""
+    for name, argv in CHECKS.items():
+        print(f"{name}: .venv/bin/{' '.join(argv)}")
+    quiet = ["--quiet", "--quiet", "--no-header", "--no-summary"]
+    status = pytest.main([*settings, *quiet, str(ROOT / "tests")], plugins=[Listing()])
+    print("Run one test: python3 build/test FILE::TEST. Add --heavy for tests that otherwise only CI=true runs.")
+    return 0 if status == pytest.ExitCode.NO_TESTS_COLLECTED else int(status)
+
+
 def main(argv: Sequence[str]) -> int:
-    """Run everything; 0 when all passed and, with CI=true, nothing was left out."""
+    """Run everything; return 0 if all passed and, with CI=true, no test was left out."""
     parser = argparse.ArgumentParser(prog="test", usage=USAGE, description=__doc__, allow_abbrev=False)
     scope = parser.add_mutually_exclusive_group()
     scope.add_argument("--fast", action="store_true", help="leave out the integration tests")
-    scope.add_argument("--unit", action="store_true", help="only the unit tests, without lint, types and contracts")
-    parser.add_argument("--jobs", type=int, metavar="N", help="tests at a time; 0 runs them in this very process")
-    parser.epilog = "--offline leaves out what needs the network, --heavy adds what otherwise only CI=true runs."
+    scope.add_argument("--unit", action="store_true", help="run only the unit tests, without lint, types and contracts")
+    scope.add_argument("--list", action="store_true", help="print the checks and test files without running them")
+    parser.add_argument("--jobs", type=int, metavar="N", help="number of tests at a time; 0 uses this process")
+    parser.epilog = "--offline leaves out tests that need the network; --heavy adds those that only CI=true runs."
     options, rest = parser.parse_known_args(argv)
 
+    settings = [f"--rootdir={ROOT}", f"--config-file={ROOT / 'pyproject.toml'}"]
+    if options.list:
+        return list_everything(settings)
     left_out = []
     if options.fast or options.unit:
         left_out.append(f"tests/integration: because of {'--fast' if options.fast else '--unit'}")
@@ -128,15 +158,14 @@ def main(argv: Sequence[str]) -> int:
 
     chosen = [] if any("::" in word or word.endswith((".py", "/")) for word in rest) else [ROOT / "tests"]
     jobs = len(os.sched_getaffinity(0)) if options.jobs is None else options.jobs
-    if options.jobs is None and (not chosen or not CLOSELY.isdisjoint(rest)):
-        jobs = 0  # Somebody looks closely at a few tests: in this process, where output shows and a debugger works.
+    if options.jobs is None and (not chosen or not SINGLE_PROCESS.isdisjoint(rest)):
+        jobs = 0  # Output and debuggers of a few chosen tests work in this process only.
     if chosen and left_out:
         chosen = [ROOT / "tests" / "unit"]
-    settings = [f"--rootdir={ROOT}", f"--config-file={ROOT / 'pyproject.toml'}"]
-    # The tests of a file stay together, since they share what they made.
+    # The tests of a file share fixtures, so they stay in one worker.
     settings += [f"--numprocesses={jobs}", "--dist=loadfile", "--no-loadscope-reorder"]
-    settings += ["--durations=40", "--durations-min=10"]  # seconds: what to look at when the whole run gets slow
-    # Hundreds of processes import the same modules.
+    settings += ["--durations=40", "--durations-min=10"]  # seconds
+    # Hundreds of processes import the same modules, so bytecode is cached.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
     summary = Summary(steps, left_out, jobs)

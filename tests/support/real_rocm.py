@@ -12,7 +12,7 @@ import pytest
 from filelock import FileLock
 from platformdirs import user_cache_path
 
-TABLE: dict[str, Any] = tomllib.loads((Path(__file__).parents[2] / "data" / "real_rocm.toml").read_text())
+TABLE: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "data" / "real_rocm.toml").read_text())
 VERSION: str = TABLE["version"]
 LIBRARIES = "lib/x86_64-linux-gnu"
 
