@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.__main__ import CHECKS
+
 ROOT = Path(__file__).resolve().parents[3]
 HOUSE = ("core", "wheelkit", "pjrt", "plugin", "kernels", "promotion", "ci_build")
 PROCESSES = re.compile(r"subprocess(\..*)?|pty\.spawn|os\.(system|popen|fork|forkpty|exec\w+|spawn\w+|posix_spawnp?)")
@@ -116,6 +118,13 @@ def test_floors_hold_every_package_of_the_product() -> None:
     placed = set(re.findall(r"\w+", " ".join(layers)))
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "benchmarks"}
     assert placed == packages == set(tool["root_packages"])
+
+
+def test_precommit_hooks_are_the_checks_of_build_test() -> None:
+    text = (ROOT / ".pre-commit-config.yaml").read_text()
+    entries = re.findall(r"^ +entry: \.venv/bin/(.+)$", text, re.MULTILINE)
+    assert entries == [" ".join(argv) for argv in CHECKS.values()]
+    assert re.findall(r"^ +name: (.+)$", text, re.MULTILINE) == list(CHECKS)
 
 
 LOCKS = ["requirements", "requirements-dev", "requirements-attest"]

@@ -1,0 +1,132 @@
+"""Pages of the documentation: their commands run in order in an empty folder, their paths and links exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from ci_build.cli import options
+from ci_build.release import gating
+from core.report import Reporter
+from tests.integration.conftest import Released
+
+ROOT = Path(__file__).resolve().parents[3]
+FENCE = re.compile(r"```console\n(.*?)```", re.DOTALL)
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+ELSEWHERE = {
+    "python3 build/test": "this very run",
+    ".venv/bin/python -m benchmarks.repair": "test_benchmark_repair.py",
+}
+"""Commands that another test, or this very run, covers."""
+
+
+PAGES = (
+    "README.md",
+    "docs/build-from-source.md",
+    "docs/gpu-tests.md",
+    "docs/kernels.md",
+    "docs/operate-an-index.md",
+    "docs/release.md",
+    "docker/README.md",
+    "promotion/gates/README.md",
+)
+"""Pages with commands. `index serve` of the README needs the released index, so they start from a finished release."""
+
+
+def commands(page: str = PAGES[0]) -> list[str]:
+    text = (ROOT / page).read_text()
+    lines = [line for block in FENCE.findall(text) for line in block.splitlines()]
+    return [line.split("#")[0].strip() for line in lines if line.strip()]
+
+
+def test_readme_starts_with_the_two_commands() -> None:
+    assert commands()[:2] == ["python3 build/ci_build release --local", "python3 build/test"]
+
+
+def test_readme_fits_one_screen_and_links_every_page() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 70
+    assert [page for page in PAGES[1:] if f"({page})" not in text] == []
+
+
+def test_every_page_with_commands_is_tested() -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "docker/README.md", ROOT / "promotion/gates/README.md"]
+    shown = {str(page.relative_to(ROOT)) for page in pages if "```console" in page.read_text()}
+    assert shown == {*PAGES, "CONTRIBUTING.md"}
+    assert commands("CONTRIBUTING.md") == ["python3 build/test --list"]
+
+
+@pytest.mark.heavy
+@pytest.mark.network
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_of_page_run(
+    page: str, tmp_path: Path, released: Released, work_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The folder holds the result of `release --local`, as a reader's would.
+    released.copy(tmp_path)
+    monkeypatch.setenv("CI_BUILD_CACHE_DIR", str(work_cache))
+    monkeypatch.chdir(tmp_path)
+    for command in commands(page):
+        if command in ELSEWHERE:
+            continue
+        words = shlex.split(command)
+        assert words[:2] == ["python3", "build/ci_build"], command
+        argv = [sys.executable, str(ROOT / "build" / "ci_build"), *words[2:]]
+        if words[2:4] == ["index", "serve"]:
+            _serve(argv)
+            continue
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
+
+
+def _serve(argv: list[str]) -> None:
+    with subprocess.Popen([*argv, "--port", "0"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[-1]
+        with urllib.request.urlopen(f"{url}v2/multi-arch/simple/", timeout=10) as answer:
+            assert b"jax-rocm7-plugin" in answer.read()
+        process.terminate()
+        began = time.monotonic()
+        assert process.wait(10) == 130
+        assert time.monotonic() - began < 5
+
+
+PATHS_OF = [*PAGES[1:-1], "docs/architecture.md", "CONTRIBUTING.md", "promotion/gates/README.md"]
+
+
+@pytest.mark.parametrize("page", PATHS_OF)
+def test_paths_that_a_page_names_exist(page: str) -> None:
+    text = (ROOT / page).read_text()
+    named = [
+        name for name in re.findall(r"`((?:[\w.-]+/)+[\w.-]*)`", text) if not name.startswith(("v2", "tests/unit/core"))
+    ]
+    roots = (ROOT, (ROOT / page).parent)
+    assert [name for name in named if not any((root / name).exists() for root in roots)] == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in DOCS)])
+def test_links_of_a_page_lead_to_files(page: str) -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text())
+    local = [link for link in links if "://" not in link]
+    assert [link for link in local if not (ROOT / page).parent.joinpath(link).exists()] == []
+
+
+def test_glossary_is_sorted_with_one_line_a_noun() -> None:
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)[1:]
+    nouns = [noun.lower() for noun, _ in rows]
+    assert len(nouns) > 40
+    assert nouns == sorted(set(nouns))
+
+
+def test_gates_readme_lists_the_registered_gates() -> None:
+    text = (ROOT / "promotion" / "gates" / "README.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (the set|each target) \|", text, re.MULTILINE)
+    made = [gating.make_gate(name, gating.Told(), Reporter(terminal=False)) for name in options.GATES]
+    assert rows == [(gate.name, "each target" if gate.per_target else "the set") for gate in made]
