@@ -11,7 +11,6 @@ dearer than that of the case before. Of several runs the fastest counts. Ours al
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import shutil
@@ -26,6 +25,7 @@ from pathlib import Path
 
 from benchmarks.measure import Cost, measure, note, settle
 from benchmarks.repair import Goal, goal_line
+from core.digests import file_sha256
 
 ROOT = Path(__file__).resolve().parents[1]
 NAME = "therock-dist-linux-gfx94X-dcgpu-7.10.0a20251120.tar.gz"
@@ -64,8 +64,7 @@ def make_tarball(path: Path, gigabytes: float) -> str:
     """Write the tarball and return its sha256; in a process of its own, for this one has to stay small."""
     argv = [sys.executable, "-m", "benchmarks.fetch_tarball", str(path), str(gigabytes)]
     note(subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip())
-    with path.open("rb") as data:
-        return hashlib.file_digest(data, "sha256").hexdigest()
+    return file_sha256(path)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -344,44 +344,6 @@ class Verdict:
     def allowed(self) -> bool:
         """Whether the set may be promoted."""
         return not self.blocked_by
-
-
-class Completed(Protocol):
-    """What a process left behind."""
-
-    @property
-    def returncode(self) -> int:
-        """Exit status; negative for a signal."""
-
-    @property
-    def stdout(self) -> str:
-        """Captured standard output."""
-
-    @property
-    def stderr(self) -> str:
-        """Captured standard error."""
-
-
-class Runner(Protocol):
-    """The one door to processes (`core.process` implements it)."""
-
-    def run(
-        self,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        check: bool = True,
-        timeout: float | None = None,
-    ) -> Completed:
-        """Run one command to its end.
-
-        Args:
-            argv: the command as a list, never a shell string.
-            env: changes to the environment; a key set to "" is removed.
-            check: raise ProcessError on a non-zero exit.
-            timeout: seconds.
-        """
 
 
 class Progress(Protocol):

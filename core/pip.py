@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from core.digests import file_sha256
 from core.errors import InputError
 from core.model import InputFile
-from core.process import ByteSink, LineRunner, LineSink
+from core.process import ByteSink, LineSink, Runner
 
 _PROGRESS = "Progress "
 _CHECKED = "device-code-checked"
@@ -116,11 +116,20 @@ class InputStore:
         path = self.path(item)
         return path.is_file() and file_sha256(path) == item.sha256
 
-    def fetch(self, items: Sequence[Resolved], python: str, runner: LineRunner, on_bytes: ByteSink) -> None:
+    def fetch(
+        self,
+        items: Sequence[Resolved],
+        python: str,
+        runner: Runner,
+        on_bytes: ByteSink,
+        *,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         """Fetch inputs with pip, check each against its sha256, then let it appear under its name.
 
         Args:
             on_bytes: called with (bytes done, bytes in all) of the file in hand.
+            env: further changes to pip's environment.
 
         Raises:
             InputError: pip brought something else than what was asked for.
@@ -133,7 +142,7 @@ class InputStore:
             wanted = folder / "requirements.txt"
             wanted.write_text("".join(f"{item.name}=={item.version} --hash=sha256:{item.sha256}\n" for item in items))
             argv = fetch_argv(python, wanted, folder / "files")
-            runner.run(argv, env=PIP_ENV_OVERRIDES, on_line=_progress_reader(on_bytes))
+            runner.run(argv, env={**PIP_ENV_OVERRIDES, **(env or {})}, on_line=_progress_reader(on_bytes))
             for item in items:
                 came = folder / "files" / item.filename
                 if not came.is_file() or file_sha256(came) != item.sha256:

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from typing import IO, NoReturn, Protocol, Self
 
 from core.errors import ProcessError
-from core.model import Completed
 
 _TAIL_LINES = 20
 _GRACE_SECONDS = 5.0
@@ -39,14 +38,25 @@ ByteSink = Callable[[int, int], None]
 Watch = Callable[[int], str]
 
 
+class Completed(Protocol):
+    """The result of a process that ended."""
+
+    @property
+    def returncode(self) -> int:
+        """Exit status; negative for a signal."""
+
+    @property
+    def stdout(self) -> str:
+        """Captured standard output."""
+
+    @property
+    def stderr(self) -> str:
+        """Captured standard error."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessResult:
-    """What a process left behind; implements `core.model.Completed`.
-
-    Attributes:
-        returncode: exit status; negative for a signal.
-        seconds: wall time.
-    """
+    """The result of a process, with its wall time; implements `Completed`."""
 
     returncode: int
     stdout: str
@@ -54,8 +64,8 @@ class ProcessResult:
     seconds: float
 
 
-class LineRunner(Protocol):
-    """A runner that hands on each line a command prints while it runs."""
+class Runner(Protocol):
+    """The one door to processes: this machine (`HostRunner`), or containers on it."""
 
     def run(
         self,
@@ -64,9 +74,21 @@ class LineRunner(Protocol):
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
         check: bool = True,
+        timeout: float | None = None,
         on_line: LineSink | None = None,
+        keep: int | None = None,
     ) -> Completed:
-        """Run one command to its end; see `HostRunner.run`."""
+        """Run one command to its end.
+
+        Args:
+            argv: The command as a list, never a shell string.
+            env: Changes to the environment; a key set to "" is removed.
+            cwd: Working directory.
+            check: Raise ProcessError on a non-zero exit.
+            timeout: Seconds after which the command is stopped and ProcessError raised.
+            on_line: Receives each line of standard output while the command runs.
+            keep: Number of characters kept of the end of each stream; None keeps all.
+        """
 
 
 @dataclass

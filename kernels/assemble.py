@@ -11,7 +11,7 @@ from pathlib import Path
 from core.digests import file_sha256
 from core.errors import RequestError
 from core.model import BuildRequest, GfxTarget, KernelRequest, Progress
-from core.process import LineRunner
+from core.process import Runner
 from core.store import step_key, tool_versions
 from kernels import build, packing, recipe
 from kernels.modules import Catalog
@@ -57,7 +57,7 @@ HERE = Place()
 
 
 def toolchain_for(
-    request: KernelRequest, cache: Path, runner: LineRunner, progress: Progress, place: Place = HERE
+    request: KernelRequest, cache: Path, runner: Runner, progress: Progress, place: Place = HERE
 ) -> Toolchain:
     """The toolchain that a request names.
 
@@ -79,7 +79,7 @@ def prepare(
     targets: Sequence[GfxTarget],
     *,
     cache: Path,
-    runner: LineRunner,
+    runner: Runner,
     progress: Progress,
     place: Place = HERE,
 ) -> build.KernelBuild:
@@ -101,7 +101,7 @@ def pack(
     version: str,
     folder: Path,
     *,
-    runner: LineRunner,
+    runner: Runner,
     progress: Progress,
     capacity: build.Capacity | None = None,
 ) -> Packed:
@@ -131,7 +131,7 @@ def make_wheel(
     out: Path,
     *,
     cache: Path,
-    runner: LineRunner,
+    runner: Runner,
     progress: Progress,
     capacity: build.Capacity | None = None,
     place: Place = HERE,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from core.errors import KernelError
 from core.model import GfxTarget, InputFile, KernelRequest, Progress
-from core.process import LineRunner
+from core.process import Runner
 from core.units import human
 from kernels import estimate, machine, recipe, sources
 from kernels.checks import find_objects
@@ -118,7 +118,7 @@ class KernelBuild:
                 found += library_steps(module, chain, strip=self.strip, src=src)
         return tuple({step.label: step for step in found}.values())
 
-    def fetch(self, runner: LineRunner, progress: Progress) -> None:
+    def fetch(self, runner: Runner, progress: Progress) -> None:
         """Find the upstream source, and let its generators write what is compiled."""
         self._tree = self._source(runner, progress)
         few = self.request.instances
@@ -144,7 +144,7 @@ class KernelBuild:
         return graph.forecast(cpus=capacity.jobs, available_mb=capacity.memory_mb)
 
     def run_shard(
-        self, shard: tuple[int, int], runner: LineRunner, progress: Progress, capacity: Capacity, units: str = ""
+        self, shard: tuple[int, int], runner: Runner, progress: Progress, capacity: Capacity, units: str = ""
     ) -> Forecast:
         """Make what is missing of one of so many parts of the device code; nothing is linked or packed.
 
@@ -163,7 +163,7 @@ class KernelBuild:
         own.build(self.work(), runner, progress, cpus=capacity.jobs, available_mb=capacity.memory_mb)
         return forecast
 
-    def run(self, runner: LineRunner, progress: Progress, capacity: Capacity) -> Built:
+    def run(self, runner: Runner, progress: Progress, capacity: Capacity) -> Built:
         """Fetch what is needed, compile what is missing, look into everything.
 
         Raises:
@@ -191,7 +191,7 @@ class KernelBuild:
             instances=self.request.instances,
         )
 
-    def _source(self, runner: LineRunner, progress: Progress) -> sources.SourceTree | None:
+    def _source(self, runner: Runner, progress: Progress) -> sources.SourceTree | None:
         names = {module.source for module in self.modules if module.source}
         if not names:
             return None
@@ -234,7 +234,7 @@ class KernelBuild:
                 )
 
     def _make(
-        self, graph: Graph, runner: LineRunner, progress: Progress, capacity: Capacity
+        self, graph: Graph, runner: Runner, progress: Progress, capacity: Capacity
     ) -> dict[str, tuple[Step, Made]]:
         """What the steps made; with `allow_partial` without those that failed, unless no module is whole then."""
         try:

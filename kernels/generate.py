@@ -13,7 +13,7 @@ from pathlib import Path
 from core.digests import file_sha256
 from core.errors import KernelError, ProcessError
 from core.model import Progress
-from core.process import LineRunner
+from core.process import Runner
 from kernels.modules import GENERATORS, Generator, Module
 from kernels.sources import SourceTree, digest_of
 from kernels.steps import fill
@@ -37,7 +37,7 @@ class Generated:
 
 
 def generate(
-    module: Module, tree: SourceTree, cache: Path, runner: LineRunner, progress: Progress, instances: str = ""
+    module: Module, tree: SourceTree, cache: Path, runner: Runner, progress: Progress, instances: str = ""
 ) -> Generated:
     """Run a module's generators, unless the cache has what they write.
 
@@ -66,7 +66,7 @@ def generate(
     return _sorted(module, folder)
 
 
-def _run(module: Module, generator: Generator, tree: SourceTree, out: Path, runner: LineRunner, instances: str) -> None:
+def _run(module: Module, generator: Generator, tree: SourceTree, out: Path, runner: Runner, instances: str) -> None:
     before = set(out.iterdir())
     places = {"out": str(out), "source": str(tree.folder), "keep": next(iter(generator.keep), "")}
     scripts = [str(tree.folder / generator.script)]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from core.errors import KernelError
 from core.model import Progress
-from core.process import LineRunner
+from core.process import Runner
 from kernels.steps import Step, fill
 from kernels.store import Cost, KernelStore, Made
 from kernels.toolchains import Toolchain
@@ -132,9 +132,7 @@ class Graph:
             steps=len(missing), found=len(self.steps) - len(missing), seconds=total, wall_seconds=wall, limits=limits
         )
 
-    def build(
-        self, work: Path, runner: LineRunner, progress: Progress, *, cpus: int, available_mb: int
-    ) -> dict[str, Made]:
+    def build(self, work: Path, runner: Runner, progress: Progress, *, cpus: int, available_mb: int) -> dict[str, Made]:
         """Make what is missing; label -> what was made of every step.
 
         Raises:

@@ -21,7 +21,7 @@ from core.digests import file_sha256
 from core.errors import InputError, KernelError, ProcessError, RequestError
 from core.model import InputFile, Progress
 from core.pip import PIP_ENV_OVERRIDES
-from core.process import LineRunner
+from core.process import Runner
 from core.treefiles import remove
 from core.unpack.extract import Limits, extract
 from core.unpack.formats import format_of
@@ -79,7 +79,7 @@ def used_by(modules: Iterable[Module], files: Iterable[str]) -> tuple[str, ...]:
 
 
 def obtain(
-    wish: str, source: Source, modules: Iterable[Module], *, cache: Path, runner: LineRunner, progress: Progress
+    wish: str, source: Source, modules: Iterable[Module], *, cache: Path, runner: Runner, progress: Progress
 ) -> SourceTree:
     """Find or fetch a source and check what the modules use of it; else as `find`.
 
@@ -90,7 +90,7 @@ def obtain(
     return replace(tree, files=check(tree.folder, used_by(modules, read_lock()), tree.name))
 
 
-def find(wish: str, source: Source, *, cache: Path, runner: LineRunner, progress: Progress) -> SourceTree:
+def find(wish: str, source: Source, *, cache: Path, runner: Runner, progress: Progress) -> SourceTree:
     """Find or fetch a source, without looking into it.
 
     Args:
@@ -179,7 +179,7 @@ def write_lock(text: str, path: Path = SOURCES_LOCK) -> None:
 
 
 def _from_index(
-    project: str, version: str, source: Source, cache: Path, runner: LineRunner, progress: Progress
+    project: str, version: str, source: Source, cache: Path, runner: Runner, progress: Progress
 ) -> tuple[Path, InputFile]:
     """The tree of an archive that pip's index has; the pinned one is in the cache by its digest."""
     pinned = source.sha256 if (project, version) == (source.project, source.version) else ""

@@ -12,6 +12,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from core.digests import file_sha256
+
 _RECORD = "record.json"
 
 
@@ -65,7 +67,7 @@ class KernelStore:
             made = Made(
                 path=path, sha256=str(body["sha256"]), seconds=float(body["seconds"]), memory_mb=int(body["memory_mb"])
             )
-            if _sha256(path) == made.sha256:
+            if file_sha256(path) == made.sha256:
                 return made
         except (OSError, ValueError, KeyError, TypeError):
             pass
@@ -79,7 +81,7 @@ class KernelStore:
 
     def keep(self, key: str, folder: Path, name: str, *, label: str, cost: Cost) -> None:
         """Keep a folder with a finished file under its key; if another run was first, its result stays."""
-        body = {"name": name, "sha256": _sha256(folder / name), "label": label, **asdict(cost)}
+        body = {"name": name, "sha256": file_sha256(folder / name), "label": label, **asdict(cost)}
         (folder / _RECORD).write_text(json.dumps(body, indent=1), encoding="utf-8")
         final = self.folder(key)
         final.parent.mkdir(parents=True, exist_ok=True)
@@ -132,8 +134,3 @@ class KernelStore:
 def key_of(parts: Mapping[str, object]) -> str:
     """SHA-256 over everything that decides a thing."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb", buffering=0) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -20,7 +20,7 @@ from core.digests import file_sha256
 from core.errors import InputError, MachineError
 from core.model import Progress
 from core.pip import PIP_ENV_OVERRIDES, fetch_argv
-from core.process import LineRunner
+from core.process import Runner
 from wheelkit.archive.archive import WheelArchive
 from wheelkit.archive.verify import verify_record
 
@@ -93,7 +93,7 @@ def load() -> Mapping[str, Any]:
     return tomllib.loads(TOOLCHAINS_TOML.read_text(encoding="utf-8"))
 
 
-def obtain_pypi(cache: Path, runner: LineRunner, progress: Progress, *, lock: Path = LOCK) -> Toolchain:
+def obtain_pypi(cache: Path, runner: Runner, progress: Progress, *, lock: Path = LOCK) -> Toolchain:
     """The toolchain of the package index, fetched and unpacked if it is not there yet.
 
     Args:
@@ -123,7 +123,7 @@ def obtain_pypi(cache: Path, runner: LineRunner, progress: Progress, *, lock: Pa
     )
 
 
-def _fetch(root: Path, lock: Path, runner: LineRunner, progress: Progress) -> None:
+def _fetch(root: Path, lock: Path, runner: Runner, progress: Progress) -> None:
     """Let pip bring the wheels by hash, unpack what is used of them, and let the folder appear as a whole."""
     shutil.rmtree(root, ignore_errors=True)
     progress.step(f"fetch the kernel toolchain of {lock.name}")

@@ -18,7 +18,7 @@ from core import wheelset
 from core.errors import BusyError, InputError, WheelSetError
 from core.model import Finding, GfxTarget, InputFile, Progress, WheelSet, to_json
 from core.pip import InputStore, Resolved
-from core.process import LineRunner
+from core.process import Runner
 from core.store import FinishedStep, StepStore, sweep, tool_versions
 from wheelkit.repair.plan import RepairPlan
 from wheelkit.rocm_manifest import ROCM_MANIFEST
@@ -64,7 +64,7 @@ def execute(
     *,
     out: Path,
     cache: Path,
-    runner: LineRunner,
+    runner: Runner,
     progress: Progress,
     native: Native | None = None,
     place: Place | None = None,
@@ -101,7 +101,7 @@ class _Run:
         plan: BuildPlan,
         out: Path,
         cache: Path,
-        runner: LineRunner,
+        runner: Runner,
         progress: Progress,
         native: Native | None = None,
         place: Place | None = None,

@@ -15,7 +15,8 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from core import layouts, targets
 from core.errors import InputError, InspectionError, WheelSetError
-from core.model import Finding, Progress, RocmVersion, Runner, Severity, WheelSet
+from core.model import Finding, Progress, RocmVersion, Severity, WheelSet
+from core.process import Runner
 from core.units import parse_url
 from core.wheelset import read_set
 from wheelkit.inspect.findings import as_published, finding, ordered

@@ -7,7 +7,7 @@ from packaging.version import Version
 from core.errors import ProcessError
 from core.model import BuildRequest, Payload
 from core.pip import PIP_ENV_OVERRIDES, Resolved, parse_report, pip_argv
-from core.process import LineRunner
+from core.process import Runner
 from core.versions import package_name
 
 
@@ -45,7 +45,7 @@ def resolve_argv(request: BuildRequest, python: str) -> tuple[str, ...]:
     )
 
 
-def resolve(request: BuildRequest, python: str, runner: LineRunner) -> tuple[Resolved, ...]:
+def resolve(request: BuildRequest, python: str, runner: Runner) -> tuple[Resolved, ...]:
     """What pip would install for one Python: the set itself and everything that it depends on."""
     try:
         # The report is long and no use to a person, so its lines are shown to nobody.

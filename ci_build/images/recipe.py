@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from ci_build.containers.engine import Engine
 from ci_build.images.dockerfile import check_arguments
 from ci_build.images.local import LocalImage, find, tag
+from core.digests import file_sha256
 from core.errors import NoContainerEngineError, ProcessError
 from core.model import Progress
 from core.process import HostRunner
@@ -117,8 +118,7 @@ def as_result(name: str, image: LocalImage, *, built: bool) -> BuilderImage:
 
 def text_file(path: Path) -> ContextFile:
     """A file of the repository."""
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return ContextFile(digest=digest, source=lambda: path, executable=os.access(path, os.X_OK))
+    return ContextFile(digest=file_sha256(path), source=lambda: path, executable=os.access(path, os.X_OK))
 
 
 def made_file(text: str, folder: Path) -> ContextFile:

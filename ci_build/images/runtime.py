@@ -18,6 +18,7 @@ from ci_build.images.builder import BUILDER, ImageRequest, base_recipe, download
 from ci_build.images.local import sanitised
 from ci_build.images.pins import DOCKER
 from ci_build.images.recipe import UNKNOWN, BuilderImage, ContextFile, Recipe, ensure, text_file
+from core.digests import file_sha256
 from core.errors import InputError, RequestError
 from core.model import Progress
 from core.process import HostRunner
@@ -319,6 +320,5 @@ def _folder_digest(root: Path) -> str:
             if path.is_symlink():
                 sha256.update(os.fsencode(path.readlink()))
             elif path.is_file():
-                with path.open("rb") as file:
-                    sha256.update(hashlib.file_digest(file, "sha256").digest())
+                sha256.update(bytes.fromhex(file_sha256(path)))
     return sha256.hexdigest()

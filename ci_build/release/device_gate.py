@@ -17,7 +17,8 @@ from ci_build.cli import options
 from ci_build.release import gating
 from ci_build.release import release as way
 from core.errors import GateError, RequestError
-from core.model import Evidence, Runner
+from core.model import Evidence
+from core.process import Runner
 from core.report import Reporter
 from core.targets import expand
 from promotion.evidence.known_tests import known_for, load_entries

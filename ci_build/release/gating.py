@@ -14,7 +14,8 @@ from pathlib import Path
 
 from ci_build.cli import options
 from core.errors import RequestError
-from core.model import WHEELS_JSON, Evidence, Finding, Runner, Severity
+from core.model import WHEELS_JSON, Evidence, Finding, Severity
+from core.process import Runner
 from core.report import Reporter
 from promotion import gates
 from promotion import stage as promotion_stage

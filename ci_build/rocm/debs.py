@@ -8,7 +8,6 @@ Sources: deb(5) and ar(5).
 
 from __future__ import annotations
 
-import hashlib
 import io
 import posixpath
 import re
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from ci_build.rocm.packages import Packages, tar_file, tar_header
+from core.digests import file_sha256
 from core.errors import ArchiveError, InputError
 from core.model import Progress
 from core.unpack.decompress import decompressed
@@ -40,8 +40,7 @@ def packages_of(files: Sequence[Path], progress: Progress) -> Packages:
     sha256 = {}
     for done, path in enumerate(files):
         progress.advance(done, len(files))
-        with path.open("rb", buffering=0) as file:
-            sha256[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+        sha256[path.name] = file_sha256(path)
     return Packages(version="", files={path.name: path for path in files}, sha256=sha256)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from ci_build.rocm.store import Selection
 from ci_build.rocm.tree import read_tree
+from core.digests import file_sha256
 from core.errors import InputError
 from core.model import GfxTarget, Progress
 from core.unpack.extract import Contents
@@ -133,8 +134,7 @@ def _device_libraries(root: Path) -> dict[str, str]:
     for glob in parts()["device_libraries"]["folders"]:
         for folder in sorted(root.glob(glob)):
             if found := sorted(folder.glob("*.bc")):
-                digests = (hashlib.sha256(path.read_bytes()).hexdigest() for path in found)
-                return {path.relative_to(root).as_posix(): digest for path, digest in zip(found, digests, strict=True)}
+                return {path.relative_to(root).as_posix(): file_sha256(path) for path in found}
     return {}
 
 

@@ -7,8 +7,7 @@ others. `rocm[libraries,devel]` and its device packages are asked for by their o
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
@@ -16,33 +15,11 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from ci_build.rocm.packages import CORE, DEVEL, DEVICE, LIBRARIES, Packages
 from ci_build.rocm.request import SCHEME, Asked
 from core.errors import InputError, ProcessError
-from core.model import Completed, GfxTarget, Progress
+from core.model import GfxTarget, Progress
 from core.pip import InputStore, Resolved, parse_report
-from core.process import LineRunner
+from core.process import Runner
 
 _NOTHING_FITS = "No matching distribution found"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _OnIndex:
-    """A runner whose pip sees one index and no other; the URL may hold a password, so it is no argument."""
-
-    runner: LineRunner
-    url: str
-
-    def run(
-        self,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        check: bool = True,
-        on_line: Callable[[str], None] | None = None,
-    ) -> Completed:
-        """Run one command of pip."""
-        # A blank is an empty list, and unlike nothing it overrides pip's configuration.
-        only = {"PIP_INDEX_URL": self.url, "PIP_EXTRA_INDEX_URL": " ", "PIP_FIND_LINKS": " ", "PIP_NO_INDEX": "false"}
-        return self.runner.run(argv, env={**(env or {}), **only}, cwd=cwd, check=check, on_line=on_line)
 
 
 def resolve_argv(*requirements: str) -> tuple[str, ...]:
@@ -51,13 +28,13 @@ def resolve_argv(*requirements: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "pip", *words, "--report=-", *requirements)
 
 
-def newest_version(url: str, runner: LineRunner) -> str:
+def newest_version(url: str, runner: Runner) -> str:
     """The newest ROCm of an index, pre-releases included.
 
     Raises:
         ProcessError: the index does not answer, or has none.
     """
-    return _resolve(_OnIndex(runner=runner, url=url), CORE)[0].version
+    return _resolve(runner, url, CORE)[0].version
 
 
 def names_for(targets: Sequence[GfxTarget], families: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -78,7 +55,7 @@ def fetch_packages(
     locked: Mapping[str, str],
     *,
     families: Sequence[str],
-    runner: LineRunner,
+    runner: Runner,
     store: InputStore,
     progress: Progress,
 ) -> Packages:
@@ -92,31 +69,38 @@ def fetch_packages(
         ProcessError: the index does not answer, or has no such version.
         InputError: it has no libraries of that version, or serves something else than it says.
     """
-    pip = _OnIndex(runner=runner, url=asked.source.removeprefix(SCHEME))
-    version = asked.index_version or asked.version or newest_version(pip.url, runner)
+    url = asked.source.removeprefix(SCHEME)
+    version = asked.index_version or asked.version or newest_version(url, runner)
     if locked:
         found = [_of_lock(name, sha256) for name, sha256 in sorted(locked.items())]
     else:
         progress.step(f"look for the packages of ROCm {version}")
-        found = [*_resolve(pip, f"{CORE}=={version}", f"{DEVEL}=={version}")]
+        found = [*_resolve(runner, url, f"{CORE}=={version}", f"{DEVEL}=={version}")]
         libraries, devices = names_for(asked.targets, families)
-        offered = [item for name in libraries for item in _if_offered(pip, f"{name}=={version}")]
+        offered = [item for name in libraries for item in _if_offered(runner, url, f"{name}=={version}")]
         if not offered:
             raise InputError(
                 f"The index has no libraries of ROCm {version}: neither {' nor '.join(libraries)}.",
                 hint="Give the index of a family that serves the targets, or another --therock-version.",
             )
         found += offered
-        found += [item for name in devices for item in _if_offered(pip, f"{name}=={version}")]
+        found += [item for name in devices for item in _if_offered(runner, url, f"{name}=={version}")]
     missing = [item for item in found if not store.has(item)]
     if missing:
         progress.step(f"fetch {', '.join(item.filename for item in missing)}")
-        store.fetch(missing, "{}.{}".format(*sys.version_info), pip, progress.advance)
+        python = "{}.{}".format(*sys.version_info)
+        store.fetch(missing, python, runner, progress.advance, env=_only_index(url))
     return Packages(
         version=found[0].version if locked else version,
         files={item.filename: store.path(item) for item in found},
         sha256={item.filename: item.sha256 for item in found},
     )
+
+
+def _only_index(url: str) -> dict[str, str]:
+    """Return the environment in which pip sees one index; the URL may hold a password, so it is no argument."""
+    # A blank is an empty list; unlike an empty string it overrides pip's configuration.
+    return {"PIP_INDEX_URL": url, "PIP_EXTRA_INDEX_URL": " ", "PIP_FIND_LINKS": " ", "PIP_NO_INDEX": "false"}
 
 
 def _of_lock(filename: str, sha256: str) -> Resolved:
@@ -127,15 +111,15 @@ def _of_lock(filename: str, sha256: str) -> Resolved:
     return Resolved(name=name, version=str(version), filename=filename, url="", sha256=sha256, requires_python="")
 
 
-def _resolve(pip: _OnIndex, *requirements: str) -> tuple[Resolved, ...]:
-    done = pip.run(resolve_argv(*requirements), on_line=lambda _: None)
+def _resolve(runner: Runner, url: str, *requirements: str) -> tuple[Resolved, ...]:
+    done = runner.run(resolve_argv(*requirements), env=_only_index(url), on_line=lambda _: None)
     return parse_report(done.stdout)
 
 
-def _if_offered(pip: _OnIndex, requirement: str) -> tuple[Resolved, ...]:
+def _if_offered(runner: Runner, url: str, requirement: str) -> tuple[Resolved, ...]:
     """The package, or nothing where the index has no such one."""
     try:
-        return _resolve(pip, requirement)
+        return _resolve(runner, url, requirement)
     except ProcessError as error:
         if _NOTHING_FITS in error.message:
             return ()

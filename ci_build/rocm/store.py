@@ -24,6 +24,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from ci_build.rocm.packages import Packages, prefix_of
+from core.digests import file_sha256
 from core.errors import ArchiveError, InputError
 from core.http.client import Client
 from core.http.download import ChangedError, Hash, RemoteFile
@@ -107,8 +108,7 @@ class RocmStore:
         """
         hashed, size = hashlib.sha256(), path.stat().st_size
         if any(_size(entry) == size for entry in self.root.glob("trees/[!.]*")):
-            with path.open("rb", buffering=0) as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
+            found = file_sha256(path)
             if sha256 in ("", found) and (tree := self.find(found, selection)):
                 return tree
         self._progress.step(f"unpack {path.name}")

@@ -6,12 +6,12 @@ site-packages with the `_rocm_sdk_*` packages of the rocm-sdk wheels.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from core.digests import file_sha256
 from core.errors import ElfError, InputError, RequestError
 from core.model import Progress
 from wheelkit.elf import libstdcxx
@@ -60,7 +60,7 @@ class _Reading:
                 self.unlinked.append(f"{path.relative_to(self.root)} has no link {soname}: no program finds it.")
                 continue
             where = (folder / soname).relative_to(self.root)
-            self.libraries[soname] = library(elf, soname, where.as_posix(), sha256=_sha256(real))
+            self.libraries[soname] = library(elf, soname, where.as_posix(), sha256=file_sha256(real))
 
     def missing(self) -> frozenset[str]:
         """Sonames that libraries of the tree need and that were not read."""
@@ -138,11 +138,6 @@ def library(elf: Elf, soname: str, path: str, *, sha256: str = "") -> Library:
         build_id=elf.build_id or "",
         sha256=sha256,
     )
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb", buffering=0) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _is_library(path: Path) -> bool:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import CiBuildError, GateError, MachineError, RequestError
-from core.model import Evidence, Finding, Outcome, Progress, Runner, Severity, Tier, Wheel, WheelSet
-from core.process import HostRunner
+from core.model import Evidence, Finding, Outcome, Progress, Severity, Tier, Wheel, WheelSet
+from core.process import HostRunner, Runner
 from promotion.evidence.evidence import (
     ANY,
     ENVIRONMENT,

@@ -18,7 +18,8 @@ from urllib.parse import urljoin
 from uv import find_uv_bin
 
 from core.errors import BucketError, GateError, RequestError, WheelSetError
-from core.model import PYLOCK, WHEELS_JSON, Finding, Progress, Runner, WheelSet, load_wheel_set
+from core.model import PYLOCK, WHEELS_JSON, Finding, Progress, WheelSet, load_wheel_set
+from core.process import Runner
 from core.units import parse_url
 from promotion.gates import Check, error
 from promotion.gates.common.pythons import find_pythons

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from core.digests import file_sha256
 from core.errors import BucketError
 
 Data = bytes | Path
@@ -129,8 +130,7 @@ def sha256_of(data: Data) -> str:
     """SHA-256 of bytes or of a file, 64 hexadecimal digits."""
     if isinstance(data, bytes):
         return hashlib.sha256(data).hexdigest()
-    with data.open("rb", buffering=0) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return file_sha256(data)
 
 
 def size_of(data: Data) -> int:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from core.digests import file_sha256
 from core.errors import ArchiveError
 from wheelkit.archive.archive import WheelArchive, WheelName
 from wheelkit.archive.member_writer import Entry, Late, MemberWriter
@@ -31,8 +31,7 @@ class WrittenWheel:
     @functools.cached_property
     def sha256(self) -> str:
         """SHA-256 of the file in hexadecimal; read when first asked for, as it costs more than the copy itself."""
-        with self.path.open("rb", buffering=0) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return file_sha256(self.path)
 
 
 class WheelRewrite:

@@ -6,13 +6,13 @@ as far as the file can be read. Each library is inflated once, into a scratch fo
 
 from __future__ import annotations
 
-import hashlib
 import re
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from core.digests import file_sha256
 from core.errors import ArchiveError, CiBuildError
 from core.model import Finding, GfxTarget, Progress, Severity
 from wheelkit import kernel_wheel
@@ -149,10 +149,8 @@ def worst(report: WheelReport | SetReport) -> Severity | None:
 
 def _identity(path: Path, *, verify: bool) -> WheelReport:
     """What can be said without opening the archive."""
-    with path.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     report = WheelReport(
-        filename=path.name, size=path.stat().st_size, sha256=sha256,
+        filename=path.name, size=path.stat().st_size, sha256=file_sha256(path),
         project="", version="", build="", tags=(), verified=verify,
     )  # fmt: skip
     try:

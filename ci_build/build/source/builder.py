@@ -10,10 +10,10 @@ from typing import Any
 
 from ci_build.build.plan import SourceLayout
 from ci_build.build.source.build_py import Places, source_of
-from ci_build.build.source.sources import Runs
 from ci_build.containers.container import ContainerSpec, Mount
 from core.errors import MachineError
 from core.model import BuildRequest
+from core.process import Runner
 from core.source_request import Compiler
 
 _CLANG = re.compile(r"/usr/lib/llvm-(\d+)/bin/clang")
@@ -47,7 +47,7 @@ def make_mounts(
     return tuple(mounts)
 
 
-def find_tools(request: BuildRequest, places: Places, image: str, inside: Runs) -> Places:
+def find_tools(request: BuildRequest, places: Places, image: str, inside: Runner) -> Places:
     """Where the image has its clang, and that it has all that the build needs.
 
     Args:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TextIO
@@ -23,8 +23,9 @@ from ci_build.build.source.build_py import BuildCommand, source_of
 from core.atomic import write_whole
 from core.digests import file_sha256
 from core.errors import InputError, ProcessError
-from core.model import BuildRequest, Completed, Progress, to_json
+from core.model import BuildRequest, Progress, to_json
 from core.pip import InputStore, Resolved
+from core.process import LineSink, Runner
 from core.source_request import Checkout
 from core.store import step_key
 from wheelkit.archive.archive import WheelArchive
@@ -35,23 +36,6 @@ _KEEP = 1 << 16
 _KILLED = 137
 """Exit code of a container whose command was killed."""
 _FORMAT = 1
-
-LineSink = Callable[[str], None]
-
-
-class Commands(Protocol):
-    """A door to processes: this machine, or a container on it."""
-
-    def run(
-        self,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        check: bool = True,
-        keep: int | None = None,
-    ) -> Completed:
-        """Run one command to its end; see `core.process.HostRunner.run`."""
 
 
 class BuildProgress(Progress, Protocol):
@@ -82,8 +66,8 @@ class Native:
 
     request: BuildRequest
     layout: SourceLayout
-    host: sources.Runs
-    inside: Callable[[LineSink], Commands]
+    host: Runner
+    inside: Callable[[LineSink], Runner]
     work: Path
     builds: Path
     logs: Path

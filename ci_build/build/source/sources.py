@@ -7,17 +7,18 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from packaging.version import InvalidVersion, Version
 
 from ci_build.build.source import git_source
 from ci_build.build.source.pins import COMMIT, pins_for
+from core.digests import file_sha256
 from core.errors import InputError, ProcessError, RequestError
-from core.model import BuildRequest, Completed, Progress
+from core.model import BuildRequest, Progress
+from core.process import Runner
 from core.source_request import Checkout, SourceRequest
 
 _ZIP_BEGINS = 315532800
@@ -27,15 +28,8 @@ _VERSION = re.compile(r'^_version = "([^"]+)"$', re.MULTILINE)
 _XLA_PIN = re.compile(r'^XLA_COMMIT = "([0-9a-f]{40})"$', re.MULTILINE)
 
 
-class Runs(Protocol):
-    """A door to processes, as far as it is needed here."""
-
-    def run(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, check: bool = True) -> Completed:
-        """Run one command to its end; see `core.process.HostRunner.run`."""
-
-
 def identify(
-    request: BuildRequest, runner: Runs, *, own: Path, own_digest: Callable[[], str], look_only: bool
+    request: BuildRequest, runner: Runner, *, own: Path, own_digest: Callable[[], str], look_only: bool
 ) -> BuildRequest:
     """The same request with the commit of every source tree, of this repository, and of what they pin.
 
@@ -86,7 +80,7 @@ def identify(
     )
 
 
-def folder_commit(folder: Path, runner: Runs, *, digest: Callable[[], str] | None = None) -> tuple[str, int]:
+def folder_commit(folder: Path, runner: Runner, *, digest: Callable[[], str] | None = None) -> tuple[str, int]:
     """What a folder is, and when that was made, in seconds since 1970.
 
     Args:
@@ -134,14 +128,13 @@ def _digest_of(folder: Path, paths: Sequence[str]) -> str:
         if path.is_symlink():
             total.update(f"link {path.readlink()}\0".encode())
         elif path.is_file():
-            with path.open("rb", buffering=0) as file:
-                total.update(hashlib.file_digest(file, "sha256").digest())
+            total.update(bytes.fromhex(file_sha256(path)))
         else:
             total.update(b"gone\0")
     return total.hexdigest()
 
 
-def remote_head(url: str, runner: Runs) -> str:
+def remote_head(url: str, runner: Runner) -> str:
     """The newest commit of a repository's default branch.
 
     Raises:
@@ -199,7 +192,7 @@ def pinned_xla(folder: Path) -> str:
     )
 
 
-def bring(checkout: Checkout, folder: Path, runner: Runs, progress: Progress) -> None:
+def bring(checkout: Checkout, folder: Path, runner: Runner, progress: Progress) -> None:
     """See to it that a source tree is there, at its commit, as it was committed.
 
     It is made under another name and renamed when it is whole; a tree that was changed since is made anew. It is in use
@@ -229,7 +222,7 @@ def bring(checkout: Checkout, folder: Path, runner: Runs, progress: Progress) ->
         hold(folder)
 
 
-def _fetch(checkout: Checkout, folder: Path, runner: Runs) -> None:
+def _fetch(checkout: Checkout, folder: Path, runner: Runner) -> None:
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as name:
         work = Path(name) / "tree"
         try:

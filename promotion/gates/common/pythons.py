@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from core.errors import ProcessError
-from core.model import Completed, Runner
+from core.process import Completed, Runner
 
 _VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 

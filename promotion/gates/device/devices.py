@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from core.errors import ProcessError
-from core.model import Runner
+from core.process import Runner
 from promotion.gates.device.lease import Device, Platform
 
 _LOCAL_MEMORY = ("1", "2")

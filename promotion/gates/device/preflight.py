@@ -16,7 +16,8 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from core.errors import ElfError, ProcessError
-from core.model import Runner, WheelSet
+from core.model import WheelSet
+from core.process import Runner
 from core.units import human
 from promotion.gates.common.requirements import wheels_for
 from promotion.gates.device.devices import Machine

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import InputError, ProcessError, RequestError
-from core.model import Runner
+from core.process import Runner
 from promotion.gates.device.lease import Platform
 from promotion.gates.device.passes import Suite
 from promotion.gates.device.shell_env import read_script

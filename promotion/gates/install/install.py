@@ -13,7 +13,8 @@ from typing import Self
 
 from uv import find_uv_bin
 
-from core.model import PYLOCK, Runner, Tier
+from core.model import PYLOCK, Tier
+from core.process import Runner
 from promotion.gates import Check, Gate, Room
 from promotion.gates.common.installers import LOOPBACK, Installer, Pip, Uv
 from promotion.gates.common.pip_config import parse_config, uv_options

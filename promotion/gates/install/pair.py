@@ -16,7 +16,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from core.model import Completed, Finding, Runner, Severity, Wheel, WheelSet
+from core.model import Finding, Severity, Wheel, WheelSet
+from core.process import Completed, Runner
 from promotion.gates import Check, error
 from promotion.gates.common.installers import Installer
 from promotion.gates.common.requirements import wheels_for

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import GateError, ProcessError
-from core.model import Completed, Finding, Runner, Severity, WheelSet
+from core.model import Finding, Severity, WheelSet
+from core.process import Completed, Runner
 from promotion.gates import Check, error
 from promotion.gates.common.installers import Command, Installer
 from promotion.gates.common.requirements import locked, modules, wheels_for

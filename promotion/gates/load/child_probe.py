@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import ProcessError
-from core.model import Finding, Runner
+from core.model import Finding
+from core.process import Runner
 from promotion.gates import error
 from promotion.gates.common.site import Site
 

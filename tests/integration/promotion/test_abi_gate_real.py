@@ -17,7 +17,8 @@ import pytest
 from ci_build.build.adopt import adopt
 from ci_build.rocm.tree import read_tree
 from core.layouts import allowed_sonames, load_layouts
-from core.model import Completed, Evidence, GfxTarget, Outcome, RocmVersion, Severity
+from core.model import Evidence, GfxTarget, Outcome, RocmVersion, Severity
+from core.process import Completed
 from promotion.gates import run_gates
 from promotion.gates.abi.abi import make_gate
 from promotion.gates.abi.loader import SYSTEM, at_home, load, scenarios

@@ -13,8 +13,8 @@ import pytest
 from uv import find_uv_bin
 
 from core.errors import PromotionBlockedError
-from core.model import Evidence, Outcome, Runner
-from core.process import HostRunner
+from core.model import Evidence, Outcome
+from core.process import HostRunner, Runner
 from promotion.gates import inspection, run_gates
 from promotion.gates.common.installers import Installer, Uv
 from promotion.gates.common.pip_config import parse_config, uv_options

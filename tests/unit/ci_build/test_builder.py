@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,7 @@ class FakeImage:
     def __init__(self, *files: str) -> None:
         self.files = files
 
-    def run(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, check: bool = True) -> ProcessResult:
+    def run(self, argv: Sequence[str], **_: object) -> ProcessResult:
         assert argv[0] == "find"
         return ProcessResult(returncode=1, stdout="\n".join(self.files), stderr="", seconds=0.0)
 

@@ -74,7 +74,7 @@ class FakeBuilder:
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
         check: bool = True,
-        keep: int | None = None,
+        **_: object,
     ) -> ProcessResult:
         assert env is not None
         assert (cwd, env["SOURCE_DATE_EPOCH"], check) == ("/jax", "1781711830", False)
@@ -94,7 +94,7 @@ class FakeBuilder:
 class NoGit:
     """A host that nothing may be run on."""
 
-    def run(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, check: bool = True) -> ProcessResult:
+    def run(self, argv: Sequence[str], **_: object) -> ProcessResult:
         raise AssertionError(f"{argv} was run")
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from core.layouts import load_layouts, runpath
-from core.model import Completed, Evidence, GfxTarget, Outcome, Severity
+from core.model import Evidence, GfxTarget, Outcome, Severity
+from core.process import Completed
 from promotion.gates import run_gates
 from promotion.gates.abi.abi import make_gate
 from promotion.stage import stage

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from core.errors import GateError, MachineError, RequestError
-from core.model import Completed, Evidence, Finding, Outcome, Severity, Tier
+from core.model import Evidence, Finding, Outcome, Severity, Tier
+from core.process import Completed
 from promotion import gates
 from promotion.evidence.evidence import ENVIRONMENT, read_all
 from promotion.gates import Check, Gate, Room, error, inspection, raise_for_failures, run_gates
@@ -51,15 +52,7 @@ class Silent:
 class NoProcesses:
     """A runner for gates that start nothing."""
 
-    def run(
-        self,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        check: bool = True,
-        timeout: float | None = None,
-    ) -> Completed:
+    def run(self, argv: Sequence[str], **_: object) -> Completed:
         raise AssertionError(f"no gate tested here starts a process, but: {argv}")
 
 

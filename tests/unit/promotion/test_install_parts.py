@@ -13,7 +13,7 @@ import pytest
 from packaging.utils import parse_wheel_filename
 
 from core.errors import GateError, ProcessError
-from core.model import Completed
+from core.process import Completed
 from promotion.gates.common.installers import Installer, Pip, Uv
 from promotion.gates.common.pip_config import parse_config, uv_options
 from promotion.gates.common.pythons import find_pythons
@@ -202,15 +202,7 @@ class Answers:
     def __init__(self, **answers: str | None) -> None:
         self.answers = answers
 
-    def run(
-        self,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        check: bool = True,
-        timeout: float | None = None,
-    ) -> Completed:
+    def run(self, argv: Sequence[str], **_: object) -> Completed:
         key = "root" if argv[0] == "pyenv" else "find" if "find" in argv else "python"
         answer = self.answers.get(key)
         if key == "root" and answer is None:
