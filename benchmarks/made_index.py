@@ -5,10 +5,10 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from promotion.index.ledger import FIRST, LedgerEntry, LedgerWheel, PromotedSet
-from promotion.index.ledger_state import Kind, State
+from promotion.index.ledger_state import EntryKind, IndexState
 from promotion.index.pages import metadata_name
 from promotion.storage.bucket import Bucket, sha256_of
-from promotion.storage.keys import Released
+from promotion.storage.keys import ReleasedIndex
 
 PYTHONS = ("cp311", "cp312", "cp313", "cp314")
 SET_WHEELS = 1 + 2 * len(PYTHONS)
@@ -23,7 +23,7 @@ class MadeIndex:
         projects: how many projects there are; the sets take turns.
     """
 
-    def __init__(self, released: Released, projects: int) -> None:
+    def __init__(self, released: ReleasedIndex, projects: int) -> None:
         self.released = released
         self._families = projects // 3
         self._number, self._previous = 0, FIRST
@@ -50,8 +50,8 @@ class MadeIndex:
             number=number,
             previous=self._previous,
             time=f"2026-01-01T{number // 3600 % 24:02}:{number // 60 % 60:02}:{number % 60:02}Z",
-            kind=Kind.PROMOTE,
-            state=State(held=numbers, offered=numbers),
+            kind=EntryKind.PROMOTE,
+            state=IndexState(held=numbers, offered=numbers),
             sets=(number,),
             promoted=PromotedSet(
                 set_digest=f"{number:064x}", rocm_version="7.2.0", jax_version="0.10.2", python_versions=(),

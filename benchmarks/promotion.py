@@ -29,14 +29,14 @@ from benchmarks.counting import CountingBucket, watch
 from benchmarks.made_index import SET_WHEELS, MadeIndex
 from benchmarks.measure import note
 from benchmarks.repair import Goal, goal_line
-from promotion.index.pages import Offer, link, project_pair, root_pair
+from promotion.index.pages import IndexedWheel, link, project_pair, root_pair
 from promotion.index.publish import publish
 from promotion.promote import promote
-from promotion.stage import replace
+from promotion.stage import write_if_changed
 from promotion.storage.bucket import Bucket
 from promotion.storage.bucket_url import open_bucket
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import METADATA_SUFFIX, Released
+from promotion.storage.keys import METADATA_SUFFIX, ReleasedIndex
 from tests.support.promoting import NOW, POLICY, staged_in
 from tests.support.wheel_sets import padded_wheels
 
@@ -87,7 +87,7 @@ class Move:
 
 def publishing(bucket: Bucket, wheels: int, projects: int) -> Row:
     """Fill an index and publish further sets to it."""
-    made = MadeIndex(Released(index=f"bench-{wheels}-{uuid.uuid4().hex[:8]}"), projects)
+    made = MadeIndex(ReleasedIndex(index=f"bench-{wheels}-{uuid.uuid4().hex[:8]}"), projects)
     with unsynced():
         made.fill(bucket, wheels)
         publish(bucket, made.released, everything=True)
@@ -109,17 +109,17 @@ def publishing(bucket: Bucket, wheels: int, projects: int) -> Row:
     )  # fmt: skip
 
 
-def from_listing(bucket: Bucket, released: Released) -> None:
+def from_listing(bucket: Bucket, released: ReleasedIndex) -> None:
     """Make every page from what the bucket lists, with a HEAD for each object, into a folder of its own."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         infos = [*pool.map(bucket.head, bucket.list(f"{released.root}packages/"))]
         known = {info.key: info for info in infos if info}
-        simple, offers = f"{released.root}listed/", dict[str, list[Offer]]()
+        simple, offers = f"{released.root}listed/", dict[str, list[IndexedWheel]]()
         for key, info in known.items():
             if key.endswith(".whl"):
                 project, filename = key.split("/")[-2:]
                 offers.setdefault(project, []).append(
-                    Offer(
+                    IndexedWheel(
                         project=project, filename=filename, version=filename.split("-")[1], size=info.size,
                         sha256=info.sha256, metadata_sha256=known[key + METADATA_SUFFIX].sha256, requires_python="",
                         requires_dist=(), href=link(simple, project, key), uploaded="", set_digest="", tier="",
@@ -127,7 +127,7 @@ def from_listing(bucket: Bucket, released: Released) -> None:
                 )  # fmt: skip
         pages = [page for project, listed in offers.items() for page in project_pair(simple, project, listed)]
         pages += root_pair(simple, offers)
-        list(pool.map(lambda page: replace(bucket, page.key, page.data), pages))
+        list(pool.map(lambda page: write_if_changed(bucket, page.key, page.data), pages))
 
 
 def moving(bucket: Bucket, folder: Path, megabytes: int) -> Move:

@@ -8,19 +8,19 @@ from datetime import UTC, datetime
 
 from core.errors import PromotionBlockedError
 from core.model import SHA256SUMS, Verdict, Wheel, WheelSet
-from promotion.evidence.attestation_verification import Verify, lazily
-from promotion.evidence.attestations import Attested
-from promotion.evidence.evidence import Statement, read_all
+from promotion.evidence.attestation_verification import Verify, lazy_verifier
+from promotion.evidence.attestations import AttestationReport
+from promotion.evidence.evidence import EvidenceFile, read_all
 from promotion.evidence.provenance import provenance_name
 from promotion.index.core_metadata import core_metadata, disagreements
 from promotion.index.pages import metadata_name
-from promotion.index.visible_versions import seen_before
+from promotion.index.visible_versions import visible_state
 from promotion.policy.policy import Policy
 from promotion.policy.verdict import verdict
 from promotion.stage import parse_sums, read_staged, stored_problems
 from promotion.storage.bucket import Bucket, sha256_of
-from promotion.storage.concurrency import at_once
-from promotion.storage.keys import PROVENANCE_SUFFIX, TOMBSTONE_SUFFIX, Released, StagedSet
+from promotion.storage.concurrency import map_concurrently
+from promotion.storage.keys import PROVENANCE_SUFFIX, TOMBSTONE_SUFFIX, ReleasedIndex, StagedSet
 
 NEW_NAME = "a name is never used twice: build with --wheel-post-release."
 
@@ -42,11 +42,11 @@ def check(
         now: the time.
         verify: verifies attestations; against Sigstore's public instance if none is given.
     """
-    released = Released(index=staged.index)
+    released = ReleasedIndex(index=staged.index)
     wheel_set = read_staged(bucket, staged)
     said = tuple(read_all(bucket, staged).values())
-    seen = seen_before(bucket, released, {wheel.name for wheel in wheel_set.wheels}, staged.digest)
-    attested = attestations(bucket, staged, wheel_set, verify or lazily())
+    seen = visible_state(bucket, released, {wheel.name for wheel in wheel_set.wheels}, staged.digest)
+    attested = verify_attestations(bucket, staged, wheel_set, verify or lazy_verifier())
     provenances = {found.wheel: found.sha256 for found in attested}
     word = verdict(wheel_set, said, policy, now=now(), baseline=seen.last, offered=seen.versions, attested=attested)
     reasons = (
@@ -73,16 +73,18 @@ def attested_wheels(bucket: Bucket, staged: StagedSet) -> frozenset[str]:
     return frozenset(name.removesuffix(PROVENANCE_SUFFIX) for name in names if name.endswith(PROVENANCE_SUFFIX))
 
 
-def attestations(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, verify: Verify) -> tuple[Attested, ...]:
+def verify_attestations(
+    bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, verify: Verify
+) -> tuple[AttestationReport, ...]:
     """What is to be said of each provenance file beside a set, and of those that its index offers in their place.
 
     A wheel that several sets share keeps the file that came first; so that one has to be good as well, and comes last.
     """
     wheels = {wheel.filename: wheel for wheel in wheel_set.wheels}
-    released, found = Released(index=staged.index), []
+    released, found = ReleasedIndex(index=staged.index), []
     for name in sorted(attested_wheels(bucket, staged)):
         if (wheel := wheels.get(name)) is None:
-            found.append(Attested(wheel=name))
+            found.append(AttestationReport(wheel=name))
             continue
         files = [bucket.get(staged.file(provenance_name(name)))]
         if there := bucket.read(provenance_name(released.wheel(wheel.name, name))):
@@ -107,7 +109,7 @@ def set_files(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet) -> Mapping
     return {name: sha256 for name, sha256 in sums.items() if name not in wheels}
 
 
-def _log_problems(bucket: Bucket, staged: StagedSet, said: Iterable[Statement]) -> Iterator[str]:
+def _log_problems(bucket: Bucket, staged: StagedSet, said: Iterable[EvidenceFile]) -> Iterator[str]:
     """Sentences on logs that are not those that evidence speaks of."""
     for logs in {tuple(sorted(statement.evidence.logs.items())) for statement in said}:
         yield from stored_problems(bucket, lambda name: staged.evidence + name, dict(logs))
@@ -116,7 +118,7 @@ def _log_problems(bucket: Bucket, staged: StagedSet, said: Iterable[Statement]) 
 def _staged_problems(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet) -> Iterator[str]:
     """Sentences on staged files that are not what the set says."""
     yield from stored_problems(bucket, staged.file, set_files(bucket, staged, wheel_set))
-    for found in at_once(lambda wheel: tuple(_wheel_problems(bucket, staged, wheel)), wheel_set.wheels):
+    for found in map_concurrently(lambda wheel: tuple(_wheel_problems(bucket, staged, wheel)), wheel_set.wheels):
         yield from found
 
 
@@ -129,10 +131,10 @@ def _wheel_problems(bucket: Bucket, staged: StagedSet, wheel: Wheel) -> Iterator
         yield from stored_problems(bucket, staged.file, {metadata_name(wheel.filename): sha256_of(metadata)})
 
 
-def _conflicts(bucket: Bucket, released: Released, wheel_set: WheelSet) -> Iterator[str]:
+def _conflicts(bucket: Bucket, released: ReleasedIndex, wheel_set: WheelSet) -> Iterator[str]:
     """Sentences on names that the index already uses for other bytes, or used once."""
     keys = [released.wheel(wheel.name, wheel.filename) for wheel in wheel_set.wheels]
-    for wheel, key, stored in zip(wheel_set.wheels, keys, at_once(bucket.head, keys), strict=True):
+    for wheel, key, stored in zip(wheel_set.wheels, keys, map_concurrently(bucket.head, keys), strict=True):
         if stored is not None and stored.sha256 != wheel.sha256:
             yield f"{wheel.filename} is released already with other bytes, sha256 {stored.sha256}; {NEW_NAME}"
         elif stored is None and bucket.head(key + TOMBSTONE_SUFFIX) is not None:

@@ -17,16 +17,16 @@ from promotion.check import NEW_NAME, check, metadata_of, raise_if_blocked, set_
 from promotion.evidence.attestation_verification import Verify
 from promotion.evidence.provenance import provenance_name
 from promotion.index.ledger import Entries, Head, LedgerEntry, LedgerWheel, PromotedSet, append
-from promotion.index.ledger_state import Change, Kind, State, after
+from promotion.index.ledger_state import Change, EntryKind, IndexState, apply_change
 from promotion.index.pages import metadata_name, project_of
 from promotion.index.publish import publish, read_head
 from promotion.policy.policy import Policy
-from promotion.policy.set_rules import about_variants
+from promotion.policy.set_rules import variant_problems
 from promotion.policy.verdict import weakest
 from promotion.stage import raise_if_any, read_staged, stored_problems
 from promotion.storage.bucket import Bucket, sha256_of
-from promotion.storage.concurrency import at_once
-from promotion.storage.keys import Released, StagedSet
+from promotion.storage.concurrency import map_concurrently
+from promotion.storage.keys import ReleasedIndex, StagedSet
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +91,7 @@ def promote(
         PromotionBlockedError: the policy is not met, the staged bytes are not those of the set, or the index offers
             other bytes under one of its names; the message lists every reason, and nothing was changed.
     """
-    released = Released(index=staged.index)
+    released = ReleasedIndex(index=staged.index)
     wheel_set = read_staged(bucket, staged)
     head, entries = read_head(bucket, released)
     _refuse_marked(staged, head.state, entries)
@@ -119,10 +119,10 @@ def install_line(wheel_set: WheelSet, index_url: str) -> str:
         wheel_set: the set.
         index_url: where its index is served.
     """
-    return shlex.join(("pip", "install", "--extra-index-url", index_url, *install_words(wheel_set)))
+    return shlex.join(("pip", "install", "--extra-index-url", index_url, *install_requirements(wheel_set)))
 
 
-def install_words(wheel_set: WheelSet) -> tuple[str, ...]:
+def install_requirements(wheel_set: WheelSet) -> tuple[str, ...]:
     """The requirements that a user names to install a set: what nothing else in it requires, and its pins."""
     required = {project_of(text) for wheel in wheel_set.wheels for text in wheel.requires_dist}
     tops = {wheel.name: wheel.version for wheel in wheel_set.wheels if wheel.name not in required}
@@ -135,7 +135,7 @@ def _step(progress: Progress | None, text: str) -> None:
 
 
 def _offered(
-    bucket: Bucket, staged: StagedSet, released: Released, numbers: Iterable[int], entries: Entries
+    bucket: Bucket, staged: StagedSet, released: ReleasedIndex, numbers: Iterable[int], entries: Entries
 ) -> LedgerEntry | None:
     """The entry among these that promoted the set."""
     if bucket.head(released.set_file(staged.digest, WHEELS_JSON)) is None:
@@ -152,7 +152,7 @@ def _promoted(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, policy: Po
     raise_if_blocked(staged, word)
     evidence = (key.removeprefix(staged.root) for key in bucket.list(staged.evidence))
     names = dict.fromkeys((*set_files(bucket, staged, wheel_set), SHA256SUMS, WHEELS_JSON, *evidence))
-    infos = zip(names, at_once(lambda name: bucket.head(staged.file(name)), names), strict=True)
+    infos = zip(names, map_concurrently(lambda name: bucket.head(staged.file(name)), names), strict=True)
     digests = {name: info.sha256 for name, info in infos if info}
     return PromotedSet(
         set_digest=staged.digest,
@@ -168,7 +168,7 @@ def _promoted(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, policy: Po
             **({"bypasses": list(word.bypassed)} if word.bypassed else {}),
             **({"attested": {who: list(names) for who, names in word.attested.items()}} if word.attested else {}),
         },
-        wheels=at_once(
+        wheels=map_concurrently(
             lambda wheel: _ledger_wheel(bucket, staged, wheel, word.provenances.get(wheel.filename, "")),
             wheel_set.wheels,
         ),
@@ -191,7 +191,7 @@ def _ledger_wheel(bucket: Bucket, staged: StagedSet, wheel: Wheel, provenance: s
     )
 
 
-def _copy(bucket: Bucket, staged: StagedSet, released: Released, promoted: PromotedSet) -> None:
+def _copy(bucket: Bucket, staged: StagedSet, released: ReleasedIndex, promoted: PromotedSet) -> None:
     """Copy what the set names, by digest, in any order, and look at what arrived: nothing names it before."""
     copies: dict[str, tuple[str, str]] = {}
     for wheel in promoted.wheels:
@@ -202,7 +202,7 @@ def _copy(bucket: Bucket, staged: StagedSet, released: Released, promoted: Promo
             copies[provenance_name(target)] = provenance_name(source), wheel.provenance
     for name, sha256 in promoted.files.items():
         copies[released.set_file(promoted.set_digest, name)] = staged.file(name), sha256
-    at_once(lambda item: bucket.copy(item[1][0], item[0], sha256=item[1][1]), copies.items())
+    map_concurrently(lambda item: bucket.copy(item[1][0], item[0], sha256=item[1][1]), copies.items())
     arrived = {target: sha256 for target, (_, sha256) in copies.items()}
     raise_if_any(stored_problems(bucket, str, arrived), BucketError)
 
@@ -217,7 +217,7 @@ def _append(
     now: Callable[[], datetime],
 ) -> tuple[LedgerEntry, bool]:
     """Put the set's entry at the end of the ledger, unless somebody else does; what came since `seen` is looked at."""
-    released = Released(index=staged.index)
+    released = ReleasedIndex(index=staged.index)
     other: list[LedgerEntry] = []
 
     def draft(head: Head, entries: Entries) -> LedgerEntry | None:
@@ -232,13 +232,13 @@ def _append(
             _refuse_swept(released, promoted, entry)
             _refuse_variant(wheel_set, entry)
         number = head.number + 1
-        change = Change(kind=Kind.PROMOTE, number=number, sets=(number,))
+        change = Change(kind=EntryKind.PROMOTE, number=number, sets=(number,))
         return LedgerEntry(
             number=number,
             previous="",
             time="",
-            kind=Kind.PROMOTE,
-            state=after(head.state, change),
+            kind=EntryKind.PROMOTE,
+            state=apply_change(head.state, change),
             actor=actor,
             sets=change.sets,
             promoted=promoted,
@@ -248,7 +248,7 @@ def _append(
     return appended or (other[-1], False)
 
 
-def _refuse_channel(released: Released, policy: Policy, state: State, entries: Entries) -> None:
+def _refuse_channel(released: ReleasedIndex, policy: Policy, state: IndexState, entries: Entries) -> None:
     """Raise when what users see came through another channel: the weakest one would else be the way into all."""
     channel = entries.set(max(state.visible)).policy.get("channel") if state.visible else None
     if channel not in (None, policy.channel):
@@ -258,7 +258,7 @@ def _refuse_channel(released: Released, policy: Policy, state: State, entries: E
         )
 
 
-def _refuse_marked(staged: StagedSet, state: State, entries: Entries) -> None:
+def _refuse_marked(staged: StagedSet, state: IndexState, entries: Entries) -> None:
     """Raise when the set is in quarantine, or was yanked and taken back: a new entry would know nothing of that."""
     for marks, word, back in ((state.quarantined, "is in quarantine", "free"), (state.yanked, "was yanked", "unyank")):
         for number in sorted({*marks} & {*state.held}):
@@ -270,7 +270,7 @@ def _refuse_marked(staged: StagedSet, state: State, entries: Entries) -> None:
                 )
 
 
-def _refuse_swept(released: Released, promoted: PromotedSet, entry: LedgerEntry) -> None:
+def _refuse_swept(released: ReleasedIndex, promoted: PromotedSet, entry: LedgerEntry) -> None:
     """Raise when an entry that came meanwhile took away what was just copied."""
     mine = {released.wheel(wheel.project, wheel.filename) for wheel in promoted.wheels}
     if gone := sorted(mine.intersection(entry.removed)):
@@ -282,5 +282,5 @@ def _refuse_swept(released: Released, promoted: PromotedSet, entry: LedgerEntry)
 def _refuse_variant(wheel_set: WheelSet, entry: LedgerEntry) -> None:
     """Raise when a set that came meanwhile cannot be in one index with this one."""
     wheels = entry.promoted.wheels if entry.promoted else ()
-    if problems := [*about_variants(wheel_set, {wheel.project: (wheel.version,) for wheel in wheels})]:
+    if problems := [*variant_problems(wheel_set, {wheel.project: (wheel.version,) for wheel in wheels})]:
         raise PromotionBlockedError(" ".join(problems))

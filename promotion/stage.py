@@ -11,9 +11,9 @@ from pathlib import Path
 from core.errors import BucketError, CiBuildError, WheelSetError
 from core.model import SHA256SUMS, WHEELS_JSON, Progress, Wheel, WheelSet, load_wheel_set
 from promotion.index.core_metadata import core_metadata, disagreements
-from promotion.index.pages import Offer, link, metadata_name, pages
+from promotion.index.pages import IndexedWheel, link, metadata_name, pages
 from promotion.storage.bucket import Bucket, Data, check_key, sha256_of
-from promotion.storage.concurrency import at_once
+from promotion.storage.concurrency import map_concurrently
 from promotion.storage.keys import StagedSet, root_pages
 
 _LAST = (SHA256SUMS, WHEELS_JSON)
@@ -52,13 +52,13 @@ def stage(bucket: Bucket, set_dir: Path, *, progress: Progress | None = None) ->
         progress.step(f"stage set {wheel_set.digest[:12]} for {wheel_set.index}")
     files, metadata = _files_of(set_dir, wheel_set)
     last = [file for file in files if file.name in _LAST]
-    sent = _Sent(sum(file.size for file in files), progress)
+    sent = _UploadProgress(sum(file.size for file in files), progress)
     _put_all(bucket, staged, [file for file in files if file not in last], sent)
     for file in last:
         _put(bucket, staged, file, sent)
     raise_if_any(stored_problems(bucket, staged.file, {file.name: file.sha256 for file in files}), BucketError)
-    for page in pages(staged.simple, staged_offers(staged, wheel_set, metadata)):
-        replace(bucket, page.key, page.data)
+    for page in pages(staged.simple, staged_wheels(staged, wheel_set, metadata)):
+        write_if_changed(bucket, page.key, page.data)
     return staged
 
 
@@ -69,7 +69,7 @@ def find_staged(bucket: Bucket, set_dir: Path) -> StagedSet | None:
     return staged if all(bucket.head(page) for page in root_pages(staged.simple)) else None
 
 
-class _Sent:
+class _UploadProgress:
     """Adds up what several threads store."""
 
     def __init__(self, total: int, progress: Progress | None) -> None:
@@ -84,12 +84,12 @@ class _Sent:
                 self._progress.advance(self._done, self._total)
 
 
-def _put(bucket: Bucket, staged: StagedSet, file: SetFile, sent: _Sent) -> None:
+def _put(bucket: Bucket, staged: StagedSet, file: SetFile, sent: _UploadProgress) -> None:
     bucket.put_if_absent(staged.file(file.name), file.data, sha256=file.sha256)
     sent.add(file.size)
 
 
-def _put_all(bucket: Bucket, staged: StagedSet, files: Sequence[SetFile], sent: _Sent) -> None:
+def _put_all(bucket: Bucket, staged: StagedSet, files: Sequence[SetFile], sent: _UploadProgress) -> None:
     """Store files, several at once; after a failure none is begun any more."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         waiting = [pool.submit(_put, bucket, staged, file, sent) for file in files]
@@ -119,17 +119,17 @@ def stored_problems(bucket: Bucket, key_of: Callable[[str], str], files: Mapping
         files: name -> sha256.
     """
     keys = [key_of(name) for name in files]
-    for key, sha256, stored in zip(keys, files.values(), at_once(bucket.head, keys), strict=True):
+    for key, sha256, stored in zip(keys, files.values(), map_concurrently(bucket.head, keys), strict=True):
         if stored is None:
             yield f"{key} is not in the bucket."
         elif stored.sha256 != sha256:
             yield f"{key} has sha256 {stored.sha256}; {sha256} was expected."
 
 
-def staged_offers(staged: StagedSet, wheel_set: WheelSet, metadata: Mapping[str, str]) -> Iterator[Offer]:
+def staged_wheels(staged: StagedSet, wheel_set: WheelSet, metadata: Mapping[str, str]) -> Iterator[IndexedWheel]:
     """What the set's own index offers; `metadata` maps a wheel's file name to the sha256 of its core metadata."""
     for wheel in wheel_set.wheels:
-        yield Offer(
+        yield IndexedWheel(
             project=wheel.name,
             filename=wheel.filename,
             version=wheel.version,
@@ -145,7 +145,7 @@ def staged_offers(staged: StagedSet, wheel_set: WheelSet, metadata: Mapping[str,
         )
 
 
-def replace(bucket: Bucket, key: str, data: bytes) -> bool:
+def write_if_changed(bucket: Bucket, key: str, data: bytes) -> bool:
     """Let a derived object, such as a page, have these bytes; returns whether it had others."""
     stored = bucket.head(key)
     if stored is not None and stored.sha256 == sha256_of(data):

@@ -208,7 +208,7 @@ def show(
     told: Told, evidences: Sequence[Evidence], staged: StagedSet, bucket: Bucket, channel: str, reporter: Reporter
 ) -> None:
     """A table, the first failures, what becomes of it, and what the policy makes of all that is known of the set."""
-    gating.show(evidences, reporter)
+    gating.show_evidence(evidences, reporter)
     columns, rows = view.table(evidences)
     if rows:
         reporter.table(columns, rows, numeric=range(3, 10))
@@ -218,7 +218,7 @@ def show(
         reporter.line(f"  shard {told.shard} is kept beside the set; `gate merge` makes evidence of all of them")
     elif told.listed:
         reporter.line("  only a part was run: this is shown, and no evidence")
-    word = way.judge(staged, bucket, channel, reporter)
+    word = way.check_policy(staged, bucket, channel, reporter)
     about = [text for text in word.blocked_by if "device" in text] or list(word.blocked_by)
     reporter.line(f"  channel {channel}: " + ("may be promoted" if word.allowed else "blocked"))
     for text in about[:5]:

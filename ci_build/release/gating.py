@@ -46,7 +46,7 @@ _USED_BY = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Told:
+class GateOptions:
     """What gates are told.
 
     Attributes:
@@ -68,12 +68,12 @@ class Told:
     redo: bool = False
 
 
-def names_of(name: str) -> tuple[str, ...]:
+def gates_named(name: str) -> tuple[str, ...]:
     """The gates that a word stands for."""
     return options.GATES if name == options.STRUCTURE else (name,)
 
 
-def refuse_unused(name: str, told: Told) -> None:
+def check_gate_options(name: str, told: GateOptions) -> None:
     """Raise RequestError when a gate is told what it has no use for: that would be ignored."""
     unused = [
         "--" + option.replace("_", "-")
@@ -84,7 +84,7 @@ def refuse_unused(name: str, told: Told) -> None:
         raise RequestError(f"The gate {name} has no use for {', '.join(unused)}.", hint="See `ci_build gate --help`.")
 
 
-def make_gate(name: str, told: Told, reporter: Reporter, tree: RocmTree | None = None) -> Gate:
+def make_gate(name: str, told: GateOptions, reporter: Reporter, tree: RocmTree | None = None) -> Gate:
     """The gate of that name.
 
     Args:
@@ -167,7 +167,7 @@ def run_gates(
     names: Sequence[str],
     staged: StagedSet,
     bucket: Bucket,
-    told: Told,
+    told: GateOptions,
     reporter: Reporter,
     runner: Runner,
     signer: Signer,
@@ -188,7 +188,7 @@ def run_gates(
     )
 
 
-def show(evidences: Sequence[Evidence], reporter: Reporter) -> None:
+def show_evidence(evidences: Sequence[Evidence], reporter: Reporter) -> None:
     """A table of evidence for people, and warnings, of each kind a few; errors are for the message that ends it all."""
     columns = ("gate", "target", "result", "passed", "known", "failed", "skipped", "warnings", "took", "at")
     reporter.table(columns, [tuple(_row(evidence)) for evidence in evidences], numeric=(3, 4, 5, 6, 7, 8))

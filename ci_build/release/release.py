@@ -18,7 +18,7 @@ from core.report import Reporter
 from promotion import promote as promotion_promote
 from promotion import stage as promotion_stage
 from promotion.check import check
-from promotion.evidence.attestation_verification import lazily
+from promotion.evidence.attestation_verification import lazy_verifier
 from promotion.gates import raise_for_failures
 from promotion.index.pages import tiers_text
 from promotion.policy.policy import LOCAL, load_policy
@@ -51,7 +51,7 @@ def promote(
     """
     policy = load_policy(staged.index, channel=channel)
     done = promotion_promote.promote(
-        bucket, staged, policy, actor=options.actor(), progress=reporter, verify=lazily(trust_config)
+        bucket, staged, policy, actor=options.actor(), progress=reporter, verify=lazy_verifier(trust_config)
     )
     for text in done.warnings:
         reporter.warning(text)
@@ -75,11 +75,11 @@ def receipt_of(done: Promotion) -> Mapping[str, Any]:
     }
 
 
-def judge(
+def check_policy(
     staged: StagedSet, bucket: Bucket, channel: str, reporter: Reporter, trust_config: Path | None = None
 ) -> Verdict:
     """What the policy makes of a staged set, told to a person; changes nothing."""
-    word = check(bucket, staged, load_policy(staged.index, channel=channel), verify=lazily(trust_config))
+    word = check(bucket, staged, load_policy(staged.index, channel=channel), verify=lazy_verifier(trust_config))
     for text in word.warnings:
         reporter.warning(text)
     for text in word.bypassed:
@@ -109,7 +109,7 @@ def release_local(
     tables = ("release_local", "build")
     where = Path(str(settings.get("bucket", *tables).value))
     bucket = DirBucket(where)
-    told = gating.Told(corpus=str(settings.get("corpus", *tables).value))
+    told = gating.GateOptions(corpus=str(settings.get("corpus", *tables).value))
     afterwards = (
         f"stage: the set goes to {where}/v2-staging/<index>/<set digest>/",
         f"gates: {', '.join(options.GATES)} ({told.corpus} corpus), on the staged bytes; evidence goes beside them",
@@ -123,7 +123,7 @@ def release_local(
     with reporter.group("gates"):
         signer = gating.find_signer(key, reporter)
         evidences = gating.run_gates(options.GATES, staged, bucket, told, reporter, runner, signer)
-    gating.show(evidences, reporter)
+    gating.show_evidence(evidences, reporter)
     raise_for_failures(evidences)
     with reporter.group("promote"):
         done = promote(staged, bucket, LOCAL, reporter)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from core.errors import BucketError, MachineError, RequestError
 from core.model import Progress
-from promotion.check import attestations
+from promotion.check import verify_attestations
 from promotion.evidence.attestation_verification import (
     CONFIG,
     GITHUB,
@@ -26,7 +26,7 @@ from promotion.evidence.attestation_verification import (
     missing_packages,
     verifier,
 )
-from promotion.evidence.attestations import Attested, about_attestations, who_attested
+from promotion.evidence.attestations import AttestationReport, attestation_problems, wheels_by_signer
 from promotion.evidence.provenance import provenance_name, provenance_problems
 from promotion.policy.policy import Policy, load_policy
 from promotion.stage import raise_if_any, read_staged, stored_problems
@@ -36,11 +36,11 @@ from promotion.storage.keys import StagedSet
 if TYPE_CHECKING:
     from pypi_attestations import Attestation
 
-Attest = Callable[[str, str], bytes]
+SignWheel = Callable[[str, str], bytes]
 """File name and sha256 of a wheel -> the text of its provenance file."""
 
 
-def attest(bucket: Bucket, staged: StagedSet, sign: Attest, progress: Progress) -> tuple[str, ...]:
+def attest(bucket: Bucket, staged: StagedSet, sign: SignWheel, progress: Progress) -> tuple[str, ...]:
     """Put attestations beside the wheels of a staged set that have none; others' releases are left alone.
 
     Args:
@@ -70,7 +70,7 @@ def attest(bucket: Bucket, staged: StagedSet, sign: Attest, progress: Progress) 
 
 
 @contextmanager
-def with_identity(trust_config: Path | None = None) -> Iterator[Attest]:
+def with_identity(trust_config: Path | None = None) -> Iterator[SignWheel]:
     """Sign through Sigstore with the identity that the CI service gives this job; what was signed is verified.
 
     Args:
@@ -86,27 +86,27 @@ def with_identity(trust_config: Path | None = None) -> Iterator[Attest]:
         from sigstore.sign import SigningContext
     except ImportError as error:
         raise missing_packages(error) from error
-    with _told():
+    with _sigstore_errors():
         credential = detect_credential()
     if credential is None:
         raise MachineError(
             "There is no identity here that Sigstore knows.",
             hint="Run it in a CI job that has one; on GitHub Actions the job needs `permissions: id-token: write`.",
         )
-    with _told():
+    with _sigstore_errors():
         trust = load_trust(trust_config)
     if trust.config is None:
         raise RequestError(f"{trust_config} does not say where to sign.", hint="Give a client trust config.")
-    with _told():
+    with _sigstore_errors():
         context = SigningContext.from_trust_config(trust.config)
         verify = verifier(trust)
         token = IdentityToken(credential)
     with ExitStack() as stack:
-        with _told():
+        with _sigstore_errors():
             signer = stack.enter_context(context.signer(token))
 
         def sign(filename: str, sha256: str) -> bytes:
-            with _told():
+            with _sigstore_errors():
                 attestation = Attestation.sign(signer, Distribution(name=filename, digest=sha256))
                 bundle = AttestationBundle(publisher=_publisher(attestation), attestations=[attestation])
                 text: str = Provenance(version=1, attestation_bundles=[bundle]).model_dump_json()
@@ -118,7 +118,7 @@ def with_identity(trust_config: Path | None = None) -> Iterator[Attest]:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _sigstore_errors() -> Iterator[None]:
     """What the packages raise, as one line."""
     from pypi_attestations import AttestationError
     from requests import RequestException
@@ -142,13 +142,13 @@ def _publisher(attestation: Attestation) -> Any:  # noqa: ANN401 - one of the pa
     """Who signed, as PEP 740 names them, out of what the certificate says."""
     from pypi_attestations import GitHubPublisher, GitLabPublisher
 
-    kind, repository, file = publisher_words(attestation.certificate_claims)
+    kind, repository, file = publisher_of(attestation.certificate_claims)
     if kind == "GitHub":
         return GitHubPublisher(repository=repository, workflow=file)
     return GitLabPublisher(repository=repository, workflow_filepath=file)
 
 
-def publisher_words(claims: Mapping[str, str]) -> tuple[str, str, str]:
+def publisher_of(claims: Mapping[str, str]) -> tuple[str, str, str]:
     """Kind of CI service, repository and workflow of a certificate's claims.
 
     Raises:
@@ -170,7 +170,7 @@ def publisher_words(claims: Mapping[str, str]) -> tuple[str, str, str]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verified:
+class VerificationReport:
     """What a reader finds out about attestations.
 
     Attributes:
@@ -184,17 +184,17 @@ class Verified:
     notes: tuple[str, ...]
 
 
-def verified_set(bucket: Bucket, staged: StagedSet, channel: str, trust_config: Path | None) -> Verified:
+def verify_set(bucket: Bucket, staged: StagedSet, channel: str, trust_config: Path | None) -> VerificationReport:
     """Verify the attestations of a staged set as a reader, who wants one for each wheel of the set's own."""
     wheel_set = read_staged(bucket, staged)
     names = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels}
     raise_if_any(stored_problems(bucket, staged.file, names), BucketError)
-    found = attestations(bucket, staged, wheel_set, verifier(load_trust(trust_config)))
+    found = verify_attestations(bucket, staged, wheel_set, verifier(load_trust(trust_config)))
     own = [wheel.filename for wheel in wheel_set.wheels if not wheel.as_published]
-    return _judged([*names], own, load_policy(staged.index, channel=channel), found)
+    return _report([*names], own, load_policy(staged.index, channel=channel), found)
 
 
-def verified_files(place: Path, channel: str, trust_config: Path | None) -> Verified:
+def verify_files(place: Path, channel: str, trust_config: Path | None) -> VerificationReport:
     """Verify what lies beside wheels in a folder, or beside one wheel; each needs an attestation.
 
     Raises:
@@ -208,12 +208,14 @@ def verified_files(place: Path, channel: str, trust_config: Path | None) -> Veri
     sides = {wheel: wheel.with_name(provenance_name(wheel.name)) for wheel in wheels}
     found = [verify(side.read_bytes(), wheel.name, sha256_of(wheel)) for wheel, side in sides.items() if side.is_file()]
     wheel_names = [wheel.name for wheel in wheels]
-    return _judged(wheel_names, wheel_names, load_policy("", channel=channel), found)
+    return _report(wheel_names, wheel_names, load_policy("", channel=channel), found)
 
 
-def _judged(wheels: Sequence[str], needed: Sequence[str], policy: Policy, found: Sequence[Attested]) -> Verified:
-    return Verified(
-        attested=who_attested(found),
-        problems=tuple(about_attestations(wheels, needed, policy.attestations, found)),
+def _report(
+    wheels: Sequence[str], needed: Sequence[str], policy: Policy, found: Sequence[AttestationReport]
+) -> VerificationReport:
+    return VerificationReport(
+        attested=wheels_by_signer(found),
+        problems=tuple(attestation_problems(wheels, needed, policy.attestations, found)),
         notes=tuple(dict.fromkeys(note for one in found for note in one.notes)),
     )

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import MachineError, RequestError
-from promotion.evidence.attestations import PUBLIC, Attested, Identity
+from promotion.evidence.attestations import PUBLIC, AttestationReport, Identity
 from promotion.evidence.provenance import provenance_name, provenance_problems
 
-Verify = Callable[[bytes, str, str], Attested]
+Verify = Callable[[bytes, str, str], AttestationReport]
 """A provenance file, and file name and sha256 of the wheel that it lies beside -> what is to be said of it."""
 
 HOW_TO_INSTALL = "Run `.venv/bin/python -m pip install --require-hashes -r build/requirements-attest.lock`."
@@ -103,22 +103,22 @@ def _public_trust() -> Trust:
         ) from error
 
 
-def lazily(trust_config: Path | None = None) -> Verify:
+def lazy_verifier(trust_config: Path | None = None) -> Verify:
     """Verify against a root of trust that is read when the first attestation is seen.
 
     Where it cannot be read, for whatever reason, that is what is wrong with each attestation.
     """
     made: list[Verify] = []
 
-    def verify(data: bytes, filename: str, digest: str) -> Attested:
+    def verify(data: bytes, filename: str, digest: str) -> AttestationReport:
         if problems := provenance_problems(data, filename, digest):
-            return Attested(wheel=filename, problems=problems)
+            return AttestationReport(wheel=filename, problems=problems)
         try:
             if not made:
                 made.append(verifier(load_trust(trust_config)))
         except (MachineError, RequestError) as error:
             text = f"{provenance_name(filename)} cannot be verified. {error.message} {error.hint}".rstrip()
-            return Attested(wheel=filename, problems=(text,))
+            return AttestationReport(wheel=filename, problems=(text,))
         return made[0](data, filename, digest)
 
     return verify
@@ -144,9 +144,9 @@ def verifier(trust: Trust) -> Verify:
             f"The trust root {trust.name} cannot be used: {_first_line(error)}.", hint="Give a whole --trust-config."
         ) from error
 
-    def verify(data: bytes, filename: str, digest: str) -> Attested:
+    def verify(data: bytes, filename: str, digest: str) -> AttestationReport:
         if problems := provenance_problems(data, filename, digest):
-            return Attested(wheel=filename, problems=problems)
+            return AttestationReport(wheel=filename, problems=problems)
         try:
             signers = [
                 _signer(by_root, bundle.publisher, attestation)
@@ -155,13 +155,13 @@ def verifier(trust: Trust) -> Verify:
             ]
         except Exception as error:  # whatever the library stumbles over in a file is wrong with it
             text = f"{provenance_name(filename)} is not good: {_first_line(error)}."
-            return Attested(wheel=filename, problems=(text,), notes=trust.notes)
-        return Attested(wheel=filename, signers=tuple(signers), trust=trust.name, notes=trust.notes)
+            return AttestationReport(wheel=filename, problems=(text,), notes=trust.notes)
+        return AttestationReport(wheel=filename, signers=tuple(signers), trust=trust.name, notes=trust.notes)
 
     return verify
 
 
-class _Anybody:
+class _AnyIdentity:
     """Sigstore's VerificationPolicy that leaves identities to `promotion.evidence.attestations`."""
 
     def verify(self, cert: object) -> None:
@@ -179,7 +179,7 @@ def _signer(by_root: Any, publisher: Any, attestation: Any) -> Identity:  # noqa
 
     if len(attestation.verification_material.transparency_entries) != 1:
         raise AttestationError("it has several entries of a transparency log, of which one would be looked at")
-    kind, payload = by_root.verify_dsse(attestation.to_bundle(), _Anybody())
+    kind, payload = by_root.verify_dsse(attestation.to_bundle(), _AnyIdentity())
     if (kind, payload) != ("application/vnd.in-toto+json", attestation.envelope.statement):
         raise AttestationError(f"what was signed is {kind}, and not the statement")
     signer = identity_of(attestation.certificate_claims)

@@ -45,7 +45,7 @@ class Identity:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Attested:
+class AttestationReport:
     """What was found out about the provenance file of one wheel.
 
     Attributes:
@@ -114,8 +114,8 @@ def _identity(name: str, table: Mapping[str, Any]) -> Identity:
     return identity
 
 
-def about_attestations(
-    wheels: Collection[str], needed: Iterable[str], rule: AttestationRule, attested: Collection[Attested]
+def attestation_problems(
+    wheels: Collection[str], needed: Iterable[str], rule: AttestationRule, attested: Collection[AttestationReport]
 ) -> Iterator[str]:
     """Sentences on attestations that are bad, foreign or missing; a bad one counts also where none is needed.
 
@@ -145,7 +145,7 @@ def about_attestations(
             yield f"{wheel} has no attestation, and one is asked for: run `ci_build attest` on the set."
 
 
-def who_attested(attested: Iterable[Attested]) -> Mapping[str, tuple[str, ...]]:
+def wheels_by_signer(attested: Iterable[AttestationReport]) -> Mapping[str, tuple[str, ...]]:
     """Who signed what, for people: identity -> file names of wheels; what is bad is nobody's."""
     found: dict[str, list[str]] = {}
     for one in attested:

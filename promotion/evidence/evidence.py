@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 
 from core.errors import BucketError, RequestError
 from core.model import Evidence, Finding, Outcome, Severity, Tier, to_json
-from promotion.evidence.signing import EVIDENCE_TYPE, SUFFIX, Signer, is_sound, load_signature
+from promotion.evidence.signing import EVIDENCE_TYPE, SUFFIX, Signer, is_valid_signature, load_signature
 from promotion.storage.bucket import Bucket, sha256_of
-from promotion.storage.concurrency import at_once
+from promotion.storage.concurrency import map_concurrently
 from promotion.storage.keys import StagedSet
 
 SCHEMA_VERSION = 3
@@ -32,7 +32,7 @@ _BAD_FIRST = (Outcome.ERROR, Outcome.FAILED, Outcome.SKIPPED, Outcome.PASSED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Statement:
+class EvidenceFile:
     """Evidence, and who stands for it.
 
     Attributes:
@@ -111,29 +111,31 @@ def record_log(bucket: Bucket, staged: StagedSet, gate: str, text: str) -> Mappi
     return {key.removeprefix(staged.evidence): digest}
 
 
-def read_all(bucket: Bucket, staged: StagedSet) -> Mapping[str, Statement]:
+def read_all(bucket: Bucket, staged: StagedSet) -> Mapping[str, EvidenceFile]:
     """All evidence beside a staged set, by key."""
     keys = tuple(bucket.list(staged.evidence))
     signed = {key for key in keys if key.endswith(SUFFIX)}
     files = [key for key in keys if key.endswith(".json")]
-    return dict(zip(files, at_once(lambda key: _read(bucket, key, signed=key + SUFFIX in signed), files), strict=True))
+    return dict(
+        zip(files, map_concurrently(lambda key: _read(bucket, key, signed=key + SUFFIX in signed), files), strict=True)
+    )
 
 
-def _read(bucket: Bucket, key: str, *, signed: bool) -> Statement:
+def _read(bucket: Bucket, key: str, *, signed: bool) -> EvidenceFile:
     data = bucket.get(key)
     evidence = load_evidence(data, key)
     if not signed:
-        return Statement(evidence=evidence)
+        return EvidenceFile(evidence=evidence)
     try:
         signature = load_signature(bucket.get(key + SUFFIX), key + SUFFIX)
     except RequestError as error:
-        return Statement(evidence=evidence, flaw=error.message)
-    if not is_sound(data, EVIDENCE_TYPE, signature):
-        return Statement(evidence=evidence, flaw=f"{key + SUFFIX} is not the signature of {key}.")
-    return Statement(evidence=evidence, key=signature.key)
+        return EvidenceFile(evidence=evidence, flaw=error.message)
+    if not is_valid_signature(data, EVIDENCE_TYPE, signature):
+        return EvidenceFile(evidence=evidence, flaw=f"{key + SUFFIX} is not the signature of {key}.")
+    return EvidenceFile(evidence=evidence, key=signature.key)
 
 
-def last_words(evidences: Iterable[Evidence]) -> tuple[Evidence, ...]:
+def latest_by_part(evidences: Iterable[Evidence]) -> tuple[Evidence, ...]:
     """What each gate last said on each part of each target; of two words in the same second the worse one counts."""
     last: dict[tuple[str, ...], Evidence] = {}
     for evidence in sorted(evidences, key=lambda item: (item.ended, -_BAD_FIRST.index(item.outcome))):
@@ -142,10 +144,10 @@ def last_words(evidences: Iterable[Evidence]) -> tuple[Evidence, ...]:
     return tuple(last.values())
 
 
-def standing(evidences: Iterable[Evidence]) -> Mapping[tuple[str, str], tuple[Evidence, ...]]:
+def latest_by_target(evidences: Iterable[Evidence]) -> Mapping[tuple[str, str], tuple[Evidence, ...]]:
     """The last words of each gate on the parts of each target, the worst ones first, of equals the newest."""
     found: dict[tuple[str, str], tuple[Evidence, ...]] = {}
-    newest = sorted(last_words(evidences), key=lambda item: item.ended, reverse=True)
+    newest = sorted(latest_by_part(evidences), key=lambda item: item.ended, reverse=True)
     for evidence in sorted(newest, key=lambda item: _BAD_FIRST.index(item.outcome)):
         found[evidence.gate, evidence.target] = (*found.get((evidence.gate, evidence.target), ()), evidence)
     return found
@@ -153,10 +155,10 @@ def standing(evidences: Iterable[Evidence]) -> Mapping[tuple[str, str], tuple[Ev
 
 def latest(evidences: Iterable[Evidence]) -> Mapping[tuple[str, str], Evidence]:
     """What counts of each gate on each target: the worst of its last words on the parts, the newest of equals."""
-    return {about: words[0] for about, words in standing(evidences).items()}
+    return {about: words[0] for about, words in latest_by_target(evidences).items()}
 
 
-def of_the_machine(evidence: Evidence) -> bool:
+def is_machine_failure(evidence: Evidence) -> bool:
     """Whether a gate could not run for reasons of the machine alone, so that nothing is said of the set."""
     found = {finding.code for finding in evidence.findings if finding.severity is Severity.ERROR}
     return evidence.outcome is Outcome.ERROR and ENVIRONMENT in found

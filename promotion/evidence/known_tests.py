@@ -32,7 +32,7 @@ _SCHEMA_VERSION = 1
 _ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 
 
-class Kind(enum.StrEnum):
+class KnownTestKind(enum.StrEnum):
     """Which ledger an entry is in."""
 
     SKIP = "skips"
@@ -40,7 +40,7 @@ class Kind(enum.StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class KnownTest:
     """One entry of a ledger; see `ledgers/skips.toml`.
 
     Attributes:
@@ -52,7 +52,7 @@ class Entry:
     """
 
     id: str
-    kind: Kind
+    kind: KnownTestKind
     pattern: str
     jax: SpecifierSet
     families: tuple[str, ...]
@@ -101,34 +101,34 @@ class KnownTests:
         today: the day.
     """
 
-    active: tuple[Entry, ...] = ()
-    over: tuple[Entry, ...] = ()
+    active: tuple[KnownTest, ...] = ()
+    over: tuple[KnownTest, ...] = ()
     today: date = date.min
 
-    def of(self, test: str, kind: Kind) -> Entry | None:
+    def of(self, test: str, kind: KnownTestKind) -> KnownTest | None:
         """The first entry of a ledger that counts for a test."""
         return next((entry for entry in self.active if entry.kind is kind and entry.matches(test)), None)
 
-    def idle(self, tests: Collection[str]) -> tuple[Entry, ...]:
+    def idle(self, tests: Collection[str]) -> tuple[KnownTest, ...]:
         """Entries that match none of the tests of a whole suite: they can go."""
         return tuple(entry for entry in self.active if not any(entry.matches(test) for test in tests))
 
-    def missed(self, tests: Iterable[str]) -> tuple[tuple[Entry, int], ...]:
+    def missed(self, tests: Iterable[str]) -> tuple[tuple[KnownTest, int], ...]:
         """Entries whose time is over, each with how many of these tests it would have spoken of."""
         named = [*tests]
         counted = ((entry, sum(entry.matches(test) for test in named)) for entry in self.over)
         return tuple((entry, count) for entry, count in counted if count)
 
 
-def load_entries(folder: Path = LEDGERS) -> tuple[Entry, ...]:
+def load_entries(folder: Path = LEDGERS) -> tuple[KnownTest, ...]:
     """Every entry of every ledger, in order.
 
     Raises:
         RequestError: all problems of all entries at once.
     """
-    found: list[Entry] = []
+    found: list[KnownTest] = []
     problems: list[str] = []
-    for kind in Kind:
+    for kind in KnownTestKind:
         file = folder / f"{kind}.toml"
         try:
             tables = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -155,9 +155,9 @@ def load_entries(folder: Path = LEDGERS) -> tuple[Entry, ...]:
     return tuple(found)
 
 
-def parse_entry(kind: Kind, body: Mapping[str, Any]) -> Entry:
+def parse_entry(kind: KnownTestKind, body: Mapping[str, Any]) -> KnownTest:
     """Read an entry; ValueError says what it lacks or has too much."""
-    wanted = {field.name for field in fields(Entry)} - {"kind"}
+    wanted = {field.name for field in fields(KnownTest)} - {"kind"}
     if missing := sorted(wanted - body.keys()):
         raise ValueError(f"it has no {', '.join(missing)}")
     if unknown := sorted(body.keys() - wanted):
@@ -180,7 +180,7 @@ def parse_entry(kind: Kind, body: Mapping[str, Any]) -> Entry:
     except InvalidSpecifier as error:
         raise ValueError(f"its jax is no range of versions: {error}") from error
     platforms = _names("platforms", body["platforms"], PLATFORMS)
-    return Entry(**{**body, "kind": kind, "jax": versions, "families": families, "platforms": platforms})
+    return KnownTest(**{**body, "kind": kind, "jax": versions, "families": families, "platforms": platforms})
 
 
 def _names(field: str, value: Any, known: Collection[str]) -> tuple[str, ...]:  # noqa: ANN401 - whatever TOML holds
@@ -191,7 +191,7 @@ def _names(field: str, value: Any, known: Collection[str]) -> tuple[str, ...]:  
     return tuple(value)
 
 
-def known_for(entries: Iterable[Entry], *, jax: str, family: str, platform: str, today: date) -> KnownTests:
+def known_for(entries: Iterable[KnownTest], *, jax: str, family: str, platform: str, today: date) -> KnownTests:
     """The entries that speak of a run.
 
     Args:
@@ -225,7 +225,7 @@ def check_run(*, jax: str, family: str) -> None:
         raise RequestError(f"{jax!r} is no version of jax.", hint="Give one like 0.10.2.") from error
 
 
-def why_not(entry: Entry, *, jax: str, family: str, platform: str, today: date) -> str:
+def why_not(entry: KnownTest, *, jax: str, family: str, platform: str, today: date) -> str:
     """Why an entry does not count in a run; empty when it does."""
     reasons = []
     if platform not in entry.platforms:

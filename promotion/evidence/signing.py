@@ -126,7 +126,7 @@ def public_key(text: str) -> str:
     return " ".join(words[:2])
 
 
-def is_sound(data: bytes, kind: str, signature: Signature) -> bool:
+def is_valid_signature(data: bytes, kind: str, signature: Signature) -> bool:
     """Whether the key that a signature names made it, whoever holds that key."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey

@@ -18,7 +18,7 @@ from core.errors import BucketError
 from promotion.evidence.known_tests import pattern_of
 from promotion.gates.device.results import TestResult, TestVerdict
 from promotion.storage.bucket import Bucket, ConflictError
-from promotion.storage.keys import runs_file
+from promotion.storage.keys import run_history_file
 
 MOST_RUNS = 60
 """For each family, platform and suite so many runs are kept, the newest ones."""
@@ -54,7 +54,7 @@ _WHY_CHARACTERS = 80
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Run:
+class SuiteRun:
     """One run of a suite on one machine.
 
     Attributes:
@@ -74,18 +74,18 @@ class Run:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class RecordedOutcome:
     """What became of one test in one run."""
 
     test: str
     verdict: TestVerdict
     seconds: float
     attempts: int
-    run: Run
+    run: SuiteRun
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tally:
+class RunTally:
     """How one run went.
 
     Attributes:
@@ -94,13 +94,13 @@ class Tally:
         seconds: of all tests together.
     """
 
-    run: Run
+    run: SuiteRun
     verdicts: Mapping[TestVerdict, int]
     skipped: Mapping[str, int]
     seconds: float
 
 
-_RUN = tuple(field.name for field in fields(Run))
+_RUN = tuple(field.name for field in fields(SuiteRun))
 
 
 class TestRuns:
@@ -148,7 +148,7 @@ class TestRuns:
         self._db.execute("vacuum")
         return self._db.serialize()
 
-    def add(self, run: Run, results: Collection[TestResult], *, keep: int = MOST_RUNS) -> bool:
+    def add(self, run: SuiteRun, results: Collection[TestResult], *, keep: int = MOST_RUNS) -> bool:
         """Write a run down, and let the oldest of its family go; False when it is there already."""
         with self._transaction():
             if self._db.execute("select 1 from run where evidence = ?", (run.evidence,)).fetchone():
@@ -194,7 +194,9 @@ class TestRuns:
         """Those that runs are of; a CPU's have none."""
         return frozenset(name for (name,) in self._db.execute("select distinct family from run where family != ''"))
 
-    def outcomes(self, pattern: str = "*", *, family: str | None = None, limit: int = 1000) -> Iterator[Outcome]:
+    def outcomes(
+        self, pattern: str = "*", *, family: str | None = None, limit: int = 1000
+    ) -> Iterator[RecordedOutcome]:
         """What became of tests, the newest run first.
 
         Args:
@@ -204,7 +206,7 @@ class TestRuns:
         """
         yield from self._outcomes(pattern_of(pattern), family, limit)
 
-    def tallies(self, *, family: str | None = None, limit: int = 1000) -> Iterator[Tally]:
+    def tallies(self, *, family: str | None = None, limit: int = 1000) -> Iterator[RunTally]:
         """How runs went, the newest first; arguments as of `outcomes`."""
         runs = self._db.execute(
             "select evidence, set_digest, platform, family, jax, rocm, suite, finished, id"
@@ -222,13 +224,13 @@ class TestRuns:
                 seconds += took
                 if verdict == TestVerdict.SKIPPED:
                     skipped[why] += count
-            yield Tally(run=_run(told), verdicts=verdicts, skipped=skipped, seconds=round(seconds, 3))
+            yield RunTally(run=_run(told), verdicts=verdicts, skipped=skipped, seconds=round(seconds, 3))
 
-    def outcomes_of(self, test: str, *, limit: int) -> Iterator[Outcome]:
+    def outcomes_of(self, test: str, *, limit: int) -> Iterator[RecordedOutcome]:
         """What became of one test, by its node id, the newest run first."""
         yield from self._outcomes(re.compile(re.escape(test)), None, limit)
 
-    def _outcomes(self, wanted: re.Pattern[str], family: str | None, limit: int) -> Iterator[Outcome]:
+    def _outcomes(self, wanted: re.Pattern[str], family: str | None, limit: int) -> Iterator[RecordedOutcome]:
         rows = self._db.execute(
             "select name, verdict, seconds, attempts,"
             " evidence, set_digest, platform, family, jax, rocm, suite, finished"
@@ -242,7 +244,7 @@ class TestRuns:
                 return
             limit -= 1
             verdict = TestVerdict(verdict)
-            yield Outcome(test=name, verdict=verdict, seconds=seconds, attempts=attempts, run=_run(told))
+            yield RecordedOutcome(test=name, verdict=verdict, seconds=seconds, attempts=attempts, run=_run(told))
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -255,8 +257,8 @@ class TestRuns:
         self._db.execute("commit")
 
 
-def _run(told: Sequence[str]) -> Run:
-    return Run(**dict(zip(_RUN, told, strict=True)))
+def _run(told: Sequence[str]) -> SuiteRun:
+    return SuiteRun(**dict(zip(_RUN, told, strict=True)))
 
 
 def _why(result: TestResult) -> str:
@@ -268,11 +270,11 @@ def _why(result: TestResult) -> str:
 
 def read_runs(bucket: Bucket, index: str) -> TestRuns:
     """The history of an index; an empty one where nothing was tested yet."""
-    found = bucket.read(runs_file(index))
+    found = bucket.read(run_history_file(index))
     return TestRuns(found[0] if found else b"")
 
 
-def record(bucket: Bucket, index: str, runs: Sequence[tuple[Run, Collection[TestResult]]]) -> int:
+def record(bucket: Bucket, index: str, runs: Sequence[tuple[SuiteRun, Collection[TestResult]]]) -> int:
     """Write runs down; those that are there already stay as they are. Somebody else's meanwhile are kept, too.
 
     Returns:
@@ -281,7 +283,7 @@ def record(bucket: Bucket, index: str, runs: Sequence[tuple[Run, Collection[Test
     Raises:
         BucketError: others write all the time, or the file is damaged.
     """
-    key = runs_file(index)
+    key = run_history_file(index)
     for _ in range(_ATTEMPTS):
         found = bucket.read(key)
         with TestRuns(found[0] if found else b"") as history:

@@ -21,8 +21,8 @@ from promotion.evidence.evidence import (
     ANY,
     ENVIRONMENT,
     TIME,
-    last_words,
-    of_the_machine,
+    is_machine_failure,
+    latest_by_part,
     read_all,
     record,
     record_log,
@@ -217,7 +217,7 @@ def _run(gate: Gate, room: Room, signer: Signer | None) -> list[Evidence]:
 
 def _known(bucket: Bucket, staged: StagedSet, signer: Signer | None) -> tuple[Evidence, ...]:
     """What gates last said, as far as the signer would say it again."""
-    return last_words(
+    return latest_by_part(
         said.evidence
         for said in read_all(bucket, staged).values()
         if signer is None or said.key == signer.key or said.evidence.outcome is not Outcome.PASSED
@@ -259,7 +259,7 @@ def raise_for_failures(evidences: Iterable[Evidence]) -> None:
     if lines := [*dict.fromkeys(lines)]:
         if len(lines) > _MOST_TOLD:
             lines = [*lines[:_MOST_TOLD], f"and {len(lines) - _MOST_TOLD} more, in the evidence."]
-        kind = MachineError if all(map(of_the_machine, bad)) else GateError
+        kind = MachineError if all(map(is_machine_failure, bad)) else GateError
         raise kind("\n  ".join(("Gates did not pass:", *lines)))
 
 

@@ -8,20 +8,20 @@ from pathlib import Path
 
 from core.errors import BucketError, RequestError
 from core.model import Progress
-from promotion.evidence.attestation_verification import Verify, lazily
+from promotion.evidence.attestation_verification import Verify, lazy_verifier
 from promotion.index.ledger import LedgerEntry, PromotedSet, read_ledger
-from promotion.index.ledger_state import NOTHING, Change, Kind, State, after
-from promotion.index.page_diff import all_steps
+from promotion.index.ledger_state import EMPTY_STATE, Change, EntryKind, IndexState, apply_change
+from promotion.index.page_diff import all_page_updates
 from promotion.index.pages import project_pair, root_pair
 from promotion.index.publish import read_snapshot
-from promotion.index.status import SHOWN, Snapshot, people_page, row
+from promotion.index.status import SHOWN, Snapshot, overview_page, set_row
 from promotion.storage.bucket import Bucket, sha256_of
-from promotion.storage.keys import METADATA_SUFFIX, PROVENANCE_SUFFIX, TOMBSTONE_SUFFIX, Released
+from promotion.storage.keys import METADATA_SUFFIX, PROVENANCE_SUFFIX, TOMBSTONE_SUFFIX, ReleasedIndex
 
 
 def verify(
     bucket: Bucket,
-    released: Released,
+    released: ReleasedIndex,
     progress: Progress | None = None,
     *,
     read: bool = False,
@@ -62,7 +62,7 @@ def verify(
             progress.advance(done, len(expected))
         yield from _object(bucket, key, sha256, read=read)
     held = [promoted[number] for number in state.held]
-    yield from _attestations(bucket, released, held, verify_attestations or lazily())
+    yield from _attestations(bucket, released, held, verify_attestations or lazy_verifier())
     snapshot = read_snapshot(bucket, released)
     if (snapshot.number, snapshot.ledger_sha256) != (len(entries), head):
         yield f"{released.status} was written from entry {snapshot.number} of {len(entries)}: publish the index."
@@ -72,11 +72,11 @@ def verify(
     graves = {
         key + TOMBSTONE_SUFFIX
         for entry in entries
-        if entry.kind is Kind.SWEEP
+        if entry.kind is EntryKind.SWEEP
         for key in entry.removed
         if key.endswith(".whl")
     }
-    left = {key for entry in entries if entry.kind is Kind.SWEEP for key in entry.removed} - expected.keys()
+    left = {key for entry in entries if entry.kind is EntryKind.SWEEP for key in entry.removed} - expected.keys()
     own = {*expected, *pages, *graves, released.status}
     for key in bucket.list(released.root):
         if key.startswith(released.ledger) or key in own:
@@ -92,7 +92,7 @@ def verify(
     )
 
 
-def _without_ledger(bucket: Bucket, released: Released) -> Iterator[str]:
+def _without_ledger(bucket: Bucket, released: ReleasedIndex) -> Iterator[str]:
     """What to say of an index whose ledger is empty; RequestError when there is no such index at all."""
     count = sum(1 for _ in bucket.list(released.root))
     if not count:
@@ -100,7 +100,7 @@ def _without_ledger(bucket: Bucket, released: Released) -> Iterator[str]:
     yield f"{released.ledger} is empty, but {count} objects lie beside it: it was lost, or a first promotion died."
 
 
-def stored_files(released: Released, promoted: PromotedSet) -> Mapping[str, str]:
+def stored_files(released: ReleasedIndex, promoted: PromotedSet) -> Mapping[str, str]:
     """Key -> sha256 of everything that belongs to a set."""
     files = {released.set_file(promoted.set_digest, name): sha256 for name, sha256 in promoted.files.items()}
     for wheel in promoted.wheels:
@@ -127,7 +127,9 @@ def _object(bucket: Bucket, key: str, sha256: str, *, read: bool) -> Iterator[st
                     yield f"{key} has bytes of sha256 {found}, though the store says {sha256}."
 
 
-def _attestations(bucket: Bucket, released: Released, held: Sequence[PromotedSet], verify: Verify) -> Iterator[str]:
+def _attestations(
+    bucket: Bucket, released: ReleasedIndex, held: Sequence[PromotedSet], verify: Verify
+) -> Iterator[str]:
     """Sentences on attestations that are not good, or of others than the ledger says."""
     said: dict[str, set[str]] = {}
     for promoted in held:
@@ -146,20 +148,20 @@ def _attestations(bucket: Bucket, released: Released, held: Sequence[PromotedSet
                 yield f"{name} was attested by {signer}; the ledger says: {', '.join(sorted(said[name]))}."
 
 
-def _states(released: Released, entries: Sequence[LedgerEntry]) -> Iterator[str]:
+def _states(released: ReleasedIndex, entries: Sequence[LedgerEntry]) -> Iterator[str]:
     """Each entry's state, computed again from the one before it."""
-    state, states = NOTHING, {0: NOTHING}
+    state, states = EMPTY_STATE, {0: EMPTY_STATE}
     for entry in entries:
         change = Change(
             kind=entry.kind,
             number=entry.number,
             sets=entry.sets,
             reason=entry.reason,
-            earlier=states.get(entry.to) if entry.kind is Kind.ROLLBACK else None,
+            earlier=states.get(entry.to) if entry.kind is EntryKind.ROLLBACK else None,
             to=entry.to,
         )
         try:
-            state = after(state, change)
+            state = apply_change(state, change)
         except (RequestError, AssertionError) as error:
             yield f"{released.ledger_entry(entry.number)} makes no sense: {error}"
         if entry.state != state:
@@ -168,13 +170,15 @@ def _states(released: Released, entries: Sequence[LedgerEntry]) -> Iterator[str]
         states[entry.number] = state
 
 
-def _pages(released: Released, snapshot: Snapshot, entries: Sequence[LedgerEntry], state: State) -> Mapping[str, str]:
+def _pages(
+    released: ReleasedIndex, snapshot: Snapshot, entries: Sequence[LedgerEntry], state: IndexState
+) -> Mapping[str, str]:
     """Key -> sha256 of every page as the ledger alone makes it."""
     by_number = {entry.number: entry for entry in entries}
-    steps = [*all_steps(released, state, snapshot.pages, by_number.__getitem__)]
+    steps = [*all_page_updates(released, state, snapshot.pages, by_number.__getitem__)]
     pages = [page for step in steps for page in project_pair(released.simple, step.project, step.shelf.values())]
     pages += root_pair(released.simple, [step.project for step in steps])
     found = {page.key: sha256_of(page.data) for page in pages}
-    rows = [row(by_number[number], state) for number in sorted(state.visible, reverse=True)[:SHOWN]]
-    found[released.people] = sha256_of(people_page(released, rows, entries[-1]))
+    rows = [set_row(by_number[number], state) for number in sorted(state.visible, reverse=True)[:SHOWN]]
+    found[released.people] = sha256_of(overview_page(released, rows, entries[-1]))
     return found

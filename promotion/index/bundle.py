@@ -26,9 +26,9 @@ from core.process import Runner
 from promotion.gates.common.installers import download
 from promotion.gates.common.requirements import locked, wheels_for
 from promotion.index.core_metadata import core_metadata
-from promotion.index.pages import Offer, Page, pages
+from promotion.index.pages import IndexedWheel, Page, pages
 from promotion.storage.bucket import Bucket, sha256_of
-from promotion.storage.keys import METADATA_SUFFIX, Released, StagedSet
+from promotion.storage.keys import METADATA_SUFFIX, ReleasedIndex, StagedSet
 
 _SECONDS = 1800.0
 _README = """\
@@ -100,7 +100,7 @@ def bundle(bucket: Bucket, staged: StagedSet, out: Path, runner: Runner, progres
 
 
 def _find(bucket: Bucket, staged: StagedSet) -> _Place:
-    released = Released(index=staged.index)
+    released = ReleasedIndex(index=staged.index)
     in_set: Callable[[str], str] = staged.file
     folder = staged.root
     if bucket.head(staged.file(WHEELS_JSON)) is None:
@@ -150,7 +150,7 @@ def _fetch_pins(wheel_set: WheelSet, lock: str, version: str, root: Path, runner
     requirements.write_text("".join(f"{line}\n" for line in sorted(lines)))
 
 
-def _offers(wheels: Path) -> Iterator[Offer]:
+def _offers(wheels: Path) -> Iterator[IndexedWheel]:
     """Every wheel of the folder, as the index shows it."""
     for path in sorted(wheels.glob("*.whl")):
         with path.open("rb") as file:
@@ -158,7 +158,7 @@ def _offers(wheels: Path) -> Iterator[Offer]:
         says = email.parser.BytesParser().parsebytes(metadata, headersonly=True)
         project, version, _, _ = parse_wheel_filename(path.name)
         path.with_name(path.name + METADATA_SUFFIX).write_bytes(metadata)
-        yield Offer(
+        yield IndexedWheel(
             project=project,
             filename=path.name,
             version=str(version),

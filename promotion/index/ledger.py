@@ -14,9 +14,9 @@ from typing import Any
 
 from core.errors import BucketError, BusyError
 from core.model import to_json
-from promotion.index.ledger_state import NOTHING, Kind, State
+from promotion.index.ledger_state import EMPTY_STATE, EntryKind, IndexState
 from promotion.storage.bucket import AbsentError, Bucket, ConflictError, sha256_of
-from promotion.storage.keys import Released
+from promotion.storage.keys import ReleasedIndex
 
 SCHEMA_VERSION = 2
 FIRST = ""
@@ -84,8 +84,8 @@ class LedgerEntry:
     number: int
     previous: str
     time: str
-    kind: Kind
-    state: State
+    kind: EntryKind
+    state: IndexState
     actor: str = ""
     reason: str = ""
     sets: tuple[int, ...] = ()
@@ -110,7 +110,7 @@ class Head:
 
     number: int = 0
     sha256: str = FIRST
-    state: State = NOTHING
+    state: IndexState = EMPTY_STATE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,7 +137,7 @@ class Entries:
         released: the index.
     """
 
-    def __init__(self, bucket: Bucket, released: Released) -> None:
+    def __init__(self, bucket: Bucket, released: ReleasedIndex) -> None:
         self._bucket, self._released = bucket, released
         self._known: dict[int, tuple[LedgerEntry, str]] = {}
 
@@ -183,7 +183,7 @@ def load_entry(data: bytes, key: str) -> LedgerEntry:
                 f"{key} has schema {schema!r}, this program reads {SCHEMA_VERSION}.",
                 hint="Another version of this program wrote it: use that one.",
             )
-        body["kind"], body["state"] = Kind(body["kind"]), _state(body["state"])
+        body["kind"], body["state"] = EntryKind(body["kind"]), _state(body["state"])
         body["promoted"] = _promoted(body["promoted"]) if body["promoted"] is not None else None
         for name in ("sets", "removed"):
             body[name] = tuple(body[name])
@@ -192,12 +192,12 @@ def load_entry(data: bytes, key: str) -> LedgerEntry:
         raise BucketError(f"{key} cannot be read: {error!r}.", hint="The ledger was changed by hand.") from error
 
 
-def _state(body: Mapping[str, Any]) -> State:
+def _state(body: Mapping[str, Any]) -> IndexState:
     values: dict[str, Any] = {
         name: {int(number): reason for number, reason in value.items()} if isinstance(value, dict) else tuple(value)
         for name, value in body.items()
     }
-    return State(**values)
+    return IndexState(**values)
 
 
 def _promoted(body: Mapping[str, Any]) -> PromotedSet:
@@ -205,7 +205,7 @@ def _promoted(body: Mapping[str, Any]) -> PromotedSet:
     return PromotedSet(**{**body, "python_versions": tuple(body["python_versions"]), "wheels": wheels})
 
 
-def find_head(bucket: Bucket, released: Released, entries: Entries, *, from_: Head | None = None) -> Head:
+def find_head(bucket: Bucket, released: ReleasedIndex, entries: Entries, *, from_: Head | None = None) -> Head:
     """The end of a ledger, read from an entry that is known, or else from a listing.
 
     Raises:
@@ -221,7 +221,7 @@ def find_head(bucket: Bucket, released: Released, entries: Entries, *, from_: He
     return head
 
 
-def known_head(released: Released, entries: Entries, number: int, sha256: str) -> Head:
+def known_head(released: ReleasedIndex, entries: Entries, number: int, sha256: str) -> Head:
     """The head that somebody noted down; BucketError when the ledger has no such entry any more."""
     found = entries.find(number)
     if found is None or found[1] != sha256:
@@ -230,13 +230,13 @@ def known_head(released: Released, entries: Entries, number: int, sha256: str) -
     return Head(number=number, sha256=sha256, state=found[0].state)
 
 
-def _listed_head(bucket: Bucket, released: Released, entries: Entries) -> Head:
+def _listed_head(bucket: Bucket, released: ReleasedIndex, entries: Entries) -> Head:
     number = len(_keys(bucket, released))
     found = entries.find(number) if number else None
     return Head(number=number, sha256=found[1], state=found[0].state) if found else Head()
 
 
-def _keys(bucket: Bucket, released: Released) -> list[str]:
+def _keys(bucket: Bucket, released: ReleasedIndex) -> list[str]:
     """The keys of all entries; BucketError for a gap or a foreign file."""
     keys = list(bucket.list(released.ledger))
     expected = [released.ledger_entry(number) for number in range(1, len(keys) + 1)]
@@ -248,7 +248,7 @@ def _keys(bucket: Bucket, released: Released) -> list[str]:
     return keys
 
 
-def read_ledger(bucket: Bucket, released: Released) -> Ledger:
+def read_ledger(bucket: Bucket, released: ReleasedIndex) -> Ledger:
     """Read all entries and check the chain.
 
     Raises:
@@ -263,7 +263,7 @@ def read_ledger(bucket: Bucket, released: Released) -> Ledger:
 
 def append(
     bucket: Bucket,
-    released: Released,
+    released: ReleasedIndex,
     read: Callable[[], tuple[Head, Entries]],
     draft: Callable[[Head, Entries], LedgerEntry | None],
     now: Callable[[], datetime],

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from core.errors import RequestError
 
 
-class Kind(enum.StrEnum):
+class EntryKind(enum.StrEnum):
     """What an entry does."""
 
     PROMOTE = "promote"
@@ -36,7 +36,7 @@ class Kind(enum.StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class State:
+class IndexState:
     """What holds after an entry; sets go by number.
 
     Attributes:
@@ -63,7 +63,7 @@ class State:
         return tuple(number for number in self.offered if number not in self.quarantined)
 
 
-NOTHING = State()
+EMPTY_STATE = IndexState()
 """Before the first entry."""
 
 
@@ -78,15 +78,15 @@ class Change:
         earlier, to: for a rollback, the state to go back to and the entry that led to it.
     """
 
-    kind: Kind
+    kind: EntryKind
     number: int
     sets: tuple[int, ...] = ()
     reason: str = ""
-    earlier: State | None = None
+    earlier: IndexState | None = None
     to: int = 0
 
 
-def after(state: State, change: Change) -> State:
+def apply_change(state: IndexState, change: Change) -> IndexState:
     """The state that a change leads to.
 
     Raises:
@@ -95,28 +95,28 @@ def after(state: State, change: Change) -> State:
     _refuse(state, change)
     kept = _mentioned(state, change)
     match change.kind:
-        case Kind.PROMOTE:
+        case EntryKind.PROMOTE:
             return replace(state, held=(*state.held, change.number), offered=(*state.offered, change.number))
-        case Kind.ROLLBACK:
+        case EntryKind.ROLLBACK:
             assert change.earlier is not None
             there = {*state.held} - {*state.retired}
             return replace(state, offered=tuple(number for number in change.earlier.offered if number in there))
-        case Kind.YANK:
+        case EntryKind.YANK:
             return replace(state, yanked={**state.yanked, **dict.fromkeys(change.sets, change.reason)})
-        case Kind.UNYANK:
+        case EntryKind.UNYANK:
             return replace(state, yanked=kept)
-        case Kind.QUARANTINE:
+        case EntryKind.QUARANTINE:
             return replace(state, quarantined={**state.quarantined, **dict.fromkeys(change.sets, change.reason)})
-        case Kind.FREE:
+        case EntryKind.FREE:
             return replace(state, quarantined=kept)
-        case Kind.PIN:
+        case EntryKind.PIN:
             return replace(state, pinned={**state.pinned, **dict.fromkeys(change.sets, change.reason)})
-        case Kind.UNPIN:
+        case EntryKind.UNPIN:
             return replace(state, pinned=kept)
-        case Kind.RETIRE:
+        case EntryKind.RETIRE:
             offered = tuple(number for number in state.offered if number not in change.sets)
             return replace(state, offered=offered, retired=tuple(sorted({*state.retired, *change.sets})))
-        case Kind.SWEEP:
+        case EntryKind.SWEEP:
             return replace(
                 state,
                 held=tuple(number for number in state.held if number not in change.sets),
@@ -125,30 +125,30 @@ def after(state: State, change: Change) -> State:
             )
 
 
-_MARKS = {Kind.UNYANK: "yanked", Kind.FREE: "quarantined", Kind.UNPIN: "pinned"}
+_MARKS = {EntryKind.UNYANK: "yanked", EntryKind.FREE: "quarantined", EntryKind.UNPIN: "pinned"}
 """Kind that takes a mark away -> the mark."""
 
 
-def _mentioned(state: State, change: Change) -> Mapping[int, str]:
+def _mentioned(state: IndexState, change: Change) -> Mapping[int, str]:
     """The marks that stay when a change takes some away."""
     marks: Mapping[int, str] = getattr(state, _MARKS.get(change.kind, "pinned"))
     return {number: reason for number, reason in marks.items() if number not in change.sets}
 
 
-def _refuse(state: State, change: Change) -> None:
+def _refuse(state: IndexState, change: Change) -> None:
     """Raise RequestError for a change that makes no sense."""
-    if change.kind is Kind.ROLLBACK:
+    if change.kind is EntryKind.ROLLBACK:
         return
-    if change.kind is Kind.PROMOTE:
+    if change.kind is EntryKind.PROMOTE:
         if change.sets != (change.number,):
             raise RequestError(f"Entry {change.number} promotes itself and nothing else.")
         return
     if not change.sets:
         raise RequestError(f"There is no set to {change.kind}.")
     known = {*state.held}
-    if change.kind is Kind.RETIRE:
+    if change.kind is EntryKind.RETIRE:
         known = {*state.held} - {*state.pinned} - {*state.retired}
-    elif change.kind is Kind.SWEEP:
+    elif change.kind is EntryKind.SWEEP:
         known = {*state.retired} - {*state.pinned}
     if strange := sorted({*change.sets} - known):
         numbers = ", ".join(map(str, strange))

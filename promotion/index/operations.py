@@ -11,13 +11,13 @@ from datetime import UTC, datetime
 
 from core.errors import RequestError
 from promotion.index.ledger import Entries, Head, LedgerEntry, append
-from promotion.index.ledger_state import Change, Kind, State, after
+from promotion.index.ledger_state import Change, EntryKind, IndexState, apply_change
 from promotion.index.publish import publish, read_head
 from promotion.storage.bucket import Bucket
-from promotion.storage.keys import Released
+from promotion.storage.keys import ReleasedIndex
 
 Clock = Callable[[], datetime]
-NEEDS_REASON = frozenset({Kind.YANK, Kind.QUARANTINE, Kind.ROLLBACK, Kind.PIN})
+NEEDS_REASON = frozenset({EntryKind.YANK, EntryKind.QUARANTINE, EntryKind.ROLLBACK, EntryKind.PIN})
 """Who comes later has to know why."""
 _SHORTEST_DIGEST = 6
 
@@ -28,7 +28,7 @@ def utc_now() -> datetime:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Done:
+class OperationResult:
     """What an operation did.
 
     Attributes:
@@ -46,8 +46,8 @@ class Done:
 
 
 def rollback(
-    bucket: Bucket, released: Released, *, to: int | None, reason: str, actor: str, now: Clock = utc_now
-) -> Done:
+    bucket: Bucket, released: ReleasedIndex, *, to: int | None, reason: str, actor: str, now: Clock = utc_now
+) -> OperationResult:
     """Let an index offer again what it did after entry `to`; None is the state before the last entry that changed it.
 
     Sets that are retired, swept or in quarantine do not come back, and yanked ones come back yanked. Where the last
@@ -67,24 +67,24 @@ def rollback(
                 f"The ledger of {released.index} has {head.number} entries, so that there is none numbered {number}.",
                 hint=f"`ci_build history {released.index}` lists them.",
             )
-        earlier = entries.at(number).state if number else State()
+        earlier = entries.at(number).state if number else IndexState()
         wanted.clear()
         wanted.update(earlier.visible)
-        return Change(kind=Kind.ROLLBACK, number=head.number + 1, earlier=earlier, to=number)
+        return Change(kind=EntryKind.ROLLBACK, number=head.number + 1, earlier=earlier, to=number)
 
     return _do(bucket, released, draft, reason=reason, actor=actor, now=now, wanted=wanted)
 
 
 def mark(
     bucket: Bucket,
-    released: Released,
-    kind: Kind,
+    released: ReleasedIndex,
+    kind: EntryKind,
     sets: Sequence[str],
     *,
     reason: str,
     actor: str,
     now: Clock = utc_now,
-) -> Done:
+) -> OperationResult:
     """Yank, quarantine or pin sets, or take that back.
 
     Args:
@@ -109,7 +109,7 @@ def mark(
     return _do(bucket, released, draft, reason=reason, actor=actor, now=now)
 
 
-def find_set(released: Released, text: str, state: State, entries: Entries) -> int:
+def find_set(released: ReleasedIndex, text: str, state: IndexState, entries: Entries) -> int:
     """The number of the newest set that is held and has this digest, or the beginning of it, or this number."""
     if text.isdecimal() and int(text) in state.held and len(text) < _SHORTEST_DIGEST:
         return int(text)
@@ -131,23 +131,23 @@ def find_set(released: Released, text: str, state: State, entries: Entries) -> i
 
 def change_ledger(
     bucket: Bucket,
-    released: Released,
+    released: ReleasedIndex,
     draft: Callable[[Head, Entries], Change | None],
     *,
     reason: str,
     actor: str,
     now: Clock,
     removed: Callable[[], Sequence[str]] = tuple,
-) -> tuple[LedgerEntry | None, State]:
+) -> tuple[LedgerEntry | None, IndexState]:
     """Append the entry for a change, and say from which state it led; None when it would change nothing."""
-    before = [State()]
+    before = [IndexState()]
 
     def entry(head: Head, entries: Entries) -> LedgerEntry | None:
         before[0] = head.state
         change = draft(head, entries)
         if change is None:
             return None
-        state = after(head.state, change)
+        state = apply_change(head.state, change)
         if state == head.state and not removed():
             return None
         return LedgerEntry(
@@ -169,19 +169,19 @@ def change_ledger(
 
 def _do(
     bucket: Bucket,
-    released: Released,
+    released: ReleasedIndex,
     draft: Callable[[Head, Entries], Change | None],
     *,
     reason: str,
     actor: str,
     now: Clock,
     wanted: Collection[int] = (),
-) -> Done:
+) -> OperationResult:
     entry, before = change_ledger(bucket, released, draft, reason=reason, actor=actor, now=now)
     # Also when nothing changes: somebody may have died before the pages were written.
     pages = publish(bucket, released)
     seen, visible = {*before.visible}, {*(entry.state if entry else before).visible}
-    return Done(
+    return OperationResult(
         entry=entry,
         appeared=tuple(sorted(visible - seen)),
         vanished=tuple(sorted(seen - visible)),
@@ -193,13 +193,13 @@ def _do(
 def _before_last_change(head: Head, entries: Entries) -> int | None:
     """The entry before the last one that changed what users see; None when that one is a rollback."""
     for number in range(head.number, 0, -1):
-        entry, before = entries.at(number), entries.at(number - 1).state if number > 1 else State()
+        entry, before = entries.at(number), entries.at(number - 1).state if number > 1 else IndexState()
         if entry.state.visible != before.visible:
-            return None if entry.kind is Kind.ROLLBACK else number - 1
+            return None if entry.kind is EntryKind.ROLLBACK else number - 1
     raise RequestError("There is nothing to go back to.", hint="Nothing was ever promoted to this index.")
 
 
-def history(bucket: Bucket, released: Released) -> Iterator[LedgerEntry]:
+def history(bucket: Bucket, released: ReleasedIndex) -> Iterator[LedgerEntry]:
     """All entries, newest first; those that are asked for are read."""
     head, entries = read_head(bucket, released)
     if head.number == 0:

@@ -11,19 +11,19 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from promotion.index.ledger import LedgerEntry, LedgerWheel
-from promotion.index.ledger_state import State
-from promotion.index.pages import Offer, dependencies_first, link, project_of
-from promotion.policy.tiers import best, weakest
-from promotion.storage.keys import Released
+from promotion.index.ledger_state import IndexState
+from promotion.index.pages import IndexedWheel, dependencies_first, link, project_of
+from promotion.policy.tiers import strongest, weakest
+from promotion.storage.keys import ReleasedIndex
 
-Shelf = Mapping[str, Offer]
+WheelFiles = Mapping[str, IndexedWheel]
 """What a project offers: file name -> wheel."""
 EntryOf = Callable[[int], LedgerEntry]
 """The entry that promoted a set."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
+class PageState:
     """What a project's pages show.
 
     Attributes:
@@ -32,23 +32,23 @@ class Seen:
         sure: whether it is what was written last, so that what changed since tells the rest.
     """
 
-    shelf: Shelf
+    shelf: WheelFiles
     both: Collection[str]
     sure: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
+class PageUpdate:
     """One writing of a project's pages."""
 
     project: str
-    shelf: Shelf
+    shelf: WheelFiles
 
 
-def offer_of(released: Released, wheel: LedgerWheel, entry: LedgerEntry) -> Offer:
+def indexed_wheel(released: ReleasedIndex, wheel: LedgerWheel, entry: LedgerEntry) -> IndexedWheel:
     """A wheel on a page, with what the entry that brought it says of its set."""
     assert entry.promoted is not None
-    return Offer(
+    return IndexedWheel(
         project=wheel.project,
         filename=wheel.filename,
         version=wheel.version,
@@ -67,7 +67,7 @@ def offer_of(released: Released, wheel: LedgerWheel, entry: LedgerEntry) -> Offe
     )
 
 
-def projects_of(numbers: Iterable[int], entry_of: EntryOf) -> Mapping[str, list[str]]:
+def requirements_of_sets(numbers: Iterable[int], entry_of: EntryOf) -> Mapping[str, list[str]]:
     """Project -> the projects that it requires, of all wheels of some sets."""
     needs: dict[str, list[str]] = {}
     for number in numbers:
@@ -77,28 +77,30 @@ def projects_of(numbers: Iterable[int], entry_of: EntryOf) -> Mapping[str, list[
     return needs
 
 
-def stocked(released: Released, project: str, numbers: Iterable[int], entry_of: EntryOf) -> Shelf:
+def files_of_sets(released: ReleasedIndex, project: str, numbers: Iterable[int], entry_of: EntryOf) -> WheelFiles:
     """What a project offers when these sets are visible, from their entries alone."""
-    shelf: dict[str, Offer] = {}
+    shelf: dict[str, IndexedWheel] = {}
     for number in sorted(numbers):
         entry = entry_of(number)
         for wheel in entry.promoted.wheels if entry.promoted else ():
             if wheel.project == project:
-                offer = offer_of(released, wheel, entry)
+                offer = indexed_wheel(released, wheel, entry)
                 known = shelf.get(wheel.filename)
-                shelf[wheel.filename] = _shared(known, offer, (*known.sets, number)) if known else offer
+                shelf[wheel.filename] = _merged(known, offer, (*known.sets, number)) if known else offer
     return shelf
 
 
-def _shared(first: Offer, second: Offer, sets: tuple[int, ...]) -> Offer:
+def _merged(first: IndexedWheel, second: IndexedWheel, sets: tuple[int, ...]) -> IndexedWheel:
     """A wheel that several sets have: what brought it first, and for each target the best that any was tested at."""
-    tiers = best(first.tiers, second.tiers)
+    tiers = strongest(first.tiers, second.tiers)
     return replace(first, sets=sets, tiers=tiers, tier=weakest(tiers) if tiers else first.tier)
 
 
-def added(released: Released, shelf: Shelf, project: str, numbers: Iterable[int], entry_of: EntryOf) -> Shelf:
+def with_sets(
+    released: ReleasedIndex, shelf: WheelFiles, project: str, numbers: Iterable[int], entry_of: EntryOf
+) -> WheelFiles:
     """The shelf with the wheels of further sets; a wheel shows the set that brought it first, and the best tiers."""
-    new = stocked(released, project, numbers, entry_of)
+    new = files_of_sets(released, project, numbers, entry_of)
     both = dict(shelf)
     for name, offer in new.items():
         if (known := shelf.get(name)) is None:
@@ -106,39 +108,39 @@ def added(released: Released, shelf: Shelf, project: str, numbers: Iterable[int]
             continue
         sets = tuple(sorted({*offer.sets, *known.sets}))
         pair = (known, offer) if known.sets[0] == sets[0] else (offer, known)
-        both[name] = _shared(*pair, sets) if len(sets) > 1 else offer
+        both[name] = _merged(*pair, sets) if len(sets) > 1 else offer
     return both
 
 
-def without(released: Released, shelf: Shelf, numbers: Iterable[int], entry_of: EntryOf) -> Shelf:
+def without_sets(released: ReleasedIndex, shelf: WheelFiles, numbers: Iterable[int], entry_of: EntryOf) -> WheelFiles:
     """The shelf without some sets; a wheel that others have too shows the first of those, and their best tiers."""
     gone = frozenset(numbers)
-    left: dict[str, Offer] = {}
+    left: dict[str, IndexedWheel] = {}
     for name, offer in shelf.items():
         sets = tuple(number for number in offer.sets if number not in gone)
         if len(sets) == len(offer.sets):
             left[name] = offer
         elif sets:
-            left[name] = _again(released, offer, sets, entry_of)
+            left[name] = _retier(released, offer, sets, entry_of)
     return left
 
 
-def _again(released: Released, offer: Offer, sets: tuple[int, ...], entry_of: EntryOf) -> Offer:
+def _retier(released: ReleasedIndex, offer: IndexedWheel, sets: tuple[int, ...], entry_of: EntryOf) -> IndexedWheel:
     """A wheel with the sets that are left; only so many entries are read as it takes to know the best tiers.
 
     They cannot be better than with the sets that go, so that what reaches those ends the search.
     """
-    found: Offer | None = None
+    found: IndexedWheel | None = None
     for number in sets:
-        one = stocked(released, offer.project, (number,), entry_of)[offer.filename]
-        found = _shared(found, one, sets) if found else one
+        one = files_of_sets(released, offer.project, (number,), entry_of)[offer.filename]
+        found = _merged(found, one, sets) if found else one
         if found.tiers == offer.tiers:
             break
     assert found is not None
     return replace(found, sets=sets)
 
 
-def marked(shelf: Shelf, state: State) -> Shelf:
+def with_yanks(shelf: WheelFiles, state: IndexState) -> WheelFiles:
     """The shelf with the marks of a state: a wheel is yanked when all sets that have it are."""
     return {
         name: replace(
@@ -149,7 +151,7 @@ def marked(shelf: Shelf, state: State) -> Shelf:
     }
 
 
-def changed(states: Sequence[State]) -> frozenset[int]:
+def sets_that_differ(states: Sequence[IndexState]) -> frozenset[int]:
     """Sets that come, go, or are marked otherwise anywhere on the way through some states."""
     found: set[int] = set()
     for before, now in pairwise(states):
@@ -159,9 +161,13 @@ def changed(states: Sequence[State]) -> frozenset[int]:
     return frozenset(found)
 
 
-def steps(
-    released: Released, sets: Iterable[int], now: State, seen_of: Callable[[str], Seen], entry_of: EntryOf
-) -> Sequence[Step]:
+def page_updates(
+    released: ReleasedIndex,
+    sets: Iterable[int],
+    now: IndexState,
+    seen_of: Callable[[str], PageState],
+    entry_of: EntryOf,
+) -> Sequence[PageUpdate]:
     """What to write so that pages show a state, whatever somebody who died on the way to another one wrote of it.
 
     Args:
@@ -173,26 +179,30 @@ def steps(
     """
     sets = frozenset(sets)
     visible = frozenset(now.visible)
-    order = dependencies_first(projects_of(sorted(sets), entry_of))
+    order = dependencies_first(requirements_of_sets(sorted(sets), entry_of))
     seen = {project: seen_of(project) for project in order}
-    wanted: dict[str, Shelf] = {}
+    wanted: dict[str, WheelFiles] = {}
     for project in order:
         if seen[project].sure:
-            more = added(released, seen[project].shelf, project, sets & visible, entry_of)
-            wanted[project] = marked(without(released, more, sets - visible, entry_of), now)
+            more = with_sets(released, seen[project].shelf, project, sets & visible, entry_of)
+            wanted[project] = with_yanks(without_sets(released, more, sets - visible, entry_of), now)
         else:
-            wanted[project] = marked(stocked(released, project, visible, entry_of), now)
+            wanted[project] = with_yanks(files_of_sets(released, project, visible, entry_of), now)
     fewer = {project: seen[project].shelf.keys() - wanted[project].keys() for project in order}
     additions = [p for p in order if wanted[p].keys() - seen[p].both or not fewer[p]]
     removals = [p for p in reversed(order) if fewer[p]]
     return (
-        *(Step(project=project, shelf={**seen[project].shelf, **wanted[project]}) for project in additions),
-        *(Step(project=project, shelf=wanted[project]) for project in removals),
+        *(PageUpdate(project=project, shelf={**seen[project].shelf, **wanted[project]}) for project in additions),
+        *(PageUpdate(project=project, shelf=wanted[project]) for project in removals),
     )
 
 
-def all_steps(released: Released, now: State, known: Iterable[str], entry_of: EntryOf) -> Iterator[Step]:
+def all_page_updates(
+    released: ReleasedIndex, now: IndexState, known: Iterable[str], entry_of: EntryOf
+) -> Iterator[PageUpdate]:
     """Every page of an index from its entries alone; projects that are `known` and offer nothing come last."""
-    needs = projects_of(now.visible, entry_of)
+    needs = requirements_of_sets(now.visible, entry_of)
     for project in (*dependencies_first(needs), *sorted(set(known) - needs.keys())):
-        yield Step(project=project, shelf=marked(stocked(released, project, now.visible, entry_of), now))
+        yield PageUpdate(
+            project=project, shelf=with_yanks(files_of_sets(released, project, now.visible, entry_of), now)
+        )

@@ -25,7 +25,7 @@ API_VERSION = "1.1"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Offer:
+class IndexedWheel:
     """One wheel as an index page shows it.
 
     Attributes:
@@ -97,7 +97,7 @@ def dependencies_first(needs: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
     return tuple(order)
 
 
-def pages(simple: str, offers: Iterable[Offer], *, only: Collection[str] | None = None) -> Iterator[Page]:
+def pages(simple: str, offers: Iterable[IndexedWheel], *, only: Collection[str] | None = None) -> Iterator[Page]:
     """The pages of an index, in the order in which they have to be written: dependencies first, the list last.
 
     Args:
@@ -105,7 +105,7 @@ def pages(simple: str, offers: Iterable[Offer], *, only: Collection[str] | None 
         offers: all that it offers.
         only: projects whose pages are wanted; None means all.
     """
-    by_project: dict[str, list[Offer]] = {}
+    by_project: dict[str, list[IndexedWheel]] = {}
     for offer in offers:
         by_project.setdefault(offer.project, []).append(offer)
     needs = {
@@ -119,7 +119,7 @@ def pages(simple: str, offers: Iterable[Offer], *, only: Collection[str] | None 
     yield from root_pair(simple, by_project)
 
 
-def project_pair(simple: str, project: str, offers: Iterable[Offer]) -> tuple[Page, Page]:
+def project_pair(simple: str, project: str, offers: Iterable[IndexedWheel]) -> tuple[Page, Page]:
     """A project's pages, HTML and JSON, with its files in the order of versions."""
     group = sorted(offers, key=lambda offer: (Version(offer.version), offer.filename))
     return _both(project_pages(simple, project), project_html(project, group), project_json(project, group))
@@ -138,7 +138,7 @@ def _both(keys: Iterator[str], as_html: str, as_json: Mapping[str, Any]) -> tupl
     return Page(key=html_key, data=as_html.encode()), Page(key=json_key, data=text.encode())
 
 
-def project_json(project: str, offers: Sequence[Offer]) -> Mapping[str, Any]:
+def project_json(project: str, offers: Sequence[IndexedWheel]) -> Mapping[str, Any]:
     """A project's page as PEP 691 wants it; names that start with an underscore are ours, as the PEP allows."""
     return {
         "meta": {"api-version": API_VERSION},
@@ -148,7 +148,7 @@ def project_json(project: str, offers: Sequence[Offer]) -> Mapping[str, Any]:
     }
 
 
-def _file_json(offer: Offer) -> Mapping[str, Any]:
+def _file_json(offer: IndexedWheel) -> Mapping[str, Any]:
     entry: dict[str, Any] = {
         "filename": offer.filename,
         "url": offer.href,
@@ -171,7 +171,7 @@ def _file_json(offer: Offer) -> Mapping[str, Any]:
     return entry | {key: value for key, value in optional.items() if value}
 
 
-def offers_of(page: bytes) -> tuple[Offer, ...]:
+def parse_project_page(page: bytes) -> tuple[IndexedWheel, ...]:
     """What a project's JSON page offers; `requires_dist`, which no page has, is empty.
 
     Raises:
@@ -179,7 +179,7 @@ def offers_of(page: bytes) -> tuple[Offer, ...]:
     """
     body = json.loads(page)
     return tuple(
-        Offer(
+        IndexedWheel(
             project=body["name"],
             filename=file["filename"],
             version=str(parse_wheel_filename(file["filename"])[1]),
@@ -201,12 +201,12 @@ def offers_of(page: bytes) -> tuple[Offer, ...]:
     )
 
 
-def project_html(project: str, offers: Sequence[Offer]) -> str:
+def project_html(project: str, offers: Sequence[IndexedWheel]) -> str:
     """A project's page as PEP 503 wants it; `data-size` and the like are ours, as the PEP allows."""
     return _document(f"Links for {project}", [_anchor(offer) for offer in offers])
 
 
-def _anchor(offer: Offer) -> str:
+def _anchor(offer: IndexedWheel) -> str:
     attributes = {
         "href": f"{offer.href}#sha256={offer.sha256}",
         "data-requires-python": offer.requires_python,

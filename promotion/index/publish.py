@@ -11,16 +11,25 @@ from dataclasses import replace
 
 from core.errors import BusyError
 from promotion.index.ledger import Entries, Head, find_head, known_head, read_ledger
-from promotion.index.page_diff import Seen, changed, steps, stocked
-from promotion.index.pages import Page, offers_of, project_pair, root_pair
-from promotion.index.status import SHOWN, Snapshot, Written, dump_status, load_status, marks, people_page, row
+from promotion.index.page_diff import PageState, files_of_sets, page_updates, sets_that_differ
+from promotion.index.pages import Page, parse_project_page, project_pair, root_pair
+from promotion.index.status import (
+    SHOWN,
+    PageRecord,
+    Snapshot,
+    dump_status,
+    load_status,
+    overview_page,
+    set_marks,
+    set_row,
+)
 from promotion.storage.bucket import Bucket, ConflictError, sha256_of
-from promotion.storage.keys import Released, project_pages
+from promotion.storage.keys import ReleasedIndex, project_pages
 
 _MAX_RACES = 100
 
 
-def publish(bucket: Bucket, released: Released, *, everything: bool = False) -> tuple[str, ...]:
+def publish(bucket: Bucket, released: ReleasedIndex, *, everything: bool = False) -> tuple[str, ...]:
     """Bring the pages up to the ledger; safe to run at any time and by several at once.
 
     Args:
@@ -51,7 +60,7 @@ def publish(bucket: Bucket, released: Released, *, everything: bool = False) -> 
     raise BusyError(f"The pages of {released.index} changed {_MAX_RACES} times meanwhile.", hint="Run it again.")
 
 
-def read_snapshot(bucket: Bucket, released: Released) -> Snapshot:
+def read_snapshot(bucket: Bucket, released: ReleasedIndex) -> Snapshot:
     """What status.json says; nothing is known when there is none that can be read."""
     found = bucket.read(released.status)
     if found is None:
@@ -60,13 +69,13 @@ def read_snapshot(bucket: Bucket, released: Released) -> Snapshot:
     return load_status(data, info.etag) or Snapshot(etag=info.etag)
 
 
-def read_head(bucket: Bucket, released: Released) -> tuple[Head, Entries]:
+def read_head(bucket: Bucket, released: ReleasedIndex) -> tuple[Head, Entries]:
     """The end of a ledger, as cheaply as the index lets it be found."""
     entries = Entries(bucket, released)
     return head_after(bucket, released, entries, read_snapshot(bucket, released)), entries
 
 
-def head_after(bucket: Bucket, released: Released, entries: Entries, snapshot: Snapshot) -> Head:
+def head_after(bucket: Bucket, released: ReleasedIndex, entries: Entries, snapshot: Snapshot) -> Head:
     """The end of a ledger of which a snapshot knows an entry."""
     known = known_head(released, entries, snapshot.number, snapshot.ledger_sha256) if snapshot.number else None
     return find_head(bucket, released, entries, from_=known)
@@ -78,7 +87,7 @@ class _Writer:
     def __init__(
         self,
         bucket: Bucket,
-        released: Released,
+        released: ReleasedIndex,
         entries: Entries,
         snapshot: Snapshot,
         head: Head,
@@ -97,7 +106,7 @@ class _Writer:
             self._sets = self._possible = frozenset(n for n in numbers if self._entries.at(n).promoted is not None)
         else:
             states = [self._entries.at(number).state for number in range(snapshot.number, head.number + 1)]
-            self._sets = changed(states)
+            self._sets = sets_that_differ(states)
             self._possible = frozenset(number for state in states for number in state.visible)
         self._etags: dict[str, str | None] = {}
         self._shown: dict[str, bytes] = {}
@@ -111,7 +120,7 @@ class _Writer:
         """
         planned = [
             (step.project, project_pair(self._released.simple, step.project, step.shelf.values()))
-            for step in steps(self._released, self._sets, self._head.state, self._seen, self._entries.at)
+            for step in page_updates(self._released, self._sets, self._head.state, self._seen, self._entries.at)
         ]
         projects = {*self._snapshot.pages, *(project for project, _ in planned)}
         root = root_pair(self._released.simple, projects) if self._lists(projects) else ()
@@ -130,7 +139,7 @@ class _Writer:
             if not self._careful and self._shown.get(as_json.key) == as_json.data:
                 continue  # the HTML page says the same
             etags = self._put(as_html), self._put(as_json)
-            pages[project] = Written(sha256=sha256_of(as_json.data), etags=etags)
+            pages[project] = PageRecord(sha256=sha256_of(as_json.data), etags=etags)
         for page in root:
             self._put(page)
         self._finish(pages)
@@ -140,10 +149,10 @@ class _Writer:
         """Whether the list of projects has to be looked at."""
         return self._careful or projects != self._snapshot.pages.keys()
 
-    def _finish(self, pages: Mapping[str, Written]) -> None:
+    def _finish(self, pages: Mapping[str, PageRecord]) -> None:
         last = self._entries.at(self._head.number)
         rows = [*self._rows()]
-        people = Page(key=self._released.people, data=people_page(self._released, rows, last))
+        people = Page(key=self._released.people, data=overview_page(self._released, rows, last))
         snapshot = replace(
             self._snapshot,
             number=self._head.number,
@@ -159,25 +168,25 @@ class _Writer:
         status = dump_status(self._released, snapshot, last, self._head.state)
         self._put(Page(key=self._released.status, data=status))
 
-    def _seen(self, project: str) -> Seen:
+    def _seen(self, project: str) -> PageState:
         """What a project's pages show: known from its JSON page alone if that is the one that was written last."""
         html_key, json_key = project_pages(self._released.simple, project)
         known = self._snapshot.pages.get(project)
         as_html = self._look(html_key) if self._careful or known is None else b""
         as_json = self._look(json_key)
         if known is not None and sha256_of(as_json) == known.sha256:
-            shelf = {offer.filename: offer for offer in offers_of(as_json)}
+            shelf = {offer.filename: offer for offer in parse_project_page(as_json)}
             if not self._careful:
                 self._etags[html_key] = known.etags[0]
             if not self._careful or as_html == project_pair(self._released.simple, project, shelf.values())[0].data:
-                return Seen(shelf=shelf, both=shelf.keys(), sure=True)
+                return PageState(shelf=shelf, both=shelf.keys(), sure=True)
         elif known is not None and not self._careful:
             raise ConflictError(f"{json_key} is not as it was written.")
-        possible = stocked(self._released, project, self._possible, self._entries.at)
+        possible = files_of_sets(self._released, project, self._possible, self._entries.at)
         in_html = {name for name in possible if name.encode() in as_html}
         in_json = {name for name in possible if name.encode() in as_json}
         shelf = {name: offer for name, offer in possible.items() if name in in_html | in_json}
-        return Seen(shelf=shelf, both=in_html & in_json, sure=False)
+        return PageState(shelf=shelf, both=in_html & in_json, sure=False)
 
     def _look(self, key: str) -> bytes:
         """Read a page, and know from now on what it has to be when we replace it."""
@@ -205,4 +214,4 @@ class _Writer:
         state = self._head.state
         for number in sorted(state.visible, reverse=True)[:SHOWN]:
             known = told.get(number)
-            yield {**known, **marks(number, state)} if known else row(self._entries.at(number), state)
+            yield {**known, **set_marks(number, state)} if known else set_row(self._entries.at(number), state)

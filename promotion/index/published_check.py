@@ -27,7 +27,7 @@ from promotion.gates.install.install import installers
 from promotion.gates.install.trial import Source, Trial
 from promotion.index.ledger import LedgerEntry, PromotedSet, load_entry
 from promotion.storage.bucket import sha256_of
-from promotion.storage.keys import Released
+from promotion.storage.keys import ReleasedIndex
 
 _SECONDS = 60.0
 _SIMPLE = "simple/"
@@ -69,7 +69,7 @@ def read_published(url: str, digest: str | None = None) -> PublishedSet:
         raise RequestError("The URL holds credentials.", hint="An index for users is checked without any.")
     status = _json(urljoin(url, "../status.json"))
     found = _listed(status, digest, url)
-    index = Released(index=str(status.get("index", "")))
+    index = ReleasedIndex(index=str(status.get("index", "")))
 
     def beside(key: str) -> bytes:
         return _get(urljoin(url, "../" + key.removeprefix(index.root)))
@@ -142,7 +142,7 @@ def _listed(status: Mapping[str, Any], digest: str | None, url: str) -> str:
     return found
 
 
-def _entries(index: Released, count: int, read: Callable[[str], bytes]) -> Iterator[LedgerEntry]:
+def _entries(index: ReleasedIndex, count: int, read: Callable[[str], bytes]) -> Iterator[LedgerEntry]:
     """The entries of the ledger, newest first."""
     for number in range(count, 0, -1):
         key = index.ledger_entry(number)

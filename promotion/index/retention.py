@@ -15,18 +15,18 @@ from pathlib import Path
 
 from core.errors import RequestError
 from promotion.index.ledger import Entries, Head, LedgerEntry, PromotedSet
-from promotion.index.ledger_state import Change, Kind, State
+from promotion.index.ledger_state import Change, EntryKind, IndexState
 from promotion.index.operations import Clock, change_ledger, utc_now
 from promotion.index.publish import publish, read_head
 from promotion.storage.bucket import Bucket, sha256_of
-from promotion.storage.keys import METADATA_SUFFIX, PROVENANCE_SUFFIX, TOMBSTONE_SUFFIX, Released
+from promotion.storage.keys import METADATA_SUFFIX, PROVENANCE_SUFFIX, TOMBSTONE_SUFFIX, ReleasedIndex
 
 GRACE_DAYS = 7
 """So long after they left the pages the bytes stay."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
+class RetentionRule:
     """What goes.
 
     Attributes:
@@ -43,7 +43,7 @@ class Rule:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class RetentionPlan:
     """What retention would do now.
 
     Attributes:
@@ -59,7 +59,7 @@ class Plan:
     kept: Mapping[int, str]
 
 
-def plan(bucket: Bucket, released: Released, rule: Rule, *, now: Clock = utc_now) -> Plan:
+def plan(bucket: Bucket, released: ReleasedIndex, rule: RetentionRule, *, now: Clock = utc_now) -> RetentionPlan:
     """What retention would do now; changes nothing. RequestError when there is no such index."""
     head, entries = read_head(bucket, released)
     if head.number == 0:
@@ -67,7 +67,9 @@ def plan(bucket: Bucket, released: Released, rule: Rule, *, now: Clock = utc_now
     return _plan(released, head.state, entries, head.number, rule, now())
 
 
-def apply(bucket: Bucket, released: Released, rule: Rule, *, actor: str, now: Clock = utc_now) -> Plan:
+def apply(
+    bucket: Bucket, released: ReleasedIndex, rule: RetentionRule, *, actor: str, now: Clock = utc_now
+) -> RetentionPlan:
     """Do it: pages first, then bytes. What an interrupted run left is finished as well."""
     _finish_sweeps(bucket, released)
     wanted = plan(bucket, released, rule, now=now)
@@ -75,7 +77,7 @@ def apply(bucket: Bucket, released: Released, rule: Rule, *, actor: str, now: Cl
 
     def retire(head: Head, entries: Entries) -> Change | None:
         sets = _plan(released, head.state, entries, head.number, rule, now()).retire
-        return Change(kind=Kind.RETIRE, number=head.number + 1, sets=sets) if sets else None
+        return Change(kind=EntryKind.RETIRE, number=head.number + 1, sets=sets) if sets else None
 
     change_ledger(bucket, released, retire, reason=reason, actor=actor, now=now)
     publish(bucket, released)
@@ -87,7 +89,7 @@ def apply(bucket: Bucket, released: Released, rule: Rule, *, actor: str, now: Cl
         removing.clear()
         removing.update(fresh.remove)
         _bury(bucket, removing)
-        return Change(kind=Kind.SWEEP, number=head.number + 1, sets=fresh.sweep) if fresh.sweep else None
+        return Change(kind=EntryKind.SWEEP, number=head.number + 1, sets=fresh.sweep) if fresh.sweep else None
 
     change_ledger(bucket, released, sweep, reason=reason, actor=actor, now=now, removed=lambda: sorted(removing))
     _remove(bucket, removing)
@@ -103,7 +105,9 @@ def digests_in(path: Path) -> frozenset[str]:
         raise RequestError(f"{path} cannot be read: {error}.", hint="Give a pylock.toml or a wheels.json.") from error
 
 
-def _plan(released: Released, state: State, entries: Entries, last: int, rule: Rule, now: datetime) -> Plan:
+def _plan(
+    released: ReleasedIndex, state: IndexState, entries: Entries, last: int, rule: RetentionRule, now: datetime
+) -> RetentionPlan:
     promoted = {number: entries.set(number) for number in state.held}
     times = {number: _time(entries, number) for number in state.held}
     newest = sorted(state.visible, reverse=True)[: rule.keep_newest]
@@ -125,10 +129,10 @@ def _plan(released: Released, state: State, entries: Entries, last: int, rule: R
         and not _why_kept(number, promoted[number], state, newest, rule)
     ]
     remove = _bytes_of(released, sweep, {n: p for n, p in promoted.items() if n not in sweep}, promoted)
-    return Plan(retire=tuple(retire), sweep=tuple(sweep), remove=remove, kept=kept)
+    return RetentionPlan(retire=tuple(retire), sweep=tuple(sweep), remove=remove, kept=kept)
 
 
-def _why_kept(number: int, promoted: PromotedSet, state: State, newest: Iterable[int], rule: Rule) -> str:
+def _why_kept(number: int, promoted: PromotedSet, state: IndexState, newest: Iterable[int], rule: RetentionRule) -> str:
     if number in state.pinned:
         return f"pinned: {state.pinned[number]}"
     if number in newest:
@@ -140,7 +144,10 @@ def _why_kept(number: int, promoted: PromotedSet, state: State, newest: Iterable
 
 
 def _bytes_of(
-    released: Released, sweep: Iterable[int], others: Mapping[int, PromotedSet], promoted: Mapping[int, PromotedSet]
+    released: ReleasedIndex,
+    sweep: Iterable[int],
+    others: Mapping[int, PromotedSet],
+    promoted: Mapping[int, PromotedSet],
 ) -> Mapping[str, str]:
     """Keys and digests of what only these sets have; wheels taken as published stay, since they may come again."""
     shared = {wheel.filename for other in others.values() for wheel in other.wheels}
@@ -158,14 +165,14 @@ def _bytes_of(
     return remove
 
 
-def _retired_since(state: State, entries: Entries, last: int) -> Mapping[int, datetime]:
+def _retired_since(state: IndexState, entries: Entries, last: int) -> Mapping[int, datetime]:
     """When each retired set left the pages."""
     missing, since = {*state.retired}, dict[int, datetime]()
     for number in range(last, 0, -1):
         if not missing:
             break
         entry = entries.at(number)
-        if entry.kind is Kind.RETIRE:
+        if entry.kind is EntryKind.RETIRE:
             since |= dict.fromkeys(missing.intersection(entry.sets), _time(entries, number))
             missing -= {*entry.sets}
     return since
@@ -199,7 +206,7 @@ def _remove(bucket: Bucket, removing: Mapping[str, str]) -> None:
         bucket.delete(key, sha256=removing[key])
 
 
-def _finish_sweeps(bucket: Bucket, released: Released) -> None:
+def _finish_sweeps(bucket: Bucket, released: ReleasedIndex) -> None:
     """Remove what sweeps named and did not get to."""
     head, entries = read_head(bucket, released)
     for entry in _sweeps(head, entries):
@@ -211,4 +218,4 @@ def _finish_sweeps(bucket: Bucket, released: Released) -> None:
 
 def _sweeps(head: Head, entries: Entries) -> Sequence[LedgerEntry]:
     found = [entries.at(number) for number in range(1, head.number + 1)] if head.state.swept else []
-    return [entry for entry in found if entry.kind is Kind.SWEEP]
+    return [entry for entry in found if entry.kind is EntryKind.SWEEP]

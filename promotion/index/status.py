@@ -11,9 +11,9 @@ from typing import Any
 
 from promotion.evidence.evidence import TIME, time_of
 from promotion.index.ledger import FIRST, LedgerEntry
-from promotion.index.ledger_state import State
+from promotion.index.ledger_state import IndexState
 from promotion.index.pages import tiers_text
-from promotion.storage.keys import Released
+from promotion.storage.keys import ReleasedIndex
 
 SCHEMA_VERSION = 2
 SHOWN = 50
@@ -21,7 +21,7 @@ SHOWN = 50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Written:
+class PageRecord:
     """One project's pages as they were written.
 
     Attributes:
@@ -47,13 +47,13 @@ class Snapshot:
 
     number: int = 0
     ledger_sha256: str = FIRST
-    pages: Mapping[str, Written] = field(default_factory=dict)
+    pages: Mapping[str, PageRecord] = field(default_factory=dict)
     people: str = ""
     rows: Sequence[Mapping[str, Any]] = ()
     etag: str | None = None
 
 
-def row(entry: LedgerEntry, state: State) -> Mapping[str, Any]:
+def set_row(entry: LedgerEntry, state: IndexState) -> Mapping[str, Any]:
     """What is told of a set."""
     assert entry.promoted is not None
     promoted = entry.promoted
@@ -70,11 +70,11 @@ def row(entry: LedgerEntry, state: State) -> Mapping[str, Any]:
         "policy": dict(promoted.policy),
         "evidence": evidence,
         "install": install_words(entry),
-        **marks(entry.number, state),
+        **set_marks(entry.number, state),
     }
 
 
-def marks(number: int, state: State) -> Mapping[str, str]:
+def set_marks(number: int, state: IndexState) -> Mapping[str, str]:
     """What a state says of a set."""
     return {"yanked": state.yanked.get(number, ""), "pinned": state.pinned.get(number, "")}
 
@@ -98,7 +98,7 @@ def stale_after(rows: Sequence[Mapping[str, Any]]) -> str:
     return (last + timedelta(days=days)).strftime(TIME) if last and days else ""
 
 
-def dump_status(released: Released, snapshot: Snapshot, last: LedgerEntry, state: State) -> bytes:
+def dump_status(released: ReleasedIndex, snapshot: Snapshot, last: LedgerEntry, state: IndexState) -> bytes:
     """The text of status.json."""
     body = {
         "schema": SCHEMA_VERSION,
@@ -131,7 +131,9 @@ def load_status(data: bytes, etag: str) -> Snapshot | None:
             number=body["entries"],
             ledger_sha256=str(body["ledger_sha256"]),
             pages={
-                str(project): Written(sha256=str(page["sha256"]), etags=(str(page["etags"][0]), str(page["etags"][1])))
+                str(project): PageRecord(
+                    sha256=str(page["sha256"]), etags=(str(page["etags"][0]), str(page["etags"][1]))
+                )
                 for project, page in body["pages"].items()
             },
             people=str(body["people"]),
@@ -156,7 +158,7 @@ _HERE = (
 """An index does not know where it is served; without this the reader puts the address in."""
 
 
-def people_page(released: Released, rows: Sequence[Mapping[str, Any]], last: LedgerEntry) -> bytes:
+def overview_page(released: ReleasedIndex, rows: Sequence[Mapping[str, Any]], last: LedgerEntry) -> bytes:
     """The page for people: sets, targets with tier and date, evidence, install lines, bypasses."""
     index = html.escape(released.index)
     sections = "".join(_section(item) for item in rows) or "<p>Nothing is offered.</p>"

@@ -6,14 +6,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from promotion.index.ledger import Entries, PromotedSet
-from promotion.index.pages import offers_of
+from promotion.index.pages import parse_project_page
 from promotion.index.publish import head_after, read_snapshot
 from promotion.storage.bucket import AbsentError, Bucket, sha256_of
-from promotion.storage.keys import Released, project_pages
+from promotion.storage.keys import ReleasedIndex, project_pages
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
+class VisibleState:
     """What users see.
 
     Attributes:
@@ -25,7 +25,7 @@ class Seen:
     versions: Mapping[str, Collection[str]] = field(default_factory=dict)
 
 
-def seen_before(bucket: Bucket, released: Released, projects: Iterable[str], digest: str) -> Seen:
+def visible_state(bucket: Bucket, released: ReleasedIndex, projects: Iterable[str], digest: str) -> VisibleState:
     """What users see of some projects, apart from a set.
 
     The pages tell if they are those that were written last; else the ledger does, set by set.
@@ -43,7 +43,7 @@ def seen_before(bucket: Bucket, released: Released, projects: Iterable[str], dig
     head = head_after(bucket, released, entries, snapshot)
     visible = sorted(head.state.visible, reverse=True)
     if not visible:
-        return Seen()
+        return VisibleState()
     others = (promoted for number in visible if (promoted := entries.set(number)).set_digest != digest)
     last = next(others, None)
     versions: dict[str, Collection[str]] = {}
@@ -53,15 +53,15 @@ def seen_before(bucket: Bucket, released: Released, projects: Iterable[str], dig
         if known is not None and snapshot.number == head.number:
             data = _page(bucket, released, project)
         if known is not None and sha256_of(data) == known.sha256:
-            versions[project] = {offer.version for offer in offers_of(data)}
+            versions[project] = {offer.version for offer in parse_project_page(data)}
         elif known is not None or snapshot.number != head.number:
             versions[project] = {
                 wheel.version for number in visible for wheel in entries.set(number).wheels if wheel.project == project
             }
-    return Seen(last=last, versions=versions)
+    return VisibleState(last=last, versions=versions)
 
 
-def _page(bucket: Bucket, released: Released, project: str) -> bytes:
+def _page(bucket: Bucket, released: ReleasedIndex, project: str) -> bytes:
     """A project's JSON page; empty when there is none."""
     _, as_json = project_pages(released.simple, project)
     try:

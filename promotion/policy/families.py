@@ -29,7 +29,7 @@ _BYPASS = "bypass_tests_for_releases"
 _MOST_MINUTES, _MOST_DEVICES = 24 * 60, 1024
 
 
-class When(enum.StrEnum):
+class Trigger(enum.StrEnum):
     """How often; each does what those before it do, too."""
 
     PRESUBMIT = "presubmit"
@@ -37,14 +37,14 @@ class When(enum.StrEnum):
     NIGHTLY = "nightly"
     WEEKLY = "weekly"
 
-    def includes(self, other: When) -> bool:
+    def includes(self, other: Trigger) -> bool:
         """Whether what is done `other` is done now."""
-        order = tuple(When)
+        order = tuple(Trigger)
         return order.index(other) <= order.index(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Occasion:
+class TriggerSettings:
     """What is run on an occasion; see `families.toml`."""
 
     size: str
@@ -77,7 +77,7 @@ class Family:
 
     name: str
     targets: tuple[str, ...]
-    when: When
+    when: Trigger
     single: Mapping[str, Machines] = field(default_factory=dict)
     multi: Mapping[str, Machines] = field(default_factory=dict)
     sanity_only: bool = False
@@ -94,7 +94,7 @@ class Family:
 class Families:
     """The whole file."""
 
-    occasions: Mapping[When, Occasion]
+    occasions: Mapping[Trigger, TriggerSettings]
     families: Mapping[str, Family]
 
     @property
@@ -126,9 +126,9 @@ def load_families(file: Path = FAMILIES_FILE) -> Families:
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
         if tables.pop("schema") != _SCHEMA_VERSION:
             raise ValueError(f"schema is not {_SCHEMA_VERSION}")
-        occasions = {When(name): _occasion(body) for name, body in tables.pop("when").items()}
-        if set(occasions) != set(When):
-            raise ValueError("[when.*] does not name each of " + ", ".join(When))
+        occasions = {Trigger(name): _occasion(body) for name, body in tables.pop("when").items()}
+        if set(occasions) != set(Trigger):
+            raise ValueError("[when.*] does not name each of " + ", ".join(Trigger))
         families = {name: _family(name, body) for name, body in tables.pop("family").items()}
         if tables:
             raise ValueError(f"{', '.join(tables)} is unknown")
@@ -138,8 +138,8 @@ def load_families(file: Path = FAMILIES_FILE) -> Families:
     return Families(occasions=occasions, families=families)
 
 
-def _occasion(body: Mapping[str, Any]) -> Occasion:
-    occasion = Occasion(**body)
+def _occasion(body: Mapping[str, Any]) -> TriggerSettings:
+    occasion = TriggerSettings(**body)
     if occasion.size not in SIZES or type(occasion.multi) is not bool:
         raise ValueError(f"{dict(body)} is no occasion")
     _number(occasion.shards, 64)
@@ -157,7 +157,7 @@ def _family(name: str, body: Mapping[str, Any]) -> Family:
     if not isinstance(targets, list) or not targets or not {*targets} <= {*known[name]}:
         raise ValueError(f"the targets of {name} are {targets!r}, but it holds {', '.join(known[name])}")
     single, multi = (_machines(name, values.pop(kind, {}), fewest) for kind, fewest in (("single", 1), ("multi", 2)))
-    when = When(values.pop("when"))
+    when = Trigger(values.pop("when"))
     family = Family(name=name, targets=tuple(targets), when=when, single=single, multi=multi, **values)
     if type(family.sanity_only) is not bool:
         raise ValueError(f"sanity_only of {name} is {family.sanity_only!r}")

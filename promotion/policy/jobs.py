@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from promotion.policy.families import GATE, SANITY, Families, Family, Occasion, When
+from promotion.policy.families import GATE, SANITY, Families, Family, Trigger, TriggerSettings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +34,7 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Merge:
+class MergeJob:
     """What any machine does when all shards of a run are through: without it they are no evidence."""
 
     name: str
@@ -48,14 +48,14 @@ class JobMatrix:
     """Every job, what joins those that are shards, and the families that would be tested if they had a machine."""
 
     jobs: tuple[Job, ...]
-    merges: tuple[Merge, ...]
+    merges: tuple[MergeJob, ...]
     without_runner: tuple[str, ...]
 
 
 def job_matrix(
     families: Families,
     *,
-    when: When,
+    when: Trigger,
     wheel_set: str,
     pythons: Sequence[str],
     names: Iterable[str] = (),
@@ -99,14 +99,16 @@ def _run_of(family: str, python: str, suite: str, jax_tests: str) -> list[str]:
     return words if suite == SANITY else [*words, "--jax-tests", jax_tests, "--size", suite]
 
 
-def _merge(job: Job, wheel_set: str, jax_tests: str) -> Merge:
+def _merge(job: Job, wheel_set: str, jax_tests: str) -> MergeJob:
     run = _run_of(job.family, job.python, job.suite, jax_tests)
     argv = ("python3", "build/ci_build", "gate", "merge", wheel_set, *run)
-    return Merge(name=f"{job.family} py{job.python} {job.suite} merge", family=job.family, python=job.python, argv=argv)
+    return MergeJob(
+        name=f"{job.family} py{job.python} {job.suite} merge", family=job.family, python=job.python, argv=argv
+    )
 
 
 def _jobs(
-    family: Family, occasion: Occasion, python: str, *, wheel_set: str, jax_tests: str, seed: str
+    family: Family, occasion: TriggerSettings, python: str, *, wheel_set: str, jax_tests: str, seed: str
 ) -> Iterable[Job]:
     suite = SANITY if family.sanity_only or not jax_tests else occasion.size
     # A machine with several accelerators also runs what needs one only.

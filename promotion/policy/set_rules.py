@@ -22,7 +22,7 @@ _VARIANT = re.compile(r"gfx|dcgpu|dgpu|igpu|targets|unstripped")
 """How the first word of a variant begins, in the local part of a wheel's version."""
 
 
-def about_the_set(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
+def set_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
     """Which Pythons, wheels and pins are missing, double or unasked for."""
     if not wheel_set.targets:
         yield "The set names no gfx target."
@@ -49,18 +49,18 @@ def about_the_set(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
             yield f"The set does not say which version of {project} it is for."
 
 
-def about_device_members(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
+def device_member_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
     """Which libraries were to hold code for which targets, and do not even promise it."""
     for pattern, paths in policy.device_members.items():
         (project,) = expand((pattern,), wheel_set)
         for wheel in (wheel for wheel in wheel_set.wheels if wheel.name == project):
             promised = {member.path: member.targets for member in wheel.members}
             for path in expand(paths, wheel_set):
-                for target in lacking(promised.get(path, ()), wheel_set.targets):
+                for target in missing_targets(promised.get(path, ()), wheel_set.targets):
                     yield f"{wheel.filename}: {path} does not promise code for {target}."
 
 
-def about_sizes(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
+def size_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
     """Which wheels are larger than their project's budget."""
     budgets = {expand((pattern,), wheel_set)[0]: most for pattern, most in policy.sizes.items()}
     for wheel in wheel_set.wheels:
@@ -68,7 +68,7 @@ def about_sizes(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
             yield f"{wheel.filename} has {wheel.size / _MEGA:.1f} MB; the policy gives it {budgets[wheel.name]} MB."
 
 
-def about_growth(wheel_set: WheelSet, policy: Policy, baseline: PromotedSet) -> Iterator[str]:
+def growth_problems(wheel_set: WheelSet, policy: Policy, baseline: PromotedSet) -> Iterator[str]:
     """Which projects' largest wheel grew by more than the policy lets pass without a word."""
     for project in dict.fromkeys(wheel.name for wheel in wheel_set.wheels):
         old = max((wheel.size for wheel in baseline.wheels if wheel.project == project), default=0)
@@ -80,7 +80,7 @@ def about_growth(wheel_set: WheelSet, policy: Policy, baseline: PromotedSet) -> 
             )
 
 
-def about_variants(wheel_set: WheelSet, offered: Mapping[str, Collection[str]]) -> Iterator[str]:
+def variant_problems(wheel_set: WheelSet, offered: Mapping[str, Collection[str]]) -> Iterator[str]:
     """Which wheels pip would choose, or lose, for their variant alone.
 
     `0.10.2+rocm7.2.0.gfx942` sorts above `0.10.2+rocm7.2.0`, so that an index with both gives all its users the wheel
@@ -98,14 +98,14 @@ def about_variants(wheel_set: WheelSet, offered: Mapping[str, Collection[str]]) 
                 break
 
 
-def lacking(embedded: Iterable[str], wanted: Iterable[str]) -> tuple[str, ...]:
+def missing_targets(embedded: Iterable[str], wanted: Iterable[str]) -> tuple[str, ...]:
     """Wanted targets that no embedded one serves: itself, or a generic target that covers it."""
     embedded = tuple(embedded)
     served = {*embedded, *(concrete for target in embedded for concrete in covers().get(target, ()))}
     return tuple(target for target in wanted if target not in served)
 
 
-def superfluous(embedded: Iterable[str], wanted: Iterable[str]) -> tuple[str, ...]:
+def unused_targets(embedded: Iterable[str], wanted: Iterable[str]) -> tuple[str, ...]:
     """Embedded targets that serve no wanted one."""
     wanted = frozenset(wanted)
     return tuple(target for target in embedded if wanted.isdisjoint({target, *covers().get(target, ())}))

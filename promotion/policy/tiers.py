@@ -10,7 +10,7 @@ NONE = "none"
 _ORDER = (NONE, *(tier.value for tier in LADDER))
 
 
-def best(first: Mapping[str, str], second: Mapping[str, str]) -> Mapping[str, str]:
+def strongest(first: Mapping[str, str], second: Mapping[str, str]) -> Mapping[str, str]:
     """Gfx target -> the stronger of what two sets that share bytes were tested at for it, in the targets' order."""
     return {
         target: max(first.get(target, NONE), second.get(target, NONE), key=_rank)

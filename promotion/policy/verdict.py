@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from core.model import LADDER, Evidence, Outcome, Severity, Tier, Verdict, WheelSet
-from promotion.evidence.attestations import Attested, about_attestations, who_attested
-from promotion.evidence.evidence import ANY, Statement, of_the_machine, standing, time_of
+from promotion.evidence.attestations import AttestationReport, attestation_problems, wheels_by_signer
+from promotion.evidence.evidence import ANY, EvidenceFile, is_machine_failure, latest_by_target, time_of
 from promotion.index.ledger import PromotedSet
 from promotion.policy import tiers as tiers_of
 from promotion.policy.bypasses import Bypass
 from promotion.policy.policy import EDITION, GateRule, Policy, at_least
 from promotion.policy.set_rules import (
-    about_device_members,
-    about_growth,
-    about_sizes,
-    about_the_set,
-    about_variants,
+    device_member_problems,
     expand,
+    growth_problems,
+    set_problems,
+    size_problems,
+    variant_problems,
 )
 
 COUNTS = ("collected", "run", "passed", "failed", "known", "skipped")
@@ -46,13 +46,13 @@ class _Reason:
 
 def verdict(
     wheel_set: WheelSet,
-    said: Iterable[Statement],
+    said: Iterable[EvidenceFile],
     policy: Policy,
     *,
     now: datetime,
     baseline: PromotedSet | None = None,
     offered: Mapping[str, Collection[str]] | None = None,
-    attested: Collection[Attested] = (),
+    attested: Collection[AttestationReport] = (),
 ) -> Verdict:
     """What the policy makes of the evidence for a set; every reason that blocks is a sentence of its own.
 
@@ -67,13 +67,13 @@ def verdict(
     """
     said = tuple(said)
     own = _counted(wheel_set, said, policy)
-    grown = tuple(about_growth(wheel_set, policy, baseline)) if baseline else ()
+    grown = tuple(growth_problems(wheel_set, policy, baseline)) if baseline else ()
     reasons = [
         *(_Reason(text=text) for text in _about_strangers(wheel_set, said)),
-        *(_Reason(text=text) for text in about_the_set(wheel_set, policy)),
-        *(_Reason(text=text) for text in about_device_members(wheel_set, policy)),
-        *(_Reason(text=text) for text in about_variants(wheel_set, offered or {})),
-        *(_Reason(text=text) for text in about_sizes(wheel_set, policy)),
+        *(_Reason(text=text) for text in set_problems(wheel_set, policy)),
+        *(_Reason(text=text) for text in device_member_problems(wheel_set, policy)),
+        *(_Reason(text=text) for text in variant_problems(wheel_set, offered or {})),
+        *(_Reason(text=text) for text in size_problems(wheel_set, policy)),
         *(_Reason(text=text) for text in grown if policy.growth_blocks),
         *(_Reason(text=text) for text in _about_attestations(wheel_set, policy, attested)),
         *_about_gates(wheel_set, said, own, policy, now),
@@ -92,7 +92,7 @@ def verdict(
         blocked_by=tuple(reason.text for reason in blocked),
         tiers={target: tier.value if tier else "none" for target, tier in tiers.items()},
         bypassed=tuple(f"{entry}. Passed over: {reason.text}" for reason, entry in passed_over),
-        attested=who_attested(attested),
+        attested=wheels_by_signer(attested),
         warnings=(
             *policy.void,
             *dict.fromkeys(note for found in attested for note in found.notes),
@@ -140,7 +140,7 @@ def _excuse(target: str, passed_over: Iterable[tuple[_Reason, Bypass]], policy: 
     return None
 
 
-def _counts(statement: Statement, policy: Policy) -> bool:
+def _counts(statement: EvidenceFile, policy: Policy) -> bool:
     """Whether the policy listens to whoever says this."""
     if statement.evidence.outcome is not Outcome.PASSED:
         return True
@@ -151,16 +151,16 @@ def _counts(statement: Statement, policy: Policy) -> bool:
 
 
 def _counted(
-    wheel_set: WheelSet, said: Iterable[Statement], policy: Policy
+    wheel_set: WheelSet, said: Iterable[EvidenceFile], policy: Policy
 ) -> Mapping[tuple[str, str], tuple[Evidence, ...]]:
     """The last words of each gate on each target of this very set, see `standing`."""
     this = wheel_set.digest
-    return standing(
+    return latest_by_target(
         statement.evidence for statement in said if statement.evidence.set_digest == this and _counts(statement, policy)
     )
 
 
-def _about_strangers(wheel_set: WheelSet, said: Iterable[Statement]) -> Iterator[str]:
+def _about_strangers(wheel_set: WheelSet, said: Iterable[EvidenceFile]) -> Iterator[str]:
     """Evidence that cannot be put in its place: of another set, or of no time."""
     evidences = [statement.evidence for statement in said]
     for digest in sorted({evidence.set_digest for evidence in evidences} - {wheel_set.digest}):
@@ -174,11 +174,11 @@ def _about_strangers(wheel_set: WheelSet, said: Iterable[Statement]) -> Iterator
             )
 
 
-def _about_attestations(wheel_set: WheelSet, policy: Policy, attested: Collection[Attested]) -> Iterator[str]:
+def _about_attestations(wheel_set: WheelSet, policy: Policy, attested: Collection[AttestationReport]) -> Iterator[str]:
     rule, names = policy.attestations, [wheel.filename for wheel in wheel_set.wheels]
     projects = expand(rule.required, wheel_set)
     needed = [wheel.filename for wheel in wheel_set.wheels if wheel.name in projects]
-    return about_attestations(names, needed, rule, attested)
+    return attestation_problems(names, needed, rule, attested)
 
 
 def _where(gate: str, target: str) -> str:
@@ -187,7 +187,7 @@ def _where(gate: str, target: str) -> str:
 
 def _about_gates(
     wheel_set: WheelSet,
-    said: Collection[Statement],
+    said: Collection[EvidenceFile],
     own: Mapping[tuple[str, str], tuple[Evidence, ...]],
     policy: Policy,
     now: datetime,
@@ -202,7 +202,7 @@ def _about_gates(
             yield from (_Reason(text=f"{where} {problem}", gate=gate, target=target) for problem in problems)
 
 
-def _unheard(wheel_set: WheelSet, said: Iterable[Statement], gate: str, target: str) -> str:
+def _unheard(wheel_set: WheelSet, said: Iterable[EvidenceFile], gate: str, target: str) -> str:
     """Why what lies there does not count, as a clause; empty when nothing does."""
     reasons = {
         statement.flaw.rstrip(".")
@@ -276,7 +276,7 @@ def _known_checks(evidence: Evidence) -> list[str]:
     return [str(check.get("name")) for check in tables if check.get("outcome") == "known"]
 
 
-def _about_what_nobody_asked(wheel_set: WheelSet, said: Iterable[Statement], policy: Policy) -> Iterator[_Reason]:
+def _about_what_nobody_asked(wheel_set: WheelSet, said: Iterable[EvidenceFile], policy: Policy) -> Iterator[_Reason]:
     """A gate that failed or could not run blocks all the same until it passes.
 
     Being skipped is nothing then, and so is a machine that was not fit to run it: that says nothing of the set.
@@ -285,7 +285,7 @@ def _about_what_nobody_asked(wheel_set: WheelSet, said: Iterable[Statement], pol
     ran = [
         statement
         for statement in said
-        if statement.evidence.outcome is not Outcome.SKIPPED and not of_the_machine(statement.evidence)
+        if statement.evidence.outcome is not Outcome.SKIPPED and not is_machine_failure(statement.evidence)
     ]
     for (gate, target), (evidence, *_) in _counted(wheel_set, ran, policy).items():
         if (gate, target) not in asked and evidence.outcome is not Outcome.PASSED:

@@ -121,7 +121,7 @@ def check_key(key: str) -> str:
     return key
 
 
-def info_of(key: str, data: bytes, etag: str) -> ObjectInfo:
+def object_info(key: str, data: bytes, etag: str) -> ObjectInfo:
     """What is known of bytes that were just read."""
     return ObjectInfo(key=key, size=len(data), sha256=sha256_of(data), etag=etag)
 

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeVar
 
-LIMIT = 8
+MAX_REQUESTS = 8
 """Requests that one command has under way at most."""
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
-def at_once(function: Callable[[_Item], _Result], items: Iterable[_Item]) -> tuple[_Result, ...]:
+def map_concurrently(function: Callable[[_Item], _Result], items: Iterable[_Item]) -> tuple[_Result, ...]:
     """What a function gives for each item, in the items' order; up to LIMIT calls run at the same time.
 
     For what may happen in any order. After a failure none is begun any more, those under way come to their end, and
@@ -33,7 +33,7 @@ def at_once(function: Callable[[_Item], _Result], items: Iterable[_Item]) -> tup
             failed.append(True)
             raise
 
-    with ThreadPoolExecutor(min(LIMIT, len(items))) as pool:
+    with ThreadPoolExecutor(min(MAX_REQUESTS, len(items))) as pool:
         calls = [pool.submit(call, item) for item in items]
         try:
             wait(calls)

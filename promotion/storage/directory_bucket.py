@@ -14,7 +14,7 @@ from typing import BinaryIO
 from filelock import FileLock, Timeout
 
 from core.errors import BucketError, BusyError
-from promotion.storage.bucket import AbsentError, ConflictError, Data, ObjectInfo, check_key, info_of, sha256_of
+from promotion.storage.bucket import AbsentError, ConflictError, Data, ObjectInfo, check_key, object_info, sha256_of
 
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV})
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
@@ -62,7 +62,7 @@ class DirBucket:
             data = self.get(key)
         except AbsentError:
             return None
-        return data, info_of(key, data, sha256_of(data))
+        return data, object_info(key, data, sha256_of(data))
 
     def open(self, key: str) -> BinaryIO:
         """A seekable stream of an object's bytes."""

@@ -88,7 +88,7 @@ class StagedSet:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Released:
+class ReleasedIndex:
     """One released index and all its keys."""
 
     index: str
@@ -134,7 +134,7 @@ class Released:
         return f"{self.root}sets/{digest}/{name}"
 
 
-def runs_file(index: str) -> str:
+def run_history_file(index: str) -> str:
     """What became of every test that was run on sets of an index (SQLite)."""
     _check_index(index)
     return f"{Channel.STAGING}/{TESTS_FOLDER}/{index}.sqlite"

@@ -22,11 +22,11 @@ from promotion.storage.bucket import (
     Data,
     ObjectInfo,
     check_key,
-    info_of,
+    object_info,
     sha256_of,
     size_of,
 )
-from promotion.storage.s3_client import RefusalError, call, raised
+from promotion.storage.s3_client import RefusalError, bucket_errors, call
 from promotion.storage.s3_upload import Upload, upload_parts
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class S3Bucket:
     def get(self, key: str) -> bytes:
         """The whole of a small object."""
         answer = self._call("get_object", key)
-        with raised(key):
+        with bucket_errors(key):
             return bytes(answer["Body"].read())
 
     def read(self, key: str) -> tuple[bytes, ObjectInfo] | None:
@@ -97,9 +97,9 @@ class S3Bucket:
             answer = self._call("get_object", key)
         except AbsentError:
             return None
-        with raised(key):
+        with bucket_errors(key):
             data = bytes(answer["Body"].read())
-        return data, info_of(key, data, answer["ETag"])
+        return data, object_info(key, data, answer["ETag"])
 
     def open(self, key: str) -> BinaryIO:
         """A seekable stream of an object's bytes, which reads the ranges that are asked for."""
@@ -112,7 +112,7 @@ class S3Bucket:
         if info is None:
             raise AbsentError(f"{key} is not in the bucket.", hint="Stage the set again.")
         path = folder / key.rpartition("/")[2]
-        with raised(key):
+        with bucket_errors(key):
             self._client.download_file(self.name, self._name(key), str(path))
         if (found := sha256_of(path)) != info.sha256:
             path.unlink()
@@ -182,7 +182,7 @@ class S3Bucket:
     def list(self, prefix: str) -> Iterator[str]:
         """Keys below a prefix, sorted; what we note for ourselves is no object."""
         start = self.prefix + prefix
-        with raised(prefix):
+        with bucket_errors(prefix):
             found = [
                 item["Key"]
                 for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=start)
@@ -205,7 +205,7 @@ class S3Bucket:
     def read_range(self, key: str, start: int, size: int, etag: str) -> bytes:
         """`size` bytes from `start` of an object that still has this etag."""
         answer = self._call("get_object", key, Range=f"bytes={start}-{start + size - 1}", IfMatch=etag)
-        with raised(key):
+        with bucket_errors(key):
             return bytes(answer["Body"].read())
 
     def _name(self, key: str) -> str:
@@ -257,7 +257,7 @@ class S3Bucket:
         if known not in self._hashed:
             digest = hashlib.sha256()
             body = self._call("get_object", key, IfMatch=answer["ETag"])["Body"]
-            with raised(key):
+            with bucket_errors(key):
                 for chunk in body.iter_chunks(_MIB):
                     digest.update(chunk)
             self._hashed[known] = digest.hexdigest()

@@ -70,12 +70,12 @@ def call(method: Callable[..., Any], key: str, **words: Any) -> Any:  # noqa: AN
         RefusalError: any other answer of the store.
         BucketError: the store cannot be reached.
     """
-    with raised(key):
+    with bucket_errors(key):
         return method(**words)
 
 
 @contextlib.contextmanager
-def raised(key: str) -> Iterator[None]:
+def bucket_errors(key: str) -> Iterator[None]:
     """Turns boto3's errors about an object into ours."""
     from boto3.exceptions import Boto3Error
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError

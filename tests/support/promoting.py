@@ -18,11 +18,11 @@ from promotion.promote import Promotion, promote
 from promotion.stage import stage
 from promotion.storage.bucket import Bucket
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import Released, StagedSet
+from promotion.storage.keys import ReleasedIndex, StagedSet
 from tests.support.wheel_sets import SetWheel, make_set, passing_evidence, write_set
 
 POLICY = load_policy("multi-arch")
-RELEASED = Released(index="multi-arch")
+RELEASED = ReleasedIndex(index="multi-arch")
 TIER = "compiled"
 """What a set comes to with the evidence that the policy asks for."""
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

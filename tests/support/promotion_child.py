@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from promotion.index.operations import rollback
 from promotion.index.publish import publish
-from promotion.index.retention import Rule, apply
+from promotion.index.retention import RetentionRule, apply
 from promotion.promote import promote
 from promotion.storage.bucket import Bucket
 from promotion.storage.bucket_url import open_bucket
@@ -52,7 +52,7 @@ def act(bucket: Bucket, operation: str, argument: str) -> None:
         rollback(bucket, RELEASED, to=int(argument), reason=WHY, actor=ME, now=lambda: NOW)
     elif operation in ("retire", "sweep"):
         days = {"retire": 1, "sweep": 3}[operation]
-        apply(bucket, RELEASED, Rule(days=0.5, grace_days=1), actor=ME, now=lambda: NOW + timedelta(days=days))
+        apply(bucket, RELEASED, RetentionRule(days=0.5, grace_days=1), actor=ME, now=lambda: NOW + timedelta(days=days))
     else:
         publish(bucket, RELEASED)
 

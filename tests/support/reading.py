@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from promotion.index.pages import metadata_name
-from promotion.storage.keys import Released
+from promotion.storage.keys import ReleasedIndex
 from tests.support.memory_bucket import MemoryBucket
 from tests.support.wheel_sets import SetWheel
 
@@ -64,7 +64,7 @@ class Reader:
                 if project in self._own and not met:
                     yield f"{name} is offered, and no {project}{specifier}"
 
-    def problems(self, bucket: MemoryBucket, released: Released) -> Iterator[str]:
+    def problems(self, bucket: MemoryBucket, released: ReleasedIndex) -> Iterator[str]:
         """Everything that a user of HTML pages or of JSON pages would stumble over now."""
         objects = bucket.everything()
         for ending in (".html", ".json"):
@@ -82,5 +82,5 @@ class Reader:
                     yield f"{ending}: {name} is offered, and its metadata is not there"
 
 
-def _is_page(key: str, released: Released) -> bool:
+def _is_page(key: str, released: ReleasedIndex) -> bool:
     return key.startswith(released.simple) and key.count("/") == released.simple.count("/") + 1

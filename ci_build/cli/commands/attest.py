@@ -13,7 +13,7 @@ from ci_build.cli.common import State, open_bucket, print_json
 from core.errors import PromotionBlockedError, RequestError
 
 if TYPE_CHECKING:
-    from promotion.evidence.attest import Verified
+    from promotion.evidence.attest import VerificationReport
 
 
 @click.command()
@@ -44,7 +44,7 @@ def attest(
     """
     from ci_build.release import gating
     from promotion.evidence.attest import attest as go
-    from promotion.evidence.attest import verified_files, verified_set, with_identity
+    from promotion.evidence.attest import verify_files, verify_set, with_identity
 
     reporter = state.reporter()
     if look:
@@ -52,9 +52,9 @@ def attest(
             raise RequestError("--verify writes nothing.", hint="Leave --dry-run out.")
         place = Path(wheel_set)
         if place.exists():
-            found = verified_files(place, channel, trust_config)
+            found = verify_files(place, channel, trust_config)
         else:
-            found = verified_set(open_bucket(bucket, reporter), gating.parse_staged(wheel_set), channel, trust_config)
+            found = verify_set(open_bucket(bucket, reporter), gating.parse_staged(wheel_set), channel, trust_config)
         _tell(state, found, as_json=as_json)
         return
     if click.get_current_context().get_parameter_source("channel") is click.core.ParameterSource.COMMANDLINE:
@@ -69,7 +69,7 @@ def attest(
     reporter.line(f"  {len(done)} wheels attested" if done else "  nothing to attest")
 
 
-def _tell(state: State, found: Verified, *, as_json: bool) -> None:
+def _tell(state: State, found: VerificationReport, *, as_json: bool) -> None:
     """Say what was verified; raises when anything is wrong."""
     for text in found.notes:
         state.reporter().warning(text)

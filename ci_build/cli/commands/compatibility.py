@@ -14,7 +14,7 @@ from core.atomic import write_whole
 from core.errors import RequestError
 
 if TYPE_CHECKING:
-    from promotion.compatibility import Tables
+    from promotion.compatibility.tables import Tables
 
 _FORMATS = ("markdown", "rst", "json")
 
@@ -45,12 +45,12 @@ def compat(
     images: Path | None, bucket: str,
 ) -> None:  # fmt: skip
     """Write what works with which JAX and ROCm, from the evidence of what INDEX has promoted."""
-    from promotion.compatibility import make_tables
-    from promotion.compatibility_evidence import read_evidence
+    from promotion.compatibility.evidence import read_evidence
+    from promotion.compatibility.tables import make_tables
     from promotion.index.operations import history
-    from promotion.storage.keys import Released
+    from promotion.storage.keys import ReleasedIndex
 
-    store, released = open_bucket(bucket, state.reporter()), Released(index=index)
+    store, released = open_bucket(bucket, state.reporter()), ReleasedIndex(index=index)
     entries = [*history(store, released)][::-1]
     told = [(entry, read_evidence(store, released, entry.promoted.set_digest)) for entry in entries if entry.promoted]
     rocm, rocm_source, libraries = _libraries(rocm_lock)
@@ -69,7 +69,7 @@ def compat(
 
 
 def _text(tables: Tables, form: str, base_url: str) -> str:
-    from promotion.compatibility_tables import sheets, to_markdown, to_rst
+    from promotion.compatibility.render import sheets, to_markdown, to_rst
 
     if form == "json":
         from core.model import to_json

@@ -91,7 +91,7 @@ def _gate(
     from promotion.gates import raise_for_failures
     from promotion.gates.common.junit import junit as junit_xml
 
-    told = gating.Told(
+    told = gating.GateOptions(
         targets=targets,
         rocm=rocm,
         corpus=corpus or "",
@@ -100,16 +100,16 @@ def _gate(
         update_golden=update_golden,
         redo=redo,
     )
-    gating.refuse_unused(name, told)
+    gating.check_gate_options(name, told)
     state = click.get_current_context().ensure_object(State)
     reporter = state.reporter()
     with reporter.group(f"gate {name}"):
         opened = open_bucket(bucket, reporter, existing=not Path(wheel_set).is_dir())
         signer = gating.find_signer(options.signing_key(signing_key), reporter)
         staged = gating.find_set(wheel_set, opened, reporter)
-        names, runner = gating.names_of(name), host_runner(reporter)
+        names, runner = gating.gates_named(name), host_runner(reporter)
         evidences = gating.run_gates(names, staged, opened, told, reporter, runner, signer)
-    gating.show(evidences, reporter)
+    gating.show_evidence(evidences, reporter)
     if junit:
         write_whole(junit, junit_xml(evidences))
     if as_json:

@@ -38,11 +38,11 @@ def publish(state: State, /, index: str, bucket: str, *, everything: bool, dry_r
     """Bring the pages of INDEX up to its ledger; pages that are right are left alone."""
     from promotion.index.publish import publish as write
     from promotion.index.publish import read_head
-    from promotion.storage.keys import Released
+    from promotion.storage.keys import ReleasedIndex
 
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, dry_run=dry_run)
-    released = Released(index=index)
+    released = ReleasedIndex(index=index)
     if read_head(opened, released)[0].number == 0:
         raise RequestError(f"The bucket has no index {index}.", hint="Nothing was ever promoted to it.")
     written = write(opened, released, everything=everything)

@@ -13,8 +13,8 @@ from ci_build.cli.common import State, open_bucket, print_json
 from core.errors import BucketError, RequestError
 
 if TYPE_CHECKING:
-    from promotion.index.ledger_state import Kind
-    from promotion.index.operations import Done
+    from promotion.index.ledger_state import EntryKind
+    from promotion.index.operations import OperationResult
 
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
@@ -33,11 +33,11 @@ def rollback(
 ) -> None:
     """Let INDEX offer again what it did before, or after ledger entry N; nothing is removed."""
     from promotion.index.operations import rollback as go
-    from promotion.storage.keys import Released
+    from promotion.storage.keys import ReleasedIndex
 
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, dry_run=dry_run)
-    done = go(opened, Released(index=index), to=to, reason=reason, actor=options.actor())
+    done = go(opened, ReleasedIndex(index=index), to=to, reason=reason, actor=options.actor())
     if as_json:
         print_json(_told(index, done))
         return
@@ -57,9 +57,9 @@ def _marking(name: str, kind: str, text: str, *, reason: bool) -> click.Command:
     def command(
         state: State, /, sets: tuple[str, ...], reason: str, bucket: str, *, dry_run: bool, as_json: bool
     ) -> None:
-        from promotion.index.ledger_state import Kind
+        from promotion.index.ledger_state import EntryKind
 
-        _mark(state, Kind(kind), sets, reason, bucket, dry_run=dry_run, as_json=as_json)
+        _mark(state, EntryKind(kind), sets, reason, bucket, dry_run=dry_run, as_json=as_json)
 
     return command
 
@@ -75,10 +75,10 @@ unpin = _marking("unpin", "unpin", "Take a pin back.", reason=False)
 
 
 def _mark(
-    state: State, kind: Kind, sets: tuple[str, ...], reason: str, bucket: str, *, dry_run: bool, as_json: bool
+    state: State, kind: EntryKind, sets: tuple[str, ...], reason: str, bucket: str, *, dry_run: bool, as_json: bool
 ) -> None:
     from promotion.index.operations import mark
-    from promotion.storage.keys import Released
+    from promotion.storage.keys import ReleasedIndex
 
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, dry_run=dry_run)
@@ -90,7 +90,7 @@ def _mark(
         by_index.setdefault(index, []).append(name)
     told = []
     for index, names in by_index.items():
-        done = mark(opened, Released(index=index), kind, names, reason=reason, actor=options.actor())
+        done = mark(opened, ReleasedIndex(index=index), kind, names, reason=reason, actor=options.actor())
         told.append(_told(index, done))
         if not as_json:
             _say(done, reporter.line)
@@ -98,7 +98,7 @@ def _mark(
         print_json(told)
 
 
-def _told(index: str, done: Done) -> Mapping[str, object]:
+def _told(index: str, done: OperationResult) -> Mapping[str, object]:
     """What a change of an index did, as JSON values; `ledger_entry` is null where there was nothing to do."""
     return {
         "index": index,
@@ -110,7 +110,7 @@ def _told(index: str, done: Done) -> Mapping[str, object]:
     }
 
 
-def _say(done: Done, line: Callable[[str], None]) -> None:
+def _say(done: OperationResult, line: Callable[[str], None]) -> None:
     for word, numbers in (
         ("now offered", done.appeared),
         ("no longer offered", done.vanished),
@@ -150,13 +150,13 @@ def retention(
     as_json: bool,
 ) -> None:
     """Let old sets of INDEX go: first from the pages, and after some days of grace from the bucket."""
-    from promotion.index.retention import Rule, apply, digests_in, plan
-    from promotion.storage.keys import Released
+    from promotion.index.retention import RetentionRule, apply, digests_in, plan
+    from promotion.storage.keys import ReleasedIndex
 
     reporter = state.reporter()
-    opened, released = open_bucket(bucket, reporter), Released(index=index)
+    opened, released = open_bucket(bucket, reporter), ReleasedIndex(index=index)
     keep = frozenset(digest for path in keep_lock for digest in digests_in(path))
-    rule = Rule(days=days, keep_newest=keep_newest, keep=keep, grace_days=grace_days)
+    rule = RetentionRule(days=days, keep_newest=keep_newest, keep=keep, grace_days=grace_days)
     made = apply(opened, released, rule, actor=options.actor()) if really else plan(opened, released, rule)
     if as_json:
         print_json(made)
@@ -205,7 +205,7 @@ def history(
 ) -> None:
     """List what happened to INDEX, newest first; with --tests to tests whose names match PATTERN (* and ?)."""
     from promotion.index.operations import history as entries_of
-    from promotion.storage.keys import Released
+    from promotion.storage.keys import ReleasedIndex
 
     if tests is not None:
         from ci_build.cli.commands.test_runs import print_history
@@ -217,7 +217,7 @@ def history(
     if trend or rebuild or family is not None or limit is not None:
         what = "--trend, --rebuild, --family and --limit are of the history of tests."
         raise RequestError(what, hint="Give --tests, too.")
-    entries = [*entries_of(open_bucket(bucket, state.reporter()), Released(index=index))]
+    entries = [*entries_of(open_bucket(bucket, state.reporter()), ReleasedIndex(index=index))]
     if as_json:
         print_json(entries)
         return
@@ -249,14 +249,14 @@ def history(
 @click.pass_obj
 def verify(state: State, /, index: str, trust_config: Path | None, bucket: str, *, read: bool, as_json: bool) -> None:
     """Compute everything about INDEX again: chain, bytes of every set, attestations, pages; tell what differs."""
-    from promotion.evidence.attestation_verification import lazily
+    from promotion.evidence.attestation_verification import lazy_verifier
     from promotion.index.audit import verify as problems_of
-    from promotion.storage.keys import Released
+    from promotion.storage.keys import ReleasedIndex
 
     reporter = state.reporter()
     reporter.step(f"verify {index}")
-    opened, checked = open_bucket(bucket, reporter), lazily(trust_config)
-    problems = [*problems_of(opened, Released(index=index), reporter, read=read, verify_attestations=checked)]
+    opened, checked = open_bucket(bucket, reporter), lazy_verifier(trust_config)
+    problems = [*problems_of(opened, ReleasedIndex(index=index), reporter, read=read, verify_attestations=checked)]
     if as_json:
         print_json({"index": index, "problems": problems})
     if problems:

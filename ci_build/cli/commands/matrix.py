@@ -90,13 +90,13 @@ def tests(
     the policy says otherwise.
     """
     from ci_build.build.matrix import words
-    from promotion.policy.families import When, load_families
+    from promotion.policy.families import Trigger, load_families
     from promotion.policy.jobs import job_matrix
 
     pythons = words(python_versions)
     options.require_known_pythons(pythons, "--python-versions")
     made = job_matrix(
-        load_families(), when=When(when), wheel_set=wheel_set, pythons=pythons, names=families,
+        load_families(), when=Trigger(when), wheel_set=wheel_set, pythons=pythons, names=families,
         jax_tests=jax_tests, seed=seed,
     )  # fmt: skip
     print_json({"include": made.jobs, "merge": made.merges, "without_runner": made.without_runner})

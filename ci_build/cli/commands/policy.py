@@ -35,7 +35,7 @@ def check(
 
     reporter = state.reporter()
     staged = gating.parse_staged(wheel_set)
-    word = way.judge(staged, open_bucket(bucket, reporter), channel, reporter, trust_config)
+    word = way.check_policy(staged, open_bucket(bucket, reporter), channel, reporter, trust_config)
     if as_json:
         print_json(word)
     raise_if_blocked(staged, word)

@@ -9,7 +9,7 @@ from ci_build.cli.common import State, open_bucket, print_json
 from core.errors import RequestError
 
 if TYPE_CHECKING:
-    from promotion.evidence.test_runs import Tally
+    from promotion.evidence.test_runs import RunTally
 
 
 def print_history(
@@ -60,7 +60,7 @@ def print_history(
     print_table(("finished", "test", "verdict", "time", "on", "of", "set"), rows)
 
 
-def _print_trend(tallies: Sequence[Tally], *, as_json: bool) -> None:
+def _print_trend(tallies: Sequence[RunTally], *, as_json: bool) -> None:
     """A line for each run, so that one sees what grows: failures, flakes, what is skipped and why, time."""
     if as_json:
         print_json(tallies)

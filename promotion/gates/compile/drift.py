@@ -13,7 +13,7 @@ from promotion.evidence.evidence import latest, load_evidence
 from promotion.index.ledger import PromotedSet
 from promotion.index.publish import read_head
 from promotion.storage.bucket import Bucket
-from promotion.storage.keys import EVIDENCE_FOLDER, Released
+from promotion.storage.keys import EVIDENCE_FOLDER, ReleasedIndex
 
 GATE_NAME = "compile"
 _EVIDENCE = re.compile(rf"{EVIDENCE_FOLDER}/{GATE_NAME}/.+\.json")
@@ -58,7 +58,7 @@ def previous(bucket: Bucket, index: str, jax_version: str) -> Previous:
     Raises:
         BucketError: a ledger or evidence that cannot be read.
     """
-    released = Released(index=index)
+    released = ReleasedIndex(index=index)
     promoted = _newest(bucket, released, jax_version)
     if promoted is None:
         return Previous()
@@ -69,7 +69,7 @@ def previous(bucket: Bucket, index: str, jax_version: str) -> Previous:
     return Previous(set_digest=promoted.set_digest, code=code)
 
 
-def _newest(bucket: Bucket, released: Released, jax_version: str) -> PromotedSet | None:
+def _newest(bucket: Bucket, released: ReleasedIndex, jax_version: str) -> PromotedSet | None:
     """The newest visible set for a jax, or else the newest of all."""
     head, entries = read_head(bucket, released)
     newest: PromotedSet | None = None

@@ -13,7 +13,7 @@ from promotion.gates import Check, Gate, Room, error
 from promotion.gates.coverage import kernel_coverage
 from promotion.gates.coverage.kernel_rules import RULES_FILE, Rule, load_rules, missing, rules_for
 from promotion.policy.policy import device_members_digest, load_policy
-from promotion.policy.set_rules import lacking, superfluous
+from promotion.policy.set_rules import missing_targets, unused_targets
 from promotion.storage.bucket import sha256_of
 from wheelkit.archive.archive import WheelArchive
 from wheelkit.gpu.fatbin import Registered, kernels, read_targets, registered
@@ -142,19 +142,19 @@ def _checks(library: _Library, wheel_set: WheelSet, targets: Iterable[str], rule
         return
     for target in targets:
         findings = [*library.damage, *stray, *_unread(library)]
-        if lacking(library.code, [target]):
+        if missing_targets(library.code, [target]):
             text = f"{library.name} has no code for {target}."
             findings.append(finding("target-missing", text, member=library.path))
         elif not library.damage:
             findings += _kernels(library, target, missing(library.registered, library.kernels, target, rules))
-        serving = {t: size for t, size in library.code.items() if not lacking([t], [target])}
+        serving = {t: size for t, size in library.code.items() if not missing_targets([t], [target])}
         details = {"code_bytes": serving, "kernels": sum(len(bundle.kernels) for bundle in library.registered)}
         yield Check(name=library.name, findings=tuple(findings), target=target, details=details)
 
 
 def _stray(library: _Library, targets: tuple[str, ...]) -> tuple[Finding, ...]:
     """Code that was not asked for, or not promised, and promised code that is not there."""
-    extra = superfluous(library.code, targets)
+    extra = unused_targets(library.code, targets)
     findings = [finding("target-extra", f"{library.name} has code for {t}.", member=library.path) for t in extra]
     if set(library.code) != set(library.promised):
         has, says = (", ".join(sorted(group)) or "nothing" for group in (library.code, library.promised))
@@ -188,7 +188,7 @@ def _unread(library: _Library) -> Iterator[Finding]:
 
 def _accepted(target: str) -> Check:
     """Whether XLA runs on a target at all; its list changes with JAX, so that this is no error."""
-    refused = superfluous([GfxTarget.parse(target).processor], lists()["compiler-supported"])
+    refused = unused_targets([GfxTarget.parse(target).processor], lists()["compiler-supported"])
     text = f"XLA refuses {target} at run time: nobody can use the code for it."
     findings = (finding("target-refused", text),) if refused else ()
     return Check(name=f"XLA accepts {target}", target=target, findings=findings)

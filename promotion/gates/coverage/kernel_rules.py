@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from core.errors import RequestError
 from core.model import GfxTarget, RocmVersion, WheelSet
-from promotion.policy.set_rules import lacking
+from promotion.policy.set_rules import missing_targets
 from wheelkit.gpu.fatbin import Registered
 
 RULES_FILE = Path(__file__).with_suffix(".toml")
@@ -87,6 +87,8 @@ def missing(
     found: set[str] = set()
     for bundle in registered:
         codes = held.get(bundle.address, {})
-        there = {kernel for name, kernels in codes.items() if not lacking([name], [target]) for kernel in kernels}
+        there = {
+            kernel for name, kernels in codes.items() if not missing_targets([name], [target]) for kernel in kernels
+        }
         found |= bundle.kernels - there
     return tuple(sorted(kernel for kernel in found if not any(rule.excuses(kernel, target) for rule in rules)))

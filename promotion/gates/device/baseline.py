@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from core.model import Finding, Outcome, Severity
-from promotion.evidence.evidence import last_words, load_evidence
-from promotion.evidence.known_tests import Entry, KnownTests
+from promotion.evidence.evidence import latest_by_part, load_evidence
+from promotion.evidence.known_tests import KnownTest, KnownTests
 from promotion.gates import error
 from promotion.gates.device.passes import ALL, MULTI
 from promotion.gates.device.results import TestResult
 from promotion.gates.device.suite import TESTS, sizes
 from promotion.index.publish import read_head
 from promotion.storage.bucket import Bucket
-from promotion.storage.keys import EVIDENCE_FOLDER, Released
+from promotion.storage.keys import EVIDENCE_FOLDER, ReleasedIndex
 
 LEAST_RUN, MOST_SKIPPED, SKIPPED_SLACK = 0.95, 1.10, 10
 """Of what was run before; of what was skipped before, and so many more, since a few come and go with each JAX."""
@@ -51,13 +51,13 @@ def baseline(
     Raises:
         BucketError: a ledger or evidence that cannot be read.
     """
-    released = Released(index=index)
+    released = ReleasedIndex(index=index)
     head, entries = read_head(bucket, released)
     wanted = re.compile(rf"{EVIDENCE_FOLDER}/{re.escape(gate)}/{re.escape(target.replace(':', '~'))}/[0-9a-f]+\.json")
     for number in sorted(head.state.visible, reverse=True):
         promoted = entries.set(number)
         keys = [released.set_file(promoted.set_digest, name) for name in promoted.files if wanted.fullmatch(name)]
-        words = last_words(load_evidence(bucket.get(key), key) for key in keys)
+        words = latest_by_part(load_evidence(bucket.get(key), key) for key in keys)
         good = [said for said in words if said.outcome is Outcome.PASSED]
         like = [said for said in good if all(said.settings.get(name) == settings.get(name) for name in alike)]
         if said := max(like, key=lambda said: said.ended, default=None):
@@ -114,7 +114,7 @@ def about_ledgers(known: KnownTests, results: Sequence[TestResult], settings: Ma
         )
 
 
-def _is_about(entry: Entry, settings: Mapping[str, str]) -> bool:
+def _is_about(entry: KnownTest, settings: Mapping[str, str]) -> bool:
     """Whether a run was of the whole suite that an entry is about: the tests of our own one lie in no folder."""
     size, passes = settings["size"], settings["passes"].split()
     whole = MULTI in passes or ALL in passes

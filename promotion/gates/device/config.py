@@ -10,7 +10,7 @@ from pathlib import Path
 
 from core.model import Tier
 from core.process import without_credentials
-from promotion.evidence.known_tests import Kind, KnownTests
+from promotion.evidence.known_tests import KnownTestKind, KnownTests
 from promotion.evidence.signing import Signer
 from promotion.gates.common.source import code_digest
 from promotion.gates.device.devices import Machine
@@ -87,12 +87,12 @@ class Told:
     @property
     def skips(self) -> tuple[Skip, ...]:
         """Tests that are known not to work."""
-        entries = (entry for entry in self.known.active if entry.kind is Kind.SKIP)
+        entries = (entry for entry in self.known.active if entry.kind is KnownTestKind.SKIP)
         return tuple(Skip(pattern=entry.pattern, entry=entry.id, reason=entry.reason) for entry in entries)
 
     def known_flake(self, test: str) -> str:
         """Why it is no news that a test is flaky; empty when it is."""
-        if entry := self.known.of(test, Kind.FLAKE):
+        if entry := self.known.of(test, KnownTestKind.FLAKE):
             return entry.id
         return "it was flaky before" if test in self.flaky_before else ""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from core.errors import GateError, RequestError
 from promotion.evidence.evidence import ANY, TIME
-from promotion.evidence.signing import SUFFIX, Signer, is_sound, load_signature
+from promotion.evidence.signing import SUFFIX, Signer, is_valid_signature, load_signature
 from promotion.gates.device import evidence
 from promotion.gates.device.results import TestResult, dump_results, load_results
 from promotion.gates.device.shards import Shard, parse_shard
@@ -165,7 +165,7 @@ def _read(bucket: Bucket, staged: StagedSet, key: str, gate: str, signer: Signer
         if bucket.head(key + SUFFIX) is None:
             raise GateError(f"{key} is not signed.", hint="Run the shard with --signing-key.")
         signature = load_signature(bucket.get(key + SUFFIX), key + SUFFIX)
-        if signature.key != signer.key or not is_sound(data, SHARD_TYPE, signature):
+        if signature.key != signer.key or not is_valid_signature(data, SHARD_TYPE, signature):
             raise GateError(f"{key} is not signed with the key that signs here.", hint="Use the runners' key.")
     try:
         body = json.loads(gzip.decompress(data))

@@ -10,7 +10,7 @@ from typing import Any
 from core.errors import BucketError, GateError
 from core.model import Channel, Evidence, WheelSet
 from promotion.evidence.evidence import dump_evidence, load_evidence
-from promotion.evidence.test_runs import Run, record
+from promotion.evidence.test_runs import SuiteRun, record
 from promotion.gates.device.evidence import RESULTS
 from promotion.gates.device.results import TestResult, load_results
 from promotion.stage import read_staged
@@ -22,7 +22,7 @@ _EVIDENCE = re.compile(rf"([0-9a-f]{{64}})/{EVIDENCE_FOLDER}/device(?:-\w+)?/[^/
 
 def runs_of(
     bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, evidences: Iterable[Evidence]
-) -> Iterator[tuple[Run, tuple[TestResult, ...]]]:
+) -> Iterator[tuple[SuiteRun, tuple[TestResult, ...]]]:
     """The runs that ended in evidence, with the results that lie beside it.
 
     Raises:
@@ -47,9 +47,9 @@ def results_files(details: Any) -> Iterator[str]:  # noqa: ANN401 - whatever evi
             yield str(files[RESULTS]["name"])
 
 
-def _run(evidence: Evidence, wheel_set: WheelSet) -> Run:
+def _run(evidence: Evidence, wheel_set: WheelSet) -> SuiteRun:
     told = evidence.settings
-    return Run(
+    return SuiteRun(
         evidence=sha256_of(dump_evidence(evidence)),
         set_digest=evidence.set_digest,
         platform=told.get("platform", ""),

@@ -17,7 +17,7 @@ from core.process import Completed, Runner
 from promotion.gates import Check, error
 from promotion.gates.common.installers import Command, Installer
 from promotion.gates.common.requirements import locked, modules, wheels_for
-from promotion.promote import install_words
+from promotion.promote import install_requirements
 
 LOADER_SENTENCE = re.compile(r"(jax-rocm\d+-pjrt \S+ cannot use ROCm: .+)")
 """What the loader in `pjrt/payload` says where it cannot work."""
@@ -133,7 +133,7 @@ class Trial:
 
     def _resolve(self, python: Path) -> Mapping[str, Any]:
         """The resolver of the user's installer, told what a user is told to type, takes the set's own files."""
-        wanted = self._write("wanted.txt", install_words(self.source.wheel_set))
+        wanted = self._write("wanted.txt", install_requirements(self.source.wheel_set))
         done = self._do("resolution-failed", self.installer.resolve(python, wanted, self.source.index))
         try:
             chosen = self.installer.chosen(done.stdout)

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from ci_build.cli.commands import matrix as command
-from promotion.policy.families import When
+from promotion.policy.families import Trigger
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -56,4 +56,4 @@ def test_matrix_alone_is_about_builds() -> None:
 def test_the_occasions_are_those_of_the_table() -> None:
     (option,) = [item for item in command.tests.params if item.name == "when"]
     assert isinstance(option.type, click.Choice)
-    assert [*option.type.choices] == [*When]
+    assert [*option.type.choices] == [*Trigger]

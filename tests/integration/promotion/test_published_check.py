@@ -24,13 +24,13 @@ from promotion.policy.policy import load_policy
 from promotion.promote import promote
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import Released
+from promotion.storage.keys import ReleasedIndex
 from tests.integration.promotion.test_promotion import Steps
 from tests.support.wheel_sets import SetWheel, make_set, make_wheels, ordinary_index, passing_evidence, write_set
 
 OWN = "{}.{}".format(*sys.version_info[:2])
 VERSIONS = ("0.10.2+rocm7.2.0", "0.10.2+rocm7.3.0")
-INDEX = Released(index="multi-arch")
+INDEX = ReleasedIndex(index="multi-arch")
 
 
 @dataclass

@@ -12,7 +12,7 @@ from ci_build.cli import main, run
 from ci_build.cli.commands.accepts import refusal
 from core.errors import DriftError
 from core.model import to_json
-from promotion.policy.families import When, load_families
+from promotion.policy.families import Trigger, load_families
 from promotion.policy.jobs import job_matrix
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -32,14 +32,14 @@ def test_a_workflow_that_worked_goes_on_working(capsys: pytest.CaptureFixture[st
 def test_what_a_workflow_takes_from_the_matrix_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     taken = {*re.findall(r"matrix\.(\w+)", DOWNSTREAM.read_text())}
     assert taken == {"name", "runs_on", "minutes", "argv"}
-    for when in When:
+    for when in Trigger:
         made = job_matrix(load_families(), when=when, wheel_set="I/D", pythons=["3.12"], jax_tests="URL@c")
         jobs, merges = to_json(made.jobs), to_json(made.merges)
         assert all(taken <= job.keys() for job in jobs)
         assert all({"name", "argv"} <= merge.keys() for merge in merges)
         (tmp_path / f"{when}.json").write_text(json.dumps({"include": jobs, "merge": merges}))
     assert accepts(*tmp_path.iterdir()) == 0, capsys.readouterr().out
-    nightly = tmp_path / f"{When.NIGHTLY}.json"
+    nightly = tmp_path / f"{Trigger.NIGHTLY}.json"
     nightly.write_text(nightly.read_text().replace('"merge", "I/D"', '"merged", "I/D"'))
     assert accepts(nightly) == DriftError.exit_code
 

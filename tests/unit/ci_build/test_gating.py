@@ -12,7 +12,7 @@ import pytest
 from ci_build.cli import options
 from ci_build.cli.common import open_bucket
 from ci_build.release import gating
-from ci_build.release.gating import Told
+from ci_build.release.gating import GateOptions
 from core.errors import BucketError, RequestError
 from core.model import Finding, Outcome, Severity, Tier
 from core.report import Reporter
@@ -32,23 +32,23 @@ def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_structure_means_every_gate_and_the_policy_asks_for_all_of_them() -> None:
-    assert gating.names_of("structure") == options.GATES
-    assert gating.names_of("abi") == ("abi",)
+    assert gating.gates_named("structure") == options.GATES
+    assert gating.gates_named("abi") == ("abi",)
     assert set(load_policy("multi-arch").gates) == set(options.GATES)
 
 
 @pytest.mark.parametrize("name", options.GATES)
 def test_every_gate_is_made_under_its_name(name: str) -> None:
-    gate = gating.make_gate(name, Told(), REPORTER)
+    gate = gating.make_gate(name, GateOptions(), REPORTER)
     assert gate.name == name
     assert (gate.tier is Tier.COMPILED) == (name == "compile")
     assert gate.per_target == (load_policy("multi-arch").gates[name].per != "set")
 
 
 def test_a_gate_that_is_told_something_else_has_other_settings() -> None:
-    usual = {name: gating.make_gate(name, Told(), REPORTER) for name in options.GATES}
-    full = gating.make_gate("compile", Told(corpus="full"), REPORTER)
-    one = gating.make_gate("compile", Told(program=("fft",)), REPORTER)
+    usual = {name: gating.make_gate(name, GateOptions(), REPORTER) for name in options.GATES}
+    full = gating.make_gate("compile", GateOptions(corpus="full"), REPORTER)
+    one = gating.make_gate("compile", GateOptions(program=("fft",)), REPORTER)
     for other in (full, one):
         assert other.settings != usual[other.name].settings
     assert [gate.partial for gate in (full, one)] == [False, True]
@@ -59,7 +59,7 @@ def test_what_was_seen_with_a_rocm_is_no_answer_for_another_one_or_for_what_is_t
     tmp_path: Path, name: str
 ) -> None:
     def settings(folder: str) -> Mapping[str, str]:
-        return gating.make_gate(name, Told(), REPORTER, gating.read_rocm(tmp_path / folder, REPORTER)).settings
+        return gating.make_gate(name, GateOptions(), REPORTER, gating.read_rocm(tmp_path / folder, REPORTER)).settings
 
     for folder in ("one", "same", "other"):
         (tmp_path / folder / "lib").mkdir(parents=True)
@@ -67,7 +67,7 @@ def test_what_was_seen_with_a_rocm_is_no_answer_for_another_one_or_for_what_is_t
         tiny_elf(tmp_path / folder / "lib/libamdhip64.so.7", soname="libamdhip64.so.7", symbols=[free])
     before = settings("one")
     assert before == settings("same")
-    assert before not in (settings("other"), gating.make_gate(name, Told(), REPORTER).settings)
+    assert before not in (settings("other"), gating.make_gate(name, GateOptions(), REPORTER).settings)
     (tmp_path / "same/.info").mkdir()
     (tmp_path / "same/.info/version").write_text("7.2.1")
     assert before != settings("same")
@@ -96,16 +96,16 @@ VALUES = {
 
 @pytest.mark.parametrize("option", VALUES)
 def test_what_a_gate_has_no_use_for_is_refused(option: str) -> None:
-    told = Told(**{option: VALUES[option]})  # type: ignore[arg-type]
-    gating.refuse_unused("structure", told)
+    told = GateOptions(**{option: VALUES[option]})  # type: ignore[arg-type]
+    gating.check_gate_options("structure", told)
     with pytest.raises(RequestError, match=f"inspection has no use for --{option.replace('_', '-')}\\."):
-        gating.refuse_unused("inspection", told)
-    gating.refuse_unused("load" if option == "update_golden" else "compile", told)
+        gating.check_gate_options("inspection", told)
+    gating.check_gate_options("load" if option == "update_golden" else "compile", told)
 
 
 def test_every_word_that_gates_are_told_is_covered_here() -> None:
-    assert {field.name for field in fields(Told)} == {*VALUES, "redo"}
-    gating.refuse_unused("inspection", Told(redo=True))
+    assert {field.name for field in fields(GateOptions)} == {*VALUES, "redo"}
+    gating.check_gate_options("inspection", GateOptions(redo=True))
 
 
 # Which set
@@ -169,7 +169,7 @@ def test_the_table_and_a_few_warnings_of_each_kind(tmp_path: Path, capsys: pytes
         replace(item, findings=tuple(warnings), outcome=Outcome.FAILED) if item.gate == "abi" else item
         for item in passing_evidence(wheel_set)
     ]
-    gating.show(evidence, REPORTER)
+    gating.show_evidence(evidence, REPORTER)
     said = capsys.readouterr().err
     (row,) = [line.split() for line in said.splitlines() if line.split()[:2] == ["abi", "any"]]
     assert row == ["abi", "any", "failed", "40", "0", "0", "0", "7", "1", "s", "2026-01-02T03:04:06Z"]

@@ -20,9 +20,9 @@ import pytest
 from ci_build import cli
 from core.errors import BucketError, MachineError, PromotionBlockedError
 from promotion.check import check
-from promotion.evidence.attest import attest, publisher_words
-from promotion.evidence.attestation_verification import identity_of, lazily
-from promotion.evidence.attestations import PUBLIC, AttestationRule, Attested, Identity
+from promotion.evidence.attest import attest, publisher_of
+from promotion.evidence.attestation_verification import identity_of, lazy_verifier
+from promotion.evidence.attestations import PUBLIC, AttestationReport, AttestationRule, Identity
 from promotion.evidence.provenance import PUBLISH, STATEMENT_TYPE, provenance_name, provenance_problems
 from promotion.index.audit import verify
 from promotion.promote import Promotion, promote
@@ -73,10 +73,10 @@ ME = Identity(
 )
 
 
-def vouched(data: bytes, filename: str, sha256: str) -> Attested:
+def vouched(data: bytes, filename: str, sha256: str) -> AttestationReport:
     """As if whatever has the right form were signed by ME."""
     problems = provenance_problems(data, filename, sha256)
-    return Attested(wheel=filename, signers=() if problems else (ME,), trust=PUBLIC, problems=problems)
+    return AttestationReport(wheel=filename, signers=() if problems else (ME,), trust=PUBLIC, problems=problems)
 
 
 def go(bucket: DirBucket, staged: StagedSet) -> Promotion:
@@ -229,17 +229,17 @@ GITLAB = {
 
 
 def test_the_publisher_is_what_the_certificate_says() -> None:
-    assert publisher_words(GITHUB) == ("GitHub", "owner/name", "release.yml")
-    assert publisher_words(GITLAB) == ("GitLab", "group/sub/name", "ci/release.yml")
+    assert publisher_of(GITHUB) == ("GitHub", "owner/name", "release.yml")
+    assert publisher_of(GITLAB) == ("GitLab", "group/sub/name", "ci/release.yml")
 
 
 @pytest.mark.parametrize("oid", sorted(GITHUB))
 def test_another_kind_of_identity_is_refused(oid: str) -> None:
     for claims in (GITHUB, GITLAB):
         with pytest.raises(MachineError, match="no job of GitHub or GitLab"):
-            publisher_words({**claims, oid: "https://somewhere.invalid"})
+            publisher_of({**claims, oid: "https://somewhere.invalid"})
     with pytest.raises(MachineError, match="of nobody"):
-        publisher_words({})
+        publisher_of({})
 
 
 def test_without_the_packages_one_line_says_what_to_do(
@@ -273,15 +273,15 @@ def test_verify_asks_again(bucket: DirBucket, staged: StagedSet) -> None:
     attested = sorted(name for names in done.attested.values() for name in names)
     assert [*verify(bucket, RELEASED, verify_attestations=vouched)] == []
 
-    def other(data: bytes, filename: str, sha256: str) -> Attested:
+    def other(data: bytes, filename: str, sha256: str) -> AttestationReport:
         return replace(vouched(data, filename, sha256), signers=(replace(ME, ref="refs/heads/x"),))
 
     assert [*verify(bucket, RELEASED, verify_attestations=other)] == [
         f"{name} was attested by {replace(ME, ref='refs/heads/x')}; the ledger says: {ME}." for name in attested
     ]
 
-    def bad(_: bytes, filename: str, __: str) -> Attested:
-        return Attested(wheel=filename, problems=(f"{filename} is forged.",))
+    def bad(_: bytes, filename: str, __: str) -> AttestationReport:
+        return AttestationReport(wheel=filename, problems=(f"{filename} is forged.",))
 
     assert [*verify(bucket, RELEASED, verify_attestations=bad)] == [f"{name} is forged." for name in attested]
 
@@ -333,7 +333,7 @@ def test_what_was_verified_is_what_is_offered(bucket: DirBucket, staged: StagedS
     sha256 = {wheel.filename: wheel.sha256 for wheel in read_staged(bucket, staged).wheels}[name]
     late = next(iter(sorted(ours(bucket, staged) - {name})))
 
-    def meddler(data: bytes, filename: str, digest: str) -> Attested:
+    def meddler(data: bytes, filename: str, digest: str) -> AttestationReport:
         side.chmod(0o644)
         side.write_bytes(data + b" ")
         (bucket.root / staged.file(provenance_name(late))).write_bytes(b"{}")
@@ -347,7 +347,7 @@ def test_what_was_verified_is_what_is_offered(bucket: DirBucket, staged: StagedS
 
 def test_a_trust_configuration_that_is_none_is_told(bucket: DirBucket, tmp_path: Path) -> None:
     """Without the packages that is what is told first; either way nothing passes."""
-    found = lazily(tmp_path / "absent.json")(sign(WHEEL.filename, WHEEL.sha256), WHEEL.filename, WHEEL.sha256)
+    found = lazy_verifier(tmp_path / "absent.json")(sign(WHEEL.filename, WHEEL.sha256), WHEEL.filename, WHEEL.sha256)
     assert len(found.problems) == 1
     assert (found.signers, found.trust) == ((), "")
 

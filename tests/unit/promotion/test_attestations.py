@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from promotion.evidence.attestations import (
     ANY,
     PUBLIC,
+    AttestationReport,
     AttestationRule,
-    Attested,
     Identity,
-    about_attestations,
+    attestation_problems,
     parse_rule,
-    who_attested,
+    wheels_by_signer,
 )
-from promotion.evidence.evidence import Statement
+from promotion.evidence.evidence import EvidenceFile
 from promotion.policy.verdict import verdict
 from tests.support import sets
 from tests.unit.promotion.test_verdict_laws import GOOD, MINE, POLICY
@@ -40,18 +40,20 @@ PRIVATE = "a" * 64
 PROJECTS = ("jax-rocm{major}-pjrt", "jax-rocm{major}-plugin", "jaxlib")
 RULE = AttestationRule(required=PROJECTS, trust=PUBLIC, identities={"release": ME})
 NOW = datetime(2026, 1, 3, tzinfo=UTC)
-SAID = [Statement(evidence=replace(GOOD, set_digest=SET.digest), key=MINE)]
+SAID = [EvidenceFile(evidence=replace(GOOD, set_digest=SET.digest), key=MINE)]
 
-STATES: dict[str, Attested | None] = {
+STATES: dict[str, AttestationReport | None] = {
     "absent": None,
-    "good": Attested(wheel="", signers=(ME,), trust=PUBLIC),
-    "twice good": Attested(wheel="", signers=(ME, ME), trust=PUBLIC),
-    "foreign": Attested(wheel="", signers=(FORK,), trust=PUBLIC),
-    "good and foreign": Attested(wheel="", signers=(ME, FORK), trust=PUBLIC),
-    "another root": Attested(wheel="", signers=(ME,), trust=PRIVATE),
-    "nobody": Attested(wheel="", trust=PUBLIC),
-    "bad": Attested(wheel="", problems=("x.provenance is not good: it is forged.",)),
-    "bad though signed": Attested(wheel="", signers=(ME,), trust=PUBLIC, problems=("x.provenance is not good: y.",)),
+    "good": AttestationReport(wheel="", signers=(ME,), trust=PUBLIC),
+    "twice good": AttestationReport(wheel="", signers=(ME, ME), trust=PUBLIC),
+    "foreign": AttestationReport(wheel="", signers=(FORK,), trust=PUBLIC),
+    "good and foreign": AttestationReport(wheel="", signers=(ME, FORK), trust=PUBLIC),
+    "another root": AttestationReport(wheel="", signers=(ME,), trust=PRIVATE),
+    "nobody": AttestationReport(wheel="", trust=PUBLIC),
+    "bad": AttestationReport(wheel="", problems=("x.provenance is not good: it is forged.",)),
+    "bad though signed": AttestationReport(
+        wheel="", signers=(ME,), trust=PUBLIC, problems=("x.provenance is not good: y.",)
+    ),
 }
 IDENTITIES: dict[str, Mapping[str, Identity] | None] = {
     "anybody": None,
@@ -81,23 +83,23 @@ def test_the_truth_table() -> None:
     for state, required, trust, who in rows:
         rule = AttestationRule(required=(), trust=trust, identities=IDENTITIES[who])
         one = STATES[state]
-        good = [Attested(wheel=name, signers=(ME,), trust=PUBLIC) for name in NAMES[1:]]
+        good = [AttestationReport(wheel=name, signers=(ME,), trust=PUBLIC) for name in NAMES[1:]]
         others = good if expected("good", required, trust, who) else []
         attested = [*others, *([replace(one, wheel=NAMES[0])] if one else [])]
         wheels = NAMES if others else NAMES[:1]
-        found = [*about_attestations(wheels, wheels if required else (), rule, attested)]
+        found = [*attestation_problems(wheels, wheels if required else (), rule, attested)]
         assert (found == []) is expected(state, required, trust, who), (state, required, trust, who, found)
         assert all(text.strip() == text and text.endswith(".") for text in found)
         opened += not found
     assert 0 < opened < len(rows) / 2
 
 
-def allowed(attested: list[Attested], rule: AttestationRule) -> bool:
+def allowed(attested: list[AttestationReport], rule: AttestationRule) -> bool:
     return verdict(SET, SAID, replace(POLICY, attestations=rule), now=NOW, attested=attested).allowed
 
 
 def test_the_verdict_asks_the_rule_and_tells_who_signed() -> None:
-    good = [Attested(wheel=name, signers=(ME,), trust=PUBLIC, notes=("The root is old.",)) for name in NAMES]
+    good = [AttestationReport(wheel=name, signers=(ME,), trust=PUBLIC, notes=("The root is old.",)) for name in NAMES]
     word = verdict(SET, SAID, replace(POLICY, attestations=RULE), now=NOW, attested=good)
     assert (word.blocked_by, word.warnings) == ((), ("The root is old.",))
     assert word.attested == {str(ME): tuple(sorted(NAMES))}
@@ -113,7 +115,7 @@ def test_only_named_projects_need_one_whatever_the_set_says_of_its_wheels() -> N
     assert all(wheel.as_published for wheel in theirs.wheels)
     policy = replace(POLICY, attestations=replace(RULE, required=("jax-rocm{major}-pjrt",)))
     for wheel_set in (SET, theirs):
-        said = [Statement(evidence=replace(GOOD, set_digest=wheel_set.digest), key=MINE)]
+        said = [EvidenceFile(evidence=replace(GOOD, set_digest=wheel_set.digest), key=MINE)]
         (reason,) = verdict(wheel_set, said, policy, now=NOW).blocked_by
         assert reason.startswith("jax_rocm7_pjrt-")
 
@@ -124,16 +126,16 @@ def test_identities_are_compared_letter_by_letter(field: str) -> None:
     for other in (own + "x", own[:-1], own.upper(), f" {own}", own.replace("e", "3"), f"{own}/..", ""):
         signer = replace(ME, **{field: other})
         assert not RULE.admits(signer)
-        reasons = [*about_attestations(NAMES[:1], (), RULE, [replace(GOOD_ONE, signers=(signer,))])]
+        reasons = [*attestation_problems(NAMES[:1], (), RULE, [replace(GOOD_ONE, signers=(signer,))])]
         assert reasons == [f"{NAMES[0]}.provenance was signed by {signer}, whom the policy does not name."]
     assert RULE.admits(ME)
 
 
-GOOD_ONE = Attested(wheel=NAMES[0], signers=(ME,), trust=PUBLIC)
+GOOD_ONE = AttestationReport(wheel=NAMES[0], signers=(ME,), trust=PUBLIC)
 TEXT = st.sampled_from([*(getattr(ME, field.name) for field in fields(Identity)), FORK.repository, "x", ""])
 IDENTITY = st.sampled_from([ME, FORK]) | st.builds(Identity, issuer=TEXT, repository=TEXT, workflow=TEXT, ref=TEXT)
 ATTESTED = st.builds(
-    Attested,
+    AttestationReport,
     wheel=st.sampled_from([*NAMES, "other.whl"]),
     signers=st.lists(IDENTITY, max_size=2).map(tuple),
     trust=st.sampled_from([PUBLIC, PRIVATE, ""]),
@@ -149,18 +151,19 @@ FACTS = st.lists(ATTESTED, max_size=5) | st.just([replace(GOOD_ONE, wheel=name) 
 
 
 @given(facts=FACTS, rule=RULES, more=ATTESTED, at=st.integers(0, 5))
-def test_what_is_wrong_with_one_never_opens(facts: list[Attested], rule: AttestationRule, more: Attested, at: int
-) -> None:  # fmt: skip
+def test_what_is_wrong_with_one_never_opens(
+    facts: list[AttestationReport], rule: AttestationRule, more: AttestationReport, at: int
+) -> None:
     bad = replace(more, problems=("It is forged.",))
     assert not allowed([*facts[:at], bad, *facts[at:]], rule)
 
 
 @given(facts=FACTS, rule=RULES)
-def test_nobody_opens_by_being_forgotten(facts: list[Attested], rule: AttestationRule) -> None:
+def test_nobody_opens_by_being_forgotten(facts: list[AttestationReport], rule: AttestationRule) -> None:
     """Where attestations are asked for, taking one away never opens, unless it was of no wheel or not good."""
     strict = replace(rule, required=PROJECTS)
     for at, one in enumerate(facts):
-        alone = [*about_attestations(NAMES, (), rule, [one])]
+        alone = [*attestation_problems(NAMES, (), rule, [one])]
         if not alone:
             rest = [*facts[:at], *facts[at + 1 :]]
             assert allowed(facts, strict) or not allowed(rest, strict)
@@ -168,7 +171,9 @@ def test_nobody_opens_by_being_forgotten(facts: list[Attested], rule: Attestatio
 
 
 @given(facts=FACTS, rule=RULES, name=st.sampled_from(["a", "b", "c"]))
-def test_a_policy_that_names_fewer_opens_no_more(facts: list[Attested], rule: AttestationRule, name: str) -> None:
+def test_a_policy_that_names_fewer_opens_no_more(
+    facts: list[AttestationReport], rule: AttestationRule, name: str
+) -> None:
     named = rule.identities or {}
     fewer = replace(rule, identities={key: who for key, who in named.items() if key != name})
     assert allowed(facts, rule) or not allowed(facts, fewer)
@@ -176,8 +181,8 @@ def test_a_policy_that_names_fewer_opens_no_more(facts: list[Attested], rule: At
 
 
 @given(facts=FACTS)
-def test_bad_ones_are_nobodys(facts: list[Attested]) -> None:
-    told = who_attested(facts)
+def test_bad_ones_are_nobodys(facts: list[AttestationReport]) -> None:
+    told = wheels_by_signer(facts)
     assert {name for names in told.values() for name in names} == {
         one.wheel for one in facts if one.signers and not one.problems
     }

@@ -14,16 +14,25 @@ import pytest
 from ci_build.images.runtime import inside
 from core.errors import RequestError
 from core.model import Evidence, Outcome, Tier
-from promotion.compatibility import COMPAT_FILE, Library, Module, ModuleRow, Tables, load_spec, make_tables, words
-from promotion.compatibility_evidence import Check, Said
-from promotion.compatibility_tables import sheets, to_markdown, to_rst
+from promotion.compatibility.evidence import CheckOutcome, EvidenceChecks
+from promotion.compatibility.render import sheets, to_markdown, to_rst
+from promotion.compatibility.tables import (
+    COMPAT_FILE,
+    JaxModule,
+    ModuleRow,
+    RocmLibrary,
+    Tables,
+    load_spec,
+    make_tables,
+    module_support,
+)
 from promotion.evidence.known_tests import regex_of
 from promotion.index.ledger import LedgerEntry, PromotedSet
-from promotion.index.ledger_state import Kind, State
+from promotion.index.ledger_state import EntryKind, IndexState
 
-NUMPY = Module(name="jax.numpy", description="Arrays | of *numbers*", checks=("numpy.*", "test_numpy.py"))
-SPARSE = Module(name="jax.experimental.sparse", description="Sparse", checks=("sparse.*",))
-SPEC = ((NUMPY, SPARSE), (Library(name="hipBLAS", soname="libhipblas.so", purpose="algebra", used_in="matmul"),))
+NUMPY = JaxModule(name="jax.numpy", description="Arrays | of *numbers*", checks=("numpy.*", "test_numpy.py"))
+SPARSE = JaxModule(name="jax.experimental.sparse", description="Sparse", checks=("sparse.*",))
+SPEC = ((NUMPY, SPARSE), (RocmLibrary(name="hipBLAS", soname="libhipblas.so", purpose="algebra", used_in="matmul"),))
 
 
 def check(name: str, outcome: str = "passed", reason: str = "") -> dict[str, str]:
@@ -32,13 +41,13 @@ def check(name: str, outcome: str = "passed", reason: str = "") -> dict[str, str
 
 def evidence(
     *checks: Mapping[str, str], gate: str = "compile", target: str = "gfx942", outcome: Outcome = Outcome.PASSED
-) -> Said:
+) -> EvidenceChecks:
     told = Evidence(
         set_digest="a" * 64, gate=gate, target=target, tier=Tier.DEVICE if gate == "device" else Tier.COMPILED,
         outcome=outcome, started="2026-01-01T00:00:00Z", ended="2026-01-01T00:00:01Z", machine="m", settings={},
         counts={}, findings=(), details={}, logs={},
     )  # fmt: skip
-    return Said(evidence=told, checks=tuple(Check(**body) for body in checks))
+    return EvidenceChecks(evidence=told, checks=tuple(CheckOutcome(**body) for body in checks))
 
 
 def entry(number: int, jax: str, rocm: str = "7.2.0") -> LedgerEntry:
@@ -47,12 +56,12 @@ def entry(number: int, jax: str, rocm: str = "7.2.0") -> LedgerEntry:
         tiers={"gfx942": "compiled"}, policy={}, wheels=(), files={},
     )  # fmt: skip
     return LedgerEntry(
-        number=number, previous="", time="2026-01-01T00:00:00Z", kind=Kind.PROMOTE, state=State(), actor="a",
+        number=number, previous="", time="2026-01-01T00:00:00Z", kind=EntryKind.PROMOTE, state=IndexState(), actor="a",
         reason="", sets=(number,), to=0, promoted=promoted,
     )  # fmt: skip
 
 
-def tables(*told: tuple[LedgerEntry, Mapping[str, Said]], **more: Any) -> Tables:
+def tables(*told: tuple[LedgerEntry, Mapping[str, EvidenceChecks]], **more: Any) -> Tables:
     return make_tables("multi-arch", told, offered=[1], spec=SPEC, **more)
 
 
@@ -64,7 +73,7 @@ def test_the_real_file_is_good_and_names_programs_that_exist() -> None:
     modules, libraries = load_spec()
     assert len({module.name for module in modules}) == len(modules)
     assert {library.soname for library in libraries} >= {"libamdhip64.so", "librccl.so"}
-    folder = COMPAT_FILE.parent / "corpus" / "programs"
+    folder = COMPAT_FILE.parents[1] / "corpus" / "programs"
     known = {path.stem for path in folder.glob("*.py")}
     prefixes = {pattern.partition(".")[0] for module in modules for pattern in module.checks if ".py" not in pattern}
     assert prefixes <= known
@@ -91,7 +100,7 @@ def test_a_file_that_is_not_understood_is_refused(tmp_path: Path, old: str, new:
 
 def test_every_test_of_the_smoke_suite_counts_for_a_module() -> None:
     modules, _ = load_spec()
-    folder = COMPAT_FILE.parent / "gates" / "suites" / "smoke"
+    folder = COMPAT_FILE.parents[1] / "gates" / "suites" / "smoke"
     tests = [
         f"{path.name}::{name}"
         for path in sorted(folder.glob("test_*.py"))
@@ -109,12 +118,12 @@ def test_the_strongest_gate_is_heard_for_each_target() -> None:
         "d942": evidence(check("test_numpy.py"), gate="device"),
         "c950": evidence(check("numpy.a"), target="gfx950"),
     }
-    found = {word.target: (word.gate, word.tier, word.checks, word.evidence) for word in words(NUMPY, told)}
+    found = {word.target: (word.gate, word.tier, word.checks, word.evidence) for word in module_support(NUMPY, told)}
     assert found == {
         "gfx942": ("device", Tier.DEVICE, 1, "d942"),
         "gfx950": ("compile", Tier.COMPILED, 1, "c950"),
     }
-    assert words(SPARSE, told) == ()
+    assert module_support(SPARSE, told) == ()
 
 
 def test_a_stronger_gate_that_says_no_is_not_drowned_by_a_weaker_one() -> None:
@@ -122,7 +131,7 @@ def test_a_stronger_gate_that_says_no_is_not_drowned_by_a_weaker_one() -> None:
         "c": evidence(check("numpy.a")),
         "d": evidence(check("test_numpy.py", "failed"), gate="device", outcome=Outcome.FAILED),
     }
-    (word,) = words(NUMPY, told)
+    (word,) = module_support(NUMPY, told)
     assert (word.gate, word.tier, word.unsupported) == ("device", None, (("test_numpy.py", ""),))
 
 
@@ -137,13 +146,13 @@ def test_a_stronger_gate_that_says_no_is_not_drowned_by_a_weaker_one() -> None:
     ],
 )
 def test_what_works(checks: list[dict[str, str]], outcome: Outcome, works: bool) -> None:
-    (word,) = words(NUMPY, {"c": evidence(*checks, outcome=outcome)})
+    (word,) = module_support(NUMPY, {"c": evidence(*checks, outcome=outcome)})
     assert (word.tier is not None) is works
     assert len(word.unsupported) == sum(item["outcome"] != "passed" for item in checks)
 
 
 def test_a_check_that_was_skipped_says_nothing() -> None:
-    assert words(NUMPY, {"c": evidence(check("numpy.a", "skipped"), check("sparse.x"))}) == ()
+    assert module_support(NUMPY, {"c": evidence(check("numpy.a", "skipped"), check("sparse.x"))}) == ()
 
 
 GOOD, BAD = {"c": evidence(check("numpy.a"))}, {"c": evidence(check("numpy.a", "failed"), outcome=Outcome.FAILED)}
@@ -192,7 +201,7 @@ def test_what_build_dockers_prints_fills_the_table_of_images() -> None:
 
 
 def test_an_image_leads_to_what_was_tested_in_it() -> None:
-    def ran(**more: Any) -> Said:
+    def ran(**more: Any) -> EvidenceChecks:
         said = evidence(check("test_numpy.py"), gate="device")
         return replace(said, evidence=replace(said.evidence, details={"checks": [{"name": "run", **more}]}))
 

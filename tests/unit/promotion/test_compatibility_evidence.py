@@ -12,7 +12,7 @@ import pytest
 from ci_build.cli import run as ci_build
 from ci_build.rocm.lock import RocmLock, write_lock
 from core.model import Tier
-from promotion.compatibility_evidence import Check, read_evidence
+from promotion.compatibility.evidence import CheckOutcome, read_evidence
 from promotion.evidence.evidence import record
 from promotion.gates import Check as GateCheck
 from promotion.gates import _told
@@ -21,7 +21,7 @@ from promotion.gates.device.results import TestResult, TestVerdict, dump_results
 from promotion.gates.device.run import RUN
 from promotion.stage import read_staged
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import Released
+from promotion.storage.keys import ReleasedIndex
 from tests.support.promoting import RELEASED, go, staged_in
 from tests.support.wheel_sets import make_wheels, passing_evidence
 
@@ -62,15 +62,15 @@ def test_what_the_gates_said_is_told_once_with_its_reason(tmp_path: Path, capsys
     # The word and its results go with the set, byte for byte.
     name = files[device.RESULTS]["name"]
     assert bucket.get(RELEASED.set_file(staged.digest, f"evidence/{name}")) == bucket.get(staged.evidence + name)
-    said = read_evidence(bucket, Released(index=staged.index), staged.digest)
+    said = read_evidence(bucket, ReleasedIndex(index=staged.index), staged.digest)
     found = {(word.evidence.gate, word.evidence.target): word.checks for word in said.values()}
-    assert found["compile", "gfx942"] == (Check(name="numpy.fft", outcome="known", reason="needs hipFFT"),)
+    assert found["compile", "gfx942"] == (CheckOutcome(name="numpy.fft", outcome="known", reason="needs hipFFT"),)
     assert found["device", "gfx942"] == (
-        Check(name="a_test.py::flaky", outcome="passed"),
-        Check(name="a_test.py::good", outcome="passed"),
-        Check(name="a_test.py::known", outcome="known", reason="no matrix cores (no-mfma)"),
-        Check(name="a_test.py::machines", outcome="skipped", reason="environment"),
-        Check(name="a_test.py::suites_own", outcome="skipped", reason="skipped"),
+        CheckOutcome(name="a_test.py::flaky", outcome="passed"),
+        CheckOutcome(name="a_test.py::good", outcome="passed"),
+        CheckOutcome(name="a_test.py::known", outcome="known", reason="no matrix cores (no-mfma)"),
+        CheckOutcome(name="a_test.py::machines", outcome="skipped", reason="environment"),
+        CheckOutcome(name="a_test.py::suites_own", outcome="skipped", reason="skipped"),
     )
     # The command puts it together with the ROCm that was locked, and with the images that were built.
     write_lock(tmp_path / "rocm.lock", LOCK)

@@ -33,9 +33,9 @@ from promotion.gates.compile.schedule import (
 )
 from promotion.gates.compile.view import Matrix, failures, results
 from promotion.index.ledger import FIRST, LedgerEntry, PromotedSet
-from promotion.index.ledger_state import NOTHING, Change, Kind, after
+from promotion.index.ledger_state import EMPTY_STATE, Change, EntryKind, apply_change
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import Released
+from promotion.storage.keys import ReleasedIndex
 
 GIB = 1 << 30
 
@@ -384,17 +384,17 @@ def promoted(bucket: DirBucket, *jax_versions: str) -> None:
     """A ledger of sets for these versions of jax; set N has N bytes of code."""
     import hashlib
 
-    released, head, state = Released(index="multi-arch"), FIRST, NOTHING
+    released, head, state = ReleasedIndex(index="multi-arch"), FIRST, EMPTY_STATE
     for number, jax in enumerate(jax_versions, start=1):
         digest, name = f"{number}" * 64, "evidence/compile/gfx942/0.json"
         promoted_set = PromotedSet(
             set_digest=digest, rocm_version="7.2.0", jax_version=jax, python_versions=(), tier="", tiers={}, policy={},
             wheels=(), files={name: "", "wheels.json": ""},
         )  # fmt: skip
-        change = Change(kind=Kind.PROMOTE, number=number, sets=(number,))
-        state = after(state, change)
+        change = Change(kind=EntryKind.PROMOTE, number=number, sets=(number,))
+        state = apply_change(state, change)
         entry = LedgerEntry(
-            number=number, previous=head, time="", kind=Kind.PROMOTE, state=state, sets=(number,),
+            number=number, previous=head, time="", kind=EntryKind.PROMOTE, state=state, sets=(number,),
             promoted=promoted_set,
         )  # fmt: skip
         for key, data in (

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promotion.promote import promote
-from promotion.storage.concurrency import LIMIT, at_once
+from promotion.storage.concurrency import MAX_REQUESTS, map_concurrently
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.memory_bucket import KilledError, MemoryBucket
 from tests.support.promoting import NOW, POLICY, staged_in
@@ -23,11 +23,11 @@ PATIENCE = 60
 
 @given(items=st.lists(st.integers(), max_size=30))
 def test_results_come_in_the_order_of_the_items(items: list[int]) -> None:
-    assert at_once(lambda item: item * 2, items) == tuple(item * 2 for item in items)
+    assert map_concurrently(lambda item: item * 2, items) == tuple(item * 2 for item in items)
 
 
 def test_so_many_run_together_and_no_more() -> None:
-    together, lock = threading.Barrier(LIMIT), threading.Lock()
+    together, lock = threading.Barrier(MAX_REQUESTS), threading.Lock()
     running = most = 0
 
     def call(_: int) -> None:
@@ -39,8 +39,8 @@ def test_so_many_run_together_and_no_more() -> None:
         with lock:
             running -= 1
 
-    at_once(call, range(3 * LIMIT))
-    assert most == LIMIT
+    map_concurrently(call, range(3 * MAX_REQUESTS))
+    assert most == MAX_REQUESTS
 
 
 @pytest.mark.parametrize("kind", [ValueError, KilledError, KeyboardInterrupt])
@@ -56,8 +56,8 @@ def test_after_a_failure_none_is_begun(kind: type[BaseException]) -> None:
         failed.wait(PATIENCE)
 
     with pytest.raises(kind):
-        at_once(call, range(100 * LIMIT))
-    assert len(begun) < 100 * LIMIT
+        map_concurrently(call, range(100 * MAX_REQUESTS))
+    assert len(begun) < 100 * MAX_REQUESTS
 
 
 def test_the_first_failure_in_the_order_of_the_items_is_told() -> None:
@@ -70,7 +70,7 @@ def test_the_first_failure_in_the_order_of_the_items_is_told() -> None:
         raise ValueError(item)
 
     with pytest.raises(ValueError, match="0"):
-        at_once(call, range(2))
+        map_concurrently(call, range(2))
 
 
 class MeetingBucket(MemoryBucket):

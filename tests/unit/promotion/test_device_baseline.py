@@ -12,7 +12,7 @@ import pytest
 from ci_build.release.device_gate import _seconds
 from core.model import Outcome, Severity, Tier
 from promotion.evidence.evidence import ENVIRONMENT, record
-from promotion.evidence.known_tests import Kind, KnownTests, known_for
+from promotion.evidence.known_tests import KnownTestKind, KnownTests, known_for
 from promotion.gates import Check, _told, error
 from promotion.gates.device import evidence as device
 from promotion.gates.device.baseline import about_baseline, about_ledgers, baseline
@@ -136,7 +136,7 @@ def test_an_entry_is_idle_where_the_whole_suite_has_no_such_test(
 
 def test_an_entry_whose_time_is_over_is_told_where_it_would_have_spoken() -> None:
     today = date(2026, 4, 1)
-    known = known_for([entry(Kind.FLAKE)], jax="0.10.2", family="gfx94X-dcgpu", platform="rocm", today=today)
+    known = known_for([entry(KnownTestKind.FLAKE)], jax="0.10.2", family="gfx94X-dcgpu", platform="rocm", today=today)
     results = [TestResult(id="tests/pallas/a_test.py::x", file="tests/pallas/a_test.py", verdict=TestVerdict.FLAKY)]
     (found,) = about_ledgers(known, results, SMALL)
     assert (found.code, found.severity) == ("ledger-over", Severity.WARNING)

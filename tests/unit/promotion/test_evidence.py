@@ -12,10 +12,10 @@ from core.errors import BucketError
 from core.model import Evidence, Finding, Outcome, Severity, Tier
 from promotion.evidence.evidence import (
     PARTS,
-    Statement,
+    EvidenceFile,
     dump_evidence,
-    last_words,
     latest,
+    latest_by_part,
     load_evidence,
     read_all,
     record,
@@ -51,8 +51,8 @@ def test_it_comes_back_as_it_was(tmp_path: Path) -> None:
     assert key.startswith(f"{STAGED.root}evidence/coverage/gfx90a~xnack-/")
     other = record(bucket, STAGED, replace(EVIDENCE, outcome=Outcome.PASSED))
     assert read_all(bucket, STAGED) == {
-        key: Statement(evidence=EVIDENCE),
-        other: Statement(evidence=replace(EVIDENCE, outcome=Outcome.PASSED)),
+        key: EvidenceFile(evidence=EVIDENCE),
+        other: EvidenceFile(evidence=replace(EVIDENCE, outcome=Outcome.PASSED)),
     }
 
 
@@ -107,7 +107,7 @@ def test_no_part_takes_back_what_another_said(part: str) -> None:
     fell, passed, mended = said("a", 6, Outcome.FAILED), said("b", 7, Outcome.PASSED), said("a", 8, Outcome.PASSED)
     (counts,) = latest([passed, fell]).values()
     assert counts == fell
-    assert set(map(id, last_words([fell, passed, mended]))) == {id(passed), id(mended)}
+    assert set(map(id, latest_by_part([fell, passed, mended]))) == {id(passed), id(mended)}
     (counts,) = latest([fell, passed, mended]).values()
     assert counts == mended
 
@@ -137,7 +137,7 @@ def test_signed_evidence_names_its_key_and_the_signature_comes_first(tmp_path: P
     key = record(bucket, STAGED, EVIDENCE, signer=signer)
     assert bucket.order == [f"{key}.sig", key]
     assert record(bucket, STAGED, EVIDENCE, signer=signer) == key
-    assert read_all(bucket, STAGED) == {key: Statement(evidence=EVIDENCE, key=signer.key)}
+    assert read_all(bucket, STAGED) == {key: EvidenceFile(evidence=EVIDENCE, key=signer.key)}
 
 
 def test_a_signature_of_other_evidence_is_a_flaw(tmp_path: Path, signer: Signer) -> None:

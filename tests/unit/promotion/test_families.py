@@ -16,7 +16,7 @@ from ci_build.cli.commands.gate_device import device, merge
 from core.errors import RequestError
 from core.model import GfxTarget
 from core.targets import family_of, load_table
-from promotion.policy.families import FAMILIES_FILE, Families, When, load_families
+from promotion.policy.families import FAMILIES_FILE, Families, Trigger, load_families
 from promotion.policy.jobs import draw, job_matrix
 from promotion.policy.policy import load_policy
 
@@ -83,7 +83,7 @@ def test_names_match_exactly(name: str) -> None:
         (family("gfx942").replace("gfx942", "gfx94x"), "no family of core/targets.toml"),
         (family("gfx94X-dcgpu", targets=["gfx950"]), "the targets of gfx94X-dcgpu are"),
         (family("gfx942", targets=[]), "the targets of gfx942 are"),
-        (family("gfx942", when="sometimes"), "'sometimes' is not a valid When"),
+        (family("gfx942", when="sometimes"), "'sometimes' is not a valid Trigger"),
         (family("gfx942", single={"one": {"weight": 0, "devices": 1}}), "0 is not a whole number from 1"),
         (family("gfx942", single={"one": {"weight": 1, "devices": 0}}), "0 is not a whole number from 1"),
         (family("gfx942", multi=ONE), "1 is not a whole number from 2"),
@@ -151,16 +151,16 @@ THREE = family("gfx942") + family("gfx950", when="postsubmit") + family("gfx1151
 def test_each_occasion_does_what_more_frequent_ones_do(
     tmp_path: Path, when: str, tested: set[str], without: tuple[str, ...]
 ) -> None:
-    matrix = job_matrix(families(tmp_path, THREE), when=When(when), wheel_set="SET", pythons=["3.12"], jax_tests="J")
+    matrix = job_matrix(families(tmp_path, THREE), when=Trigger(when), wheel_set="SET", pythons=["3.12"], jax_tests="J")
     assert {job.family for job in matrix.jobs} == tested
     assert matrix.without_runner == without
 
 
 def test_a_job_says_what_it_is_and_how_it_is_run(tmp_path: Path) -> None:
     two = families(tmp_path, family("gfx942", multi=EIGHT, minutes=77) + family("gfx1151", sanity_only=True))
-    jobs = job_matrix(two, when=When.WEEKLY, wheel_set="I/D", pythons=["3.11", "3.12"], jax_tests="URL@c").jobs
+    jobs = job_matrix(two, when=Trigger.WEEKLY, wheel_set="I/D", pythons=["3.11", "3.12"], jax_tests="URL@c").jobs
     assert len({job.name for job in jobs}) == len(jobs) == 2 * (1 + 1)
-    nightly = job_matrix(two, when=When.NIGHTLY, wheel_set="I/D", pythons=["3.11", "3.12"], jax_tests="URL@c").jobs
+    nightly = job_matrix(two, when=Trigger.NIGHTLY, wheel_set="I/D", pythons=["3.11", "3.12"], jax_tests="URL@c").jobs
     shards = [(job.shard, job.devices) for job in nightly if (job.family, job.python) == ("gfx942", "3.12")]
     assert shards == [("1/3", "single"), ("2/3", "single"), ("3/3", "single")]
     multi = next(job for job in jobs if job.devices == "multi")
@@ -178,17 +178,17 @@ def test_a_job_says_what_it_is_and_how_it_is_run(tmp_path: Path) -> None:
 
 
 def test_without_a_suite_of_jax_the_smoke_suite_runs(tmp_path: Path) -> None:
-    jobs = job_matrix(families(tmp_path, THREE), when=When.NIGHTLY, wheel_set="SET", pythons=["3.12"]).jobs
+    jobs = job_matrix(families(tmp_path, THREE), when=Trigger.NIGHTLY, wheel_set="SET", pythons=["3.12"]).jobs
     assert {job.suite for job in jobs} == {"smoke"}
     assert all(job.shard == "1/1" for job in jobs)
 
 
 def test_families_can_be_named_whatever_the_occasion(tmp_path: Path) -> None:
     three = families(tmp_path, THREE)
-    matrix = job_matrix(three, when=When.PRESUBMIT, wheel_set="SET", pythons=["3.12"], names=["gfx950", "gfx950"])
+    matrix = job_matrix(three, when=Trigger.PRESUBMIT, wheel_set="SET", pythons=["3.12"], names=["gfx950", "gfx950"])
     assert [job.family for job in matrix.jobs] == ["gfx950"]
     with pytest.raises(RequestError, match="'gfx95' is no family"):
-        job_matrix(three, when=When.PRESUBMIT, wheel_set="SET", pythons=["3.12"], names=["gfx95"])
+        job_matrix(three, when=Trigger.PRESUBMIT, wheel_set="SET", pythons=["3.12"], names=["gfx95"])
 
 
 @given(st.dictionaries(st.text("abc", min_size=1), st.integers(1, 9), min_size=1, max_size=4), st.text())
@@ -206,7 +206,7 @@ def test_weights_count() -> None:
 def test_every_option_of_a_job_is_one_of_the_gate(tmp_path: Path) -> None:
     two = families(tmp_path, family("gfx942", multi=EIGHT) + family("gfx1151", sanity_only=True))
     known, joining = ({word for option in command.params for word in option.opts} for command in (device, merge))
-    for when in When:
+    for when in Trigger:
         made = job_matrix(two, when=when, wheel_set="I/D", pythons=["3.12"], jax_tests="URL@c")
         for job in made.jobs:
             assert {word for word in job.argv if word.startswith("--")} <= known
@@ -216,7 +216,7 @@ def test_every_option_of_a_job_is_one_of_the_gate(tmp_path: Path) -> None:
 
 def test_what_several_runners_share_is_joined(tmp_path: Path) -> None:
     two = families(tmp_path, family("gfx942", multi=EIGHT) + family("gfx1151", sanity_only=True))
-    nightly = job_matrix(two, when=When.NIGHTLY, wheel_set="I/D", pythons=["3.11", "3.12"], jax_tests="URL@c")
+    nightly = job_matrix(two, when=Trigger.NIGHTLY, wheel_set="I/D", pythons=["3.11", "3.12"], jax_tests="URL@c")
     assert [(one.family, one.python) for one in nightly.merges] == [("gfx942", "3.11"), ("gfx942", "3.12")]
     assert " ".join(nightly.merges[1].argv) == (
         "python3 build/ci_build gate merge I/D"
@@ -226,7 +226,7 @@ def test_what_several_runners_share_is_joined(tmp_path: Path) -> None:
     which = nightly.merges[1].argv[5:]
     shards = [job.argv for job in nightly.jobs if (job.family, job.python) == ("gfx942", "3.12")]
     assert [argv[5 : 5 + len(which)] for argv in shards] == [which] * 3
-    for when in (When.PRESUBMIT, When.WEEKLY):
+    for when in (Trigger.PRESUBMIT, Trigger.WEEKLY):
         assert job_matrix(two, when=when, wheel_set="I/D", pythons=["3.12"], jax_tests="URL@c").merges == ()
 
 

@@ -19,10 +19,10 @@ import pytest
 from core.errors import CiBuildError
 from promotion.index.audit import verify
 from promotion.index.ledger import read_ledger
-from promotion.index.ledger_state import Kind
+from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import mark, rollback
 from promotion.index.publish import publish
-from promotion.index.retention import Rule, apply
+from promotion.index.retention import RetentionRule, apply
 from promotion.promote import promote
 from promotion.stage import stage
 from promotion.storage.bucket import Bucket
@@ -87,12 +87,12 @@ def rolling_to(entry: int) -> Act:
     return lambda bucket: rollback(bucket, RELEASED, to=entry, reason=WHY, actor=ME, now=lambda: NOW + 4 * DAY)
 
 
-def marking(kind: Kind, number: int = 2) -> Act:
+def marking(kind: EntryKind, number: int = 2) -> Act:
     return lambda bucket: mark(bucket, RELEASED, kind, [str(number)], reason=WHY, actor=ME, now=lambda: NOW + 3 * DAY)
 
 
 def keeping(day: int) -> Act:
-    rule = Rule(days=1, grace_days=5)
+    rule = RetentionRule(days=1, grace_days=5)
     return lambda bucket: apply(bucket, RELEASED, rule, actor=ME, now=lambda: NOW + day * DAY)
 
 
@@ -125,9 +125,9 @@ OPERATIONS = {
     "rollback": Operation(act=rolling_back),
     "rollback to all": Operation(act=rolling_to(2), before=(rolling_to(0),)),
     "rollback to nothing": Operation(act=rolling_to(0)),
-    "yank": Operation(act=marking(Kind.YANK)),
-    "quarantine": Operation(act=marking(Kind.QUARANTINE)),
-    "free": Operation(act=marking(Kind.FREE), before=(marking(Kind.QUARANTINE),)),
+    "yank": Operation(act=marking(EntryKind.YANK)),
+    "quarantine": Operation(act=marking(EntryKind.QUARANTINE)),
+    "free": Operation(act=marking(EntryKind.FREE), before=(marking(EntryKind.QUARANTINE),)),
     "retire": Operation(act=keeping(4)),
     "sweep": Operation(act=keeping(20), before=(keeping(4),)),
     "publish without status": Operation(act=promoting, before=(losing_status,)),
@@ -216,17 +216,17 @@ def test_so_many_runs_are_disturbed() -> None:
 
 
 PAIRS = {
-    "promote, quarantine": (promoting, marking(Kind.QUARANTINE, 3)),
+    "promote, quarantine": (promoting, marking(EntryKind.QUARANTINE, 3)),
     "promote, roll back": (promoting, rolling_to(2)),
     "promote, roll back to nothing": (promoting, rolling_to(0)),
-    "promote, yank another": (promoting, marking(Kind.YANK, 1)),
+    "promote, yank another": (promoting, marking(EntryKind.YANK, 1)),
     "promote, rebuild": (promoting, rebuilding),
     "roll back, promote": (rolling_to(0), promoting),
     "roll back, roll forward": (rolling_to(0), rolling_to(2)),
     "roll back, rebuild": (rolling_to(0), rebuilding),
-    "quarantine, free": (marking(Kind.QUARANTINE), marking(Kind.FREE)),
-    "quarantine, quarantine the other": (marking(Kind.QUARANTINE), marking(Kind.QUARANTINE, 1)),
-    "yank, unyank": (marking(Kind.YANK), marking(Kind.UNYANK)),
+    "quarantine, free": (marking(EntryKind.QUARANTINE), marking(EntryKind.FREE)),
+    "quarantine, quarantine the other": (marking(EntryKind.QUARANTINE), marking(EntryKind.QUARANTINE, 1)),
+    "yank, unyank": (marking(EntryKind.YANK), marking(EntryKind.UNYANK)),
     "retire, roll back": (keeping(4), rolling_to(2)),
     "retire, promote again": (keeping(4), lambda bucket: world().promote(bucket, 0)),
 }
@@ -252,6 +252,6 @@ def test_whoever_is_killed_while_finishing_for_another_leaves_everything_sound()
     for what, bucket in disturbed(start, promoting, (Fault.KILLED,)):
         if len(read_ledger(bucket, RELEASED).entries) < 3:
             continue
-        for again, later in disturbed(bucket, marking(Kind.QUARANTINE, 3), (Fault.KILLED,)):
+        for again, later in disturbed(bucket, marking(EntryKind.QUARANTINE, 3), (Fault.KILLED,)):
             publish(later, RELEASED)
             assert list(verify(later, RELEASED)) == [], f"{what}; {again}"

@@ -11,7 +11,7 @@ import pytest
 
 from ci_build.cli import run as ci_build
 from promotion.evidence import known_tests
-from promotion.evidence.test_runs import Run, record
+from promotion.evidence.test_runs import SuiteRun, record
 from promotion.gates.device.results import TestResult, TestVerdict
 from promotion.storage.directory_bucket import DirBucket
 from tests.unit.promotion.test_known_tests import entry
@@ -21,7 +21,7 @@ from tests.unit.promotion.test_known_tests import entry
 def bucket(tmp_path: Path) -> Path:
     folder = tmp_path / "bucket"
     runs = [
-        Run(
+        SuiteRun(
             evidence=f"{number:064x}", set_digest="d" * 64, platform="rocm", family=family, jax="0.10.2", rocm="7.2.0",
             suite="smoke", finished=f"2026-01-0{number}T00:00:00Z",
         )

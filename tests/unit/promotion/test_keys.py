@@ -7,14 +7,14 @@ import pytest
 from core.errors import BucketError
 from promotion.index.pages import metadata_name
 from promotion.storage.bucket import check_key
-from promotion.storage.keys import Released, StagedSet, project_pages, root_pages
+from promotion.storage.keys import ReleasedIndex, StagedSet, project_pages, root_pages
 
 DIGEST = "ab" * 32
 WHEEL = "jax_rocm7_plugin-0.10.2+rocm7.2.0-cp312-cp312-manylinux_2_28_x86_64.whl"
 
 
 def test_every_key_is_valid_and_different() -> None:
-    staged, released = StagedSet(index="gfx94X-dcgpu", digest=DIGEST), Released(index="gfx94X-dcgpu")
+    staged, released = StagedSet(index="gfx94X-dcgpu", digest=DIGEST), ReleasedIndex(index="gfx94X-dcgpu")
     keys = [
         staged.file(WHEEL),
         metadata_name(staged.file(WHEEL)),
@@ -35,7 +35,7 @@ def test_every_key_is_valid_and_different() -> None:
 
 
 def test_the_layout_is_the_documented_one() -> None:
-    staged, released = StagedSet(index="multi-arch", digest=DIGEST), Released(index="multi-arch")
+    staged, released = StagedSet(index="multi-arch", digest=DIGEST), ReleasedIndex(index="multi-arch")
     assert staged.root == f"v2-staging/multi-arch/{DIGEST}/"
     assert released.wheel("jaxlib", "jaxlib-1-py3-none-any.whl") == (
         "v2/multi-arch/packages/jaxlib/jaxlib-1-py3-none-any.whl"
@@ -48,14 +48,14 @@ def test_the_layout_is_the_documented_one() -> None:
 
 
 def test_ledger_keys_sort_by_number() -> None:
-    keys = [Released(index="x").ledger_entry(number) for number in (1, 2, 9, 10, 99, 100, 12345)]
+    keys = [ReleasedIndex(index="x").ledger_entry(number) for number in (1, 2, 9, 10, 99, 100, 12345)]
     assert keys == sorted(keys)
 
 
 @pytest.mark.parametrize("index", ["", "../x", "a/b", ".a", "a b"])
 def test_strange_index_names_are_refused(index: str) -> None:
     with pytest.raises(BucketError, match="name of an index"):
-        Released(index=index)
+        ReleasedIndex(index=index)
     with pytest.raises(BucketError, match="name of an index"):
         StagedSet(index=index, digest=DIGEST)
 

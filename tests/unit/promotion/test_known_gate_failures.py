@@ -23,17 +23,17 @@ from core.targets import load_table
 from promotion.evidence.evidence import record
 from promotion.index.audit import verify
 from promotion.index.ledger import read_ledger
-from promotion.index.ledger_state import Kind
+from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import mark, rollback
 from promotion.index.publish import publish
-from promotion.index.retention import Rule, apply, plan
+from promotion.index.retention import RetentionRule, apply, plan
 from promotion.policy.bypasses import parse_bypasses
 from promotion.policy.policy import POLICY_FILE, Policy, load_policy
 from promotion.promote import Promotion, promote
 from promotion.stage import stage
 from promotion.storage.bucket import ConflictError, sha256_of
 from promotion.storage.dry_run import DryRunBucket
-from promotion.storage.keys import Released, StagedSet
+from promotion.storage.keys import ReleasedIndex, StagedSet
 from promotion.storage.roles import Role, bucket_policy
 from tests.support.bucket_contract import run_together
 from tests.support.memory_bucket import MemoryBucket
@@ -209,7 +209,7 @@ def test_07_a_name_has_one_content_for_ever_and_every_link_has_its_digest(desk: 
         desk.bucket.put_if_absent(key, b"other", sha256=sha256_of(b"other"))
     go(desk.bucket, desk.staged(desk.wheels(3)))
     for days in (10, 30):
-        apply(desk.bucket, RELEASED, Rule(days=1), actor="tests", now=lambda days=days: NOW + days * DAY)  # type: ignore[misc]
+        apply(desk.bucket, RELEASED, RetentionRule(days=1), actor="tests", now=lambda days=days: NOW + days * DAY)  # type: ignore[misc]
     assert desk.bucket.head(RELEASED.wheel(wheels[0].wheel.name, wheels[0].wheel.filename)) is None
     assert "was released, retired and removed" in desk.refused(desk.staged(wheels)), "not even once it is gone"
 
@@ -269,7 +269,7 @@ def test_11_every_family_can_be_promoted_and_names_are_whole_words(desk: Desk) -
         policy = load_policy(index)
         wheels = desk.wheels()
         done = promote(desk.bucket, desk.staged(wheels, index=index), policy, now=lambda: NOW)
-        assert done.simple == Released(index=index).simple
+        assert done.simple == ReleasedIndex(index=index).simple
     assert len(load_table().indexes) > 5
     # Evidence about gfx94, or about gfx942 with other features, says nothing about gfx942.
     for near in ("gfx94", "gfx942:xnack+", "gfx942-dcgpu", "GFX942"):
@@ -348,13 +348,17 @@ def test_15_everything_is_recorded_and_can_be_undone_and_rehearsed(desk: Desk) -
     rollback(desk.bucket, RELEASED, to=None, reason="wrong numbers", actor="me", now=lambda: NOW)
     assert offered(desk.bucket) == one
     rollback(desk.bucket, RELEASED, to=2, reason="they were right", actor="me", now=lambda: NOW)
-    mark(desk.bucket, RELEASED, Kind.YANK, [second.digest], reason="old", actor="me", now=lambda: NOW)
+    mark(desk.bucket, RELEASED, EntryKind.YANK, [second.digest], reason="old", actor="me", now=lambda: NOW)
     assert "old" in {file.get("yanked") for file in offered(desk.bucket).values()}
-    assert plan(desk.bucket, RELEASED, Rule(days=1), now=lambda: NOW + 9 * DAY).retire == (1,)
+    assert plan(desk.bucket, RELEASED, RetentionRule(days=1), now=lambda: NOW + 9 * DAY).retire == (1,)
     entries = read_ledger(desk.bucket, RELEASED).entries
     assert [(e.kind, e.actor) for e in entries] == [
-        (Kind.PROMOTE, ""), (Kind.PROMOTE, "me"), (Kind.ROLLBACK, "me"), (Kind.ROLLBACK, "me"), (Kind.YANK, "me"),
-    ]  # fmt: skip
+        (EntryKind.PROMOTE, ""),
+        (EntryKind.PROMOTE, "me"),
+        (EntryKind.ROLLBACK, "me"),
+        (EntryKind.ROLLBACK, "me"),
+        (EntryKind.YANK, "me"),
+    ]
     assert all(entry.reason for entry in entries[2:])
 
 

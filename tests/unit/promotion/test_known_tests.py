@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from core.errors import RequestError
 from promotion.evidence.known_tests import (
-    Entry,
-    Kind,
+    KnownTest,
+    KnownTestKind,
     check_run,
     known_for,
     load_entries,
@@ -37,7 +37,7 @@ BODY: dict[str, Any] = {
 }
 
 
-def entry(kind: Kind = Kind.SKIP, **changes: Any) -> Entry:
+def entry(kind: KnownTestKind = KnownTestKind.SKIP, **changes: Any) -> KnownTest:
     return parse_entry(kind, BODY | changes)
 
 
@@ -60,7 +60,7 @@ def test_the_real_ledgers_are_good() -> None:
 def test_an_entry_that_lacks_something_is_refused(field: str) -> None:
     body = {key: value for key, value in BODY.items() if key != field}
     with pytest.raises(ValueError, match=f"it has no {field}"):
-        parse_entry(Kind.SKIP, body)
+        parse_entry(KnownTestKind.SKIP, body)
 
 
 @pytest.mark.parametrize(
@@ -147,8 +147,8 @@ def test_what_has_no_wildcard_stands_for_itself(text: str) -> None:
 def test_entries_are_for_exactly_what_they_say(changes: dict[str, str], counts: bool) -> None:
     run = {"jax": "0.10.2", "family": "gfx94X-dcgpu", "platform": "rocm"} | changes
     known = known_for([entry()], **run, today=TODAY)
-    assert (known.of("tests/pallas/a_test.py::test", Kind.SKIP) is not None) is counts
-    assert known.of("tests/pallas/a_test.py::test", Kind.FLAKE) is None
+    assert (known.of("tests/pallas/a_test.py::test", KnownTestKind.SKIP) is not None) is counts
+    assert known.of("tests/pallas/a_test.py::test", KnownTestKind.FLAKE) is None
 
 
 def test_any_is_any() -> None:
@@ -166,10 +166,10 @@ def test_an_entry_ends(day: date, state: str) -> None:
     tests = ["tests/pallas/a_test.py::test_1", "tests/pallas/a_test.py::test_2", "tests/b_test.py::test"]
     assert entry().state(day) == state
     if state:
-        assert known.of(tests[0], Kind.SKIP) is None
+        assert known.of(tests[0], KnownTestKind.SKIP) is None
         assert known.missed(tests) == ((entry(), 2),)
     else:
-        assert known.of(tests[0], Kind.SKIP) == entry()
+        assert known.of(tests[0], KnownTestKind.SKIP) == entry()
         assert known.missed(tests) == ()
 
 

@@ -15,16 +15,26 @@ from hypothesis import strategies as st
 from core.errors import BucketError, PromotionBlockedError, RequestError
 from promotion.index.audit import verify
 from promotion.index.ledger import LedgerEntry, LedgerWheel, PromotedSet, read_ledger
-from promotion.index.ledger_state import NOTHING, Change, Kind, State, after
-from promotion.index.operations import Done, history, mark, rollback
-from promotion.index.page_diff import Seen, Shelf, added, all_steps, changed, marked, steps, stocked, without
+from promotion.index.ledger_state import EMPTY_STATE, Change, EntryKind, IndexState, apply_change
+from promotion.index.operations import OperationResult, history, mark, rollback
+from promotion.index.page_diff import (
+    PageState,
+    WheelFiles,
+    all_page_updates,
+    files_of_sets,
+    page_updates,
+    sets_that_differ,
+    with_sets,
+    with_yanks,
+    without_sets,
+)
 from promotion.index.publish import publish
-from promotion.index.retention import Rule, apply, plan
+from promotion.index.retention import RetentionRule, apply, plan
 from promotion.policy.tiers import weakest
 from promotion.promote import promote
 from promotion.storage.bucket import sha256_of
 from promotion.storage.directory_bucket import DirBucket
-from promotion.storage.keys import Released
+from promotion.storage.keys import ReleasedIndex
 from tests.support.promoting import NOW, POLICY, RELEASED, objects, offered, staged_in, unsatisfied
 from tests.support.wheel_sets import SetWheel, make_wheels
 
@@ -64,10 +74,10 @@ class Index:
         assert list(unsatisfied(shown, [wheel for group in self.wheels for wheel in group])) == []
         return set(shown)
 
-    def mark(self, kind: Kind, *sets: str, reason: str = WHY) -> Done:
+    def mark(self, kind: EntryKind, *sets: str, reason: str = WHY) -> OperationResult:
         return mark(self.bucket, RELEASED, kind, sets, reason=reason, actor=ME, now=lambda: NOW)
 
-    def rollback(self, to: int | None = None) -> Done:
+    def rollback(self, to: int | None = None) -> OperationResult:
         return rollback(self.bucket, RELEASED, to=to, reason=WHY, actor=ME, now=lambda: NOW)
 
     def sound(self) -> bool:
@@ -97,7 +107,7 @@ def test_rollback_restores_what_an_entry_led_to_and_can_be_undone(index: Index) 
     assert index.seen() == set()
     entries = read_ledger(index.bucket, RELEASED).entries
     assert [(e.kind, e.to, e.actor, e.reason) for e in entries[3:]] == [
-        (Kind.ROLLBACK, to, ME, WHY) for to in (2, 1, 3, 0)
+        (EntryKind.ROLLBACK, to, ME, WHY) for to in (2, 1, 3, 0)
     ]
     assert index.sound()
 
@@ -128,7 +138,7 @@ def test_there_is_no_such_entry(index: Index, to: int) -> None:
 
 
 def test_a_yanked_set_stays_for_those_who_pin_it(index: Index) -> None:
-    index.mark(Kind.YANK, index.digests[2][:8])
+    index.mark(EntryKind.YANK, index.digests[2][:8])
     shown = offered(index.bucket)
     yanked = {name for name, file in shown.items() if file.get("yanked") == WHY}
     assert yanked == index.names(2) - index.names(0), "what other sets have too is not yanked"
@@ -136,18 +146,18 @@ def test_a_yanked_set_stays_for_those_who_pin_it(index: Index) -> None:
     assert page.count(f'data-yanked="{WHY}"') == 1
     assert WHY in index.bucket.get(RELEASED.people).decode()
     assert index.sound()
-    index.mark(Kind.UNYANK, "3", reason="")
+    index.mark(EntryKind.UNYANK, "3", reason="")
     assert not any("yanked" in file for file in offered(index.bucket).values())
     assert index.sound()
 
 
 def test_quarantine_outlasts_a_rollback(index: Index) -> None:
-    assert index.mark(Kind.QUARANTINE, "2").vanished == (2,)
+    assert index.mark(EntryKind.QUARANTINE, "2").vanished == (2,)
     assert index.seen() == index.names(0, 2)
     index.rollback(to=1)
     index.rollback(to=3)
     assert index.seen() == index.names(0, 2)
-    assert index.mark(Kind.FREE, "2", reason="").appeared == (2,)
+    assert index.mark(EntryKind.FREE, "2", reason="").appeared == (2,)
     assert index.seen() == index.names(0, 1, 2)
     assert index.sound()
 
@@ -165,12 +175,12 @@ def test_an_index_takes_sets_of_its_own_channel_only(index: Index) -> None:
 
 
 def test_a_set_in_quarantine_is_not_promoted_again(index: Index) -> None:
-    index.mark(Kind.QUARANTINE, "3")
+    index.mark(EntryKind.QUARANTINE, "3")
     for _ in range(2):
         with pytest.raises(PromotionBlockedError, match=f"ledger entry 3, .* is in quarantine: {WHY}"):
             index.promote(4)
         index.rollback(to=2)
-    index.mark(Kind.FREE, "3", reason="")
+    index.mark(EntryKind.FREE, "3", reason="")
     index.promote(4)
     assert index.seen() == index.names(0, 1, 2)
 
@@ -180,7 +190,7 @@ def test_quarantine_that_comes_during_a_promotion_counts(index: Index, monkeypat
     copy = DirBucket.copy
 
     def quarantine_meanwhile(self: DirBucket, source: str, target: str, *, sha256: str) -> bool:
-        index.mark(Kind.QUARANTINE, "3")
+        index.mark(EntryKind.QUARANTINE, "3")
         return copy(self, source, target, sha256=sha256)
 
     monkeypatch.setattr(DirBucket, "copy", quarantine_meanwhile)
@@ -190,7 +200,7 @@ def test_quarantine_that_comes_during_a_promotion_counts(index: Index, monkeypat
 
 
 def test_a_yanked_set_that_was_taken_back_is_not_promoted_as_if_nothing_were(index: Index) -> None:
-    index.mark(Kind.YANK, "3")
+    index.mark(EntryKind.YANK, "3")
     index.promote(4)
     index.rollback(to=2)
     with pytest.raises(PromotionBlockedError, match=r"was yanked: .*unyank multi-arch/3"):
@@ -198,24 +208,24 @@ def test_a_yanked_set_that_was_taken_back_is_not_promoted_as_if_nothing_were(ind
 
 
 def test_a_rollback_says_what_does_not_come_back(index: Index) -> None:
-    index.mark(Kind.QUARANTINE, "2")
+    index.mark(EntryKind.QUARANTINE, "2")
     done = index.rollback(to=3)
     assert (done.entry, done.withheld) == (None, (2,))
     assert index.rollback(to=1).withheld == ()
 
 
 def test_what_makes_no_sense_is_refused(index: Index) -> None:
-    for kind in (Kind.YANK, Kind.QUARANTINE, Kind.PIN):
+    for kind in (EntryKind.YANK, EntryKind.QUARANTINE, EntryKind.PIN):
         with pytest.raises(RequestError, match="needs a reason"):
             index.mark(kind, "1", reason=" ")
     for text in ("9", "f" * 64, "zz", ""):
         with pytest.raises(RequestError, match="holds no set"):
-            index.mark(Kind.YANK, text)
+            index.mark(EntryKind.YANK, text)
     assert len(read_ledger(index.bucket, RELEASED).entries) == 3
 
 
 def test_what_holds_already_is_no_change(index: Index) -> None:
-    for kind in (Kind.UNYANK, Kind.FREE, Kind.UNPIN):
+    for kind in (EntryKind.UNYANK, EntryKind.FREE, EntryKind.UNPIN):
         assert index.mark(kind, "1", reason="").entry is None
     index.rollback()
     assert index.rollback().entry is None, "whoever runs it again does not undo it"
@@ -232,7 +242,7 @@ def test_history_is_newest_first(index: Index) -> None:
 
 
 def test_old_sets_leave_the_pages_and_later_the_bucket(index: Index) -> None:
-    rule = Rule(days=1.5, grace_days=7)
+    rule = RetentionRule(days=1.5, grace_days=7)
     before = plan(index.bucket, RELEASED, rule, now=lambda: index.day(3))
     assert (before.retire, before.sweep) == ((1, 2), ())
     assert index.seen() == index.names(0, 1, 2), "a plan changes nothing"
@@ -251,7 +261,7 @@ def test_old_sets_leave_the_pages_and_later_the_bucket(index: Index) -> None:
 
 
 def test_a_name_that_was_swept_never_comes_again(index: Index) -> None:
-    rule = Rule(days=0.5, grace_days=0.5)
+    rule = RetentionRule(days=0.5, grace_days=0.5)
     for day in (3, 5):
         apply(index.bucket, RELEASED, rule, actor=ME, now=lambda day=day: index.day(day))  # type: ignore[misc]
     with pytest.raises(PromotionBlockedError, match="was released, retired and removed"):
@@ -260,18 +270,20 @@ def test_a_name_that_was_swept_never_comes_again(index: Index) -> None:
 
 
 def test_what_is_pinned_new_or_in_a_lock_stays(index: Index) -> None:
-    index.mark(Kind.PIN, "1")
-    rule = Rule(days=0.5, keep=frozenset({index.digests[1]}))
+    index.mark(EntryKind.PIN, "1")
+    rule = RetentionRule(days=0.5, keep=frozenset({index.digests[1]}))
     found = plan(index.bucket, RELEASED, rule, now=lambda: index.day(9))
     assert found.retire == ()
     assert found.kept == {1: f"pinned: {WHY}", 2: "a lock names it", 3: "among the newest"}
     (wheel,) = (w.wheel for w in index.wheels[1] if w.wheel.name == "jax-rocm7-pjrt")
-    by_wheel = plan(index.bucket, RELEASED, Rule(days=0.5, keep=frozenset({wheel.sha256})), now=lambda: index.day(9))
+    by_wheel = plan(
+        index.bucket, RELEASED, RetentionRule(days=0.5, keep=frozenset({wheel.sha256})), now=lambda: index.day(9)
+    )
     assert by_wheel.kept[2] == f"a lock names {wheel.filename}"
 
 
 def test_a_retired_set_may_come_back_before_it_is_swept(index: Index) -> None:
-    rule = Rule(days=0.5, grace_days=5)
+    rule = RetentionRule(days=0.5, grace_days=5)
     apply(index.bucket, RELEASED, rule, actor=ME, now=lambda: index.day(3))
     index.promote(2)
     assert index.seen() == index.names(0, 2)
@@ -341,7 +353,7 @@ def test_a_ledger_that_was_lost_is_told(index: Index) -> None:
     assert "ledger/ is empty, but" in said
     for ask in (verify, history):
         with pytest.raises(RequestError, match="has no index other"):
-            list(ask(index.bucket, Released(index="other")))
+            list(ask(index.bucket, ReleasedIndex(index="other")))
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -349,7 +361,7 @@ def test_nothing_is_written_after_a_hole(index: Index, number: int) -> None:
     index.bucket.path(RELEASED.ledger_entry(number)).unlink()
     before = objects(index.bucket)
     with pytest.raises(BucketError, match=f"gap or a foreign file: .*{number}.json"):
-        index.mark(Kind.PIN, "3")
+        index.mark(EntryKind.PIN, "3")
     assert objects(index.bucket) == before
 
 
@@ -377,7 +389,7 @@ def entry(number: int, wheels: Mapping[str, tuple[str, ...]]) -> LedgerEntry:
     )  # fmt: skip
     return LedgerEntry(
         number=number, previous="", time=datetime.fromtimestamp(number, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        kind=Kind.PROMOTE, state=NOTHING, sets=(number,), promoted=promoted,
+        kind=EntryKind.PROMOTE, state=EMPTY_STATE, sets=(number,), promoted=promoted,
     )  # fmt: skip
 
 
@@ -396,7 +408,7 @@ ENTRIES = {
     for number in range(1, COUNT + 1)
 }
 STATES = st.builds(
-    lambda visible, yanked: State(
+    lambda visible, yanked: IndexState(
         held=tuple(range(1, COUNT + 1)), offered=tuple(sorted(visible)), yanked=dict.fromkeys(sorted(yanked), WHY)
     ),
     st.sets(st.integers(1, COUNT)),
@@ -404,34 +416,35 @@ STATES = st.builds(
 )
 
 
-def shelves(state: State) -> dict[str, Shelf]:
+def shelves(state: IndexState) -> dict[str, WheelFiles]:
     return {
-        step.project: step.shelf for step in all_steps(RELEASED, state, NEEDS | {"jaxlib": ""}, ENTRIES.__getitem__)
+        step.project: step.shelf
+        for step in all_page_updates(RELEASED, state, NEEDS | {"jaxlib": ""}, ENTRIES.__getitem__)
     }
 
 
-def sure(shelf: Shelf) -> Seen:
-    return Seen(shelf=shelf, both=shelf.keys(), sure=True)
+def sure(shelf: WheelFiles) -> PageState:
+    return PageState(shelf=shelf, both=shelf.keys(), sure=True)
 
 
-def unsure(shelf: Shelf) -> Seen:
+def unsure(shelf: WheelFiles) -> PageState:
     return replace(sure(shelf), sure=False)
 
 
 @given(before=STATES, between=STATES, now=STATES, data=st.data())
 def test_steps_lead_to_what_the_ledger_says_and_never_offer_what_cannot_be_installed(
-    before: State, between: State, now: State, data: st.DataObject
+    before: IndexState, between: IndexState, now: IndexState, data: st.DataObject
 ) -> None:
     """Also when somebody began to write another state and died."""
     shown = shelves(before)
-    sets = changed((before, between))
-    begun = steps(RELEASED, sets, between, lambda project: sure(shown[project]), ENTRIES.__getitem__)
+    sets = sets_that_differ((before, between))
+    begun = page_updates(RELEASED, sets, between, lambda project: sure(shown[project]), ENTRIES.__getitem__)
     done = data.draw(st.integers(0, len(begun)))
     for step in begun[:done]:
         shown[step.project] = step.shelf
-    sets = changed((before, between, now)) if done else changed((before, now))
+    sets = sets_that_differ((before, between, now)) if done else sets_that_differ((before, now))
     seen = {project: (unsure if done else sure)(shelf) for project, shelf in shown.items()}
-    for step in steps(RELEASED, sets, now, seen.__getitem__, ENTRIES.__getitem__):
+    for step in page_updates(RELEASED, sets, now, seen.__getitem__, ENTRIES.__getitem__):
         shown[step.project] = step.shelf
         for project, needed in NEEDS.items():
             there = {offer.version for offer in shown[needed].values()}
@@ -443,16 +456,16 @@ def test_steps_lead_to_what_the_ledger_says_and_never_offer_what_cannot_be_insta
 
 @given(numbers=st.lists(st.integers(1, COUNT), max_size=8))
 def test_wheels_of_sets_are_added_in_any_order_and_any_number_of_times(numbers: list[int]) -> None:
-    shelf: Shelf = {}
+    shelf: WheelFiles = {}
     for number in numbers:
-        shelf = added(RELEASED, shelf, "jaxlib", [number], ENTRIES.__getitem__)
-    assert shelf == stocked(RELEASED, "jaxlib", {*numbers}, ENTRIES.__getitem__)
-    assert marked(shelf, NOTHING) == shelf
+        shelf = with_sets(RELEASED, shelf, "jaxlib", [number], ENTRIES.__getitem__)
+    assert shelf == files_of_sets(RELEASED, "jaxlib", {*numbers}, ENTRIES.__getitem__)
+    assert with_yanks(shelf, EMPTY_STATE) == shelf
 
 
 @given(visible=st.sets(st.integers(1, COUNT), min_size=1))
 def test_a_shared_wheel_shows_the_best_tier_of_each_target(visible: set[int]) -> None:
-    for offer in stocked(RELEASED, "jaxlib", visible, ENTRIES.__getitem__).values():
+    for offer in files_of_sets(RELEASED, "jaxlib", visible, ENTRIES.__getitem__).values():
         said = [TIERS[number] for number in offer.sets]
         order = ("none", "structure", "compiled", "device")
         assert dict(offer.tiers) == {
@@ -464,7 +477,7 @@ def test_a_shared_wheel_shows_the_best_tier_of_each_target(visible: set[int]) ->
 
 
 def test_a_set_that_goes_takes_its_tiers_along() -> None:
-    three = stocked(RELEASED, "jaxlib", {3, 4, 5}, ENTRIES.__getitem__)
+    three = files_of_sets(RELEASED, "jaxlib", {3, 4, 5}, ENTRIES.__getitem__)
     (offer,) = three.values()
     assert offer.tiers == {"gfx1100": "compiled", "gfx942": "device", "gfx950": "device"}
     read: list[int] = []
@@ -473,34 +486,34 @@ def test_a_set_that_goes_takes_its_tiers_along() -> None:
         read.append(number)
         return ENTRIES[number]
 
-    (left,) = without(RELEASED, three, [4], entry_of).values()
+    (left,) = without_sets(RELEASED, three, [4], entry_of).values()
     assert (left.tiers, left.sets) == ({"gfx1100": "compiled", "gfx942": "compiled", "gfx950": "device"}, (3, 5))
-    (left,) = without(RELEASED, three, [4, 5], entry_of).values()
+    (left,) = without_sets(RELEASED, three, [4, 5], entry_of).values()
     assert (left.tiers, left.tier, left.sets) == (TIERS[3], "structure", (3,))
-    assert without(RELEASED, three, [1], entry_of) == three
+    assert without_sets(RELEASED, three, [1], entry_of) == three
     assert read == [3, 5, 3]
 
 
-CHANGES: dict[Kind, Callable[[State, int], Change]] = {
+CHANGES: dict[EntryKind, Callable[[IndexState, int], Change]] = {
     kind: lambda state, n, kind=kind: Change(kind=kind, number=99, sets=(n,), reason=WHY)  # type: ignore[misc]
-    for kind in Kind
-    if kind not in (Kind.PROMOTE, Kind.ROLLBACK)
+    for kind in EntryKind
+    if kind not in (EntryKind.PROMOTE, EntryKind.ROLLBACK)
 }
 
 
 @given(data=st.data())
 def test_a_state_stays_sane_whatever_happens(data: st.DataObject) -> None:
-    state, states = NOTHING, [NOTHING]
+    state, states = EMPTY_STATE, [EMPTY_STATE]
     for number in range(1, 15):
-        kind = data.draw(st.sampled_from(Kind))
-        if kind is Kind.PROMOTE:
+        kind = data.draw(st.sampled_from(EntryKind))
+        if kind is EntryKind.PROMOTE:
             change = Change(kind=kind, number=number, sets=(number,))
-        elif kind is Kind.ROLLBACK:
+        elif kind is EntryKind.ROLLBACK:
             change = Change(kind=kind, number=number, earlier=data.draw(st.sampled_from(states)))
         else:
             change = replace(CHANGES[kind](state, data.draw(st.integers(1, 14))), number=number)
         try:
-            state = after(state, change)
+            state = apply_change(state, change)
         except RequestError:
             continue
         states.append(state)
@@ -512,7 +525,7 @@ def test_a_state_stays_sane_whatever_happens(data: st.DataObject) -> None:
 
 
 def test_publishing_after_everything_changes_nothing(index: Index) -> None:
-    index.mark(Kind.YANK, "1")
+    index.mark(EntryKind.YANK, "1")
     index.rollback(to=2)
-    index.mark(Kind.QUARANTINE, "2")
+    index.mark(EntryKind.QUARANTINE, "2")
     assert publish(index.bucket, RELEASED, everything=True) == ()

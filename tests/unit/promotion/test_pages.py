@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promotion.index.pages import Offer, dependencies_first, link, pages, project_html, project_json, project_of
+from promotion.index.pages import IndexedWheel, dependencies_first, link, pages, project_html, project_json, project_of
 
-OFFER = Offer(
+OFFER = IndexedWheel(
     project="jax-rocm7-plugin",
     filename="jax_rocm7_plugin-0.10.2+rocm7.2.0-cp312-cp312-manylinux_2_28_x86_64.whl",
     version="0.10.2+rocm7.2.0",
@@ -84,7 +84,7 @@ def _tiers(said: str) -> dict[str, str]:
 text = st.text(st.characters(codec="utf-8", exclude_categories=["C"]), min_size=1, max_size=20)
 digests = st.text("0123456789abcdef", min_size=64, max_size=64)
 offers = st.builds(
-    Offer,
+    IndexedWheel,
     project=st.just("some-project"),
     filename=text,
     version=st.sampled_from(["1.0", "1.0+rocm7.2", "2!3", "1.0.post2"]),
@@ -102,7 +102,7 @@ offers = st.builds(
 
 
 @given(st.lists(offers, max_size=4))
-def test_html_and_json_say_the_same(group: list[Offer]) -> None:
+def test_html_and_json_say_the_same(group: list[IndexedWheel]) -> None:
     page = Anchors(project_html("some-project", group))
     files = project_json("some-project", group)["files"]
     assert [as_json_file(anchor) for anchor in page.anchors] == files

@@ -12,16 +12,16 @@ from core.errors import RequestError
 from core.model import Tier
 from core.targets import load_table
 from promotion.policy.policy import POLICY_FILE, GateRule, at_least, device_members_digest, edition, load_policy
-from promotion.policy.set_rules import lacking, superfluous
+from promotion.policy.set_rules import missing_targets, unused_targets
 
 POLICY = load_policy("multi-arch")
 
 
 def test_generic_code_serves_the_targets_that_it_covers() -> None:
-    assert lacking(("gfx9-4-generic",), ("gfx942", "gfx950")) == ()
-    assert lacking(("gfx9-4-generic",), ("gfx942", "gfx1100")) == ("gfx1100",)
-    assert superfluous(("gfx9-4-generic", "gfx1100"), ("gfx942",)) == ("gfx1100",)
-    assert lacking((), ("gfx942",)) == ("gfx942",)
+    assert missing_targets(("gfx9-4-generic",), ("gfx942", "gfx950")) == ()
+    assert missing_targets(("gfx9-4-generic",), ("gfx942", "gfx1100")) == ("gfx1100",)
+    assert unused_targets(("gfx9-4-generic", "gfx1100"), ("gfx942",)) == ("gfx1100",)
+    assert missing_targets((), ("gfx942",)) == ("gfx942",)
 
 
 # The file

@@ -19,10 +19,10 @@ from core.errors import CiBuildError
 from core.model import Tier
 from promotion.evidence.evidence import record
 from promotion.index.audit import verify
-from promotion.index.ledger_state import Kind
+from promotion.index.ledger_state import EntryKind
 from promotion.index.operations import history, mark, rollback
 from promotion.index.publish import publish
-from promotion.index.retention import Rule, apply
+from promotion.index.retention import RetentionRule, apply
 from promotion.policy.policy import POLICY_FILE, load_policy
 from promotion.promote import promote
 from promotion.stage import stage
@@ -113,8 +113,8 @@ def test_the_last_ledger_entry(bucket: MemoryBucket, staged: StagedSet, tmp_path
     for act in (
         lambda: go(bucket, other),
         lambda: rollback(bucket, RELEASED, to=0, reason="x", **ME),
-        lambda: mark(bucket, RELEASED, Kind.YANK, ["1"], reason="x", **ME),
-        lambda: apply(bucket, RELEASED, Rule(days=1), **ME),
+        lambda: mark(bucket, RELEASED, EntryKind.YANK, ["1"], reason="x", **ME),
+        lambda: apply(bucket, RELEASED, RetentionRule(days=1), **ME),
         lambda: publish(bucket, RELEASED),
         lambda: publish(bucket, RELEASED, everything=True),
     ):
@@ -130,7 +130,7 @@ def test_a_hole_in_the_ledger(bucket: MemoryBucket, staged: StagedSet, tmp_path:
     bucket.damage(key, None)
     for act in (
         lambda: rollback(bucket, RELEASED, to=hole, reason="x", **ME),
-        lambda: apply(bucket, RELEASED, Rule(days=1), **ME),
+        lambda: apply(bucket, RELEASED, RetentionRule(days=1), **ME),
         lambda: publish(bucket, RELEASED, everything=True),
         lambda: list(history(bucket, RELEASED)),
     ):

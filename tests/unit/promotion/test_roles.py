@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from core.errors import RequestError
-from promotion.storage.keys import Released, StagedSet
+from promotion.storage.keys import ReleasedIndex, StagedSet
 from promotion.storage.roles import Role, bucket_policy
 
 WHO = {role: f"arn:aws:iam::1:role/{role}" for role in Role}
 STAGED = StagedSet(index="multi-arch", digest="a" * 64)
-RELEASED = Released(index="multi-arch")
+RELEASED = ReleasedIndex(index="multi-arch")
 WHEEL = STAGED.file("jaxlib-0.10.2-cp312-cp312-manylinux_2_28_x86_64.whl")
 EVIDENCE = STAGED.evidence_file("load", "any", "0" * 16)
 PACKAGE = RELEASED.wheel("jaxlib", "jaxlib-0.10.2-cp312-cp312-manylinux_2_28_x86_64.whl")

@@ -8,7 +8,7 @@ import pytest
 
 from promotion.index.ledger import LedgerWheel, PromotedSet
 from promotion.policy.policy import load_policy
-from promotion.policy.set_rules import about_growth, about_sizes, about_variants
+from promotion.policy.set_rules import growth_problems, size_problems, variant_problems
 from tests.support import sets
 
 SET = sets.wheel_set()
@@ -49,7 +49,7 @@ def before(**sizes: int) -> PromotedSet:
 )
 def test_a_wheel_over_its_budget(size: int, says: tuple[str, ...]) -> None:
     large = replace(SET, wheels=(replace(PJRT, size=size), *SET.wheels[1:]))
-    found = [*about_sizes(large, replace(POLICY, sizes={"jax-rocm{major}-pjrt": 250}))]
+    found = [*size_problems(large, replace(POLICY, sizes={"jax-rocm{major}-pjrt": 250}))]
     assert len(found) == len(says)
     assert all(part in text for text, part in zip(found, says, strict=True))
 
@@ -57,12 +57,12 @@ def test_a_wheel_over_its_budget(size: int, says: tuple[str, ...]) -> None:
 def test_growth_is_told_beyond_what_the_policy_lets_pass() -> None:
     policy = replace(POLICY, growth_percent=25)
     grown = replace(SET, wheels=(replace(PJRT, size=1250), *SET.wheels[1:]))
-    assert [*about_growth(grown, policy, before(jax_rocm7_pjrt=1000, jaxlib=1000))] == []
+    assert [*growth_problems(grown, policy, before(jax_rocm7_pjrt=1000, jaxlib=1000))] == []
     more = replace(SET, wheels=(replace(PJRT, size=1251), *SET.wheels[1:]))
-    assert [*about_growth(more, policy, before(jax_rocm7_pjrt=1000, jaxlib=1000))] == [
+    assert [*growth_problems(more, policy, before(jax_rocm7_pjrt=1000, jaxlib=1000))] == [
         "jax-rocm7-pjrt grew from 1.0 kB to 1.3 kB since set abababababab; 25 % are let pass."
     ]
-    assert [*about_growth(more, policy, before())] == [], "a project that was not there has not grown"
+    assert [*growth_problems(more, policy, before())] == [], "a project that was not there has not grown"
 
 
 NAME = "jax-rocm7-plugin"
@@ -84,13 +84,13 @@ NAME = "jax-rocm7-plugin"
 )
 def test_variants_of_one_rocm_do_not_share_an_index(offered: str, clash: bool) -> None:
     assert SET.wheels[1].version == "0.10.2+rocm7.2.0.gfx942"
-    found = [*about_variants(SET, {NAME: ("0.9.0+rocm7.0.0.gfx942", offered), "other": ("1+rocm7.2.0",)})]
+    found = [*variant_problems(SET, {NAME: ("0.9.0+rocm7.0.0.gfx942", offered), "other": ("1+rocm7.2.0",)})]
     assert len(found) == clash
     assert all(f"The index offers {NAME} {offered}, another variant" in text for text in found)
 
 
 def test_a_default_set_does_not_come_beside_a_variant() -> None:
     default = replace(SET, wheels=(replace(PJRT, version="0.10.2+rocm7.2.0"),))
-    (found,) = about_variants(default, {PJRT.name: ("0.10.2+rocm7.2.0.gfx942",)})
+    (found,) = variant_problems(default, {PJRT.name: ("0.10.2+rocm7.2.0.gfx942",)})
     assert "pip would take the one that sorts higher" in found
-    assert [*about_variants(default, {PJRT.name: ("0.10.2+rocm7.2.0",)})] == []
+    assert [*variant_problems(default, {PJRT.name: ("0.10.2+rocm7.2.0",)})] == []

@@ -21,7 +21,7 @@ from core.errors import RequestError
 from promotion.evidence.signing import (
     EVIDENCE_TYPE,
     Signer,
-    is_sound,
+    is_valid_signature,
     load_signature,
     load_signer,
     new_key,
@@ -38,7 +38,7 @@ def signer(tmp_path: Path) -> Signer:
 
 def test_a_key_signs_and_its_public_half_tells(signer: Signer, tmp_path: Path) -> None:
     signature = load_signature(signer.sign(DATA, EVIDENCE_TYPE).dump(), "x.sig")
-    assert is_sound(DATA, EVIDENCE_TYPE, signature)
+    assert is_valid_signature(DATA, EVIDENCE_TYPE, signature)
     assert signature.key == signer.key == public_key(f"{signer.key} comment")
     assert signature.key != new_key(tmp_path / "other").key
 
@@ -49,15 +49,15 @@ def test_one_bit_of_the_document_breaks_it(at: int, bit: int) -> None:
     signature = signer.sign(DATA, EVIDENCE_TYPE)
     changed = bytearray(DATA)
     changed[at] ^= 1 << bit
-    assert is_sound(DATA, EVIDENCE_TYPE, signature)
-    assert not is_sound(bytes(changed), EVIDENCE_TYPE, signature)
+    assert is_valid_signature(DATA, EVIDENCE_TYPE, signature)
+    assert not is_valid_signature(bytes(changed), EVIDENCE_TYPE, signature)
 
 
 def test_another_kind_of_document_or_anothers_name_breaks_it(signer: Signer, tmp_path: Path) -> None:
     signature = signer.sign(DATA, EVIDENCE_TYPE)
-    assert not is_sound(DATA, "application/json", signature)
+    assert not is_valid_signature(DATA, "application/json", signature)
     claimed = dataclasses.replace(signature, key=new_key(tmp_path / "other").key)
-    assert not is_sound(DATA, EVIDENCE_TYPE, claimed)
+    assert not is_valid_signature(DATA, EVIDENCE_TYPE, claimed)
 
 
 def pem(key: ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey) -> bytes:

@@ -178,7 +178,7 @@ def test_an_interrupted_gate_leaves_no_evidence(bucket: DirBucket, staged: Stage
     with pytest.raises(KeyboardInterrupt):
         go(bucket, staged, gate(cancelled), None)
     assert read_all(bucket, staged) == {}
-    assert "The gate load has not run on this set." in way.judge(staged, bucket, "local", REPORTER).blocked_by
+    assert "The gate load has not run on this set." in way.check_policy(staged, bucket, "local", REPORTER).blocked_by
 
 
 def test_evidence_of_an_older_edition_is_run_again(
@@ -297,7 +297,7 @@ def test_a_log_that_is_not_the_one_the_evidence_speaks_of_blocks(
     staged = staged_in(bucket, tmp_path, wheels, python_versions=("3.12",))
     evidence = next(item for item in passing_evidence(read_staged(bucket, staged)) if item.gate == "load")
     record(bucket, staged, replace(evidence, logs={"load/0.log": "0" * 64}))
-    (reason,) = way.judge(staged, bucket, "local", REPORTER).blocked_by
+    (reason,) = way.check_policy(staged, bucket, "local", REPORTER).blocked_by
     assert reason == f"{staged.evidence}load/0.log is not in the bucket."
 
 

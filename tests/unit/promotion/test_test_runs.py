@@ -8,16 +8,16 @@ from contextlib import closing
 import pytest
 
 from core.errors import BucketError
-from promotion.evidence.test_runs import Run, TestRuns, read_runs, record
+from promotion.evidence.test_runs import SuiteRun, TestRuns, read_runs, record
 from promotion.gates.device.results import TestResult, TestVerdict
 from promotion.storage.bucket import ConflictError, ObjectInfo
-from promotion.storage.keys import runs_file
+from promotion.storage.keys import run_history_file
 from tests.support.memory_bucket import MemoryBucket
 
 PASSED, FLAKY, FAILED, SKIPPED = TestVerdict.PASSED, TestVerdict.FLAKY, TestVerdict.FAILED, TestVerdict.SKIPPED
 
 
-def run(number: int, **changes: str) -> Run:
+def run(number: int, **changes: str) -> SuiteRun:
     values = {
         "evidence": f"{number:064x}",
         "set_digest": "d" * 64,
@@ -28,7 +28,7 @@ def run(number: int, **changes: str) -> Run:
         "suite": "large",
         "finished": f"2026-01-{number:02}T00:00:00Z",
     }
-    return Run(**(values | changes))
+    return SuiteRun(**(values | changes))
 
 
 def results(**told: tuple[TestVerdict, float]) -> list[TestResult]:
@@ -161,7 +161,7 @@ def test_nobodys_run_is_lost() -> None:
     with read_runs(bucket, "gfx94X-dcgpu") as history:
         assert {item.run.finished[8:10] for item in history.outcomes()} == {"01", "20", "21"}
     assert record(bucket, "gfx94X-dcgpu", [(run(1), results(a=(PASSED, 1.0)))]) == 0
-    assert bucket.head(runs_file("gfx94X-dcgpu")) is not None
+    assert bucket.head(run_history_file("gfx94X-dcgpu")) is not None
     bucket.races = 99
     with pytest.raises(BucketError, match="written by others all the time"):
         record(bucket, "gfx94X-dcgpu", [(run(2), results(a=(PASSED, 1.0)))])

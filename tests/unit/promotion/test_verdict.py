@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.model import Evidence, Finding, Outcome, Severity, Tier, Verdict, WheelSet
-from promotion.evidence.evidence import ENVIRONMENT, Statement
+from promotion.evidence.evidence import ENVIRONMENT, EvidenceFile
 from promotion.index.ledger import LedgerWheel, PromotedSet
 from promotion.policy.policy import GateRule, Policy, at_least, load_policy
 from promotion.policy.verdict import verdict as judge
@@ -30,7 +30,7 @@ WARNED = replace(WRONG, severity=Severity.WARNING, message="It may be broken.")
 
 def verdict(wheel_set: WheelSet, evidences: Sequence[Evidence], policy: Policy, **more: Any) -> Verdict:
     """The verdict on evidence that nobody signed."""
-    return judge(wheel_set, [Statement(evidence=evidence) for evidence in evidences], policy, now=NOW, **more)
+    return judge(wheel_set, [EvidenceFile(evidence=evidence) for evidence in evidences], policy, now=NOW, **more)
 
 
 def promoted(wheel_set: WheelSet, *, size: int) -> PromotedSet:
@@ -423,7 +423,7 @@ MINE, THEIRS = "ssh-ed25519 MINE", "ssh-ed25519 THEIRS"
 )
 def test_who_is_not_trusted_is_not_heard(wheel_set: WheelSet, said: dict[str, str], why: str) -> None:
     policy = replace(POLICY, keys={"ci": MINE}, unsigned=False)
-    signed = [Statement(evidence=evidence, key=MINE) for evidence in passing_evidence(wheel_set)]
+    signed = [EvidenceFile(evidence=evidence, key=MINE) for evidence in passing_evidence(wheel_set)]
     assert judge(wheel_set, signed, policy, now=NOW).allowed
     doubtful = [
         replace(item, **{"key": "", **said}) if item.evidence.gate == "install" else item  # type: ignore[arg-type]
@@ -437,12 +437,12 @@ def test_who_is_not_trusted_is_not_heard(wheel_set: WheelSet, said: dict[str, st
 
 def test_bad_news_counts_whoever_brings_it(wheel_set: WheelSet) -> None:
     policy = replace(POLICY, keys={"ci": MINE}, unsigned=False)
-    signed = [Statement(evidence=evidence, key=MINE) for evidence in passing_evidence(wheel_set)]
+    signed = [EvidenceFile(evidence=evidence, key=MINE) for evidence in passing_evidence(wheel_set)]
     failed = replace(one(passing_evidence(wheel_set), "install"), outcome=Outcome.FAILED, findings=(WRONG,))
     for bad in (
-        Statement(evidence=failed),
-        Statement(evidence=failed, key=THEIRS),
-        Statement(evidence=failed, flaw="x"),
+        EvidenceFile(evidence=failed),
+        EvidenceFile(evidence=failed, key=THEIRS),
+        EvidenceFile(evidence=failed, flaw="x"),
     ):
         word = judge(wheel_set, [*signed, bad], policy, now=NOW)
         assert word.blocked_by == ("The gate install failed: The library is broken.",)
@@ -450,7 +450,7 @@ def test_bad_news_counts_whoever_brings_it(wheel_set: WheelSet) -> None:
 
 def test_a_policy_that_names_no_key_believes_nobody(wheel_set: WheelSet) -> None:
     policy = replace(POLICY, keys={}, unsigned=False)
-    signed = [Statement(evidence=evidence, key=MINE) for evidence in passing_evidence(wheel_set)]
+    signed = [EvidenceFile(evidence=evidence, key=MINE) for evidence in passing_evidence(wheel_set)]
     assert judge(wheel_set, signed, policy, now=NOW).tiers == {"gfx942": "none", "gfx950": "none"}
 
 

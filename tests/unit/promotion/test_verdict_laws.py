@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from core.model import Evidence, Finding, Outcome, Severity, Tier
 from promotion.evidence.attestations import PUBLIC, AttestationRule
-from promotion.evidence.evidence import Statement
+from promotion.evidence.evidence import EvidenceFile
 from promotion.policy.bypasses import Bypass
 from promotion.policy.policy import GateRule, Policy
 from promotion.policy.verdict import verdict
@@ -125,7 +125,7 @@ def expected(row: tuple[Any, ...], *, believes_all: bool) -> bool:
     return bool(heard and whole)
 
 
-def statement(row: tuple[Any, ...]) -> list[Statement]:
+def statement(row: tuple[Any, ...]) -> list[EvidenceFile]:
     outcome, signed, time, counts, same_set, same_edition, same_tier, _ = row
     word = OUTCOMES[outcome]
     if word is None:
@@ -140,7 +140,7 @@ def statement(row: tuple[Any, ...]) -> list[Statement]:
         settings={"policy": "2" if same_edition else "1"},
         tier=Tier.DEVICE if same_tier else Tier.COMPILED,
     )
-    return [Statement(evidence=evidence, **SIGNED[signed])]
+    return [EvidenceFile(evidence=evidence, **SIGNED[signed])]
 
 
 @pytest.mark.parametrize("believes_all", [False, True])
@@ -171,7 +171,7 @@ def test_a_used_bypass_is_told_with_all_that_it_passes_over() -> None:
 
 
 def test_a_bypass_that_is_not_needed_is_not_used() -> None:
-    word = verdict(SET, [Statement(evidence=GOOD, key=MINE)], replace(POLICY, bypasses=(BYPASS,)), now=NOW)
+    word = verdict(SET, [EvidenceFile(evidence=GOOD, key=MINE)], replace(POLICY, bypasses=(BYPASS,)), now=NOW)
     assert (word.allowed, word.bypassed) == (True, ())
 
 
@@ -179,7 +179,7 @@ def test_a_bypass_of_a_weaker_gate_excuses_no_tier() -> None:
     gates = {"device": DEVICE, "coverage": replace(DEVICE, tier=Tier.STRUCTURE, per="target")}
     policy = replace(POLICY, gates=gates, bypasses=(replace(BYPASS, gates=("coverage",)),))
     device = replace(GOOD, counts={**GOOD.counts, "collected": 4, "run": 4, "passed": 4})
-    word = verdict(SET, [Statement(evidence=device, key=MINE)], policy, now=NOW)
+    word = verdict(SET, [EvidenceFile(evidence=device, key=MINE)], policy, now=NOW)
     assert word.blocked_by == (
         "The gate device for gfx942 passed 4 checks; 5 are asked for.",
         "gfx942 was tested at tier none; device is asked for.",
@@ -230,10 +230,10 @@ EVIDENCE = st.builds(
     details=st.sampled_from([{}, {"checks": None}, {"checks": [{"name": "fft", "outcome": "known"}, 7]}]),
 )
 STATEMENT = st.builds(
-    Statement, evidence=EVIDENCE, key=st.sampled_from(["", MINE, THEIRS]), flaw=st.sampled_from(["", "", "broken."])
+    EvidenceFile, evidence=EVIDENCE, key=st.sampled_from(["", MINE, THEIRS]), flaw=st.sampled_from(["", "", "broken."])
 )
 PASSES = [
-    Statement(evidence=replace(GOOD, gate=gate, target=target, tier=rule.tier, started=time, ended=time), key=MINE)
+    EvidenceFile(evidence=replace(GOOD, gate=gate, target=target, tier=rule.tier, started=time, ended=time), key=MINE)
     for gate, rule in GATES.items()
     for target in rule.about(SET, POLICY)
     for time in ("2026-01-02T12:00:00Z", "2026-01-02T13:00:00Z")
@@ -258,18 +258,18 @@ POLICIES = st.builds(
 SAID = st.lists(st.sampled_from([*PASSES, *FAILURES]), max_size=10) | st.lists(STATEMENT, max_size=5)
 
 
-def opens(said: Sequence[Statement], policy: Policy) -> bool:
+def opens(said: Sequence[EvidenceFile], policy: Policy) -> bool:
     return verdict(SET, said, policy, now=NOW).allowed
 
 
 @given(said=SAID, more=st.lists(STATEMENT, max_size=3), policy=POLICIES)
-def test_it_has_an_answer_to_everything(said: list[Statement], more: list[Statement], policy: Policy) -> None:
+def test_it_has_an_answer_to_everything(said: list[EvidenceFile], more: list[EvidenceFile], policy: Policy) -> None:
     word = verdict(SET, [*said, *more], policy, now=NOW)
     assert set(word.tiers) == set(SET.targets)
 
 
 @given(said=SAID, failure=st.sampled_from(FAILURES) | STATEMENT, policy=POLICIES)
-def test_adding_a_failure_never_opens(said: list[Statement], failure: Statement, policy: Policy) -> None:
+def test_adding_a_failure_never_opens(said: list[EvidenceFile], failure: EvidenceFile, policy: Policy) -> None:
     if failure.evidence.outcome is Outcome.PASSED:
         failure = replace(failure, evidence=replace(failure.evidence, outcome=Outcome.FAILED))
     assert opens(said, policy) or not opens([*said, failure], policy)
@@ -277,7 +277,7 @@ def test_adding_a_failure_never_opens(said: list[Statement], failure: Statement,
 
 @given(said=SAID, passed=st.sampled_from(PASSES), at=st.integers(0, 9), policy=POLICIES)
 def test_taking_good_evidence_away_never_opens(
-    said: list[Statement], passed: Statement, at: int, policy: Policy
+    said: list[EvidenceFile], passed: EvidenceFile, at: int, policy: Policy
 ) -> None:
     together = [*said[:at], passed, *said[at:]]
     assert opens(together, policy) or not opens(said, policy)
@@ -285,14 +285,14 @@ def test_taking_good_evidence_away_never_opens(
 
 @given(said=SAID, passed=st.sampled_from(PASSES), key=st.sampled_from(["", THEIRS]))
 def test_what_the_policy_does_not_trust_is_as_if_it_were_not_there(
-    said: list[Statement], passed: Statement, key: str
+    said: list[EvidenceFile], passed: EvidenceFile, key: str
 ) -> None:
     policy = replace(POLICY, gates=GATES)
     assert opens([*said, replace(passed, key=key)], policy) is opens(said, policy)
 
 
 @given(said=SAID, policy=POLICIES)
-def test_a_bypass_whose_time_is_over_is_none(said: list[Statement], policy: Policy) -> None:
+def test_a_bypass_whose_time_is_over_is_none(said: list[EvidenceFile], policy: Policy) -> None:
     live = tuple(entry for entry in policy.bypasses if not entry.state(NOW))
     with_all, with_live = (
         verdict(SET, said, replace(policy, bypasses=entries), now=NOW) for entries in (policy.bypasses, live)
@@ -303,7 +303,7 @@ def test_a_bypass_whose_time_is_over_is_none(said: list[Statement], policy: Poli
 
 
 @given(said=SAID, policy=POLICIES)
-def test_without_evidence_and_bypass_nothing_opens(said: list[Statement], policy: Policy) -> None:
+def test_without_evidence_and_bypass_nothing_opens(said: list[EvidenceFile], policy: Policy) -> None:
     assert not opens([], replace(policy, bypasses=()))
     failing = [item for item in said if item.evidence.outcome is not Outcome.PASSED]
     assert not opens(failing, replace(policy, bypasses=()))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from promotion.compatibility import ModuleRow, Tables
+from promotion.compatibility.tables import ModuleRow, Tables
 
 _NOTHING = "–"
 

@@ -16,18 +16,18 @@ from packaging.version import Version
 
 from core.errors import RequestError
 from core.model import Outcome, Tier
-from promotion.compatibility_evidence import GATES, GOOD, SILENT, Said, images_of
+from promotion.compatibility.evidence import GATES, GOOD, SILENT, EvidenceChecks, images_of
 from promotion.evidence.known_tests import regex_of
 from promotion.index.ledger import LedgerEntry, PromotedSet
-from promotion.storage.keys import EVIDENCE_FOLDER, Released
+from promotion.storage.keys import EVIDENCE_FOLDER, ReleasedIndex
 
-COMPAT_FILE = Path(__file__).with_name("compat.toml")
+COMPAT_FILE = Path(__file__).with_name("compatibility.toml")
 _SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Module:
-    """A part of JAX, and which checks count for it; see `compat.toml`."""
+class JaxModule:
+    """A part of JAX, and which checks count for it; see `compatibility.toml`."""
 
     name: str
     description: str
@@ -39,8 +39,8 @@ class Module:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Library:
-    """A part of ROCm; see `compat.toml`."""
+class RocmLibrary:
+    """A part of ROCm; see `compatibility.toml`."""
 
     name: str
     soname: str
@@ -49,7 +49,7 @@ class Library:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Word:
+class ModuleSupport:
     """What the strongest evidence of one set says of a module on one target.
 
     Attributes:
@@ -78,8 +78,8 @@ class ModuleRow:
             does not work now.
     """
 
-    module: Module
-    words: tuple[Word, ...]
+    module: JaxModule
+    words: tuple[ModuleSupport, ...]
     since_jax: str
     since_rocm: str
 
@@ -88,7 +88,7 @@ class ModuleRow:
 class LibraryRow:
     """A library and its version in the ROCm at hand; empty where that is not known."""
 
-    library: Library
+    library: RocmLibrary
     version: str
 
 
@@ -125,7 +125,7 @@ class Tables:
     images: tuple[Mapping[str, Any], ...]
 
 
-def load_spec(file: Path = COMPAT_FILE) -> tuple[tuple[Module, ...], tuple[Library, ...]]:
+def load_spec(file: Path = COMPAT_FILE) -> tuple[tuple[JaxModule, ...], tuple[RocmLibrary, ...]]:
     """Read what the tables speak of.
 
     Raises:
@@ -135,8 +135,8 @@ def load_spec(file: Path = COMPAT_FILE) -> tuple[tuple[Module, ...], tuple[Libra
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
         if tables.pop("schema") != _SCHEMA_VERSION:
             raise ValueError(f"schema is not {_SCHEMA_VERSION}")
-        modules = tuple(Module(**{**body, "checks": tuple(body["checks"])}) for body in tables.pop("module"))
-        libraries = tuple(Library(**body) for body in tables.pop("library"))
+        modules = tuple(JaxModule(**{**body, "checks": tuple(body["checks"])}) for body in tables.pop("module"))
+        libraries = tuple(RocmLibrary(**body) for body in tables.pop("library"))
         if tables:
             raise ValueError(f"{', '.join(tables)} is unknown")
     except (KeyError, TypeError, ValueError, OSError) as error:
@@ -144,9 +144,9 @@ def load_spec(file: Path = COMPAT_FILE) -> tuple[tuple[Module, ...], tuple[Libra
     return modules, libraries
 
 
-def words(module: Module, evidence: Mapping[str, Said]) -> tuple[Word, ...]:
+def module_support(module: JaxModule, evidence: Mapping[str, EvidenceChecks]) -> tuple[ModuleSupport, ...]:
     """What the strongest evidence says of a module, on each target that some evidence speaks of."""
-    found: dict[str, Word] = {}
+    found: dict[str, ModuleSupport] = {}
     for gate in GATES:
         for key, said in sorted(evidence.items()):
             target = said.evidence.target
@@ -155,7 +155,7 @@ def words(module: Module, evidence: Mapping[str, Said]) -> tuple[Word, ...]:
     return tuple(found[target] for target in sorted(found))
 
 
-def _word(module: Module, key: str, told_by: Said) -> Word | None:
+def _word(module: JaxModule, key: str, told_by: EvidenceChecks) -> ModuleSupport | None:
     said = told_by.evidence
     told = [check for check in told_by.checks if module.counts(check.name) and check.outcome != SILENT]
     if not told:
@@ -164,7 +164,7 @@ def _word(module: Module, key: str, told_by: Said) -> Word | None:
     bad = tuple((check.name, check.reason) for check in told if check.outcome != GOOD)
     # A gate that did not pass as a whole proves nothing of its parts; what is known to fail leaves the rest standing.
     works = passed > 0 and said.outcome is Outcome.PASSED
-    return Word(
+    return ModuleSupport(
         target=said.target, gate=said.gate, tier=said.tier if works else None, checks=passed, unsupported=bad,
         evidence=key,
     )  # fmt: skip
@@ -172,14 +172,14 @@ def _word(module: Module, key: str, told_by: Said) -> Word | None:
 
 def make_tables(
     index: str,
-    history: Sequence[tuple[LedgerEntry, Mapping[str, Said]]],
+    history: Sequence[tuple[LedgerEntry, Mapping[str, EvidenceChecks]]],
     *,
     offered: Iterable[int],
     libraries: Mapping[str, str] | None = None,
     rocm: str = "",
     rocm_source: str = "",
     images: Sequence[Mapping[str, Any]] = (),
-    spec: tuple[tuple[Module, ...], tuple[Library, ...]] | None = None,
+    spec: tuple[tuple[JaxModule, ...], tuple[RocmLibrary, ...]] | None = None,
 ) -> Tables:
     """The tables of an index.
 
@@ -197,7 +197,7 @@ def make_tables(
     visible = {*offered}
     promotions = [(entry, entry.promoted, evidence) for entry, evidence in history if entry.promoted]
     promotions.sort(key=lambda item: (Version(item[1].jax_version), Version(item[1].rocm_version), item[0].number))
-    released = Released(index=index)
+    released = ReleasedIndex(index=index)
     return Tables(
         index=index,
         sets=tuple(_set_row(released, made, offered=entry.number in visible) for entry, made, _ in promotions),
@@ -211,14 +211,14 @@ def make_tables(
     )
 
 
-def _tested_in(digest: str, history: Iterable[tuple[LedgerEntry, Mapping[str, Said]]]) -> tuple[str, ...]:
+def _tested_in(digest: str, history: Iterable[tuple[LedgerEntry, Mapping[str, EvidenceChecks]]]) -> tuple[str, ...]:
     """Keys of evidence of what ran in an image."""
     return tuple(
         dict.fromkeys(key for _, found in history for key, said in found.items() if digest in images_of(said.evidence))
     )
 
 
-def _set_row(released: Released, made: PromotedSet, *, offered: bool) -> SetRow:
+def _set_row(released: ReleasedIndex, made: PromotedSet, *, offered: bool) -> SetRow:
     return SetRow(
         digest=made.set_digest,
         jax=made.jax_version,
@@ -230,8 +230,10 @@ def _set_row(released: Released, made: PromotedSet, *, offered: bool) -> SetRow:
     )
 
 
-def _module_row(module: Module, promotions: Sequence[tuple[PromotedSet, Mapping[str, Said]]]) -> ModuleRow:
-    said: list[tuple[PromotedSet, tuple[Word, ...]]] = [(made, words(module, found)) for made, found in promotions]
+def _module_row(module: JaxModule, promotions: Sequence[tuple[PromotedSet, Mapping[str, EvidenceChecks]]]) -> ModuleRow:
+    said: list[tuple[PromotedSet, tuple[ModuleSupport, ...]]] = [
+        (made, module_support(module, found)) for made, found in promotions
+    ]
     since: PromotedSet | None = None
     for made, told in reversed(said):
         if not any(word.tier for word in told):
@@ -245,7 +247,7 @@ def _module_row(module: Module, promotions: Sequence[tuple[PromotedSet, Mapping[
     )
 
 
-def _version(library: Library, libraries: Mapping[str, str]) -> str:
+def _version(library: RocmLibrary, libraries: Mapping[str, str]) -> str:
     """Of a library whatever its major; several majors are all told."""
     pattern = re.compile(re.escape(library.soname) + r"(?:\.\d+)*")
     return ", ".join(version or "?" for soname, version in sorted(libraries.items()) if pattern.fullmatch(soname))

@@ -12,7 +12,7 @@ from promotion.gates.device.evidence import headline
 from promotion.gates.device.results import TestResult, TestVerdict, load_results
 from promotion.gates.device.run_record import results_files
 from promotion.storage.bucket import Bucket
-from promotion.storage.keys import EVIDENCE_FOLDER, Released
+from promotion.storage.keys import EVIDENCE_FOLDER, ReleasedIndex
 
 GATES = ("device", "compile")
 """Gates that run or compile programs, the stronger one first."""
@@ -28,7 +28,7 @@ _OUTCOMES = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Check:
+class CheckOutcome:
     """What one evidence says of one check.
 
     Attributes:
@@ -42,21 +42,21 @@ class Check:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Said:
+class EvidenceChecks:
     """Evidence, and what it says of each check."""
 
     evidence: Evidence
-    checks: tuple[Check, ...]
+    checks: tuple[CheckOutcome, ...]
 
 
-def read_evidence(bucket: Bucket, released: Released, digest: str) -> Mapping[str, Said]:
+def read_evidence(bucket: Bucket, released: ReleasedIndex, digest: str) -> Mapping[str, EvidenceChecks]:
     """What each gate that tries JAX last said of a promoted set on each target, by its key in the bucket."""
     root = released.set_file(digest, f"{EVIDENCE_FOLDER}/")
     keys = [key for key in bucket.list(root) if key.endswith(".json") and key[len(root) :].partition("/")[0] in GATES]
     found = {key: load_evidence(bucket.get(key), key) for key in keys}
     last = {id(evidence) for evidence in latest(found.values()).values()}
     return {
-        key: Said(evidence=evidence, checks=tuple(_tests(bucket, root, evidence) or _checks(evidence)))
+        key: EvidenceChecks(evidence=evidence, checks=tuple(_tests(bucket, root, evidence) or _checks(evidence)))
         for key, evidence in found.items()
         if id(evidence) in last
     }
@@ -69,12 +69,12 @@ def images_of(evidence: Evidence) -> frozenset[str]:
     return frozenset(str(run["image"]).rpartition("@")[2] for run in runs if run.get("image"))
 
 
-def _checks(evidence: Evidence) -> Iterator[Check]:
+def _checks(evidence: Evidence) -> Iterator[CheckOutcome]:
     for body in evidence.details.get("checks", ()):
-        yield Check(name=str(body["name"]), outcome=str(body["outcome"]), reason=str(body.get("why") or ""))
+        yield CheckOutcome(name=str(body["name"]), outcome=str(body["outcome"]), reason=str(body.get("why") or ""))
 
 
-def _tests(bucket: Bucket, root: str, evidence: Evidence) -> list[Check]:
+def _tests(bucket: Bucket, root: str, evidence: Evidence) -> list[CheckOutcome]:
     """Each test of a run, from the results that lie beside its evidence; they say all that its checks do, once."""
     return [
         _test(result)
@@ -83,9 +83,9 @@ def _tests(bucket: Bucket, root: str, evidence: Evidence) -> list[Check]:
     ]
 
 
-def _test(result: TestResult) -> Check:
+def _test(result: TestResult) -> CheckOutcome:
     """What a test says; one that a ledger names is known not to work, one that its suite skips says nothing."""
     if result.verdict is TestVerdict.SKIPPED and result.entry not in ("", _SUITE):
-        return Check(name=result.id, outcome="known", reason=f"{headline(result.message)} ({result.entry})")
+        return CheckOutcome(name=result.id, outcome="known", reason=f"{headline(result.message)} ({result.entry})")
     outcome = _OUTCOMES.get(result.verdict, SILENT)
-    return Check(name=result.id, outcome=outcome, reason="" if outcome == GOOD else str(result.verdict))
+    return CheckOutcome(name=result.id, outcome=outcome, reason="" if outcome == GOOD else str(result.verdict))

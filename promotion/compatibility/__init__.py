@@ -1,0 +1,1 @@
+"""Compatibility tables of JAX and ROCm, from the evidence of promoted sets."""
