@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wheelkit.archive.archive import WheelArchive
+from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.rewrite import WheelRewrite
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def runpath(wheel: Path, folder: Path) -> None:
 
 def scan(wheel: Path, _folder: Path) -> None:
     """What splicing a RUNPATH adds to a rewrite: finding the block that follows the changed bytes."""
-    from wheelkit.archive.deflate import scan_blocks
+    from wheelkit.archive.blocks import scan_blocks
     from wheelkit.archive.splice import scan_goal
 
     with WheelArchive(wheel) as archive:

@@ -12,10 +12,9 @@ from core.errors import ElfError, KernelError
 from core.model import GfxTarget
 from core.targets import machs
 from kernels.modules import Module, Objects
-from wheelkit.elf.elf import Elf
-from wheelkit.elf.reader import Image
-from wheelkit.gpu.code_metadata import kernarg_sizes
-from wheelkit.gpu.code_object import HEAD_SIZE, problem
+from wheelkit.elf.reader import ElfImage
+from wheelkit.elf.snapshot import Elf
+from wheelkit.gpu.code_object import HEAD_SIZE, code_object_problem, kernarg_sizes
 
 COMMON_EXPORTS = ("jax_aiter_set_root", "jax_aiter_build_info")
 """What every library offers to the loader beside its handlers."""
@@ -49,10 +48,10 @@ def code_problems(data: bytes, label: str, target: str, kernels: Sequence[str], 
         kernels: symbols that it has to have, exactly.
         kernarg: bytes that the host packs for a kernel; 0 asks nothing.
     """
-    if clause := problem(data[:HEAD_SIZE], GfxTarget.parse(target), machs()):
+    if clause := code_object_problem(data[:HEAD_SIZE], GfxTarget.parse(target), machs()):
         return [f"{label} {clause}, not for {target}"]
     try:
-        sizes = kernarg_sizes(Image.parse(data, label))
+        sizes = kernarg_sizes(ElfImage.parse(data, label))
     except ElfError as error:
         return [error.message.rstrip(".")]
     problems = []

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from core.errors import KernelError
-from wheelkit.elf.reader import SHT_SYMTAB, Image, text
+from wheelkit.elf.constants import SHT_SYMTAB
+from wheelkit.elf.reader import ElfImage, string_at
 from wheelkit.gpu import bundle
 
 _HOST = "host-x86_64-unknown-linux-gnu-"
@@ -53,10 +54,12 @@ def prepare(parts: Sequence[tuple[str, Mapping[str, str]]], folder: Path) -> lis
 
 def fatbin_symbols(data: bytes, label: str) -> list[str]:
     """The undefined symbols of an object that stand for its fat binary."""
-    image = Image.parse(data, label)
+    image = ElfImage.parse(data, label)
     table = next((section for section in image.sections if section.type == SHT_SYMTAB), None)
     if table is None:
         return []
     strings = image.contents(image.sections[table.link])
-    names = (text(strings, symbol.name, label) for symbol in image.symbols(table) if symbol.name and not symbol.section)
+    names = (
+        string_at(strings, symbol.name, label) for symbol in image.symbols(table) if symbol.name and not symbol.section
+    )
     return sorted({name for name in names if name.startswith(_SYMBOL) and name != _WRAPPER})

@@ -22,7 +22,7 @@ from kernels import timed
 from kernels.checks import code_problems, library_problems
 from kernels.link import prepare
 from kernels.store import Cost, KernelStore
-from wheelkit.gpu.code_object import HEAD_SIZE, problem
+from wheelkit.gpu.code_object import HEAD_SIZE, code_object_problem
 
 _TAIL = 30
 _DROPPED = re.compile(r"warning: .*(unused|ignor|unknown|unsupported|not supported)")
@@ -84,7 +84,7 @@ def check(out: Path, label: str, checks: Mapping[str, Any]) -> list[str]:
         alone = checks.get("alone", False)
         problems += library_problems(out, label, checks["exports"], checks["sonames"], alone=alone)
     if "target" in checks and "kernels" not in checks:
-        clause = problem(out.read_bytes()[:HEAD_SIZE], GfxTarget.parse(checks["target"]), machs())
+        clause = code_object_problem(out.read_bytes()[:HEAD_SIZE], GfxTarget.parse(checks["target"]), machs())
         problems += [f"{label} {clause}"] if clause else []
     if "kernels" in checks:
         problems += code_problems(out.read_bytes(), label, checks["target"], checks["kernels"])

@@ -21,7 +21,7 @@ from core.errors import InputError, MachineError
 from core.model import Progress
 from core.pip import PIP_ENV_OVERRIDES, fetch_argv
 from core.process import Runner
-from wheelkit.archive.archive import WheelArchive
+from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.verify import verify_record
 
 TOOLCHAINS_TOML = Path(__file__).with_name("toolchains.toml")

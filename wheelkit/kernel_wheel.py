@@ -15,12 +15,11 @@ from typing import Any
 
 from core.errors import ArchiveError, ElfError
 from core.model import Finding, GfxTarget, MemberInfo
-from wheelkit.archive.archive import WheelArchive
+from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.record import RecordEntry
-from wheelkit.elf.reader import Image
-from wheelkit.gpu.code_metadata import kernarg_sizes
-from wheelkit.gpu.code_object import HEAD_SIZE, is_code_object, mach_of, problem
-from wheelkit.inspect.findings import finding
+from wheelkit.elf.reader import ElfImage
+from wheelkit.findings import finding
+from wheelkit.gpu.code_object import HEAD_SIZE, code_object_problem, is_code_object, kernarg_sizes, mach_of
 
 MANIFEST = "jax_aiter/_kernels/manifest.json"
 _ROOT = "jax_aiter/_kernels"
@@ -149,7 +148,7 @@ def target_of(head: bytes, machs: Mapping[str, int]) -> tuple[str, ...]:
     return tuple(found[:1])
 
 
-def findings(
+def check_kernel_wheel(
     archive: WheelArchive, machs: Mapping[str, int], exported: Mapping[str, Iterable[str]]
 ) -> tuple[Finding, ...]:
     """What is wrong with the kernel modules of a wheel.
@@ -195,10 +194,10 @@ def _findings(
     for name in code_objects(archive):
         yield from _wrong_code(archive, name, machs)
     for gfx in manifest.targets:
-        yield from target_findings(manifest, gfx)
+        yield from check_target(manifest, gfx)
 
 
-def target_findings(manifest: KernelManifest, gfx: str) -> Iterator[Finding]:
+def check_target(manifest: KernelManifest, gfx: str) -> Iterator[Finding]:
     """Whether each module that promises a target has code for it."""
     for module in manifest.modules:
         coded = any(path.endswith(".co") for path in module.objects.get(gfx, ()))
@@ -235,9 +234,9 @@ def _wrong_code(archive: WheelArchive, name: str, machs: Mapping[str, int]) -> I
     place = _OBJECT.fullmatch(name)
     try:
         data = archive.read(name)
-        if place and machs and (clause := problem(data[:HEAD_SIZE], GfxTarget.parse(place["gfx"]), machs)):
+        if place and machs and (clause := code_object_problem(data[:HEAD_SIZE], GfxTarget.parse(place["gfx"]), machs)):
             yield finding("code-object-wrong", f"in the folder of {place['gfx']}, it {clause}.", member=name)
-        if not kernarg_sizes(Image.parse(data, name)):
+        if not kernarg_sizes(ElfImage.parse(data, name)):
             yield finding("code-object-wrong", "it has no kernels.", member=name)
     except (ArchiveError, ElfError) as error:
         yield finding("code-object-wrong", error.message, member=name)

@@ -15,7 +15,7 @@ from typing import Any
 
 from core.errors import InputError
 from wheelkit.elf import libstdcxx
-from wheelkit.elf.elf import Elf
+from wheelkit.elf.snapshot import Elf
 
 SCHEMA_VERSION = 1
 """Version of the JSON format."""
@@ -27,7 +27,7 @@ _PYTHON = re.compile(r"_?Py[A-Z_]\w*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Library:
+class RocmLibrary:
     """One shared library of a ROCm.
 
     Attributes:
@@ -53,7 +53,7 @@ class Library:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Manifest:
+class RocmManifest:
     """The libraries of one ROCm.
 
     Attributes:
@@ -62,11 +62,11 @@ class Manifest:
     """
 
     rocm_version: str
-    libraries: Mapping[str, Library]
+    libraries: Mapping[str, RocmLibrary]
     weak: bool = False
 
 
-def dump_manifest(manifest: Manifest) -> bytes:
+def dump_manifest(manifest: RocmManifest) -> bytes:
     """The text of `rocm-manifest.json`; equal manifests give equal bytes."""
     body = {
         "schema": SCHEMA_VERSION,
@@ -77,7 +77,7 @@ def dump_manifest(manifest: Manifest) -> bytes:
     return (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode()
 
 
-def load_manifest(data: bytes) -> Manifest:
+def load_manifest(data: bytes) -> RocmManifest:
     """Read `rocm-manifest.json`.
 
     Raises:
@@ -91,14 +91,14 @@ def load_manifest(data: bytes) -> Manifest:
                 hint="Make it again with `ci_build rocm manifest`.",
             )
         libraries = {str(soname): _library(str(soname), row) for soname, row in body["libraries"].items()}
-        return Manifest(rocm_version=str(body["rocm_version"]), weak=bool(body["weak"]), libraries=libraries)
+        return RocmManifest(rocm_version=str(body["rocm_version"]), weak=bool(body["weak"]), libraries=libraries)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(
             f"The ROCm manifest cannot be read: {error!r}.", hint="Make it with `ci_build rocm manifest`."
         ) from error
 
 
-def from_needs(elfs: Iterable[Elf], rocm_version: str, rocm_sonames: Collection[str]) -> Manifest:
+def from_needs(elfs: Iterable[Elf], rocm_version: str, rocm_sonames: Collection[str]) -> RocmManifest:
     """The libraries that would satisfy exactly what some libraries need; weak, since no ROCm was looked at.
 
     A symbol that is wanted without a version says nothing about where it comes from: it is given to the library whose
@@ -124,14 +124,14 @@ def from_needs(elfs: Iterable[Elf], rocm_version: str, rocm_sonames: Collection[
             elif needed and symbol.bind != "WEAK" and symbol.name not in own and not is_foreign(symbol.name):
                 symbols[_owner(symbol.name, needed)].setdefault(symbol.name, set()).add("")
     libraries = {
-        soname: Library(
+        soname: RocmLibrary(
             soname=soname,
             path=f"lib/{soname}",
             symbols={name: tuple(sorted(versions)) for name, versions in sorted(wanted.items())},
         )
         for soname, wanted in sorted(symbols.items())
     }
-    return Manifest(rocm_version=rocm_version, libraries=libraries, weak=True)
+    return RocmManifest(rocm_version=rocm_version, libraries=libraries, weak=True)
 
 
 def is_foreign(symbol: str) -> bool:
@@ -151,7 +151,7 @@ def _stem(soname: str) -> str:
     return {"rccl": "nccl", "rocm_smi64": "rsmi", "amdhip64": "hip", "hsa-runtime64": "hsa"}.get(stem, stem)
 
 
-def _library_body(library: Library) -> dict[str, Any]:
+def _library_body(library: RocmLibrary) -> dict[str, Any]:
     groups: dict[str, list[str]] = {}
     for name, versions in sorted(library.symbols.items()):
         for position, version in enumerate(versions):
@@ -167,13 +167,13 @@ def _library_body(library: Library) -> dict[str, Any]:
     }
 
 
-def _library(soname: str, body: Mapping[str, Any]) -> Library:
+def _library(soname: str, body: Mapping[str, Any]) -> RocmLibrary:
     symbols: dict[str, list[str]] = {}
     for key, names in sorted(body["symbols"].items(), key=lambda group: not str(group[0]).startswith("@@")):
         version = str(key).removeprefix("@").removeprefix("@")
         for name in names:
             symbols.setdefault(str(name), []).append(version)
-    return Library(
+    return RocmLibrary(
         soname=soname,
         path=str(body["path"]),
         symbols={name: tuple(versions) for name, versions in sorted(symbols.items())},

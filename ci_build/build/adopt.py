@@ -24,8 +24,10 @@ from core import targets, versions
 from core.errors import ArchiveError, BusyError, InputError, RequestError
 from core.model import GfxTarget, MemberInfo, Progress, RocmVersion, Wheel, WheelSet
 from wheelkit import kernel_wheel
-from wheelkit.archive.archive import WheelArchive
-from wheelkit.inspect.inspect import WheelReport, inspect_wheel, member_infos, wheels_below
+from wheelkit.archive.reader import WheelArchive
+from wheelkit.inspect.inspect import inspect_wheel
+from wheelkit.inspect.model import WheelReport, member_infos
+from wheelkit.inspect.wheel_set import wheels_below
 
 ADOPTED = "adopted"
 """Key of `WheelSet.request` that is true where nobody here made the wheels."""

@@ -15,13 +15,13 @@ from core.model import BuildRequest, Finding, Progress, Wheel
 from core.pip import InputStore, Resolved
 from core.store import FinishedStep, StepStore, step_key
 from core.units import human
-from wheelkit.archive.archive import WheelArchive
 from wheelkit.archive.filename import WheelName
-from wheelkit.inspect.findings import is_integrity
-from wheelkit.inspect.inspect import inspect_wheel, member_infos
-from wheelkit.inspect.model import WheelReport
-from wheelkit.repair.plan import RepairPlan
-from wheelkit.repair.repair import Repaired, repair
+from wheelkit.archive.reader import WheelArchive
+from wheelkit.findings import is_integrity
+from wheelkit.inspect.inspect import inspect_wheel
+from wheelkit.inspect.model import WheelReport, member_infos
+from wheelkit.repair.plan import RepairedWheel, RepairPlan
+from wheelkit.repair.repair import repair
 from wheelkit.repair.retag import retag
 
 DEBUG = "debug"
@@ -116,7 +116,7 @@ class WheelMaker:
         return report
 
 
-def _refuse_other_targets(request: BuildRequest, done: Repaired) -> None:
+def _refuse_other_targets(request: BuildRequest, done: RepairedWheel) -> None:
     """Code for gfx942 also runs with xnack, but it is not the code for gfx942:xnack+ that was asked for."""
     missing = [str(t) for t in request.targets or () if t.features and str(t) not in done.targets_kept]
     if missing:
@@ -134,7 +134,7 @@ def set_targets(request: BuildRequest, wheels: Sequence[Wheel]) -> tuple[str, ..
     return tuple(sorted(found))
 
 
-def saved(done: Repaired) -> str:
+def saved(done: RepairedWheel) -> str:
     """What a repair dropped and saved, in one line."""
     parts = {part.part: part for part in done.sizes}
     words = []

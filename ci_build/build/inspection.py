@@ -19,16 +19,11 @@ from core.model import Finding, Progress, RocmVersion, Severity, WheelSet
 from core.process import Runner
 from core.units import parse_url
 from core.wheelset import read_set
-from wheelkit.inspect.findings import as_published, finding, ordered
-from wheelkit.inspect.inspect import (
-    SetReport,
-    WheelReport,
-    inspect_set,
-    inspect_wheel,
-    render,
-    render_findings,
-    wheels_below,
-)
+from wheelkit.findings import as_published, finding, sort_findings
+from wheelkit.inspect.inspect import inspect_wheel
+from wheelkit.inspect.model import WheelReport
+from wheelkit.inspect.text import render, render_findings
+from wheelkit.inspect.wheel_set import SetReport, inspect_set, wheels_below
 
 _DOWNLOAD = (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--ignore-requires-python")
 _INTERPRETER = re.compile(r"([a-z]+)([0-9]+)")
@@ -70,11 +65,11 @@ def inspect(
             verify=verify,
             progress=progress,
         )
-        return replace(found, findings=ordered(as_published(found.findings))) if found.sha256 in taken else found
+        return replace(found, findings=sort_findings(as_published(found.findings))) if found.sha256 in taken else found
 
     with _collected(words, runner) as paths:
         found = inspect_set(paths, report)
-    return replace(found, findings=ordered((*found.findings, *_unlike(sets, found.wheels))))
+    return replace(found, findings=sort_findings((*found.findings, *_unlike(sets, found.wheels))))
 
 
 def _sets(words: Sequence[str]) -> dict[Path, WheelSet]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ci_build.doctor.surroundings import Surroundings
 from core.errors import ElfError
-from wheelkit.elf import reader
+from wheelkit.elf import constants, reader
 
 _OURS = re.compile(r"jax|jaxlib|jax-(?:rocm|cuda)[0-9]+-(?:pjrt|plugin)|rocm|rocm-sdk(?:-[a-z0-9-]+)?|libtpu")
 _NATIVE = re.compile(r"jax-rocm([0-9]+)-(pjrt|plugin)")
@@ -169,10 +169,10 @@ def _needed(path: Path) -> tuple[str, ...]:
     try:
         with reader.open_image(path) as image:
             table = image.dynamic()
-            strings = next((entry.value for entry in table if entry.tag == reader.DT_STRTAB), 0)
-            size = next((entry.value for entry in table if entry.tag == reader.DT_STRSZ), 0)
+            strings = next((entry.value for entry in table if entry.tag == constants.DT_STRTAB), 0)
+            size = next((entry.value for entry in table if entry.tag == constants.DT_STRSZ), 0)
             names = image.read(image.offset_of(strings), size) if size else b""
-            return tuple(reader.text(names, e.value, path.name) for e in table if e.tag == reader.DT_NEEDED)
+            return tuple(reader.string_at(names, e.value, path.name) for e in table if e.tag == constants.DT_NEEDED)
     except (OSError, ElfError):
         return ()
 

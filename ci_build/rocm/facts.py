@@ -21,7 +21,7 @@ from core.digests import file_sha256
 from core.errors import InputError
 from core.model import GfxTarget, Progress
 from core.unpack.extract import Contents
-from wheelkit.rocm_manifest import Manifest
+from wheelkit.rocm_manifest import RocmManifest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +40,7 @@ class RocmFacts:
     compiler: str
     device_libraries: Mapping[str, str]
     kernels: Mapping[str, tuple[str, ...]]
-    manifest: Manifest
+    manifest: RocmManifest
 
 
 @functools.cache

@@ -15,8 +15,8 @@ from core.digests import file_sha256
 from core.errors import ElfError, InputError, RequestError
 from core.model import Progress
 from wheelkit.elf import libstdcxx
-from wheelkit.elf.elf import Elf
-from wheelkit.rocm_manifest import Library, Manifest
+from wheelkit.elf.snapshot import Elf
+from wheelkit.rocm_manifest import RocmLibrary, RocmManifest
 
 LIBRARY_FOLDERS = ("lib", "lib64", "lib/*-linux-gnu", "lib/rocm_sysdeps/lib")
 """Where a prefix keeps the libraries that programs are linked with, as patterns."""
@@ -35,7 +35,7 @@ class _Reading:
     """What has been read so far; every problem is collected."""
 
     root: Path
-    libraries: dict[str, Library] = field(default_factory=dict)
+    libraries: dict[str, RocmLibrary] = field(default_factory=dict)
     read: set[Path] = field(default_factory=set)
     unlinked: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -70,7 +70,7 @@ class _Reading:
 
 def read_tree(
     root: Path, rocm_version: str = "", *, unknown: str = "", progress: Progress
-) -> tuple[Manifest, tuple[str, ...]]:
+) -> tuple[RocmManifest, tuple[str, ...]]:
     """Make the manifest of a ROCm.
 
     Args:
@@ -110,10 +110,10 @@ def read_tree(
         )
     libraries = dict(sorted(reading.libraries.items()))
     nameless = [] if version else [f"{root} does not say which ROCm it is: there is no {VERSION_FILE}."]
-    return Manifest(rocm_version=version or unknown, libraries=libraries), (*nameless, *reading.unlinked)
+    return RocmManifest(rocm_version=version or unknown, libraries=libraries), (*nameless, *reading.unlinked)
 
 
-def library(elf: Elf, soname: str, path: str, *, sha256: str = "") -> Library:
+def library(elf: Elf, soname: str, path: str, *, sha256: str = "") -> RocmLibrary:
     """What a manifest keeps of a library.
 
     Most of what C++ libraries export is template code of the standard library; that is not for others to rely on, and
@@ -124,7 +124,7 @@ def library(elf: Elf, soname: str, path: str, *, sha256: str = "") -> Library:
         sha256: of its file.
     """
     search = elf.rpath if elf.runpath is None else elf.runpath
-    return Library(
+    return RocmLibrary(
         soname=soname,
         path=path,
         symbols={

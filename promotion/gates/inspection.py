@@ -15,8 +15,10 @@ from promotion.index.core_metadata import core_metadata
 from promotion.index.pages import metadata_name
 from promotion.storage.bucket import sha256_of
 from promotion.storage.keys import project_pages
-from wheelkit.inspect.findings import as_published
-from wheelkit.inspect.inspect import WheelReport, check_set, inspect_wheel, member_infos
+from wheelkit.findings import as_published
+from wheelkit.inspect.inspect import inspect_wheel
+from wheelkit.inspect.model import WheelReport, member_infos
+from wheelkit.inspect.wheel_set import check_set
 
 _UNTRUE = "Build and stage the set again."
 

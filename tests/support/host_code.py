@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.support.made_wheel import GLIBC, MACHS, library, with_sections
 from tests.support.tiny_elf import TinySymbol, tiny_elf
 from wheelkit.gpu import bundle
-from wheelkit.gpu.fatbin import find_bundles
+from wheelkit.gpu.bundle_reader import find_bundles
 
 FAT_BINARY, FUNCTION = TinySymbol("__hipRegisterFatBinary"), TinySymbol("__hipRegisterFunction")
 _SYMBOLS = {"fat binary": 2, "function": 3}  # after the null symbol and GLIBC

@@ -15,7 +15,8 @@ from typing import Any
 from core.model import GfxTarget
 from tests.support.tiny_elf import TinySymbol, tiny_elf
 from wheelkit.gpu import bundle
-from wheelkit.inspect.inspect import WheelReport, inspect_wheel
+from wheelkit.inspect.inspect import inspect_wheel
+from wheelkit.inspect.model import WheelReport
 
 GLIBC = TinySymbol("fcntl64", "libc.so.6", "GLIBC_2.28")
 """A symbol that makes manylinux_2_28 the honest platform."""

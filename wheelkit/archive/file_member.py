@@ -1,44 +1,45 @@
-"""Writing a big member from a file: spliced where its old self can serve, summed and proven on all cores."""
+"""Large members written from files: the old stream is spliced where possible, and the result is verified."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from isal import isal_zlib
 
 from core.errors import ArchiveError
-from wheelkit.archive.archive import WheelArchive
-from wheelkit.archive.deflate import BlockIndex, Run, scan_blocks
-from wheelkit.archive.inflate import CHUNK, InflateError
+from wheelkit.archive.blocks import BlockIndex, BlockRun, scan_blocks
+from wheelkit.archive.inflate import CHUNK, WINDOW, InflateError, inflate, packed_chunks
 from wheelkit.archive.output_file import OutFile
-from wheelkit.archive.proof import write_proven
-from wheelkit.archive.splice import WINDOW, Fresh, Range, Raw, Splicer, plan_splice, scan_goal
-from wheelkit.archive.zip_format import DEFLATED, Member
+from wheelkit.archive.reader import WheelArchive
+from wheelkit.archive.splice import CopiedBits, RecompressedBytes, Splicer, plan_splice, scan_goal
+from wheelkit.archive.zip_format import DEFLATED, ZipMember, full_pread
+from wheelkit.byte_ranges import ByteRange
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Content:
+class FileContent:
     """New content from a file; `changed` and `blocks` as `WheelRewrite.set_file` takes them."""
 
     path: Path
-    changed: tuple[Range, ...] | None
+    changed: tuple[ByteRange, ...] | None
     blocks: BlockIndex | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sums:
+class FileDigests:
     """What a zip archive and RECORD want to know of a file: CRC-32, and SHA-256 in hexadecimal."""
 
     crc32: int
     sha256: str
 
 
-def file_sums(fd: int, runs: Sequence[Run] = ()) -> Sums:
+def file_digests(fd: int, runs: Sequence[BlockRun] = ()) -> FileDigests:
     """Read an open file once, from its beginning.
 
     Raises:
@@ -57,10 +58,12 @@ def file_sums(fd: int, runs: Sequence[Run] = ()) -> Sums:
         at += count
     if found != [run.crc32 for run in runs]:
         raise InflateError("it differs from the old content outside of the given ranges")
-    return Sums(crc32=crc, sha256=digest.hexdigest())
+    return FileDigests(crc32=crc, sha256=digest.hexdigest())
 
 
-def write_file(name: str, content: Content, fd: int, out: OutFile, *, source: WheelArchive, old: Member | None) -> Sums:
+def write_file(
+    name: str, content: FileContent, fd: int, out: OutFile, *, source: WheelArchive, old: ZipMember | None
+) -> FileDigests:
     """Append the deflated content of an open file.
 
     Args:
@@ -77,11 +80,13 @@ def write_file(name: str, content: Content, fd: int, out: OutFile, *, source: Wh
     size = os.fstat(fd).st_size
     pieces = _plan(content, source, old, size)
     runs = content.blocks.runs if content.blocks else ()
-    copied = [run for run in runs if any(isinstance(piece, Raw) and piece.holds(8 * run.packed) for piece in pieces)]
+    copied = [
+        run for run in runs if any(isinstance(piece, CopiedBits) and piece.holds(8 * run.packed) for piece in pieces)
+    ]
     splicer = Splicer(out, old=source.fileno(), old_offset=old.data_offset if old else 0, content=fd)
     with ThreadPoolExecutor(2) as pool:
-        summing = pool.submit(file_sums, fd, copied)  # first, for it takes the longest
-        proofs = list(write_proven(pool, splicer, pieces, out, fd, size, unpacked=bool(runs)))
+        summing = pool.submit(file_digests, fd, copied)  # first, for it takes the longest
+        proofs = list(write_and_verify(pool, splicer, pieces, out, fd, size, unpacked=bool(runs)))
         try:
             sums = summing.result()
             for proof in proofs:
@@ -94,7 +99,9 @@ def write_file(name: str, content: Content, fd: int, out: OutFile, *, source: Wh
     return sums
 
 
-def _plan(content: Content, source: WheelArchive, old: Member | None, size: int) -> Sequence[Raw | Fresh]:
+def _plan(
+    content: FileContent, source: WheelArchive, old: ZipMember | None, size: int
+) -> Sequence[CopiedBits | RecompressedBytes]:
     blocks = content.blocks
     if old is not None and old.method == DEFLATED and content.changed is not None:
         goal = scan_goal(content.changed, old.size, size)
@@ -102,4 +109,64 @@ def _plan(content: Content, source: WheelArchive, old: Member | None, size: int)
             blocks = scan_blocks(source.pread, old.data_offset, old.compressed_size, until=goal)
         if blocks is not None:
             return plan_splice(blocks, content.changed, old.size, size, old.compressed_size)
-    return (Fresh(0, size, last=True),)
+    return (RecompressedBytes(0, size, last=True),)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _StreamPart:
+    """Bytes [begin, end) of the output, which begin and end a run of blocks, for [start, stop) of the content."""
+
+    begin: int
+    end: int
+    start: int
+    stop: int
+    last: bool
+
+
+def write_and_verify(
+    pool: ThreadPoolExecutor,
+    splicer: Splicer,
+    pieces: Sequence[CopiedBits | RecompressedBytes],
+    out: OutFile,
+    content: int,
+    size: int,
+    *,
+    unpacked: bool = False,
+) -> Iterator[Future[None]]:
+    """Write a planned stream; what ends on a byte is inflated and compared at once, beside the writing.
+
+    Args:
+        pool: where the proofs run.
+        out: where the splicer writes; open for reading, too.
+        content: descriptor of the file with the content.
+        size: bytes of the content.
+        unpacked: raw pieces begin and end where the old stream was taken apart, so they hold what they held. Whether
+            the content is still that, the caller checks; only fresh ones are inflated.
+
+    Yields:
+        The proofs; each raises InflateError where its part of the stream would hold something else: a changed range
+        was not named, or the source is damaged.
+    """
+    begin, start = out.position, 0
+    for number, piece in enumerate(pieces, 1):
+        splicer.write(piece)
+        last = number == len(pieces)
+        if unpacked and isinstance(piece, CopiedBits):
+            begin, start = out.position, size if last else pieces[number].start
+        elif last or isinstance(piece, RecompressedBytes):
+            stop = size if last else piece.end
+            part = _StreamPart(begin=begin, end=out.position, start=start, stop=stop, last=last)
+            yield pool.submit(_verify_part, out.fd, content, part)
+            begin, start = part.end, part.stop
+
+
+def _verify_part(out: int, content: int, part: _StreamPart) -> None:
+    at = part.start
+    window = full_pread(content, min(at, WINDOW), max(0, at - WINDOW))
+    packed = packed_chunks(partial(full_pread, out), part.begin, part.end - part.begin)
+    for chunk in inflate(packed, window=window, more=lambda: not part.last):
+        if full_pread(content, len(chunk), at) != chunk:
+            raise InflateError("it differs from the old content outside of the given ranges")
+        at += len(chunk)
+    if at != part.stop:
+        raise InflateError(f"byte {part.stop} of it would be byte {at}")

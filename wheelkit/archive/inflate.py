@@ -11,6 +11,8 @@ CHUNK = 1 << 20
 """The most uncompressed bytes handed out at a time."""
 PACKED_CHUNK = 256 << 10
 """Compressed bytes read at a time."""
+WINDOW = 32 << 10
+"""Bytes that a block may refer back to."""
 _BROKEN = cast("type[Exception]", isal_zlib.IsalError)
 
 

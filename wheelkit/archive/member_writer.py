@@ -8,14 +8,14 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from wheelkit.archive.archive import WheelArchive
 from wheelkit.archive.output_file import OutFile
+from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.record import RecordEntry, format_record
-from wheelkit.archive.zip_format import DEFLATED, STORED, DateTime, Member
+from wheelkit.archive.zip_format import DEFLATED, STORED, DateTime, ZipMember
 from wheelkit.archive.zip_writer import central_directory, is_wide, local_header
 
 if TYPE_CHECKING:  # a mere re-tag needs neither threads nor libz
-    from wheelkit.archive.file_member import Content
+    from wheelkit.archive.file_member import FileContent
 
 EPOCH: DateTime = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip archive can hold; new members get it."""
@@ -24,15 +24,15 @@ _NEW_FILE = 0o100644 << 16
 """External attributes of a new member: a regular file, rw-r--r--."""
 
 
-Late = Callable[[Mapping[str, RecordEntry]], bytes]
+LateContent = Callable[[Mapping[str, RecordEntry]], bytes]
 """Makes a small member from what RECORD will say of those that are written before it."""
 
 
-class Entry(NamedTuple):
+class MemberChange(NamedTuple):
     """One member of the new wheel: its old self, if it has one, and its new content and mode, if they change."""
 
-    old: Member | None = None
-    new: bytes | Content | Late | None = None
+    old: ZipMember | None = None
+    new: bytes | FileContent | LateContent | None = None
     mode: int | None = None
 
 
@@ -48,10 +48,10 @@ class MemberWriter:
         self._out = out
         self._date_time = date_time
         self._old_record = source.record()
-        self._members: list[Member] = []
+        self._members: list[ZipMember] = []
         self.record: dict[str, RecordEntry] = {}
 
-    def add(self, name: str, entry: Entry) -> None:
+    def add(self, name: str, entry: MemberChange) -> None:
         """Write one member.
 
         Raises:
@@ -70,10 +70,10 @@ class MemberWriter:
     def finish(self, record: str) -> None:
         """Write RECORD under this name, and the central directory."""
         text = format_record([*self.record.items(), (record, RecordEntry(None, None))])
-        self._small(record, text, Entry(old=self._source[f"{self._source.dist_info}/RECORD"]))
+        self._small(record, text, MemberChange(old=self._source[f"{self._source.dist_info}/RECORD"]))
         self._out.write(central_directory(self._members, self._out.position))
 
-    def _copy(self, name: str, entry: Entry) -> None:
+    def _copy(self, name: str, entry: MemberChange) -> None:
         old = entry.old
         assert old is not None, "an entry has an old self or new content"
         recorded = self._old_record.get(old.name)
@@ -84,7 +84,7 @@ class MemberWriter:
         self._out.copy(self._source.fileno(), old.data_offset, old.compressed_size)
         self._done(member, digest)
 
-    def _small(self, name: str, data: bytes, entry: Entry) -> None:
+    def _small(self, name: str, data: bytes, entry: MemberChange) -> None:
         packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, -15)
         packed = packer.compress(data) + packer.flush()
         method, body = (DEFLATED, packed) if len(packed) < len(data) else (STORED, data)
@@ -94,7 +94,7 @@ class MemberWriter:
         self._out.write(local_header(member) + body)
         self._done(member, hashlib.sha256(data).hexdigest())
 
-    def _file(self, name: str, content: Content, entry: Entry) -> None:
+    def _file(self, name: str, content: FileContent, entry: MemberChange) -> None:
         from wheelkit.archive.file_member import write_file
 
         fd = os.open(content.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -113,12 +113,12 @@ class MemberWriter:
         self._out.patch(local_header(member, wide=wide), member.header_offset)
         self._done(member, sums.sha256)
 
-    def _member(self, name: str, entry: Entry) -> Member:
+    def _member(self, name: str, entry: MemberChange) -> ZipMember:
         old = entry.old
         attributes = old.external_attr if old else _NEW_FILE
         if entry.mode is not None:
             attributes = (0o100000 | entry.mode) << 16
-        return Member(
+        return ZipMember(
             name=name,
             method=DEFLATED,
             crc32=0,
@@ -130,6 +130,6 @@ class MemberWriter:
             data_offset=0,
         )
 
-    def _done(self, member: Member, digest: str) -> None:
+    def _done(self, member: ZipMember, digest: str) -> None:
         self._members.append(member)
         self.record[member.name] = RecordEntry(digest, member.size)

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING
 
 from core.digests import file_sha256
 from core.errors import ArchiveError
-from wheelkit.archive.archive import WheelArchive, WheelName
-from wheelkit.archive.member_writer import Entry, Late, MemberWriter
+from wheelkit.archive.filename import WheelName
+from wheelkit.archive.member_writer import LateContent, MemberChange, MemberWriter
 from wheelkit.archive.output_file import OutFile
+from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.record import SIGNATURES, RecordEntry
 from wheelkit.archive.zip_format import DateTime
 
 if TYPE_CHECKING:  # a mere re-tag needs neither threads nor libz
-    from wheelkit.archive.deflate import BlockIndex
-    from wheelkit.archive.file_member import Content
-    from wheelkit.archive.splice import Range
+    from wheelkit.archive.blocks import BlockIndex
+    from wheelkit.archive.file_member import FileContent
+    from wheelkit.byte_ranges import ByteRange
 
 
 class WrittenWheel:
@@ -48,7 +49,7 @@ class WheelRewrite:
         self._source = source
         self._date_time = date_time
         self._dist_info = source.dist_info
-        self._entries = {member.name: Entry(old=member) for member in source.members}
+        self._entries = {member.name: MemberChange(old=member) for member in source.members}
         for name in SIGNATURES:  # they sign the old RECORD
             self._entries.pop(f"{source.dist_info}/{name}", None)
 
@@ -56,7 +57,7 @@ class WheelRewrite:
         """Add or replace a small member; without `mode` an old one keeps its own and a new one gets 0644."""
         self._set(name, data, mode)
 
-    def set_late(self, name: str, make: Late) -> None:
+    def set_late(self, name: str, make: LateContent) -> None:
         """Add or replace a small member whose content tells about the others; it is written behind them."""
         self._set(name, make, None)
 
@@ -65,7 +66,7 @@ class WheelRewrite:
         name: str,
         content: Path,
         *,
-        changed: Sequence[Range] | None = None,
+        changed: Sequence[ByteRange] | None = None,
         mode: int | None = None,
         blocks: BlockIndex | None = None,
     ) -> None:
@@ -79,10 +80,10 @@ class WheelRewrite:
             mode: as for `set`.
             blocks: the old member's blocks, if somebody scanned them already.
         """
-        from wheelkit.archive.file_member import Content
+        from wheelkit.archive.file_member import FileContent
 
         ranges = None if changed is None else tuple(changed)
-        self._set(name, Content(path=content, changed=ranges, blocks=blocks), mode)
+        self._set(name, FileContent(path=content, changed=ranges, blocks=blocks), mode)
 
     def remove(self, name: str) -> None:
         """Leave a member out.
@@ -134,17 +135,17 @@ class WheelRewrite:
             draft.unlink(missing_ok=True)
         return WrittenWheel(path=out, size=size, record=writer.record)
 
-    def _set(self, name: str, new: bytes | Content | Late, mode: int | None) -> None:
+    def _set(self, name: str, new: bytes | FileContent | LateContent, mode: int | None) -> None:
         if name == f"{self._dist_info}/RECORD":
             raise ArchiveError("RECORD cannot be set; it follows from the other members.")
-        old = self._entries.get(name, Entry())
-        self._entries[name] = Entry(old=old.old, new=new, mode=old.mode if mode is None else mode)
+        old = self._entries.get(name, MemberChange())
+        self._entries[name] = MemberChange(old=old.old, new=new, mode=old.mode if mode is None else mode)
 
     def _known(self, name: str) -> None:
         if name not in self._entries:
             raise ArchiveError(f"{self._source.path.name} has no member {name}.")
 
-    def _ordered(self) -> list[tuple[str, Entry]]:
+    def _ordered(self) -> list[tuple[str, MemberChange]]:
         record = f"{self._dist_info}/RECORD"
         names = [name for name in self._entries if name != record]
         new = [name for name in names if self._entries[name].old is None or callable(self._entries[name].new)]

@@ -19,14 +19,12 @@ from dataclasses import dataclass
 from isal import isal_zlib
 
 from core.errors import ArchiveError
-from wheelkit.archive.deflate import BlockIndex
+from wheelkit.archive.blocks import BlockIndex
+from wheelkit.archive.inflate import WINDOW
 from wheelkit.archive.output_file import OutFile
 from wheelkit.archive.zip_format import full_pread
+from wheelkit.byte_ranges import ByteRange
 
-Range = tuple[int, int]
-"""[start, end) in bytes."""
-
-WINDOW = 32 << 10
 LEVEL = 6
 FAST_LEVEL = 2
 """Of ISA-L: the highest that gives the same bytes with SSE4, AVX2 and AVX-512; 3 does not."""
@@ -41,7 +39,7 @@ Ten bits move the position by 2 modulo 8, so an even bit of a byte is reached wi
 
 
 @dataclass(frozen=True, slots=True)
-class Raw:
+class CopiedBits:
     """Bits [start, end) of the old compressed stream, copied as they are."""
 
     start: int
@@ -53,7 +51,7 @@ class Raw:
 
 
 @dataclass(frozen=True, slots=True)
-class Fresh:
+class RecompressedBytes:
     """Bytes [start, end) of the new content, compressed anew; `last` ends the stream."""
 
     start: int
@@ -61,7 +59,7 @@ class Fresh:
     last: bool
 
 
-def scan_goal(changed: Sequence[Range], old_size: int, new_size: int) -> int:
+def scan_goal(changed: Sequence[ByteRange], old_size: int, new_size: int) -> int:
     """How far the old stream has to be scanned for `plan_splice`, in uncompressed bytes."""
     if old_size == new_size:
         return max((end + WINDOW for _, end in changed), default=0)
@@ -71,8 +69,8 @@ def scan_goal(changed: Sequence[Range], old_size: int, new_size: int) -> int:
 
 
 def plan_splice(
-    blocks: BlockIndex, changed: Sequence[Range], old_size: int, new_size: int, packed_size: int
-) -> tuple[Raw | Fresh, ...]:
+    blocks: BlockIndex, changed: Sequence[ByteRange], old_size: int, new_size: int, packed_size: int
+) -> tuple[CopiedBits | RecompressedBytes, ...]:
     """Lay out the new stream.
 
     Args:
@@ -82,24 +80,24 @@ def plan_splice(
         new_size: bytes of the new content; what is beyond the shorter one counts as changed.
         packed_size: bytes of the old compressed stream.
     """
-    edges: list[Range] = [] if old_size == new_size else [(min(old_size, new_size), new_size)]
+    edges: list[ByteRange] = [] if old_size == new_size else [(min(old_size, new_size), new_size)]
     waiting = deque(sorted([(start, min(end, new_size)) for start, end in changed if start < new_size] + edges))
-    pieces: list[Raw | Fresh] = []
+    pieces: list[CopiedBits | RecompressedBytes] = []
     here = 0
     while waiting:
         start, end = waiting.popleft()
         first = blocks.before(start)
         if first > here:
-            pieces.append(Raw(blocks.bits[here], blocks.bits[first]))
+            pieces.append(CopiedBits(blocks.bits[here], blocks.bits[first]))
         after = _resume(blocks, end, old_size, new_size)
         while waiting and (after is None or blocks.before(waiting[0][0]) <= after):
             end = max(end, waiting.popleft()[1])
             after = _resume(blocks, end, old_size, new_size)
         if after is None:
-            return (*pieces, Fresh(blocks.offsets[first], new_size, last=True))
-        pieces.append(Fresh(blocks.offsets[first], blocks.offsets[after], last=False))
+            return (*pieces, RecompressedBytes(blocks.offsets[first], new_size, last=True))
+        pieces.append(RecompressedBytes(blocks.offsets[first], blocks.offsets[after], last=False))
         here = after
-    return (*pieces, Raw(blocks.bits[here], 8 * packed_size))
+    return (*pieces, CopiedBits(blocks.bits[here], 8 * packed_size))
 
 
 def _resume(blocks: BlockIndex, end: int, old_size: int, new_size: int) -> int | None:
@@ -131,9 +129,9 @@ class Splicer:
         self._count = 0
         """How many of them, 0 to 7."""
 
-    def write(self, piece: Raw | Fresh) -> None:
+    def write(self, piece: CopiedBits | RecompressedBytes) -> None:
         """Write the next piece; a fresh one ends on a byte."""
-        if isinstance(piece, Raw):
+        if isinstance(piece, CopiedBits):
             self._pad_to(piece.start % 8)
             self._copy(piece)
         else:
@@ -156,7 +154,7 @@ class Splicer:
         self._bits >>= 8 * whole
         self._count -= 8 * whole
 
-    def _copy(self, piece: Raw) -> None:
+    def _copy(self, piece: CopiedBits) -> None:
         first, last = piece.start // 8, piece.end // 8
         phase, rest = piece.start % 8, piece.end % 8
         if phase:

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 from core.errors import ArchiveError
 from core.model import Finding, Progress, Severity
-from wheelkit.archive.archive import WheelArchive
+from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.record import SIGNATURES, RecordEntry, parse_record
 
 if TYPE_CHECKING:
-    from wheelkit.archive.cuts import Cuts
+    from wheelkit.archive.blocks import CutPoints
 
 
 def verify_record(
     archive: WheelArchive,
     *,
     extract: Mapping[str, Path] | None = None,
-    cuts: Mapping[str, Cuts] | None = None,
+    cuts: Mapping[str, CutPoints] | None = None,
     progress: Progress | None = None,
 ) -> tuple[Finding, ...]:
     """Stream every member and compare it with RECORD and with its CRC.

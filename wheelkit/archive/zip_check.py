@@ -14,10 +14,10 @@ from wheelkit.archive.zip_format import (
     HAS_DESCRIPTOR,
     STORED,
     UTF8_NAME,
-    End,
+    EndRecord,
     LocalHeader,
-    Member,
     Pread,
+    ZipMember,
     descriptor_size,
     read_local,
 )
@@ -33,7 +33,7 @@ _ALLOWED_FLAGS = 0x0006 | HAS_DESCRIPTOR | UTF8_NAME
 """Bits 1 and 2 tell the deflate level; all others mean encryption, patches or masked headers (APPNOTE 4.4.4)."""
 
 
-def locate(members: Sequence[Member], end: End, pread: Pread, problems: list[str]) -> list[Member]:
+def locate_members(members: Sequence[ZipMember], end: EndRecord, pread: Pread, problems: list[str]) -> list[ZipMember]:
     """Check members against their local headers and each other; give each its `data_offset`."""
     located = []
     spans: list[tuple[int, int, str]] = []
@@ -57,7 +57,7 @@ def locate(members: Sequence[Member], end: End, pread: Pread, problems: list[str
     return located
 
 
-def _member_problems(member: Member) -> Iterator[str]:
+def _member_problems(member: ZipMember) -> Iterator[str]:
     name = member.name
     if reason := _path_problem(name):
         yield f"{name!r}: {reason}"
@@ -93,7 +93,7 @@ def _path_problem(name: str) -> str:
     return ""
 
 
-def _disagreements(member: Member, local: LocalHeader) -> Iterator[str]:
+def _disagreements(member: ZipMember, local: LocalHeader) -> Iterator[str]:
     encoding = "utf-8" if local.flags & UTF8_NAME else "ascii"
     if local.name.decode(encoding, "backslashreplace") != member.name:
         yield f"{member.name}: its local header names it {local.name.decode('utf-8', 'backslashreplace')!r}"
@@ -121,7 +121,7 @@ def _layout_problems(spans: Sequence[tuple[int, int, str]], directory: int) -> I
             yield f"{start - end} bytes between {name} and {after} belong to no member"
 
 
-def _set_problems(members: Sequence[Member]) -> Iterator[str]:
+def _set_problems(members: Sequence[ZipMember]) -> Iterator[str]:
     counts = Counter(member.name for member in members)
     for name, count in counts.items():
         if count > 1:

@@ -1,7 +1,7 @@
 """The zip format as bytes: its records and how they are read (PKWARE APPNOTE.TXT 6.3.10, sections 4.3 to 4.5).
 
-Reading collects problems instead of stopping at the first; `zipcheck` judges what was read,
-`zipwrite` writes the same records.
+Reading collects problems instead of stopping at the first; `zip_check` checks what was read,
+`zip_writer` writes the same records.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Pread = Callable[[int, int], bytes]
 """(size, offset) -> bytes of the archive; shorter at its end."""
 
 
-class Member(NamedTuple):
+class ZipMember(NamedTuple):
     """One file of an archive, as the central directory describes it.
 
     Attributes:
@@ -71,7 +71,7 @@ class Member(NamedTuple):
         return self.data_offset + self.compressed_size
 
 
-class End(NamedTuple):
+class EndRecord(NamedTuple):
     """Where the central directory is: from the end records, classic or zip64."""
 
     members: int
@@ -91,7 +91,7 @@ class LocalHeader(NamedTuple):
     data_offset: int
 
 
-def read_end(pread: Pread, file_size: int) -> End:
+def read_end(pread: Pread, file_size: int) -> EndRecord:
     """Find the end of central directory record; nothing may follow it or its comment.
 
     Raises:
@@ -135,16 +135,16 @@ def read_end(pread: Pread, file_size: int) -> End:
         )
     if size > MAX_DIRECTORY:
         raise ArchiveError(f"The central directory has {size} bytes; at most {MAX_DIRECTORY} are read.")
-    return End(members=count, directory_offset=offset, directory_size=size)
+    return EndRecord(members=count, directory_offset=offset, directory_size=size)
 
 
-def read_central(directory: bytes, count: int, problems: list[str]) -> list[Member]:
+def read_central(directory: bytes, count: int, problems: list[str]) -> list[ZipMember]:
     """Read the central directory; `data_offset` is still 0, the local headers know it.
 
     Raises:
         ArchiveError: it cannot be cut into entries.
     """
-    members: list[Member] = []
+    members: list[ZipMember] = []
     at = 0
     while at < len(directory):
         if at + CENTRAL.size > len(directory) or not directory.startswith(b"PK\1\2", at):
@@ -165,7 +165,7 @@ def read_central(directory: bytes, count: int, problems: list[str]) -> list[Memb
         if disk not in (0, MAX16):
             problems.append(f"{name}: it is on another disk")
         members.append(
-            Member(
+            ZipMember(
                 name=name, method=method, crc32=crc, compressed_size=packed, size=size, external_attr=attr,
                 date_time=_from_dos(date, time), header_offset=offset, data_offset=0, flags=flags,
             )
@@ -175,7 +175,7 @@ def read_central(directory: bytes, count: int, problems: list[str]) -> list[Memb
     return members
 
 
-def read_local(pread: Pread, member: Member, problems: list[str]) -> LocalHeader | None:
+def read_local(pread: Pread, member: ZipMember, problems: list[str]) -> LocalHeader | None:
     """Read the local header that `member` points to; None (and a problem) if there is none."""
     raw = pread(LOCAL.size, member.header_offset)
     if len(raw) < LOCAL.size or not raw.startswith(b"PK\3\4"):
@@ -192,7 +192,7 @@ def read_local(pread: Pread, member: Member, problems: list[str]) -> LocalHeader
     )  # fmt: skip
 
 
-def descriptor_size(pread: Pread, member: Member) -> int | None:
+def descriptor_size(pread: Pread, member: ZipMember) -> int | None:
     """Length of the data descriptor after a member's data (APPNOTE 4.3.9), None if there is no right one."""
     raw = pread(24, member.data_end)
     for layout, signature in (("<4sLQQ", True), ("<4sLLL", True), ("<LQQ", False), ("<LLL", False)):

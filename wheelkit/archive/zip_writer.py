@@ -15,7 +15,7 @@ from wheelkit.archive.zip_format import (
     UTF8_NAME,
     ZIP64_EXTRA,
     DateTime,
-    Member,
+    ZipMember,
 )
 
 
@@ -24,7 +24,7 @@ def is_wide(size: int) -> bool:
     return size >= MAX32
 
 
-def local_header(member: Member, *, wide: bool | None = None) -> bytes:
+def local_header(member: ZipMember, *, wide: bool | None = None) -> bytes:
     """The local header to write for `member`; zip64 when a size needs it, or when `wide` says so."""
     name = member.name.encode()
     if wide is None:
@@ -39,7 +39,7 @@ def local_header(member: Member, *, wide: bool | None = None) -> bytes:
     return head + name + extra
 
 
-def central_directory(members: list[Member], offset: int) -> bytes:
+def central_directory(members: list[ZipMember], offset: int) -> bytes:
     """The central directory and end records to write at `offset` for members in this order."""
     entries = b"".join(_central_entry(member) for member in members)
     count, size = len(members), len(entries)
@@ -51,7 +51,7 @@ def central_directory(members: list[Member], offset: int) -> bytes:
     return entries + end64 + END.pack(b"PK\5\6", 0, 0, short, short, min(size, MAX32), min(offset, MAX32), 0)
 
 
-def _central_entry(member: Member) -> bytes:
+def _central_entry(member: ZipMember) -> bytes:
     name = member.name.encode()
     values = (member.size, member.compressed_size, member.header_offset)
     wide = [value for value in values if value >= MAX32]

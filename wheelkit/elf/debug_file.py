@@ -13,14 +13,14 @@ from pathlib import Path
 from isal import isal_zlib
 
 from wheelkit.archive.output_file import reserve
-from wheelkit.elf import reader
-from wheelkit.elf.reader import HEADER, SECTION, SEGMENT, Image, Section
+from wheelkit.elf import constants
+from wheelkit.elf.constants import HEADER, SECTION, SEGMENT
+from wheelkit.elf.reader import ElfImage, Section
 
 _BLOCK = 1 << 20
-_PT_NOTE, _PT_PHDR = 4, 6
 
 
-def write_debug(image: Image, source: Path, out: Path, dropped: Collection[int]) -> int:
+def write_debug(image: ElfImage, source: Path, out: Path, dropped: Collection[int]) -> int:
     """Write the debug file of a library.
 
     Args:
@@ -36,10 +36,10 @@ def write_debug(image: Image, source: Path, out: Path, dropped: Collection[int])
     position = HEADER.size + SEGMENT.size * len(image.segments)
     placed: list[Section] = []
     for index, section in enumerate(image.sections):
-        kept = index in dropped or section.type == reader.SHT_NOTE or not section.flags & reader.SHF_ALLOC
+        kept = index in dropped or section.type == constants.SHT_NOTE or not section.flags & constants.SHF_ALLOC
         if kept and section.file_size:
             position = section.align(position)
-        placed.append(section._replace(offset=position, type=section.type if kept else reader.SHT_NOBITS))
+        placed.append(section._replace(offset=position, type=section.type if kept else constants.SHT_NOBITS))
         position += placed[-1].file_size
     table = position + -position % 8
     head[5], head[6] = HEADER.size if image.segments else 0, table
@@ -52,7 +52,7 @@ def write_debug(image: Image, source: Path, out: Path, dropped: Collection[int])
     return crc
 
 
-def _blocks(image: Image, library: int, placed: list[Section], head: bytes, table: int) -> Iterator[bytes]:
+def _blocks(image: ElfImage, library: int, placed: list[Section], head: bytes, table: int) -> Iterator[bytes]:
     """The whole file in order."""
     yield head
     position = HEADER.size
@@ -75,17 +75,17 @@ def _blocks(image: Image, library: int, placed: list[Section], head: bytes, tabl
         )  # fmt: skip
 
 
-def _segments(image: Image, placed: list[Section]) -> Iterator[bytes]:
+def _segments(image: ElfImage, placed: list[Section]) -> Iterator[bytes]:
     """The program headers; besides themselves and notes they have nothing in the file."""
     start = HEADER.unpack(image.read(0, HEADER.size))[5]
     table = image.read(start, SEGMENT.size * len(image.segments))
-    notes = {section.address: section for section in placed if section.type == reader.SHT_NOTE}
+    notes = {section.address: section for section in placed if section.type == constants.SHT_NOTE}
     for kind, flags, offset, address, physical, file_size, size, align in SEGMENT.iter_unpack(table):
         new_offset, present = 0, 0
-        if kind == _PT_PHDR:
+        if kind == constants.PT_PHDR:
             new_offset, present = HEADER.size, len(table)
-        elif kind == reader.PT_LOAD and offset == 0:
+        elif kind == constants.PT_LOAD and offset == 0:
             present = min(file_size, HEADER.size + len(table))
-        elif kind == _PT_NOTE and address in notes:
+        elif kind == constants.PT_NOTE and address in notes:
             new_offset, present = notes[address].offset, min(file_size, notes[address].size)
         yield SEGMENT.pack(kind, flags, new_offset, address, physical, present, size, align)

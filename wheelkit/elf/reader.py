@@ -7,31 +7,27 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from core.errors import ElfError
-
-PT_LOAD, PT_DYNAMIC = 1, 2
-PF_X = 1
-SHT_NULL, SHT_PROGBITS, SHT_SYMTAB, SHT_STRTAB, SHT_RELA, SHT_DYNAMIC, SHT_NOTE = 0, 1, 2, 3, 4, 6, 7
-SHT_NOBITS, SHT_DYNSYM = 8, 11
-SHF_ALLOC, SHF_EXECINSTR, SHF_INFO_LINK = 0x2, 0x4, 0x40
-SHN_LORESERVE, SHN_XINDEX = 0xFF00, 0xFFFF
-DT_NULL, DT_NEEDED, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_SONAME, DT_RPATH, DT_RUNPATH = 0, 1, 5, 6, 10, 14, 15, 29
-DT_VERSYM, DT_RELACOUNT, DT_VERDEF, DT_VERDEFNUM = 0x6FFFFFF0, 0x6FFFFFF9, 0x6FFFFFFC, 0x6FFFFFFD
-DT_VERNEED, DT_VERNEEDNUM = 0x6FFFFFFE, 0x6FFFFFFF
+from wheelkit.elf.constants import (
+    DYNAMIC,
+    HEADER,
+    MAGIC,
+    PT_DYNAMIC,
+    PT_LOAD,
+    SECTION,
+    SEGMENT,
+    SHN_XINDEX,
+    SHT_NOBITS,
+    SHT_NULL,
+    SYMBOL,
+)
 
 _ALIGNMENT_LIMIT = 1 << 16
-
-HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
-SECTION = struct.Struct("<IIQQQQIIQQ")
-SEGMENT = struct.Struct("<IIQQQQQQ")
-DYNAMIC = struct.Struct("<qQ")
-SYMBOL = struct.Struct("<IBBHQQ")
 
 
 class Section(NamedTuple):
@@ -76,7 +72,7 @@ class Segment(NamedTuple):
     memory_size: int
 
 
-class Dynamic(NamedTuple):
+class DynamicEntry(NamedTuple):
     """One entry of the dynamic table and where it lies in the file."""
 
     tag: int
@@ -96,7 +92,7 @@ class RawSymbol(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Image:
+class ElfImage:
     """The parsed tables of a file; `data` stays the caller's, and every access to it is checked.
 
     Attributes:
@@ -118,13 +114,13 @@ class Image:
     segments: tuple[Segment, ...]
 
     @classmethod
-    def parse(cls, data: bytes | mmap.mmap, label: str) -> Image:
+    def parse(cls, data: bytes | mmap.mmap, label: str) -> ElfImage:
         """Read header, program headers and section headers.
 
         Raises:
             ElfError: not an ELF64 little-endian file, or a table that lies outside of it.
         """
-        if bytes(data[:4]) != b"\x7fELF":
+        if bytes(data[:4]) != MAGIC:
             raise ElfError(f"{label} is not an ELF file.", hint="Check that the download is complete.")
         if len(data) < HEADER.size or bytes(data[4:6]) != b"\x02\x01":
             raise ElfError(f"{label} is not a 64-bit little-endian ELF file.", hint="Only those occur in ROCm wheels.")
@@ -153,7 +149,8 @@ class Image:
             raise ElfError(f"{self.label} has no section name table.", hint="The file is damaged.")
         table = self.read(rows[names][4], rows[names][5]) if rows else b""
         sections = [
-            Section(r[4], r[5], r[1], r[2], text(table, r[0], self.label), r[3], r[6], r[7], r[8], r[9]) for r in rows
+            Section(r[4], r[5], r[1], r[2], string_at(table, r[0], self.label), r[3], r[6], r[7], r[8], r[9])
+            for r in rows
         ]
         for section in sections:
             if section.file_size and section.offset + section.file_size > len(self.data):
@@ -189,13 +186,13 @@ class Image:
                 return address - segment.address + segment.offset
         raise ElfError(f"{self.label} refers to address {address:#x}, which no segment holds.", hint="It is damaged.")
 
-    def dynamic(self) -> tuple[Dynamic, ...]:
+    def dynamic(self) -> tuple[DynamicEntry, ...]:
         """The dynamic table as the loader sees it, DT_NULL entries included; empty for a static file."""
         for segment in self.segments:
             if segment.type == PT_DYNAMIC:
                 table = self.read(segment.offset, segment.file_size // DYNAMIC.size * DYNAMIC.size)
                 pairs = enumerate(DYNAMIC.iter_unpack(table))
-                return tuple(Dynamic(tag, value, segment.offset + DYNAMIC.size * i) for i, (tag, value) in pairs)
+                return tuple(DynamicEntry(tag, value, segment.offset + DYNAMIC.size * i) for i, (tag, value) in pairs)
         return ()
 
     def symbols(self, section: Section) -> Iterator[RawSymbol]:
@@ -211,7 +208,7 @@ def _rows(data: bytes | mmap.mmap, offset: int, size: int, count: int, label: st
     return [data[offset + size * i : offset + size * (i + 1)] for i in range(count)]
 
 
-def raw_text(table: bytes, offset: int, label: str) -> bytes:
+def bytes_at(table: bytes, offset: int, label: str) -> bytes:
     """The NUL-terminated string at an offset of a string table, without the NUL.
 
     Raises:
@@ -223,13 +220,13 @@ def raw_text(table: bytes, offset: int, label: str) -> bytes:
     return table[offset:end]
 
 
-def text(table: bytes, offset: int, label: str) -> str:
-    """Like `raw_text`, as text; bytes that are not UTF-8 are shown as escapes."""
-    return raw_text(table, offset, label).decode(errors="backslashreplace")
+def string_at(table: bytes, offset: int, label: str) -> str:
+    """Like `bytes_at`, as text; bytes that are not UTF-8 are shown as escapes."""
+    return bytes_at(table, offset, label).decode(errors="backslashreplace")
 
 
 @contextlib.contextmanager
-def open_image(path: Path) -> Iterator[Image]:
+def open_image(path: Path) -> Iterator[ElfImage]:
     """Map a file and parse its tables; nothing of the mapping may be kept after the block.
 
     Raises:
@@ -241,4 +238,4 @@ def open_image(path: Path) -> Iterator[Image]:
         except ValueError as error:
             raise ElfError(f"{path.name} is empty.", hint="Check that the download is complete.") from error
         with data:
-            yield Image.parse(data, path.name)
+            yield ElfImage.parse(data, path.name)

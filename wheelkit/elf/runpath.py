@@ -11,18 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import ElfError
-from wheelkit.elf import reader
-from wheelkit.elf.reader import DYNAMIC, Dynamic, Image
+from wheelkit.byte_ranges import ByteRange
+from wheelkit.elf import constants, reader
+from wheelkit.elf.constants import DYNAMIC
+from wheelkit.elf.reader import DynamicEntry, ElfImage
 from wheelkit.elf.symbol_versions import version_names
 
-Range = tuple[int, int]
-"""Bytes [start, end) of a file."""
-
-_AUXILIARY, _FILTER, _CONFIG, _DEPAUDIT, _AUDIT = 0x7FFFFFFD, 0x7FFFFFFF, 0x6FFFFEFA, 0x6FFFFEFB, 0x6FFFFEFC
 _NAMES = frozenset(
     {
-        reader.DT_NEEDED, reader.DT_SONAME, reader.DT_RPATH, reader.DT_RUNPATH,
-        _AUXILIARY, _FILTER, _CONFIG, _DEPAUDIT, _AUDIT,
+        constants.DT_NEEDED, constants.DT_SONAME, constants.DT_RPATH, constants.DT_RUNPATH,
+        constants.DT_AUXILIARY, constants.DT_FILTER, constants.DT_CONFIG, constants.DT_DEPAUDIT, constants.DT_AUDIT,
     }
 )  # fmt: skip
 """Dynamic tags whose value is an offset in the string table."""
@@ -40,37 +38,37 @@ class _Table:
     """
 
     label: str
-    entries: tuple[Dynamic, ...]
-    spare: tuple[Dynamic, ...]
-    runpath: Dynamic
+    entries: tuple[DynamicEntry, ...]
+    spare: tuple[DynamicEntry, ...]
+    runpath: DynamicEntry
     offset: int
     strings: bytes
     used: frozenset[int]
     complete: bool
 
     @classmethod
-    def read(cls, image: Image) -> _Table:
+    def read(cls, image: ElfImage) -> _Table:
         table = image.dynamic()
-        count = next((i for i, entry in enumerate(table) if entry.tag == reader.DT_NULL), len(table))
+        count = next((i for i, entry in enumerate(table) if entry.tag == constants.DT_NULL), len(table))
         entries, rest = table[:count], table[count:]
         first = {entry.tag: entry.value for entry in reversed(entries)}
-        runpath = [entry for entry in entries if entry.tag == reader.DT_RUNPATH]
-        if len(runpath) != 1 or reader.DT_STRTAB not in first:
-            kind = "RPATH instead of RUNPATH" if reader.DT_RPATH in first else "no RUNPATH"
+        runpath = [entry for entry in entries if entry.tag == constants.DT_RUNPATH]
+        if len(runpath) != 1 or constants.DT_STRTAB not in first:
+            kind = "RPATH instead of RUNPATH" if constants.DT_RPATH in first else "no RUNPATH"
             raise ElfError(f"{image.label} has {kind}.", hint="Link it with -rpath and --enable-new-dtags.")
-        offset = image.offset_of(first[reader.DT_STRTAB])
-        strings = image.read(offset, first.get(reader.DT_STRSZ, 0))
+        offset = image.offset_of(first[constants.DT_STRTAB])
+        strings = image.read(offset, first.get(constants.DT_STRSZ, 0))
         return cls(
             label=image.label, entries=entries, spare=rest[:-1] if all(e.tag == 0 for e in rest) else (),
             runpath=runpath[0], offset=offset, strings=strings,
             used=frozenset(_references(image, entries, runpath[0])),
-            complete=any(section.type == reader.SHT_DYNSYM for section in image.sections),
+            complete=any(section.type == constants.SHT_DYNSYM for section in image.sections),
         )  # fmt: skip
 
     @property
     def length(self) -> int:
         """Bytes of the RUNPATH string without its NUL."""
-        return len(reader.raw_text(self.strings, self.runpath.value, self.label))
+        return len(reader.bytes_at(self.strings, self.runpath.value, self.label))
 
     @property
     def room(self) -> int:
@@ -85,17 +83,17 @@ class _Table:
         return max(self.length, after - start - 1)
 
 
-def _references(image: Image, entries: tuple[Dynamic, ...], runpath: Dynamic) -> Iterator[int]:
+def _references(image: ElfImage, entries: tuple[DynamicEntry, ...], runpath: DynamicEntry) -> Iterator[int]:
     for entry in entries:
         if entry.tag in _NAMES and entry is not runpath:
             yield entry.value
     for section in image.sections:
-        if section.type == reader.SHT_DYNSYM:
+        if section.type == constants.SHT_DYNSYM:
             yield from (symbol.name for symbol in image.symbols(section))
     yield from version_names(image, {entry.tag: entry.value for entry in reversed(entries)})
 
 
-def set_runpath(path: Path, runpath: str) -> list[Range]:
+def set_runpath(path: Path, runpath: str) -> list[ByteRange]:
     """Write another RUNPATH over the old one and fill the rest with NULs.
 
     Returns:
@@ -126,7 +124,7 @@ def set_runpath(path: Path, runpath: str) -> list[Range]:
     return [_write(path, at, new.ljust(length if len(new) <= length else room, b"\0"))]
 
 
-def add_needed(path: Path, soname: str) -> list[Range]:
+def add_needed(path: Path, soname: str) -> list[ByteRange]:
     """Make the library ask for another one, in last place.
 
     The name goes into the bytes that `set_runpath` freed, unless it is there already; the entry takes a spare
@@ -142,19 +140,19 @@ def add_needed(path: Path, soname: str) -> list[Range]:
     with reader.open_image(path) as image:
         table = _Table.read(image)
     for entry in table.entries:
-        if entry.tag == reader.DT_NEEDED and table.strings.startswith(name, entry.value):
+        if entry.tag == constants.DT_NEEDED and table.strings.startswith(name, entry.value):
             return []
     ranges = []
     value = table.strings.find(name, 1)
     inside = table.runpath.value <= value <= table.runpath.value + table.length
-    counts = [entry for entry in table.entries if entry.tag == reader.DT_RELACOUNT]
+    counts = [entry for entry in table.entries if entry.tag == constants.DT_RELACOUNT]
     if not (table.spare or counts):
         raise ElfError(f"{table.label} has no spare dynamic entry for {soname}.", hint="Link it with that library.")
     if value < 0 or inside:
         value = _free_place(table, len(name), soname)
         ranges.append(_write(path, table.offset + value, name))
     place = (table.spare or counts)[0]
-    ranges.append(_write(path, place.offset, DYNAMIC.pack(reader.DT_NEEDED, value)))
+    ranges.append(_write(path, place.offset, DYNAMIC.pack(constants.DT_NEEDED, value)))
     return sorted(ranges)
 
 
@@ -171,7 +169,7 @@ def _free_place(table: _Table, size: int, soname: str) -> int:
     return start
 
 
-def _write(path: Path, offset: int, data: bytes) -> Range:
+def _write(path: Path, offset: int, data: bytes) -> ByteRange:
     with path.open("r+b") as file:
         file.seek(offset)
         file.write(data)

@@ -14,18 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import ElfError
-from wheelkit.elf import reader
+from wheelkit.byte_ranges import ByteRange
+from wheelkit.elf import constants, reader
+from wheelkit.elf.constants import HEADER, SECTION, SEGMENT
 from wheelkit.elf.debug_file import write_debug
-from wheelkit.elf.reader import HEADER, SECTION, SEGMENT, Image, Section
-
-Range = tuple[int, int]
-"""Bytes [start, end) of a file."""
+from wheelkit.elf.reader import ElfImage, Section
 
 Edit = tuple[int, bytes]
 """Bytes to write at an offset of a file."""
 
 _LINK = ".gnu_debuglink"
-_REL, _SYMTAB_SHNDX = 9, 18
 _COUNTS = struct.Struct("<QIHHHHHH")  # the ELF header from e_shoff on
 _SHNDX = struct.Struct("<H")
 
@@ -41,7 +39,7 @@ class StripReport:
             length.
     """
 
-    changed: tuple[Range, ...]
+    changed: tuple[ByteRange, ...]
     dropped: tuple[str, ...]
     bytes_saved: int
     size_before: int
@@ -89,49 +87,49 @@ def strip_symbols(path: Path, debug: Path | None = None) -> StripReport:
     )  # fmt: skip
 
 
-def _droppable(image: Image) -> frozenset[int]:
+def _droppable(image: ElfImage) -> frozenset[int]:
     """Indices of the sections that only debuggers read, with the string tables that belong to nothing else."""
     drop = {
         index
         for index, section in enumerate(image.sections)
-        if not section.flags & reader.SHF_ALLOC
+        if not section.flags & constants.SHF_ALLOC
         and (
-            section.type in (reader.SHT_SYMTAB, _SYMTAB_SHNDX)
+            section.type in (constants.SHT_SYMTAB, constants.SHT_SYMTAB_SHNDX)
             or section.name.startswith((".debug_", ".zdebug_", ".gdb_index"))
         )
     }
     if not drop:
         return frozenset()
     for index, section in enumerate(image.sections):
-        relocates = section.type in (reader.SHT_RELA, _REL) and not section.flags & reader.SHF_ALLOC
+        relocates = section.type in (constants.SHT_RELA, constants.SHT_REL) and not section.flags & constants.SHF_ALLOC
         if (relocates and section.info in drop) or section.name == _LINK:
             drop.add(index)
     linked = {image.sections[i].link for i in drop} - {0, image.names_index}
     kept = {section.link for index, section in enumerate(image.sections) if index not in drop}
     if kept & drop:
         raise ElfError(f"{image.label} has a section that refers to its symbol table.", hint="Keep its symbols.")
-    return frozenset(drop | {i for i in linked - kept if not image.sections[i].flags & reader.SHF_ALLOC})
+    return frozenset(drop | {i for i in linked - kept if not image.sections[i].flags & constants.SHF_ALLOC})
 
 
-def _edits(image: Image, dropped: Collection[int], link: bytes) -> tuple[list[Edit], int]:
+def _edits(image: ElfImage, dropped: Collection[int], link: bytes) -> tuple[list[Edit], int]:
     """The writes that leave the sections out, in order of offset, and the new length of the file."""
-    if len(image.sections) >= reader.SHN_LORESERVE:
+    if len(image.sections) >= constants.SHN_LORESERVE:
         raise ElfError(f"{image.label} has {len(image.sections)} sections.", hint="Strip it with binutils.")
     first = min(image.sections[index].offset for index in dropped)
     kept = [i for i in range(len(image.sections)) if i not in dropped and i != image.names_index]
     moved = {
         i for i in kept
-        if (s := image.sections[i]).file_size and not s.flags & reader.SHF_ALLOC and s.offset >= first
+        if (s := image.sections[i]).file_size and not s.flags & constants.SHF_ALLOC and s.offset >= first
     }  # fmt: skip
     leaving = [image.sections[i] for i in sorted({*moved, *dropped, image.names_index})]
     _check_apart(image, leaving)
     base = _end_of_fixed(image, [image.sections[i] for i in kept if i not in moved])
     rows = [(image.sections[i], image.contents(image.sections[i]) if i in moved else None) for i in kept]
     if link:
-        rows.append((Section(0, len(link), reader.SHT_PROGBITS, 0, _LINK, 0, 0, 0, 4, 0), link))
+        rows.append((Section(0, len(link), constants.SHT_PROGBITS, 0, _LINK, 0, 0, 0, 4, 0), link))
     names = {*(section.name for section, _ in rows), ".shstrtab"}
     strings = b"\0" + b"".join(os.fsencode(name) + b"\0" for name in sorted(names - {""}))
-    rows.append((Section(0, len(strings), reader.SHT_STRTAB, 0, ".shstrtab", 0, 0, 0, 1, 0), strings))
+    rows.append((Section(0, len(strings), constants.SHT_STRTAB, 0, ".shstrtab", 0, 0, 0, 1, 0), strings))
     numbers = {old: new for new, old in enumerate(kept)} | {image.names_index: len(rows) - 1}
     tail, table = _tail(rows, base, numbers, strings)
     header = list(_COUNTS.unpack(image.read(40, _COUNTS.size)))
@@ -143,7 +141,7 @@ def _edits(image: Image, dropped: Collection[int], link: bytes) -> tuple[list[Ed
     return sorted(edits), base + len(tail)
 
 
-def _check_apart(image: Image, leaving: Iterable[Section]) -> None:
+def _check_apart(image: ElfImage, leaving: Iterable[Section]) -> None:
     for section in leaving:
         for segment in image.segments:
             end = segment.offset + segment.file_size
@@ -151,7 +149,7 @@ def _check_apart(image: Image, leaving: Iterable[Section]) -> None:
                 raise ElfError(f"{image.label} loads its section {section.name}.", hint="Keep its symbols.")
 
 
-def _end_of_fixed(image: Image, sections: Iterable[Section]) -> int:
+def _end_of_fixed(image: ElfImage, sections: Iterable[Section]) -> int:
     """Where the bytes end that stay in place: headers, segments, and sections before the first dropped one."""
     program_headers: int = HEADER.unpack(image.read(0, HEADER.size))[5]
     end = max(
@@ -175,7 +173,7 @@ def _tail(
             tail.extend(bytes(offset - base - len(tail)))
             tail.extend(content)
         info = section.info
-        if section.flags & reader.SHF_INFO_LINK or section.type in (reader.SHT_RELA, _REL):
+        if section.flags & constants.SHF_INFO_LINK or section.type in (constants.SHT_RELA, constants.SHT_REL):
             info = numbers.get(info, 0)
         name = strings.index(b"\0" + os.fsencode(section.name) + b"\0") + 1 if section.name else 0
         table += SECTION.pack(
@@ -186,13 +184,13 @@ def _tail(
     return bytes(tail + table), base + len(tail)
 
 
-def _symbol_edits(image: Image, numbers: dict[int, int]) -> Iterable[Edit]:
+def _symbol_edits(image: ElfImage, numbers: dict[int, int]) -> Iterable[Edit]:
     """Dynamic symbols name the section that they are defined in; follow its new number."""
     for section in image.sections:
-        if section.type != reader.SHT_DYNSYM:
+        if section.type != constants.SHT_DYNSYM:
             continue
         for row, symbol in enumerate(image.symbols(section)):
-            if 0 < symbol.section < reader.SHN_LORESERVE and numbers.get(symbol.section) != symbol.section:
+            if 0 < symbol.section < constants.SHN_LORESERVE and numbers.get(symbol.section) != symbol.section:
                 if symbol.section not in numbers:
                     raise ElfError(f"{image.label} exports a symbol of a debug section.", hint="Keep its symbols.")
-                yield section.offset + row * reader.SYMBOL.size + 6, _SHNDX.pack(numbers[symbol.section])
+                yield section.offset + row * constants.SYMBOL.size + 6, _SHNDX.pack(numbers[symbol.section])

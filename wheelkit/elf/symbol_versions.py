@@ -8,8 +8,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping
 
-from wheelkit.elf import reader
-from wheelkit.elf.reader import Image
+from wheelkit.elf import constants
+from wheelkit.elf.reader import ElfImage
 
 _NEED = struct.Struct("<HHIII")  # version, count, file name, first auxiliary, next
 _NEED_AUX = struct.Struct("<IHHII")  # hash, flags, index, name, next
@@ -17,17 +17,17 @@ _DEF = struct.Struct("<HHHHIII")  # version, flags, index, count, hash, first au
 _DEF_AUX = struct.Struct("<II")  # name, next
 
 
-def needs(image: Image, tags: Mapping[int, int]) -> Iterator[tuple[int, int, int]]:
+def needs(image: ElfImage, tags: Mapping[int, int]) -> Iterator[tuple[int, int, int]]:
     """(version index, offset of the version's name, offset of the library's name) of each required version.
 
     Args:
         image: the file.
         tags: dynamic tag -> its first value.
     """
-    if reader.DT_VERNEED not in tags:
+    if constants.DT_VERNEED not in tags:
         return
-    position = image.offset_of(tags[reader.DT_VERNEED])
-    for _ in range(tags.get(reader.DT_VERNEEDNUM, 0)):
+    position = image.offset_of(tags[constants.DT_VERNEED])
+    for _ in range(tags.get(constants.DT_VERNEEDNUM, 0)):
         _, count, library, first, following = _NEED.unpack(image.read(position, _NEED.size))
         auxiliary = position + first
         for _ in range(count):
@@ -41,12 +41,12 @@ def needs(image: Image, tags: Mapping[int, int]) -> Iterator[tuple[int, int, int
         position += following
 
 
-def definitions(image: Image, tags: Mapping[int, int]) -> Iterator[tuple[int, int]]:
+def definitions(image: ElfImage, tags: Mapping[int, int]) -> Iterator[tuple[int, int]]:
     """(version index, offset of the name) of each version that the file defines, followed by those of its parents."""
-    if reader.DT_VERDEF not in tags:
+    if constants.DT_VERDEF not in tags:
         return
-    position = image.offset_of(tags[reader.DT_VERDEF])
-    for _ in range(tags.get(reader.DT_VERDEFNUM, 0)):
+    position = image.offset_of(tags[constants.DT_VERDEF])
+    for _ in range(tags.get(constants.DT_VERDEFNUM, 0)):
         _, _, index, count, _, first, following = _DEF.unpack(image.read(position, _DEF.size))
         auxiliary = position + first
         for _ in range(count):
@@ -60,7 +60,7 @@ def definitions(image: Image, tags: Mapping[int, int]) -> Iterator[tuple[int, in
         position += following
 
 
-def version_names(image: Image, tags: Mapping[int, int]) -> Iterator[int]:
+def version_names(image: ElfImage, tags: Mapping[int, int]) -> Iterator[int]:
     """Offsets in the dynamic string table of every name in the version tables."""
     for _, name, library in needs(image, tags):
         yield name

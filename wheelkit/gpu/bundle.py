@@ -39,7 +39,7 @@ _LAYOUTS = {1: struct.Struct("<4sHHIQ"), 2: struct.Struct("<4sHHIIQ"), 3: struct
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class BundleEntry:
     """One row of a bundle's entry table; `offset` counts from the start of the uncompressed bundle."""
 
     id: str
@@ -72,7 +72,7 @@ def _target_of(entry_id: str) -> GfxTarget | None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Packed:
+class CompressedHeader:
     """The header of a compressed bundle.
 
     Attributes:
@@ -93,7 +93,7 @@ class Packed:
         return _LAYOUTS[self.version].size
 
     @classmethod
-    def parse(cls, data: bytes) -> Packed:
+    def parse(cls, data: bytes) -> CompressedHeader:
         """Read a header from the first bytes of a compressed bundle.
 
         Raises:
@@ -116,7 +116,7 @@ def digest_value(digest: bytes) -> int:
     return int.from_bytes(digest[:8], "little")
 
 
-def parse_entries(head: bytes, size: int | None = None) -> tuple[Entry, ...]:
+def parse_entries(head: bytes, size: int | None = None) -> tuple[BundleEntry, ...]:
     """Read the entry table at the start of an uncompressed bundle.
 
     Args:
@@ -138,7 +138,7 @@ def parse_entries(head: bytes, size: int | None = None) -> tuple[Entry, ...]:
         name = head[position - id_size : position]
         if position > len(head) or not name.isascii():
             raise FatbinError("Its entry table is damaged.")
-        entries.append(Entry(id=name.decode(), offset=offset, size=length))
+        entries.append(BundleEntry(id=name.decode(), offset=offset, size=length))
     end = position
     for entry in sorted((e for e in entries if e.size), key=lambda e: e.offset):
         if entry.offset < end or (size is not None and entry.offset + entry.size > size):
@@ -147,24 +147,24 @@ def parse_entries(head: bytes, size: int | None = None) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-def layout(entries: Sequence[Entry], *, alignment: int = PAGE) -> tuple[Entry, ...]:
+def place_entries(entries: Sequence[BundleEntry], *, alignment: int = PAGE) -> tuple[BundleEntry, ...]:
     """Place the entries' code one after another, as the bundler does: aligned, behind the table."""
     position = len(PLAIN_MAGIC) + 8 + sum(_ENTRY.size + len(e.id) for e in entries)
     placed = []
     for entry in entries:
         position = -(-position // alignment) * alignment
-        placed.append(Entry(id=entry.id, offset=position, size=entry.size))
+        placed.append(BundleEntry(id=entry.id, offset=position, size=entry.size))
         position += entry.size
     return tuple(placed)
 
 
-def alignment_of(entries: Sequence[Entry]) -> int:
+def alignment_of(entries: Sequence[BundleEntry]) -> int:
     """The alignment in bytes that a bundle's code has, at most a page; GPU loaders map it in place."""
     common = math.gcd(PAGE, *(e.offset for e in entries if e.size))
     return common & -common
 
 
-def write_table(entries: Sequence[Entry], plain: bytearray | memoryview) -> None:
+def write_table(entries: Sequence[BundleEntry], plain: bytearray | memoryview) -> None:
     """Write the beginning of a bundle: the table of entries that have their places."""
     rows = b"".join(_ENTRY.pack(e.offset, e.size, len(e.id)) + e.id.encode() for e in entries)
     table = PLAIN_MAGIC + len(entries).to_bytes(8, "little") + rows
@@ -173,7 +173,9 @@ def write_table(entries: Sequence[Entry], plain: bytearray | memoryview) -> None
 
 def build(parts: Sequence[tuple[str, bytes]], *, alignment: int = PAGE) -> bytes:
     """Make an uncompressed bundle of (entry ID, code) pairs."""
-    entries = layout([Entry(id=name, offset=0, size=len(code)) for name, code in parts], alignment=alignment)
+    entries = place_entries(
+        [BundleEntry(id=name, offset=0, size=len(code)) for name, code in parts], alignment=alignment
+    )
     plain = bytearray(max((e.offset + e.size for e in entries), default=0))
     write_table(entries, plain)
     for entry, (_, code) in zip(entries, parts, strict=True):
@@ -202,7 +204,7 @@ def unpack(data: bytes) -> bytes:
     Raises:
         FatbinError: a damaged header or body.
     """
-    header = Packed.parse(data)
+    header = CompressedHeader.parse(data)
     body = data[header.header_size : header.file_size]
     try:
         if header.method == ZSTD:
@@ -218,17 +220,17 @@ def unpack(data: bytes) -> bytes:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Selection:
+class EntrySelection:
     """Which entries of a bundle serve the wanted targets, in the bundle's order, and which targets none serves."""
 
-    kept: tuple[Entry, ...]
-    dropped: tuple[Entry, ...]
+    kept: tuple[BundleEntry, ...]
+    dropped: tuple[BundleEntry, ...]
     missing: tuple[GfxTarget, ...]
 
 
-def select(
-    entries: Sequence[Entry], wanted: Sequence[GfxTarget], covers: Mapping[str, Sequence[str]] | None = None
-) -> Selection:
+def select_entries(
+    entries: Sequence[BundleEntry], wanted: Sequence[GfxTarget], covers: Mapping[str, Sequence[str]] | None = None
+) -> EntrySelection:
     """Choose the entries to keep: the host's, and for each wanted target the ones a device of it can load.
 
     Code that leaves a feature open runs with either setting (LLVM, "User Guide for AMDGPU Backend", target
@@ -248,7 +250,7 @@ def select(
             missing.append(target)
         chosen.update(exact or generic)
     kept = tuple(e for e in entries if e in chosen)
-    return Selection(kept=kept, dropped=tuple(e for e in entries if e not in chosen), missing=tuple(missing))
+    return EntrySelection(kept=kept, dropped=tuple(e for e in entries if e not in chosen), missing=tuple(missing))
 
 
 def _agree(code: GfxTarget, target: GfxTarget) -> bool:

@@ -1,21 +1,24 @@
-"""AMDGPU code objects: whether one is for the processor that its bundle entry names, and which kernels it has.
+"""AMDGPU code objects: processor, kernels, and the msgpack metadata that the runtime reads.
 
-Source: LLVM, "User Guide for AMDGPU Backend", ELF code object: header, e_flags, symbols.
+Source: LLVM, "User Guide for AMDGPU Backend": ELF code object header, e_flags, symbols; code object V3 metadata.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgpack
 
 from core.errors import ElfError
 from core.model import GfxTarget
-from wheelkit.elf import reader
-from wheelkit.elf.reader import HEADER, Image
+from wheelkit.elf import constants, reader
+from wheelkit.elf.constants import HEADER
+from wheelkit.elf.reader import ElfImage
 
 HEAD_SIZE = HEADER.size
-"""Bytes of a code object that `problem` wants."""
+"""Bytes of a code object that `code_object_problem` wants."""
 
-_EM_AMDGPU, _ET_DYN, _OSABI_HSA = 224, 3, 64
 _MACH = 0xFF
 _ABI_V4 = 2  # ELFABIVERSION_AMDGPU_HSA_V4: from here on two bits per feature
 _FEATURE_SHIFT = {"xnack": 8, "sramecc": 10}
@@ -23,7 +26,7 @@ _SETTINGS = ("", "", "-", "+")  # unsupported, any, off, on
 _KERNEL = ".kd"
 
 
-def problem(head: bytes, target: GfxTarget, machs: Mapping[str, int]) -> str:
+def code_object_problem(head: bytes, target: GfxTarget, machs: Mapping[str, int]) -> str:
     """Tell what is wrong with a code object, or nothing.
 
     Args:
@@ -34,10 +37,10 @@ def problem(head: bytes, target: GfxTarget, machs: Mapping[str, int]) -> str:
     Returns:
         One clause without a full stop, or an empty string.
     """
-    if len(head) < HEAD_SIZE or head[:4] != b"\x7fELF":
+    if len(head) < HEAD_SIZE or head[:4] != constants.MAGIC:
         return "is not an ELF file"
     ident, kind, machine, *_, flags, _, _, _, _, _, _ = HEADER.unpack(head[:HEAD_SIZE])
-    if machine != _EM_AMDGPU or kind != _ET_DYN or ident[7] != _OSABI_HSA:
+    if machine != constants.EM_AMDGPU or kind != constants.ET_DYN or ident[7] != constants.ELFOSABI_AMDGPU_HSA:
         return f"is not an AMDGPU shared object (machine {machine}, type {kind}, OS ABI {ident[7]})"
     mach = flags & _MACH
     expected = machs.get(target.processor, mach)
@@ -55,7 +58,7 @@ def problem(head: bytes, target: GfxTarget, machs: Mapping[str, int]) -> str:
 
 def is_code_object(head: bytes) -> bool:
     """Whether a file that begins like this is an AMDGPU ELF file."""
-    return head[:6] == b"\x7fELF\x02\x01" and int.from_bytes(head[18:20], "little") == _EM_AMDGPU
+    return head[:6] == constants.ELF64_LITTLE and int.from_bytes(head[18:20], "little") == constants.EM_AMDGPU
 
 
 def mach_of(head: bytes) -> int:
@@ -63,19 +66,64 @@ def mach_of(head: bytes) -> int:
     return int.from_bytes(head[48:52], "little") & _MACH
 
 
-def kernels(code: bytes, label: str) -> Iterator[str]:
+def kernel_names(code: bytes, label: str) -> Iterator[str]:
     """Names of the kernels of a code object: its dynamic symbols `<name>.kd`, kernel descriptors.
 
     Raises:
         ElfError: not a code object, or a damaged one.
     """
-    image = Image.parse(code, label)
-    table = next((s for s in image.sections if s.type == reader.SHT_DYNSYM), None)
+    image = ElfImage.parse(code, label)
+    table = next((s for s in image.sections if s.type == constants.SHT_DYNSYM), None)
     if table is None or table.link >= len(image.sections):
         raise ElfError(f"{label} has no dynamic symbols.", hint="It is damaged.")
     strings = image.contents(image.sections[table.link])
     for symbol in image.symbols(table):
         if symbol.section and symbol.name:
-            name = reader.text(strings, symbol.name, label)
+            name = reader.string_at(strings, symbol.name, label)
             if name.endswith(_KERNEL):
                 yield name.removesuffix(_KERNEL)
+
+
+def read_metadata(image: ElfImage) -> Mapping[str, Any]:
+    """The metadata of a code object.
+
+    Raises:
+        ElfError: there are none, or they cannot be read.
+    """
+    for section in image.sections:
+        if section.type == constants.SHT_NOTE:
+            for name, kind, description in _notes(image.contents(section)):
+                if (name, kind) == (b"AMDGPU\0", constants.NT_AMDGPU_METADATA):
+                    try:
+                        value = msgpack.unpackb(description)
+                    except ValueError as reason:
+                        raise ElfError(f"{image.label} has metadata that cannot be read: {reason}.") from reason
+                    if isinstance(value, dict):
+                        return value
+    raise ElfError(f"{image.label} has no metadata about its kernels.", hint="The compiler did not finish it.")
+
+
+def kernarg_sizes(image: ElfImage) -> dict[str, int]:
+    """Kernel symbol -> bytes of its arguments; the symbol is that of the descriptor without `.kd`.
+
+    Raises:
+        ElfError: as `read_metadata`, or an entry is not what the guide says.
+    """
+    try:
+        return {
+            str(entry[".symbol"]).removesuffix(".kd"): int(entry[".kernarg_segment_size"])
+            for entry in read_metadata(image).get("amdhsa.kernels", ())
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise ElfError(f"{image.label} has metadata without {error}.", hint="It is damaged.") from error
+
+
+def _notes(data: bytes) -> Iterator[tuple[bytes, int, bytes]]:
+    """Name, type and description of each note of a section; they begin at multiples of 4."""
+    at = 0
+    while at + constants.NOTE.size <= len(data):
+        name_size, size, kind = constants.NOTE.unpack_from(data, at)
+        at += constants.NOTE.size
+        start = at + name_size + -name_size % 4
+        yield data[at : at + name_size], kind, data[start : start + size]
+        at = start + size + -size % 4

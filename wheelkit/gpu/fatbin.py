@@ -1,4 +1,4 @@
-"""HIP fat binaries of an ELF file: which gfx targets they hold, and whether the code is what it says."""
+"""HIP fat binaries of an ELF file: targets, kernels, and checks of the code objects."""
 
 from __future__ import annotations
 
@@ -8,27 +8,12 @@ from pathlib import Path
 
 from core.errors import FatbinError
 from core.model import Finding
+from wheelkit.findings import finding
 from wheelkit.gpu import code_object
-from wheelkit.gpu.bundle import METHOD_NAMES, Entry
-from wheelkit.gpu.fatbin_host import Registered, bundle_pointers, registered
-from wheelkit.gpu.fatbin_kernels import kernels
-from wheelkit.gpu.fatbin_stream import BundleAt, Reader, each, find_bundles, locate
-from wheelkit.gpu.slim import SlimReport, slim
-from wheelkit.inspect.findings import finding
-from wheelkit.inspect.model import DeviceCode, TargetCode
-
-__all__ = [
-    "BundleAt",
-    "FatbinReport",
-    "Registered",
-    "SlimReport",
-    "bundle_pointers",
-    "find_bundles",
-    "kernels",
-    "read_targets",
-    "registered",
-    "slim",
-]
+from wheelkit.gpu.bundle import METHOD_NAMES, BundleEntry
+from wheelkit.gpu.bundle_reader import BundleLocation, BundleReader, find_bundles, locate_bundles, map_bundles
+from wheelkit.gpu.device_code import DeviceCode, TargetCode
+from wheelkit.gpu.registration import bundle_pointers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,18 +26,18 @@ class FatbinReport:
         findings: damage, and code objects that are not what their entry says.
     """
 
-    bundles: tuple[BundleAt, ...]
+    bundles: tuple[BundleLocation, ...]
     device: DeviceCode
     findings: tuple[Finding, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Scan:
+class _BundleScan:
     """What one bundle told: its entries, the first bytes of each code object, and its damage or nothing."""
 
-    bundle: BundleAt
-    entries: tuple[Entry, ...]
-    heads: tuple[tuple[Entry, bytes], ...]
+    bundle: BundleLocation
+    entries: tuple[BundleEntry, ...]
+    heads: tuple[tuple[BundleEntry, bytes], ...]
     damage: str
 
 
@@ -73,11 +58,11 @@ def read_targets(
     Raises:
         ElfError: not an ELF file. Damaged fat binaries are findings.
     """
-    bundles, damage = locate(path, name=name)
+    bundles, damage = locate_bundles(path, name=name)
 
-    def scan(reader: Reader, bundle: BundleAt) -> _Scan:
-        entries: tuple[Entry, ...] = ()
-        heads: list[tuple[Entry, bytes]] = []
+    def scan(reader: BundleReader, bundle: BundleLocation) -> _BundleScan:
+        entries: tuple[BundleEntry, ...] = ()
+        heads: list[tuple[BundleEntry, bytes]] = []
         problem = ""
         try:
             entries = reader.entries(bundle)
@@ -86,9 +71,9 @@ def read_targets(
         except FatbinError as error:
             problem = error.message
             heads.clear()
-        return _Scan(bundle=bundle, entries=entries, heads=tuple(heads), damage=problem)
+        return _BundleScan(bundle=bundle, entries=entries, heads=tuple(heads), damage=problem)
 
-    scans = each(path, bundles, scan, threads=threads)
+    scans = map_bundles(path, bundles, scan, threads=threads)
     damages = [damage.message] if damage else []
     damages += [scan.damage for scan in scans if scan.damage]
     if verify:
@@ -99,11 +84,11 @@ def read_targets(
     return FatbinReport(bundles=bundles, device=_device_code(scans), findings=tuple(findings))
 
 
-def _head_of_code(entry: Entry) -> int:
+def _head_of_code(entry: BundleEntry) -> int:
     return code_object.HEAD_SIZE if entry.target else 0
 
 
-def _wrong(scans: Sequence[_Scan], machs: dict[str, int]) -> Iterator[str]:
+def _wrong(scans: Sequence[_BundleScan], machs: dict[str, int]) -> Iterator[str]:
     known = set(machs)
     for scan in scans:
         for entry, head in scan.heads:
@@ -116,12 +101,12 @@ def _wrong(scans: Sequence[_Scan], machs: dict[str, int]) -> Iterator[str]:
                 others = [name for name, value in machs.items() if value == code_object.mach_of(head)]
                 yield f"{scan.bundle.label}: bundle {scan.bundle.index}: entry {entry.id} is code for {others[0]}."
                 continue
-            if problem := code_object.problem(head, target, machs):
+            if problem := code_object.code_object_problem(head, target, machs):
                 doubt = "" if target.processor in known else " (elsewhere that name has another machine number)"
                 yield f"{scan.bundle.label}: bundle {scan.bundle.index}: entry {entry.id} {problem}{doubt}."
 
 
-def _device_code(scans: Sequence[_Scan]) -> DeviceCode:
+def _device_code(scans: Sequence[_BundleScan]) -> DeviceCode:
     sizes: dict[str, int] = {}
     counts: dict[str, int] = {}
     for scan in scans:
@@ -139,3 +124,37 @@ def _device_code(scans: Sequence[_Scan]) -> DeviceCode:
         unpacked=sum(scan.bundle.content_size for scan in scans),
         targets=tuple(TargetCode(target=n, code_bytes=sizes[n], bundles=counts[n]) for n in sorted(sizes)),
     )
+
+
+def fatbin_kernels(path: Path, *, name: str = "", threads: int = 2) -> Mapping[int, Mapping[str, frozenset[str]]]:
+    """Names of the kernels in a file: address of each bundle -> target -> names.
+
+    Streams: besides the names, one code object per thread is in memory.
+
+    Args:
+        path: an ELF file.
+        name: what errors call it.
+        threads: each needs up to 130 MiB for 0.10.2's bundles.
+
+    Raises:
+        ElfError: not an ELF file, or a damaged code object.
+        FatbinError: a damaged bundle; MD5s are not checked.
+    """
+
+    def code_of(entry: BundleEntry) -> int:
+        return entry.size if entry.target else 0
+
+    # Targets have nearly the same names: keep one string for each.
+    shared: dict[str, str] = {}
+
+    def scan(reader: BundleReader, bundle: BundleLocation) -> dict[str, frozenset[str]]:
+        found = {}
+        for entry, code in reader.objects(bundle, code_of, verify=False):
+            label = f"{bundle.label}: bundle {bundle.index}: {entry.name}"
+            names = (shared.setdefault(kernel, kernel) for kernel in code_object.kernel_names(code, label))
+            found[entry.name] = frozenset(names)
+        return found
+
+    bundles = find_bundles(path, name=name)
+    held = map_bundles(path, bundles, scan, threads=threads)
+    return {bundle.address: found for bundle, found in zip(bundles, held, strict=True)}

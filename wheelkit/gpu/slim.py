@@ -13,11 +13,19 @@ from pathlib import Path
 
 from core.errors import FatbinError
 from core.model import GfxTarget
-from wheelkit.gpu.bundle import LEVEL, LEVEL_TIGHT, Entry, Selection, alignment_of, layout, pack, select, write_table
-from wheelkit.gpu.fatbin_stream import BundleAt, Reader, each, find_bundles
-
-Range = tuple[int, int]
-"""Bytes [start, end) of a file."""
+from wheelkit.byte_ranges import ByteRange
+from wheelkit.gpu.bundle import (
+    LEVEL,
+    LEVEL_TIGHT,
+    BundleEntry,
+    EntrySelection,
+    alignment_of,
+    pack,
+    place_entries,
+    select_entries,
+    write_table,
+)
+from wheelkit.gpu.bundle_reader import BundleLocation, BundleReader, find_bundles, map_bundles
 
 _BIG = 64 << 20  # From this size on new bundles are made one at a time, to bound memory.
 
@@ -33,7 +41,7 @@ class SlimReport:
         unpacked_before, unpacked_after: of the bundles once decompressed.
     """
 
-    changed: tuple[Range, ...]
+    changed: tuple[ByteRange, ...]
     targets_kept: tuple[str, ...]
     targets_dropped: tuple[str, ...]
     stored_before: int
@@ -43,13 +51,13 @@ class SlimReport:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Cut:
+class _BundlePlan:
     """What one bundle shall become: the kept entries at their old and new places."""
 
-    bundle: BundleAt
-    kept: tuple[Entry, ...]
-    placed: tuple[Entry, ...]
-    dropped: tuple[Entry, ...]
+    bundle: BundleLocation
+    kept: tuple[BundleEntry, ...]
+    placed: tuple[BundleEntry, ...]
+    dropped: tuple[BundleEntry, ...]
 
     @property
     def size(self) -> int:
@@ -94,48 +102,50 @@ def slim(
     return _report(cuts, sizes, changed)
 
 
-def _contents(path: Path, cuts: Sequence[_Cut], *, threads: int, verify: bool) -> Iterator[tuple[BundleAt, bytes]]:
+def _contents(
+    path: Path, cuts: Sequence[_BundlePlan], *, threads: int, verify: bool
+) -> Iterator[tuple[BundleLocation, bytes]]:
     """Each bundle that changes with its new bytes; the compressed ones come when all of them are ready."""
     by_index = {cut.bundle.index: cut for cut in cuts}
 
-    def rebuild(reader: Reader, bundle: BundleAt) -> bytes | None:
+    def rebuild(reader: BundleReader, bundle: BundleLocation) -> bytes | None:
         return _rebuild(reader, by_index[bundle.index], verify=verify)
 
     packed = [cut for cut in cuts if cut.bundle.packed and (cut.dropped or verify)]
     if any(cut.size >= _BIG for cut in packed):
         threads = 1
     bundles = [cut.bundle for cut in packed]
-    for bundle, content in zip(bundles, each(path, bundles, rebuild, threads=threads), strict=True):
+    for bundle, content in zip(bundles, map_bundles(path, bundles, rebuild, threads=threads), strict=True):
         if content is not None:
             yield bundle, content
     for cut in cuts:
         if cut.dropped and not cut.bundle.packed:
-            (content,) = each(path, [cut.bundle], rebuild, threads=1)
+            (content,) = map_bundles(path, [cut.bundle], rebuild, threads=1)
             assert content is not None
             yield cut.bundle, content
 
 
 def _plan(
     path: Path,
-    bundles: Sequence[BundleAt],
+    bundles: Sequence[BundleLocation],
     wanted: Sequence[GfxTarget],
     covers: Mapping[str, Sequence[str]],
     *,
     threads: int,
-) -> list[_Cut]:
+) -> list[_BundlePlan]:
     """Decide for every bundle what stays, and name all targets that are missing anywhere."""
 
-    def choose(reader: Reader, bundle: BundleAt) -> tuple[tuple[Entry, ...], Selection]:
+    def choose(reader: BundleReader, bundle: BundleLocation) -> tuple[tuple[BundleEntry, ...], EntrySelection]:
         entries = reader.entries(bundle)
-        return entries, select(entries, wanted, covers)
+        return entries, select_entries(entries, wanted, covers)
 
     cuts, missing = [], []
-    for bundle, (entries, chosen) in zip(bundles, each(path, bundles, choose, threads=threads), strict=True):
+    for bundle, (entries, chosen) in zip(bundles, map_bundles(path, bundles, choose, threads=threads), strict=True):
         if chosen.missing:
             names = ", ".join(map(str, chosen.missing))
             missing.append(f"bundle {bundle.index} at byte {bundle.offset:#x} has no code for {names}")
-        placed = layout(chosen.kept, alignment=alignment_of(entries))
-        cuts.append(_Cut(bundle=bundle, kept=chosen.kept, placed=placed, dropped=chosen.dropped))
+        placed = place_entries(chosen.kept, alignment=alignment_of(entries))
+        cuts.append(_BundlePlan(bundle=bundle, kept=chosen.kept, placed=placed, dropped=chosen.dropped))
     if missing:
         more = f", and {len(missing) - 3} more such bundles" if len(missing) > 3 else ""
         raise FatbinError(
@@ -145,14 +155,14 @@ def _plan(
     return cuts
 
 
-def _rebuild(reader: Reader, cut: _Cut, *, verify: bool) -> bytes | None:
+def _rebuild(reader: BundleReader, cut: _BundlePlan, *, verify: bool) -> bytes | None:
     """The new bundle as it goes into the file; None when it only had to be verified."""
     places = dict(zip(cut.kept, cut.placed, strict=True)) if cut.dropped else {}
     plain = reader.zeros(cut.size if cut.dropped else 0)
     if cut.dropped:
         write_table(cut.placed, plain)
 
-    def room(entry: Entry) -> memoryview:
+    def room(entry: BundleEntry) -> memoryview:
         place = places.get(entry)
         return plain[place.offset : place.offset + place.size] if place else plain[:0]
 
@@ -173,7 +183,7 @@ def _rebuild(reader: Reader, cut: _Cut, *, verify: bool) -> bytes | None:
     )
 
 
-def _write(file: int, bundle: BundleAt, content: bytes) -> Range:
+def _write(file: int, bundle: BundleLocation, content: bytes) -> ByteRange:
     padded = content.ljust(bundle.size, b"\0")
     view, position = memoryview(padded), bundle.offset
     while view:
@@ -182,7 +192,7 @@ def _write(file: int, bundle: BundleAt, content: bytes) -> Range:
     return bundle.offset, bundle.offset + len(padded)
 
 
-def _report(cuts: Sequence[_Cut], sizes: Mapping[int, int], changed: Sequence[Range]) -> SlimReport:
+def _report(cuts: Sequence[_BundlePlan], sizes: Mapping[int, int], changed: Sequence[ByteRange]) -> SlimReport:
     kept = {entry.name for cut in cuts for entry in cut.kept if not entry.is_host}
     dropped = {entry.name for cut in cuts for entry in cut.dropped} - kept
     return SlimReport(

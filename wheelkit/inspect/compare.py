@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from wheelkit.archive.archive import WheelArchive
-from wheelkit.elf.elf import Elf
+from wheelkit.archive.reader import WheelArchive
+from wheelkit.elf.constants import MAGIC
+from wheelkit.elf.snapshot import Elf
 
-_ELF = b"\x7fELF"
 _READ = 1 << 20
 
 
@@ -112,4 +112,4 @@ def _differing(before: Path, at: int, now: Path, there: int, size: int) -> int:
 
 def _is_elf(path: Path) -> bool:
     with path.open("rb") as file:
-        return file.read(4) == _ELF
+        return file.read(4) == MAGIC

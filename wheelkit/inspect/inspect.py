@@ -8,39 +8,26 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from core.digests import file_sha256
 from core.errors import ArchiveError, CiBuildError
-from core.model import Finding, GfxTarget, Progress, Severity
+from core.model import Finding, GfxTarget, Progress
 from wheelkit import kernel_wheel
-from wheelkit.archive.archive import WheelName
+from wheelkit.archive.filename import WheelName
 from wheelkit.archive.verify import verify_record
-from wheelkit.elf.elf import Elf
+from wheelkit.elf.constants import ELF64_LITTLE, MAGIC
+from wheelkit.elf.snapshot import Elf
+from wheelkit.findings import finding, sort_findings
+from wheelkit.gpu.device_code import TargetCode
 from wheelkit.gpu.fatbin import read_targets
-from wheelkit.inspect import elf_facts, findings_elf, findings_meta, findings_set, parts
-from wheelkit.inspect.findings import finding, ordered, worst_of
-from wheelkit.inspect.meta_facts import read_metadata
-from wheelkit.inspect.model import ElfFacts, Part, TargetCode, WheelReport, member_infos
+from wheelkit.inspect import library, metadata, parts
+from wheelkit.inspect.metadata import read_metadata
+from wheelkit.inspect.model import ContentPart, ElfFacts, WheelReport
 from wheelkit.inspect.parts import TracedArchive
-from wheelkit.inspect.platform import ROCM_SONAME, judge
-from wheelkit.inspect.text import render, render_findings
-
-__all__ = [
-    "Expectations",
-    "SetReport",
-    "WheelReport",
-    "check_set",
-    "inspect_set",
-    "inspect_wheel",
-    "member_infos",
-    "render",
-    "render_findings",
-    "wheels_below",
-    "worst",
-]
+from wheelkit.inspect.platform_tag import ROCM_SONAME, check_platform
 
 _LIBRARY = re.compile(r".*\.so(\.[0-9]+)*")
 _NO_LIBRARY = re.compile(r".*\.(py|pyi|txt|md|rst|h|hpp|json|html|css|js|typed|o|a|csv|toml|xml|png|svg)")
@@ -56,16 +43,8 @@ class Expectations:
     machs: Mapping[str, int] | None = None
     allow_list: frozenset[str] = frozenset()
     allowed_sonames: frozenset[str] | None = None
-    size_budget: int = findings_meta.SIZE_BUDGET
+    size_budget: int = metadata.SIZE_BUDGET
     verify: bool = True
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SetReport:
-    """Several wheels, and what is wrong between them."""
-
-    wheels: tuple[WheelReport, ...]
-    findings: tuple[Finding, ...]
 
 
 def inspect_wheel(
@@ -76,7 +55,7 @@ def inspect_wheel(
     machs: Mapping[str, int] | None = None,
     allow_list: Collection[str] = (),
     allowed_sonames: Collection[str] | None = None,
-    size_budget: int = findings_meta.SIZE_BUDGET,
+    size_budget: int = metadata.SIZE_BUDGET,
     verify: bool = True,
     scratch: Path | None = None,
     progress: Progress | None = None,
@@ -116,35 +95,7 @@ def inspect_wheel(
     except ArchiveError as error:
         head, *problems = error.message.split("\n  - ")
         found = (finding("archive-damaged", problem.strip()) for problem in problems or [head])
-        return replace(report, findings=ordered(found))
-
-
-def inspect_set(paths: Sequence[Path], inspect: Callable[[Path], WheelReport] = inspect_wheel) -> SetReport:
-    """Report on wheels that are meant to be installed together.
-
-    Args:
-        paths: wheel files.
-        inspect: `inspect_wheel`, with arguments bound if need be.
-    """
-    reports = tuple(inspect(path) for path in paths)
-    return SetReport(wheels=reports, findings=check_set(reports))
-
-
-def check_set(reports: Sequence[WheelReport]) -> tuple[Finding, ...]:
-    """What is wrong between wheels; `member` of each finding is a file name."""
-    known = [report for report in reports if report.project]
-    return ordered((*findings_set.duplicates(known), *findings_set.pins(known), *findings_set.partners(known)))
-
-
-def wheels_below(folder: Path) -> tuple[Path, ...]:
-    """Every wheel file in a folder and its subfolders, sorted."""
-    return tuple(sorted(path for path in folder.rglob("*.whl") if path.is_file()))
-
-
-def worst(report: WheelReport | SetReport) -> Severity | None:
-    """The highest severity found, or None; of a set, in any wheel or between them."""
-    nested = report.wheels if isinstance(report, SetReport) else ()
-    return worst_of([*report.findings, *(item for wheel in nested for item in wheel.findings)])
+        return replace(report, findings=sort_findings(found))
 
 
 def _identity(path: Path, *, verify: bool) -> WheelReport:
@@ -171,7 +122,7 @@ class _Inspection:
 
     def complete(self, report: WheelReport) -> WheelReport:
         """Read everything and apply every rule."""
-        libraries = {name: elf_facts.lay_out(self.root, name) for name in self._libraries()}
+        libraries = {name: library.lay_out(self.root, name) for name in self._libraries()}
         digests = self._extract(libraries)
         meta, problems = read_metadata(self.archive)
         self.findings += problems
@@ -179,26 +130,26 @@ class _Inspection:
         host = [elf for elf in elfs if elf.machine != "amdgpu"]
         files = {elf.path: libraries[elf.path] for elf in host}
         platforms = self.archive.name.platform.split(".")
-        platform, problems = judge(host, files, platforms, self.wanted.allowed_sonames)
+        platform, problems = check_platform(host, files, platforms, self.wanted.allowed_sonames)
         self.findings += problems
-        rocm = elf_facts.rocm_versions(elfs)
+        rocm = library.rocm_versions(elfs)
         names = [member.name for member in self.archive.members]
         self.findings += [
-            *findings_meta.identity(meta, report.project, report.version, report.tags),
-            *findings_meta.description(meta, rocm, has_elf=bool(libraries)),
-            *findings_meta.versions(meta),
-            *findings_meta.requirements(meta),
-            *findings_meta.entry_points(meta, names),
-            *findings_meta.modes({member.name: member.mode for member in self.archive.members}),
-            *findings_meta.size(report.size, self.wanted.size_budget),
+            *metadata.check_identity(meta, report.project, report.version, report.tags),
+            *metadata.check_description(meta, rocm, has_elf=bool(libraries)),
+            *metadata.check_versions(meta),
+            *metadata.check_requirements(meta),
+            *metadata.check_entry_points(meta, names),
+            *metadata.check_modes({member.name: member.mode for member in self.archive.members}),
+            *metadata.check_size(report.size, self.wanted.size_budget),
             *self._library_rules(host, report.project, whole=len(elfs) == len(libraries)),
         ]
         if kernel_wheel.is_kernel_wheel(self.archive):
             exported = {elf.path: elf.exported for elf in host}
-            self.findings += kernel_wheel.findings(self.archive, self.wanted.machs or {}, exported)
+            self.findings += kernel_wheel.check_kernel_wheel(self.archive, self.wanted.machs or {}, exported)
         return replace(
             report, files=len(names), metadata=meta, platform=platform, rocm=rocm, parts=self._parts(elfs),
-            targets=_sum_targets(elfs), elfs=tuple(elfs), findings=ordered(self.findings),
+            targets=_sum_targets(elfs), elfs=tuple(elfs), findings=sort_findings(self.findings),
         )  # fmt: skip
 
     def _libraries(self) -> list[str]:
@@ -211,9 +162,9 @@ class _Inspection:
                 head = next(iter(self.archive.chunks(member.name)), b"")
             except ArchiveError:
                 continue  # named by the check of RECORD, or by the extraction
-            if head.startswith(elf_facts.READABLE):
+            if head.startswith(ELF64_LITTLE):
                 names.append(member.name)
-            elif head.startswith(elf_facts.MAGIC):
+            elif head.startswith(MAGIC):
                 self.findings.append(finding("elf-not-read", "another kind of ELF file.", member=member.name))
             elif _LIBRARY.fullmatch(member.name):
                 self.findings.append(finding("library-not-elf", f"{member.size} bytes, no ELF.", member=member.name))
@@ -248,8 +199,8 @@ class _Inspection:
         self.findings += code.findings
         device = code.device
         if elf.machine == "amdgpu":
-            device = elf_facts.plain_code(path, self.wanted.machs or {})
-        return elf_facts.facts(
+            device = library.code_object_facts(path, self.wanted.machs or {})
+        return library.library_facts(
             name, elf, device, stored=self.archive[name].compressed_size, sha256=sha256,
             checkpoints=self.archive.way_of(name),
         )  # fmt: skip
@@ -257,27 +208,27 @@ class _Inspection:
     def _library_rules(self, elfs: Sequence[ElfFacts], project: str, *, whole: bool) -> Iterator[Finding]:
         pythons, abis = self.archive.name.python.split("."), self.archive.name.abi.split(".")
         for elf in elfs:
-            yield from findings_elf.linking(elf)
-            yield from findings_elf.module_name(elf, pythons, abis)
-            yield from findings_elf.evenness(elf)
-        expected, is_jax = self.wanted.expected, findings_meta.JAX_ROCM.fullmatch(project)
+            yield from library.check_linking(elf)
+            yield from library.check_module_name(elf, pythons, abis)
+            yield from library.check_evenness(elf)
+        expected, is_jax = self.wanted.expected, metadata.JAX_ROCM.fullmatch(project)
         uses_rocm = is_jax or any(ROCM_SONAME.fullmatch(soname) for elf in elfs for soname in elf.needed)
         if expected is not None and uses_rocm:
-            yield from findings_elf.device_code(elfs, expected, self.wanted.covers, whole=whole)
+            yield from library.check_device_code(elfs, expected, self.wanted.covers, whole=whole)
         if is_jax:
-            yield from findings_elf.exports(elfs, plugin=whole and project.endswith("-pjrt"))
-            yield from findings_elf.run_time_targets(
+            yield from library.check_exports(elfs, plugin=whole and project.endswith("-pjrt"))
+            yield from library.check_runtime_targets(
                 elfs, self.wanted.allow_list, self.wanted.covers, promised=expected is not None
             )
 
-    def _parts(self, elfs: Sequence[ElfFacts]) -> tuple[Part, ...]:
+    def _parts(self, elfs: Sequence[ElfFacts]) -> tuple[ContentPart, ...]:
         libraries = {elf.path for elf in elfs}
         files = [
-            Part(name=parts.kind_of_file(m.name), unpacked=m.size, stored=m.compressed_size)
+            ContentPart(name=parts.part_of_file(m.name), unpacked=m.size, stored=m.compressed_size)
             for m in self.archive.members
             if m.name not in libraries
         ]
-        return parts.total([*(part for elf in elfs for part in elf.sections), *files])
+        return parts.sum_parts([*(part for elf in elfs for part in elf.sections), *files])
 
 
 def _sum_targets(elfs: Sequence[ElfFacts]) -> tuple[TargetCode, ...]:
@@ -287,5 +238,5 @@ def _sum_targets(elfs: Sequence[ElfFacts]) -> tuple[TargetCode, ...]:
         sums[code.target] = size + code.code_bytes, bundles + code.bundles
     return tuple(
         TargetCode(target=name, code_bytes=size, bundles=bundles)
-        for name, (size, bundles) in sorted(sums.items(), key=lambda item: findings_elf.target_order(item[0]))
+        for name, (size, bundles) in sorted(sums.items(), key=lambda item: library.target_order(item[0]))
     )

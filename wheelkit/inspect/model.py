@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from core.model import Finding, MemberInfo
+from wheelkit.gpu.device_code import DeviceCode, TargetCode
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class ContentPart:
     """Bytes of one kind of content.
 
     Attributes:
@@ -20,39 +21,6 @@ class Part:
     name: str
     unpacked: int
     stored: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TargetCode:
-    """Device code of one gfx target.
-
-    Attributes:
-        code_bytes: size of its code objects, uncompressed.
-        bundles: number of fat binaries that have code for it.
-    """
-
-    target: str
-    code_bytes: int
-    bundles: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeviceCode:
-    """The fat binaries of one library.
-
-    Attributes:
-        bundles: how many there are.
-        formats: such as `CCOB v3 zstd` or `plain`, sorted.
-        stored: bytes that they take in the library.
-        unpacked: bytes once decompressed.
-        targets: in the order of `target`.
-    """
-
-    bundles: int = 0
-    formats: tuple[str, ...] = ()
-    stored: int = 0
-    unpacked: int = 0
-    targets: tuple[TargetCode, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +39,7 @@ class ElfFacts:
         modules: names of the Python modules that it can initialise (`PyInit_<name>`).
         exported: names of the symbols that it offers to others, sorted.
         hip_symbols: undefined symbols of the HIP runtime, sorted.
-        sections: bytes per part, in the part names of `inspect_elf`.
+        sections: bytes per part, in the part names of `parts`.
     """
 
     path: str
@@ -92,11 +60,11 @@ class ElfFacts:
     exported: tuple[str, ...]
     hip_symbols: tuple[str, ...]
     device: DeviceCode
-    sections: tuple[Part, ...]
+    sections: tuple[ContentPart, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Metadata:
+class WheelMetadata:
     """METADATA, WHEEL and entry_points.txt as they are written.
 
     Attributes:
@@ -122,7 +90,7 @@ class Metadata:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Platform:
+class PlatformSupport:
     """What the libraries allow as platform tag.
 
     Attributes:
@@ -159,10 +127,10 @@ class WheelReport:
     tags: tuple[str, ...]
     verified: bool
     files: int = 0
-    metadata: Metadata | None = None
-    platform: Platform | None = None
+    metadata: WheelMetadata | None = None
+    platform: PlatformSupport | None = None
     rocm: tuple[str, ...] = ()
-    parts: tuple[Part, ...] = ()
+    parts: tuple[ContentPart, ...] = ()
     targets: tuple[TargetCode, ...] = ()
     elfs: tuple[ElfFacts, ...] = ()
     findings: tuple[Finding, ...] = ()

@@ -10,21 +10,22 @@ from typing import TYPE_CHECKING, cast
 
 from isal import isal_zlib
 
-from wheelkit.archive.archive import WheelArchive
+from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.zip_format import STORED
-from wheelkit.elf.elf import Section
-from wheelkit.inspect.model import Part
+from wheelkit.elf import constants
+from wheelkit.elf.reader import Section
+from wheelkit.inspect.model import ContentPart
 
 if TYPE_CHECKING:
-    from wheelkit.archive.cuts import Cuts
+    from wheelkit.archive.blocks import CutPoints
 
 HOST, READ_ONLY, UNWIND, DEVICE = "host code", "read-only data", "exception tables", "device code"
 SYMBOLS, DEBUG, DATA, LINKING = "symbol tables", "debug info", "data", "dynamic linking"
 PYTHON, METADATA, OTHER = "Python", "metadata", "other"
 
-_SHF_WRITE, _SHF_ALLOC, _SHF_EXECINSTR = 1, 2, 4
-_SHT_SYMTAB, _SHT_STRTAB, _SHT_RELA, _SHT_HASH, _SHT_REL, _SHT_DYNSYM, _SHT_GNU = 2, 3, 4, 5, 9, 11, 0x6FFFFFF0
-_LINKING_TYPES = frozenset({_SHT_STRTAB, _SHT_RELA, _SHT_HASH, _SHT_REL, _SHT_DYNSYM})
+_LINKING_TYPES = frozenset(
+    {constants.SHT_STRTAB, constants.SHT_RELA, constants.SHT_HASH, constants.SHT_REL, constants.SHT_DYNSYM}
+)
 _FATBIN = ".hip_fatbin"
 
 _STEP = 4096
@@ -48,7 +49,7 @@ class TracedArchive(WheelArchive):
         self._read_to = offset + size
         return super().pread(size, offset)
 
-    def chunks(self, name: str, *, cuts: Cuts | None = None) -> Iterator[bytes]:
+    def chunks(self, name: str, *, cuts: CutPoints | None = None) -> Iterator[bytes]:
         """As in `WheelArchive`; the way is noted in `checkpoints`."""
         start, done = self[name].data_offset, 0
         line = self.checkpoints[name] = []
@@ -65,33 +66,33 @@ class TracedArchive(WheelArchive):
         return checkpoints(self.pread(member.compressed_size, member.data_offset))
 
 
-def kind_of(section: Section) -> str:
+def part_of_section(section: Section) -> str:
     """The part that a section's bytes belong to (gABI section types and flags; names where those do not tell)."""
     if section.name == _FATBIN:
         return DEVICE
     if section.name.startswith((".eh_frame", ".gcc_except_table")):
         return UNWIND
-    if not section.flags & _SHF_ALLOC:
+    if not section.flags & constants.SHF_ALLOC:
         if section.name.startswith((".debug", ".zdebug", ".gdb_index")):
             return DEBUG
-        return SYMBOLS if section.type == _SHT_SYMTAB or section.name == ".strtab" else OTHER
-    if section.flags & _SHF_EXECINSTR:
+        return SYMBOLS if section.type == constants.SHT_SYMTAB or section.name == ".strtab" else OTHER
+    if section.flags & constants.SHF_EXECINSTR:
         return HOST
-    if section.type in _LINKING_TYPES or section.type >= _SHT_GNU:
+    if section.type in _LINKING_TYPES or section.type >= constants.SHT_GNU_FIRST:
         return LINKING
-    return DATA if section.flags & _SHF_WRITE else READ_ONLY
+    return DATA if section.flags & constants.SHF_WRITE else READ_ONLY
 
 
-def kind_of_file(name: str) -> str:
+def part_of_file(name: str) -> str:
     """The part that a file other than a library belongs to."""
     if ".dist-info/" in name:
         return METADATA
     return PYTHON if name.endswith((".py", ".pyi", ".pth", ".typed")) else OTHER
 
 
-def split(
+def split_library(
     sections: Iterable[Section], size: int, stored: int, checkpoints: Sequence[Checkpoint] = ()
-) -> tuple[Part, ...]:
+) -> tuple[ContentPart, ...]:
     """Divide one library among its parts; what no section claims (headers, padding) is `other`.
 
     Args:
@@ -108,14 +109,14 @@ def split(
     for section in sorted(sections, key=lambda item: item.offset):
         start, stop = max(section.offset, end), min(section.offset + section.file_size, size)
         if stop > start:
-            kind = kind_of(section)
+            kind = part_of_section(section)
             unpacked[kind] = unpacked.get(kind, 0) + stop - start
             packed[kind] = packed.get(kind, 0.0) + _stored_at(line, stop) - _stored_at(line, start)
             end = stop
     whole = {kind: round(value) for kind, value in packed.items()}
     unpacked[OTHER] = unpacked.get(OTHER, 0) + size - sum(unpacked.values())
     whole[OTHER] = max(0, whole.get(OTHER, 0) + stored - sum(whole.values()))
-    return tuple(Part(name=kind, unpacked=unpacked[kind], stored=whole[kind]) for kind in unpacked)
+    return tuple(ContentPart(name=kind, unpacked=unpacked[kind], stored=whole[kind]) for kind in unpacked)
 
 
 def checkpoints(packed: bytes) -> list[Checkpoint]:
@@ -128,14 +129,14 @@ def checkpoints(packed: bytes) -> list[Checkpoint]:
     return line
 
 
-def total(parts: Iterable[Part]) -> tuple[Part, ...]:
+def sum_parts(parts: Iterable[ContentPart]) -> tuple[ContentPart, ...]:
     """Add parts of the same name; largest stored size first, empty ones left out."""
     sums: dict[str, tuple[int, int]] = {}
     for part in parts:
         unpacked, stored = sums.get(part.name, (0, 0))
         sums[part.name] = unpacked + part.unpacked, stored + part.stored
     ranked = sorted(sums.items(), key=lambda item: (-item[1][1], item[0]))
-    return tuple(Part(name=name, unpacked=u, stored=s) for name, (u, s) in ranked if u or s)
+    return tuple(ContentPart(name=name, unpacked=u, stored=s) for name, (u, s) in ranked if u or s)
 
 
 def _stored_at(line: Sequence[Checkpoint], offset: int) -> float:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from core.model import Finding, Severity
 from core.units import human
-from wheelkit.inspect.findings import title
-from wheelkit.inspect.model import ElfFacts, Metadata, WheelReport
+from wheelkit.findings import title
+from wheelkit.inspect.model import ElfFacts, WheelMetadata, WheelReport
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -115,7 +115,7 @@ def _facts(report: WheelReport) -> Table:
     return _rows(rows)
 
 
-def _metadata(meta: Metadata) -> Iterator[tuple[str, str]]:
+def _metadata(meta: WheelMetadata) -> Iterator[tuple[str, str]]:
     yield "summary", meta.summary
     yield "Python", meta.requires_python or "any (no Requires-Python)"
     yield "licence", ", ".join(filter(None, (meta.license, *meta.license_files)))

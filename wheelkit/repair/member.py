@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -10,17 +9,13 @@ from pathlib import Path
 
 from core.errors import CiBuildError, RepairError
 from core.model import MemberInfo
-from wheelkit.elf.elf import Elf
+from wheelkit.byte_ranges import ByteRange, merge_ranges
 from wheelkit.elf.runpath import add_needed, set_runpath
+from wheelkit.elf.snapshot import Elf
 from wheelkit.elf.strip import strip_symbols
-from wheelkit.gpu.fatbin import read_targets, slim
+from wheelkit.gpu.fatbin import read_targets
+from wheelkit.gpu.slim import slim
 from wheelkit.repair.plan import RepairPlan
-
-Range = tuple[int, int]
-"""[start, end) in bytes of the file."""
-
-_HIP_RUNTIME = re.compile(r"(?:__)?hip[A-Z]\w*")
-"""Functions of the HIP runtime; those of hipBLAS and the like go on in lower case (hipblasCreate)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +38,7 @@ class MemberEdit:
     path: Path
     elf: Elf
     size_before: int
-    changed: tuple[Range, ...]
+    changed: tuple[ByteRange, ...]
     has_code: bool
     targets_kept: tuple[str, ...]
     targets_dropped: tuple[str, ...]
@@ -62,10 +57,10 @@ class MemberEdit:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Code:
+class _DeviceCodeEdit:
     """The device code part of a MemberEdit."""
 
-    changed: Sequence[Range] = ()
+    changed: Sequence[ByteRange] = ()
     kept: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     before: int = 0
@@ -120,7 +115,7 @@ def edit_member(name: str, path: Path, plan: RepairPlan, debug: Path | None) -> 
         saved = report.bytes_saved
     after = Elf.read(path)
     return MemberEdit(
-        name=name, path=path, elf=after, size_before=before.size, changed=merge(changed, after.size),
+        name=name, path=path, elf=after, size_before=before.size, changed=merge_ranges(changed, after.size),
         has_code=code.before > 0, targets_kept=code.kept, targets_dropped=code.dropped,
         code_before=code.before, code_after=code.after, symbols_saved=saved, debug=debug if saved else None,
     )  # fmt: skip
@@ -135,34 +130,18 @@ def _check_rocm(name: str, elf: Elf, plan: RepairPlan) -> None:
         )
 
 
-def uses_hip_runtime(elf: Elf) -> bool:
-    """Whether it calls the HIP runtime itself, and so has to name the library (F5: four members did not)."""
-    return any(_HIP_RUNTIME.fullmatch(symbol.name) for symbol in elf.undefined)
-
-
-def merge(ranges: Sequence[Range], size: int) -> tuple[Range, ...]:
-    """Sort ranges, cut them at `size` and join those that touch."""
-    joined: list[Range] = []
-    for start, end in sorted((start, min(end, size)) for start, end in ranges if start < min(end, size)):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
-        else:
-            joined.append((start, end))
-    return tuple(joined)
-
-
-def _device_code(name: str, path: Path, elf: Elf, plan: RepairPlan) -> _Code:
+def _device_code(name: str, path: Path, elf: Elf, plan: RepairPlan) -> _DeviceCodeEdit:
     if ".hip_fatbin" not in elf.sections:
-        return _Code()
+        return _DeviceCodeEdit()
     if plan.targets is None:
         found = read_targets(path, verify=plan.verify_bundles, name=name)
         if found.findings:
             raise RepairError(" ".join(f.message for f in found.findings), hint=found.findings[0].remedy)
         stored = sum(bundle.size for bundle in found.bundles)
         targets = tuple(sorted(code.target for code in found.device.targets))
-        return _Code(kept=targets, before=stored, after=stored)
+        return _DeviceCodeEdit(kept=targets, before=stored, after=stored)
     done = slim(path, plan.targets, covers=plan.covers, verify=plan.verify_bundles, name=name)
-    return _Code(
+    return _DeviceCodeEdit(
         changed=done.changed,
         kept=done.targets_kept,
         dropped=done.targets_dropped,
@@ -171,16 +150,16 @@ def _device_code(name: str, path: Path, elf: Elf, plan: RepairPlan) -> _Code:
     )
 
 
-def _loading(name: str, path: Path, elf: Elf, plan: RepairPlan) -> list[Range]:
+def _loading(name: str, path: Path, elf: Elf, plan: RepairPlan) -> list[ByteRange]:
     """Set RUNPATH, then NEEDED: the shorter RUNPATH makes room for the name."""
-    changed: list[Range] = []
+    changed: list[ByteRange] = []
     if plan.runpath and (elf.runpath or elf.rpath):
         wanted = next((value for glob, value in plan.runpath.items() if fnmatchcase(name, glob)), None)
         if wanted is None:
             raise RepairError(f"{name} has a RUNPATH and the plan has none for it.", hint="Add a glob that matches it.")
         if wanted != elf.runpath:
             changed += set_runpath(path, wanted)
-    if plan.hip_soname and plan.hip_soname not in elf.needed and uses_hip_runtime(elf):
+    if plan.hip_soname and plan.hip_soname not in elf.needed and elf.hip_symbols:
         changed += add_needed(path, plan.hip_soname)
     return changed
 

@@ -91,7 +91,7 @@ class SizePart:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Repaired:
+class RepairedWheel:
     """A repaired wheel on disk.
 
     Attributes:

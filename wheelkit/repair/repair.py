@@ -21,19 +21,19 @@ from packaging.version import InvalidVersion, Version
 from core.errors import ArchiveError, MachineError, RepairError
 from core.model import Finding, MemberInfo, Progress, Severity, to_json
 from wheelkit import kernel_wheel
-from wheelkit.archive.archive import RecordEntry, WheelArchive, WheelName
-from wheelkit.archive.cut_plan import plan_cuts
-from wheelkit.archive.cuts import Cuts
+from wheelkit.archive.blocks import CutPoints
+from wheelkit.archive.filename import WheelName
+from wheelkit.archive.reader import WheelArchive
+from wheelkit.archive.record import RecordEntry
 from wheelkit.archive.rewrite import WheelRewrite
 from wheelkit.archive.verify import verify_record
-from wheelkit.repair.manylinux import verdict
+from wheelkit.elf.constants import MAGIC
+from wheelkit.inspect.manylinux import platform_verdict
+from wheelkit.repair.cut_plan import plan_cuts
 from wheelkit.repair.member import MemberEdit, edit_members
 from wheelkit.repair.metadata import LICENSE_FILE, render_entry_points, rewrite_metadata, rewrite_wheel
-from wheelkit.repair.plan import Repaired, RepairPlan, SizePart
+from wheelkit.repair.plan import RepairedWheel, RepairPlan, SizePart
 
-__all__ = ["RepairPlan", "Repaired", "SizePart", "repair"]
-
-_ELF = b"\x7fELF"
 _BIG = 32 << 20
 """Libraries from this size on are taken apart while they are unpacked."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -42,7 +42,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 def repair(
     source: Path, plan: RepairPlan, out_dir: Path, *, debug_dir: Path | None = None, progress: Progress | None = None
-) -> Repaired:
+) -> RepairedWheel:
     """Make a repaired copy of `source` in `out_dir`, named after the plan's version and platform.
 
     Equal input gives equal bytes, wherever it runs.
@@ -93,7 +93,7 @@ def repair(
         members += kernel_wheel.member_infos(archive, codes, archive.record(), plan.machs)
         debug_files = _publish_debug(edits, debug_dir, final.stem)
         written.path.replace(final)
-        return Repaired(
+        return RepairedWheel(
             path=final, size=written.size, sha256=sha256, members=members,
             targets_kept=_union(e.targets_kept for e in edits),
             targets_dropped=_union(e.targets_dropped for e in edits),
@@ -165,7 +165,7 @@ def _rewrite_texts(rewrite: WheelRewrite, archive: WheelArchive, name: WheelName
     if plan.entry_points is not None:
         rewrite.set(f"{info}/entry_points.txt", render_entry_points(plan.entry_points))
     for path, content in plan.files.items():
-        if content.startswith(_ELF):
+        if content.startswith(MAGIC):
             raise RepairError(f"{path} is a library; the plan can bring other files only.")
         rewrite.set(path, content)
 
@@ -179,7 +179,7 @@ def _to_cut(archive: WheelArchive, libraries: Mapping[str, str], plan: RepairPla
 def _unpack(
     archive: WheelArchive,
     libraries: Mapping[str, str],
-    cuts: dict[str, Cuts],
+    cuts: dict[str, CutPoints],
     tree: Path,
     progress: Progress | None,
 ) -> dict[str, Path]:
@@ -213,7 +213,7 @@ def _stays(name: str, plan: RepairPlan) -> bool:
 
 def _is_elf(archive: WheelArchive, name: str) -> bool:
     try:
-        return next(archive.chunks(name), b"").startswith(_ELF)
+        return next(archive.chunks(name), b"").startswith(MAGIC)
     except ArchiveError:
         return False  # verify_record names the damage together with all other
 
@@ -232,7 +232,7 @@ def _expect_members(files: Collection[str], plan: RepairPlan, source: str) -> No
 
 def _judge(files: Mapping[str, Path], plan: RepairPlan, source: str) -> tuple[Finding, ...]:
     """The verdict of auditwheel on the edited libraries; only warnings and notes are returned."""
-    judged = verdict(files, allowed_sonames=plan.allowed_sonames, platform=plan.platform_tag)
+    judged = platform_verdict(files, allowed_sonames=plan.allowed_sonames, platform=plan.platform_tag)
     if not judged.ok:
         errors = [f for f in judged.findings if f.severity is Severity.ERROR]
         raise RepairError(

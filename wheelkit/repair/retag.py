@@ -7,13 +7,13 @@ from pathlib import Path
 
 from core.errors import ArchiveError, RepairError
 from core.model import Finding, Progress, Severity
-from wheelkit.archive.archive import WheelArchive
+from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.rewrite import WheelRewrite
 from wheelkit.archive.verify import verify_record
-from wheelkit.repair.manylinux import verdict
+from wheelkit.elf.constants import MAGIC
+from wheelkit.inspect.manylinux import platform_verdict
 from wheelkit.repair.metadata import rewrite_wheel
 
-_ELF = b"\x7fELF"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -34,7 +34,7 @@ def retag(
         libraries = {
             member.name: scratch / "tree" / member.name
             for member in archive.members
-            if next(archive.chunks(member.name), b"").startswith(_ELF)
+            if next(archive.chunks(member.name), b"").startswith(MAGIC)
         }
         for path in libraries.values():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ def retag(
             raise ArchiveError(f"{source.name} is not what it says: {told}.", hint="Build it again.")
         if not libraries:
             raise RepairError(f"{source.name} holds no libraries, so {platform} cannot be true.")
-        findings = verdict(libraries, allowed_sonames=frozenset(), platform=platform).findings
+        findings = platform_verdict(libraries, allowed_sonames=frozenset(), platform=platform).findings
         if errors := [item for item in findings if item.severity is Severity.ERROR]:
             told = "; ".join(f"{item.member} [{item.code}]: {item.message}" for item in errors)
             raise RepairError(f"{source.name} cannot become a {platform} wheel: {told}", hint="Nothing was written.")

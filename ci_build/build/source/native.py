@@ -28,7 +28,7 @@ from core.pip import InputStore, Resolved
 from core.process import LineSink, Runner
 from core.source_request import Checkout
 from core.store import step_key
-from wheelkit.archive.archive import WheelArchive
+from wheelkit.archive.reader import WheelArchive
 
 STATE = "state.json"
 """File of the log folder: what was run where, and what failed; `shell` reads it."""

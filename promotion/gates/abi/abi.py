@@ -18,8 +18,8 @@ from promotion.gates.abi.members import PLATFORM, Member, read_members
 from promotion.gates.abi.symbols import Offer, needs_unmet, symbols_unmet
 from promotion.gates.common.requirements import wheels_for
 from promotion.gates.common.rocm_manifest import manifest_digest, set_manifest
-from wheelkit.repair.manylinux import platform_libraries
-from wheelkit.rocm_manifest import ROCM_MANIFEST, Library, Manifest
+from wheelkit.inspect.manylinux import platform_libraries
+from wheelkit.rocm_manifest import ROCM_MANIFEST, RocmLibrary, RocmManifest
 
 _NONE = f"The set has no {ROCM_MANIFEST}, so nobody knows what its ROCm exports; symbols were not compared."
 _WEAK = "The manifest was made from what wheels need, which proves nothing about a ROCm; symbols were not compared."
@@ -29,7 +29,7 @@ _MAKE_ONE = (
 )
 
 
-def make_gate(manifest: Manifest | None = None) -> Gate:
+def make_gate(manifest: RocmManifest | None = None) -> Gate:
     """The gate.
 
     Args:
@@ -56,17 +56,17 @@ class _Rocm:
     """
 
     name: str
-    libraries: Mapping[str, Library]
+    libraries: Mapping[str, RocmLibrary]
     unproved: str = ""
 
     @classmethod
-    def of(cls, manifest: Manifest | None, wheel_set: WheelSet) -> _Rocm:
+    def of(cls, manifest: RocmManifest | None, wheel_set: WheelSet) -> _Rocm:
         """Of a manifest, or of what is declared for the set's version."""
         if manifest is not None:
             weak = _WEAK if manifest.weak else ""
             return cls(name=f"ROCm {manifest.rocm_version}", libraries=manifest.libraries, unproved=weak)
         sonames = layouts.allowed_sonames(RocmVersion(text=wheel_set.rocm_version))
-        declared = {name: Library(soname=name, path=_place(name), symbols={}) for name in sorted(sonames)}
+        declared = {name: RocmLibrary(soname=name, path=_place(name), symbols={}) for name in sorted(sonames)}
         return cls(name=f"ROCm {wheel_set.rocm_version}", libraries=declared, unproved=_NONE)
 
 
@@ -76,7 +76,7 @@ def _place(soname: str) -> str:
     return f"{folder}/{soname}"
 
 
-def _run(room: Room, manifest: Manifest | None) -> Iterator[Check]:
+def _run(room: Room, manifest: RocmManifest | None) -> Iterator[Check]:
     rocm = _Rocm.of(manifest, room.wheel_set)
     members: list[Member] = []
     for wheel in room.wheel_set.wheels:

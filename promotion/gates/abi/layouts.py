@@ -10,7 +10,7 @@ from promotion.gates import Check, error
 from promotion.gates.abi.loader import SYSTEM, Installed, Loaded, Scenario, at_home, load, scenarios
 from promotion.gates.abi.members import Member
 from promotion.gates.abi.symbols import some
-from wheelkit.rocm_manifest import Library
+from wheelkit.rocm_manifest import RocmLibrary
 
 _LAYOUT = "Add the folder to the layouts in core/layouts.toml, which RUNPATH and the loader of the wheel are made of."
 _OTHERS = "Its users have to set LD_LIBRARY_PATH, or install ROCm in another way."
@@ -18,7 +18,7 @@ _OTHERS = "Its users have to set LD_LIBRARY_PATH, or install ROCm in another way
 
 def layout_checks(
     members: Sequence[Member],
-    libraries: Iterable[Library],
+    libraries: Iterable[RocmLibrary],
     targets: Sequence[GfxTarget],
     *,
     system: Collection[str],

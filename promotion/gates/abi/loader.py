@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 
 from core.layouts import ROCM_PATH, SITE_PACKAGES, Layout, family_packages, load_layouts, package_of, search_dirs
 from core.model import GfxTarget
-from wheelkit.rocm_manifest import Library
+from wheelkit.rocm_manifest import RocmLibrary
 
 SYSTEM = "(system)"
 """Where a library of the platform, or one that ROCm itself takes from the system, comes from."""
@@ -77,7 +77,7 @@ class Loaded:
     missing: tuple[tuple[PurePosixPath, str], ...]
 
 
-def scenarios(libraries: Iterable[Library], targets: Sequence[GfxTarget] | None) -> tuple[Scenario, ...]:
+def scenarios(libraries: Iterable[RocmLibrary], targets: Sequence[GfxTarget] | None) -> tuple[Scenario, ...]:
     """Every declared way of installing these libraries, for the targets of a set; None means all of them."""
     libraries = tuple(libraries)
     return tuple(
@@ -179,7 +179,7 @@ def _per_family(layout: Layout) -> bool:
     return any(_FAMILY in folder for folder in layout.folders)
 
 
-def _placed(library: Library, layout: Layout, family: str) -> Iterator[Installed]:
+def _placed(library: RocmLibrary, layout: Layout, family: str) -> Iterator[Installed]:
     """The library's file in a layout; nothing where that does not bring it."""
     path = PurePosixPath(library.path)
     package = path.parts[0] if path.parts[0].startswith("_rocm_sdk_") else ""

@@ -13,13 +13,13 @@ from core.errors import ArchiveError, CiBuildError
 from core.model import Finding, Progress, Severity, Wheel
 from promotion.gates import Room
 from promotion.gates.abi.symbols import some
-from wheelkit.archive.archive import WheelArchive
+from wheelkit.archive.reader import WheelArchive
 from wheelkit.elf.build_paths import build_paths
-from wheelkit.elf.elf import Elf
+from wheelkit.elf.snapshot import Elf
+from wheelkit.findings import as_published, finding
 from wheelkit.gpu.code_object import is_code_object
-from wheelkit.inspect.findings import as_published, finding
-from wheelkit.inspect.findings_elf import search_path
-from wheelkit.repair.manylinux import platform_libraries, verdict
+from wheelkit.inspect.library import check_search_path
+from wheelkit.inspect.manylinux import platform_libraries, platform_verdict
 
 PLATFORM = "manylinux_2_28_x86_64"
 """The oldest systems that the wheels are for."""
@@ -137,7 +137,7 @@ def _against_platform(files: Mapping[str, Path], elves: Mapping[str, Elf]) -> di
     system = platform_libraries(PLATFORM)
     others = frozenset(soname for elf in elves.values() for soname in elf.needed) - system
     try:
-        result = verdict(files, allowed_sonames=others, platform=PLATFORM)
+        result = platform_verdict(files, allowed_sonames=others, platform=PLATFORM)
     except CiBuildError as problem:
         text = f"cannot be judged against {PLATFORM}: {problem.message}"
         return {path: [finding("elf-unreadable", text)] for path in files}
@@ -156,7 +156,7 @@ def _continued(message: str) -> str:
 def _left_by_the_build(elf: Elf, file: Path) -> Iterator[Finding]:
     """Paths of the machine that built it, in RUNPATH and in strings."""
     path = elf.rpath if elf.runpath is None else elf.runpath
-    for item in search_path(path.split(":") if path else (), ""):
+    for item in check_search_path(path.split(":") if path else (), ""):
         if item.severity is Severity.ERROR:
             yield replace(item, message=f"has a RUNPATH that only its builder can use: {item.message}")
     known = set(path.split(":")) if path else set()

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from core.model import Finding, Severity
 from promotion.gates import error
-from wheelkit.elf.elf import Elf, Symbol
-from wheelkit.rocm_manifest import Library, is_foreign
+from wheelkit.elf.snapshot import Elf, Symbol
+from wheelkit.rocm_manifest import RocmLibrary, is_foreign
 
 _SHOWN = 4
 
@@ -44,7 +44,7 @@ class Offer:
         )
 
     @classmethod
-    def of_library(cls, library: Library, origin: str) -> Offer:
+    def of_library(cls, library: RocmLibrary, origin: str) -> Offer:
         """A library of ROCm."""
         versions, symbols = _versions(library.symbols), library.symbols
         return cls(soname=library.soname, origin=origin, symbols=symbols, needed=library.needed, versions=versions)

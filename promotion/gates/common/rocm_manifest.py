@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from core.errors import GateError
 from promotion.gates import Room
 from promotion.storage.bucket import sha256_of
-from wheelkit.rocm_manifest import ROCM_MANIFEST, Manifest, dump_manifest, load_manifest
+from wheelkit.rocm_manifest import ROCM_MANIFEST, RocmManifest, dump_manifest, load_manifest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class RocmTree:
     """
 
     folder: Path
-    manifest: Manifest
+    manifest: RocmManifest
 
     @property
     def library_folders(self) -> tuple[Path, ...]:
@@ -37,12 +37,12 @@ class RocmTree:
         return manifest_digest(self.manifest)
 
 
-def manifest_digest(manifest: Manifest) -> str:
+def manifest_digest(manifest: RocmManifest) -> str:
     """SHA-256 of a manifest; it covers names, sizes, build ids and symbols of all libraries."""
     return hashlib.sha256(dump_manifest(manifest)).hexdigest()
 
 
-def set_manifest(room: Room) -> Manifest | None:
+def set_manifest(room: Room) -> RocmManifest | None:
     """Read it; None where the set carries none.
 
     Raises:

@@ -20,8 +20,8 @@ from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.requirements import locked, wheels_for
 from promotion.gates.common.rocm_manifest import RocmTree, set_manifest
 from promotion.gates.common.stubs import write_stubs
-from wheelkit.elf.elf import Elf
-from wheelkit.rocm_manifest import Manifest, from_needs
+from wheelkit.elf.snapshot import Elf
+from wheelkit.rocm_manifest import RocmManifest, from_needs
 
 TREE, FROM_MANIFEST, FROM_NEEDS = "tree", "stubs from the manifest", "stubs from the wheel's own needs"
 
@@ -138,7 +138,7 @@ def _libraries(folder: Path, folders: Iterable[Path], kind: str) -> RocmLibrarie
     return RocmLibraries(folder=folder, weak=kind == FROM_NEEDS, kind=kind, env=env)
 
 
-def _needs(room: Room, site: Site) -> Manifest:
+def _needs(room: Room, site: Site) -> RocmManifest:
     sonames = allowed_sonames(RocmVersion(text=room.wheel_set.rocm_version))
     return from_needs(_elfs(room, site), room.wheel_set.rocm_version, sonames)
 

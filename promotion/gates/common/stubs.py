@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from core.errors import GateError
-from wheelkit.elf.elf_writer import Export, shared_library
-from wheelkit.rocm_manifest import Library, Manifest
+from wheelkit.elf.writer import Export, shared_library
+from wheelkit.rocm_manifest import RocmLibrary, RocmManifest
 
 _TEXT = re.compile(
     r".*(?:Error|Status|status)_?(?:Name|String|ToString|to_string|get_string|name|string)"
@@ -28,7 +28,7 @@ _VARIABLE_SIZE = 4096
 _RET = b"\xc3"
 
 
-def write_stubs(manifest: Manifest, folder: Path) -> tuple[Path, ...]:
+def write_stubs(manifest: RocmManifest, folder: Path) -> tuple[Path, ...]:
     """Write every library of a manifest where it lies in its tree.
 
     Args:
@@ -73,13 +73,13 @@ def _returning(status: int) -> bytes:
     return b"\xb8" + struct.pack("<I", status) + _RET  # mov eax, status
 
 
-def _stub(library: Library, manifest: Manifest) -> bytes:
+def _stub(library: RocmLibrary, manifest: RocmManifest) -> bytes:
     needed = [soname for soname in library.needed if soname in manifest.libraries]
     runpath = [entry for entry in library.runpath if entry.startswith("$ORIGIN")] or ["$ORIGIN"]
     return shared_library(library.soname, _exports(library), needed=needed, runpath=":".join(runpath))
 
 
-def _exports(library: Library) -> Iterator[Export]:
+def _exports(library: RocmLibrary) -> Iterator[Export]:
     for name, versions in sorted(library.symbols.items()):
         for position, version in enumerate(versions):
             variable = _VARIABLE.match(name) is not None

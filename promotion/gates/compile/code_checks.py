@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 from core.model import Finding, GfxTarget
 from promotion.gates import error
-from wheelkit.elf.reader import Image
-from wheelkit.gpu.code_metadata import read_metadata
-from wheelkit.gpu.code_object import HEAD_SIZE, problem
+from wheelkit.elf.reader import ElfImage
+from wheelkit.gpu.code_object import HEAD_SIZE, code_object_problem, read_metadata
 
 MFMA, WMMA = "mfma", "wmma"
 """The two families of matrix-core instructions."""
@@ -79,7 +78,7 @@ def header_finding(data: bytes, label: str, target: GfxTarget, machs: Mapping[st
         target: with the features that it was to be compiled for.
         machs: processor -> EF_AMDGPU_MACH value.
     """
-    if not (clause := problem(data[:HEAD_SIZE], target, machs)):
+    if not (clause := code_object_problem(data[:HEAD_SIZE], target, machs)):
         return None
     return error(
         "code-object-wrong",
@@ -94,7 +93,7 @@ def read_code_object(data: bytes, label: str, processor: str) -> CodeObject:
     Raises:
         ElfError: a damaged file, or one without metadata.
     """
-    image = Image.parse(data, label)
+    image = ElfImage.parse(data, label)
     return CodeObject(
         size=len(data),
         sha256=hashlib.sha256(data).hexdigest(),
@@ -130,11 +129,11 @@ def _operands(word: int) -> bool:
     return first >= _VGPR and second >= _VGPR and accumulator >= _NO_ACCUMULATOR
 
 
-def _texts(image: Image) -> Iterator[bytes]:
+def _texts(image: ElfImage) -> Iterator[bytes]:
     return (image.contents(section) for section in image.sections if section.name.startswith(".text"))
 
 
-def _kernels(image: Image) -> Iterator[Kernel]:
+def _kernels(image: ElfImage) -> Iterator[Kernel]:
     for entry in read_metadata(image).get("amdhsa.kernels", ()):
         yield Kernel(
             name=str(entry.get(".name", "")),

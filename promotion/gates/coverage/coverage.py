@@ -15,9 +15,10 @@ from promotion.gates.coverage.kernel_rules import RULES_FILE, Rule, load_rules, 
 from promotion.policy.policy import device_members_digest, load_policy
 from promotion.policy.set_rules import missing_targets, unused_targets
 from promotion.storage.bucket import sha256_of
-from wheelkit.archive.archive import WheelArchive
-from wheelkit.gpu.fatbin import Registered, kernels, read_targets, registered
-from wheelkit.inspect.findings import finding
+from wheelkit.archive.reader import WheelArchive
+from wheelkit.findings import finding
+from wheelkit.gpu.fatbin import fatbin_kernels, read_targets
+from wheelkit.gpu.registration import RegisteredKernels, registered_kernels
 
 _MAGIC = b"\x7fELF"
 _SHOWN = 3
@@ -43,7 +44,7 @@ class _Library:
     owed: bool
     code: Mapping[str, int]
     damage: tuple[Finding, ...] = ()
-    registered: tuple[Registered, ...] = ()
+    registered: tuple[RegisteredKernels, ...] = ()
     kernels: Mapping[int, Mapping[str, Collection[str]]]
 
     @property
@@ -109,11 +110,11 @@ def _read(file: Path, wheel: str, path: str, promised: tuple[str, ...], *, owed:
     report = read_targets(file, verify=True, machs=machs(), name=path)
     errors = (item for item in report.findings if item.severity is Severity.ERROR)
     damage = [replace(item, message=f"{wheel}: {item.message}") for item in errors]
-    host: tuple[Registered, ...] = ()
+    host: tuple[RegisteredKernels, ...] = ()
     held: Mapping[int, Mapping[str, Collection[str]]] = {}
     try:
-        host = registered(file)
-        held = kernels(file, name=path) if host and not damage else {}
+        host = registered_kernels(file)
+        held = fatbin_kernels(file, name=path) if host and not damage else {}
     except (ElfError, FatbinError) as error:
         text = f"{wheel}: {error}".replace(file.name, path)  # some of them know only the unpacked file
         damage.append(finding("code-object-wrong", text, member=path))
@@ -180,7 +181,7 @@ def _unread(library: _Library) -> Iterator[Finding]:
     names = sum(bundle.unread for bundle in library.registered)
     if silent or names:
         text = f"{library.name}: who registers {silent} bundles, and the names of {names} kernels, cannot be told."
-        remedy = "Compare wheelkit/gpu/fatbin_host.py with what the compiler makes of a module constructor now."
+        remedy = "Compare wheelkit/gpu/registration.py with what the compiler makes of a module constructor now."
         yield Finding(
             code="kernels-unread", severity=Severity.WARNING, message=text, remedy=remedy, member=library.path
         )

@@ -12,8 +12,8 @@ from core.model import Finding, GfxTarget, Severity, Wheel
 from core.targets import machs
 from promotion.gates import Check, Room, error
 from wheelkit import kernel_wheel
-from wheelkit.archive.archive import WheelArchive
-from wheelkit.inspect.findings import finding
+from wheelkit.archive.reader import WheelArchive
+from wheelkit.findings import finding
 from wheelkit.kernel_wheel import KernelManifest, KernelModule
 
 
@@ -27,7 +27,7 @@ def checks(room: Room, wheel: Wheel) -> Iterator[Check]:
     """One check for each module and target, and one for the wheel where something in it is not true."""
     room.progress.step(f"kernels of {wheel.filename}")
     with WheelArchive(room.wheel(wheel)) as archive:
-        found = kernel_wheel.findings(archive, machs(), {})
+        found = kernel_wheel.check_kernel_wheel(archive, machs(), {})
         told = {member.path: member.targets for member in wheel.members}
         held = kernel_wheel.member_infos(archive, kernel_wheel.code_objects(archive), archive.record(), machs())
         try:
@@ -66,7 +66,7 @@ def _modules(room: Room, wheel: Wheel, manifest: KernelManifest) -> Iterator[Che
             text = f"{wheel.filename} was not built for {target}, only for {', '.join(manifest.targets)}."
             yield Check(name=wheel.filename, target=target, findings=(finding("target-missing", text),))
             continue
-        lost = tuple(kernel_wheel.target_findings(manifest, processor))
+        lost = tuple(kernel_wheel.check_target(manifest, processor))
         for module in manifest.modules:
             if processor in module.targets:
                 yield _module(wheel, module, target, [item for item in lost if item.member == module.library])

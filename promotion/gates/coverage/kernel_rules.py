@@ -15,7 +15,7 @@ from packaging.version import Version
 from core.errors import RequestError
 from core.model import GfxTarget, RocmVersion, WheelSet
 from promotion.policy.set_rules import missing_targets
-from wheelkit.gpu.fatbin import Registered
+from wheelkit.gpu.registration import RegisteredKernels
 
 RULES_FILE = Path(__file__).with_suffix(".toml")
 _SCHEMA_VERSION = 1
@@ -71,7 +71,7 @@ def rules_for(rules: Iterable[Rule], wheel_set: WheelSet, member: str) -> tuple[
 
 
 def missing(
-    registered: Sequence[Registered],
+    registered: Sequence[RegisteredKernels],
     held: Mapping[int, Mapping[str, Collection[str]]],
     target: str,
     rules: Sequence[Rule],

@@ -24,8 +24,8 @@ from promotion.gates.device.devices import Machine
 from promotion.gates.device.lease import DEVICE_SHARE, Device, Platform
 from promotion.gates.device.passes import VIRTUAL_DEVICES
 from promotion.storage.bucket import sha256_of
-from wheelkit.elf.elf import Elf
-from wheelkit.rocm_manifest import Library, Manifest
+from wheelkit.elf.snapshot import Elf
+from wheelkit.rocm_manifest import RocmLibrary, RocmManifest
 
 CHILD = Path(__file__).with_name("preflight_child.py")
 SHARED_MEMORY = 1 << 30
@@ -74,7 +74,7 @@ class Expected:
     rocm_version: str
     site: Path = Path()
     counts: tuple[int, ...] = ()
-    rocm: Mapping[str, Library] = field(default_factory=dict)
+    rocm: Mapping[str, RocmLibrary] = field(default_factory=dict)
 
 
 def expected(
@@ -83,7 +83,7 @@ def expected(
     devices: Sequence[Device],
     targets: Sequence[str],
     python: str,
-    rocm: Manifest | None,
+    rocm: RocmManifest | None,
     counts: tuple[int, ...] = (),
 ) -> Expected:
     """What a set and a slice of a machine promise, before there is a site."""
@@ -250,7 +250,7 @@ def _same_rocm(mapped: Sequence[str], wanted: Expected) -> Item:
     return Item(name=name, problem="; ".join(problems), remedy=remedy, note=note, facts={"rocm_libraries": same})
 
 
-def _compared(file: Path, known: Library) -> tuple[str, str, str]:
+def _compared(file: Path, known: RocmLibrary) -> tuple[str, str, str]:
     """What tells whether a file is a library of the set's ROCm, as it is and as it should be: its bytes, if known."""
     if known.sha256:
         return "sha256", sha256_of(file), known.sha256

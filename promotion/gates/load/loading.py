@@ -18,7 +18,7 @@ from promotion.gates.common.site import RocmLibraries, Site
 from promotion.gates.install.install import LOADER_SENTENCE
 from promotion.gates.load import golden
 from promotion.gates.load.child_probe import Look, ask
-from wheelkit.archive.archive import WheelArchive
+from wheelkit.archive.reader import WheelArchive
 
 NO_DEVICE = re.compile(r"FAILED_PRECONDITION: No visible GPU devices\.?")
 """What XLA says when everything is loaded and there is no GPU."""

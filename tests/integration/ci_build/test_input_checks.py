@@ -16,7 +16,8 @@ from core.pip import InputStore, Resolved
 from core.process import HostRunner
 from core.report import Reporter
 from tests.integration.wheelkit.test_repair_real import broken, one_bit
-from wheelkit.repair.repair import Repaired, RepairPlan, repair
+from wheelkit.repair.plan import RepairedWheel, RepairPlan
+from wheelkit.repair.repair import repair
 
 pytestmark = pytest.mark.network
 PROJECT = "jax-rocm7-plugin"
@@ -33,7 +34,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each repair compared the MD5s."""
     found: list[bool] = []
 
-    def watched(source: Path, plan: RepairPlan, out: Path, **more: object) -> Repaired:
+    def watched(source: Path, plan: RepairPlan, out: Path, **more: object) -> RepairedWheel:
         found.append(plan.verify_bundles)
         return repair(source, plan, out, **more)  # type: ignore[arg-type]
 

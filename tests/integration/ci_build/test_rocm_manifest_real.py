@@ -13,7 +13,7 @@ import pytest
 from ci_build.rocm.tree import read_tree
 from tests.support.real_rocm import LIBRARIES, VERSION, unpack_real_rocm
 from wheelkit.elf import libstdcxx
-from wheelkit.rocm_manifest import Manifest, dump_manifest, load_manifest
+from wheelkit.rocm_manifest import RocmManifest, dump_manifest, load_manifest
 
 pytestmark = pytest.mark.network
 ROOT = Path(__file__).resolve().parents[3]
@@ -33,7 +33,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def manifest(tree: Path) -> Manifest:
+def manifest(tree: Path) -> RocmManifest:
     made, notes = read_tree(tree, VERSION, progress=Silent())
     assert notes == ()
     return made
@@ -59,7 +59,7 @@ def by_readelf(library: Path) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def test_the_tree_is_read_whole(manifest: Manifest) -> None:
+def test_the_tree_is_read_whole(manifest: RocmManifest) -> None:
     assert {library.path for library in manifest.libraries.values()} == {
         f"{LIBRARIES}/libamd_comgr.so.2",
         f"{LIBRARIES}/libamdhip64.so.5",
@@ -72,7 +72,7 @@ def test_the_tree_is_read_whole(manifest: Manifest) -> None:
     assert load_manifest(dump_manifest(manifest)) == manifest
 
 
-def test_every_symbol_and_version_is_what_readelf_says(tree: Path, manifest: Manifest) -> None:
+def test_every_symbol_and_version_is_what_readelf_says(tree: Path, manifest: RocmManifest) -> None:
     for library in manifest.libraries.values():
         said = by_readelf(tree / library.path)
         assert library.symbols == {name: said[name] for name in said if not libstdcxx.is_standard(name)}
@@ -83,7 +83,7 @@ def test_every_symbol_and_version_is_what_readelf_says(tree: Path, manifest: Man
     assert "libhsa-runtime64.so.1" in hip.needed
 
 
-def test_the_command_writes_the_same_small_file_each_time(tree: Path, manifest: Manifest, tmp_path: Path) -> None:
+def test_the_command_writes_the_same_small_file_each_time(tree: Path, manifest: RocmManifest, tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("one.json", "two.json")]
     for file in files:
         done = rocm_manifest(tree, f"--rocm-version={VERSION}", f"--out={file}")

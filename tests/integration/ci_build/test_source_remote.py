@@ -37,7 +37,7 @@ from tests.support.source_place import (
     wait_for,
     wheels_json,
 )
-from wheelkit.archive.archive import WheelArchive
+from wheelkit.archive.reader import WheelArchive
 
 pytestmark = [pytest.mark.heavy, pytest.mark.network]
 

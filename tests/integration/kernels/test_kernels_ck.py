@@ -16,8 +16,8 @@ import pytest
 from tests.integration.kernels.test_kernels_rocm import UNITS, InContainer
 from tests.support import docker
 from tests.support.kernels_fake.building import HERE, Silent
-from wheelkit.elf.reader import Image
-from wheelkit.gpu.code_metadata import kernarg_sizes
+from wheelkit.elf.reader import ElfImage
+from wheelkit.gpu.code_object import kernarg_sizes
 
 X, RESIDUAL, GAMMA, Y, SUM = (0x7F00_0000_0000 + at * 0x1_0000_0000_00 for at in range(5))
 
@@ -65,7 +65,7 @@ def symbols_of_units(inside: InContainer) -> set[str]:
     found = [graph.store.find(graph.keys[step.label]) for step in graph.steps if step.target]
     data = [made.path.read_bytes() for made in found if made is not None]
     assert [int.from_bytes(code[48:52], "little") for code in data] == [0x54C, 0x54C]
-    return {name for code in data for name in kernarg_sizes(Image.parse(code, "unit.co"))}
+    return {name for code in data for name in kernarg_sizes(ElfImage.parse(code, "unit.co"))}
 
 
 def kernels_build(inside: InContainer, *more: str) -> dict[str, Any]:

@@ -27,8 +27,9 @@ from promotion.storage.directory_bucket import DirBucket
 from tests.support import docker, forky
 from tests.support.kernels_fake.building import Silent
 from tests.support.wheel_sets import pjrt, plugin
-from wheelkit.elf.elf import Elf
-from wheelkit.gpu.fatbin import read_targets, registered
+from wheelkit.elf.snapshot import Elf
+from wheelkit.gpu.fatbin import read_targets
+from wheelkit.gpu.registration import registered_kernels
 
 pytestmark = [pytest.mark.network, pytest.mark.heavy]
 ROOT = Path(__file__).resolve().parents[3]
@@ -124,7 +125,10 @@ def test_attention_of_few_kernels(here: Here, tmp_path: Path, monkeypatch: pytes
     assert held.findings == ()
     assert [(code.target, code.bundles) for code in held.device.targets] == [("gfx942", 1)]
     # The host side of the one for gfx950 is registered as well, with a bundle that is empty.
-    assert [["FmhaFwdKernel" in name for name in bundle.kernels] for bundle in registered(library)] == [[True], [True]]
+    assert [["FmhaFwdKernel" in name for name in bundle.kernels] for bundle in registered_kernels(library)] == [
+        [True],
+        [True],
+    ]
     assert "JaxAiterMhaFwd" in Elf.read(library).exported
     judged(Path(made["wheel"]), tmp_path, monkeypatch)
 

@@ -27,8 +27,9 @@ from kernels.sources import SourceTree
 from kernels.toolchains import obtain_pypi
 from tests.support import docker
 from tests.support.kernels_fake.building import Silent
-from wheelkit.elf.elf import Elf
-from wheelkit.gpu.fatbin import read_targets, registered
+from wheelkit.elf.snapshot import Elf
+from wheelkit.gpu.fatbin import read_targets
+from wheelkit.gpu.registration import registered_kernels
 
 SCRIPT = """
 import pathlib, sys
@@ -169,7 +170,7 @@ def test_real_units_of_composable_kernel(
     report = read_targets(library.file, verify=True, machs=machs())
     assert report.findings == ()
     assert [(code.target, code.bundles) for code in report.device.targets] == [("gfx942", 2)]
-    kernels = {name for bundle in registered(library.file) for name in bundle.kernels}
+    kernels = {name for bundle in registered_kernels(library.file) for name in bundle.kernels}
     # Another test may have had the same units generated.
     units = {
         unit.name: unit for unit in (inside.cache / "kernels" / "generated").glob("*/rmsnorm2d_fwd_*16_n64_nsm.cpp")

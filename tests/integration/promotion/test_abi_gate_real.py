@@ -28,9 +28,9 @@ from promotion.stage import read_staged, stage
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from tests.support.real_rocm import VERSION, unpack_real_rocm
-from wheelkit.elf.elf import Elf
-from wheelkit.repair.manylinux import platform_libraries
-from wheelkit.rocm_manifest import ROCM_MANIFEST, Library, Manifest, dump_manifest, from_needs
+from wheelkit.elf.snapshot import Elf
+from wheelkit.inspect.manylinux import platform_libraries
+from wheelkit.rocm_manifest import ROCM_MANIFEST, RocmLibrary, RocmManifest, dump_manifest, from_needs
 
 pytestmark = pytest.mark.network
 ROOT = Path(__file__).resolve().parents[3]
@@ -50,7 +50,7 @@ class Silent:
         raise AssertionError(f"the ABI gate starts no process, but: {argv}")
 
 
-def judge(bucket: DirBucket, staged: StagedSet, manifest: Manifest | None) -> Evidence:
+def judge(bucket: DirBucket, staged: StagedSet, manifest: RocmManifest | None) -> Evidence:
     (evidence,) = run_gates(bucket, staged, [make_gate(manifest)], Silent(), Silent())
     return evidence
 
@@ -76,13 +76,13 @@ def elves(wheels: Sequence[Path], folder: Path) -> dict[str, Elf]:
     return found
 
 
-def complete(found: Mapping[str, Elf], version: str = "7.2.0") -> Manifest:
+def complete(found: Mapping[str, Elf], version: str = "7.2.0") -> RocmManifest:
     """A ROCm that has exactly what these libraries want, and says that it is a real one."""
     needs = from_needs(found.values(), version, allowed_sonames(RocmVersion(text=version)))
     return dataclasses.replace(needs, weak=False)
 
 
-def but(manifest: Manifest, soname: str, *, symbols: Mapping[str, tuple[str, ...]]) -> Manifest:
+def but(manifest: RocmManifest, soname: str, *, symbols: Mapping[str, tuple[str, ...]]) -> RocmManifest:
     changed = dataclasses.replace(manifest.libraries[soname], symbols=symbols)
     return dataclasses.replace(manifest, libraries={**manifest.libraries, soname: changed})
 
@@ -106,12 +106,12 @@ def plugin_elves(tmp_path_factory: pytest.TempPathFactory, real_wheel: Callable[
 
 
 @pytest.fixture(scope="module")
-def plugin_needs(plugin_elves: dict[str, Elf]) -> Manifest:
+def plugin_needs(plugin_elves: dict[str, Elf]) -> RocmManifest:
     return complete(plugin_elves)
 
 
 def test_published_wheels_pass_against_a_rocm_that_has_it_all(
-    plugin_set: tuple[DirBucket, StagedSet], plugin_needs: Manifest
+    plugin_set: tuple[DirBucket, StagedSet], plugin_needs: RocmManifest
 ) -> None:
     evidence = judge(*plugin_set, plugin_needs)
     assert messages(evidence) == []
@@ -123,7 +123,7 @@ def test_published_wheels_pass_against_a_rocm_that_has_it_all(
 
 
 def test_each_fault_of_the_rocm_is_found_in_the_libraries_that_it_concerns(
-    plugin_set: tuple[DirBucket, StagedSet], plugin_elves: dict[str, Elf], plugin_needs: Manifest
+    plugin_set: tuple[DirBucket, StagedSet], plugin_elves: dict[str, Elf], plugin_needs: RocmManifest
 ) -> None:
     hip = dict(plugin_needs.libraries[HIP].symbols)
     changed = {name: versions for name, versions in hip.items() if name != "hipGetErrorString"}
@@ -257,7 +257,7 @@ def test_the_simulated_loader_does_as_the_real_one(
             continue
         files = {path: file for path, file in scenario.files.items() if file.soname != missing}
         installed = [_at(libraries, str(path), file.soname) for path, file in files.items()]
-        write_stubs(Manifest(rocm_version="7.2.0", libraries={row.soname: row for row in installed}), tmp_path)
+        write_stubs(RocmManifest(rocm_version="7.2.0", libraries={row.soname: row for row in installed}), tmp_path)
         for path, library in at.items():
             done = load(
                 library, dataclasses.replace(scenario, files=files), wheels, system=platform_libraries(PLATFORM)
@@ -274,6 +274,6 @@ def test_the_simulated_loader_does_as_the_real_one(
     assert tried == 3 * len(found)
 
 
-def _at(libraries: Sequence[Library], path: str, soname: str) -> Library:
+def _at(libraries: Sequence[RocmLibrary], path: str, soname: str) -> RocmLibrary:
     (row,) = [library for library in libraries if library.soname == soname]
     return dataclasses.replace(row, path=path)

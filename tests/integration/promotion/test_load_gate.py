@@ -29,8 +29,8 @@ from promotion.gates.load.child_probe import Look, ask
 from promotion.gates.load.loading import Loading
 from promotion.stage import read_staged, stage
 from promotion.storage.directory_bucket import DirBucket
-from wheelkit.elf.elf import Elf
-from wheelkit.rocm_manifest import Manifest, from_needs
+from wheelkit.elf.snapshot import Elf
+from wheelkit.rocm_manifest import RocmManifest, from_needs
 
 pytestmark = pytest.mark.network
 
@@ -257,12 +257,12 @@ def elfs(loaded: Loaded) -> list[Elf]:
     return [Elf.read(loaded.path(library.path)) for library in loaded.loading.libraries]
 
 
-def needs(loaded: Loaded) -> Manifest:
+def needs(loaded: Loaded) -> RocmManifest:
     rocm = RocmVersion(text=loaded.room.wheel_set.rocm_version)
     return from_needs(elfs(loaded), str(rocm), allowed_sonames(rocm))
 
 
-def without(manifest: Manifest, soname: str, symbol: str, version: str | None = None) -> Manifest:
+def without(manifest: RocmManifest, soname: str, symbol: str, version: str | None = None) -> RocmManifest:
     """A ROCm that lacks a symbol, or has it in another version only."""
     library = manifest.libraries[soname]
     symbols = {name: versions for name, versions in library.symbols.items() if name != symbol}
@@ -271,7 +271,7 @@ def without(manifest: Manifest, soname: str, symbol: str, version: str | None = 
     return replace(manifest, libraries={**manifest.libraries, soname: replace(library, symbols=symbols)})
 
 
-def dlopen(loaded: Loaded, manifest: Manifest, member: str, folder: Path) -> str:
+def dlopen(loaded: Loaded, manifest: RocmManifest, member: str, folder: Path) -> str:
     """What becomes of loading a member with the stand-ins of a manifest."""
     write_stubs(manifest, folder)
     env = {**loaded.loading.env, "LD_LIBRARY_PATH": f"{folder}/lib", "ROCM_PATH": str(folder)}
@@ -308,7 +308,7 @@ def test_a_renamed_library_is_told(published: Callable[[str], Loaded], tmp_path:
     libraries["librocblas.so.6"] = replace(
         libraries.pop("librocblas.so.5"), soname="librocblas.so.6", path="lib/librocblas.so.6"
     )
-    lacking = Manifest(rocm_version="7.2.0", libraries=libraries)
+    lacking = RocmManifest(rocm_version="7.2.0", libraries=libraries)
     assert dlopen(loaded, lacking, PJRT, tmp_path).startswith("librocblas.so.5: cannot open shared object file")
 
 

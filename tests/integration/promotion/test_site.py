@@ -33,7 +33,7 @@ from tests.support.wheel_sets import (
     set_wheel,
 )
 from tests.support.wheel_sets import write_set as write
-from wheelkit.rocm_manifest import ROCM_MANIFEST, Library, Manifest, dump_manifest
+from wheelkit.rocm_manifest import ROCM_MANIFEST, RocmLibrary, RocmManifest, dump_manifest
 
 OWN = "{}.{}".format(*sys.version_info[:2])
 ABSENT = "3.99"
@@ -188,10 +188,10 @@ def test_wheels_that_hold_nothing_to_load_are_told(tmp_path: Path, index: Path) 
 
 # Which ROCm
 
-HIP = Library(
+HIP = RocmLibrary(
     soname="libamdhip64.so.7", path="lib/libamdhip64.so.7", symbols={"hipInit": ("hip_4.2",)}, needed=("libc.so.6",)
 )
-MANIFEST = Manifest(rocm_version="7.2.0", libraries={HIP.soname: HIP})
+MANIFEST = RocmManifest(rocm_version="7.2.0", libraries={HIP.soname: HIP})
 
 
 def site_in(folder: Path) -> Site:
@@ -240,8 +240,8 @@ def test_a_damaged_manifest_is_named(tmp_path: Path, index: Path) -> None:
 
 
 def tree_of(folder: Path, *paths: str) -> RocmTree:
-    rows = {Path(path).name: Library(soname=Path(path).name, path=path, symbols={}) for path in paths}
-    return RocmTree(folder=folder, manifest=Manifest(rocm_version="7.2.0", libraries=rows))
+    rows = {Path(path).name: RocmLibrary(soname=Path(path).name, path=path, symbols={}) for path in paths}
+    return RocmTree(folder=folder, manifest=RocmManifest(rocm_version="7.2.0", libraries=rows))
 
 
 def test_a_real_tree_goes_before_everything_else(tmp_path: Path, index: Path) -> None:

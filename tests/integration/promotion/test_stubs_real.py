@@ -12,8 +12,8 @@ import pytest
 from ci_build.rocm.tree import read_tree
 from promotion.gates.common.stubs import write_stubs
 from tests.support.real_rocm import VERSION, unpack_real_rocm
-from wheelkit.elf.elf import Elf
-from wheelkit.rocm_manifest import Library, Manifest
+from wheelkit.elf.snapshot import Elf
+from wheelkit.rocm_manifest import RocmLibrary, RocmManifest
 
 LOAD = """
 import ctypes, json, sys
@@ -64,9 +64,9 @@ def test_a_whole_rocm_is_stood_in_for(tmp_path: Path) -> None:
 
 def test_functions_do_what_they_do_without_a_gpu(tmp_path: Path) -> None:
     names = ("hipInit", "hipGetDeviceCount", "hipGetErrorString", "__hipRegisterFatBinary", "_ZTV6Device")
-    hip = Library(
+    hip = RocmLibrary(
         soname="libamdhip64.so.7", path="lib/libamdhip64.so.7", symbols=dict.fromkeys(names, ("hip_4.2", "hip_4.0"))
     )
-    write_stubs(Manifest(rocm_version="7.2.0", libraries={hip.soname: hip}), tmp_path)
+    write_stubs(RocmManifest(rocm_version="7.2.0", libraries={hip.soname: hip}), tmp_path)
     told = run(CALL, str(tmp_path / hip.path)).splitlines()
     assert told == ["100 100 0", "no device: this is a stand-in for ROCm", "True", "True"]

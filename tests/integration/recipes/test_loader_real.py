@@ -22,7 +22,7 @@ from pjrt import recipe as pjrt
 from plugin import recipe as plugin
 from promotion import corpus
 from tests.support import fake_site
-from wheelkit.elf.elf import Elf
+from wheelkit.elf.snapshot import Elf
 
 pytestmark = pytest.mark.network
 

@@ -14,7 +14,7 @@ import pytest
 from core.errors import RepairError
 from tests.integration.wheelkit.test_repair_real import PLUGIN_SONAMES, plan
 from tests.support.tiny_elf import tiny_elf
-from wheelkit.elf.elf import Elf
+from wheelkit.elf.snapshot import Elf
 from wheelkit.repair.repair import repair
 
 pytestmark = pytest.mark.network

@@ -20,9 +20,9 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection, GNUVerSymSection
 
 from tests.support.real_libraries import unpacked
-from wheelkit.elf import reader
-from wheelkit.elf.elf import Elf
+from wheelkit.elf import constants, reader
 from wheelkit.elf.runpath import add_needed, set_runpath
+from wheelkit.elf.snapshot import Elf
 from wheelkit.elf.strip import StripReport, strip_symbols
 
 VERSIONS = ("0.7.1", "0.9.1", "0.10.2", "0.12.0")
@@ -95,7 +95,7 @@ def loaded(path: Path, *, without: Sequence[tuple[int, int]]) -> list[bytes]:
     for start, end in without:
         data[start:end] = bytes(end - start)
     with reader.open_image(path) as image:
-        return [bytes(data[s.offset : s.offset + s.file_size]) for s in image.segments if s.type == reader.PT_LOAD]
+        return [bytes(data[s.offset : s.offset + s.file_size]) for s in image.segments if s.type == constants.PT_LOAD]
 
 
 def readelf(path: Path, left_out: Callable[[str, str], None]) -> list[str]:

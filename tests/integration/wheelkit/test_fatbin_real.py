@@ -19,8 +19,11 @@ from core import targets
 from core.errors import FatbinError
 from core.model import GfxTarget
 from tests.support.real_libraries import unpacked
-from wheelkit.elf.elf import Elf
-from wheelkit.gpu.fatbin import bundle_pointers, find_bundles, kernels, read_targets, registered, slim
+from wheelkit.elf.snapshot import Elf
+from wheelkit.gpu.bundle_reader import find_bundles
+from wheelkit.gpu.fatbin import fatbin_kernels, read_targets
+from wheelkit.gpu.registration import bundle_pointers, registered_kernels
+from wheelkit.gpu.slim import slim
 
 ROOT = Path(__file__).parents[3]
 WANTED = ("gfx942", "gfx950")
@@ -149,10 +152,10 @@ def test_the_big_library_slimmed(pjrt: Path, tmp_path: Path) -> None:
         assert outside(path) == outside(pjrt)
         read = read_targets(path, verify=True, machs=targets.machs())
         assert (read.findings, [code.target for code in read.device.targets]) == ((), list(WANTED))
-        held = kernels(path)
+        held = fatbin_kernels(path)
         counts = {target: sum(len(names[target]) for names in held.values()) for target in WANTED}
         assert counts == {"gfx942": 23044, "gfx950": 23044}
-        found = registered(path)
+        found = registered_kernels(path)
         assert {item.address for item in found} == held.keys()
         assert (sum(len(item.kernels) for item in found), sum(item.unread for item in found)) == (22498, 0)
         assert all(item.kernels <= held[item.address][target] for item in found for target in WANTED)
@@ -183,8 +186,8 @@ def test_the_published_plugins_slimmed(
             assert outside(path) == outside(old)
             assert read_targets(path, verify=True, machs=targets.machs()).findings == ()
             # Addresses stay as they are.
-            assert kernels(path) == {
-                address: {target: names[target] for target in kept} for address, names in kernels(old).items()
+            assert fatbin_kernels(path) == {
+                address: {target: names[target] for target in kept} for address, names in fatbin_kernels(old).items()
             }
 
 

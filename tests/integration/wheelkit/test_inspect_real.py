@@ -17,8 +17,11 @@ import pytest
 from rich.console import Console
 
 from core.model import GfxTarget, Severity, to_json
-from wheelkit.inspect.findings import is_integrity
-from wheelkit.inspect.inspect import WheelReport, check_set, inspect_wheel, render, worst
+from wheelkit.findings import is_integrity
+from wheelkit.inspect.inspect import inspect_wheel
+from wheelkit.inspect.model import WheelReport
+from wheelkit.inspect.text import render
+from wheelkit.inspect.wheel_set import check_set, worst_finding
 
 XLA = frozenset(f"gfx{n}" for n in (908, "90a", 942, 950, 1030, 1100, 1101, 1103, 1150, 1151, 1200, 1201, 1250))
 NUMBERS = (900, 906, 908, "90a", "90c", 942, 950, 1010, 1011, 1012, *range(1030, 1037), *range(1100, 1104))
@@ -73,7 +76,7 @@ def test_the_pjrt_wheel_of_0_10_2(inspect: Inspect) -> None:
         "tag-by-exception": 1,
         "target-uncovered": 1,
     }
-    assert worst(report) is Severity.ERROR
+    assert worst_finding(report) is Severity.ERROR
     assert "16 of 95 entries" in message(report, "runpath-build-leftover")
     assert "15 of 27 targets" in message(report, "target-refused")
     assert "gfx1250" in message(report, "target-uncovered")

@@ -22,13 +22,14 @@ from core import versions
 from core.errors import ArchiveError, CiBuildError, ElfError, FatbinError, RepairError
 from core.model import GfxTarget, RocmVersion
 from tests.support.tiny_wheel import record_line
-from wheelkit.archive.archive import WheelArchive
+from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.verify import verify_record
-from wheelkit.elf.elf import Elf
+from wheelkit.elf.snapshot import Elf
 from wheelkit.gpu.fatbin import read_targets
+from wheelkit.inspect.manylinux import platform_verdict
 from wheelkit.recipe_base import payload_files
-from wheelkit.repair.manylinux import verdict
-from wheelkit.repair.repair import Repaired, RepairPlan, repair
+from wheelkit.repair.plan import RepairedWheel, RepairPlan
+from wheelkit.repair.repair import repair
 
 pytestmark = pytest.mark.network
 
@@ -78,14 +79,14 @@ def plugin(real_wheel: RealWheel) -> Path:
 
 
 @pytest.fixture(scope="module")
-def repaired(plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> Repaired:
+def repaired(plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> RepairedWheel:
     """The plugin, repaired for gfx942 and gfx950."""
     folder = tmp_path_factory.mktemp("plugin")
     return repair(plugin, plan("plugin"), folder, debug_dir=folder / "debug")
 
 
 @pytest.fixture(scope="module")
-def libraries(repaired: Repaired, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def libraries(repaired: RepairedWheel, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Member path -> extracted file of the repaired plugin."""
     return unpacked(repaired.path, tmp_path_factory.mktemp("libraries"))
 
@@ -99,14 +100,14 @@ def unpacked(wheel: Path, folder: Path) -> dict[str, Path]:
 # What comes out
 
 
-def test_the_archive_is_strict_and_record_is_right(repaired: Repaired) -> None:
+def test_the_archive_is_strict_and_record_is_right(repaired: RepairedWheel) -> None:
     assert repaired.path.name == "jax_rocm7_plugin-0.10.2+rocm7.2.0-cp312-cp312-manylinux_2_28_x86_64.whl"
     with WheelArchive(repaired.path) as wheel:
         assert verify_record(wheel) == ()
     assert zipfile.ZipFile(repaired.path).testzip() is None
 
 
-def test_order_modes_and_unnamed_files_are_those_of_the_source(repaired: Repaired, plugin: Path) -> None:
+def test_order_modes_and_unnamed_files_are_those_of_the_source(repaired: RepairedWheel, plugin: Path) -> None:
     with WheelArchive(plugin) as old, WheelArchive(repaired.path) as new:
         before = [m.name.replace("0.10.2.dist-info", "0.10.2+rocm7.2.0.dist-info") for m in old.members]
         added = {"jax_rocm7_plugin/build_info.json", "jax_rocm7_plugin-0.10.2+rocm7.2.0.dist-info/licenses/LICENSE.txt"}
@@ -118,7 +119,7 @@ def test_order_modes_and_unnamed_files_are_those_of_the_source(repaired: Repaire
             assert new.read(name) == old.read(name)
 
 
-def test_every_library_has_exactly_the_wanted_targets(repaired: Repaired, libraries: dict[str, Path]) -> None:
+def test_every_library_has_exactly_the_wanted_targets(repaired: RepairedWheel, libraries: dict[str, Path]) -> None:
     for name, path in libraries.items():
         report = read_targets(path, verify=True)
         assert report.findings == ()
@@ -128,7 +129,7 @@ def test_every_library_has_exactly_the_wanted_targets(repaired: Repaired, librar
     assert len(repaired.targets_dropped) == 25
 
 
-def test_runpath_and_needed(repaired: Repaired, libraries: dict[str, Path], plugin: Path, tmp_path: Path) -> None:
+def test_runpath_and_needed(repaired: RepairedWheel, libraries: dict[str, Path], plugin: Path, tmp_path: Path) -> None:
     before = {name: Elf.read(path) for name, path in unpacked(plugin, tmp_path).items()}
     for name, path in libraries.items():
         elf = Elf.read(path)
@@ -138,7 +139,9 @@ def test_runpath_and_needed(repaired: Repaired, libraries: dict[str, Path], plug
         assert elf.needed == (*before[name].needed, *completed)
 
 
-def test_symbols_are_in_debug_files_that_the_libraries_name(repaired: Repaired, libraries: dict[str, Path]) -> None:
+def test_symbols_are_in_debug_files_that_the_libraries_name(
+    repaired: RepairedWheel, libraries: dict[str, Path]
+) -> None:
     assert set(repaired.debug_files) == set(libraries)
     for name, path in libraries.items():
         elf, debug = Elf.read(path), repaired.debug_files[name]
@@ -151,7 +154,7 @@ def test_symbols_are_in_debug_files_that_the_libraries_name(repaired: Repaired, 
         assert content[-4:] == struct.pack("<I", zlib.crc32(debug.read_bytes()))
 
 
-def test_what_is_told_about_the_members_is_true(repaired: Repaired, libraries: dict[str, Path]) -> None:
+def test_what_is_told_about_the_members_is_true(repaired: RepairedWheel, libraries: dict[str, Path]) -> None:
     with WheelArchive(repaired.path) as wheel:
         told = json.loads(wheel.read("jax_rocm7_plugin/build_info.json"))["members"]
         assert [m["path"] for m in told] == [m.path for m in repaired.members]
@@ -165,7 +168,7 @@ def test_what_is_told_about_the_members_is_true(repaired: Repaired, libraries: d
     assert sizes["symbols"][0] > 2_000_000
 
 
-def test_stock_tools_agree(repaired: Repaired, tmp_path: Path) -> None:
+def test_stock_tools_agree(repaired: RepairedWheel, tmp_path: Path) -> None:
     """pip installs it, and patchelf reads what was written without it."""
     target = tmp_path / "site"
     install = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", str(target)]
@@ -184,7 +187,7 @@ def patchelf(question: str, path: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_two_runs_give_the_same_bytes(repaired: Repaired, plugin: Path, tmp_path: Path) -> None:
+def test_two_runs_give_the_same_bytes(repaired: RepairedWheel, plugin: Path, tmp_path: Path) -> None:
     copy = tmp_path / "elsewhere" / plugin.name
     copy.parent.mkdir()
     copy.write_bytes(plugin.read_bytes())
@@ -366,7 +369,7 @@ def test_pjrt_0_12_0_is_refused_for_what_auditwheel_cannot_see(real_wheel: RealW
     with zipfile.ZipFile(real_wheel("jax-rocm7-pjrt", "0.12.0")) as wheel:
         wheel.extract(LIBRARY, tmp_path)
     path = tmp_path / LIBRARY
-    judged = verdict(
+    judged = platform_verdict(
         {LIBRARY: path}, allowed_sonames=frozenset(Elf.read(path).needed), platform="manylinux_2_28_x86_64"
     )
     (finding,) = [f for f in judged.findings if f.severity == "error"]
@@ -381,7 +384,7 @@ def test_old_plugins_need_a_newer_libstdcxx_than_their_tag_says(
 ) -> None:
     libraries = unpacked(real_wheel("jax-rocm7-plugin", version), tmp_path)
     everything = frozenset(name for path in libraries.values() for name in Elf.read(path).needed)
-    judged = verdict(libraries, allowed_sonames=everything, platform="manylinux_2_28_x86_64")
+    judged = platform_verdict(libraries, allowed_sonames=everything, platform="manylinux_2_28_x86_64")
     assert {f.code for f in judged.findings if f.severity == "error"} == {"unversioned-symbol-too-new"}
     assert any("_ZSt28__throw_bad_array_new_lengthv" in f.message for f in judged.findings)
 
@@ -389,5 +392,5 @@ def test_old_plugins_need_a_newer_libstdcxx_than_their_tag_says(
 def test_the_published_0_10_2_wheels_deserve_their_platform(real_wheel: RealWheel, tmp_path: Path) -> None:
     for python in ("3.11", "3.12"):
         libraries = unpacked(real_wheel("jax-rocm7-plugin", "0.10.2", python), tmp_path / python)
-        judged = verdict(libraries, allowed_sonames=PLUGIN_SONAMES, platform="manylinux_2_28_x86_64")
+        judged = platform_verdict(libraries, allowed_sonames=PLUGIN_SONAMES, platform="manylinux_2_28_x86_64")
         assert (judged.ok, judged.findings, judged.policy) == (True, (), "manylinux_2_27_x86_64")

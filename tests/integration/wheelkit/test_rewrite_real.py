@@ -18,11 +18,12 @@ import pytest
 from isal import isal_zlib
 
 from tests.support.tiny_wheel import INFO, METADATA, NAME, contents
-from wheelkit.archive.archive import Member, WheelArchive
-from wheelkit.archive.deflate import scan_blocks
+from wheelkit.archive.blocks import scan_blocks
 from wheelkit.archive.output_file import OutFile
+from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.rewrite import WheelRewrite
 from wheelkit.archive.verify import verify_record
+from wheelkit.archive.zip_format import ZipMember
 from wheelkit.archive.zip_writer import central_directory, local_header
 
 MEMBER = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
@@ -104,7 +105,7 @@ def test_verifying_and_rewriting_stays_under_100_mib(pjrt: Path, tmp_path: Path)
     code = f"""
 import re
 from pathlib import Path
-from wheelkit.archive.archive import WheelArchive
+from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.verify import verify_record
 from wheelkit.archive.rewrite import WheelRewrite
 with WheelArchive(Path({str(pjrt)!r})) as source:
@@ -136,7 +137,7 @@ def huge_wheel(path: Path, method: int, body: bytes | None) -> Path:
     files[f"{INFO}/RECORD"] += f"tiny/huge.bin,sha256={'A' * 43},{HUGE}\n".encode()
     common: dict[str, Any] = {"external_attr": 0o100644 << 16, "date_time": (2000, 1, 1, 0, 0, 0), "data_offset": 0}
     members = [
-        Member(
+        ZipMember(
             name="tiny/huge.bin", method=method, crc32=zeros_crc(HUGE), compressed_size=packed, size=HUGE,
             header_offset=0, **common,
         )
@@ -147,7 +148,7 @@ def huge_wheel(path: Path, method: int, body: bytes | None) -> Path:
         file.seek(0, os.SEEK_END)
         for name, data in files.items():
             size = len(data)
-            member = Member(
+            member = ZipMember(
                 name=name, method=0, crc32=zlib.crc32(data), compressed_size=size, size=size,
                 header_offset=file.tell(), **common,
             )  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 from core import targets as gfx
 from core.layouts import allowed_sonames, runpath
 from core.model import RocmVersion
-from wheelkit.elf.elf import Elf
+from wheelkit.elf.snapshot import Elf
 from wheelkit.gpu.fatbin import read_targets
 
 pytestmark = pytest.mark.network

@@ -30,11 +30,12 @@ from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
 from tests.support.faults.patches import Patches
-from wheelkit.archive.archive import WheelArchive
+from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.rewrite import WheelRewrite
-from wheelkit.elf.elf import Elf
-from wheelkit.inspect.inspect import inspect_wheel, member_infos
-from wheelkit.rocm_manifest import ROCM_MANIFEST, Manifest, dump_manifest, from_needs
+from wheelkit.elf.snapshot import Elf
+from wheelkit.inspect.inspect import inspect_wheel
+from wheelkit.inspect.model import member_infos
+from wheelkit.rocm_manifest import ROCM_MANIFEST, RocmManifest, dump_manifest, from_needs
 
 PYTHON = "3.12"
 PROJECTS = {"pjrt": "jax-rocm7-pjrt", "plugin": "jax-rocm7-plugin", "jaxlib": "jaxlib"}
@@ -53,7 +54,7 @@ class Case:
     """
 
     wheels: Mapping[str, Path] = field(default_factory=dict)
-    manifest: Manifest | None = None
+    manifest: RocmManifest | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
     tamper: Callable[[DirBucket, StagedSet], None] | None = None
 
@@ -99,7 +100,7 @@ class Bench:
             return archive.read(member)
 
     @cached_property
-    def manifest(self) -> Manifest:
+    def manifest(self) -> RocmManifest:
         """A ROCm that exports exactly what the set wants, and says that it is a real one."""
         elves, folder = [], self.fresh()
         for kind in ("pjrt", "plugin"):

@@ -16,7 +16,7 @@ from tests.support.faults.bench import XLA, Bench, Case
 from tests.support.faults.patches import Patches
 from wheelkit.archive.rewrite import WheelRewrite
 from wheelkit.gpu.slim import slim
-from wheelkit.rocm_manifest import Library
+from wheelkit.rocm_manifest import RocmLibrary
 
 HIP, SPARSE = "libamdhip64.so.7", "libhipsparse.so.4"
 PACKAGE = "jax_rocm7_plugin"
@@ -27,7 +27,7 @@ Inject = Callable[[Bench], Case]
 # The ROCm
 
 
-def rocm(soname: str, change: Callable[[Library], Library]) -> Inject:
+def rocm(soname: str, change: Callable[[RocmLibrary], RocmLibrary]) -> Inject:
     """The set's ROCm has another library in the place of one."""
 
     def inject(bench: Bench) -> Case:
@@ -39,15 +39,15 @@ def rocm(soname: str, change: Callable[[Library], Library]) -> Inject:
     return inject
 
 
-def without_symbol(name: str) -> Callable[[Library], Library]:
+def without_symbol(name: str) -> Callable[[RocmLibrary], RocmLibrary]:
     """The library without a symbol."""
     return lambda row: replace(row, symbols={key: value for key, value in row.symbols.items() if key != name})
 
 
-def without_version(version: str) -> Callable[[Library], Library]:
+def without_version(version: str) -> Callable[[RocmLibrary], RocmLibrary]:
     """The library with a version of another name."""
 
-    def change(row: Library) -> Library:
+    def change(row: RocmLibrary) -> RocmLibrary:
         assert any(version in versions for versions in row.symbols.values())
         return replace(
             row,
@@ -60,7 +60,7 @@ def without_version(version: str) -> Callable[[Library], Library]:
     return change
 
 
-def renamed(soname: str) -> Callable[[Library], Library]:
+def renamed(soname: str) -> Callable[[RocmLibrary], RocmLibrary]:
     """The library under another soname."""
     return lambda row: replace(row, soname=soname, path=f"lib/{soname}")
 

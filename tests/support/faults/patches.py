@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from core.targets import machs
-from wheelkit.elf import reader
+from wheelkit.elf import constants, reader
 from wheelkit.gpu import bundle
-from wheelkit.gpu.fatbin_stream import find_bundles
+from wheelkit.gpu.bundle_reader import find_bundles
 
 Patches = Sequence[tuple[int, bytes]]
 """Bytes to write at offsets of a file."""
@@ -36,9 +36,9 @@ def leaked_needed(name: str) -> Callable[[Path], Patches]:
             assert not any(image.read(place + len(old), len(data))), "there is no room behind the RUNPATH"
             table = image.dynamic()
             tags = {entry.tag: entry for entry in table}
-            at = place + len(old) + 1 - image.offset_of(tags[reader.DT_STRTAB].value)
+            at = place + len(old) + 1 - image.offset_of(tags[constants.DT_STRTAB].value)
             entry = tags[_RELACOUNT]
-        return [(place + len(old), data), (entry.offset, reader.DYNAMIC.pack(reader.DT_NEEDED, at))]
+        return [(place + len(old), data), (entry.offset, constants.DYNAMIC.pack(constants.DT_NEEDED, at))]
 
     return find
 
@@ -116,9 +116,9 @@ def _hash(name: bytes) -> int:
     return value
 
 
-def _runpath(image: reader.Image) -> tuple[int, bytes]:
+def _runpath(image: reader.ElfImage) -> tuple[int, bytes]:
     tags = {entry.tag: entry.value for entry in image.dynamic()}
-    place = image.offset_of(tags[reader.DT_STRTAB]) + tags[reader.DT_RUNPATH]
+    place = image.offset_of(tags[constants.DT_STRTAB]) + tags[constants.DT_RUNPATH]
     return place, image.read(place, 4096).partition(b"\0")[0]
 
 
@@ -166,7 +166,7 @@ def cut_code(held: dict[str, bytes]) -> None:
 def other_instructions(held: dict[str, bytes]) -> None:
     """One bit in the machine code of gfx942's kernels."""
     code = bytearray(held["gfx942"])
-    text = reader.Image.parse(bytes(code), "code").section(".text")
+    text = reader.ElfImage.parse(bytes(code), "code").section(".text")
     assert text is not None
     code[text.offset + text.size // 2] ^= 1
     held["gfx942"] = bytes(code)

@@ -19,12 +19,12 @@ from core.report import Reporter
 from tests.support.made_rocm import make_rocm
 from tests.support.sets import wheel_set
 from tests.support.tiny_elf import TinySymbol, tiny_elf
-from wheelkit.rocm_manifest import ROCM_MANIFEST, Library, Manifest, dump_manifest
+from wheelkit.rocm_manifest import ROCM_MANIFEST, RocmLibrary, RocmManifest, dump_manifest
 
 HIP = "libamdhip64.so.7"
-MANIFEST = Manifest(
+MANIFEST = RocmManifest(
     rocm_version="7.2.0",
-    libraries={HIP: Library(soname=HIP, path=f"lib/{HIP}", symbols={"hipFree": ("hip_4.2",)})},
+    libraries={HIP: RocmLibrary(soname=HIP, path=f"lib/{HIP}", symbols={"hipFree": ("hip_4.2",)})},
 )
 
 
@@ -97,7 +97,7 @@ def test_what_is_not_the_manifest_of_that_rocm_is_refused(
     tmp_path: Path, name: str, error: type[CiBuildError], words: str
 ) -> None:
     (tmp_path / "text.json").write_text("text")
-    other = Manifest(rocm_version="7.1.0", libraries=MANIFEST.libraries)
+    other = RocmManifest(rocm_version="7.1.0", libraries=MANIFEST.libraries)
     (tmp_path / "other.json").write_bytes(dump_manifest(other))
     tree(tmp_path / "tree", "7.1.0")
     (tmp_path / "empty").mkdir()
@@ -107,7 +107,7 @@ def test_what_is_not_the_manifest_of_that_rocm_is_refused(
 
 def test_the_set_lists_it_and_its_digest_follows(tmp_path: Path) -> None:
     digests = []
-    for number, manifest in enumerate((None, MANIFEST, Manifest(rocm_version="7.2.0", libraries={}))):
+    for number, manifest in enumerate((None, MANIFEST, RocmManifest(rocm_version="7.2.0", libraries={}))):
         folder = tmp_path / str(number)
         folder.mkdir()
         if manifest is not None:

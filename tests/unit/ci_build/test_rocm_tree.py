@@ -13,7 +13,7 @@ import pytest
 from ci_build.rocm.tree import read_tree
 from core.errors import InputError, RequestError
 from tests.support.tiny_elf import TinySymbol, tiny_elf
-from wheelkit.rocm_manifest import Manifest, dump_manifest, load_manifest
+from wheelkit.rocm_manifest import RocmManifest, dump_manifest, load_manifest
 
 
 class Silent:
@@ -49,11 +49,11 @@ def rocm(root: Path, version: str = "7.2.0-43") -> Path:
     return root
 
 
-def read(root: Path, version: str = "") -> tuple[Manifest, tuple[str, ...]]:
+def read(root: Path, version: str = "") -> tuple[RocmManifest, tuple[str, ...]]:
     return read_tree(root, version, progress=Silent())
 
 
-def paths(manifest: Manifest) -> list[str]:
+def paths(manifest: RocmManifest) -> list[str]:
     return [library.path for library in manifest.libraries.values()]
 
 

@@ -22,7 +22,7 @@ from promotion.storage.directory_bucket import DirBucket
 from tests.support.made_wheel import GLIBC, MadeWheel, library, with_sections
 from tests.support.tiny_elf import TinySymbol
 from tests.support.wheel_sets import PJRT_LIBRARY, TARGETS, make_set, make_wheels, pjrt, plugin, set_wheel, write_set
-from wheelkit.rocm_manifest import ROCM_MANIFEST, Library, Manifest, dump_manifest
+from wheelkit.rocm_manifest import ROCM_MANIFEST, RocmLibrary, RocmManifest, dump_manifest
 
 PYTHON = ("3.12",)
 HIP, BLAS = "libamdhip64.so.7", "librocblas.so.5"
@@ -31,11 +31,11 @@ RUNPATH = runpath("pjrt", [GfxTarget.parse(target) for target in TARGETS])
 BUILD_INFO = "jax_plugins/xla_rocm7/build_info.json"
 
 
-def rocm(soname: str, symbols: Mapping[str, tuple[str, ...]], *needed: str) -> Library:
-    return Library(soname=soname, path=f"lib/{soname}", symbols=symbols, needed=needed, runpath=("$ORIGIN",))
+def rocm(soname: str, symbols: Mapping[str, tuple[str, ...]], *needed: str) -> RocmLibrary:
+    return RocmLibrary(soname=soname, path=f"lib/{soname}", symbols=symbols, needed=needed, runpath=("$ORIGIN",))
 
 
-MANIFEST = Manifest(
+MANIFEST = RocmManifest(
     rocm_version="7.2.0",
     libraries={
         HIP: rocm(HIP, {"hipFree": ("hip_4.2",)}),
@@ -78,9 +78,9 @@ def our_pjrt(content: bytes | None = None, *, preload: Sequence[str] = (HIP, BLA
 def judge(
     folder: Path,
     made: MadeWheel,
-    manifest: Manifest | None = MANIFEST,
+    manifest: RocmManifest | None = MANIFEST,
     *,
-    carried: Manifest | None = None,
+    carried: RocmManifest | None = None,
     published: bool = False,
 ) -> Evidence:
     """Stage a set with one library and run the gate on it; `carried` is the manifest that the set brings."""
@@ -118,7 +118,7 @@ def checks(evidence: Evidence) -> dict[str, Mapping[str, Any]]:
     return {check["name"]: check for check in evidence.details["checks"]}
 
 
-def without(manifest: Manifest, soname: str, **changes: Any) -> Manifest:
+def without(manifest: RocmManifest, soname: str, **changes: Any) -> RocmManifest:
     """The same ROCm with one library changed."""
     changed = dataclasses.replace(manifest.libraries[soname], **changes)
     return dataclasses.replace(manifest, libraries={**manifest.libraries, soname: changed})
@@ -236,7 +236,7 @@ def test_a_library_of_rocm_that_does_not_find_another_is_a_warning(tmp_path: Pat
 # Faults of the wheel
 
 
-def fault(folder: Path, content: bytes, code: str, manifest: Manifest = MANIFEST) -> str:
+def fault(folder: Path, content: bytes, code: str, manifest: RocmManifest = MANIFEST) -> str:
     """The message of the one kind of error that a library gives; it names the wheel and the library."""
     found = errors(judge(folder, our_pjrt(content), manifest))
     assert set(found) == {code}

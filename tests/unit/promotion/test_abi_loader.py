@@ -10,7 +10,7 @@ import pytest
 from core.layouts import load_layouts, runpath
 from core.model import GfxTarget
 from promotion.gates.abi.loader import SYSTEM, Installed, Loaded, Scenario, at_home, load, scenarios
-from wheelkit.rocm_manifest import Library
+from wheelkit.rocm_manifest import RocmLibrary
 
 TARGETS = [GfxTarget.parse("gfx942")]
 PJRT, PLUGIN = "jax_plugins/xla_rocm7/xla_rocm_plugin.so", "jax_rocm7_plugin/_solver.so"
@@ -20,8 +20,8 @@ SYSTEM_LIBRARIES = frozenset({"libc.so.6"})
 CORE, BLAS = "site-packages/_rocm_sdk_core", "site-packages/_rocm_sdk_libraries"
 
 
-def rocm(soname: str, *needed: str, folder: str = "lib", runpath: Sequence[str] = ("$ORIGIN",)) -> Library:
-    return Library(soname=soname, path=f"{folder}/{soname}", symbols={}, needed=needed, runpath=tuple(runpath))
+def rocm(soname: str, *needed: str, folder: str = "lib", runpath: Sequence[str] = ("$ORIGIN",)) -> RocmLibrary:
+    return RocmLibrary(soname=soname, path=f"{folder}/{soname}", symbols={}, needed=needed, runpath=tuple(runpath))
 
 
 ROCM = (
@@ -32,7 +32,7 @@ ROCM = (
 )
 
 
-def machine(name: str, libraries: Sequence[Library] = ROCM) -> Scenario:
+def machine(name: str, libraries: Sequence[RocmLibrary] = ROCM) -> Scenario:
     (found,) = [scenario for scenario in scenarios(libraries, TARGETS) if scenario.name == name]
     return found
 

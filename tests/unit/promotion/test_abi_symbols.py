@@ -11,8 +11,8 @@ import pytest
 from core.model import Finding, Severity
 from promotion.gates.abi.symbols import Offer, closure, needs_unmet, some, symbols_unmet
 from tests.support.tiny_elf import TinySymbol, tiny_elf
-from wheelkit.elf.elf import Elf
-from wheelkit.rocm_manifest import Library
+from wheelkit.elf.snapshot import Elf
+from wheelkit.rocm_manifest import RocmLibrary
 
 HIP = "libamdhip64.so.7"
 SYSTEM = frozenset({"libc.so.6"})
@@ -20,7 +20,7 @@ ROCM = "ROCm 7.2.0"
 
 
 def offer(soname: str, symbols: Mapping[str, tuple[str, ...]], *needed: str) -> Offer:
-    return Offer.of_library(Library(soname=soname, path=f"lib/{soname}", symbols=symbols, needed=needed), ROCM)
+    return Offer.of_library(RocmLibrary(soname=soname, path=f"lib/{soname}", symbols=symbols, needed=needed), ROCM)
 
 
 OFFERS = {

@@ -19,9 +19,9 @@ from promotion.gates.device.lease import GIB, Device, Platform
 from promotion.gates.device.preflight import Expected, Item, about_host, about_jax
 from promotion.storage.bucket import sha256_of
 from tests.unit.promotion.test_device_lease import FakeDeviceLister
-from wheelkit.elf.elf import Elf
-from wheelkit.elf.elf_writer import Export, shared_library
-from wheelkit.rocm_manifest import Library
+from wheelkit.elf.snapshot import Elf
+from wheelkit.elf.writer import Export, shared_library
+from wheelkit.rocm_manifest import RocmLibrary
 
 
 def tree(root: Path, files: Mapping[str, str]) -> Path:
@@ -302,7 +302,7 @@ def test_the_rocm_is_the_one_that_the_set_was_built_with(tmp_path: Path) -> None
     elf = Elf.read(hip)
 
     def items(**changes: Any) -> list[Item]:
-        library = Library(soname="libamdhip64.so.7", path="lib/libamdhip64.so.7", symbols={}, size=elf.size)
+        library = RocmLibrary(soname="libamdhip64.so.7", path="lib/libamdhip64.so.7", symbols={}, size=elf.size)
         told = wanted(rocm={"libamdhip64.so.7": replace(library, **changes)})
         return [*about_jax({**said, "libraries": [str(hip), "/lib/libc.so.6"]}, told)]
 

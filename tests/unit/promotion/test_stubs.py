@@ -8,22 +8,22 @@ import pytest
 
 from core.errors import GateError
 from promotion.gates.common.stubs import behaviour, write_stubs
-from wheelkit.elf.elf import Elf
-from wheelkit.rocm_manifest import Library, Manifest
+from wheelkit.elf.snapshot import Elf
+from wheelkit.rocm_manifest import RocmLibrary, RocmManifest
 
-HIP = Library(
+HIP = RocmLibrary(
     soname="libamdhip64.so.7",
     path="lib/libamdhip64.so.7",
     symbols={"hipInit": ("hip_4.2",), "hipGetDeviceCount": ("hip_6.0", "hip_4.2")},
     needed=("libhsa-runtime64.so.1", "libc.so.6"),
     runpath=("/opt/rocm/lib", "$ORIGIN", "$ORIGIN/rocm_sysdeps/lib"),
 )
-HSA = Library(soname="libhsa-runtime64.so.1", path="lib/libhsa-runtime64.so.1", symbols={"hsa_init": ("ROCR_1",)})
-DRM = Library(soname="librocm_sysdeps_drm.so.2", path="lib/rocm_sysdeps/lib/librocm_sysdeps_drm.so.2", symbols={})
+HSA = RocmLibrary(soname="libhsa-runtime64.so.1", path="lib/libhsa-runtime64.so.1", symbols={"hsa_init": ("ROCR_1",)})
+DRM = RocmLibrary(soname="librocm_sysdeps_drm.so.2", path="lib/rocm_sysdeps/lib/librocm_sysdeps_drm.so.2", symbols={})
 
 
-def manifest(*libraries: Library) -> Manifest:
-    return Manifest(rocm_version="7.2.0", libraries={library.soname: library for library in libraries})
+def manifest(*libraries: RocmLibrary) -> RocmManifest:
+    return RocmManifest(rocm_version="7.2.0", libraries={library.soname: library for library in libraries})
 
 
 def test_each_library_lies_where_its_tree_has_it(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_exactly_the_symbols_and_versions_of_the_manifest(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("path", ["/etc/libx.so.1", "../libx.so.1", "lib/../../libx.so.1", "lib/other.so"])
 def test_a_path_out_of_the_tree_is_refused(path: str, tmp_path: Path) -> None:
-    bad = Library(soname="libx.so.1", path=path, symbols={})
+    bad = RocmLibrary(soname="libx.so.1", path=path, symbols={})
     with pytest.raises(GateError, match=r"The ROCm manifest says that libx\.so\.1 lies at"):
         write_stubs(manifest(bad), tmp_path / "tree")
     assert not list(tmp_path.rglob("*.so*"))

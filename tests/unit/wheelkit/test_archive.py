@@ -27,8 +27,8 @@ from tests.support.tiny_wheel import (
     raw_zip,
 )
 from wheelkit.archive import zip_check, zip_format
-from wheelkit.archive.archive import WheelArchive, WheelName
-from wheelkit.archive.filename import canonical
+from wheelkit.archive.filename import WheelName, canonical
+from wheelkit.archive.reader import WheelArchive
 
 SOME = b"some bytes " * 5000
 

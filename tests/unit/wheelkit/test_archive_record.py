@@ -8,8 +8,8 @@ import pytest
 
 from core.errors import ArchiveError
 from tests.support.tiny_wheel import INFO, RawMember, contents, make_wheel, raw_wheel, record_line
-from wheelkit.archive.archive import RecordEntry, WheelArchive
-from wheelkit.archive.record import format_record, parse_record
+from wheelkit.archive.reader import WheelArchive
+from wheelkit.archive.record import RecordEntry, format_record, parse_record
 from wheelkit.archive.verify import verify_record
 
 RECORD = f"{INFO}/RECORD"

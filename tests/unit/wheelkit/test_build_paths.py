@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.made_wheel import library, with_sections
 from wheelkit.elf.build_paths import build_paths
-from wheelkit.elf.elf import Elf
+from wheelkit.elf.snapshot import Elf
 
 
 def found(folder: Path, section: str, text: bytes) -> tuple[str, ...]:

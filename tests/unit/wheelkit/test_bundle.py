@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from core.errors import FatbinError
 from core.model import GfxTarget
 from wheelkit.gpu import bundle
-from wheelkit.gpu.bundle import Entry, Packed
+from wheelkit.gpu.bundle import BundleEntry, CompressedHeader
 
 HOST = "host-x86_64-unknown-linux-gnu-"
 HIP = "hipv4-amdgcn-amd-amdhsa--"
 FORMATS = [(version, method) for version in (1, 2, 3) for method in (bundle.ZLIB, bundle.ZSTD)]
 
 
-def entries(*targets: str) -> list[Entry]:
-    hosts = [Entry(id=HOST, offset=4096, size=0)]
-    return hosts + [Entry(id=HIP + t, offset=4096 * (n + 1), size=100) for n, t in enumerate(targets)]
+def entries(*targets: str) -> list[BundleEntry]:
+    hosts = [BundleEntry(id=HOST, offset=4096, size=0)]
+    return hosts + [BundleEntry(id=HIP + t, offset=4096 * (n + 1), size=100) for n, t in enumerate(targets)]
 
 
 def test_the_plain_container_is_laid_out_as_the_bundler_does() -> None:
@@ -49,7 +49,7 @@ def test_the_compression_header_of_each_version(version: int, layout: str, expec
     assert (magic, found, method, size) == (b"CCOB", version, 1, len(plain))
     assert sizes == ([] if version == 1 else [len(packed)])
     assert digest.to_bytes(8, "little") == hashlib.md5(plain).digest()[:8]
-    assert Packed.parse(packed).header_size == expected
+    assert CompressedHeader.parse(packed).header_size == expected
     assert packed[expected : expected + 4] == b"\x28\xb5\x2f\xfd"  # a zstd frame, RFC 8878
 
 
@@ -83,7 +83,7 @@ def test_every_flipped_byte_is_noticed(version: int, method: int) -> None:
     # v2 and v3 say how long they are; longer than the stream is what padding looks like.
     sizes = set() if version == 1 else set(range(8, 12 if version == 2 else 16))
     # One bit of the zlib header (FLEVEL) and one of the zstd frame header are hints without meaning for the content.
-    start = Packed.parse(packed).header_size
+    start = CompressedHeader.parse(packed).header_size
     assert set(unnoticed) - sizes <= set(range(start, start + 6))
 
 
@@ -99,7 +99,7 @@ def test_every_flipped_byte_is_noticed(version: int, method: int) -> None:
 )
 def test_unknown_compression_headers_are_refused(data: bytes, message: str) -> None:
     with pytest.raises(FatbinError, match=message):
-        Packed.parse(data)
+        CompressedHeader.parse(data)
 
 
 def table(*rows: tuple[int, int, str]) -> bytes:
@@ -141,7 +141,7 @@ def test_damaged_entry_tables_are_refused(head: bytes, message: str) -> None:
     ],
 )
 def test_targets_of_entry_ids(entry_id: str, target: str | None) -> None:
-    entry = Entry(id=entry_id, offset=0, size=1)
+    entry = BundleEntry(id=entry_id, offset=0, size=1)
     assert entry.target == (GfxTarget.parse(target) if target else None)
     assert entry.name == (target or entry_id)
     assert entry.is_host is entry_id.startswith("host")
@@ -167,7 +167,7 @@ COVERS = {"gfx9-4-generic": ("gfx942", "gfx950"), "gfx11-generic": ("gfx1100", "
     ],
 )
 def test_the_choice_of_targets(wanted: str, kept: str, missing: str) -> None:
-    chosen = bundle.select(entries(*VARIANTS), [GfxTarget.parse(text) for text in wanted.split()], COVERS)
+    chosen = bundle.select_entries(entries(*VARIANTS), [GfxTarget.parse(text) for text in wanted.split()], COVERS)
     assert [e.name for e in chosen.kept] == [HOST, *kept.split()]
     assert " ".join(map(str, chosen.missing)) == missing
     assert len(chosen.kept) + len(chosen.dropped) == len(VARIANTS) + 1
@@ -175,16 +175,16 @@ def test_the_choice_of_targets(wanted: str, kept: str, missing: str) -> None:
 
 def test_generic_code_serves_only_whom_it_covers() -> None:
     wanted = [GfxTarget.parse("gfx950")]
-    assert bundle.select(entries(*VARIANTS), wanted).missing == tuple(wanted)
+    assert bundle.select_entries(entries(*VARIANTS), wanted).missing == tuple(wanted)
 
 
 def test_an_entry_without_code_serves_nobody() -> None:
-    empty = [Entry(id=HIP + "gfx942", offset=4096, size=0)]
-    assert bundle.select(empty, [GfxTarget.parse("gfx942")]).missing
+    empty = [BundleEntry(id=HIP + "gfx942", offset=4096, size=0)]
+    assert bundle.select_entries(empty, [GfxTarget.parse("gfx942")]).missing
 
 
 @pytest.mark.parametrize(
     ("offsets", "alignment"), [((4096, 8192), 4096), ((1 << 20,), 4096), ((256, 640), 128), ((3,), 1)]
 )
 def test_the_alignment_of_a_bundle_is_kept(offsets: tuple[int, ...], alignment: int) -> None:
-    assert bundle.alignment_of([Entry(id="a", offset=offset, size=1) for offset in offsets]) == alignment
+    assert bundle.alignment_of([BundleEntry(id="a", offset=offset, size=1) for offset in offsets]) == alignment

@@ -11,17 +11,15 @@ import pytest
 
 from core.errors import ArchiveError
 from tests.support.tiny_wheel import make_wheel
-from wheelkit.archive import cuts as cuts_module
-from wheelkit.archive import proof
-from wheelkit.archive.archive import WheelArchive
-from wheelkit.archive.cut_plan import plan_cuts
-from wheelkit.archive.cuts import Cuts, find_block, inflate_cut
-from wheelkit.archive.deflate import Run, scan_blocks
-from wheelkit.archive.inflate import InflateError
+from wheelkit.archive import blocks as cuts_module
+from wheelkit.archive import file_member
+from wheelkit.archive.blocks import BlockRun, CutPoints, find_block, inflate_cut, scan_blocks
+from wheelkit.archive.inflate import WINDOW, InflateError
+from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.rewrite import WheelRewrite
-from wheelkit.archive.splice import WINDOW
 from wheelkit.archive.verify import verify_record
-from wheelkit.elf.reader import HEADER, SECTION, SHF_ALLOC, SHF_EXECINSTR, SHT_PROGBITS, SHT_STRTAB, SHT_SYMTAB
+from wheelkit.elf.constants import HEADER, SECTION, SHF_ALLOC, SHF_EXECINSTR, SHT_PROGBITS, SHT_STRTAB, SHT_SYMTAB
+from wheelkit.repair.cut_plan import plan_cuts
 
 MEMBER = "tiny/big.so"
 SIZE = 12_000_000
@@ -34,14 +32,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_wheel(tmp_path_factory.mktemp("wheel"), {MEMBER: CONTENT})
 
 
-def unpacked(archive: WheelArchive, cuts: Cuts) -> bytes:
+def unpacked(archive: WheelArchive, cuts: CutPoints) -> bytes:
     member = archive[MEMBER]
     return b"".join(inflate_cut(archive.pread, member.data_offset, member.compressed_size, cuts))
 
 
 def test_a_stream_is_taken_apart_behind_each_goal_and_gives_the_same_bytes(wheel: Path) -> None:
     with WheelArchive(wheel) as archive:
-        cuts = Cuts(GOALS)
+        cuts = CutPoints(GOALS)
         assert cuts.index() is None, "nothing was unpacked yet"
         for _ in range(2):  # the second time is like the first
             assert unpacked(archive, cuts) == CONTENT
@@ -63,9 +61,9 @@ def test_a_stream_is_taken_apart_behind_each_goal_and_gives_the_same_bytes(wheel
 def test_where_no_block_tells_itself_apart_nothing_is_cut(content: bytes) -> None:
     packer = zlib.compressobj(6, zlib.DEFLATED, -15)
     packed = packer.compress(content) + packer.flush()
-    cuts = Cuts([1, 1_000_000])
+    cuts = CutPoints([1, 1_000_000])
     assert b"".join(inflate_cut(lambda size, at: packed[at : at + size], 0, len(packed), cuts)) == content
-    assert cuts.runs == [Run(0, (0, len(content)), zlib.crc32(content))]
+    assert cuts.runs == [BlockRun(0, (0, len(content)), zlib.crc32(content))]
     assert cuts.index() is None
 
 
@@ -74,7 +72,7 @@ def test_a_stream_that_ends_early_is_refused(wheel: Path, lost: int) -> None:
     with WheelArchive(wheel) as archive:
         member = archive[MEMBER]
         with pytest.raises(InflateError, match="ends early"):
-            list(inflate_cut(archive.pread, member.data_offset, member.compressed_size - lost, Cuts(GOALS)))
+            list(inflate_cut(archive.pread, member.data_offset, member.compressed_size - lost, CutPoints(GOALS)))
 
 
 @pytest.mark.parametrize("by", [-1, 1, 4096])
@@ -82,7 +80,7 @@ def test_a_cut_where_no_block_begins_does_not_pass(wheel: Path, monkeypatch: pyt
     monkeypatch.setattr(cuts_module, "find_block", lambda data: (find_block(data) or 0) + by)
     with WheelArchive(wheel) as archive:
         try:
-            got = unpacked(archive, Cuts(GOALS))
+            got = unpacked(archive, CutPoints(GOALS))
         except InflateError:
             return
         assert got != CONTENT
@@ -163,7 +161,7 @@ def test_what_is_written_is_the_content_or_is_refused(wheel: Path, tmp_path: Pat
     out = tmp_path / "out" / wheel.name
     out.parent.mkdir()
     with WheelArchive(wheel) as archive:
-        cuts = Cuts(GOALS)
+        cuts = CutPoints(GOALS)
         assert verify_record(archive, extract={MEMBER: tmp_path / "lib"}, cuts={MEMBER: cuts}) == ()
         new = bytearray(CONTENT)
         changed = change(new, cuts.runs[1].content)
@@ -184,7 +182,7 @@ def test_what_is_written_is_the_content_or_is_refused(wheel: Path, tmp_path: Pat
 def test_a_change_that_only_what_follows_refers_to_is_not_overlooked(wheel: Path, tmp_path: Path) -> None:
     """The bytes before a copied part are compressed anew here, so only a checksum tells that it refers to others."""
     with WheelArchive(wheel) as archive:
-        cuts = Cuts(GOALS)
+        cuts = CutPoints(GOALS)
         verify_record(archive, extract={MEMBER: tmp_path / "lib"}, cuts={MEMBER: cuts})
         begin, _ = cuts.runs[1].content
         new = bytearray(CONTENT)
@@ -198,15 +196,15 @@ def test_a_change_that_only_what_follows_refers_to_is_not_overlooked(wheel: Path
 
 def test_the_proof_leaves_out_what_was_proven(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts: list[tuple[int, int]] = []
-    original = proof._prove
+    original = file_member._verify_part
 
-    def watched(out: int, content: int, part: proof._Part) -> None:
+    def watched(out: int, content: int, part: file_member._StreamPart) -> None:
         parts.append((part.start, part.stop))
         original(out, content, part)
 
-    monkeypatch.setattr(proof, "_prove", watched)
+    monkeypatch.setattr(file_member, "_verify_part", watched)
     with WheelArchive(wheel) as archive:
-        cuts = Cuts(GOALS)
+        cuts = CutPoints(GOALS)
         verify_record(archive, extract={MEMBER: tmp_path / "lib"}, cuts={MEMBER: cuts})
         (tmp_path / "new").write_bytes(CONTENT)
         for changed, proven in ([], []), ([(0, 5)], [(0, cuts.runs[0].content[1])]):

@@ -18,10 +18,10 @@ from isal import isal_zlib
 
 from core.errors import ArchiveError
 from wheelkit.archive import splice
-from wheelkit.archive.deflate import BlockIndex, scan_blocks
+from wheelkit.archive.blocks import BlockIndex, scan_blocks
+from wheelkit.archive.file_member import write_and_verify
 from wheelkit.archive.output_file import OutFile
-from wheelkit.archive.proof import write_proven
-from wheelkit.archive.splice import Fresh, Raw, Splicer, plan_splice, scan_goal
+from wheelkit.archive.splice import CopiedBits, RecompressedBytes, Splicer, plan_splice, scan_goal
 
 Ranges = list[tuple[int, int]]
 
@@ -52,7 +52,7 @@ def scan(packed: bytes, until: int | None = None) -> BlockIndex:
 
 def spliced(
     old: bytes, packed: bytes, new: bytes, changed: Ranges, *, index: BlockIndex | None = None
-) -> tuple[bytes, list[Raw | Fresh]]:
+) -> tuple[bytes, list[CopiedBits | RecompressedBytes]]:
     """Splice in files, as the real thing does, and return the new stream and its plan."""
     index = index or scan(packed, scan_goal(changed, len(old), len(new)))
     plan = plan_splice(index, changed, len(old), len(new), len(packed))
@@ -65,7 +65,7 @@ def spliced(
         target.write(b"before")
         splicer = Splicer(target, old=archive.fileno(), old_offset=6, content=content.fileno())
         with ThreadPoolExecutor(2) as pool:
-            for proof in list(write_proven(pool, splicer, plan, target, content.fileno(), len(new))):
+            for proof in list(write_and_verify(pool, splicer, plan, target, content.fileno(), len(new))):
                 proof.result()
         return os.pread(out.fileno(), target.position + 100, 6), list(plan)
 
@@ -134,8 +134,8 @@ def test_a_small_edit_compresses_little_anew() -> None:
     new = old[:1_500_000] + b"!" * 50 + old[1_500_050:]
     stream, plan = spliced(old, packed, new, [(1_500_000, 1_500_050)])
     assert inflated(stream) == new
-    assert [type(piece) for piece in plan] == [Raw, Fresh, Raw]
-    assert isinstance(plan[1], Fresh)
+    assert [type(piece) for piece in plan] == [CopiedBits, RecompressedBytes, CopiedBits]
+    assert isinstance(plan[1], RecompressedBytes)
     assert plan[1].end - plan[1].start < 300_000
     assert abs(len(stream) - len(packed)) < 4000
 
@@ -146,8 +146,8 @@ def test_edits_side_by_side_become_one_and_far_ones_stay_apart() -> None:
     index = scan(packed)
     near = plan_splice(index, [(1_000_000, 1_000_001), (1_010_000, 1_010_001)], len(old), len(old), len(packed))
     far = plan_splice(index, [(3_000_000, 3_000_001), (1_000_000, 1_000_001)], len(old), len(old), len(packed))
-    assert [type(piece) for piece in near] == [Raw, Fresh, Raw]
-    assert [type(piece) for piece in far] == [Raw, Fresh, Raw, Fresh, Raw]
+    assert [type(piece) for piece in near] == [CopiedBits, RecompressedBytes, CopiedBits]
+    assert [type(piece) for piece in far] == [CopiedBits, RecompressedBytes, CopiedBits, RecompressedBytes, CopiedBits]
 
 
 def test_every_phase_of_a_byte_is_met() -> None:
@@ -160,7 +160,7 @@ def test_every_phase_of_a_byte_is_met() -> None:
         new = old[:start] + b"#" + old[start + 1 :]
         stream, plan = spliced(old, packed, new, [(start, start + 1)], index=index)
         assert inflated(stream) == new
-        phases |= {piece.start % 8 for piece in plan if isinstance(piece, Raw)}
+        phases |= {piece.start % 8 for piece in plan if isinstance(piece, CopiedBits)}
     assert phases == {0, 2, 4, 6}
 
 
@@ -177,8 +177,8 @@ def test_raw_runs_are_copied_bit_for_bit(tmp_path: Path) -> None:
             for end in range(start + 1, 50):
                 target = OutFile(out.fileno())
                 splicer = Splicer(target, old=source.fileno(), old_offset=0, content=source.fileno())
-                splicer.write(Raw(start, end))
-                splicer.write(Fresh(0, 0, last=True))
+                splicer.write(CopiedBits(start, end))
+                splicer.write(RecompressedBytes(0, 0, last=True))
                 data = os.pread(out.fileno(), target.position, 0)
                 padding = 10 * next(n for n in range(4) if 10 * n % 8 == start % 8)
                 at = padding + end - start
@@ -199,7 +199,7 @@ def test_shorter_and_longer() -> None:
     for new in (old[:600_000], old + b"tail" * 500, b"", old[:1]):
         stream, plan = spliced(old, packed, new, [])
         assert inflated(stream) == new
-        assert isinstance(plan[-1], Fresh)
+        assert isinstance(plan[-1], RecompressedBytes)
         assert plan[-1].last
 
 

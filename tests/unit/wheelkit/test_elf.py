@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from core.errors import ElfError
 from tests.support.made_wheel import with_sections
 from tests.support.tiny_elf import TinySymbol, tiny_elf
-from wheelkit.elf.elf import Elf, Symbol, highest_versions
+from wheelkit.elf.snapshot import Elf, Symbol, highest_versions
 
 SYMBOLS = (
     TinySymbol("printf", "libc.so.6", "GLIBC_2.2.5"),

@@ -11,8 +11,8 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.hash import ELFHashSection
 
 from wheelkit.elf import reader
-from wheelkit.elf.elf import Elf
-from wheelkit.elf.elf_writer import Export, shared_library
+from wheelkit.elf.snapshot import Elf
+from wheelkit.elf.writer import Export, shared_library
 
 RET = b"\xc3"
 EXPORTS = (
@@ -131,7 +131,7 @@ def test_without_versions_there_are_no_version_tables(tmp_path: Path) -> None:
 
 
 def test_a_library_may_offer_nothing() -> None:
-    image = reader.Image.parse(shared_library("l.so", []), "l.so")
+    image = reader.ElfImage.parse(shared_library("l.so", []), "l.so")
     section = image.section(".dynsym")
     assert section is not None
     assert len(list(image.symbols(section))) == 1

@@ -14,10 +14,13 @@ from core.model import GfxTarget
 from tests.support.host_code import HostCode, kernel_bundle
 from tests.support.made_wheel import GLIBC, MACHS, code_object, library, with_sections
 from tests.support.tiny_elf import TinySymbol, tiny_elf
-from wheelkit.elf.elf import Elf
+from wheelkit.elf.snapshot import Elf
 from wheelkit.gpu import bundle
 from wheelkit.gpu import slim as slimming
-from wheelkit.gpu.fatbin import bundle_pointers, find_bundles, kernels, read_targets, registered, slim
+from wheelkit.gpu.bundle_reader import find_bundles
+from wheelkit.gpu.fatbin import fatbin_kernels, read_targets
+from wheelkit.gpu.registration import bundle_pointers, registered_kernels
+from wheelkit.gpu.slim import slim
 
 HIP = "hipv4-amdgcn-amd-amdhsa--"
 PLAIN = (0, 0)
@@ -345,7 +348,7 @@ def test_kernels_are_listed_per_bundle_and_target(tmp_path: Path) -> None:
     two = {"gfx942": kernel_code(tmp_path, "_Z3divv")}
     path = write(tmp_path / "lib.so", fat(one), fat(two))
     first, second = (bundle.address for bundle in find_bundles(path))
-    assert kernels(path) == {
+    assert fatbin_kernels(path) == {
         first: {"gfx942": {"_Z3addv", "_Z3mulv"}, "gfx950": {"_Z3addv"}},
         second: {"gfx942": {"_Z3divv"}},
     }
@@ -354,7 +357,7 @@ def test_kernels_are_listed_per_bundle_and_target(tmp_path: Path) -> None:
 def test_kernels_of_a_damaged_code_object_are_an_error(tmp_path: Path) -> None:
     path = write(tmp_path / "lib.so", fat({"gfx942": kernel_code(tmp_path, "_Z3addv")[:-100]}))
     with pytest.raises(ElfError, match="bundle 0: gfx942"):
-        kernels(path)
+        fatbin_kernels(path)
 
 
 @pytest.mark.parametrize("helper", [False, True])
@@ -365,10 +368,10 @@ def test_what_constructors_register(tmp_path: Path, helper: bool, guarded: bool)
     path = tmp_path / "lib.so"
     path.write_bytes(HostCode(names, helper=helper, guarded=guarded).library(tmp_path, fatbins))
     addresses = [bundle.address for bundle in find_bundles(path)]
-    found = {item.address: item.kernels for item in registered(path)}
+    found = {item.address: item.kernels for item in registered_kernels(path)}
     assert found == {address: set(listed) for address, listed in zip(addresses, names, strict=True)}
-    assert {item.unread for item in registered(path)} == {0}
-    assert found == {address: held["gfx942"] for address, held in kernels(path).items()}
+    assert {item.unread for item in registered_kernels(path)} == {0}
+    assert found == {address: held["gfx942"] for address, held in fatbin_kernels(path).items()}
 
 
 def test_what_cannot_be_told_of_host_code_is_counted(tmp_path: Path) -> None:
@@ -376,11 +379,11 @@ def test_what_cannot_be_told_of_host_code_is_counted(tmp_path: Path) -> None:
     path = tmp_path / "lib.so"
     path.write_bytes(HostCode([["_Z3addv"], []], nameless=2, silent=[1]).library(tmp_path, fatbins))
     assert len(bundle_pointers(path)) == 2
-    (found,) = registered(path)
+    (found,) = registered_kernels(path)
     assert (found.address, sorted(found.kernels), found.unread) == (find_bundles(path)[0].address, ["_Z3addv"], 2)
 
 
 def test_a_library_without_device_code_registers_nothing(tmp_path: Path) -> None:
     path = tmp_path / "lib.so"
     path.write_bytes(library(GLIBC))
-    assert registered(path) == ()
+    assert registered_kernels(path) == ()

@@ -25,12 +25,13 @@ from tests.support.made_wheel import (
     with_sections,
 )
 from tests.support.tiny_elf import TinySymbol
-from wheelkit.inspect import findings, findings_elf
-from wheelkit.inspect.findings import RULES
-from wheelkit.inspect.inspect import worst
+from wheelkit import findings
+from wheelkit.elf.snapshot import HIP_RUNTIME
+from wheelkit.findings import FINDING_KINDS
+from wheelkit.inspect.wheel_set import worst_finding
 
 CANONICAL = "_ZNSt10filesystem9canonicalERKNS_7__cxx114pathE"
-WHEEL_SOURCES = Path(findings.__file__).parents[1]
+WHEEL_SOURCES = Path(findings.__file__).parent
 
 
 @pytest.mark.parametrize("make", [clean_pjrt, clean_plugin])
@@ -38,7 +39,7 @@ WHEEL_SOURCES = Path(findings.__file__).parents[1]
 def test_nothing_is_found_in_a_clean_wheel(make: Callable[[], MadeWheel], verify: bool, tmp_path: Path) -> None:
     report = look(make(), tmp_path, verify=verify)
     assert report.findings == ()
-    assert worst(report) is None
+    assert worst_finding(report) is None
     assert list(tmp_path.iterdir()) == [tmp_path / report.filename]
 
 
@@ -481,8 +482,8 @@ def test_every_kind_of_finding_has_a_wheel_that_shows_it() -> None:
     files = ("test_findings.py", "test_inspect.py", "test_kernel_wheel.py")
     here = "".join((Path(__file__).parent / name).read_text() for name in files)
     elsewhere = {"symbol-not-allowed", "unversioned-symbol-unknown"}  # tests/unit/wheelkit/test_manylinux.py
-    shown = {code for code in RULES if f'"{code}"' in here}
-    assert sorted(RULES.keys() - shown - elsewhere) == []
+    shown = {code for code in FINDING_KINDS if f'"{code}"' in here}
+    assert sorted(FINDING_KINDS.keys() - shown - elsewhere) == []
 
 
 def test_every_finding_that_is_made_is_in_the_table() -> None:
@@ -492,22 +493,22 @@ def test_every_finding_that_is_made_is_in_the_table() -> None:
         for code in re.findall(r'\b_?(?:finding|problem)\(\s*"([a-z0-9]+(?:-[a-z0-9]+)+)"', path.read_text())
     }
     assert len(made) > 40
-    assert sorted(made - RULES.keys()) == []
+    assert sorted(made - FINDING_KINDS.keys()) == []
 
 
 def test_remedies_are_one_line() -> None:
-    assert [code for code, rule in RULES.items() if len(rule.remedy) > 90 or "\n" in rule.remedy] == []
-    assert [code for code, rule in RULES.items() if not rule.remedy.endswith(".") or len(rule.title) > 45] == []
+    assert [code for code, rule in FINDING_KINDS.items() if len(rule.remedy) > 90 or "\n" in rule.remedy] == []
+    assert [code for code, rule in FINDING_KINDS.items() if not rule.remedy.endswith(".") or len(rule.title) > 45] == []
 
 
 @pytest.mark.parametrize("name", ["hipMalloc", "__hipRegisterFatBinary", "hipGetDevicePropertiesR0600"])
 def test_names_of_the_hip_runtime(name: str) -> None:
-    assert findings_elf.HIP_RUNTIME.fullmatch(name)
+    assert HIP_RUNTIME.fullmatch(name)
 
 
 @pytest.mark.parametrize("name", ["hipblasCreate", "hipsolverDnCreate", "chipMalloc", "hip", "hipfftPlan1d"])
 def test_names_of_other_libraries(name: str) -> None:
-    assert not findings_elf.HIP_RUNTIME.fullmatch(name)
+    assert not HIP_RUNTIME.fullmatch(name)
 
 
 def test_code_objects_of_the_tests_look_real() -> None:

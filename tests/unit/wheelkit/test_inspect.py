@@ -32,7 +32,10 @@ from tests.support.made_wheel import (
 from tests.support.tiny_elf import TinySymbol
 from tests.support.wheel_sets import make_set, make_wheels, write_set
 from tests.unit.kernels.test_kernel_estimate import NoProcesses
-from wheelkit.inspect.inspect import WheelReport, check_set, inspect_set, inspect_wheel, member_infos, render, worst
+from wheelkit.inspect.inspect import inspect_wheel
+from wheelkit.inspect.model import WheelReport, member_infos
+from wheelkit.inspect.text import render
+from wheelkit.inspect.wheel_set import check_set, inspect_set, worst_finding
 
 # Plugins.
 
@@ -202,14 +205,14 @@ def test_wheels_that_fit_each_other(tmp_path: Path) -> None:
     paths = [clean_pjrt().write(tmp_path), clean_plugin().write(tmp_path)]
     report = inspect_set(paths)
     assert report.findings == ()
-    assert worst(report) is None
+    assert worst_finding(report) is None
     assert [wheel.project for wheel in report.wheels] == ["jax-rocm7-pjrt", "jax-rocm7-plugin"]
 
 
 def test_a_set_is_as_bad_as_its_worst_wheel(tmp_path: Path) -> None:
     made = clean_pjrt()
     made.replace("Root-Is-Purelib", "true")
-    assert worst(inspect_set([made.write(tmp_path)])) is Severity.ERROR
+    assert worst_finding(inspect_set([made.write(tmp_path)])) is Severity.ERROR
 
 
 @pytest.mark.parametrize("field", ["rocm", "target", "pin", "jaxlib", "slot"])

@@ -18,8 +18,8 @@ from tests.support.made_kernels import LIBRARY, MANIFEST, OBJECT, OTHER, clean_k
 from tests.support.made_wheel import MACHS, MadeWheel, codes, library, look
 from tests.support.wheel_sets import TARGETS, make_set, make_wheels, set_wheel, write_set
 from tests.unit.promotion.test_gates import NoProcesses, Silent
-from wheelkit.archive.archive import WheelArchive
-from wheelkit.inspect.inspect import member_infos
+from wheelkit.archive.reader import WheelArchive
+from wheelkit.inspect.model import member_infos
 from wheelkit.kernel_wheel import read_manifest
 from wheelkit.repair.plan import RepairPlan
 from wheelkit.repair.repair import repair

@@ -12,7 +12,7 @@ from core.errors import ElfError, RepairError
 from core.model import Severity
 from tests.support.tiny_elf import TinySymbol, tiny_elf
 from wheelkit.elf import libstdcxx
-from wheelkit.repair.manylinux import PlatformVerdict, verdict
+from wheelkit.inspect.manylinux import PlatformVerdict, platform_verdict
 
 P28 = "manylinux_2_28_x86_64"
 CANONICAL = "_ZNSt10filesystem9canonicalERKNS_7__cxx114pathE"
@@ -32,7 +32,7 @@ def judge(tmp_path: Path) -> Judge:
         **more: Any,
     ) -> PlatformVerdict:
         path = tiny_elf(tmp_path / "wheel/pkg/lib.so", needed=needed, symbols=symbols, **more)
-        return verdict({"pkg/lib.so": path}, allowed_sonames=frozenset(allowed), platform=platform)
+        return platform_verdict({"pkg/lib.so": path}, allowed_sonames=frozenset(allowed), platform=platform)
 
     return run
 
@@ -103,7 +103,7 @@ def test_siblings_in_the_wheel_are_not_external(tmp_path: Path) -> None:
         "pkg/one.so": tiny_elf(tmp_path / "pkg/one.so", needed=("libtwo.so",), runpath="$ORIGIN/../lib"),
         "lib/libtwo.so": tiny_elf(tmp_path / "lib/libtwo.so"),
     }
-    assert verdict(libraries, allowed_sonames=frozenset(), platform=P28).ok
+    assert platform_verdict(libraries, allowed_sonames=frozenset(), platform=P28).ok
 
 
 def test_private_symbols_of_zlib_are_refused(judge: Judge) -> None:
@@ -164,7 +164,7 @@ def test_what_a_sibling_exports_is_no_riddle(tmp_path: Path) -> None:
         "pkg/one.so": tiny_elf(tmp_path / "pkg/one.so", symbols=[TinySymbol(CANONICAL)]),
         "pkg/two.so": tiny_elf(tmp_path / "pkg/two.so", symbols=[TinySymbol(CANONICAL, defined=True)]),
     }
-    assert verdict(libraries, allowed_sonames=frozenset(), platform=P28).findings == ()
+    assert platform_verdict(libraries, allowed_sonames=frozenset(), platform=P28).findings == ()
 
 
 def test_all_problems_of_all_members_come_at_once(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_all_problems_of_all_members_come_at_once(tmp_path: Path) -> None:
         name: tiny_elf(tmp_path / name, needed=("libfoo.so.1", "libbar.so.2"), symbols=[TinySymbol(CANONICAL)])
         for name in ("pkg/one.so", "pkg/two.so")
     }
-    result = verdict(libraries, allowed_sonames=frozenset(), platform=P28)
+    result = platform_verdict(libraries, allowed_sonames=frozenset(), platform=P28)
     wanted = ["needed-not-allowed", "needed-not-allowed", "unversioned-symbol-too-new"]
     assert [(f.member, f.code) for f in result.findings] == [(m, c) for m in libraries for c in wanted]
 
@@ -191,7 +191,7 @@ def test_what_auditwheel_cannot_read_is_named(judge: Judge) -> None:
 def test_files_must_lie_as_in_the_wheel(tmp_path: Path) -> None:
     path = tiny_elf(tmp_path / "elsewhere.so")
     with pytest.raises(RepairError, match="laid out"):
-        verdict({"pkg/lib.so": path}, allowed_sonames=frozenset(), platform=P28)
+        platform_verdict({"pkg/lib.so": path}, allowed_sonames=frozenset(), platform=P28)
 
 
 def test_the_history_of_libstdcxx() -> None:

@@ -13,18 +13,20 @@ import pytest
 from core.errors import ArchiveError, CiBuildError, ElfError, MachineError, RepairError
 from tests.support.tiny_elf import TinySymbol, tiny_elf
 from tests.support.tiny_wheel import contents, make_wheel
-from wheelkit.archive import cuts as cuts_module
-from wheelkit.archive.archive import Member, WheelArchive
-from wheelkit.archive.cuts import Cuts
+from wheelkit.archive import blocks as cuts_module
+from wheelkit.archive.blocks import CutPoints
+from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.verify import verify_record
-from wheelkit.elf.elf import Elf
+from wheelkit.archive.zip_format import ZipMember
+from wheelkit.byte_ranges import merge_ranges
+from wheelkit.elf.snapshot import Elf
 from wheelkit.repair import repair as repair_module
-from wheelkit.repair.member import merge
-from wheelkit.repair.repair import Repaired, RepairPlan, repair
+from wheelkit.repair.plan import RepairedWheel, RepairPlan
+from wheelkit.repair.repair import repair
 
 NAME = "tiny-1.0-cp312-cp312-linux_x86_64.whl"
 RUNPATH = "$ORIGIN/../_solib_x86_64/somewhere/deep:/opt/rocm/lib:/home/builder/rocm"
-Repair = Callable[..., Repaired]
+Repair = Callable[..., RepairedWheel]
 
 
 def plan(**changes: Any) -> RepairPlan:
@@ -51,7 +53,7 @@ def library(tmp_path: Path) -> Callable[..., bytes]:
 def attempt(tmp_path: Path, library: Callable[..., bytes]) -> Repair:
     """Repair a wheel of `files` (by default one library and one module) into tmp_path/out."""
 
-    def run(given: dict[str, bytes] | None = None, /, *, name: str = NAME, **changes: Any) -> Repaired:
+    def run(given: dict[str, bytes] | None = None, /, *, name: str = NAME, **changes: Any) -> RepairedWheel:
         for folder in ("in", "out"):
             (tmp_path / folder).mkdir(exist_ok=True)
         members = given or {"tiny/__init__.py": b"x = 1\n", "tiny/lib.so": library()}
@@ -256,9 +258,9 @@ def test_cuts_that_are_wrong_cost_time_only(attempt: Repair, monkeypatch: pytest
     monkeypatch.setattr(cuts_module, "find_block", lambda data: len(data) // 2)
     planned = []
 
-    def plan_wrongly(archive: WheelArchive, member: Member) -> Cuts:
+    def plan_wrongly(archive: WheelArchive, member: ZipMember) -> CutPoints:
         planned.append(member.name)
-        return Cuts([0])
+        return CutPoints([0])
 
     monkeypatch.setattr(repair_module, "plan_cuts", plan_wrongly)
     assert attempt().sha256 == right.sha256
@@ -311,4 +313,4 @@ def test_every_member_has_the_same_time(attempt: Repair) -> None:
     ],
 )
 def test_merged_ranges(ranges: list[tuple[int, int]], size: int, merged: tuple[tuple[int, int], ...]) -> None:
-    assert merge(ranges, size) == merged
+    assert merge_ranges(ranges, size) == merged

@@ -12,8 +12,8 @@ import pytest
 from core.errors import ArchiveError
 from tests.support.tiny_wheel import INFO, NAME, WHEEL, contents, make_wheel, record_line
 from wheelkit.archive import file_member, member_writer, zip_format, zip_writer
-from wheelkit.archive.archive import WheelArchive
-from wheelkit.archive.deflate import scan_blocks
+from wheelkit.archive.blocks import scan_blocks
+from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.rewrite import WheelRewrite
 from wheelkit.archive.verify import verify_record
 
@@ -237,7 +237,7 @@ def test_a_member_that_may_grow_beyond_4_gib_gets_a_wide_header(
 
 
 def test_wide_members_have_wide_headers() -> None:
-    member = zip_format.Member(
+    member = zip_format.ZipMember(
         name="big",
         method=0,
         crc32=1,

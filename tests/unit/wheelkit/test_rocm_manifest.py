@@ -9,10 +9,10 @@ import pytest
 
 from core.errors import InputError
 from tests.support.tiny_elf import TinySymbol, tiny_elf
-from wheelkit.elf.elf import Elf
-from wheelkit.rocm_manifest import Library, Manifest, dump_manifest, from_needs, load_manifest
+from wheelkit.elf.snapshot import Elf
+from wheelkit.rocm_manifest import RocmLibrary, RocmManifest, dump_manifest, from_needs, load_manifest
 
-HIP = Library(
+HIP = RocmLibrary(
     soname="libamdhip64.so.7",
     path="lib/libamdhip64.so.7",
     symbols={"hipFree": ("hip_4.2",), "hipInit": ("hip_6.0", "1.0", "hip_4.2"), "plain": ("",)},
@@ -22,7 +22,7 @@ HIP = Library(
     build_id="ab",
     sha256="c" * 64,
 )
-MANIFEST = Manifest(rocm_version="7.2.0", libraries={HIP.soname: HIP})
+MANIFEST = RocmManifest(rocm_version="7.2.0", libraries={HIP.soname: HIP})
 
 
 def test_manifest_survives_json_and_bytes_are_deterministic() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from core.errors import ElfError
 from tests.support.tiny_elf import TinySymbol, tiny_elf
-from wheelkit.elf.elf import Elf
 from wheelkit.elf.runpath import add_needed, set_runpath
+from wheelkit.elf.snapshot import Elf
 
 OLD = "$ORIGIN/../../_solib_x86_64/very/long/leftover/of/a/build:/opt/rocm/lib"
 NEW = "$ORIGIN/../lib:/opt/rocm/lib"

@@ -11,8 +11,8 @@ import pytest
 from core.errors import ElfError
 from tests.support.made_wheel import GLIBC, with_sections
 from tests.support.tiny_elf import TinySymbol, tiny_elf
-from wheelkit.elf.elf import Elf
-from wheelkit.elf.reader import SHT_NOBITS
+from wheelkit.elf.constants import SHT_NOBITS
+from wheelkit.elf.snapshot import Elf
 from wheelkit.elf.strip import strip_symbols
 
 SYMBOLS = bytes(24) + struct.pack("<IBBHQQ", 1, 0x12, 0, 1, 0x123, 4)

@@ -1,25 +1,107 @@
-"""Rules about libraries: symbol tables, search paths, NEEDED, module names and device code."""
+"""Libraries of a wheel: their facts, and the rules on symbol tables, search paths, module names and device code."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from core.model import Finding, GfxTarget
 from core.units import human
-from wheelkit.gpu.bundle import Entry, select
-from wheelkit.inspect.findings import finding
+from wheelkit.elf import constants
+from wheelkit.elf.snapshot import Elf
+from wheelkit.findings import finding
+from wheelkit.gpu.bundle import BundleEntry, select_entries
+from wheelkit.gpu.code_object import HEAD_SIZE
+from wheelkit.gpu.device_code import DeviceCode, TargetCode
 from wheelkit.inspect.model import ElfFacts
+from wheelkit.inspect.parts import Checkpoint, split_library
+from wheelkit.kernel_wheel import target_of
+
+
+def library_facts(
+    name: str,
+    elf: Elf,
+    device: DeviceCode,
+    *,
+    stored: int,
+    sha256: str,
+    checkpoints: Sequence[Checkpoint] = (),
+) -> ElfFacts:
+    """Put together what is known of one library.
+
+    Args:
+        name: path inside the wheel.
+        elf: its snapshot.
+        device: its fat binaries.
+        stored: compressed bytes in the archive.
+        sha256: of its content.
+        checkpoints: from inflating it, for the stored size of its sections.
+    """
+    path = elf.rpath if elf.runpath is None else elf.runpath
+    marks = elf.rocm_versions
+    return ElfFacts(
+        path=name,
+        size=elf.size,
+        stored=stored,
+        sha256=sha256,
+        machine=elf.machine,
+        needed=elf.needed,
+        runpath=tuple(path.split(":")) if path else (),
+        rpath=elf.runpath is None and elf.rpath is not None,
+        soname=elf.soname or "",
+        symbol_versions=elf.highest_versions(),
+        symbol_table_bytes=_symbol_table_bytes(elf),
+        build_id=elf.build_id or "",
+        compilers=elf.comments,
+        rocm=marks[-1] if marks else "",
+        modules=tuple(init.removeprefix("PyInit_") for init in elf.init_functions),
+        exported=tuple(sorted(elf.exported)),
+        hip_symbols=elf.hip_symbols,
+        device=device,
+        sections=split_library(elf.sections.values(), elf.size, stored, checkpoints),
+    )
+
+
+def code_object_facts(path: Path, machs: Mapping[str, int]) -> DeviceCode:
+    """A file that is itself a code object, without a bundle around it.
+
+    Args:
+        machs: processor -> EF_AMDGPU_MACH; without it nobody can say which target the code is for.
+    """
+    with path.open("rb") as file:
+        targets = target_of(file.read(HEAD_SIZE), machs)
+    size = path.stat().st_size
+    return DeviceCode(targets=tuple(TargetCode(target=name, code_bytes=size, bundles=0) for name in targets))
+
+
+def _symbol_table_bytes(elf: Elf) -> int:
+    """Bytes of .symtab and the string table that belongs to it."""
+    tables = [section for section in elf.sections.values() if section.type == constants.SHT_SYMTAB]
+    if not tables:
+        return 0
+    names = elf.sections.get(".strtab")
+    return sum(table.size for table in tables) + (names.size if names else 0)
+
+
+def lay_out(root: Path, name: str) -> Path:
+    """Where a member goes below `root`, so that $ORIGIN finds its siblings; the folder is made."""
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def rocm_versions(elfs: Sequence[ElfFacts]) -> tuple[str, ...]:
+    """ROCm versions that compiled device code, sorted by number."""
+    found = {elf.rocm for elf in elfs if elf.rocm}
+    return tuple(sorted(found, key=lambda text: [int(part) for part in text.split(".")]))
+
 
 MIN_SYMBOL_TABLE = 4096
 """Bytes of symbol tables below which stripping is not worth a word."""
 
 MAX_RUNPATH_ENTRIES = 40
 """Above this many entries a RUNPATH is called excessive; every install layout known today fits in it twice."""
-
-HIP_RUNTIME = re.compile(r"(?:__)?hip[A-Z]\w*")
-"""Names that libamdhip64 exports; those of hipBLAS, hipFFT and the like go on in lower case."""
 
 PJRT_ENTRY = "GetPjrtApi"
 """What a PJRT plugin exports (XLA, xla/pjrt/c/pjrt_c_api.h)."""
@@ -32,7 +114,7 @@ _SYSTEM = re.compile(r"/(opt/rocm|usr/lib|usr/local/lib|lib)(64)?\b")
 _EXTENSION = re.compile(r"(?P<name>\w+)(\.(?P<abi>cpython-\d+t?|abi3|cp\d+t?)[\w.-]*)?\.so")
 
 
-def linking(elf: ElfFacts) -> Iterator[Finding]:
+def check_linking(elf: ElfFacts) -> Iterator[Finding]:
     """What the linker left in one library."""
     if elf.symbol_table_bytes >= MIN_SYMBOL_TABLE:
         yield finding(
@@ -46,10 +128,10 @@ def linking(elf: ElfFacts) -> Iterator[Finding]:
     if elf.hip_symbols and not hip:
         names = _some(sorted(elf.hip_symbols, key=lambda name: name.lstrip("_")), limit=2)
         yield finding("hip-needed-missing", f"uses {names} without NEEDED on libamdhip64.", member=elf.path)
-    yield from search_path(elf.runpath, elf.path)
+    yield from check_search_path(elf.runpath, elf.path)
 
 
-def search_path(entries: Sequence[str], member: str) -> Iterator[Finding]:
+def check_search_path(entries: Sequence[str], member: str) -> Iterator[Finding]:
     """What is wrong with the entries of a RUNPATH; each entry counts for one finding only."""
     groups: dict[str, list[str]] = {}
     for entry in entries:
@@ -71,7 +153,7 @@ def _entry_problem(entry: str) -> str | None:
     return "runpath-build-machine" if entry.startswith("/") else "runpath-unsafe"
 
 
-def module_name(elf: ElfFacts, pythons: Collection[str], abis: Collection[str]) -> Iterator[Finding]:
+def check_module_name(elf: ElfFacts, pythons: Collection[str], abis: Collection[str]) -> Iterator[Finding]:
     """Whether Python can import an extension under the file's name, and whether the wheel's tags say for which Python.
 
     Args:
@@ -101,7 +183,7 @@ def _same_python(built: str, abi: str) -> bool:
     return built.partition("-")[0] == abi
 
 
-def device_code(
+def check_device_code(
     elfs: Iterable[ElfFacts],
     expected: Sequence[GfxTarget],
     covers: Mapping[str, Collection[str]],
@@ -121,15 +203,15 @@ def device_code(
     if whole and expected and not device:
         yield finding("device-code-missing", f"no library has device code for {_some([str(t) for t in expected])}.")
     for elf in device:
-        entries = [Entry(id=_ENTRY_ID + code.target, offset=0, size=1) for code in elf.device.targets]
-        chosen = select(entries, expected, {name: tuple(served) for name, served in covers.items()})
+        entries = [BundleEntry(id=_ENTRY_ID + code.target, offset=0, size=1) for code in elf.device.targets]
+        chosen = select_entries(entries, expected, {name: tuple(served) for name, served in covers.items()})
         if chosen.missing:
             yield finding("target-missing", f"no code for {_listed(map(str, chosen.missing))}.", member=elf.path)
         if chosen.dropped:
             yield finding("target-extra", f"code for {_listed(e.name for e in chosen.dropped)}.", member=elf.path)
 
 
-def exports(elfs: Iterable[ElfFacts], *, plugin: bool) -> Iterator[Finding]:
+def check_exports(elfs: Iterable[ElfFacts], *, plugin: bool) -> Iterator[Finding]:
     """Whether the libraries of a JAX wheel for ROCm offer their entry points and nothing else.
 
     They are loaded into one process with others that hold the same LLVM, so what they export can clash.
@@ -149,14 +231,14 @@ def exports(elfs: Iterable[ElfFacts], *, plugin: bool) -> Iterator[Finding]:
             )
 
 
-def evenness(elf: ElfFacts) -> Iterator[Finding]:
+def check_evenness(elf: ElfFacts) -> Iterator[Finding]:
     """Whether all fat binaries of one library have code for the same targets."""
     partial = [f"{c.target} in {c.bundles}" for c in elf.device.targets if c.bundles < elf.device.bundles]
     if partial:
         yield finding("bundles-uneven", f"{_some(partial)} of {elf.device.bundles} fat binaries.", member=elf.path)
 
 
-def run_time_targets(
+def check_runtime_targets(
     elfs: Iterable[ElfFacts], allow_list: Collection[str], covers: Mapping[str, Collection[str]], *, promised: bool
 ) -> Iterator[Finding]:
     """Compare device code with the targets that XLA accepts at run time.

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
-from wheelkit.archive.archive import Member, WheelArchive
-from wheelkit.archive.cuts import ANY_WINDOW, SEARCHED, Cuts, find_block
-from wheelkit.archive.inflate import CHUNK, InflateError, inflate
-from wheelkit.archive.splice import WINDOW
-from wheelkit.archive.zip_format import DEFLATED
-from wheelkit.elf.reader import HEADER, SECTION, SHF_ALLOC, SHF_EXECINSTR, SHT_DYNAMIC, SHT_PROGBITS, SHT_STRTAB
+from wheelkit.archive.blocks import ANY_WINDOW, SEARCHED, CutPoints, find_block
+from wheelkit.archive.inflate import CHUNK, WINDOW, InflateError, inflate
+from wheelkit.archive.reader import WheelArchive
+from wheelkit.archive.zip_format import DEFLATED, ZipMember
+from wheelkit.elf.constants import HEADER, SECTION, SHF_ALLOC, SHF_EXECINSTR, SHT_DYNAMIC, SHT_PROGBITS, SHT_STRTAB
 from wheelkit.gpu.bundle import PAGE
 
 _LEADS = 8 << 20, 2 << 20
@@ -20,7 +19,7 @@ Row = tuple[int, ...]
 """A section's header: name, type, flags, address, offset, size, link, info, alignment, entry size."""
 
 
-def plan_cuts(archive: WheelArchive, member: Member) -> Cuts:
+def plan_cuts(archive: WheelArchive, member: ZipMember) -> CutPoints:
     """Cuts around dynamic strings and table, around fat binaries, and before what only debuggers read.
 
     Nothing is certain here: where this guesses wrongly, more is compressed anew, or all of it.
@@ -34,10 +33,10 @@ def plan_cuts(archive: WheelArchive, member: Member) -> Cuts:
         fat = kind == SHT_PROGBITS and not flags & SHF_EXECINSTR and alignment == PAGE
         if loading or fat:
             goals += [*(offset - lead for lead in _LEADS), offset + size + WINDOW]
-    return Cuts(goal for goal in goals if 0 < goal < member.size)
+    return CutPoints(goal for goal in goals if 0 < goal < member.size)
 
 
-def _sections(archive: WheelArchive, member: Member) -> Iterator[Row]:
+def _sections(archive: WheelArchive, member: ZipMember) -> Iterator[Row]:
     """The section headers, which usually are a library's last bytes; the first one stands for nothing."""
     head = next(archive.chunks(member.name), b"")
     if member.method != DEFLATED or len(head) < HEADER.size:

@@ -16,7 +16,7 @@ ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
+class FindingKind:
     """One kind of defect.
 
     Attributes:
@@ -32,27 +32,27 @@ class Rule:
     integrity: bool = False
 
 
-def _broken(title: str, remedy: str) -> Rule:
-    return Rule(severity=ERROR, title=title, remedy=remedy, integrity=True)
+def _broken(title: str, remedy: str) -> FindingKind:
+    return FindingKind(severity=ERROR, title=title, remedy=remedy, integrity=True)
 
 
-def _error(title: str, remedy: str) -> Rule:
-    return Rule(severity=ERROR, title=title, remedy=remedy)
+def _error(title: str, remedy: str) -> FindingKind:
+    return FindingKind(severity=ERROR, title=title, remedy=remedy)
 
 
-def _warning(title: str, remedy: str) -> Rule:
-    return Rule(severity=WARNING, title=title, remedy=remedy)
+def _warning(title: str, remedy: str) -> FindingKind:
+    return FindingKind(severity=WARNING, title=title, remedy=remedy)
 
 
-def _note(title: str, remedy: str) -> Rule:
-    return Rule(severity=NOTE, title=title, remedy=remedy)
+def _note(title: str, remedy: str) -> FindingKind:
+    return FindingKind(severity=NOTE, title=title, remedy=remedy)
 
 
 _AGAIN = "Download the wheel again, or report it to whoever built it."
 _RECORD = "Write RECORD last, from the bytes that are in the archive; until then do not install it."
 _PLATFORM = "Build with the toolchain of the platform in the tag, or use a tag that is true."
 
-RULES: Mapping[str, Rule] = MappingProxyType(
+FINDING_KINDS: Mapping[str, FindingKind] = MappingProxyType(
     {
         # Archive and RECORD.
         "archive-damaged": _broken(
@@ -196,13 +196,13 @@ UNINSTALLABLE = frozenset(
 
 def finding(code: str, message: str, *, member: str = "") -> Finding:
     """Make a finding of a known kind; `KeyError` for an unknown code, since that is a mistake in this program."""
-    rule = RULES[code]
+    rule = FINDING_KINDS[code]
     return Finding(code=code, severity=rule.severity, message=message, remedy=rule.remedy, member=member)
 
 
 def is_integrity(item: Finding) -> bool:
     """Whether a finding says that bytes are not what they claim to be."""
-    return item.code in RULES and RULES[item.code].integrity
+    return item.code in FINDING_KINDS and FINDING_KINDS[item.code].integrity
 
 
 def as_published(items: Iterable[Finding]) -> Iterator[Finding]:
@@ -214,17 +214,17 @@ def as_published(items: Iterable[Finding]) -> Iterator[Finding]:
 
 def title(item: Finding) -> str:
     """A few words on a finding's kind."""
-    return RULES[item.code].title if item.code in RULES else item.code.replace("-", " ")
+    return FINDING_KINDS[item.code].title if item.code in FINDING_KINDS else item.code.replace("-", " ")
 
 
 _ORDER = {severity: position for position, severity in enumerate((ERROR, WARNING, NOTE))}
 
 
-def ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Errors first; within a severity by code, then in the order found; exact repetitions once."""
     return tuple(sorted(dict.fromkeys(findings), key=lambda item: (_ORDER[item.severity], item.code)))
 
 
-def worst_of(findings: Iterable[Finding]) -> Severity | None:
+def worst_severity(findings: Iterable[Finding]) -> Severity | None:
     """The highest severity, or None without findings."""
     return min((item.severity for item in findings), key=_ORDER.__getitem__, default=None)

@@ -12,18 +12,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import ElfError
-from wheelkit.elf import reader, symbol_versions
-from wheelkit.elf.reader import Image, Section
+from wheelkit.elf import constants, reader, symbol_versions
+from wheelkit.elf.reader import ElfImage, Section
 
-__all__ = ["Elf", "Section", "Symbol"]
-
-_MACHINES = {62: "x86_64", 183: "aarch64", 224: "amdgpu", 243: "riscv64"}
-_BINDS = {0: "LOCAL", 1: "GLOBAL", 2: "WEAK", 10: "UNIQUE"}
-_HIDDEN, _INTERNAL = 2, 1
-_HIDDEN_VERSION = 0x8000
-"""Bit of a version index: not the default version (LSB, "Symbol Version Table")."""
+_MACHINES = {
+    constants.EM_X86_64: "x86_64",
+    constants.EM_AARCH64: "aarch64",
+    constants.EM_AMDGPU: "amdgpu",
+    constants.EM_RISCV: "riscv64",
+}
+_BINDS = {
+    constants.STB_LOCAL: "LOCAL",
+    constants.STB_GLOBAL: "GLOBAL",
+    constants.STB_WEAK: "WEAK",
+    constants.STB_GNU_UNIQUE: "UNIQUE",
+}
 _ROCM_MARK = re.compile(r"\broc-(\d+(?:\.\d+)+)")
 """How ROCm's clang names its release in .comment: `AMD clang version … roc-7.2.0 …`."""
+
+
+HIP_RUNTIME = re.compile(r"(?:__)?hip[A-Z]\w*")
+"""Functions of the HIP runtime; those of hipBLAS and the like continue in lower case (hipblasCreate)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,7 +93,7 @@ class Elf:
     @property
     def has_symtab(self) -> bool:
         """Whether it still has the static symbol table that `strip` removes."""
-        return any(s.type == reader.SHT_SYMTAB for s in self.sections.values())
+        return any(s.type == constants.SHT_SYMTAB for s in self.sections.values())
 
     @property
     def exported(self) -> tuple[str, ...]:
@@ -95,6 +104,11 @@ class Elf:
     def init_functions(self) -> tuple[str, ...]:
         """Names of the module initialisation functions of a Python extension."""
         return tuple(name for name in self.exported if name.startswith("PyInit_"))
+
+    @property
+    def hip_symbols(self) -> tuple[str, ...]:
+        """Undefined symbols of the HIP runtime, sorted."""
+        return tuple(sorted({symbol.name for symbol in self.undefined if HIP_RUNTIME.fullmatch(symbol.name)}))
 
     @property
     def rocm_versions(self) -> tuple[str, ...]:
@@ -117,16 +131,16 @@ def highest_versions(versions: Iterable[str]) -> dict[str, str]:
     return {prefix: ".".join(map(str, number)) for prefix, number in sorted(best.items())}
 
 
-def _snapshot(image: Image) -> Elf:
+def _snapshot(image: ElfImage) -> Elf:
     entries = image.dynamic()
-    count = next((i for i, entry in enumerate(entries) if entry.tag == reader.DT_NULL), len(entries))
+    count = next((i for i, entry in enumerate(entries) if entry.tag == constants.DT_NULL), len(entries))
     tags = {entry.tag: entry.value for entry in reversed(entries[:count])}
     strings = b""
-    if reader.DT_STRTAB in tags:
-        strings = image.read(image.offset_of(tags[reader.DT_STRTAB]), tags.get(reader.DT_STRSZ, 0))
+    if constants.DT_STRTAB in tags:
+        strings = image.read(image.offset_of(tags[constants.DT_STRTAB]), tags.get(constants.DT_STRSZ, 0))
 
     def string(offset: int) -> str:
-        return reader.text(strings, offset, image.label)
+        return reader.string_at(strings, offset, image.label)
 
     def name(tag: int) -> str | None:
         return string(tags[tag]) if tag in tags else None
@@ -148,8 +162,8 @@ def _snapshot(image: Image) -> Elf:
     comments = image.contents(comment).split(b"\0") if comment else []
     return Elf(
         machine=_MACHINES.get(image.machine, str(image.machine)), size=len(image.data),
-        needed=tuple(string(entry.value) for entry in entries[:count] if entry.tag == reader.DT_NEEDED),
-        runpath=name(reader.DT_RUNPATH), rpath=name(reader.DT_RPATH), soname=name(reader.DT_SONAME),
+        needed=tuple(string(entry.value) for entry in entries[:count] if entry.tag == constants.DT_NEEDED),
+        runpath=name(constants.DT_RUNPATH), rpath=name(constants.DT_RPATH), soname=name(constants.DT_SONAME),
         undefined=undefined, offered=offered, sections=sections, build_id=_build_id(image),
         version_needs={library: frozenset(versions) for library, versions in libraries.items()},
         comments=tuple(dict.fromkeys(c.decode(errors="backslashreplace") for c in comments if c)),
@@ -157,49 +171,49 @@ def _snapshot(image: Image) -> Elf:
 
 
 def _symbols(
-    image: Image,
+    image: ElfImage,
     tags: Mapping[int, int],
     strings: bytes,
     needs: Mapping[int, tuple[str, str]],
     own: Mapping[int, str],
 ) -> tuple[tuple[Symbol, ...], dict[str, tuple[str, ...]]]:
     """Undefined symbols, and the offered ones with their versions."""
-    table = next((s for s in image.sections if s.type == reader.SHT_DYNSYM), None)
+    table = next((s for s in image.sections if s.type == constants.SHT_DYNSYM), None)
     if table is None:
-        if reader.DT_SYMTAB in tags:
+        if constants.DT_SYMTAB in tags:
             raise ElfError(f"{image.label} has dynamic symbols but no section for them.", hint="It is damaged.")
         return (), {}
-    indices = [1] * (len(image.contents(table)) // reader.SYMBOL.size)
-    if reader.DT_VERSYM in tags:
-        raw = image.read(image.offset_of(tags[reader.DT_VERSYM]), 2 * len(indices))
+    indices = [1] * (len(image.contents(table)) // constants.SYMBOL.size)
+    if constants.DT_VERSYM in tags:
+        raw = image.read(image.offset_of(tags[constants.DT_VERSYM]), 2 * len(indices))
         indices = [index for (index,) in struct.iter_unpack("<H", raw)]
     undefined: list[Symbol] = []
     offered: dict[str, tuple[str, ...]] = {}
     for number, symbol in enumerate(image.symbols(table)):
-        name = reader.text(strings, symbol.name, image.label)
+        name = reader.string_at(strings, symbol.name, image.label)
         bind = _BINDS.get(symbol.info >> 4, str(symbol.info >> 4))
-        index, hidden = indices[number] & 0x7FFF, indices[number] & _HIDDEN_VERSION
+        index, hidden = indices[number] & 0x7FFF, indices[number] & constants.VERSYM_HIDDEN
         if not name:
             continue
         if symbol.section == 0:
             version, library = needs.get(index, (None, None))
             undefined.append(Symbol(name=name, version=version, library=library, bind=bind))
-        elif bind != "LOCAL" and symbol.other & 3 not in (_HIDDEN, _INTERNAL):
+        elif bind != "LOCAL" and symbol.other & 3 not in (constants.STV_HIDDEN, constants.STV_INTERNAL):
             before, version = offered.get(name, ()), own.get(index, "")
             offered[name] = (*before, version) if hidden else (version, *before)
     return tuple(undefined), offered
 
 
-def _build_id(image: Image) -> str | None:
+def _build_id(image: ElfImage) -> str | None:
     """The descriptor of the GNU note of type 3 (NT_GNU_BUILD_ID)."""
     for section in image.sections:
-        if section.type != reader.SHT_NOTE:
+        if section.type != constants.SHT_NOTE:
             continue
         notes, position = image.contents(section), 0
         while position + 12 <= len(notes):
-            name_size, size, kind = struct.unpack_from("<III", notes, position)
+            name_size, size, kind = constants.NOTE.unpack_from(notes, position)
             start = position + 12 + -(-name_size // 4) * 4
-            if kind == 3 and notes[position + 12 : position + 16] == b"GNU\0":
+            if kind == constants.NT_GNU_BUILD_ID and notes[position + 12 : position + 16] == b"GNU\0":
                 return notes[start : start + size].hex()
             position = start + -(-size // 4) * 4
     return None

@@ -1,21 +1,60 @@
-"""Rules about several wheels that are meant to be installed together."""
+"""Inspection of wheels that are installed together, and the rules on them."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from core.model import Finding
-from wheelkit.inspect.findings import finding
-from wheelkit.inspect.findings_meta import JAX_ROCM, rocm_in_summary, same_release
+from core.model import Finding, Severity
+from wheelkit.findings import finding, sort_findings, worst_severity
+from wheelkit.inspect.inspect import inspect_wheel
+from wheelkit.inspect.metadata import JAX_ROCM, rocm_in_summary, same_release
 from wheelkit.inspect.model import WheelReport
 
 
-def duplicates(reports: Sequence[WheelReport]) -> Iterator[Finding]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SetReport:
+    """Several wheels, and what is wrong between them."""
+
+    wheels: tuple[WheelReport, ...]
+    findings: tuple[Finding, ...]
+
+
+def inspect_set(paths: Sequence[Path], inspect: Callable[[Path], WheelReport] = inspect_wheel) -> SetReport:
+    """Report on wheels that are meant to be installed together.
+
+    Args:
+        paths: wheel files.
+        inspect: `inspect_wheel`, with arguments bound if need be.
+    """
+    reports = tuple(inspect(path) for path in paths)
+    return SetReport(wheels=reports, findings=check_set(reports))
+
+
+def check_set(reports: Sequence[WheelReport]) -> tuple[Finding, ...]:
+    """What is wrong between wheels; `member` of each finding is a file name."""
+    known = [report for report in reports if report.project]
+    return sort_findings((*check_duplicates(known), *check_pins(known), *check_partners(known)))
+
+
+def wheels_below(folder: Path) -> tuple[Path, ...]:
+    """Every wheel file in a folder and its subfolders, sorted."""
+    return tuple(sorted(path for path in folder.rglob("*.whl") if path.is_file()))
+
+
+def worst_finding(report: WheelReport | SetReport) -> Severity | None:
+    """The highest severity found, or None; of a set, in any wheel or between them."""
+    nested = report.wheels if isinstance(report, SetReport) else ()
+    return worst_severity([*report.findings, *(item for wheel in nested for item in wheel.findings)])
+
+
+def check_duplicates(reports: Sequence[WheelReport]) -> Iterator[Finding]:
     """Wheels that an installer cannot tell apart: same project, version, build and a common tag."""
     for one, other in itertools.combinations(reports, 2):
         same = (one.project, one.build) == (other.project, other.build)
@@ -24,7 +63,7 @@ def duplicates(reports: Sequence[WheelReport]) -> Iterator[Finding]:
             yield finding("set-duplicate", f"{other.filename} takes the same slot, with {what}.", member=one.filename)
 
 
-def pins(reports: Sequence[WheelReport]) -> Iterator[Finding]:
+def check_pins(reports: Sequence[WheelReport]) -> Iterator[Finding]:
     """Requirements on projects of the set that no wheel of the set meets."""
     for report in reports:
         for requirement in _requirements(report):
@@ -35,7 +74,7 @@ def pins(reports: Sequence[WheelReport]) -> Iterator[Finding]:
                 yield finding("set-pin-unmet", text, member=report.filename)
 
 
-def partners(reports: Sequence[WheelReport]) -> Iterator[Finding]:
+def check_partners(reports: Sequence[WheelReport]) -> Iterator[Finding]:
     """Whether each plugin and the pjrt that its pin selects come from one ROCm and serve the same targets."""
     for plugin in reports:
         match = JAX_ROCM.fullmatch(plugin.project)

@@ -16,17 +16,15 @@ from wheelkit.archive.filename import WheelName, canonical
 from wheelkit.archive.inflate import CHUNK, InflateError, inflate, packed_chunks
 from wheelkit.archive.output_file import reserve
 from wheelkit.archive.record import RecordEntry, parse_record
-from wheelkit.archive.zip_check import locate
-from wheelkit.archive.zip_format import STORED, Member, full_pread, read_central, read_end
+from wheelkit.archive.zip_check import locate_members
+from wheelkit.archive.zip_format import STORED, ZipMember, full_pread, read_central, read_end
 
 if TYPE_CHECKING:  # what a mere re-tag does not need is imported where it is used
     from email.message import Message
 
     from core.model import Progress
-    from wheelkit.archive.cuts import Cuts
+    from wheelkit.archive.blocks import CutPoints
     from wheelkit.archive.pump import Sink
-
-__all__ = ["Member", "RecordEntry", "WheelArchive", "WheelName"]
 
 INLINE = 1 << 20
 """Members up to this many bytes are not worth a thread."""
@@ -65,7 +63,7 @@ class WheelArchive:
             self.close()
             raise
 
-    def _read_members(self) -> tuple[Member, ...]:
+    def _read_members(self) -> tuple[ZipMember, ...]:
         problems: list[str] = []
         try:
             end = read_end(self.pread, self.size)
@@ -74,7 +72,7 @@ class WheelArchive:
         except ArchiveError as error:
             found = [error.message, *problems]
             raise ArchiveError(f"{self.name}: {' '.join(found)}", hint=error.hint or _AGAIN) from error
-        located = locate(entries, end, self.pread, problems)
+        located = locate_members(entries, end, self.pread, problems)
         members = tuple(member for member in located if not member.name.endswith("/"))
         self.dist_info = self._find_dist_info(entries, problems)
         if problems:
@@ -86,7 +84,7 @@ class WheelArchive:
             )
         return members
 
-    def _find_dist_info(self, entries: list[Member], problems: list[str]) -> str:
+    def _find_dist_info(self, entries: list[ZipMember], problems: list[str]) -> str:
         """The one `{project}-{version}.dist-info`, which has to be that of the file name (PEP 427)."""
         tops = {entry.name.partition("/")[0] for entry in entries if "/" in entry.name}
         found = sorted(top for top in tops if top.endswith(".dist-info"))
@@ -123,13 +121,13 @@ class WheelArchive:
     def __contains__(self, name: str) -> bool:
         return name in self._by_name
 
-    def __getitem__(self, name: str) -> Member:
+    def __getitem__(self, name: str) -> ZipMember:
         try:
             return self._by_name[name]
         except KeyError:
             raise ArchiveError(f"{self.name} has no member {name}.") from None
 
-    def chunks(self, name: str, *, cuts: Cuts | None = None) -> Iterator[bytes]:
+    def chunks(self, name: str, *, cuts: CutPoints | None = None) -> Iterator[bytes]:
         """Uncompressed bytes of a member, at most 1 MiB at a time.
 
         Args:
@@ -162,7 +160,7 @@ class WheelArchive:
             raise ArchiveError(f"{name} in {self.name} has {self[name].size} bytes; at most {limit} are read.")
         return b"".join(self.chunks(name))
 
-    def digest(self, name: str, *sinks: Sink, cuts: Cuts | None = None) -> str:
+    def digest(self, name: str, *sinks: Sink, cuts: CutPoints | None = None) -> str:
         """SHA-256 of a member's content, in hexadecimal; each of `sinks` gets every chunk, in a thread of its own."""
         digest = hashlib.sha256()
         if self[name].size <= INLINE:
@@ -175,7 +173,7 @@ class WheelArchive:
             pump(self.chunks(name, cuts=cuts), digest.update, *sinks)
         return digest.hexdigest()
 
-    def extract(self, name: str, out: Path, *, progress: Progress | None = None, cuts: Cuts | None = None) -> str:
+    def extract(self, name: str, out: Path, *, progress: Progress | None = None, cuts: CutPoints | None = None) -> str:
         """Write a member to `out`: inflating, hashing and writing overlap; `cuts` as for `chunks`.
 
         Returns:
@@ -237,21 +235,21 @@ class WheelArchive:
         except UnicodeDecodeError as error:
             raise ArchiveError(f"{self.dist_info}/{name} in {self.name} is not UTF-8.") from error
 
-    def _stored(self, member: Member) -> Iterator[bytes]:
+    def _stored(self, member: ZipMember) -> Iterator[bytes]:
         for at in range(member.data_offset, member.data_end, CHUNK):
             yield self.pread(min(CHUNK, member.data_end - at), at)
 
-    def _inflated(self, member: Member, cuts: Cuts | None) -> Iterator[bytes]:
+    def _inflated(self, member: ZipMember, cuts: CutPoints | None) -> Iterator[bytes]:
         stream = self.pread, member.data_offset, member.compressed_size
         try:
             if cuts is None:
                 yield from inflate(packed_chunks(*stream))
             else:
-                from wheelkit.archive.cuts import inflate_cut
+                from wheelkit.archive.blocks import inflate_cut
 
                 yield from inflate_cut(*stream, cuts)
         except InflateError as error:
             raise self._damaged(member, str(error)) from error
 
-    def _damaged(self, member: Member, what: str) -> ArchiveError:
+    def _damaged(self, member: ZipMember, what: str) -> ArchiveError:
         return ArchiveError(f"{member.name} in {self.name} is damaged: {what}.", hint=_AGAIN)

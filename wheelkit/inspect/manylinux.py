@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from core.errors import ElfError, RepairError
 from core.model import Finding, Severity
 from wheelkit.elf import libstdcxx
-from wheelkit.elf.elf import Elf
+from wheelkit.elf.snapshot import Elf
 
 if TYPE_CHECKING:
     from auditwheel.lddtree import DynamicExecutable
@@ -53,7 +53,7 @@ class PlatformVerdict:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Member:
+class _JudgedLibrary:
     """One library as auditwheel and our own reader see it.
 
     Attributes:
@@ -82,7 +82,9 @@ class _Member:
         return wanted
 
 
-def verdict(libraries: Mapping[str, Path], *, allowed_sonames: frozenset[str], platform: str) -> PlatformVerdict:
+def platform_verdict(
+    libraries: Mapping[str, Path], *, allowed_sonames: frozenset[str], platform: str
+) -> PlatformVerdict:
     """Judge the ELF members of one wheel.
 
     Args:
@@ -147,7 +149,7 @@ def _root(libraries: Mapping[str, Path]) -> Path:
 
 def _member(
     name: str, elf: Elf, *, root: Path, policies: WheelPolicies, allowed: frozenset[str], exported: set[str]
-) -> _Member:
+) -> _JudgedLibrary:
     from auditwheel.lddtree import ldd
 
     # Empty search paths: what happens to be installed on the build machine must not change the verdict.
@@ -162,7 +164,7 @@ def _member(
     standard = [s for s in unversioned if libstdcxx.is_standard(s.name)]
     strong = [s.name for s in standard if s.bind != "WEAK"]
     known = libstdcxx.versions() if strong else {}
-    return _Member(
+    return _JudgedLibrary(
         name=name,
         elf=elf,
         references=references,
@@ -174,7 +176,7 @@ def _member(
     )
 
 
-def _best(members: Sequence[_Member], policies: WheelPolicies) -> Policy:
+def _best(members: Sequence[_JudgedLibrary], policies: WheelPolicies) -> Policy:
     """The oldest platform on which every member finds what it needs; references without a version count as assumed."""
     if any(member.problems for member in members):
         return policies.linux
@@ -210,7 +212,7 @@ def _machine_problems(name: str, tree: DynamicExecutable, policies: WheelPolicie
         yield problem("libc-foreign", f"It is linked against {tree.libc}.", "Build it against glibc.")
 
 
-def _findings(member: _Member, wanted: Policy) -> Iterator[Finding]:
+def _findings(member: _JudgedLibrary, wanted: Policy) -> Iterator[Finding]:
     def finding(code: str, severity: Severity, message: str, remedy: str) -> Finding:
         return Finding(code=code, severity=severity, member=member.name, message=message, remedy=remedy)
 
@@ -239,7 +241,7 @@ def _findings(member: _Member, wanted: Policy) -> Iterator[Finding]:
     yield from _unversioned(member, wanted, finding)
 
 
-def _unversioned(member: _Member, wanted: Policy, finding: _MakeFinding) -> Iterator[Finding]:
+def _unversioned(member: _JudgedLibrary, wanted: Policy, finding: _MakeFinding) -> Iterator[Finding]:
     """Findings about symbols of the standard library that are wanted without a version."""
     for version in _too_new(wanted, set(member.assumed.values())):
         names = [name for name, brought in member.assumed.items() if brought == version]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from core.errors import CiBuildError
 from core.model import Finding
-from wheelkit.inspect.findings import finding
-from wheelkit.inspect.model import ElfFacts, Platform
-from wheelkit.repair.manylinux import PlatformVerdict, verdict
+from wheelkit.findings import finding
+from wheelkit.inspect.manylinux import PlatformVerdict, platform_verdict
+from wheelkit.inspect.model import ElfFacts, PlatformSupport
 
 ROCM_SONAME = re.compile(r"lib(amdhip64|amd_\w+|hip\w*|hsa\w*|roc\w*|rccl\w*|MIOpen\w*)(-\w+)*\.so(\.\d+)*")
 """Libraries that a ROCm installation brings; allowed when the caller has no list of its own."""
@@ -21,12 +21,12 @@ _YARDSTICK = "manylinux_2_28"
 """Platform to measure against when the tag names none that auditwheel has rules for."""
 
 
-def judge(
+def check_platform(
     elfs: Sequence[ElfFacts],
     files: Mapping[str, Path],
     platforms: Sequence[str],
     allowed_sonames: Collection[str] | None,
-) -> tuple[Platform | None, list[Finding]]:
+) -> tuple[PlatformSupport | None, list[Finding]]:
     """Compare what the libraries need with what the tags promise.
 
     Args:
@@ -45,14 +45,14 @@ def judge(
     if not claimed and not any(p == "any" or p.startswith("linux_") for p in platforms):
         return None, found
     try:
-        result = verdict(files, allowed_sonames=allowed, platform=claimed[0] if claimed else _yardstick(elfs))
+        result = platform_verdict(files, allowed_sonames=allowed, platform=claimed[0] if claimed else _yardstick(elfs))
     except CiBuildError as error:
         return None, [*found, finding("tag-unjudged", error.message)]
     except Exception as error:  # auditwheel and pyelftools stumble in many ways over libraries that are damaged
         return None, [*found, finding("tag-unjudged", f"auditwheel cannot read the libraries ({error!r}).")]
     external = tuple(sorted({soname for names in result.external.values() for soname in names}))
     found += _against_tags(result, claimed, external, platforms)
-    return Platform(policy=result.policy, external=external), found
+    return PlatformSupport(policy=result.policy, external=external), found
 
 
 def _against_tags(

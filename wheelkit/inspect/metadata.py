@@ -1,18 +1,100 @@
-"""Rules about what a wheel says of itself: METADATA, WHEEL, entry points, version.py, tags and file modes."""
+"""Metadata of a wheel: reading METADATA, WHEEL, entry points and version.py, and the rules on them."""
 
 from __future__ import annotations
 
+import configparser
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from email.message import Message
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.tags import parse_tag
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from core.errors import ArchiveError
 from core.model import Finding
 from core.units import human
-from wheelkit.inspect.findings import UNINSTALLABLE, finding
-from wheelkit.inspect.model import Metadata
+from wheelkit.archive.reader import WheelArchive
+from wheelkit.findings import UNINSTALLABLE, finding
+from wheelkit.inspect.model import WheelMetadata
+
+_STAMP = re.compile(r"^_release_version\b[^=\n]*=\s*(?:None|(['\"])(?P<version>.*?)\1)", re.MULTILINE)
+_MAX_TEXT = 4 << 20
+
+
+def read_metadata(archive: WheelArchive) -> tuple[WheelMetadata, list[Finding]]:
+    """Read METADATA, WHEEL, entry_points.txt and every version.py; what is missing reads as empty."""
+    findings: list[Finding] = []
+
+    def headers(read: Callable[[], Message], name: str) -> Message:
+        try:
+            return read()
+        except ArchiveError as error:
+            findings.append(finding("metadata-unreadable", error.message, member=f"{archive.dist_info}/{name}"))
+            return Message()
+
+    def text(message: Message, field: str) -> str:
+        return " ".join(str(message.get(field, "")).split())
+
+    def texts(message: Message, field: str) -> tuple[str, ...]:
+        return tuple(" ".join(str(value).split()) for value in message.get_all(field, []))
+
+    meta, wheel = headers(archive.metadata, "METADATA"), headers(archive.wheel_info, "WHEEL")
+    return WheelMetadata(
+        name=text(meta, "Name"),
+        version=text(meta, "Version"),
+        summary=text(meta, "Summary"),
+        requires_python=text(meta, "Requires-Python"),
+        requires_dist=texts(meta, "Requires-Dist"),
+        extras=texts(meta, "Provides-Extra"),
+        license=text(meta, "License-Expression") or text(meta, "License")[:80],
+        license_files=_license_files(archive, texts(meta, "License-File")),
+        purelib=text(wheel, "Root-Is-Purelib").lower() == "true",
+        tags=tuple(sorted({str(tag) for line in texts(wheel, "Tag") for tag in parse_tag(line)})),
+        generator=", ".join(texts(wheel, "Generator")),
+        entry_points=_entry_points(archive, findings),
+        stamped=_stamps(archive),
+    ), findings
+
+
+def _license_files(archive: WheelArchive, declared: tuple[str, ...]) -> tuple[str, ...]:
+    """License-File values whose file is there (PEP 639), else files of dist-info that are named like a licence."""
+    roots = (f"{archive.dist_info}/licenses/", f"{archive.dist_info}/")
+    there = tuple(name for name in declared if any(root + name in archive for root in roots))
+    named = re.compile(re.escape(archive.dist_info) + r"/(licenses/.+|(LICEN[CS]E|COPYING|NOTICE)[^/]*)", re.IGNORECASE)
+    return there or tuple(m.name.rpartition("/")[2] for m in archive.members if named.fullmatch(m.name))
+
+
+def _entry_points(archive: WheelArchive, findings: list[Finding]) -> dict[str, dict[str, str]]:
+    """entry_points.txt (entry points specification); empty when there is none."""
+    name = f"{archive.dist_info}/entry_points.txt"
+    if name not in archive:
+        return {}
+    parser = configparser.ConfigParser(delimiters=("=",), interpolation=None, strict=True)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    try:
+        parser.read_string(archive.read(name, _MAX_TEXT).decode())
+    except (ArchiveError, UnicodeDecodeError, configparser.Error) as error:
+        findings.append(finding("entry-point-broken", f"it cannot be read: {error}", member=name))
+        return {}
+    return {group: dict(parser[group]) for group in parser.sections()}
+
+
+def _stamps(archive: WheelArchive) -> dict[str, str]:
+    """`_release_version` of each version.py that has one; "" where it is None."""
+    stamps: dict[str, str] = {}
+    for member in archive.members:
+        if not member.name.endswith("/version.py") or member.size > _MAX_TEXT:
+            continue
+        try:
+            found = _STAMP.search(archive.read(member.name).decode())
+        except (ArchiveError, UnicodeDecodeError):
+            continue  # RECORD and CRC checks name a damaged member
+        if found:
+            stamps[member.name] = found["version"] or ""
+    return stamps
+
 
 JAX_ROCM = re.compile(r"jax-rocm(?P<major>\d+)-(?P<kind>pjrt|plugin)")
 """Normalised names of JAX's ROCm wheels."""
@@ -23,7 +105,7 @@ SIZE_BUDGET = 100 << 20
 _ROCM_IN_SUMMARY = re.compile(r"\bROCm[:\s]\s*([\w.+]+)")
 
 
-def identity(meta: Metadata, project: str, version: str, tags: Collection[str]) -> Iterator[Finding]:
+def check_identity(meta: WheelMetadata, project: str, version: str, tags: Collection[str]) -> Iterator[Finding]:
     """Whether file name, METADATA and WHEEL tell the same (PEP 427, PEP 491).
 
     Args:
@@ -44,7 +126,7 @@ def identity(meta: Metadata, project: str, version: str, tags: Collection[str]) 
         )
 
 
-def description(meta: Metadata, rocm: Collection[str], *, has_elf: bool) -> Iterator[Finding]:
+def check_description(meta: WheelMetadata, rocm: Collection[str], *, has_elf: bool) -> Iterator[Finding]:
     """What an installer, a licence check and a person read in METADATA.
 
     Args:
@@ -72,7 +154,7 @@ def rocm_in_summary(summary: str) -> str:
     return said[1] if said and _version(said[1]) else ""
 
 
-def versions(meta: Metadata) -> Iterator[Finding]:
+def check_versions(meta: WheelMetadata) -> Iterator[Finding]:
     """Whether version.py files were stamped, and with METADATA's version."""
     for path, stamp in meta.stamped.items():
         if not stamp:
@@ -82,7 +164,7 @@ def versions(meta: Metadata) -> Iterator[Finding]:
             yield finding("version-stale", text, member=path)
 
 
-def requirements(meta: Metadata) -> Iterator[Finding]:
+def check_requirements(meta: WheelMetadata) -> Iterator[Finding]:
     """Pins between plugin, pjrt and jaxlib, and extras that nobody can install."""
     parsed = [(line, _requirement(line)) for line in meta.requires_dist]
     for line, requirement in parsed:
@@ -117,7 +199,7 @@ def _pjrt_pin(requirement: Requirement | None, major: str, version: str) -> Iter
         yield finding("pin-inexact", f"requires {requirement}, its own version is {version}.")
 
 
-def entry_points(meta: Metadata, files: Collection[str]) -> Iterator[Finding]:
+def check_entry_points(meta: WheelMetadata, files: Collection[str]) -> Iterator[Finding]:
     """Whether JAX can discover a pjrt wheel and every entry point leads to a module of the wheel.
 
     Args:
@@ -141,7 +223,7 @@ def _has_module(module: str, installed: Iterable[str]) -> bool:
     return bool(module) and any(pattern.fullmatch(name) for name in installed)
 
 
-def modes(files: Mapping[str, int]) -> Iterator[Finding]:
+def check_modes(files: Mapping[str, int]) -> Iterator[Finding]:
     """Files that only their owner may read once an installer keeps the modes.
 
     Args:
@@ -154,7 +236,7 @@ def modes(files: Mapping[str, int]) -> Iterator[Finding]:
         yield finding("mode-private", text)
 
 
-def size(stored: int, budget: int) -> Iterator[Finding]:
+def check_size(stored: int, budget: int) -> Iterator[Finding]:
     """Whether the wheel is too large to publish; both in bytes."""
     if stored > budget:
         yield finding("size-budget", f"{human(stored)}, the budget is {human(budget)}.")

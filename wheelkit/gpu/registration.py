@@ -15,11 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import ElfError
-from wheelkit.elf import reader
-from wheelkit.elf.reader import Image, Section
+from wheelkit.elf import constants, reader
+from wheelkit.elf.reader import ElfImage, Section
 
-_R_SLOTS, _R_RELATIVE = (6, 7), 8  # R_X86_64_GLOB_DAT and JUMP_SLOT, R_X86_64_RELATIVE: System V ABI for AMD64
-_RELA = struct.Struct("<QQq")
 _WRAPPER = struct.Struct("<IIQQ")  # magic, version, bundle address, unused: what __hipRegisterFatBinary gets
 _WRAPPER_MAGIC = 0x48495046  # "HIPF"
 _FAT_BINARY, _FUNCTION = b"__hipRegisterFatBinary", b"__hipRegisterFunction"
@@ -37,7 +35,7 @@ _STUB = re.compile(rb"\xff\x25(?=(....))", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Registered:
+class RegisteredKernels:
     """What the host code does with one bundle.
 
     Attributes:
@@ -58,27 +56,27 @@ def bundle_pointers(path: Path) -> tuple[int, ...]:
         ElfError: not an ELF file, or a damaged one.
     """
     with reader.open_image(path) as image:
-        return tuple(_Host(image).wrappers.values())
+        return tuple(_HostCode(image).wrappers.values())
 
 
-def registered(path: Path) -> tuple[Registered, ...]:
+def registered_kernels(path: Path) -> tuple[RegisteredKernels, ...]:
     """Each bundle that a constructor registers; none for a file without device code.
 
     Raises:
         ElfError: not an ELF file, or a damaged one.
     """
     with reader.open_image(path) as image:
-        return tuple(_Host(image).registered())
+        return tuple(_HostCode(image).registered())
 
 
-class _Host:
+class _HostCode:
     """The host side of one open file.
 
     Attributes:
         wrappers: address of a wrapper -> address of its bundle.
     """
 
-    def __init__(self, image: Image) -> None:
+    def __init__(self, image: ElfImage) -> None:
         self._image = image
         self._segment, self._init = image.section(".hipFatBinSegment"), image.section(".init_array")
         self._slots: dict[int, int] = {}
@@ -88,8 +86,8 @@ class _Host:
             self._relocate()
             self.wrappers = dict(self._wrappers(self._segment))
 
-    def registered(self) -> Iterator[Registered]:
-        """See `registered`."""
+    def registered(self) -> Iterator[RegisteredKernels]:
+        """See `registered_kernels`."""
         if not self.wrappers:
             return
         stubs = dict(self._stubs())
@@ -98,9 +96,9 @@ class _Host:
             wrapper = self._wrapper_of(start, stubs)
             if wrapper is not None and wrapper not in seen:
                 seen.add(wrapper)
-                reading = _Reading(self._image, stubs)
+                reading = _ConstructorScan(self._image, stubs)
                 reading.function(start)
-                yield Registered(
+                yield RegisteredKernels(
                     address=self.wrappers[wrapper], kernels=frozenset(reading.kernels), unread=reading.unread
                 )
 
@@ -108,25 +106,27 @@ class _Host:
         """Which symbol each slot is for, by index, and where the pointers in two sections lead."""
         places = [section for section in (self._segment, self._init) if section is not None]
         for section in self._image.sections:
-            if section.type == reader.SHT_RELA and section.flags & reader.SHF_ALLOC:
+            if section.type == constants.SHT_RELA and section.flags & constants.SHF_ALLOC:
                 content = self._image.contents(section)
-                for where, info, addend in _RELA.iter_unpack(content[: len(content) // _RELA.size * _RELA.size]):
+                for where, info, addend in constants.RELA.iter_unpack(
+                    content[: len(content) // constants.RELA.size * constants.RELA.size]
+                ):
                     kind = info & 0xFFFFFFFF
-                    if kind == _R_RELATIVE:
+                    if kind == constants.R_X86_64_RELATIVE:
                         if any(0 <= where - place.address < place.size for place in places):
                             self._pointers[where] = addend
-                    elif kind in _R_SLOTS:
+                    elif kind in (constants.R_X86_64_GLOB_DAT, constants.R_X86_64_JUMP_SLOT):
                         self._slots[where] = info >> 32
 
     def _symbols(self) -> Mapping[int, bytes]:
         """Index in .dynsym -> name, of HIP's registration functions."""
         image = self._image
-        table = next((section for section in image.sections if section.type == reader.SHT_DYNSYM), None)
+        table = next((section for section in image.sections if section.type == constants.SHT_DYNSYM), None)
         if table is None or table.link >= len(image.sections):
             raise ElfError(f"{image.label} has no dynamic symbols.", hint="It is damaged.")
         strings = image.contents(image.sections[table.link])
         named = (
-            (index, reader.raw_text(strings, symbol.name, image.label))
+            (index, reader.bytes_at(strings, symbol.name, image.label))
             for index, symbol in enumerate(image.symbols(table))
             if symbol.name
         )
@@ -174,10 +174,10 @@ class _Host:
         return None
 
 
-class _Reading:
+class _ConstructorScan:
     """Follows the calls of one constructor."""
 
-    def __init__(self, image: Image, stubs: Mapping[int, bytes]) -> None:
+    def __init__(self, image: ElfImage, stubs: Mapping[int, bytes]) -> None:
         self._image, self._stubs = image, stubs
         self.kernels: set[str] = set()
         self.unread = 0
@@ -215,7 +215,7 @@ class _Reading:
             self.unread += 1
 
 
-def _code(image: Image, address: int, limit: int) -> bytes:
+def _code(image: ElfImage, address: int, limit: int) -> bytes:
     """Up to `limit` bytes of code from an address; none where no segment has it."""
     try:
         offset = image.offset_of(address)

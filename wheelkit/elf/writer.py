@@ -11,17 +11,9 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from wheelkit.elf import reader
+from wheelkit.elf import constants
 
 _PAGE = 0x1000
-_X86_64, _ET_DYN = 62, 3
-_PT_GNU_STACK = 0x6474E551
-_R, _W, _X = 4, 2, 1
-_SHT_HASH, _SHT_DYNAMIC, _SHT_VERDEF, _SHT_VERSYM = 5, 6, 0x6FFFFFFD, 0x6FFFFFFF
-_SHF_WRITE, _SHF_ALLOC, _SHF_EXECINSTR = 1, 2, 4
-_DT_HASH, _DT_SYMENT = 4, 11
-_GLOBAL, _OBJECT, _FUNC = 1 << 4, 1, 2
-_BASE, _HIDDEN = 1, 0x8000
 _VERDEF = struct.Struct("<HHHHIII")  # version, flags, index, count, hash, first auxiliary, next
 _VERDAUX = struct.Struct("<II")  # name, next
 _SEGMENTS = 4
@@ -88,43 +80,49 @@ def shared_library(soname: str, exports: Iterable[Export], *, needed: Sequence[s
     strings = _Strings()
     versions = list(dict.fromkeys(export.version for export in exports if export.version))
     text, places = _code(exports)
-    tags = [(reader.DT_NEEDED, strings.add(name)) for name in needed]
-    tags.append((reader.DT_SONAME, strings.add(soname)))
-    tags += [(reader.DT_RUNPATH, strings.add(runpath))] if runpath else []
+    tags = [(constants.DT_NEEDED, strings.add(name)) for name in needed]
+    tags.append((constants.DT_SONAME, strings.add(soname)))
+    tags += [(constants.DT_RUNPATH, strings.add(runpath))] if runpath else []
     names = [strings.add(export.name) for export in exports]
     definitions = _definitions([soname, *versions], strings) if versions else b""
-    alloc, write = _SHF_ALLOC, _SHF_ALLOC | _SHF_WRITE
-    symbols = bytearray(reader.SYMBOL.size * (len(exports) + 1))  # filled in when all addresses are known
+    alloc, write = constants.SHF_ALLOC, constants.SHF_ALLOC | constants.SHF_WRITE
+    symbols = bytearray(constants.SYMBOL.size * (len(exports) + 1))  # filled in when all addresses are known
     fixed = [
-        _Section(".dynsym", reader.SHT_DYNSYM, alloc, symbols, ".dynstr", 1, reader.SYMBOL.size),
-        _Section(".hash", _SHT_HASH, alloc, _hash_table([e.name for e in exports]), ".dynsym", entry=4),
-        _Section(".gnu.version", _SHT_VERSYM, alloc, _indices(exports, versions), ".dynsym", entry=2),
-        _Section(".gnu.version_d", _SHT_VERDEF, alloc, definitions, ".dynstr", len(versions) + 1),
-        _Section(".dynstr", reader.SHT_STRTAB, alloc, bytes(strings.data), align=1),
-        _Section(".text", reader.SHT_PROGBITS, alloc | _SHF_EXECINSTR, text, align=16),
+        _Section(".dynsym", constants.SHT_DYNSYM, alloc, symbols, ".dynstr", 1, constants.SYMBOL.size),
+        _Section(".hash", constants.SHT_HASH, alloc, _hash_table([e.name for e in exports]), ".dynsym", entry=4),
+        _Section(".gnu.version", constants.SHT_GNU_VERSYM, alloc, _indices(exports, versions), ".dynsym", entry=2),
+        _Section(".gnu.version_d", constants.SHT_GNU_VERDEF, alloc, definitions, ".dynstr", len(versions) + 1),
+        _Section(".dynstr", constants.SHT_STRTAB, alloc, bytes(strings.data), align=1),
+        _Section(".text", constants.SHT_PROGBITS, alloc | constants.SHF_EXECINSTR, text, align=16),
     ]
     fixed = [section for section in fixed if versions or not section.name.startswith(".gnu.version")]
-    at = _addresses(fixed, reader.HEADER.size + _SEGMENTS * reader.SEGMENT.size)
+    at = _addresses(fixed, constants.HEADER.size + _SEGMENTS * constants.SEGMENT.size)
     tags += [
-        (_DT_HASH, at[".hash"]), (reader.DT_STRTAB, at[".dynstr"]), (reader.DT_SYMTAB, at[".dynsym"]),
-        (reader.DT_STRSZ, len(strings.data)), (_DT_SYMENT, reader.SYMBOL.size),
+        (constants.DT_HASH, at[".hash"]), (constants.DT_STRTAB, at[".dynstr"]), (constants.DT_SYMTAB, at[".dynsym"]),
+        (constants.DT_STRSZ, len(strings.data)), (constants.DT_SYMENT, constants.SYMBOL.size),
     ]  # fmt: skip
     if versions:
-        tags += [(reader.DT_VERSYM, at[".gnu.version"]), (reader.DT_VERDEF, at[".gnu.version_d"])]
-        tags.append((reader.DT_VERDEFNUM, len(versions) + 1))
-    dynamic = b"".join(itertools.starmap(reader.DYNAMIC.pack, [*tags, (reader.DT_NULL, 0)]))
+        tags += [(constants.DT_VERSYM, at[".gnu.version"]), (constants.DT_VERDEF, at[".gnu.version_d"])]
+        tags.append((constants.DT_VERDEFNUM, len(versions) + 1))
+    dynamic = b"".join(itertools.starmap(constants.DYNAMIC.pack, [*tags, (constants.DT_NULL, 0)]))
     zeros = max((export.data for export in exports), default=0)
     writable = [
-        _Section(".dynamic", _SHT_DYNAMIC, write, dynamic, ".dynstr", entry=reader.DYNAMIC.size, align=_PAGE),
-        _Section(".bss", reader.SHT_NOBITS, write, b"", align=64, size=zeros),
+        _Section(
+            ".dynamic", constants.SHT_DYNAMIC, write, dynamic, ".dynstr", entry=constants.DYNAMIC.size, align=_PAGE
+        ),
+        _Section(".bss", constants.SHT_NOBITS, write, b"", align=64, size=zeros),
     ]
     at |= _addresses(writable, at[".text"] + len(text))
     number = {section.name: index for index, section in enumerate((*fixed, *writable), start=1)}
     for row, (export, name) in enumerate(zip(exports, names, strict=True), start=1):
-        section, kind, size = (".bss", _OBJECT, export.data) if export.data else (".text", _FUNC, len(export.code))
+        section, kind, size = (
+            (".bss", constants.STT_OBJECT, export.data)
+            if export.data
+            else (".text", constants.STT_FUNC, len(export.code))
+        )
         value = at[section] + (0 if export.data else places[export.code])
-        symbol = (name, _GLOBAL | kind, 0, number[section], value, size)
-        reader.SYMBOL.pack_into(symbols, row * reader.SYMBOL.size, *symbol)
+        symbol = (name, constants.STB_GLOBAL << 4 | kind, 0, number[section], value, size)
+        constants.SYMBOL.pack_into(symbols, row * constants.SYMBOL.size, *symbol)
     return _assemble([*fixed, *writable], at, split=len(fixed))
 
 
@@ -160,7 +158,10 @@ def _hash_table(names: Sequence[str]) -> bytes:
 def _indices(exports: Iterable[Export], versions: Sequence[str]) -> bytes:
     """DT_VERSYM: 0 is local, 1 is global without a version, the versions follow."""
     known = {"": 1} | {version: index for index, version in enumerate(versions, start=2)}
-    rows = (known[export.version] | (0 if export.default or not export.version else _HIDDEN) for export in exports)
+    rows = (
+        known[export.version] | (0 if export.default or not export.version else constants.VERSYM_HIDDEN)
+        for export in exports
+    )
     return b"".join(struct.pack("<H", row) for row in (0, *rows))
 
 
@@ -169,7 +170,9 @@ def _definitions(names: Sequence[str], strings: _Strings) -> bytes:
     out, step = bytearray(), _VERDEF.size + _VERDAUX.size
     for index, name in enumerate(names, start=1):
         following = step if index < len(names) else 0
-        out += _VERDEF.pack(1, _BASE if index == 1 else 0, index, 1, _hash(name), _VERDEF.size, following)
+        out += _VERDEF.pack(
+            1, constants.VER_FLG_BASE if index == 1 else 0, index, 1, _hash(name), _VERDEF.size, following
+        )
         out += _VERDAUX.pack(strings.add(name), 0)
     return bytes(out)
 
@@ -194,32 +197,40 @@ def _assemble(sections: Sequence[_Section], at: dict[str, int], *, split: int) -
     read_end = at[code.name] + code.memory
     start, file_end = at[dynamic.name], at[dynamic.name] + dynamic.memory
     segments = [
-        (reader.PT_LOAD, _R | _X, 0, read_end, read_end, _PAGE),
-        (reader.PT_LOAD, _R | _W, start, file_end - start, at[zeros.name] + zeros.memory - start, _PAGE),
-        (reader.PT_DYNAMIC, _R | _W, start, dynamic.memory, dynamic.memory, 8),
-        (_PT_GNU_STACK, _R | _W, 0, 0, 0, 16),
+        (constants.PT_LOAD, constants.PF_R | constants.PF_X, 0, read_end, read_end, _PAGE),
+        (
+            constants.PT_LOAD,
+            constants.PF_R | constants.PF_W,
+            start,
+            file_end - start,
+            at[zeros.name] + zeros.memory - start,
+            _PAGE,
+        ),
+        (constants.PT_DYNAMIC, constants.PF_R | constants.PF_W, start, dynamic.memory, dynamic.memory, 8),
+        (constants.PT_GNU_STACK, constants.PF_R | constants.PF_W, 0, 0, 0, 16),
     ]
     program = b"".join(
-        reader.SEGMENT.pack(kind, flags, place, place, place, size, memory, align)
+        constants.SEGMENT.pack(kind, flags, place, place, place, size, memory, align)
         for kind, flags, place, size, memory, align in segments
     )
     names, order = _Strings(), [section.name for section in sections]
-    rows = [reader.SECTION.pack(*[0] * 10)]
+    rows = [constants.SECTION.pack(*[0] * 10)]
     for section in sections:
         link = order.index(section.link) + 1 if section.link else 0
         place = at[section.name]
         rows.append(
-            reader.SECTION.pack(
+            constants.SECTION.pack(
                 names.add(section.name), section.type, section.flags, place, min(place, len(body)), section.memory,
                 link, section.info, section.align, section.entry,
             )
         )  # fmt: skip
     own = names.add(".shstrtab")
-    rows.append(reader.SECTION.pack(own, reader.SHT_STRTAB, 0, 0, len(body), len(names.data), 0, 0, 1, 0))
+    rows.append(constants.SECTION.pack(own, constants.SHT_STRTAB, 0, 0, len(body), len(names.data), 0, 0, 1, 0))
     body += names.data + bytes(-len(names.data + body) % 8)
-    header = reader.HEADER.pack(
-        b"\x7fELF\x02\x01\x01" + bytes(9), _ET_DYN, _X86_64, 1, 0, reader.HEADER.size, len(body), 0,
-        reader.HEADER.size, reader.SEGMENT.size, len(segments), reader.SECTION.size, len(rows), len(rows) - 1,
+    header = constants.HEADER.pack(
+        constants.ELF64_LITTLE + b"\x01" + bytes(9), constants.ET_DYN, constants.EM_X86_64, 1, 0,
+        constants.HEADER.size, len(body), 0, constants.HEADER.size, constants.SEGMENT.size, len(segments),
+        constants.SECTION.size, len(rows), len(rows) - 1,
     )  # fmt: skip
     body[: len(header) + len(program)] = header + program
     return bytes(body) + b"".join(rows)

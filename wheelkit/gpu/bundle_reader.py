@@ -16,8 +16,16 @@ import zstandard
 
 from core.errors import FatbinError
 from wheelkit.elf import reader
-from wheelkit.elf.reader import Image
-from wheelkit.gpu.bundle import HEAD_LIMIT, PACKED_MAGIC, ZSTD, Entry, Packed, digest_value, parse_entries
+from wheelkit.elf.reader import ElfImage
+from wheelkit.gpu.bundle import (
+    HEAD_LIMIT,
+    PACKED_MAGIC,
+    ZSTD,
+    BundleEntry,
+    CompressedHeader,
+    digest_value,
+    parse_entries,
+)
 
 _CHUNK = 1 << 20
 _ZEROS = bytes(_CHUNK)
@@ -28,7 +36,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BundleAt:
+class BundleLocation:
     """One bundle in a file.
 
     Attributes:
@@ -45,7 +53,7 @@ class BundleAt:
     address: int
     size: int
     capacity: int
-    packed: Packed | None
+    packed: CompressedHeader | None
 
     @property
     def content_size(self) -> int:
@@ -57,7 +65,7 @@ class BundleAt:
         return FatbinError(f"{self.label}: bundle {self.index} at byte {self.offset:#x}: {problem}", hint=hint)
 
 
-def find_bundles(path: Path, *, name: str = "") -> tuple[BundleAt, ...]:
+def find_bundles(path: Path, *, name: str = "") -> tuple[BundleLocation, ...]:
     """The bundles of section .hip_fatbin, in order; none for a file without that section.
 
     Args:
@@ -68,16 +76,16 @@ def find_bundles(path: Path, *, name: str = "") -> tuple[BundleAt, ...]:
         ElfError: not an ELF file.
         FatbinError: the section holds something that is no bundle.
     """
-    bundles, damage = locate(path, name=name)
+    bundles, damage = locate_bundles(path, name=name)
     if damage:
         raise damage
     return bundles
 
 
-def locate(path: Path, *, name: str = "") -> tuple[tuple[BundleAt, ...], FatbinError | None]:
+def locate_bundles(path: Path, *, name: str = "") -> tuple[tuple[BundleLocation, ...], FatbinError | None]:
     """The bundles up to the first damaged place, and what is wrong there."""
     label = name or path.name
-    found: list[BundleAt] = []
+    found: list[BundleLocation] = []
     with path.open("rb") as file, reader.open_image(path) as image:
         section = image.section(".hip_fatbin")
         if section is None:
@@ -91,7 +99,7 @@ def locate(path: Path, *, name: str = "") -> tuple[tuple[BundleAt, ...], FatbinE
                 text = f"{label}: no intact bundle where number {len(found)} should be, at byte {position:#x}: {error}"
                 return tuple(found), FatbinError(text, hint=_AGAIN)
             following = _skip_zeros(file.fileno(), position + size, end)
-            bundle = BundleAt(
+            bundle = BundleLocation(
                 label=label, index=len(found), offset=position, address=section.address + position - section.offset,
                 size=size, capacity=following - position, packed=packed,
             )  # fmt: skip
@@ -100,10 +108,10 @@ def locate(path: Path, *, name: str = "") -> tuple[tuple[BundleAt, ...], FatbinE
     return tuple(found), None
 
 
-def _measure(image: Image, position: int, end: int) -> tuple[Packed | None, int]:
+def _measure(image: ElfImage, position: int, end: int) -> tuple[CompressedHeader | None, int]:
     """Header and stored size of the bundle at a position."""
     head = image.read(position, min(HEAD_LIMIT, end - position))
-    packed = Packed.parse(head) if head[:4] == PACKED_MAGIC else None
+    packed = CompressedHeader.parse(head) if head[:4] == PACKED_MAGIC else None
     if packed:
         size = packed.file_size or _stream_size(image, position, end, packed)
     else:
@@ -123,7 +131,7 @@ def _skip_zeros(file: int, position: int, end: int) -> int:
     return end
 
 
-def _stream_size(image: Image, position: int, end: int, packed: Packed) -> int:
+def _stream_size(image: ElfImage, position: int, end: int, packed: CompressedHeader) -> int:
     """Stored size of a version 1 bundle, whose header does not say: decompress until the stream ends."""
     decoder = zstandard.ZstdDecompressor().decompressobj() if packed.method == ZSTD else zlib.decompressobj()
     start = position
@@ -139,7 +147,7 @@ def _stream_size(image: Image, position: int, end: int, packed: Packed) -> int:
 
 
 @dataclass(slots=True)
-class Reader:
+class BundleReader:
     """One thread's decoder; its buffers serve bundle after bundle, since fresh ones cost more than decoding."""
 
     file: int
@@ -147,7 +155,7 @@ class Reader:
     buffer: bytearray = field(default_factory=lambda: bytearray(_CHUNK))
     place: bytearray = field(default_factory=bytearray)
 
-    def chunks(self, bundle: BundleAt, *, stored: int | None = None) -> Iterator[memoryview]:
+    def chunks(self, bundle: BundleLocation, *, stored: int | None = None) -> Iterator[memoryview]:
         """The uncompressed bundle piece by piece; a piece is valid until the next one.
 
         Args:
@@ -169,7 +177,7 @@ class Reader:
         if done != bundle.content_size:
             raise bundle.error(f"It has not the {bundle.content_size} uncompressed bytes that its header says.")
 
-    def _raw(self, bundle: BundleAt, limit: int) -> Iterator[memoryview]:
+    def _raw(self, bundle: BundleLocation, limit: int) -> Iterator[memoryview]:
         view = memoryview(self.buffer)
         if bundle.packed is None:
             for start in range(0, bundle.size, _CHUNK):
@@ -188,7 +196,7 @@ class Reader:
             stored = inflate.unconsumed_tail
             yield memoryview(chunk)
 
-    def entries(self, bundle: BundleAt) -> tuple[Entry, ...]:
+    def entries(self, bundle: BundleLocation) -> tuple[BundleEntry, ...]:
         """The entry table; only the beginning is decoded."""
         head = b""
         for chunk in self.chunks(bundle, stored=4 * HEAD_LIMIT):  # compressed data of any size stands for more
@@ -198,8 +206,8 @@ class Reader:
         return self._parse(bundle, head)
 
     def objects(
-        self, bundle: BundleAt, wanted: Callable[[Entry], int], *, verify: bool
-    ) -> Iterator[tuple[Entry, bytes]]:
+        self, bundle: BundleLocation, wanted: Callable[[BundleEntry], int], *, verify: bool
+    ) -> Iterator[tuple[BundleEntry, bytes]]:
         """Decode a whole bundle once and give the wanted entries' first bytes, in order of offset.
 
         Args:
@@ -210,16 +218,18 @@ class Reader:
         Raises:
             FatbinError: damaged; with `verify` also when the checksum differs, after the last entry.
         """
-        rooms: dict[Entry, bytearray] = {}
+        rooms: dict[BundleEntry, bytearray] = {}
 
-        def room(entry: Entry) -> memoryview:
+        def room(entry: BundleEntry) -> memoryview:
             rooms[entry] = bytearray(min(wanted(entry), entry.size))
             return memoryview(rooms[entry])
 
         for entry in self.fill(bundle, room, verify=verify):
             yield entry, bytes(rooms.pop(entry))
 
-    def fill(self, bundle: BundleAt, room: Callable[[Entry], memoryview], *, verify: bool) -> Iterator[Entry]:
+    def fill(
+        self, bundle: BundleLocation, room: Callable[[BundleEntry], memoryview], *, verify: bool
+    ) -> Iterator[BundleEntry]:
         """Decode a whole bundle once, straight into the places where entries shall lie.
 
         Args:
@@ -231,7 +241,7 @@ class Reader:
             Entries in order of offset, as soon as their room is full.
         """
         md5 = hashlib.md5(usedforsecurity=False)
-        pending: list[tuple[Entry, memoryview]] | None = None
+        pending: list[tuple[BundleEntry, memoryview]] | None = None
         position, head = 0, b""
         for raw in self.chunks(bundle):
             chunk: memoryview | bytes = raw
@@ -271,7 +281,7 @@ class Reader:
         return view
 
     @staticmethod
-    def _parse(bundle: BundleAt, head: bytes) -> tuple[Entry, ...]:
+    def _parse(bundle: BundleLocation, head: bytes) -> tuple[BundleEntry, ...]:
         try:
             return parse_entries(head, bundle.content_size)
         except FatbinError as error:
@@ -282,8 +292,12 @@ class ChecksumError(FatbinError):
     """A bundle whose content is readable but is not what its header's MD5 says."""
 
 
-def each(
-    path: Path, bundles: Sequence[BundleAt], work: Callable[[Reader, BundleAt], T], *, threads: int = 2
+def map_bundles(
+    path: Path,
+    bundles: Sequence[BundleLocation],
+    work: Callable[[BundleReader, BundleLocation], T],
+    *,
+    threads: int = 2,
 ) -> list[T]:
     """Run `work` on every bundle in parallel, the largest first; results come in the bundles' order.
 
@@ -292,9 +306,9 @@ def each(
     local = threading.local()
     with path.open("rb") as file, ThreadPoolExecutor(max(1, threads)) as pool:
 
-        def task(bundle: BundleAt) -> T:
+        def task(bundle: BundleLocation) -> T:
             if not hasattr(local, "reader"):
-                local.reader = Reader(file.fileno())
+                local.reader = BundleReader(file.fileno())
             return work(local.reader, bundle)
 
         order = sorted(bundles, key=lambda b: b.content_size, reverse=True)
