@@ -260,7 +260,10 @@ def _refuse_channel(released: ReleasedIndex, policy: Policy, state: IndexState, 
 
 def _refuse_marked(staged: StagedSet, state: IndexState, entries: Entries) -> None:
     """Raise when the set is in quarantine, or was yanked and taken back: a new entry would know nothing of that."""
-    for marks, word, back in ((state.quarantined, "is in quarantine", "free"), (state.yanked, "was yanked", "unyank")):
+    for marks, word, back in (
+        (state.quarantined, "is in quarantine", "unquarantine"),
+        (state.yanked, "was yanked", "unyank"),
+    ):
         for number in sorted({*marks} & {*state.held}):
             gone = marks is state.quarantined or number not in state.offered
             if gone and entries.set(number).set_digest == staged.digest:

@@ -1,6 +1,6 @@
-"""The command line: every command, and nothing but the wiring between options and the work.
+"""The command line: the table of commands, and the errors and exit codes of a run.
 
-A new command is a module here with a `click.Command` in it, and a line in COMMANDS.
+A new command is a module in `commands` with a `click.Command` in it, and a line in SECTIONS.
 """
 
 from __future__ import annotations
@@ -11,93 +11,109 @@ import signal
 import sys
 
 import click
+import cloup
 
 from ci_build.cli import options
 from ci_build.cli.common import LazyGroup, State
 from core.errors import CiBuildError, MachineError
 
-COMMANDS = {
-    "release": "ci_build.cli.commands.release:release",
-    "dist_wheels": "ci_build.cli.commands.dist_wheels:dist_wheels",
-    "matrix": "ci_build.cli.commands.matrix:matrix",
-    "accepts": "ci_build.cli.commands.accepts:accepts",
-    "shell": "ci_build.cli.commands.shell:shell",
-    "reproduce": "ci_build.cli.commands.reproduce:reproduce",
-    "adopt": "ci_build.cli.commands.adopt:adopt",
-    "stage": "ci_build.cli.commands.release:stage",
-    "gate": "ci_build.cli.commands.gate:gate",
-    "attest": "ci_build.cli.commands.attest:attest",
-    "promote": "ci_build.cli.commands.release:promote",
-    "policy": "ci_build.cli.commands.policy:policy",
-    "keys": "ci_build.cli.commands.keys:keys",
-    "bundle": "ci_build.cli.commands.bundle:bundle",
-    "rollback": "ci_build.cli.commands.index_operations:rollback",
-    "yank": "ci_build.cli.commands.index_operations:yank",
-    "unyank": "ci_build.cli.commands.index_operations:unyank",
-    "quarantine": "ci_build.cli.commands.index_operations:quarantine",
-    "free": "ci_build.cli.commands.index_operations:free",
-    "pin": "ci_build.cli.commands.index_operations:pin",
-    "unpin": "ci_build.cli.commands.index_operations:unpin",
-    "retention": "ci_build.cli.commands.index_operations:retention",
-    "history": "ci_build.cli.commands.index_operations:history",
-    "compat": "ci_build.cli.commands.compatibility:compat",
-    "verify": "ci_build.cli.commands.index_operations:verify",
-    "index": "ci_build.cli.commands.index:index",
-    "bucket": "ci_build.cli.commands.bucket:bucket",
-    "kernels": "ci_build.cli.commands.kernels:kernels",
-    "inspect": "ci_build.cli.commands.inspect:inspect",
-    "rocm": "ci_build.cli.commands.rocm:rocm",
-    "images": "ci_build.cli.commands.images:images",
-    "build_manylinux_dockers": "ci_build.cli.commands.image_commands:build_manylinux_dockers",
-    "build_manylinux_therock_dockers": "ci_build.cli.commands.image_commands:build_manylinux_therock_dockers",
-    "build_base_dockers": "ci_build.cli.commands.image_commands:build_base_dockers",
-    "build_base_therock_dockers": "ci_build.cli.commands.image_commands:build_base_therock_dockers",
-    "build_dockers": "ci_build.cli.commands.run_image:build_dockers",
-    "test": "ci_build.cli.commands.run_image:trial",
-    "test_docker": "ci_build.cli.commands.run_image:test_docker",
-    "cache": "ci_build.cli.commands.cache:cache",
-    "targets": "ci_build.cli.commands.targets:targets",
-    "doctor": "ci_build.cli.commands.doctor:doctor",
+SECTIONS = {
+    "Build": {
+        "dist_wheels": ("dist_wheels", "Build a wheel set."),
+        "matrix": ("matrix", "Print the jobs of a CI service as JSON."),
+        "shell": ("shell", "Open a shell in the environment of a source build."),
+        "reproduce": ("reproduce", "Rebuild a set from source and compare it."),
+        "adopt": ("adopt", "Make a wheel set of existing wheels."),
+        "rocm": ("rocm", "List, show and verify the ROCm of a build."),
+    },
+    "Inspect": {
+        "inspect": ("inspect", "Report contents and problems of wheels."),
+        "targets": ("targets", "List GPU targets."),
+        "compat": ("compatibility", "Write the compatibility tables of an index."),
+        "history": ("index_operations", "List the changes or the test results of an index."),
+        "accepts": ("accepts", "Check ci_build commands in workflows and scripts."),
+    },
+    "Gate": {
+        "gate": ("gate", "Run a gate on a set and keep its evidence."),
+        "policy": ("policy", "Check whether the policy lets a set be promoted."),
+        "attest": ("attest", "Sign wheels, or verify their attestations."),
+        "keys": ("keys", "Create and show the keys that sign evidence."),
+    },
+    "Release": {
+        "release": ("release", "Build, gate and promote a set on this machine."),
+        "stage": ("release", "Upload a set to the staging index."),
+        "promote": ("release", "Release a staged set if the policy allows it."),
+        "bundle": ("bundle", "Archive a set for machines without a network."),
+    },
+    "Operate": {
+        "rollback": ("index_operations", "Return an index to an earlier state."),
+        "yank, unyank": ("index_operations", "Hide sets from users who do not pin them (PEP 592)."),
+        "quarantine, unquarantine": ("index_operations", "Withdraw sets, whatever is rolled back."),
+        "pin, unpin": ("index_operations", "Protect sets from retention."),
+        "retention": ("index_operations", "Remove old sets from an index."),
+        "verify": ("index_operations", "Recompute an index and report differences."),
+        "index": ("index", "Serve, publish or check a package index."),
+        "bucket": ("bucket", "Print the access policy of a bucket."),
+    },
+    "Images and kernels": {
+        "images": ("images", "List, update and check the pins of images."),
+        "kernels": ("kernels", "List and build the kernels of jax_aiter."),
+    },
+    "Machine": {
+        "doctor": ("doctor", "Report problems of GPU, driver, ROCm and Python."),
+        "cache": ("cache", "List and clean the cache."),
+    },
 }
-"""Name of a command -> where it is; imported when it is used."""
+"""Title of a help section -> its commands; a summary fits a terminal of 80 columns."""
+
+IMAGE_ALIASES = {
+    "build_manylinux_dockers": "image_commands",
+    "build_manylinux_therock_dockers": "image_commands",
+    "build_base_dockers": "image_commands",
+    "build_base_therock_dockers": "image_commands",
+    "build_dockers": "run_image",
+    "test": "run_image:trial",
+    "test_docker": "run_image",
+}
+"""Former names of image commands, which scripts of rocm-jax call: accepted, and absent from the help.
+
+They take options of builds before their name as well.
+"""
 
 _INTERRUPTED, _BROKEN_PIPE = 130, 141
 _WITH_BUILD_OPTIONS = ("dist_wheels", "release")
-_WITH_SOME = frozenset(name for name in COMMANDS if name.startswith(("build_", "test")))
-"""Commands about images: they take some of the options of builds, before or after their name."""
 
 
-@click.group(
+@cloup.group(
     cls=LazyGroup,
-    lazy=COMMANDS,
+    sections=SECTIONS,
+    hidden_names={"free": "index_operations:unquarantine", **IMAGE_ALIASES},
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@options.build_options
+@options.build_options(hidden=True)
 @click.pass_context
 def main(context: click.Context, /, **before: object) -> None:
     """Build, repair, gate and release the wheels of JAX for AMD ROCm.
 
-    Options of a build stand before or after the command; each can also be set as CI_BUILD_<NAME> in the environment.
+    `ci_build COMMAND --help` lists the options of a command.
     """
-    if context.invoked_subcommand not in (None, *_WITH_BUILD_OPTIONS):
-        options.refuse_misplaced(before, context.invoked_subcommand, _taken(context))
+    command = context.invoked_subcommand
+    if command not in (None, *_WITH_BUILD_OPTIONS):
+        options.refuse_misplaced(before, command, _accepted_before(context, command))
     context.obj = State(before)
 
 
-def _taken(context: click.Context) -> set[str]:
-    """Names of the build options that the command takes as well."""
-    name = context.invoked_subcommand
-    if name not in _WITH_SOME:
-        return set()
-    command = main.get_command(context, name)
-    return {parameter.name for parameter in command.params if parameter.name} if command else set()
+def _accepted_before(context: click.Context, command: str) -> set[str]:
+    """Return the names of the build options that a command accepts before its name."""
+    found = main.get_command(context, command) if command in IMAGE_ALIASES else None
+    return {parameter.name for parameter in found.params if parameter.name} if found else set()
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Run the command line; errors become one line and their exit code."""
+    """Run the command line and return its exit code; an error is reported in one line."""
     # A CI service that cancels a job sends SIGTERM: clean up as after Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # A terminal that cannot show a character gets another one, not a traceback.
+    # A character that the terminal cannot show is replaced instead of raising.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     try:
@@ -110,22 +126,22 @@ def run(arguments: list[str] | None = None) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except click.exceptions.Exit as done:
-        return done.exit_code
+    except click.exceptions.Exit as ending:
+        return ending.exit_code
     except (KeyboardInterrupt, click.Abort):
-        click.echo("\ninterrupted: nothing half-written was left behind; run the same command to go on", err=True)
+        click.echo("\ninterrupted: no partial output was left behind; run the same command to resume", err=True)
         return _INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our words has gone; Python would complain once more when it flushes at exit.
+        # The reader of the output is gone; Python would raise again when it flushes at exit.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.dup2(nowhere, sys.stderr.fileno())
         return _BROKEN_PIPE
     except OSError as error:
-        # shutil.Error lists (from, to, why) of all files that could not be copied.
+        # shutil.Error lists (source, target, reason) of all files that could not be copied.
         listed = error.args[0] if error.args and isinstance(error.args[0], list) else []
-        what = str(listed[0][2]) if listed else error.strerror or str(error)
-        where = f": {error.filename}" if error.filename else ""
-        click.echo(f"error: {what}{where}. Mend that, then run the same command.", err=True)
+        reason = str(listed[0][2]) if listed else error.strerror or str(error)
+        file = f": {error.filename}" if error.filename else ""
+        click.echo(f"error: {reason}{file}. Fix this and run the command again.", err=True)
         return MachineError.exit_code
     return 0

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
+import cloup
 
 from ci_build.cli import options
 from core.errors import RequestError
@@ -21,40 +22,74 @@ if TYPE_CHECKING:
     from promotion.storage.bucket import Bucket
 
 
-class LazyGroup(click.Group):
-    """A group that imports a command when it is used.
+Entries = Mapping[str, tuple[str, str]]
+"""Names of one command or of a pair, as in "pin, unpin" -> location below `commands`, summary.
+
+A location is a module, or "module:attribute" where the attribute differs from the name.
+"""
+
+
+class LazyGroup(cloup.Group):
+    """A group that imports a command when it is used; its help needs none of them.
 
     Args:
-        lazy: name of a command -> where it is, as "module:attribute".
-        more: as click.Group takes them.
+        sections: title of a help section -> its commands.
+        hidden_names: commands that the help omits -> their locations.
+        more: arguments of cloup.Group.
     """
 
-    def __init__(self, *, lazy: Mapping[str, str], **more: Any) -> None:  # noqa: ANN401 - click's own arguments
+    def __init__(
+        self,
+        *,
+        sections: Mapping[str, Entries],
+        hidden_names: Mapping[str, str] | None = None,
+        **more: Any,  # noqa: ANN401 - click's own arguments
+    ) -> None:
         super().__init__(**more)
-        self.lazy = lazy
+        self._sections = sections
+        rows = [(names, location) for entries in sections.values() for names, (location, _) in entries.items()]
+        self._visible = {name: location for names, location in rows for name in names.split(", ")}
+        self._locations = {**self._visible, **(hidden_names or {})}
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names, in the order of the table."""
-        return [*self.lazy, *super().list_commands(ctx)]
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        """Return the help option, which the help of a group omits."""
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.hidden = True
+        return option
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Return the names of all commands, hidden ones last."""
+        return [*self._locations]
+
+    def list_sections(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - cloup's signature
+        include_default_section: bool = True,  # noqa: ARG002
+    ) -> list[cloup.Section]:
+        """Return the sections of the help, with stand-ins for the commands."""
+        return [
+            cloup.Section(title, [click.Command(names, short_help=text) for names, (_, text) in entries.items()])
+            for title, entries in self._sections.items()
+        ]
+
+    def handle_bad_command_name(
+        self,
+        bad_name: str,
+        valid_names: list[str],  # noqa: ARG002 - cloup knows no lazy names
+        error: click.UsageError,
+    ) -> click.UsageError:
+        """Suggest similar names of commands."""
+        return click.NoSuchCommand(bad_name, possibilities=[*self._visible], ctx=error.ctx)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name, imported now."""
-        if cmd_name not in self.lazy:
+        """Return the command of a name, imported now."""
+        if cmd_name not in self._locations:
             return super().get_command(ctx, cmd_name)
-        module, _, attribute = self.lazy[cmd_name].partition(":")
-        command = getattr(importlib.import_module(module), attribute)
+        module, _, attribute = self._locations[cmd_name].partition(":")
+        command = getattr(importlib.import_module(f"ci_build.cli.commands.{module}"), attribute or cmd_name)
         assert isinstance(command, click.Command)
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does it, which knows no lazy names to propose."""
-        try:
-            return super().resolve_command(ctx, args)
-        except click.exceptions.NoSuchCommand as problem:
-            names = self.list_commands(ctx)
-            raise click.exceptions.NoSuchCommand(problem.command_name, possibilities=names, ctx=ctx) from None
 
 
 class State:

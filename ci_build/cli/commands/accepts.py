@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import cloup
 
 from core.errors import DriftError, InputError, RequestError
 
@@ -33,7 +34,7 @@ Command = tuple[str, list[str]]
 """Where it is written, and its words after `ci_build`."""
 
 
-@click.command()
+@cloup.command()
 @click.argument("files", metavar="FILE…", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
 def accepts(files: tuple[Path, ...]) -> None:
     """Say whether this program takes every ci_build command in workflows and scripts of others; none is run.

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+import cloup
 
 from ci_build.cli.common import State, print_json
 
 
-@click.command()
+@cloup.command()
 @click.argument("wheels", nargs=-1, required=True, metavar="WHEEL|DIR…")
 @click.option("--out", required=True, metavar="DIR", type=click.Path(path_type=Path), help="Folder of the set.")
 @click.option("--rocm-version", metavar="X.Y.Z", help="ROCm that they were built with; else what their libraries say.")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import cloup
 
 from ci_build.cli import options
 from ci_build.cli.common import State, open_bucket, print_json
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from promotion.evidence.attest import VerificationReport
 
 
-@click.command()
+@cloup.command()
 @click.argument("wheel_set", metavar="SET")
 @click.option("--verify", "look", is_flag=True, help="Sign nothing; say who attested, and whether all of it is good.")
 @options.channel_option

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import click
+import cloup
 
 from ci_build.cli.common import print_json
 
 
-@click.group()
+@cloup.group()
 def bucket() -> None:
     """Set up the bucket that sets are staged in and released from."""
 

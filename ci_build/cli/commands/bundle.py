@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+import cloup
 
 from ci_build.cli import options
 from ci_build.cli.common import State, host_runner, open_bucket
 
 
-@click.command()
+@cloup.command()
 @click.argument("wheel_set", metavar="SET")
 @click.option("--out", metavar="FILE", type=click.Path(path_type=Path), help="The archive; SET's name by default.")
 @options.bucket_option

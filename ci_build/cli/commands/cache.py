@@ -5,14 +5,20 @@ from __future__ import annotations
 import time
 
 import click
+import cloup
 
 from ci_build.cli import options
-from ci_build.cli.common import LazyGroup, State, print_json
+from ci_build.cli.common import State, print_json
 
 _CACHE_DIR = click.option("--cache-dir", metavar="DIR", help="The cache, if it is not the default one.")
 
 
-@click.command("ls")
+@cloup.group()
+def cache() -> None:
+    """What is kept of fetched inputs, ROCm trees and finished steps."""
+
+
+@cache.command("ls")
 @_CACHE_DIR
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 @click.pass_obj
@@ -34,7 +40,7 @@ def ls(state: State, cache_dir: str | None, *, as_json: bool) -> None:
     click.echo(f"{len(found)} entries, {human(sum(entry.size for entry in found))}, in {root}")
 
 
-@click.command("gc")
+@cache.command("gc")
 @_CACHE_DIR
 @click.option("--limit", metavar="SIZE", help="Keep so much, what was used last; if nobody says, as much as builds do.")
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
@@ -56,10 +62,3 @@ def gc(state: State, cache_dir: str | None, limit: str | None, *, dry_run: bool)
         click.echo(f"{'would remove' if dry_run else 'removed'} {entry.name} ({human(entry.size)})")
     summary = f"{len(removed)} entries, {human(sum(entry.size for entry in removed))}"
     click.echo(f"{summary}; the limit is {human(most)} ({origin})")
-
-
-cache = LazyGroup(
-    name="cache",
-    help="What is kept of fetched inputs, ROCm trees and finished steps.",
-    lazy={"ls": "ci_build.cli.commands.cache:ls", "gc": "ci_build.cli.commands.cache:gc"},
-)

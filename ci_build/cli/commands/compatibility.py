@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import cloup
 
 from ci_build.cli import options
 from ci_build.cli.common import State, open_bucket, print_json
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _FORMATS = ("markdown", "rst", "json")
 
 
-@click.command()
+@cloup.command()
 @click.argument("index")
 @click.option("--format", "form", type=click.Choice(_FORMATS), default=_FORMATS[0], show_default=True, help="As what.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write them there, not to the screen.")

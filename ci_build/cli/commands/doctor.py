@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 
 import click
+import cloup
 
 
-@click.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
+@cloup.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def doctor(arguments: tuple[str, ...]) -> None:
     """Say what is wrong on this machine, and what mends it: GPU, driver, ROCm, Python, jax packages."""

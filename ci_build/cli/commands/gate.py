@@ -6,49 +6,54 @@ import functools
 from pathlib import Path
 
 import click
+import cloup
 
 from ci_build.cli import options
 from ci_build.cli.common import LazyGroup, State, host_runner, open_bucket, print_json
 from core.atomic import write_whole
 
+_SUMMARIES = {
+    "inspection": "Check the contents, metadata and device code of the wheels.",
+    "abi": "Compare the symbols that the wheels need with those of their ROCm and manylinux.",
+    "load": "Load the plugins without a GPU.",
+    "coverage": "Check that every kernel exists for every target.",
+    "compile": "Compile JAX programs for every target.",
+    "install": "Install the set with pip and uv.",
+    "structure": "Run all of the above.",
+}
+_SECTIONS = {
+    "Without a GPU": {name: ("gate", _SUMMARIES[name]) for name in (*options.GATES, options.STRUCTURE)},
+    "With a GPU": {
+        "device": ("gate_device", "Run JAX's tests or the smoke suite on devices."),
+        "merge": ("gate_device", "Join the shards of a device run."),
+    },
+    "Help": {"explain": ("gate_explain", "Explain the findings of a gate.")},
+}
+
 
 class _Gates(LazyGroup):
-    """A command for each gate; those that need no GPU take the same options."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """The gates in the order in which they run, then the rest."""
-        return [*options.GATES, options.STRUCTURE, *super().list_commands(ctx)]
+    """The gates; those that need no GPU take the same options."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of a gate."""
-        if cmd_name in (*options.GATES, options.STRUCTURE):
-            return _command(cmd_name)
-        return super().get_command(ctx, cmd_name)
+        """Return the command of a gate."""
+        if cmd_name not in _SUMMARIES:
+            return super().get_command(ctx, cmd_name)
+        callback, text = functools.partial(_gate, cmd_name), f"{_SUMMARIES[cmd_name]}\n\n{_HELP}"
+        return cloup.Command(cmd_name, callback=callback, params=list(_gate_options.params), help=text)
 
 
-def _command(name: str) -> click.Command:
-    short = "Run all gates that need no GPU." if name == options.STRUCTURE else f"Run the gate {name}."
-    callback = functools.partial(_gate, name)
-    return click.Command(name, callback=callback, params=list(_gate_options.params), help=_HELP, short_help=short)
+_HELP = """The evidence is kept beside the staged set.
 
-
-_LAZY = {
-    "device": "ci_build.cli.commands.gate_device:device",
-    "merge": "ci_build.cli.commands.gate_device:merge",
-    "explain": "ci_build.cli.commands.gate_explain:explain",
-}
-_HELP = """Run a gate on a set and keep its evidence beside the staged set; `structure` means all of them.
-
-SET is a folder with wheels.json, which is staged first, or INDEX/DIGEST as `stage` prints it.
+SET is a directory with wheels.json, which is staged first, or INDEX/DIGEST as printed by `stage`.
 """
 
 
-@click.group(cls=_Gates, lazy=_LAZY)
+@cloup.group(cls=_Gates, sections=_SECTIONS)
 def gate() -> None:
-    """Run a gate on a set and keep its evidence beside the staged set; `structure` means all that need no GPU."""
+    """Run a gate on a set and keep its evidence beside the staged set."""
 
 
-@click.command()
+@cloup.command()
 @click.argument("wheel_set", metavar="SET")
 @click.option("--targets", metavar="GFX,…", help="Look only at these of the set's targets.")
 @click.option(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+import cloup
 
 from ci_build.cli import options
 from ci_build.cli.commands.images import asked
@@ -215,7 +216,7 @@ def rocm_tree(
     return rocm.facts.version, tree_file(rocm.root, digest), {key: text for key, text in labels.items() if text}
 
 
-@click.command("build_manylinux_dockers")
+@cloup.command("build_manylinux_dockers")
 @image_options("builder_image", *ROCM)
 @click.pass_obj
 def build_manylinux_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN401 - values of options
@@ -280,7 +281,7 @@ def _builder_with_rocm(
     finish([(made, (name,), recipe.labels)], request, host, reporter, after)
 
 
-@click.command("build_base_dockers")
+@cloup.command("build_base_dockers")
 @with_options(FILTER, *_LLVM, image_options("python_versions", *ROCM))
 @click.pass_obj
 def build_base_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN401 - values of options
@@ -303,7 +304,7 @@ def build_base_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN401 -
     finish(made, maker.request, maker.host, reporter, after)
 
 
-@click.command("build_base_therock_dockers")
+@cloup.command("build_base_therock_dockers")
 @with_options(FILTER, *_LLVM, image_options("python_versions", "therock_index_url", "therock_version"))
 @click.pass_obj
 def build_base_therock_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN401 - values of options
@@ -319,7 +320,7 @@ def build_base_therock_dockers(state: State, /, **after: Any) -> None:  # noqa: 
     _on_index(index, maker, reporter, after, below, "/usr/local/bin/python3")
 
 
-@click.command("build_manylinux_therock_dockers")
+@cloup.command("build_manylinux_therock_dockers")
 @with_options(image_options("therock_index_url", "therock_version"))
 @click.pass_obj
 def build_manylinux_therock_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN401 - values of options

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+import cloup
 
-from ci_build.cli.common import LazyGroup, State, host_runner, print_json
+from ci_build.cli.common import State, host_runner, print_json
 
 if TYPE_CHECKING:
     from ci_build.images.builder import ImageRequest
@@ -35,7 +36,12 @@ def asked(
     return image_request(state.settings(after), host, reporter, "build", pins=pins, no_cache=no_cache), host, reporter
 
 
-@click.command("list")
+@cloup.group()
+def images() -> None:
+    """List, update and check the pins of images: docker/images.toml."""
+
+
+@images.command("list")
 @_PINS
 @_ARCH
 @_JSON
@@ -54,7 +60,7 @@ def list_pins(state: State, pins: Path | None, arch: str | None, *, as_json: boo
     print_table(("what", "version", "sha256", "from"), rows)
 
 
-@click.command("update")
+@images.command("update")
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @_PINS
 @_ARCHES
@@ -89,7 +95,7 @@ def update(
     reporter.line(f"{len(changes)} of {request.pins.path} {what}" if changes else "nothing changed")
 
 
-@click.command("check")
+@images.command("check")
 @_PINS
 @_ARCHES
 @_REGISTRY
@@ -117,14 +123,3 @@ def check(
         print_json(found)
     pin_updates.refuse(found, request)
     reporter.line(f"{request.pins.path} is in order")
-
-
-images = LazyGroup(
-    name="images",
-    help="What images are made of: docker/images.toml.",
-    lazy={
-        "list": "ci_build.cli.commands.images:list_pins",
-        "update": "ci_build.cli.commands.images:update",
-        "check": "ci_build.cli.commands.images:check",
-    },
-)

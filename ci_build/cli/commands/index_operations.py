@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import cloup
 
 from ci_build.cli import options
 from ci_build.cli.common import State, open_bucket, print_json
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
 
 
-@click.command()
+@cloup.command()
 @click.argument("index")
 @click.option("--to", type=click.IntRange(0), metavar="N", help="Ledger entry to go back to; the last state if none.")
 @click.option("--reason", required=True, help="Why, for whoever reads the ledger.")
@@ -47,7 +48,7 @@ def rollback(
 def _marking(name: str, kind: str, text: str, *, reason: bool) -> click.Command:
     """A command that marks sets, or takes a mark away."""
 
-    @click.command(name, help=text)
+    @cloup.command(name, help=text)
     @click.argument("sets", nargs=-1, required=True, metavar="INDEX/SET…")
     @click.option("--reason", required=reason, default="", help="Why, for whoever reads the ledger.")
     @options.bucket_option
@@ -69,7 +70,7 @@ unyank = _marking("unyank", "unyank", "Take a yank back.", reason=False)
 quarantine = _marking(
     "quarantine", "quarantine", "Stop offering sets until they are freed, whatever is rolled back.", reason=True
 )
-free = _marking("free", "free", "Take a quarantine back.", reason=False)
+unquarantine = _marking("unquarantine", "free", "Undo a quarantine.", reason=False)
 pin = _marking("pin", "pin", "Let retention leave sets alone.", reason=True)
 unpin = _marking("unpin", "unpin", "Take a pin back.", reason=False)
 
@@ -124,7 +125,7 @@ def _say(done: OperationResult, line: Callable[[str], None]) -> None:
     line(f"ledger entry {done.entry.number}: {done.entry.kind}; {len(done.pages)} pages written")
 
 
-@click.command()
+@cloup.command()
 @click.argument("index")
 @click.option("--days", type=click.FloatRange(0), required=True, help="Sets promoted longer ago leave the pages.")
 @click.option("--keep-newest", type=click.IntRange(0), default=3, show_default=True, help="So many always stay.")
@@ -174,7 +175,7 @@ def retention(
         reporter.line("nothing was changed; --apply does it")
 
 
-@click.command()
+@cloup.command()
 @click.argument("index")
 @click.option(
     "--tests",
@@ -240,7 +241,7 @@ def history(
     print_table(("entry", "time", "what", "set", "of", "offered", "by", "reason"), rows)
 
 
-@click.command()
+@cloup.command()
 @click.argument("index")
 @click.option("--read", is_flag=True, help="Fetch and hash all bytes, also where the store vouches for a checksum.")
 @options.trust_config_option

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import click
+import cloup
 
 from ci_build.cli.common import State, host_runner, print_json
 
 
-@click.command()
+@cloup.command()
 @click.argument("wheels", nargs=-1, required=True, metavar="WHEEL|DIR|URL…")
 @click.option("--targets", metavar="GFX,…", help="Targets that all device code must be for, and no others.")
 @click.option("--rocm-version", metavar="X.Y.Z", help="ROCm whose libraries may be needed; else those of any.")

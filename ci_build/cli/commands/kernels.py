@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+import cloup
 
 from ci_build.cli import options
 from ci_build.cli.common import State, host_runner, print_json
 
 
-@click.group()
+@cloup.group()
 def kernels() -> None:
     """Build the kernel modules of jax_aiter for exactly the targets asked for."""
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+import cloup
 
 from ci_build.cli import options
 from core.errors import RequestError
 
 
-@click.group()
+@cloup.group()
 def keys() -> None:
     """Make and show keys that sign evidence."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import click
+import cloup
 
 from ci_build.cli import options
 from ci_build.cli.common import print_json
@@ -24,7 +25,7 @@ class _BuildsUnlessNamed(click.Group):
         return "builds", self.commands["builds"], args
 
 
-@click.group(cls=_BuildsUnlessNamed, context_settings={"ignore_unknown_options": True})
+@cloup.group(cls=_BuildsUnlessNamed, context_settings={"ignore_unknown_options": True})
 def matrix() -> None:
     """Print what a CI service has to do, as JSON: builds, unless `tests` is asked for."""
 

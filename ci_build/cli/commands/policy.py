@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+import cloup
 
 from ci_build.cli import options
 from ci_build.cli.common import State, open_bucket, print_json
 
 
-@click.group()
+@cloup.group()
 def policy() -> None:
     """Ask what a set needs before it is promoted."""
 

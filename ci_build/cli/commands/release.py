@@ -5,18 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+import cloup
 
 from ci_build.cli import options
 from ci_build.cli.common import State, host_runner, open_bucket, print_json
 from core.errors import RequestError
 
 
-@click.command()
+@cloup.command()
 @click.option("--local", is_flag=True, help="The whole way on this machine, into a bucket that is a folder.")
 @click.option("--bucket", metavar="DIR", help="The folder.")
 @click.option("--corpus", type=click.Choice(options.CORPORA), help="JAX programs to compile; small if not given.")
 @options.signing_key_option
-@options.build_options
+@options.build_options("release_local", "build")
 @click.pass_obj
 def release(
     state: State,
@@ -39,7 +40,7 @@ def release(
         print_json(receipt)
 
 
-@click.command()
+@cloup.command()
 @click.argument("wheel_set", metavar="SET", type=click.Path(path_type=Path))
 @options.bucket_option
 @options.dry_run_option
@@ -57,7 +58,7 @@ def stage(state: State, /, wheel_set: Path, bucket: str, *, dry_run: bool, as_js
     click.echo(str(staged))
 
 
-@click.command()
+@cloup.command()
 @click.argument("staged", metavar="SET")
 @options.channel_option
 @options.bucket_option

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+import cloup
 
 from ci_build.cli import options
 from ci_build.cli.common import State, host_runner, print_json
 from core.errors import DifferentError
 
 
-@click.command()
+@cloup.command()
 @click.argument("folder", metavar="SET", type=click.Path(path_type=Path))
 @click.option(
     "--rocm-lock",

@@ -6,12 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import click
+import cloup
 
-from ci_build.cli.common import LazyGroup, State, print_json
+from ci_build.cli.common import State, print_json
 from core.atomic import write_whole
 
 
-@click.command("manifest")
+@cloup.group()
+def rocm() -> None:
+    """Find, check and list ROCm as builds use it."""
+
+
+@rocm.command("manifest")
 @click.argument("tree", metavar="PATH", type=click.Path(path_type=Path))
 @click.option("--out", metavar="FILE", type=click.Path(path_type=Path), help="Write it here, not to standard output.")
 @click.option("--rocm-version", metavar="X.Y.Z", help="Which ROCm it is, where the tree does not say.")
@@ -39,7 +45,7 @@ def manifest(state: State, tree: Path, out: Path | None, rocm_version: str | Non
     )
 
 
-@click.command("list")
+@rocm.command("list")
 @click.option("--family", metavar="NAME", help="Only this family, such as gfx94X-dcgpu.")
 @click.option("--therock-listing", metavar="URL", help="The page that lists the builds.")
 @click.option(
@@ -73,7 +79,7 @@ def list_builds(state: State, family: str | None, therock_listing: str | None, l
 _LOCK = click.argument("lock", metavar="[LOCK]", default="rocm.lock", type=click.Path(path_type=Path))
 
 
-@click.command("show")
+@rocm.command("show")
 @_LOCK
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def show(lock: Path, *, as_json: bool) -> None:
@@ -99,7 +105,7 @@ def show(lock: Path, *, as_json: bool) -> None:
         click.echo(f"  {soname} {version}".rstrip())
 
 
-@click.command("verify")
+@rocm.command("verify")
 @_LOCK
 @click.option("--cache-dir", metavar="DIR", help="The cache, if it is not the default one.")
 @click.pass_obj
@@ -114,15 +120,3 @@ def verify(state: State, lock: Path, cache_dir: str | None) -> None:
     rocm = selection.verify(state.settings({"cache_dir": cache_dir}), reporter, lock, "build")
     how = "every file of it was read" if rocm.contents is not None else "its other files are not known to a lock"
     reporter.line(f"{rocm.root} is what {lock} says; {how}")
-
-
-rocm = LazyGroup(
-    name="rocm",
-    help="Find, check and list ROCm as builds use it.",
-    lazy={
-        "list": "ci_build.cli.commands.rocm:list_builds",
-        "show": "ci_build.cli.commands.rocm:show",
-        "verify": "ci_build.cli.commands.rocm:verify",
-        "manifest": "ci_build.cli.commands.rocm:manifest",
-    },
-)

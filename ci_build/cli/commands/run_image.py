@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import cloup
 
 from ci_build.cli import options
 from ci_build.cli.commands.image_commands import (
@@ -46,7 +47,7 @@ set_image_options = with_options(
 """For commands that make images of a set."""
 
 
-@click.command("build_dockers")
+@cloup.command("build_dockers")
 @set_image_options
 @click.pass_obj
 def build_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN401 - values of options
@@ -144,7 +145,7 @@ _TRIAL = with_options(
 )
 
 
-@click.command("test")
+@cloup.command("test")
 @click.argument("image_name", metavar="IMAGE")
 @_TRIAL
 @options.chosen_options("image_registry", "container_engine", "dry_run", "verbose")
@@ -205,7 +206,7 @@ def _show(spec: ContainerSpec, labels: Mapping[str, str], after: dict[str, Any])
         click.echo(render(container_argv(spec, argv)))
 
 
-@click.command("test_docker")
+@cloup.command("test_docker")
 @click.option("--docker-build-only", is_flag=True, help="Make the images, and run nothing in them.")
 @click.option("--jax-version", metavar="X.Y.Z|latest", default="latest", help="What the set's jax has to be.")
 @set_image_options

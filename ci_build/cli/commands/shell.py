@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+import cloup
 
 from ci_build.cli import options
 from ci_build.cli.common import State, echo_error, host_runner
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@cloup.command(context_settings={"ignore_unknown_options": True})
 @click.argument("folder", metavar="SET", type=click.Path(path_type=Path))
 @click.option("--print", "show", is_flag=True, help="Print the command that would be run, and run nothing.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)

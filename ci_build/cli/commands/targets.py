@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import click
+import cloup
 
 from ci_build.cli.common import print_json
 
 
-@click.command()
+@cloup.command()
 @click.option("--json", "as_json", is_flag=True, help="Print the lists and the table as JSON.")
 def targets(*, as_json: bool) -> None:
     """List gfx targets: which the compiler supports, which the default wheels hold, which are gated."""

@@ -1,112 +1,118 @@
-"""Every option of a build: its words, its help, and to which group it belongs."""
+"""Options of a build, in the groups that the help shows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
+import cloup
 
+from core.defaults import defaults
 from core.model import Payload
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 Table = tuple[tuple[tuple[str, ...], dict[str, Any]], ...]
-"""Options as click takes them: their words, and what is said of each."""
+"""Names and attributes of options, as click takes them."""
 FLAG = {"is_flag": True, "default": None}
 
 _WHEEL_OPTIONS: Table = (
-    (("--payload",), {"type": click.Choice([p.value for p in Payload]), "help": "Where native code comes from."}),
-    (("--jax-version",), {"metavar": "X.Y.Z", "help": "Release of jax to build for."}),
-    (("--python-versions",), {"metavar": "X.Y,…", "help": "Pythons to make wheels for."}),
+    (("--payload",), {"type": click.Choice([p.value for p in Payload]),
+      "help": "Origin of the native code: compile it, or take it from published wheels."}),
+    (("--jax-version",), {"metavar": "X.Y.Z", "help": "Release of jax."}),
+    (("--python-versions",), {"metavar": "X.Y,…", "help": "Python versions."}),
     (("--rocm-version",), {"metavar": "X.Y.Z", "help": "ROCm that the native code is built against."}),
-    (("--targets", "--rocm_amdgpu_targets", "targets"), {"metavar": "GFX,…", "help": "Targets or families."}),
+    (("--targets", "--rocm_amdgpu_targets", "targets"), {"metavar": "GFX,…", "help": "GPU targets or families."}),
     (("--wheel-post-release",), {"metavar": "N", "help": "Append .postN to every version."}),
-    (("--no-rocm-version-extra",), {**FLAG, "help": "Leave +rocm… out of versions."}),
-    (("--no-strip",), {**FLAG, "help": "Keep symbol tables inside the libraries."}),
+    (("--no-rocm-version-extra",), {**FLAG, "help": "Omit the +rocm… suffix from versions."}),
+    (("--no-strip",), {**FLAG, "help": "Keep the symbol tables of libraries."}),
     (("--compiler",), {"type": click.Choice(["clang", "gcc"]), "help": "Host compiler of a source build."}),
 )  # fmt: skip
-"""What is built: versions, Pythons, targets, and what the wheels say of themselves."""
 _ROCM_OPTIONS: Table = (
-    (("--therock-path",), {"metavar": "URL|FILE|DIR", "help": "The ROCm: a tarball or a folder."}),
-    (("--therock",), {"metavar": "nightly|latest|X.Y.Z", "help": "The ROCm: the newest such build of a listing."}),
-    (("--family",), {"metavar": "NAME,…", "help": "Families that it has to hold, such as gfx94X-dcgpu."}),
-    (("--therock-index-url",), {"metavar": "URL", "help": "The ROCm: pip packages of this index."}),
-    (("--therock-version",), {"metavar": "X.Y.Z", "help": "Version of these packages; the newest by default."}),
-    (("--therock-listing",), {"metavar": "URL", "help": "The page that lists the builds."}),
-    (("--therock-sha256",), {"metavar": "HEX", "help": "What the tarball's sha256 has to be."}),
-    (("--rocm-lock",), {"metavar": "FILE", "help": "Where the ROCm is written down exactly."}),
-    (("--locked",), {**FLAG, "help": "Refuse any ROCm but the one in the lock."}),
-    (("--rocm-full", "--full", "rocm_full"), {**FLAG, "help": "Unpack also what no build needs."}),
-    (("--no-tarball-cache",), {**FLAG, "help": "Keep no copy of the tarball."}),
-    (("--cache-limit",), {"metavar": "SIZE", "help": "Size that the ROCms in the cache may have, such as 60GB."}),
-    (("--rocm-build-job",), {"metavar": "NAME", "help": "ROCm of a source build: an internal build job."}),
-    (("--rocm-build-num",), {"metavar": "N", "help": "Number of that job's build."}),
+    (("--therock-path",), {"metavar": "URL|FILE|DIR", "help": "ROCm from a tarball or a directory."}),
+    (("--therock",), {"metavar": "nightly|latest|X.Y.Z", "help": "ROCm from a listing of builds."}),
+    (("--family",), {"metavar": "NAME,…", "help": "GPU families of that build, such as gfx94X-dcgpu."}),
+    (("--therock-listing",), {"metavar": "URL", "help": "Page that lists the builds."}),
+    (("--therock-index-url",), {"metavar": "URL", "help": "ROCm from the pip packages of an index."}),
+    (("--therock-version",), {"metavar": "X.Y.Z", "help": "Version of these packages.  [default: the newest]"}),
+    (("--therock-sha256",), {"metavar": "HEX", "help": "Expected sha256 of the tarball."}),
+    (("--rocm-lock",), {"metavar": "FILE", "help": "Lock file that records the exact ROCm."}),
+    (("--locked",), {**FLAG, "help": "Refuse any ROCm but the locked one."}),
+    (("--rocm-full", "--full", "rocm_full"), {**FLAG, "help": "Also unpack files that no build needs."}),
+    (("--no-tarball-cache",), {**FLAG, "help": "Do not keep the tarball."}),
+    (("--cache-limit",), {"metavar": "SIZE", "help": "Total size of the cached ROCm trees."}),
+    (("--rocm-build-job",), {"metavar": "NAME", "help": "ROCm from an internal build job."}),
+    (("--rocm-build-num",), {"metavar": "N", "help": "Build number of that job.  [default: lastSuccessfulBuild]"}),
+    (("--rocm-build-url",), {"metavar": "TEMPLATE", "help": "URL of its tarball, with {job}, {num} and {version}."}),
+    (("--rocm-manifest",), {"metavar": "FILE|DIR", "help": "Exports of the ROCm, by `rocm manifest`, or its tree."}),
 )  # fmt: skip
-"""The ROCm that it is built against."""
-SOURCE_OPTIONS: Table = (
-    (("--xla-source-dir",), {"metavar": "DIR", "help": "XLA checkout for a source build."}),
-    (("--jax-source-dir",), {"metavar": "DIR", "help": "jax checkout for a source build; also builds jaxlib."}),
-    (("--xla",), {"metavar": "pin|head|COMMIT", "help": "The XLA that is compiled; jax's own pin by default."}),
-    (("--source-mirror",), {"metavar": "URL|DIR", "help": "Where jax-ml/jax and its like are fetched from."}),
-    (("--rbe",), {**FLAG, "help": "Build on remote executors, and here what they fail to take."}),
-    (("--rbe-endpoint",), {"metavar": "URL", "help": "The executors: grpc://… or grpcs://…."}),
-    (("--no-rbe-fallback",), {**FLAG, "help": "Fail where they fail, and build nothing here instead."}),
-    (("--rbe-ca",), {"metavar": "FILE", "help": "Who may have signed their certificate, or that of --remote-cache."}),
-    (("--rbe-cert",), {"metavar": "FILE", "help": "Client certificate for them, and for --remote-cache."}),
-    (("--rbe-key",), {"metavar": "FILE", "help": "Its key."}),
-    (("--rbe-credential-helper",), {"metavar": "FILE", "help": "Program that Bazel asks for the headers they want."}),
-    (("--rbe-bazelrc",), {"metavar": "FILE", "help": "Options that Bazel reads itself, such as --remote_header."}),
-    (("--rbe-platform",), {"metavar": "LABEL|none", "help": "What the executors are, as a platform of the sources."}),
-    (("--rbe-jobs",), {"metavar": "N", "help": "Actions under way at once."}),
-    (("--remote-cache",), {"metavar": "URL", "help": "Cache of actions that is shared."}),
-    (("--disk-cache",), {"metavar": "DIR", "help": "Cache of actions in a folder."}),
-    (("--cache-read-only",), {**FLAG, "help": "Take from these caches, put nothing there."}),
-    (("--clang-path",), {"metavar": "FILE", "help": "Host clang, as the build sees it; by default the newest one."}),
-    (("--host", "--no-docker", "host"), {**FLAG, "help": "Build on this machine itself, without a container."}),
-    (("--one-target",), {**FLAG, "help": "A developer's loop: the first target, the first Python, no jaxlib."}),
-    (("--rocm-build-url",), {"metavar": "TEMPLATE", "help": "URL of a job's tarball: {job}, {num}, {version}."}),
+_SOURCE_OPTIONS: Table = (
+    (("--xla",), {"metavar": "pin|head|COMMIT", "help": "XLA to compile; `pin` is the commit that jax pins."}),
+    (("--xla-source-dir",), {"metavar": "DIR", "help": "XLA checkout to compile instead."}),
+    (("--jax-source-dir",), {"metavar": "DIR", "help": "jax checkout to build, with its jaxlib."}),
+    (("--source-mirror",), {"metavar": "URL|DIR", "help": "Mirror of jax-ml/jax, openxla/xla and ROCm/rocm-jax."}),
+    (("--clang-path",), {"metavar": "FILE", "help": "Path of clang in the build environment.  [default: the newest]"}),
+    (("--one-target",), {**FLAG, "help": "Build only the first target and Python, without jaxlib."}),
+    (("--host", "--no-docker", "host"), {**FLAG, "help": "Build on this machine instead of in a container."}),
 )  # fmt: skip
-"""A build from source."""
+_REMOTE_OPTIONS: Table = (
+    (("--rbe",), {**FLAG, "help": "Build on remote executors; fall back to local execution when they fail."}),
+    (("--rbe-endpoint",), {"metavar": "URL", "help": "Remote executors: grpc://… or grpcs://…."}),
+    (("--no-rbe-fallback",), {**FLAG, "help": "Fail instead of building locally when remote execution fails."}),
+    (("--rbe-ca",), {"metavar": "FILE", "help": "CA bundle that verifies the remote executors and --remote-cache."}),
+    (("--rbe-cert",), {"metavar": "FILE", "help": "Client certificate for them."}),
+    (("--rbe-key",), {"metavar": "FILE", "help": "Private key of the client certificate."}),
+    (("--rbe-credential-helper",), {"metavar": "FILE", "help": "Program that gives Bazel the request headers."}),
+    (("--rbe-bazelrc",), {"metavar": "FILE", "help": "bazelrc with further options, such as --remote_header."}),
+    (("--rbe-platform",), {"metavar": "LABEL|none", "help": "Bazel platform of the executors."}),
+    (("--rbe-jobs",), {"metavar": "N", "help": "Number of parallel actions."}),
+    (("--remote-cache",), {"metavar": "URL", "help": "Shared action cache."}),
+    (("--disk-cache",), {"metavar": "DIR", "help": "Action cache in a directory."}),
+    (("--cache-read-only",), {**FLAG, "help": "Read from these caches without writing to them."}),
+)  # fmt: skip
+SOURCE_OPTIONS: Table = (*_SOURCE_OPTIONS, *_REMOTE_OPTIONS)
+"""Options of a source build."""
 _IMAGE_OPTIONS: Table = (
-    (("--base-docker",), {"metavar": "IMAGE", "help": "Base image of a source build."}),
-    (("--builder-image", "-b"), {"metavar": "IMAGE|search", "help": "Builder image of a source build."}),
-    (("--image-registry",), {"metavar": "HOST[/PATH]", "help": "Registry that images are pulled from and pushed to."}),
-    (("--container-engine",), {"metavar": "docker|podman|FILE", "help": "Engine that runs containers."}),
+    (("--base-docker",), {"metavar": "IMAGE", "help": "Base image of the image that wheels are built in."}),
+    (("--builder-image", "-b"), {"metavar": "IMAGE|search", "help": "Builder image; `search` never builds one."}),
+    (("--image-registry",), {"metavar": "HOST[/PATH]", "help": "Registry to pull images from and push them to."}),
+    (("--container-engine",), {"metavar": "docker|podman|FILE", "help": "Engine.  [default: the first found]"}),
     (("--container-network",), {"metavar": "NAME", "help": "Network of a container: host, none or a name."}),
-    (("--container-memory",), {"metavar": "SIZE", "help": "Memory that a container may use, such as 64g."}),
-    (("--container-shm-size",), {"metavar": "SIZE", "help": "Size of /dev/shm in a container, such as 64g."}),
+    (("--container-memory",), {"metavar": "SIZE", "help": "Memory limit of a container, such as 64g."}),
+    (("--container-shm-size",), {"metavar": "SIZE", "help": "Size of /dev/shm in a container."}),
 )  # fmt: skip
-"""Images and containers."""
 _KERNEL_OPTIONS: Table = (
     (("--kernels",), {**FLAG, "help": "Also build the kernel modules: wheel jax_aiter."}),
-    (("--aiter-source",), {"metavar": "DIR|FILE|amd-aiter==X", "help": "AITER's sources for the kernels."}),
-    (("--kernel-toolchain", "--toolchain", "kernel_toolchain"), {"metavar": "NAME", "help": "pypi, rocm, container."}),
+    (("--aiter-source",), {"metavar": "DIR|FILE|amd-aiter==X", "help": "AITER's sources.  [default: the pinned ones]"}),
+    (("--kernel-toolchain", "--toolchain", "kernel_toolchain"),
+     {"metavar": "NAME", "help": "Compilers: pypi, rocm or container."}),
     (("--kernel-rocm",), {"metavar": "DIR", "help": "ROCm of the toolchains rocm and container."}),
     (("--kernel-image",), {"metavar": "IMAGE", "help": "Image of the toolchain container."}),
-    (("--kernel-modules", "--modules", "kernel_modules"), {"metavar": "NAME,…", "help": "Kernel modules to build."}),
+    (("--kernel-modules", "--modules", "kernel_modules"),
+     {"metavar": "NAME,…", "help": "Kernel modules to build.  [default: all]"}),
     (("--kernel-instances", "--instances", "kernel_instances"),
-     {"metavar": "REGEX", "help": "Only those generated kernels whose name this matches."}),
-    (("--require",), {"metavar": "NAME,…", "help": "Kernel modules that every target has to have."}),
-    (("--allow-partial",), {**FLAG, "help": "Leave kernel modules out, and mark the wheel."}),
+     {"metavar": "REGEX", "help": "Generated kernels to build, by name.  [default: all]"}),
+    (("--require",), {"metavar": "NAME,…", "help": "Kernel modules that every target must have."}),
+    (("--allow-partial",), {**FLAG, "help": "Omit kernel modules that cannot be built, and mark the wheel."}),
 )  # fmt: skip
-"""The kernels."""
 _RUN_OPTIONS: Table = (
-    (("--rocm-manifest",), {"metavar": "FILE|DIR", "help": "What the ROCm exports: `rocm manifest` or its tree."}),
-    (("--out",), {"metavar": "DIR", "help": "Folder for the wheel set."}),
-    (("--cache-dir",), {"metavar": "DIR", "help": "Folder for fetched inputs and finished steps."}),
-    (("--dry-run",), {**FLAG, "help": "Print every command and effect; touch nothing."}),
+    (("--out",), {"metavar": "DIR", "help": "Output directory of the wheel set."}),
+    (("--cache-dir",), {"metavar": "DIR", "help": "Cache of downloads and finished steps.  [default: user's cache]"}),
+    (("--dry-run",), {**FLAG, "help": "Print every command and effect without running anything."}),
     (("--json",), {**FLAG, "help": "Print the result as JSON on standard output."}),
     (("--verbose", "-v"), {**FLAG, "help": "Also print commands and their output."}),
 )  # fmt: skip
-"""Where it goes and what is told."""
-_OPTIONS: Table = (
-    *_WHEEL_OPTIONS,
-    *_ROCM_OPTIONS,
-    *SOURCE_OPTIONS,
-    *_IMAGE_OPTIONS,
-    *_KERNEL_OPTIONS,
-    *_RUN_OPTIONS,
-)
+_GROUPS: Mapping[str, Table] = {
+    "Wheels": _WHEEL_OPTIONS,
+    "ROCm": _ROCM_OPTIONS,
+    "Source build": _SOURCE_OPTIONS,
+    "Remote execution and action caches": _REMOTE_OPTIONS,
+    "Images and containers": _IMAGE_OPTIONS,
+    "Kernels": _KERNEL_OPTIONS,
+    "Output": _RUN_OPTIONS,
+}
+"""Title of a help section -> its options."""
+_OPTIONS: Table = tuple(row for table in _GROUPS.values() for row in table)
 
 
 def _identifier(names: tuple[str, ...]) -> str:
@@ -117,6 +123,7 @@ def _identifier(names: tuple[str, ...]) -> str:
 REFUSED_WITH_PUBLISHED = (
     "rocm_build_job",
     "rocm_build_num",
+    "rocm_build_url",
     "base_docker",
     "builder_image",
     *(_identifier(names) for names, _ in SOURCE_OPTIONS),
@@ -143,32 +150,41 @@ NEEDS_KERNELS = (
 """Options that say how kernels are built, and so need `--kernels`."""
 
 
-def build_options(function: _F) -> _F:
-    """Give a group or command every build option; `settings` merges what both got."""
-    for names, attributes in reversed(_OPTIONS):
-        function = click.option(*names, **{"default": None, **attributes})(function)
-    return function
+def build_options(*tables: str, hidden: bool = False) -> Callable[[_F], _F]:
+    """Give a group or command every build option, in titled groups.
+
+    Args:
+        tables: tables of defaults.toml whose values the help shows; the first that has an option counts.
+        hidden: leave the options out of the help.
+    """
+    return chosen_options(*map(_identifier, (names for names, _ in _OPTIONS)), tables=tables, hidden=hidden)
 
 
-def chosen_options(*chosen: str) -> Callable[[_F], _F]:
-    """Give a command some of the build options, by their names as identifiers."""
-    known = {_identifier(names): (names, attributes) for names, attributes in _OPTIONS}
+def chosen_options(*chosen: str, tables: Sequence[str] = ("build",), hidden: bool = False) -> Callable[[_F], _F]:
+    """Give a command some of the build options, by their names as identifiers; `tables` and `hidden` as above."""
 
-    def give(function: _F) -> _F:
-        for name in reversed(chosen):
-            names, attributes = known[name]
-            function = click.option(*names, **{"default": None, **attributes})(function)
+    def decorate(function: _F) -> _F:
+        for title, rows in reversed([*_GROUPS.items()]):
+            options = [
+                cloup.option(*names, **{"default": None, **attributes, "help": _help(names, attributes, tables)})
+                for names, attributes in rows
+                if _identifier(names) in chosen
+            ]
+            if options:
+                function = cloup.option_group(title, *options, hidden=hidden)(function)
         return function
 
-    return give
+    return decorate
+
+
+def _help(names: tuple[str, ...], attributes: Mapping[str, Any], tables: Sequence[str]) -> str:
+    """Return an option's help with the default that defaults.toml has for it."""
+    text = str(attributes["help"])
+    values = (defaults()[table].get(_identifier(names)) for table in tables)
+    default = next((value for value in values if value is not None), None)
+    return text if default is None else f"{text}  [default: {default}]"
 
 
 def option_names() -> tuple[str, ...]:
     """The options' names as identifiers, such as python_versions."""
-
-    @click.command()
-    @build_options
-    def probe(**_: object) -> None:
-        """Holds the options."""
-
-    return tuple(parameter.name for parameter in probe.params if parameter.name)
+    return tuple(_identifier(names) for names, _ in _OPTIONS)

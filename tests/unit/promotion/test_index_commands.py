@@ -49,7 +49,7 @@ def test_there_and_back(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -
     assert run(bucket, "verify", "multi-arch") == 0
 
 
-@pytest.mark.parametrize(("kind", "back"), [("yank", "unyank"), ("quarantine", "free"), ("pin", "unpin")])
+@pytest.mark.parametrize(("kind", "back"), [("yank", "unyank"), ("quarantine", "unquarantine"), ("pin", "unpin")])
 def test_marks(bucket: DirBucket, kind: str, back: str, capsys: pytest.CaptureFixture[str]) -> None:
     before = offered(bucket)
     assert run(bucket, kind, "multi-arch/2", "--reason", "because") == 0
