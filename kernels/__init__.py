@@ -1,1 +1,1 @@
-"""The kernel modules of `jax_aiter`: what there is, where it comes from, how it is built and packed."""
+"""Kernel modules of `jax_aiter`: catalog, sources, toolchains, build and packing."""

@@ -1,4 +1,4 @@
-"""A request with kernels -> the repaired `jax_aiter` wheel, from whatever toolchain it names."""
+"""The repaired `jax_aiter` wheel of a request, with the toolchain that the request names."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from kernels.toolchains import Toolchain, obtain_pypi
 from wheelkit.repair.plan import RepairPlan
 
 FOLDER = "kernels"
-"""In the cache."""
+"""Folder in the cache."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Packed:
+class PackedKernels:
     """The wheel before its repair.
 
     Attributes:
-        path: of the wheel as it was packed.
-        sha256: of it.
+        path: path of the packed wheel.
+        sha256: digest of the packed wheel.
     """
 
     path: Path
     sha256: str
-    built: build.Built
+    built: build.KernelBuildResult
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
-    """Where the compilers of a ROCm run.
+class CompilerLocation:
+    """Location of a ROCm compiler.
 
     Attributes:
         launcher: path of ccache or sccache; empty for none.
@@ -53,17 +53,17 @@ class Place:
     image: str = ""
 
 
-HERE = Place()
+THIS_MACHINE = CompilerLocation()
 
 
 def toolchain_for(
-    request: KernelRequest, cache: Path, runner: Runner, progress: Progress, place: Place = HERE
+    request: KernelRequest, cache: Path, runner: Runner, progress: Progress, place: CompilerLocation = THIS_MACHINE
 ) -> Toolchain:
-    """The toolchain that a request names.
+    """Return the toolchain that a request names.
 
     Raises:
-        RequestError: nobody said in which container.
-        InputError: there is no ROCm where it should be.
+        RequestError: the container toolchain has no image.
+        InputError: the ROCm does not exist.
     """
     pypi = obtain_pypi(cache, runner, progress)
     if request.toolchain == "pypi":
@@ -81,16 +81,16 @@ def prepare(
     cache: Path,
     runner: Runner,
     progress: Progress,
-    place: Place = HERE,
+    place: CompilerLocation = THIS_MACHINE,
 ) -> build.KernelBuild:
-    """The kernels of a request, with a toolchain that is there.
+    """Return the kernel build of a request, with its toolchain obtained.
 
     Args:
-        targets: those of the request, or for `all` those that the set holds.
+        targets: targets of the request, or for `all` those of the set.
         cache: the cache folder of the whole program.
     """
     assert request.kernels is not None
-    # Commands run in another folder than this one.
+    # Commands run in another folder, so the path is absolute.
     own = cache.absolute() / FOLDER
     toolchain = toolchain_for(request.kernels, own, runner, progress, place)
     return build.KernelBuild(request.kernels, targets, toolchain, cache=own, strip=request.strip)
@@ -104,11 +104,11 @@ def pack(
     runner: Runner,
     progress: Progress,
     capacity: build.Capacity | None = None,
-) -> Packed:
-    """Build what is missing, and pack the wheel into a folder."""
+) -> PackedKernels:
+    """Build the missing steps and pack the wheel into a folder."""
     built = job.run(runner, progress, capacity or build.Capacity())
     path = packing.pack(built, version, job.catalog, folder)
-    return Packed(path=path, sha256=file_sha256(path), built=built)
+    return PackedKernels(path=path, sha256=file_sha256(path), built=built)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,7 +122,7 @@ class Finished:
     path: Path
     sha256: str
     size: int
-    built: build.Built
+    built: build.KernelBuildResult
 
 
 def make_wheel(
@@ -134,9 +134,9 @@ def make_wheel(
     runner: Runner,
     progress: Progress,
     capacity: build.Capacity | None = None,
-    place: Place = HERE,
+    place: CompilerLocation = THIS_MACHINE,
 ) -> Finished:
-    """The wheel alone, without a set, repaired, in folder `out`; one that was made before is taken as it is.
+    """Make the repaired wheel alone, without a set, in folder `out`, or reuse an earlier result.
 
     Raises:
         RequestError: the request names no targets.
@@ -162,8 +162,8 @@ def make_wheel(
     return Finished(path=path, sha256=made.sha256, size=path.stat().st_size, built=built)
 
 
-def _key(built: build.Built, plan: RepairPlan) -> str:
-    """Of everything that decides the bytes of the repaired wheel."""
+def _key(built: build.KernelBuildResult, plan: RepairPlan) -> str:
+    """Return the digest of everything that decides the bytes of the repaired wheel."""
     natives = [(native.path, native.sha256) for native in built.natives]
     return step_key(
         natives=natives, missing=built.missing, wanted=built.wanted, instances=built.instances, plan=plan,
@@ -172,7 +172,7 @@ def _key(built: build.Built, plan: RepairPlan) -> str:
 
 
 def _repair(
-    built: build.Built,
+    built: build.KernelBuildResult,
     version: str,
     catalog: Catalog,
     plan: RepairPlan,
@@ -180,7 +180,7 @@ def _repair(
     key: str,
     progress: Progress,
 ) -> None:
-    """Pack and repair the wheel, and keep it under its key."""
+    """Pack, repair and store the wheel."""
     from wheelkit.repair.repair import repair
 
     with finished.scratch() as name:

@@ -1,4 +1,4 @@
-"""Kernel modules for some targets: sources, steps, objects; then the wheel as it is packed, before its repair."""
+"""Builds of kernel modules: sources, steps and native files for a set of targets."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from kernels.toolchains import Toolchain
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Capacity:
-    """What a build may use.
+    """Resources of a build.
 
     Attributes:
-        jobs: at a time.
-        memory_mb: of all jobs together.
+        jobs: number of jobs at a time.
+        memory_mb: memory of all jobs together.
     """
 
     jobs: int = field(default_factory=machine.cpus)
@@ -36,16 +36,16 @@ class Capacity:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Built:
-    """What was built.
+class KernelBuildResult:
+    """Result of a kernel build.
 
     Attributes:
-        wanted: processors.
+        wanted: requested processors.
         natives: every native file of the wheel.
         missing: modules that a complete wheel would hold.
-        source: the record of the upstream archive; None where a checkout was used or none was needed.
-        forecast: what there was to do.
-        instances: what the names of generated kernels had to match; empty for all.
+        source: record of the upstream archive; None if a checkout or no source was used.
+        forecast: the work that was to be done.
+        instances: pattern that restricted generated kernels; empty for all.
     """
 
     wanted: tuple[str, ...]
@@ -58,14 +58,14 @@ class Built:
 
 
 class KernelBuild:
-    """Kernel modules of a request for some targets.
+    """Kernel modules of a request for a set of targets.
 
     Args:
-        cache: `kernels` in the cache folder.
-        src: our own sources.
+        cache: the folder `kernels` of the cache.
+        src: folder of this project's C++ sources.
 
     Raises:
-        RequestError: no targets, unknown modules, or a required module has no code for a target.
+        RequestError: no targets, unknown modules, or a required module without code for a target.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class KernelBuild:
         self._generated: dict[str, Generated] = {}
 
     def skipped(self) -> tuple[str, ...]:
-        """A line for each module that targets get nothing of, or kernels of our own instead."""
+        """Return a line for each module that some targets lack or replace by a portable one."""
         lines = []
         for module in self.catalog.chosen(self.request.modules or None, self.toolchain.name):
             lacking = [name for name in self.wanted if not module.supports(name)]
@@ -99,7 +99,7 @@ class KernelBuild:
         return tuple(lines)
 
     def steps(self) -> tuple[Step, ...]:
-        """Everything to compile; of device-libs once `fetch` has been called."""
+        """Return every compiler step; those of device-libs are known only after `fetch`."""
         found: list[Step] = []
         objects: dict[str, Objects] = {}
         tree, chain, src = self._tree, self.toolchain, self.src
@@ -119,7 +119,7 @@ class KernelBuild:
         return tuple({step.label: step for step in found}.values())
 
     def fetch(self, runner: Runner, progress: Progress) -> None:
-        """Find the upstream source, and let its generators write what is compiled."""
+        """Obtain the upstream source and run its generators."""
         self._tree = self._source(runner, progress)
         few = self.request.instances
         for module in (module for module in self.modules if module.generators):
@@ -127,7 +127,7 @@ class KernelBuild:
             self._generated[module.name] = generate(module, self._tree, self.cache, runner, progress, few)
 
     def graph(self) -> Graph:
-        """The steps with their keys."""
+        """Return the steps with their keys."""
         found = {"src": self.src} | ({"source": self._tree.folder} if self._tree else {})
         for module in self.modules:
             if module.name in self._generated:
@@ -135,25 +135,25 @@ class KernelBuild:
         return Graph(self.steps(), self.toolchain, self.store, found)
 
     def work(self) -> Path:
-        """Where ninja keeps its notes."""
+        """Return the folder for ninja's state."""
         return self.cache / "work" / self.toolchain.digest[:16]
 
     def forecast(self, capacity: Capacity, shard: tuple[int, int] | None = None, units: str = "") -> Forecast:
-        """What there is to do, of everything or of a part; `fetch` has to be called before."""
+        """Return the remaining work, of everything or of one part; call `fetch` first."""
         graph = self.graph().shard(*(shard or (1, 1)), units) if shard or units else self.graph()
         return graph.forecast(cpus=capacity.jobs, available_mb=capacity.memory_mb)
 
     def run_shard(
         self, shard: tuple[int, int], runner: Runner, progress: Progress, capacity: Capacity, units: str = ""
     ) -> Forecast:
-        """Make what is missing of one of so many parts of the device code; nothing is linked or packed.
+        """Compile the missing steps of one part of the device code, without linking or packing.
 
         Args:
-            shard: (i, n), i from 1 to n; the parts of equal builds do not overlap and are everything together.
-            units: regular expression; only steps whose label it matches somewhere.
+            shard: (i, n), i from 1 to n. The n parts of equal builds are disjoint and complete.
+            units: regular expression; restricts the part to steps whose label contains a match.
 
         Raises:
-            KernelError: what failed, or nothing matches.
+            KernelError: a step failed, or no step matches.
         """
         self.fetch(runner, progress)
         graph = self.graph()
@@ -163,12 +163,12 @@ class KernelBuild:
         own.build(self.work(), runner, progress, cpus=capacity.jobs, available_mb=capacity.memory_mb)
         return forecast
 
-    def run(self, runner: Runner, progress: Progress, capacity: Capacity) -> Built:
-        """Fetch what is needed, compile what is missing, look into everything.
+    def run(self, runner: Runner, progress: Progress, capacity: Capacity) -> KernelBuildResult:
+        """Compile the missing steps and check every result.
 
         Raises:
-            KernelError: what failed, or is not what modules.toml says; every problem at once.
-            RequestError: it would take hours, and no modules were named; or they are code without a handler.
+            KernelError: every step that failed or whose result differs from modules.toml.
+            RequestError: the build would take hours and no modules were named, or the modules have no handler.
         """
         recipe.refuse_code_alone(self.modules)
         self.fetch(runner, progress)
@@ -181,7 +181,7 @@ class KernelBuild:
             progress.step(said(forecast))
         made = self._make(graph, runner, progress, capacity)
         natives, missing = self._natives(made, objects)
-        return Built(
+        return KernelBuildResult(
             wanted=self.wanted,
             natives=natives,
             missing=missing,
@@ -201,7 +201,7 @@ class KernelBuild:
         return sources.obtain(self.request.source, source, users, cache=self.cache, runner=runner, progress=progress)
 
     def _objects(self, tree: sources.SourceTree | None) -> list[Native]:
-        """The code objects that AITER ships, for the targets that were asked for."""
+        """Return AITER's code objects for the requested targets."""
         natives: list[Native] = []
         for module in self.modules:
             if module.kind is Kind.CO_LAUNCHER:
@@ -221,7 +221,7 @@ class KernelBuild:
         return natives
 
     def _tables(self, module: Module, tree: sources.SourceTree) -> Iterator[Native]:
-        """The tables that a launcher chooses from; they lie beside the code objects."""
+        """Yield the tables from which a launcher chooses; they lie beside the code objects."""
         for objects in module.objects:
             for target in (name for name in self.wanted if objects.csv and name in objects.targets):
                 path = f"{objects.folder.replace('{target}', target)}/{objects.csv}"
@@ -236,7 +236,7 @@ class KernelBuild:
     def _make(
         self, graph: Graph, runner: Runner, progress: Progress, capacity: Capacity
     ) -> dict[str, tuple[Step, Made]]:
-        """What the steps made; with `allow_partial` without those that failed, unless no module is whole then."""
+        """Return the results of the steps; with `allow_partial`, without failed ones if a module is complete."""
         try:
             graph.build(self.work(), runner, progress, cpus=capacity.jobs, available_mb=capacity.memory_mb)
         except KernelError as error:
@@ -250,7 +250,7 @@ class KernelBuild:
     def _natives(
         self, made: Mapping[str, tuple[Step, Made]], objects: Sequence[Native]
     ) -> tuple[tuple[Native, ...], tuple[str, ...]]:
-        """The files of every module that is whole, and the modules that are missing."""
+        """Return the files of every complete module, and the missing modules."""
         wanted = self.steps()
         broken = {step.module for step in wanted if step.label not in made}
         for module in self.modules:
@@ -269,7 +269,7 @@ class KernelBuild:
         return tuple(sorted(natives, key=lambda native: native.path)), missing
 
     def _packed(self, step: Step) -> bool:
-        """Whether a step makes something that goes into the wheel, and not into a library that does."""
+        """Return whether the result of a step goes into the wheel itself rather than into a library."""
         module = self.catalog.modules[step.module]
         return step.name == module.library or (module.kind is Kind.PORTABLE and bool(step.target))
 
@@ -282,7 +282,7 @@ class KernelBuild:
 
 
 def said(forecast: Forecast) -> str:
-    """A forecast in one line."""
+    """Return a forecast in one line."""
     limits = forecast.limits
     return (
         f"{forecast.steps} of {forecast.steps + forecast.found} steps to make: {_time(forecast.seconds)} of CPU, some "
@@ -294,8 +294,8 @@ def _time(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 600 else f"{seconds / 3600:.1f} h"
 
 
-def sizes(built: Built) -> str:
-    """Libraries and code objects in one line."""
+def sizes(built: KernelBuildResult) -> str:
+    """Return the number and size of libraries and code objects in one line."""
     libraries = [native for native in built.natives if not native.target]
     codes = [native for native in built.natives if native.path.endswith(".co")]
     total = sum(native.file.stat().st_size for native in built.natives)

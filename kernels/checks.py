@@ -1,4 +1,4 @@
-"""What is made has to be what was asked for: code objects with their target and kernels, libraries with handlers."""
+"""Checks of compiled files: code objects with their target and kernels, libraries with their handlers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from wheelkit.elf.snapshot import Elf
 from wheelkit.gpu.code_object import HEAD_SIZE, code_object_problem, kernarg_sizes
 
 COMMON_EXPORTS = ("jax_aiter_set_root", "jax_aiter_build_info")
-"""What every library offers to the loader beside its handlers."""
+"""Symbols that every library offers to the loader beside its handlers."""
 SYSTEM = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2")
-"""What every library may need."""
+"""Libraries that every library may need."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CodeObject:
-    """One code object of AITER that a module launches.
+    """One AITER code object that a module launches.
 
     Attributes:
         path: below the source's folder.
@@ -41,12 +41,12 @@ class CodeObject:
 
 
 def code_problems(data: bytes, label: str, target: str, kernels: Sequence[str], *, kernarg: int = 0) -> list[str]:
-    """What is wrong with a code object.
+    """Return the problems of a code object.
 
     Args:
-        target: processor that it is for; its features have to be open (any) or unsupported.
-        kernels: symbols that it has to have, exactly.
-        kernarg: bytes that the host packs for a kernel; 0 asks nothing.
+        target: its processor; xnack and sramecc must be "any" or unsupported.
+        kernels: the exact set of symbols.
+        kernarg: bytes that the host packs for a kernel; 0 disables the check.
     """
     if clause := code_object_problem(data[:HEAD_SIZE], GfxTarget.parse(target), machs()):
         return [f"{label} {clause}, not for {target}"]
@@ -59,7 +59,7 @@ def code_problems(data: bytes, label: str, target: str, kernels: Sequence[str], 
         problems.append(f"{label} has the kernels {_list(sizes)}, not {_list(kernels)}")
     if kernarg:
         problems += [
-            f"{label}: {name} wants {size} bytes of arguments, the host packs {kernarg}"
+            f"{label}: {name} takes {size} bytes of arguments, the host packs {kernarg}"
             for name, size in sizes.items()
             if size > kernarg
         ]
@@ -69,12 +69,12 @@ def code_problems(data: bytes, label: str, target: str, kernels: Sequence[str], 
 def library_problems(
     path: Path, label: str, exports: Sequence[str], sonames: Sequence[str], *, alone: bool = False
 ) -> list[str]:
-    """What is wrong with a host library: handlers that are missing, libraries that it may not need.
+    """Return the problems of a host library: missing handlers and forbidden dependencies.
 
     Args:
-        exports: symbols that it has to offer.
-        sonames: that it may need beside SYSTEM.
-        alone: it may offer nothing else, such as a part of the C++ library inside, which others would then use.
+        exports: required symbols.
+        sonames: libraries that it may need beside SYSTEM.
+        alone: refuse other exports, such as a bundled C++ library that others would then bind to.
     """
     try:
         elf = Elf.read(path)
@@ -86,26 +86,26 @@ def library_problems(
     if lacking := sorted(set(exports) - set(elf.exported)):
         problems.append(f"{label} does not export {_list(lacking)}")
     if alone and (more := sorted(set(elf.exported) - set(exports))):
-        problems.append(f"{label} exports {_list(more[:5])} as well")
+        problems.append(f"{label} also exports {_list(more[:5])}")
     if foreign := sorted(set(elf.needed) - {*SYSTEM, *sonames}):
         problems.append(f"{label} needs {_list(foreign)}")
-    # Whoever offers a symbol to a library that was linked properly has a version; the linker lets others pass.
+    # Symbols of properly linked libraries have a version; the linker accepts others silently.
     loose = sorted({s.name for s in elf.undefined if s.version is None and s.bind == "GLOBAL"})
     if loose and not sonames:
-        problems.append(f"{label} uses {_list(loose[:5])}, which nothing that it needs has")
+        problems.append(f"{label} uses {_list(loose[:5])}, which none of its libraries defines")
     return problems
 
 
 def find_objects(module: Module, processors: Sequence[str], root: Path, files: Mapping[str, str]) -> list[CodeObject]:
-    """The code objects of a co-launcher for some processors, each looked into.
+    """Return the code objects of a co-launcher for some processors, each checked.
 
     Args:
         root: the source's folder.
         files: its locked files.
 
     Raises:
-        KernelError: every object that is missing, for another target, without its kernel, or wants other arguments;
-            every table without rows or with other rows than expected.
+        KernelError: every object that is missing, for another target, without its kernel, or with other arguments;
+            every table without rows or with unexpected rows.
     """
     found: list[CodeObject] = []
     problems: list[str] = []
@@ -117,7 +117,7 @@ def find_objects(module: Module, processors: Sequence[str], root: Path, files: M
             for name, kernel in rows.items():
                 path = f"{folder}/{name}"
                 if path not in files:
-                    problems.append(f"{path} is not there")
+                    problems.append(f"{path} does not exist")
                     continue
                 data = (root / path).read_bytes()
                 problems += code_problems(data, path, target, (kernel,), kernarg=objects.kernarg)
@@ -126,14 +126,14 @@ def find_objects(module: Module, processors: Sequence[str], root: Path, files: M
                 problems.append(f"{folder} has {len(rows)} kernels of {module.name}, not {objects.count}")
     if problems:
         raise KernelError(
-            "\n  ".join((f"The code objects of {module.name} are not what modules.toml says:", *problems)),
-            hint="\nTake the pinned source, or correct the module's entry.",
+            "\n  ".join((f"The code objects of {module.name} differ from modules.toml:", *problems)),
+            hint="\nUse the pinned source, or correct the module's entry.",
         )
     return found
 
 
 def _rows(objects: Objects, folder: Path, label: str) -> tuple[dict[str, str], list[str]]:
-    """File name -> kernel symbol, and what is wrong with the table."""
+    """Return file name -> kernel symbol, and the problems of the table."""
     if objects.files:
         return dict(objects.files), []
     try:

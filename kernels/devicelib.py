@@ -1,8 +1,8 @@
-"""Generated device code: a device object for each unit and target, one host pass for each, one library with handlers.
+"""Generated device code: device objects for each unit and target, one host pass for each unit, one handler library.
 
-The host pass leaves the fat binary of each unit as a symbol that somebody else defines, so that another target makes
-neither the host objects nor those of other targets again. What calls the units is linked with them into one library:
-each library has a C++ library of its own inside, so that no exception may pass from one to another.
+The host pass leaves the fat binary of each unit as an undefined symbol, so another target recompiles neither host
+objects nor other targets. The callers of the units are linked with them into one library. Each library contains its own
+C++ runtime, so exceptions cannot pass between libraries.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from kernels.toolchains import Toolchain
 
 _PRELUDE = "hip_libcxx.h"
 _REGISTERING = ("__hipRegisterFatBinary", "__hipRegisterFunction")
-"""Functions of HIP that such a library calls by name, of itself: see `hip_calls.cc`."""
+"""HIP functions that such a library calls by name; see `hip_calls.cc`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Objects:
-    """What is linked.
+    """Inputs of the link of a device-lib.
 
     Attributes:
-        steps: that make them.
+        steps: the steps that make them.
         parts: label of each host object, and of its device objects by target.
         max_size: bytes that they may add to a library.
     """
@@ -41,7 +41,7 @@ class Objects:
 
 
 def places(module: Module, generated: Generated) -> dict[str, Path]:
-    """The placeholder of a module's generated files."""
+    """Return the placeholder of a module's generated files."""
     return {f"generated {module.name}": generated.folder}
 
 
@@ -54,7 +54,7 @@ def device_objects(
     *,
     src: Path = SRC,
 ) -> Objects:
-    """The objects of one device-lib."""
+    """Return the objects of one device-lib."""
     headers = {"headers": digest_of(tree.files, module.headers), "generated": key_of(dict(generated.headers))}
     headers |= closure([src / _PRELUDE], src)
     wanted = [name for name in processors if module.supports(name)]
@@ -129,7 +129,7 @@ def shim_steps(
     strip: bool = True,
     src: Path = SRC,
 ) -> tuple[Step, ...]:
-    """The objects of what calls device-libs, compiled with the headers that those have, and the library of them all.
+    """Return the steps of a handler library: its objects, compiled with the device-libs' headers, and the link.
 
     Args:
         libraries: the device-libs that it calls.
@@ -161,7 +161,7 @@ def shim_steps(
 
 
 def _own(module: Module, toolchain: Toolchain, tree: SourceTree, name: str, words: Sequence[str], src: Path) -> Step:
-    """The object of one of our sources."""
+    """Return the step for the object of one of this project's sources."""
     inputs = closure([src / name, src / _PRELUDE], src) | {"headers": digest_of(tree.files, module.headers)}
     return Step(
         label=f"{module.name}/{name} (host)",

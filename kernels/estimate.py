@@ -1,4 +1,4 @@
-"""What a build may cost at most, before anything is fetched; and what is never started unless it was asked for."""
+"""Upper bounds of the cost of a build, and the refusal of long builds that were not asked for."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from core.errors import RequestError
 from kernels.modules import Kind, Module
 
 HOURS_UNASKED = 4.0
-"""Hours of CPU that a build takes without anybody having named its modules: RMSNorm of Composable Kernel for all its
-targets is below, attention for one far above."""
+"""Maximum CPU hours of a build whose modules were not named: above RMSNorm for all its targets, far below attention
+for one.
+"""
 HOST_SHARE = 0.25
-"""Of a generated unit's seconds; the rest is for each target."""
+"""Share of a generated unit's seconds that the host pass takes; the rest is per target."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bound:
-    """The most that there can be to do.
+    """Upper bound of the work.
 
     Attributes:
-        steps: compilers and linkers started.
-        seconds: of CPU.
+        steps: number of compilers and linkers started.
+        seconds: CPU seconds.
     """
 
     steps: int
@@ -34,14 +35,14 @@ class Bound:
 
 
 def bound(modules: Sequence[Module], wanted: Sequence[str]) -> Bound:
-    """What modules take where nothing of them is there yet; as if each generated unit had code for each target."""
+    """Return the cost of modules of which nothing exists yet, as if each unit had code for each target."""
     steps, seconds = 0, 0.0
     for module in modules:
         own = sum(1 for name in wanted if module.supports(name))
         steps += own * len(module.units)
         seconds += own * sum(unit.seconds for unit in module.units)
         if module.kind is not Kind.DEVICE_LIB:
-            # Each file is compiled alone before they are linked; those that libraries share count for each.
+            # Files that libraries share count for each library.
             steps += 1 + len(module.host)
             seconds += module.seconds
             continue
@@ -52,21 +53,21 @@ def bound(modules: Sequence[Module], wanted: Sequence[str]) -> Bound:
 
 
 def refuse_unasked(seconds: float, modules: Sequence[Module], named: Sequence[str]) -> None:
-    """Long work is for those who name the modules.
+    """Refuse a long build unless its modules were named.
 
     Args:
-        seconds: of CPU that are still to do.
-        modules: that would be built.
-        named: those of the request; none were named where it is empty.
+        seconds: remaining CPU seconds.
+        modules: modules to build.
+        named: modules of the request; empty if none were named.
 
     Raises:
-        RequestError: none were, and it would take too long to be started without a word.
+        RequestError: the build takes too long and no modules were named.
     """
     if named or seconds <= HOURS_UNASKED * 3600:
         return
     names = ",".join(module.name for module in modules)
     raise RequestError(
-        f"All kernel modules would take {seconds / 3600:.0f} hours of CPU, and nobody named them.",
-        hint=f"Name what you want: --modules={names} is all of it, less needs --allow-partial. --shard compiles it in"
-        " parts first.",
+        f"All kernel modules would take {seconds / 3600:.0f} hours of CPU, and no modules were named.",
+        hint=f"Name the modules: --modules={names} builds all, fewer need --allow-partial. --shard compiles"
+        " parts on several machines.",
     )

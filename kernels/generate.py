@@ -1,4 +1,4 @@
-"""Generators of the upstream source: run once for each content, their exit status and what they wrote checked."""
+"""Upstream generators: run once per content, with their exit status and output checked."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _CHILD = Path(__file__).with_name("generator_child.py")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Generated:
-    """What the generators of a module wrote.
+    """Output of a module's generators.
 
     Attributes:
         units: files to compile: name -> sha256.
-        headers: what else they wrote: name -> sha256; units may include it.
+        headers: other files, which units may include: name -> sha256.
     """
 
     folder: Path
@@ -39,13 +39,13 @@ class Generated:
 def generate(
     module: Module, tree: SourceTree, cache: Path, runner: Runner, progress: Progress, instances: str = ""
 ) -> Generated:
-    """Run a module's generators, unless the cache has what they write.
+    """Run a module's generators unless the cache has their output.
 
     Args:
-        instances: regular expression; only instances whose name it matches somewhere. Empty means all.
+        instances: regular expression; restricts instances to those whose name contains a match. Empty means all.
 
     Raises:
-        KernelError: one failed, or wrote, or kept, another number of files than `modules.toml` says, or none.
+        KernelError: a generator failed, or wrote or kept a number of files that differs from `modules.toml`.
     """
     used = [module.headers, *((g.script.rpartition("/")[0],) for g in module.generators)]
     digest = digest_of(tree.files, [folder for group in used for folder in group])
@@ -93,31 +93,31 @@ def _check_all(module: Module, generator: Generator, wrote: int, kept: int) -> N
     if wrote != generator.count:
         raise KernelError(
             f"The generator {generator.script} of {module.name} wrote {wrote} files, not {generator.count}.",
-            hint="Its source has changed: look at what it writes, then correct count and kept in modules.toml.",
+            hint="Its source changed: check its output, then correct count and kept in modules.toml.",
         )
     if kept != generator.kept:
         raise KernelError(
-            f"{module.name} keeps {kept} of what {generator.script} writes, not {generator.kept}.",
-            hint="Correct keep, or kept, in modules.toml.",
+            f"{module.name} keeps {kept} files of {generator.script}, not {generator.kept}.",
+            hint="Correct keep or kept in modules.toml.",
         )
 
 
 def _check_few(module: Module, generator: Generator, kept: Sequence[str], instances: str) -> None:
-    """What chooses among the instances is there even where none of them is."""
+    """Check a restricted set of instances; the dispatcher is written even if none remain."""
     if not any(module.compiles(name, target) for name in kept for target in module.targets):
         raise KernelError(
             f"No instance of {module.name} has a name that matches {instances!r}.",
-            hint=f"See which names {generator.script} writes.",
+            hint=f"Compare it with the file names that {generator.script} writes.",
         )
     if len(kept) > generator.kept:
         raise KernelError(
-            f"{module.name} keeps {len(kept)} of what {generator.script} writes, more than {generator.kept}.",
-            hint="Its source has changed: look at what it writes, then correct count and kept in modules.toml.",
+            f"{module.name} keeps {len(kept)} files of {generator.script}, more than {generator.kept}.",
+            hint="Its source changed: check its output, then correct count and kept in modules.toml.",
         )
 
 
 def keeps(generator: Generator, name: str) -> bool:
-    """Whether a generated file is compiled."""
+    """Return whether a generated file is compiled."""
     return not generator.keep or any(re.fullmatch(pattern, name) for pattern in generator.keep)
 
 
@@ -129,5 +129,5 @@ def _sorted(module: Module, folder: Path) -> Generated:
 
 
 def cuid(module: Module, name: str) -> str:
-    """What tells the translation units of a library apart; the same wherever and whenever it is built."""
+    """Return an identifier of a translation unit within its library that does not depend on machine or folder."""
     return hashlib.sha256(f"{module.name}/{name}".encode()).hexdigest()[:16]

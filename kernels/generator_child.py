@@ -1,7 +1,7 @@
-"""Runs a generator of the upstream source, a Python script, which may write files and do nothing else.
+"""Child process that runs an upstream generator, a Python script that may only write files.
 
-Called as `python generator_child.py SCRIPT ARGUMENT…`, in a process of its own. Neither network nor other processes:
-what a generator writes follows from the locked sources alone.
+Called as `python generator_child.py SCRIPT ARGUMENT…`. Network and other processes are refused: the output must follow
+from the locked sources alone.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _REFUSED = ("socket.", "subprocess.", "os.system", "os.exec", "os.posix_spawn", 
 
 def _refuse(event: str, _: tuple[object, ...]) -> None:
     if event.startswith(_REFUSED):
-        raise PermissionError(f"a generator may not do this: {event}")
+        raise PermissionError(f"generators must not use the network or processes: {event}")
 
 
 def main(script: str, *arguments: str) -> None:
-    """Run the script as Python would, with its own folder first on the path."""
+    """Run the script as Python would, with its folder first on the path."""
     sys.dont_write_bytecode = True
     sys.argv = [script, *arguments]
     sys.path[0] = str(Path(script).parent)

@@ -1,4 +1,4 @@
-"""Tables as C++ includes them: `python -m kernels.gfx_table` rewrites `src/gfx_table.inc` and `src/variants.inc`."""
+"""C++ tables of gfx targets: `python -m kernels.gfx_table` rewrites `src/gfx_table.inc` and `src/variants.inc`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ VARIANTS_INC = Path(__file__).with_name("src") / "variants.inc"
 
 
 def render() -> str:
-    """One line for each processor and generic target: its name, EF_AMDGPU_MACH, and the generic that covers it."""
+    """Return a line for each processor and generic target: name, EF_AMDGPU_MACH, and the generic that covers it."""
     rows = table.load_table().targets.values()
     generic_of = {name: row.name for row in rows for name in row.covers if name != row.name}
     lines = [f'JAX_AITER_GFX("{row.name}", 0x{row.mach:02x}, "{generic_of.get(row.name, "")}")' for row in rows]
@@ -20,7 +20,7 @@ def render() -> str:
 
 
 def render_variants() -> str:
-    """One line for each number of compute units that tells a variant of a processor: processor, units, folder."""
+    """Return a line for each compute unit count that identifies a variant: processor, units, folder."""
     rows = {
         (target, units, objects.sku)
         for module in load_catalog().modules.values()

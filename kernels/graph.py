@@ -1,4 +1,4 @@
-"""Steps -> ninja: the longest first, as many at a time as memory allows; what is in the store is not made again."""
+"""Execution of steps with ninja: longest first, as many at a time as memory allows, skipping stored results."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _BEGUN = re.compile(r"\[\d+/\d+\] ")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """What jobs may use together; the heavy ones are those that not every slot could hold.
+    """Limits of concurrent jobs. Heavy jobs are those that not every slot could hold.
 
     Attributes:
-        jobs: at a time.
-        heavy_jobs: heavy ones at a time.
-        heavy_mb: more than this makes a step heavy.
+        jobs: jobs at a time.
+        heavy_jobs: heavy jobs at a time.
+        heavy_mb: a step that needs more memory than this is heavy.
     """
 
     jobs: int
@@ -39,12 +39,13 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Forecast:
-    """What is to be done.
+    """Remaining work.
 
     Attributes:
-        steps: how many are not in the store.
-        seconds: CPU seconds of them all.
-        wall_seconds: with so many jobs.
+        steps: number of steps whose result is not stored.
+        found: number of steps whose result is stored.
+        seconds: CPU seconds of the remaining steps.
+        wall_seconds: estimated wall time with the limits.
     """
 
     steps: int
@@ -55,12 +56,12 @@ class Forecast:
 
 
 def limits_for(memory_mb: Sequence[int], *, cpus: int, available_mb: int) -> Limits:
-    """How many jobs fit: the worst that ninja can choose stays within the memory.
+    """Return the number of jobs whose worst combination fits the memory.
 
     Args:
-        memory_mb: of each step.
-        cpus: jobs at a time at most.
-        available_mb: for all of them; a step that needs more runs alone.
+        memory_mb: memory of each step.
+        cpus: maximum jobs at a time.
+        available_mb: memory for all jobs; a step that needs more runs alone.
     """
     share = available_mb // cpus
     heavy = [need for need in memory_mb if need > share]
@@ -75,10 +76,10 @@ def limits_for(memory_mb: Sequence[int], *, cpus: int, available_mb: int) -> Lim
 
 
 class Graph:
-    """Steps that belong together.
+    """Steps of one build.
 
     Args:
-        steps: those that others take files from come before them.
+        steps: in dependency order.
         places: placeholder of commands -> folder.
     """
 
@@ -93,36 +94,38 @@ class Graph:
             self.keys[step.label] = step.key(toolchain, self.keys)
 
     def shard(self, number: int, count: int, units: str = "") -> Graph:
-        """A part of what a ROCm compiles and needs nothing that others make.
+        """Return a part of the steps that a ROCm compiler runs without input from other steps.
 
         Args:
-            number, count: one of so many parts, by key, so that all machines agree.
-            units: regular expression; only steps whose label matches it somewhere.
+            number, count: part `number` of `count`, chosen by key, so that all machines agree.
+            units: regular expression; restricts the part to steps whose label contains a match.
 
         Raises:
-            KernelError: `units` is no regular expression, or matches nothing.
+            KernelError: `units` is not a regular expression, or matches nothing.
         """
         try:
             free = [s for s in self.steps if not s.after and s.rocm and re.search(units, s.label)]
         except re.error as error:
-            raise KernelError(f"{units!r} is no regular expression: {error}.", hint="Mend it.") from error
+            raise KernelError(
+                f"--units is not a regular expression: {units!r}: {error}.", hint="Correct it."
+            ) from error
         if units and not free:
             named = next((s.label for s in self.steps if not s.after and s.rocm), "nothing")
-            raise KernelError(f"No unit matches {units!r}.", hint=f"Their names are like {named!r}.")
+            raise KernelError(f"No unit matches --units: {units!r}.", hint=f"Unit names look like {named!r}.")
         own = [step for step in free if int(self.keys[step.label][:15], 16) % count == number - 1]
         return Graph(own, self.toolchain, self.store, {name: Path(path) for name, path in self.places.items()})
 
     def cost(self, step: Step) -> Cost:
-        """What a step will take: as measured the last time, else as the table estimates."""
+        """Return the cost of a step: as last measured, else as estimated in the catalog."""
         return self.store.measured(step.label) or Cost(seconds=step.seconds, memory_mb=step.memory_mb)
 
     def missing(self) -> tuple[Step, ...]:
-        """Steps whose files are not in the store, or damaged there; the longest first."""
+        """Return the steps whose results are not stored or damaged, longest first."""
         steps = [step for step in self.steps if self.store.find(self.keys[step.label]) is None]
         return tuple(sorted(steps, key=lambda step: (-self.cost(step).seconds, step.label)))
 
     def forecast(self, *, cpus: int, available_mb: int) -> Forecast:
-        """What there is to do."""
+        """Return the remaining work."""
         missing = self.missing()
         costs = [self.cost(step) for step in missing]
         limits = limits_for([cost.memory_mb for cost in costs], cpus=cpus, available_mb=available_mb)
@@ -133,10 +136,10 @@ class Graph:
         )
 
     def build(self, work: Path, runner: Runner, progress: Progress, *, cpus: int, available_mb: int) -> dict[str, Made]:
-        """Make what is missing; label -> what was made of every step.
+        """Run the missing steps and return label -> result of every step.
 
         Raises:
-            KernelError: each step that failed, with its target, its command and what the compiler said.
+            KernelError: every failed step, with its target, command and compiler output.
         """
         missing = self.missing()
         if missing:
@@ -146,18 +149,20 @@ class Graph:
             file.write_text(self.ninja(missing, work, limits), encoding="utf-8")
             argv = (str(self.toolchain.ninja), "-f", str(file), "-j", str(limits.jobs), "-k", "0")
             done = runner.run(
-                argv, env={"NINJA_STATUS": _STATUS}, on_line=_told(progress), check=False, cwd=str(_root())
+                argv, env={"NINJA_STATUS": _STATUS}, on_line=_step_reporter(progress), check=False, cwd=str(_root())
             )
             if done.returncode:
-                raise KernelError(self._failure(done.stdout, missing), hint="\nRun the command by hand to see more.")
+                raise KernelError(self._failure(done.stdout, missing), hint="\nRun the command by itself for details.")
         made = {step.label: self.store.find(self.keys[step.label]) for step in self.steps}
         lost = [label for label, found in made.items() if found is None]
         if lost:
-            raise KernelError(f"{', '.join(lost)} vanished from {self.store.root}.", hint="Run the same command again.")
+            raise KernelError(
+                f"{', '.join(lost)} disappeared from {self.store.root}.", hint="Run the same command again."
+            )
         return {label: found for label, found in made.items() if found is not None}
 
     def ninja(self, steps: Sequence[Step], work: Path, limits: Limits) -> str:
-        """The text of the ninja file; writes what each step has to know beside it."""
+        """Return the text of the ninja file and write the spec of each step beside it."""
         lines = ["ninja_required_version = 1.10", f"builddir = {_escape(str(work))}", "", "pool heavy"]
         lines += [f"  depth = {limits.heavy_jobs}", "", "rule step", "  command = $run", "  description = $label", ""]
         making = {step.label for step in steps}
@@ -175,13 +180,13 @@ class Graph:
         return "\n".join(lines) + "\n"
 
     def command(self, step: Step) -> tuple[str, ...]:
-        """The command of a step, but for `{out}`."""
+        """Return the command of a step, with `{out}` still open."""
         made = {} if step.link else {label: self._made(label) for label in step.after}
         words = tuple(fill(word, {**self.places, **made}) for word in step.argv)
         return (*self.toolchain.wrap, *self.toolchain.launcher, *words) if step.rocm else words
 
     def spec(self, step: Step) -> dict[str, object]:
-        """What `kernels.step_process` has to know of a step."""
+        """Return the spec of a step for `kernels.step_process`."""
         return {
             "label": step.label,
             "module": step.module,
@@ -197,28 +202,28 @@ class Graph:
         }
 
     def _made(self, label: str) -> str:
-        """Where a step's file is, or will be."""
+        """Return the path of a step's result."""
         return str(self.store.folder(self.keys[label]) / self._by_label[label].name)
 
     def _failure(self, output: str, missing: Sequence[Step]) -> str:
-        """What failed, in the words of the steps; else the end of what ninja said."""
+        """Return the failures reported by the steps, else the end of ninja's output."""
         lines = output.splitlines()
-        told = [at for at, line in enumerate(lines) if line.startswith(_FAILED)]
-        if not told:
+        starts = [at for at, line in enumerate(lines) if line.startswith(_FAILED)]
+        if not starts:
             return "\n  ".join(("ninja failed:", *lines[-20:]))
         texts = []
-        for at in told:
+        for at in starts:
             block = [lines[at].removeprefix(_FAILED)]
             for line in lines[at + 1 :]:
                 if not line.startswith("  "):
                     break
                 block.append(line)
             texts.append("\n  ".join(block))
-        return "\n".join((f"{len(told)} of {len(missing)} steps failed:", *texts))
+        return "\n".join((f"{len(starts)} of {len(missing)} steps failed:", *texts))
 
 
-def _told(progress: Progress) -> Callable[[str], None]:
-    """Hands ninja's own lines on as steps."""
+def _step_reporter(progress: Progress) -> Callable[[str], None]:
+    """Return a line reader that reports ninja's progress lines as steps."""
 
     def read(line: str) -> None:
         if _BEGUN.match(line):
@@ -228,7 +233,7 @@ def _told(progress: Progress) -> Callable[[str], None]:
 
 
 def _escape(text: str) -> str:
-    """In a value: `$` alone is special."""
+    """Escape a value for ninja."""
     return text.replace("$", "$$")
 
 

@@ -1,4 +1,4 @@
-"""Linking a device-lib: the device objects of each unit become one bundle, which its host object refers to by name."""
+"""Link of a device-lib: the device objects of each unit become one bundle that its host object refers to by name."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _WRAPPER = "__hip_fatbin_wrapper"
 
 
 def prepare(parts: Sequence[tuple[str, Mapping[str, str]]], folder: Path) -> list[str]:
-    """Write what the linker takes beside the host objects.
+    """Write the linker's inputs beside the host objects.
 
     Args:
         parts: host object, and its device objects by target.
-        folder: empty; gets bundles, an assembler file that holds them, and a list of the objects.
+        folder: empty; receives bundles, an assembler file that includes them, and a list of the objects.
 
     Returns:
         Words for the linker's command.
 
     Raises:
-        KernelError: a host object refers to no bundle, or to several, or two of them to the same.
+        KernelError: a host object refers to several bundles, or two objects refer to the same one.
     """
     lines = ['.section .hip_fatbin,"a",@progbits']
     seen: dict[str, str] = {}
@@ -39,7 +39,7 @@ def prepare(parts: Sequence[tuple[str, Mapping[str, str]]], folder: Path) -> lis
         if symbol is None or symbol in seen:
             raise KernelError(
                 f"{host} refers to {', '.join(symbols)}, as {seen.get(symbol or '', 'no other')} does.",
-                hint="Give each unit a cuid of its own.",
+                hint="Give each unit a unique cuid.",
             )
         seen[symbol] = host
         data = bundle.build([(_HOST, b""), *((_ENTRY + gfx, Path(co).read_bytes()) for gfx, co in devices.items())])
@@ -53,7 +53,7 @@ def prepare(parts: Sequence[tuple[str, Mapping[str, str]]], folder: Path) -> lis
 
 
 def fatbin_symbols(data: bytes, label: str) -> list[str]:
-    """The undefined symbols of an object that stand for its fat binary."""
+    """Return the undefined symbols of an object that stand for its fat binary."""
     image = ElfImage.parse(data, label)
     table = next((section for section in image.sections if section.type == SHT_SYMTAB), None)
     if table is None:

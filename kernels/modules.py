@@ -1,4 +1,4 @@
-"""What kernel modules there are (`modules.toml`) and which of them a gfx target gets; `schema.py` checks the file."""
+"""The catalog of kernel modules (`modules.toml`) and the support of gfx targets; `schema.py` checks the file."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from core.model import GfxTarget
 
 MODULES_TOML = Path(__file__).with_name("modules.toml")
 GENERATORS = Path(__file__).with_name("generators")
-"""Programs that run in the place of the source's generators."""
+"""Programs that run in place of the source's generators."""
 EVERY = "every"
-"""In `targets`: whatever the gfx table has."""
+"""Value of `targets` that means every target of the gfx table."""
 
 
 class Kind(enum.StrEnum):
-    """What a module is made of.
+    """Content of a module.
 
-    co-launcher: a host library that launches code objects which AITER ships ready-made.
-    portable: a host library and kernels of our own in HIP, compiled here for any target.
+    co-launcher: a host library that launches AITER's prebuilt code objects.
+    portable: a host library and HIP kernels of this project, compiled for any target.
     device-lib: device code generated from AITER's sources, compiled by a ROCm.
     ffi-shim: a library of handlers and of the device-libs that they call through their C++ ABI.
     """
@@ -36,7 +36,7 @@ class Kind(enum.StrEnum):
 
 
 class Support(enum.StrEnum):
-    """What a target gets of a module: the module itself, kernels of our own instead, or nothing."""
+    """Support of a target by a module: the module itself, a portable replacement, or nothing."""
 
     YES = "yes"
     PORTABLE = "portable"
@@ -45,13 +45,13 @@ class Support(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """Where a module's upstream files come from.
+    """Origin of a module's upstream files.
 
     Attributes:
         project, version: on a package index.
         filename, sha256, size: of its source archive; size in bytes.
-        folder: the folder, inside archive or checkout, that paths in `modules.toml` are relative to; empty for the
-            top. A checkout has AITER's folders at its top, an archive below `aiter_meta`.
+        folder: base of the paths in `modules.toml`, inside archive or checkout; empty for the top. A checkout has
+            AITER's folders at its top, an archive below `aiter_meta`.
     """
 
     name: str
@@ -69,10 +69,10 @@ class FfiTarget:
 
     Attributes:
         target: name that `jax.ffi.ffi_call` uses.
-        symbol: what the library exports.
-        api: XLA FFI API version (major, minor) that its metadata has to say.
-        command_buffer: it declares that its work may be recorded into a command buffer.
-        args, results, attrs: what it takes and gives, for people and for the Python side: "a bf16[M,K]".
+        symbol: exported symbol of the library.
+        api: XLA FFI API version (major, minor) that its metadata must declare.
+        command_buffer: whether it declares that its work may be recorded into a command buffer.
+        args, results, attrs: inputs and outputs, for people and for the Python side: "a bf16[M,K]".
     """
 
     target: str
@@ -90,15 +90,15 @@ class Objects:
 
     Attributes:
         targets: processors; `{target}` in `folder` stands for each.
-        folder: where they lie, relative to the source's folder.
+        folder: their folder, relative to the source's folder.
         csv: table in that folder with a row for each kernel; empty when `files` names them.
         kernel_column, file_column: columns of the table.
-        files: file name -> kernel symbol, where there is no table.
-        count: code objects for each target: no more, no fewer.
-        kernarg: bytes of kernel arguments that the host packs; no object may want more.
+        files: file name -> kernel symbol, without a table.
+        count: exact number of code objects for each target.
+        kernarg: bytes of kernel arguments that the host packs; no object may take more.
         sku: subfolder for a variant of the target, such as MI308; empty for all.
-        compute_units: numbers of compute units that tell the variant. A GPU of the target with another number has no
-            code objects of this module.
+        compute_units: numbers of compute units that identify the variant. A GPU of the target with another number has
+            no code objects of this module.
     """
 
     targets: tuple[str, ...]
@@ -120,9 +120,9 @@ class Unit:
     Attributes:
         name: of the code object, `<name>.co`.
         source: below `kernels/src`.
-        kernels: symbols that it has to define, exactly.
+        kernels: the exact set of symbols that it defines.
         defines: macros.
-        seconds, memory_mb: measured for one target, with the slowest compiler; they order and limit the jobs.
+        seconds, memory_mb: measured for one target with the slowest compiler; they order and limit the jobs.
     """
 
     name: str
@@ -138,14 +138,14 @@ class Generator:
     """A program of the source that writes translation units.
 
     Attributes:
-        script: below the source's folder; run by this program's Python, its exit status counts.
-        arguments: `{out}` is the folder to write to, `{source}` the source's folder, `{keep}` the first of `keep`,
-            `{instances}` what names of instances have to match, for its driver; empty for all.
-        driver: program of ours in `kernels/generators` that is run instead; its first argument is the script.
-        suffix: what it writes that is compiled.
-        count: files with that suffix that it writes, exactly; at most, where not all instances are wanted.
+        script: below the source's folder; run by this program's Python, which checks its exit status.
+        arguments: `{out}` is the output folder, `{source}` the source's folder, `{keep}` the first of `keep`,
+            `{instances}` the pattern of instance names, for its driver; empty for all.
+        driver: program in `kernels/generators` that runs instead; its first argument is the script.
+        suffix: suffix of the files that are compiled.
+        count: exact number of files with that suffix; the maximum if instances are restricted.
         keep: regular expressions; a file is compiled when its name matches one. Empty keeps all.
-        kept: how many that are, exactly; at most, where not all instances are wanted.
+        kept: exact number of kept files; the maximum if instances are restricted.
     """
 
     script: str
@@ -163,23 +163,23 @@ class Module:
 
     Attributes:
         name: the library is `lib<name>.so`.
-        source: name of the upstream source; empty for modules of our own.
+        source: name of the upstream source; empty for modules of this project.
         targets: processors that it has code for; (EVERY,) for all of the gfx table.
-        fallback: portable module that serves targets outside of `targets`; empty when there is none.
-        host: C++ files below `kernels/src` that make the library.
-        needs: modules that have to be loaded before it; of a shim, the device-libs that are linked into it.
+        fallback: portable module that serves other targets; empty for none.
+        host: C++ files below `kernels/src` of the library.
+        needs: modules that must be loaded before it; for a shim, the device-libs that are linked into it.
         abi: how it calls those that it needs: "c", "c++" (in one library with it), or empty.
-        toolchains: those that can build it.
+        toolchains: toolchains that can build it.
         headers: folders or files of the source that its units include.
         include: those folders that are on the include path.
-        compiled: files of the source that are compiled beside what generators write.
-        only: regular expression -> processors: a generated unit whose name matches has device code for these alone;
-            for none of them where it holds no kernels, as what chooses among them.
-        flags: toolchain -> compiler flags for a device-lib, or for a shim; those of rocm are also container's.
+        compiled: files of the source that are compiled beside generated ones.
+        only: regular expression -> processors: a generated unit whose name matches has device code for these alone; for
+            none if it holds no kernels, such as a dispatcher.
+        flags: toolchain -> compiler flags for a device-lib or a shim; those of rocm also apply to container.
         sonames: libraries besides the C library that its library may need.
-        seconds, memory_mb: estimated CPU seconds and megabytes: of each generated unit, or of the library, all of whose
-            files are compiled; libraries that share files take less together.
-        max_size: bytes of the library, or what a device-lib may add to one.
+        seconds, memory_mb: estimated CPU seconds and megabytes: of each generated unit, or of the library with all its
+            files; libraries that share files take less together.
+        max_size: maximum bytes of the library, or what a device-lib may add to one.
     """
 
     name: str
@@ -207,11 +207,11 @@ class Module:
     generators: tuple[Generator, ...] = ()
 
     def supports(self, processor: str) -> bool:
-        """Whether it has, or can have, code for that very processor."""
+        """Return whether it has, or can have, code for exactly that processor."""
         return EVERY in self.targets or processor in self.targets
 
     def compiles(self, unit: str, processor: str) -> bool:
-        """Whether a generated unit has device code for a processor."""
+        """Return whether a generated unit has device code for a processor."""
         limits = [targets for pattern, targets in self.only.items() if re.fullmatch(pattern, unit)]
         return self.supports(processor) and all(processor in targets for targets in limits)
 
@@ -223,28 +223,28 @@ class Module:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Catalog:
-    """All of `modules.toml`; modules come after those that they need."""
+    """Content of `modules.toml`, in dependency order."""
 
     sources: Mapping[str, Source]
     modules: Mapping[str, Module]
 
     def chosen(self, names: Sequence[str] | None, toolchain: str = "") -> tuple[Module, ...]:
-        """The named modules and those that they need, or all; those that the toolchain cannot build only if named.
+        """Return the named modules and their dependencies, or all that the toolchain can build.
 
         Raises:
-            RequestError: a name that is not there, or that the toolchain cannot build.
+            RequestError: a name that does not exist, or that the toolchain cannot build.
         """
         wanted = set(self.modules if names is None else names)
         if unknown := sorted(wanted - set(self.modules)):
             raise RequestError(
-                f"There is no kernel module {', '.join(unknown)}.", hint=f"There are {', '.join(self.modules)}."
+                f"Unknown kernel module: {', '.join(unknown)}.", hint=f"Choose from {', '.join(self.modules)}."
             )
         if toolchain:
             cannot = [name for name in wanted if toolchain not in self.modules[name].toolchains]
             if cannot and names is not None:
                 raise RequestError(
                     f"The {toolchain} toolchain cannot build {', '.join(sorted(cannot))}.",
-                    hint=f"Give --toolchain={self.modules[cannot[0]].toolchains[0]}.",
+                    hint=f"Use --toolchain={self.modules[cannot[0]].toolchains[0]}.",
                 )
             wanted -= set(cannot)
         for module in reversed(list(self.modules.values())):
@@ -253,7 +253,7 @@ class Catalog:
         return tuple(module for module in self.modules.values() if module.name in wanted)
 
     def support(self, module: Module, processor: str) -> Support:
-        """What a target gets of a module."""
+        """Return the support of a target by a module."""
         if module.supports(processor):
             return Support.PORTABLE if module.kind is Kind.PORTABLE else Support.YES
         if module.fallback and self.modules[module.fallback].supports(processor):
@@ -262,20 +262,20 @@ class Catalog:
 
 
 def processors(targets: Iterable[GfxTarget]) -> tuple[str, ...]:
-    """The processors of targets, each once, in natural order.
+    """Return the processors of targets, each once, in natural order.
 
-    Kernels are compiled without settings of xnack and sramecc, as code that runs with either, so a target with a
-    suffix is served by the code of its processor.
+    Kernels are compiled for any setting of xnack and sramecc, so a target with a suffix gets
+    the code of its processor.
     """
     return tuple(dict.fromkeys(target.processor for target in table.in_order(targets)))
 
 
 @functools.cache
 def load_catalog() -> Catalog:
-    """Read `modules.toml` beside this module; once per process.
+    """Read `modules.toml`; once per process.
 
     Raises:
-        KernelError: it breaks the schema; every problem at once.
+        KernelError: every problem of the file.
     """
     from kernels.schema import parse_catalog
 

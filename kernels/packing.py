@@ -1,4 +1,4 @@
-"""The wheel as it is packed: native files and their manifest; a repair adds the Python files and true metadata."""
+"""The packed wheel before its repair: native files and their manifest. The repair adds Python files and metadata."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import zipfile
 from pathlib import Path
 
 from kernels import recipe
-from kernels.build import Built
+from kernels.build import KernelBuildResult
 from kernels.modules import Catalog
 from wheelkit.archive.record import RecordEntry, format_record
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
-def pack(built: Built, version: str, catalog: Catalog, folder: Path) -> Path:
-    """Write the wheel's native files and its manifest as a wheel that a repair completes.
+def pack(built: KernelBuildResult, version: str, catalog: Catalog, folder: Path) -> Path:
+    """Write the native files and the manifest as a wheel for the repair to complete.
 
-    Equal contents give equal bytes.
+    Equal content gives equal bytes.
 
     Returns:
         Path of the wheel in `folder`.

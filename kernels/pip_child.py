@@ -1,7 +1,7 @@
-"""Run by this program's Python: finds and fetches one source archive as pip would, without running anything in it.
+"""Child process that downloads one source archive as pip would, without running anything in it.
 
 `pip download` asks a source archive for its metadata, which executes its setup.py; this stops before that. It uses
-pip's own configuration, session and finder, so indexes, find-links, proxies, certificates and credentials count.
+pip's own configuration, session and finder, so indexes, find-links, proxies, certificates and credentials apply.
 Prints one line of JSON: {"url", "sha256", "filename", "versions"}; the URL without credentials.
 """
 
@@ -17,7 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 
 def main(project: str, version: str, pinned: str, folder: str) -> int:
-    """Fetch `project==version` into a folder; one with the pinned sha256 before others."""
+    """Download `project==version` into a folder, preferring an archive with the pinned sha256."""
     from packaging.version import Version
     from pip._internal.commands import create_command
 
@@ -45,11 +45,11 @@ def main(project: str, version: str, pinned: str, folder: str) -> int:
 
 
 def _fetch(session: Any, link: Any, path: Path) -> str:  # noqa: ANN401 - pip's own classes
-    """Bring a file; its sha256."""
+    """Download a file and return its sha256."""
     if link.is_file:
         shutil.copyfile(link.file_path, path)
     else:
-        # Not decoded: the archive is compressed itself, and its digest is that of the compressed bytes.
+        # Not decoded: the digest is that of the compressed archive.
         with session.get(link.url_without_fragment, headers={"Accept-Encoding": "identity"}, stream=True) as answer:
             answer.raise_for_status()
             with path.open("wb") as file:

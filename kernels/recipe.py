@@ -1,7 +1,4 @@
-"""The `jax_aiter` wheel: where everything lies in it, what its manifest says, and what a repair makes of it.
-
-Pure: what was built comes in as paths and digests.
-"""
+"""The `jax_aiter` wheel: paths inside it, its manifest, and its repair plan. Pure."""
 
 from __future__ import annotations
 
@@ -27,10 +24,12 @@ MANIFEST = f"{KERNELS}/manifest.json"
 TAG = "py3-none-manylinux_2_28_x86_64"
 MANIFEST_SCHEMA = 1
 LAUNCHERS_LIMIT = 4_000_000
-"""Bytes of a wheel with the co-launchers for gfx942 and gfx950."""
+"""Maximum bytes of a wheel with the co-launchers for gfx942 and gfx950."""
 FFI_SINCE = {(0, 1): "0.8.0", (0, 2): "0.8.2", (0, 3): "0.9.1"}
-"""FFI API -> the first jaxlib from 0.8.0 on whose XLA has it, as c_api.h in jaxlib's wheels says; older ones refuse
-such handlers, newer ones take them."""
+"""FFI API version -> first jaxlib (0.8.0 or later) whose XLA has it, according to c_api.h in jaxlib's wheels.
+
+Older ones refuse such handlers; newer ones accept them.
+"""
 _PAYLOAD = Path(__file__).with_name("payload") / PACKAGE
 _REQUIRES_PYTHON = ">=3.11"
 
@@ -41,8 +40,8 @@ class Native:
 
     Attributes:
         path: inside the wheel.
-        file: where it lies now.
-        module: that it belongs to.
+        file: on disk.
+        module: module it belongs to.
         target: processor of a code object; empty for a library.
     """
 
@@ -54,44 +53,44 @@ class Native:
 
 
 def library_path(module: Module) -> str:
-    """Where a module's library lies in the wheel."""
+    """Return the path of a module's library in the wheel."""
     return f"{KERNELS}/lib/{module.library}"
 
 
 def object_path(module: str, target: str, name: str, sku: str = "") -> str:
-    """Where a code object lies in the wheel."""
+    """Return the path of a code object in the wheel."""
     return "/".join(filter(None, (KERNELS, "hsa", target, sku, module, name)))
 
 
 def expected_modules(catalog: Catalog, wanted: Sequence[str], toolchain: str) -> tuple[Module, ...]:
-    """The modules of a complete wheel for some processors: all that the toolchain builds and one of them has.
+    """Return the modules of a complete wheel: all that the toolchain builds and one of the processors has.
 
-    A device-lib is none of them: it is in the library of what calls it.
+    A device-lib is not among them: it is linked into the library that calls it.
     """
     chosen = [module for module in catalog.chosen(None, toolchain) if module.kind is not Kind.DEVICE_LIB]
     return tuple(module for module in chosen if any(map(module.supports, wanted)))
 
 
 def check_jax(catalog: Catalog, jax_version: str) -> None:
-    """A wheel goes with the jaxlib of its own version: that one has to take the handlers.
+    """Refuse a JAX version whose XLA is older than the FFI API of the handlers.
 
     Raises:
-        RequestError: its XLA is older than the FFI that they are compiled against.
+        RequestError: the jaxlib of that version would refuse the handlers.
     """
     api = max(handler.api for module in catalog.modules.values() for handler in module.ffi)
     if Version(jax_version) < Version(FFI_SINCE[api]):
         raise RequestError(
-            f"The kernels are made for FFI API {api[0]}.{api[1]}, and were not tried with jaxlib {jax_version}.",
-            hint=f"Give --jax-version={FFI_SINCE[api]} or a later one, or make a set without kernels.",
+            f"The kernels need FFI API {api[0]}.{api[1]}, which jaxlib {jax_version} does not have.",
+            hint=f"Give --jax-version={FFI_SINCE[api]} or later, or build a set without kernels.",
         )
 
 
 def chosen_modules(catalog: Catalog, wanted: Sequence[str], request: KernelRequest) -> tuple[Module, ...]:
-    """The modules to build for some processors: those that one of them has code for.
+    """Return the modules to build: those that have code for one of the processors.
 
     Raises:
-        RequestError: no processors, unknown modules, a required module without code for a processor, or a wheel that
-            would lack modules without being allowed to.
+        RequestError: no processors, unknown modules, a required module without code for a processor, or modules missing
+            without --allow-partial.
     """
     if not wanted:
         raise RequestError("No gfx target was named for the kernels.", hint="Name them with --targets.")
@@ -110,7 +109,8 @@ def chosen_modules(catalog: Catalog, wanted: Sequence[str], request: KernelReque
         )
     if without := sorted(set(request.require) - {module.name for module in found}):
         raise RequestError(
-            f"{', '.join(without)} is required, and --modules leaves it out.", hint="Name it there too, or not at all."
+            f"{', '.join(without)} is required but missing in --modules.",
+            hint="Add it to --modules, or do not require it.",
         )
     expected = {module.name for module in expected_modules(catalog, wanted, request.toolchain)}
     left_out = sorted(expected - {module.name for module in found})
@@ -122,15 +122,15 @@ def chosen_modules(catalog: Catalog, wanted: Sequence[str], request: KernelReque
 
 
 def refuse_code_alone(modules: Sequence[Module]) -> None:
-    """A device-lib is no library of a wheel: it is linked into what calls it.
+    """Refuse a request of device-libs alone, which are only linked into handler libraries.
 
     Raises:
-        RequestError: there is nothing else among the modules.
+        RequestError: no module has a handler.
     """
     if all(module.kind is Kind.DEVICE_LIB for module in modules):
         raise RequestError(
-            f"{', '.join(m.name for m in modules)} is code that handlers are linked with, and no handler was named.",
-            hint="Name the module that needs it, see modules.toml; --shard=1/1 compiles the code alone.",
+            f"{', '.join(m.name for m in modules)} is a device library without a handler.",
+            hint="Name the module that needs it (kernels/modules.toml), or compile it alone with --shard=1/1.",
         )
 
 
@@ -138,13 +138,13 @@ def manifest(
     catalog: Catalog, natives: Sequence[Native], version: str, wanted: Sequence[str], *, missing: Sequence[str] = (),
     instances: str = "",
 ) -> bytes:  # fmt: skip
-    """The text of manifest.json.
+    """Return the text of manifest.json.
 
     Args:
         natives: every native file of the wheel.
-        wanted: processors that were asked for.
-        missing: modules that a complete wheel would hold; they mark it as partial.
-        instances: what the names of generated kernels had to match; it marks their modules.
+        wanted: requested processors.
+        missing: modules that a complete wheel would hold; they mark the wheel as partial.
+        instances: pattern that restricted generated kernels; it marks their modules.
     """
     names = {native.module for native in natives}
     order = [name for name in catalog.modules if name in names]
@@ -187,7 +187,7 @@ def _entry(module: Module, natives: Sequence[Native], wanted: Sequence[str]) -> 
 
 
 def _variants(module: Module, wanted: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Processor -> number of compute units -> subfolder; processors whose code is for all of them are left out."""
+    """Return processor -> number of compute units -> subfolder, for processors with variants."""
     told: dict[str, dict[str, str]] = {}
     for objects in module.objects:
         for target in (name for name in wanted if name in objects.targets and objects.sku):
@@ -196,9 +196,9 @@ def _variants(module: Module, wanted: Sequence[str]) -> dict[str, dict[str, str]
 
 
 def repair_plan(request: BuildRequest, version: str, catalog: Catalog | None = None) -> RepairPlan:
-    """What to make of the wheel as it was packed: its Python files, true metadata, a verdict on its platform.
+    """Return the plan that adds Python files, metadata and the platform tag to the packed wheel.
 
-    Which libraries it has is known once it is packed: see `with_members`.
+    `with_members` adds the libraries, which are known once the wheel is packed.
     """
     catalog = catalog or load_catalog()
     sonames = frozenset(name for module in catalog.modules.values() for name in module.sonames)
@@ -219,19 +219,19 @@ def repair_plan(request: BuildRequest, version: str, catalog: Catalog | None = N
 
 
 def with_members(plan: RepairPlan, catalog: Catalog, natives: Sequence[Native]) -> RepairPlan:
-    """The plan for a wheel with these files: exactly their libraries, and device code in those that are for it."""
+    """Return the plan with exactly the libraries of these files, and device code where it belongs."""
     libraries = [native for native in natives if not native.target]
     coded = [native.path for native in libraries if catalog.modules[native.module].kind is Kind.FFI_SHIM]
     return replace(plan, members=tuple(native.path for native in libraries), device_members=tuple(coded))
 
 
 def requirements(version: str) -> tuple[str, ...]:
-    """Requires-Dist: the jaxlib of the set, whose FFI the handlers know, and what the Python files import."""
+    """Return Requires-Dist: the jaxlib of the set, and the imports of the Python files."""
     return (versions.jaxlib_requirement(version), f"jax>={Version(version).base_version}", "numpy")
 
 
 def payload_files(version: str) -> dict[str, bytes]:
-    """The Python files of the wheel: path inside it -> content."""
+    """Return the Python files of the wheel: path inside it -> content."""
     files = {
         f"{PACKAGE}/{path.relative_to(_PAYLOAD).as_posix()}": path.read_bytes()
         for path in sorted(_PAYLOAD.rglob("*"))

@@ -1,4 +1,4 @@
-"""The toolchain of a ROCm that lies somewhere, or that a container sees; named by its content."""
+"""The toolchain of a ROCm on this machine or in a container, identified by its content."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from core.errors import InputError
 from kernels.toolchains import Toolchain
 
 INSIDE = Path("/opt/rocm")
-"""Where a container sees the ROCm."""
+"""Path of the ROCm inside a container."""
 OLDEST_CLANG = 20
-"""That the headers of the C++ library of the toolchain in `build/requirements-kernels.lock` support."""
-_DECIDES = ("include/hip",)
-"""What of a ROCm, beside its compiler, decides what is made: the headers."""
+"""Oldest clang that the C++ library headers in `build/requirements-kernels.lock` support."""
+_HEADERS = ("include/hip",)
+"""Parts of a ROCm beside its compiler that affect the output: the headers."""
 
 
 def with_rocm(
@@ -31,10 +31,10 @@ def with_rocm(
     wrap: tuple[str, ...] = (),
     image: str = "",
 ) -> Toolchain:
-    """The toolchain whose device code a ROCm compiles; host code that needs no ROCm is still the package index's.
+    """Return the toolchain whose device code a ROCm compiles; other host code uses the package index's compiler.
 
     Args:
-        pypi: for ninja, and for the host libraries of launchers.
+        pypi: toolchain for ninja and for the host libraries of launchers.
         rocm: the ROCm on this machine.
         name: rocm or container.
         launcher: path of ccache or sccache, or empty.
@@ -42,7 +42,7 @@ def with_rocm(
         image: digest of the container's image, whose libraries the compiler uses.
 
     Raises:
-        InputError: there is no compiler, or no bitcode, in that ROCm, or its compiler is too old for the C++ library.
+        InputError: the ROCm has no compiler or bitcode, or its compiler is too old for the C++ library.
     """
     data = pypi.data["rocm"]
     clang = next((place for place in data["places"] if (rocm / place).exists()), "")
@@ -51,7 +51,7 @@ def with_rocm(
         lacking = "compiler" if not clang else "device bitcode"
         raise InputError(
             f"The ROCm in {rocm} has no {lacking}.",
-            hint=f"Name its folder; looked for {', '.join(data['places' if not clang else 'bitcode'])}.",
+            hint=f"Give the folder of a ROCm that has {', '.join(data['places' if not clang else 'bitcode'])}.",
         )
     _refuse_old(rocm, clang)
     content = rocm_digest(rocm, clang, bitcode, cache)
@@ -64,7 +64,7 @@ def with_rocm(
     digest = hashlib.sha256(f"{pypi.digest} {content} {image} {Path(launcher).name}".encode()).hexdigest()
     environment = dict(pypi.environment)
     if launcher:
-        # The compiler is known by more than its own file: what it loads and links in counts too.
+        # The libraries that the compiler loads and links count too.
         environment |= {"CCACHE_COMPILERCHECK": f"string:{content}", "SCCACHE_C_CUSTOM_CACHE_BUSTER": content}
     return replace(
         pypi,
@@ -78,20 +78,20 @@ def with_rocm(
 
 
 def _refuse_old(rocm: Path, clang: str) -> None:
-    """The headers of libc++ want a compiler of the last releases; its own headers lie in a folder of its number."""
+    """Refuse a compiler that is older than the C++ library's headers support."""
     found = [path.parent.name for path in (rocm / clang).parents[1].glob("lib/clang/*/include")]
     majors = [int(name.partition(".")[0]) for name in found if name.partition(".")[0].isdecimal()]
     if majors and max(majors) < OLDEST_CLANG:
         raise InputError(
-            f"The compiler of the ROCm in {rocm} is clang {max(majors)}; these kernels need {OLDEST_CLANG} or later.",
-            hint="Take a ROCm from 7.0 on.",
+            f"The compiler of the ROCm in {rocm} is clang {max(majors)}; the kernels need {OLDEST_CLANG} or later.",
+            hint="Use ROCm 7.0 or later.",
         )
 
 
 def rocm_digest(rocm: Path, clang: str, bitcode: str, cache: Path) -> str:
-    """SHA-256 of the compiler, its libraries, bitcode and headers of a ROCm.
+    """Return the SHA-256 of the compiler, its libraries, bitcode and headers of a ROCm.
 
-    Hashing some 300 MB takes a while, so it is remembered for files that did not change in size and time.
+    Hashing about 300 MB takes a while, so the result is cached by the sizes and times of the files.
     """
     files = sorted(set(_files(rocm, clang, bitcode)))
     stats = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
@@ -114,6 +114,6 @@ def _files(rocm: Path, clang: str, bitcode: str) -> Iterator[Path]:
     for pattern in ("libLLVM*.so*", "libclang-cpp.so*", "clang/*/include/**/*"):
         yield from (path for path in (compiler.parent / "lib").glob(pattern) if path.is_file())
     yield from (path for path in (rocm / bitcode).glob("*.bc"))
-    for name in _DECIDES:
+    for name in _HEADERS:
         path = rocm / name
         yield from [path] if path.is_file() else (below for below in path.rglob("*") if below.is_file())

@@ -1,4 +1,4 @@
-"""The schema of `modules.toml`: types, names, and what each kind of module has to have; every problem is told."""
+"""Schema of `modules.toml`: types, names and the fields of each kind of module."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _HAS: Mapping[Kind, tuple[tuple[str, ...], tuple[str, ...]]] = {
     Kind.DEVICE_LIB: (("source", "generators", "flags", "headers"), ("objects", "units", "ffi", "host", "sonames")),
     Kind.FFI_SHIM: (("source", "host", "ffi", "needs", "abi"), ("objects", "units", "generators", "only")),
 }
-"""Kind -> fields that it needs, fields that it may not have."""
+"""Kind -> required fields, forbidden fields."""
 
 
 def parse_catalog(text: str, origin: str) -> Catalog:
-    """Read and check the text of `modules.toml`.
+    """Parse and check the text of `modules.toml`.
 
     Raises:
-        KernelError: all problems, each with its place.
+        KernelError: every problem, each with its place.
     """
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise KernelError(f"{origin} is not TOML: {error}.", hint="Mend it.") from error
+        raise KernelError(f"{origin} is not TOML: {error}.", hint="Correct it.") from error
     problems: list[str] = []
     if data.get("schema") != SCHEMA:
         problems.append(f"schema is {data.get('schema')!r}, not {SCHEMA}")
@@ -51,7 +51,7 @@ def parse_catalog(text: str, origin: str) -> Catalog:
         problems += [f"modules.{module.name}: {problem}" for problem in _problems(module, catalog)]
     problems += _doubles(catalog)
     if problems:
-        raise KernelError("\n  ".join((f"{origin} breaks its schema:", *problems)), hint="\nMend these.")
+        raise KernelError("\n  ".join((f"{origin} breaks its schema:", *problems)), hint="\nCorrect these.")
     return catalog
 
 
@@ -62,7 +62,7 @@ def _read_all(kind: type[_T], rows: object, where: str, problems: list[str]) -> 
     found = {}
     for name, row in rows.items():
         if not _NAME.fullmatch(name):
-            problems.append(f"{where}.{name}: a name has small letters, digits and _")
+            problems.append(f"{where}.{name}: a name consists of small letters, digits and _")
         value = _record(kind, {**row, "name": name} if isinstance(row, dict) else row, f"{where}.{name}", problems)
         if value is not None:
             found[name] = value
@@ -70,7 +70,7 @@ def _read_all(kind: type[_T], rows: object, where: str, problems: list[str]) -> 
 
 
 def _record(kind: type[_T], row: object, where: str, problems: list[str]) -> _T | None:
-    """A dataclass from a table; None, with problems told, where that does not work."""
+    """Return a dataclass from a table, or None after recording its problems."""
     if not isinstance(row, dict):
         problems.append(f"{where} is not a table")
         return None
@@ -87,7 +87,7 @@ def _record(kind: type[_T], row: object, where: str, problems: list[str]) -> _T 
 
 
 def _value(hint: Any, value: object, where: str, problems: list[str]) -> Any:  # noqa: ANN401 - types in, values out
-    """A value of the type that the annotation names."""
+    """Convert a value to the annotated type."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is tuple and isinstance(value, list):
         if arguments[-1] is Ellipsis:
@@ -116,19 +116,19 @@ def _value(hint: Any, value: object, where: str, problems: list[str]) -> Any:  #
 
 
 def _problems(module: Module, catalog: Catalog) -> Iterator[str]:
-    """What is wrong with one module whose fields have the right types."""
+    """Return the problems of one module whose fields have the right types."""
     needed, forbidden = _HAS[module.kind]
     yield from (f"a {module.kind} needs {name}" for name in needed if not getattr(module, name))
-    yield from (f"a {module.kind} has no {name}" for name in forbidden if getattr(module, name))
+    yield from (f"a {module.kind} does not take {name}" for name in forbidden if getattr(module, name))
     yield from _bad_names(module, catalog)
     yield from _bad_paths(module)
     if min(module.seconds, module.memory_mb, module.max_size) <= 0:
-        yield "seconds, memory_mb and max_size are more than 0"
+        yield "seconds, memory_mb and max_size must be more than 0"
     if module.abi not in ("", "c", "c++"):
         yield f"abi is {module.abi!r}, not c or c++"
-    # Its C++ library is linked statically and is another one than that of a ROCm.
+    # The pypi toolchain links its own C++ library, which is not ABI-compatible with a ROCm's.
     if (module.abi == "c++" or module.kind is Kind.DEVICE_LIB) and "pypi" in module.toolchains:
-        yield "the pypi toolchain builds no device-lib, and nothing that is called through a C++ ABI"
+        yield "the pypi toolchain cannot build device-libs or modules called through a C++ ABI"
     for ffi in module.ffi:
         camel = "".join(word.capitalize() for word in ffi.target.split("_"))
         if not ffi.target.startswith("jax_aiter_") or ffi.symbol != camel:
@@ -146,34 +146,36 @@ def _problems(module: Module, catalog: Catalog) -> Iterator[str]:
     for generator in module.generators:
         if not 0 < generator.kept <= generator.count or (not generator.keep and generator.kept != generator.count):
             yield f"{generator.script} keeps {generator.kept} of {generator.count}"
-        yield from (f"{generator.script}: {bad!r} is no regular expression" for bad in filter(_bad_re, generator.keep))
+        yield from (
+            f"{generator.script}: {bad!r} is not a regular expression" for bad in filter(_bad_re, generator.keep)
+        )
         if generator.driver and not (GENERATORS / generator.driver).is_file():
             yield f"{generator.script}: there is no {generator.driver} in kernels/{GENERATORS.name}"
     for pattern, names in module.only.items():
         if _bad_re(pattern) or not set(names) <= set(module.targets):
-            yield f"only: {pattern!r} is no regular expression, or its processors are not of the module's targets"
+            yield f"only: {pattern!r} is not a regular expression, or its processors are not targets of the module"
 
 
 def _bad_names(module: Module, catalog: Catalog) -> Iterator[str]:
-    """References to targets, modules, sources and toolchains that are not there."""
+    """Return the references to targets, modules, sources and toolchains that do not exist."""
     if not module.targets or (EVERY in module.targets and len(module.targets) > 1):
         yield f"targets are processors, or {EVERY!r} alone"
     known = {EVERY, *table.load_table().targets}
-    yield from (f"{name} is no target of the gfx table" for name in module.targets if name not in known)
+    yield from (f"{name} is not a gfx target" for name in module.targets if name not in known)
     if module.source and module.source not in catalog.sources:
         yield f"there is no source {module.source}"
     order = list(catalog.modules)
     for name in module.needs:
         if name not in order or order.index(name) >= order.index(module.name):
-            yield f"{name}, which it needs, is not above it"
+            yield f"{name}, which it needs, must come before it"
         elif (catalog.modules[name].kind is Kind.DEVICE_LIB) != (module.kind is Kind.FFI_SHIM):
             yield f"{name}: an ffi-shim needs device-libs, and nothing else does"
     if module.fallback and getattr(catalog.modules.get(module.fallback), "kind", None) is not Kind.PORTABLE:
-        yield f"{module.fallback}, its fallback, is no portable module"
+        yield f"its fallback {module.fallback} is not a portable module"
     if not module.toolchains or not set(module.toolchains) <= set(TOOLCHAINS):
-        yield f"toolchains are of {', '.join(TOOLCHAINS)}"
+        yield f"toolchains must be among {', '.join(TOOLCHAINS)}"
     if not set(module.flags) <= set(TOOLCHAINS):
-        yield f"flags are of {', '.join(TOOLCHAINS)}"
+        yield f"flags must be among {', '.join(TOOLCHAINS)}"
 
 
 def _bad_paths(module: Module) -> Iterator[str]:
@@ -189,7 +191,7 @@ def _bad_paths(module: Module) -> Iterator[str]:
 
 def _bad_objects(objects: Objects, module: Module) -> Iterator[str]:
     if not objects.targets or not set(objects.targets) <= set(module.targets):
-        yield "its targets are not of the module's"
+        yield "its targets are not targets of the module"
     if bool(objects.csv) == bool(objects.files):
         yield "it needs either csv or files"
     if bool(objects.csv) != bool(objects.kernel_column and objects.file_column):
@@ -197,9 +199,9 @@ def _bad_objects(objects: Objects, module: Module) -> Iterator[str]:
     if objects.files and len(objects.files) != objects.count:
         yield f"it names {len(objects.files)} files, not {objects.count}"
     if objects.count < 1 or objects.kernarg < 1:
-        yield "count and kernarg are more than 0"
+        yield "count and kernarg must be more than 0"
     if objects.sku and not re.fullmatch(r"[A-Z0-9]+", objects.sku):
-        yield f"{objects.sku!r} is no name of a variant"
+        yield f"{objects.sku!r} is not the name of a variant"
     if bool(objects.sku) != bool(objects.compute_units) or any(units < 1 for units in objects.compute_units):
         yield "sku goes with compute_units, which are more than 0"
 
@@ -213,7 +215,7 @@ def _bad_re(pattern: str) -> bool:
 
 
 def _doubles(catalog: Catalog) -> Iterator[str]:
-    """Names that two things have, and digests that are none."""
+    """Return duplicate names and invalid digests."""
     targets = [ffi.target for module in catalog.modules.values() for ffi in module.ffi]
     yield from (
         f"{name} is the FFI target of two handlers" for name in sorted({t for t in targets if targets.count(t) > 1})
@@ -221,19 +223,20 @@ def _doubles(catalog: Catalog) -> Iterator[str]:
     for module in catalog.modules.values():
         names = [unit.name for unit in module.units]
         yield from (
-            f"modules.{module.name}: two units are {name}" for name in sorted({n for n in names if names.count(n) > 1})
+            f"modules.{module.name}: two units have the name {name}"
+            for name in sorted({n for n in names if names.count(n) > 1})
         )
     yield from _ambiguous_variants(catalog)
     for source in catalog.sources.values():
         if not re.fullmatch(r"[0-9a-f]{64}", source.sha256) or source.size < 1:
-            yield f"sources.{source.name}: sha256 or size is none"
+            yield f"sources.{source.name}: sha256 or size is invalid"
 
 
 def _ambiguous_variants(catalog: Catalog) -> Iterator[str]:
-    """Compute units that tell two variants of a processor: handlers have one table of them."""
+    """Return compute units that name two variants of a processor; handlers have one table of them."""
     told: dict[tuple[str, int], str] = {}
     for module in catalog.modules.values():
         for objects in module.objects:
             for place in ((target, units) for target in objects.targets for units in objects.compute_units):
                 if told.setdefault(place, objects.sku) != objects.sku:
-                    yield f"modules.{module.name}: {place[0]} with {place[1]} compute units is two variants"
+                    yield f"modules.{module.name}: {place[0]} with {place[1]} compute units names two variants"

@@ -1,6 +1,6 @@
 """AITER's sources: a checkout, a source archive or a version of the package index; setup.py is never run.
 
-Whatever it is, each file that a module uses has to be the one that `sources.lock` names.
+Every file that a module uses must match `sources.lock`.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _SHOWN = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceTree:
-    """An upstream source that is there.
+    """An upstream source on disk.
 
     Attributes:
-        folder: what paths of `modules.toml` are relative to.
-        files: path -> sha256 of what is locked, checked.
-        origin: the record of the archive; None for a checkout.
-        name: for people.
+        folder: base of the paths in `modules.toml`.
+        files: path -> sha256 of the locked files, verified.
+        origin: record of the archive; None for a checkout.
+        name: display name.
     """
 
     folder: Path
@@ -51,20 +51,20 @@ class SourceTree:
 
 
 def read_lock(path: Path = SOURCES_LOCK) -> dict[str, str]:
-    """`sources.lock`: path below the source's folder -> sha256."""
+    """Return the content of `sources.lock`: path below the source's folder -> sha256."""
     rows = (line.split("  ", 1) for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#"))
     return {name: sha256 for sha256, name in rows}
 
 
 def used_by(modules: Iterable[Module], files: Iterable[str]) -> tuple[str, ...]:
-    """Which of the files of a source the modules use, sorted."""
+    """Return the sorted files of a source that the modules use."""
     exact: set[str] = set()
     folders: set[str] = set()
     tables: set[str] = set()
     for module in modules:
         folders |= set(module.headers)
         exact |= {*module.compiled, *(generator.script for generator in module.generators)}
-        # What a generator imports lies beside it.
+        # A generator imports modules from its own folder.
         folders |= {generator.script.rpartition("/")[0] for generator in module.generators}
         for objects in module.objects:
             for target in objects.targets:
@@ -81,25 +81,25 @@ def used_by(modules: Iterable[Module], files: Iterable[str]) -> tuple[str, ...]:
 def obtain(
     wish: str, source: Source, modules: Iterable[Module], *, cache: Path, runner: Runner, progress: Progress
 ) -> SourceTree:
-    """Find or fetch a source and check what the modules use of it; else as `find`.
+    """Find or fetch a source and verify the files that the modules use; otherwise like `find`.
 
     Raises:
-        KernelError: a file that is used is missing or another one.
+        KernelError: a used file is missing or differs.
     """
     tree = find(wish, source, cache=cache, runner=runner, progress=progress)
     return replace(tree, files=check(tree.folder, used_by(modules, read_lock()), tree.name))
 
 
 def find(wish: str, source: Source, *, cache: Path, runner: Runner, progress: Progress) -> SourceTree:
-    """Find or fetch a source, without looking into it.
+    """Find or fetch a source without verifying it.
 
     Args:
         wish: a folder, a source archive, or `project==version`; empty means the pinned version.
         cache: holds `sources/<sha256>`.
 
     Raises:
-        RequestError: it is none of these.
-        InputError: it cannot be had, or the pinned archive has another digest.
+        RequestError: `wish` is none of these.
+        InputError: the source is not available, or the pinned archive has another digest.
     """
     version = check_wish(wish, source)
     origin: InputFile | None = None
@@ -115,18 +115,18 @@ def find(wish: str, source: Source, *, cache: Path, runner: Runner, progress: Pr
 
 
 def check_wish(wish: str, source: Source) -> str:
-    """The version that the package index is asked for; empty for a folder or an archive, which is there.
+    """Return the version to fetch from the package index; empty for an existing folder or archive.
 
     Raises:
-        RequestError: it is none of these.
+        RequestError: `wish` is none of these.
     """
     found = re.fullmatch(r"([A-Za-z0-9][\w.-]*)==([\w.+!-]+)", wish or f"{source.project}=={source.version}")
     if found is not None and _plain(found[1]) == _plain(source.project):
         return found[2]
     if not Path(wish).exists():
         raise RequestError(
-            f"--aiter-source {wish!r} is neither a folder, nor a source archive, nor {source.project}==VERSION.",
-            hint="Leave it out to take the pinned version from your package index.",
+            f"--aiter-source is not a folder, a source archive or {source.project}==VERSION: {wish!r}.",
+            hint="Omit it to use the pinned version of the package index.",
         )
     return ""
 
@@ -136,10 +136,10 @@ def _plain(project: str) -> str:
 
 
 def check(root: Path, wanted: Iterable[str], name: str, lock: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Compare files with the lock; those that are wanted and their digests.
+    """Compare files with the lock and return the used ones with their digests.
 
     Raises:
-        KernelError: all that are missing, changed or not locked.
+        KernelError: every file that is missing, changed or not locked.
     """
     lock = read_lock() if lock is None else lock
     missing, changed, unlocked, good = [], [], [], {}
@@ -160,28 +160,28 @@ def check(root: Path, wanted: Iterable[str], name: str, lock: Mapping[str, str] 
     if problems:
         raise KernelError(
             f"{name} {'; it '.join(problems)}.",
-            hint="Take the pinned version, or look at what differs and run `ci_build kernels lock` with this source.",
+            hint="Use the pinned version, or review the differences and run `ci_build kernels lock` with this source.",
         )
     return good
 
 
 def render_lock(root: Path, modules: Iterable[Module]) -> str:
-    """The text of `sources.lock` for a source as it is."""
+    """Return the text of `sources.lock` for a source."""
     names = [str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and not path.is_symlink()]
     used = used_by(modules, names)
-    head = "# What the kernel modules use of AITER's sources: sha256, path. Written by `ci_build kernels lock`.\n"
+    head = "# Files of AITER's sources that the kernel modules use: sha256, path. Written by `ci_build kernels lock`.\n"
     return head + "".join(f"{file_sha256(root / name)}  {name}\n" for name in used)
 
 
 def write_lock(text: str, path: Path = SOURCES_LOCK) -> None:
-    """Let a new lock take the place of the old one."""
+    """Replace the lock."""
     write_whole(path, text.encode())
 
 
 def _from_index(
     project: str, version: str, source: Source, cache: Path, runner: Runner, progress: Progress
 ) -> tuple[Path, InputFile]:
-    """The tree of an archive that pip's index has; the pinned one is in the cache by its digest."""
+    """Return the tree of an archive of the package index; the pinned one is cached by its digest."""
     pinned = source.sha256 if (project, version) == (source.project, source.version) else ""
     if pinned and (tree := _tree(cache, pinned)).is_dir():
         return _top(tree), InputFile(filename=source.filename, size=source.size, sha256=pinned, url=_url(tree))
@@ -195,26 +195,26 @@ def _from_index(
             raise ProcessError(
                 error.message, hint="\nCheck that the package indexes of pip's configuration answer."
             ) from error
-        told = json.loads(done.stdout.splitlines()[-1])
-        if not told["filename"]:
-            known = ", ".join(told["versions"][-_SHOWN:]) or "none at all"
+        found = json.loads(done.stdout.splitlines()[-1])
+        if not found["filename"]:
+            known = ", ".join(found["versions"][-_SHOWN:]) or "none at all"
             raise InputError(f"The package index has no source archive {project}=={version}.", hint=f"It has {known}.")
-        if pinned and told["sha256"] != pinned:
+        if pinned and found["sha256"] != pinned:
             raise InputError(
-                f"{told['filename']} has sha256 {told['sha256']}, not {pinned}.",
-                hint="Somebody replaced it: do not use it, or pin the new one in kernels/modules.toml on purpose.",
+                f"{found['filename']} has sha256 {found['sha256']}, not {pinned}.",
+                hint="The file was replaced: do not use it, or pin the new digest in kernels/modules.toml.",
             )
-        return _unpack(Path(folder, told["filename"]), cache, progress, told["url"])
+        return _unpack(Path(folder, found["filename"]), cache, progress, found["url"])
 
 
 def _from_archive(path: Path, source: Source, cache: Path, progress: Progress) -> tuple[Path, InputFile]:
     if path.name == source.filename and file_sha256(path) != source.sha256:
-        progress.step(f"{path.name} is not the pinned one; each file that is used is compared")
+        progress.step(f"{path.name} differs from the pinned archive; each used file is compared")
     return _unpack(path, cache, progress, "")
 
 
 def _unpack(path: Path, cache: Path, progress: Progress, url: str) -> tuple[Path, InputFile]:
-    """Unpack an archive below its sha256, unless it is there."""
+    """Unpack an archive below its sha256, unless it exists."""
     sha256 = file_sha256(path)
     tree = _tree(cache, sha256)
     tree.parent.mkdir(parents=True, exist_ok=True)
@@ -245,17 +245,17 @@ def _url(tree: Path) -> str:
 
 
 def _top(tree: Path) -> Path:
-    """The one folder that a source archive holds."""
+    """Return the single top folder of a source archive."""
     tops = list((tree / "tree").iterdir())
     if len(tops) != 1 or not tops[0].is_dir():
         raise InputError(
-            f"A source archive holds one folder; this one holds {len(tops)} entries.", hint="Take another."
+            f"A source archive must hold one folder, not {len(tops)} entries.", hint="Use another archive."
         )
     return tops[0]
 
 
 def digest_of(files: Mapping[str, str], below: Iterable[str]) -> str:
-    """One digest of the locked files below some folders or files."""
+    """Return one digest of the locked files below some folders or files."""
     wanted = tuple(below)
     total = hashlib.sha256()
     for name, sha256 in sorted(files.items()):

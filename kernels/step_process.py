@@ -1,6 +1,6 @@
-"""One step of a kernel build, as ninja starts it: `python -m kernels.step_process SPEC.json`.
+"""Process of one step of a kernel build, started by ninja: `python -m kernels.step_process SPEC.json`.
 
-Runs one compiler, looks at what it made, and puts it into the store; nothing is kept of what failed.
+It runs one compiler, checks the output and stores it. Failed output is discarded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DROPPED = re.compile(r"warning: .*(unused|ignor|unknown|unsupported|not support
 
 
 def main(path: str) -> int:
-    """Carry out the step that a file describes; what went wrong goes to standard output, as ninja shows it."""
+    """Carry out the step of a spec file; failures are printed to standard output, which ninja shows."""
     spec = json.loads(Path(path).read_text(encoding="utf-8"))
     try:
         run(spec)
@@ -42,10 +42,10 @@ def main(path: str) -> int:
 
 
 def run(spec: Mapping[str, Any]) -> None:
-    """Compile, check, keep.
+    """Compile, check and store.
 
     Raises:
-        KernelError: the compiler failed or said something, or what it made is not what was asked for.
+        KernelError: the compiler failed or ignored an option, or the output does not meet its checks.
     """
     store = KernelStore(Path(spec["store"]))
     with store.scratch() as name:
@@ -63,22 +63,22 @@ def run(spec: Mapping[str, Any]) -> None:
         said = f"{done.stdout}\n{errors}".replace(str(out), spec["name"])
         if done.returncode or not out.is_file():
             raise KernelError(f"exit code {done.returncode}\n{_tail(said)}")
-        # A flag that a compiler drops with a mere warning would change the code and nobody would know.
+        # A flag that the compiler ignores with a warning would change the code unnoticed.
         if _DROPPED.search(said):
-            raise KernelError(f"the compiler ignored something\n{_tail(said)}")
+            raise KernelError(f"the compiler ignored an option\n{_tail(said)}")
         if problems := check(out, spec["label"], spec["checks"]):
             raise KernelError("\n".join(problems))
         store.keep(spec["key"], folder, spec["name"], label=spec["label"], cost=cost)
 
 
 def measured() -> Cost:
-    """What the one command that this process has run took."""
+    """Return the cost of the one command that this process ran."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return Cost(seconds=round(used.ru_utime + used.ru_stime, 2), memory_mb=max(1, used.ru_maxrss >> 10))
 
 
 def check(out: Path, label: str, checks: Mapping[str, Any]) -> list[str]:
-    """What is wrong with what was made."""
+    """Return the problems of the output."""
     problems: list[str] = []
     if "exports" in checks:
         alone = checks.get("alone", False)

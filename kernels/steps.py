@@ -1,4 +1,4 @@
-"""Modules and targets -> steps: what to compile, with which words, and the key that everything about it decides."""
+"""Compiler steps of kernel modules: commands, inputs and the key of each result."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kernels.toolchains import Toolchain
 
 SRC = Path(__file__).with_name("src")
 NAMED = "module.cc"
-"""The one of our sources that tells a library which module it is."""
+"""Source that tells a library its module's name."""
 EXPORTS = "exports.map"
-"""The one of them that tells the linker what a library offers."""
+"""Linker version script of the libraries."""
 _FORMAT = 1
-"""Of keys: another one makes everything anew."""
+"""Version of the keys; a new one rebuilds everything."""
 _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
 
 
@@ -29,16 +29,16 @@ class Step:
     """One command that makes one file.
 
     Attributes:
-        label: unit and target, for people; also the name under which its costs are remembered.
-        argv: with placeholders, so that it is the same wherever the folders are; `{out}` is what it writes,
-            `{<label of another step>}` what that one has made.
-        name: of the file that it makes.
-        inputs: what it reads -> digest, by names that do not depend on where the folders are.
-        after: labels of the steps whose files it takes.
-        checks: what the file has to be: `target` and `kernels`, or `exports`, `alone` where it may offer nothing
-            else, and `sonames`; and `max_size`.
-        link: of a device-lib: label of each host object, and of its device objects by target.
-        rocm: it runs with the compiler of a ROCm, and so behind the toolchain's launcher and wrapper.
+        label: unit and target, for people; measured costs are stored under it.
+        argv: with placeholders, so that it does not depend on folders: `{out}` is the output,
+            `{<label of another step>}` the output of that step.
+        name: file name of the output.
+        inputs: input -> digest, by names that do not depend on folders.
+        after: labels of the steps whose outputs it reads.
+        checks: requirements of the output: `target` and `kernels`, or `exports`, `alone` (no other exports) and
+            `sonames`; and `max_size`.
+        link: for a device-lib: label of each host object, and of its device objects by target.
+        rocm: whether a ROCm compiler runs it, behind the toolchain's launcher and wrapper.
     """
 
     label: str
@@ -55,10 +55,10 @@ class Step:
     rocm: bool = False
 
     def key(self, toolchain: Toolchain, before: Mapping[str, str]) -> str:
-        """Of everything that decides what it makes.
+        """Return the digest of everything that decides the output.
 
         Args:
-            before: label -> key of the steps whose files it takes.
+            before: label -> key of the steps whose outputs it reads.
         """
         parts = {
             "format": _FORMAT,
@@ -73,9 +73,9 @@ class Step:
 
 
 def library_steps(module: Module, toolchain: Toolchain, *, strip: bool = True, src: Path = SRC) -> tuple[Step, ...]:
-    """The objects of a module's host library, those that all libraries share among them, and the library.
+    """Return the steps of a module's host library, which is the same for all targets.
 
-    It is the same for all targets.
+    Objects that several libraries share are compiled once.
     """
     everything = closure([src / name for name in module.host], src)
     words = named(module, key_of({"files": everything}))
@@ -103,7 +103,7 @@ def library_steps(module: Module, toolchain: Toolchain, *, strip: bool = True, s
 
 
 def _object(module: Module, toolchain: Toolchain, name: str, words: Sequence[str], src: Path) -> Step:
-    """The object of one of our sources; one step for all modules that have it, but for what names the module."""
+    """Return the step for the object of a source; modules share it unless it holds the module's name."""
     shared = name != NAMED
     return Step(
         label=f"{name} (host)" if shared else f"{module.name}/{name} (host)",
@@ -117,21 +117,21 @@ def _object(module: Module, toolchain: Toolchain, name: str, words: Sequence[str
 
 
 def named(module: Module, digest: str) -> tuple[str, ...]:
-    """Words that tell a library what it is and what of: see `module.cc`."""
+    """Return the compiler options that tell a library its module and source; see `module.cc`."""
     return (f'-DJAX_AITER_MODULE="{module.name}"', f'-DJAX_AITER_SOURCE_DIGEST="{digest}"')
 
 
 def unit_steps(
     module: Module, processors: Sequence[str], toolchain: Toolchain, *, src: Path = SRC
 ) -> Iterator[tuple[Unit, Step]]:
-    """The device code of a portable module: a step for each unit and target."""
+    """Yield the device code steps of a portable module, for each unit and target."""
     for unit in module.units:
         inputs = closure([src / unit.source], src)
         for target in (name for name in processors if module.supports(name)):
             words = {
                 "target": target,
                 "code_object_version": toolchain.code_object_version(target),
-                # Else it would follow from the command line, and so from where the folders are.
+                # The default CUID depends on the command line, and so on the folders.
                 "cuid": hashlib.sha256(f"{module.name}/{unit.name}/{target}".encode()).hexdigest()[:16],
             }
             argv = [fill(word, words) for word in toolchain.device_command()]
@@ -154,12 +154,12 @@ def unit_steps(
 
 
 def closure(files: Iterable[Path], src: Path) -> dict[str, str]:
-    """Digests of sources and of all that they include with quotes below `src`, by path below it.
+    """Return the digests of sources and of all files that they include with quotes below `src`, by path below it.
 
-    Headers of the toolchain count by its own digest. A conditional include counts too.
+    Headers of the toolchain are covered by the toolchain's digest. Conditional includes count too.
 
     Raises:
-        KernelError: a file that is not there.
+        KernelError: a file does not exist.
     """
     digests: dict[str, str] = {}
     waiting = list(files)
@@ -174,7 +174,7 @@ def closure(files: Iterable[Path], src: Path) -> dict[str, str]:
             raise KernelError(f"kernels/src/{name} cannot be read: {error.strerror}.", hint="Restore it.") from error
         digests[name] = hashlib.sha256(content).hexdigest()
         for found in _INCLUDE.findall(content):
-            # As the preprocessor looks: beside the file first, then on the include path.
+            # The preprocessor searches beside the file first, then on the include path.
             for folder in (path.parent, src):
                 candidate = folder / found.decode()
                 if candidate.is_file() and candidate.resolve().is_relative_to(src.resolve()):
@@ -184,10 +184,10 @@ def closure(files: Iterable[Path], src: Path) -> dict[str, str]:
 
 
 def _below(path: Path, src: Path) -> Path:
-    """The path without `..`, below `src` as it was given."""
+    """Return a path without `..`, relative to `src`."""
     return src / path.resolve().relative_to(src.resolve())
 
 
 def fill(word: str, values: Mapping[str, str]) -> str:
-    """Replace the placeholders that are known; others stay."""
+    """Replace the known placeholders and leave the others."""
     return re.sub(r"\{([\w ./()-]+)\}", lambda found: values.get(found[1], found[0]), word)

@@ -1,4 +1,4 @@
-"""What was compiled, kept by everything that decides it; and how much time and memory each unit took."""
+"""Store of compiled files by key, with the measured cost of each unit."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _RECORD = "record.json"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Made:
-    """One thing that was made.
+    """A stored file.
 
     Attributes:
         path: the file.
-        seconds: CPU time of its compiler and all that it started.
-        memory_mb: the most that one process of them had.
+        seconds: CPU time of its compiler with all children.
+        memory_mb: peak memory of one of these processes.
     """
 
     path: Path
@@ -35,14 +35,14 @@ class Made:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """What a unit took the last time, whatever its key was."""
+    """Last measured cost of a unit, whatever its key was."""
 
     seconds: float
     memory_mb: int
 
 
 class KernelStore:
-    """Things below one folder, `<first two digits>/<key>/`; each appears whole or not at all.
+    """Files below one folder, `<first two digits>/<key>/`; each appears whole or not at all.
 
     Several processes and machines may use it at the same time.
     """
@@ -51,15 +51,15 @@ class KernelStore:
         self.root = root
 
     def folder(self, key: str) -> Path:
-        """Where the thing of a key is, or will be."""
+        """Return the folder of a key."""
         return self.root / key[:2] / key
 
     def record(self, key: str) -> Path:
-        """The file that is there once the thing is whole."""
+        """Return the file that exists once the result of a key is complete."""
         return self.folder(key) / _RECORD
 
     def find(self, key: str) -> Made | None:
-        """The thing of a key; None, and nothing left of it, when it is missing or damaged."""
+        """Return the result of a key; remove it and return None if it is damaged."""
         folder = self.folder(key)
         try:
             body = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
@@ -75,12 +75,12 @@ class KernelStore:
         return None
 
     def scratch(self) -> tempfile.TemporaryDirectory[str]:
-        """A folder to work in, on the same file system; `keep` moves it into place."""
+        """Return a temporary folder on the same file system; `keep` moves it into place."""
         self.root.mkdir(parents=True, exist_ok=True)
         return tempfile.TemporaryDirectory(prefix=".step-", dir=self.root, ignore_cleanup_errors=True)
 
     def keep(self, key: str, folder: Path, name: str, *, label: str, cost: Cost) -> None:
-        """Keep a folder with a finished file under its key; if another run was first, its result stays."""
+        """Store a folder with a finished file under its key; an earlier result of another run stays."""
         body = {"name": name, "sha256": file_sha256(folder / name), "label": label, **asdict(cost)}
         (folder / _RECORD).write_text(json.dumps(body, indent=1), encoding="utf-8")
         final = self.folder(key)
@@ -93,7 +93,7 @@ class KernelStore:
         self._note(label, cost)
 
     def merge(self, other: KernelStore) -> tuple[int, int]:
-        """Take over what another store has and this one has not; how many things came, and how many were damaged."""
+        """Copy the missing results of another store; return the numbers of copied and of damaged results."""
         came = damaged = 0
         for record in sorted(other.root.glob(f"[0-9a-f][0-9a-f]/*/{_RECORD}")):
             key = record.parent.name
@@ -113,7 +113,7 @@ class KernelStore:
         return came, damaged
 
     def measured(self, label: str) -> Cost | None:
-        """What a unit took the last time it was made."""
+        """Return the last measured cost of a unit."""
         try:
             return Cost(**json.loads(self._notes(label).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
@@ -132,5 +132,5 @@ class KernelStore:
 
 
 def key_of(parts: Mapping[str, object]) -> str:
-    """SHA-256 over everything that decides a thing."""
+    """Return the SHA-256 of everything that decides a result."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

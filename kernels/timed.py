@@ -1,16 +1,16 @@
-"""The CPU time of a command in a container, where no process of ours can ask for it: its own shell says it."""
+"""CPU time of a command in a container, measured by the container's shell."""
 
 from __future__ import annotations
 
 import re
 
 TIMED = ("/bin/sh", "-c", '"$@"; code=$?; times >&2; exit "$code"', "sh")
-"""Begins a command in a container; `times` is POSIX and says what the shell took, then what its children did."""
+"""Prefix of a command in a container; POSIX `times` prints the shell's own times, then its children's."""
 _SAID = re.compile(r"(?:\A|\n)\d+m[\d.]+s \d+m[\d.]+s\n(\d+)m([\d.]+)s (\d+)m([\d.]+)s\s*\Z")
 
 
 def split(stderr: str) -> tuple[str, float]:
-    """What a command said that TIMED began, and its seconds of CPU; 0 where the shell was not there to say it."""
+    """Return the stderr of a timed command without the times, and its CPU seconds; 0 if the shell printed none."""
     found = _SAID.search(stderr)
     if found is None:
         return stderr, 0.0

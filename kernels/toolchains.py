@@ -1,4 +1,4 @@
-"""Toolchains as data (`toolchains.toml`), and the one that comes from the package index: unpacked by hash, once."""
+"""Toolchains as data (`toolchains.toml`), and the toolchain of the package index, unpacked once by hash."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from wheelkit.archive.verify import verify_record
 TOOLCHAINS_TOML = Path(__file__).with_name("toolchains.toml")
 LOCK = Path(__file__).parents[1] / "build" / "requirements-kernels.lock"
 _PYTHON = "3.12"
-"""Of the wheels that are taken for their files: the same ones whatever Python runs this."""
+"""Python version of the wheels that provide the files; the same on every interpreter."""
 _LAYOUT = "2"
-"""Of the unpacked folder; another one is unpacked anew."""
+"""Version of the unpacked folder; a new one is unpacked again."""
 _READY = "ready.json"
 # clang starts `lld -flavor gnu …` for AMDGPU code.
 _LINKER = '#!/bin/sh\nshift 2\nexec "${0%/bin/lld}/ziglang/zig" ld.lld "$@"\n'
@@ -37,16 +37,16 @@ _LINKER = '#!/bin/sh\nshift 2\nexec "${0%/bin/lld}/ziglang/zig" ld.lld "$@"\n'
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Toolchain:
-    """A toolchain that is there.
+    """An available toolchain.
 
     Attributes:
         name: pypi, rocm or container.
-        digest: of everything in it that decides what it makes: compilers, bitcode, headers.
+        digest: of everything in it that affects its output: compilers, bitcode, headers.
         places: placeholder of the commands -> path.
         environment: changes for every command.
         ninja: the program.
         launcher: ccache or sccache in front of a ROCm's compiler; empty for none.
-        wrap: command in front of those that compile with a ROCm, such as that of a container; empty for none.
+        wrap: command in front of ROCm compiler commands, such as that of a container; empty for none.
     """
 
     name: str
@@ -59,52 +59,52 @@ class Toolchain:
     data: Mapping[str, Any] = field(default_factory=lambda: load())
 
     def host_command(self) -> tuple[str, ...]:
-        """The beginning of a command that compiles host code, with placeholders."""
+        """Return the start of a command that compiles host code, with placeholders."""
         return tuple(self.data["host"]["compile"])
 
     def host_link(self, *, strip: bool = True) -> tuple[str, ...]:
-        """The beginning of a command that links host code, with placeholders."""
+        """Return the start of a command that links host code, with placeholders."""
         return (*self.data["host"]["link"], *(["-s"] if strip else []))
 
     def device_command(self) -> tuple[str, ...]:
-        """The beginning of a device command for kernels of our own, with placeholders."""
+        """Return the start of a device command for this project's kernels, with placeholders."""
         clang = tuple(self.data[self.name]["clang"])
         return tuple(
             word for part in self.data["device"]["command"] for word in (clang if part == "{clang}" else (part,))
         )
 
     def device_lib_command(self, *parts: str) -> tuple[str, ...]:
-        """Words of commands for generated device code and what calls it, with placeholders.
+        """Return command words for generated device code and its callers, with placeholders.
 
         Args:
-            parts: of `[device_lib]`, in that order; "compile" stands behind the ROCm's compiler.
+            parts: keys of `[device_lib]`, in order; "compile" adds the ROCm's compiler in front.
         """
         words = tuple(word for part in parts for word in self.data["device_lib"][part])
         return (*self.data[self.name]["clang"], *words) if "compile" in parts else words
 
     def code_object_version(self, processor: str) -> str:
-        """The version that a target's code objects get."""
+        """Return the code object version of a target."""
         key = "generic_code_object_version" if processor.endswith("-generic") else "code_object_version"
         return str(self.data["device"][key])
 
 
 def load() -> Mapping[str, Any]:
-    """`toolchains.toml`."""
+    """Return the content of `toolchains.toml`."""
     return tomllib.loads(TOOLCHAINS_TOML.read_text(encoding="utf-8"))
 
 
 def obtain_pypi(cache: Path, runner: Runner, progress: Progress, *, lock: Path = LOCK) -> Toolchain:
-    """The toolchain of the package index, fetched and unpacked if it is not there yet.
+    """Return the toolchain of the package index, downloaded and unpacked if necessary.
 
     Args:
-        cache: holds `toolchains/<name>`, and what zig builds for itself.
+        cache: holds `toolchains/<name>`, and zig's own cache.
 
     Raises:
-        InputError: pip did not bring what the lock names.
-        MachineError: this machine is no x86-64 Linux.
+        InputError: pip did not deliver the wheels of the lock.
+        MachineError: this machine is not x86-64 Linux.
     """
     if os.uname().machine != "x86_64" or os.uname().sysname != "Linux":
-        raise MachineError("Kernels are built on x86-64 Linux only.", hint="Build them on such a machine.")
+        raise MachineError("Kernels are built on x86-64 Linux only.", hint="Use such a machine.")
     digest = hashlib.sha256(_LAYOUT.encode() + lock.read_bytes()).hexdigest()
     root = cache / "toolchains" / f"pypi-{digest[:16]}"
     if not (root / _READY).is_file():
@@ -112,11 +112,11 @@ def obtain_pypi(cache: Path, runner: Runner, progress: Progress, *, lock: Path =
         with FileLock(root.with_suffix(".lock")):
             if not (root / _READY).is_file():
                 _fetch(root, lock, runner, progress)
-    # zig builds its C++ library once and keeps it here; what it makes does not depend on where this is.
+    # zig caches its C++ library here; the output does not depend on the folder.
     own = cache / "zig" / digest[:16]
     environment = {"ZIG_GLOBAL_CACHE_DIR": str(own), "ZIG_LOCAL_CACHE_DIR": str(own)}
     environment["PATH"] = f"{root}/bin:/usr/bin:/bin"
-    # Nothing of the user's may steer these compilers: the key would not tell.
+    # Settings of the user must not affect these compilers: the key does not cover them.
     environment |= dict.fromkeys(("CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH", "CCC_OVERRIDE_OPTIONS"), "")
     return Toolchain(
         name="pypi", digest=digest, places={"pypi": str(root)}, environment=environment, ninja=root / "bin" / "ninja"
@@ -124,7 +124,7 @@ def obtain_pypi(cache: Path, runner: Runner, progress: Progress, *, lock: Path =
 
 
 def _fetch(root: Path, lock: Path, runner: Runner, progress: Progress) -> None:
-    """Let pip bring the wheels by hash, unpack what is used of them, and let the folder appear as a whole."""
+    """Download the wheels by hash with pip, unpack their used files, and publish the folder by rename."""
     shutil.rmtree(root, ignore_errors=True)
     progress.step(f"fetch the kernel toolchain of {lock.name}")
     with tempfile.TemporaryDirectory(prefix=".toolchain-", dir=root.parent) as name:
@@ -139,14 +139,14 @@ def _fetch(root: Path, lock: Path, runner: Runner, progress: Progress) -> None:
         (fresh / "bin" / "lld").write_text(_LINKER)
         for program in ("ziglang/zig", "bin/ninja", "bin/lld"):
             if not (fresh / program).is_file():
-                raise InputError(f"The wheels of {lock.name} hold no {program}.", hint="Write the lock anew.")
+                raise InputError(f"The wheels of {lock.name} hold no {program}.", hint="Run build/update_locks.")
             (fresh / program).chmod(0o755)
         (fresh / _READY).write_text(json.dumps(used, indent=1))
         fresh.rename(root)
 
 
 def _unpack(wheel: Path, into: Path) -> None:
-    """Unpack the members of a wheel that are used, each checked against RECORD."""
+    """Unpack the used members of a wheel, each verified against RECORD."""
     with WheelArchive(wheel) as archive:
         files = dict(_used(archive))
         for path in files.values():
@@ -157,7 +157,7 @@ def _unpack(wheel: Path, into: Path) -> None:
 
 
 def _used(archive: WheelArchive) -> Iterator[tuple[str, str]]:
-    """Member -> its place in the toolchain's folder."""
+    """Yield member -> path in the toolchain's folder."""
     for member in archive.members:
         name = member.name
         if name.startswith("ziglang/"):

@@ -24,7 +24,7 @@ from wheelkit.repair.plan import RepairPlan
 from wheelkit.rocm_manifest import ROCM_MANIFEST
 
 if TYPE_CHECKING:
-    from kernels.assemble import Place
+    from kernels.assemble import CompilerLocation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +67,7 @@ def execute(
     runner: Runner,
     progress: Progress,
     native: Native | None = None,
-    place: Place | None = None,
+    place: CompilerLocation | None = None,
 ) -> Made:
     """Carry out a plan.
 
@@ -104,7 +104,7 @@ class _Run:
         runner: Runner,
         progress: Progress,
         native: Native | None = None,
-        place: Place | None = None,
+        place: CompilerLocation | None = None,
     ) -> None:
         self.place = place
         self.plan, self.out, self.runner, self.progress, self.native = plan, out, runner, progress, native
@@ -164,7 +164,7 @@ class _Run:
         self.progress.step(step.what)
         held = set_targets(request, [done.wheel for done in self.done])
         targets = [GfxTarget.parse(target) for target in held]
-        place = self.place or assemble.HERE
+        place = self.place or assemble.THIS_MACHINE
         job = assemble.prepare(
             request, targets, cache=self.cache, runner=self.runner, progress=self.progress, place=place
         )

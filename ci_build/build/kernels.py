@@ -16,8 +16,8 @@ from core.process import HostRunner, which
 
 if TYPE_CHECKING:
     from core.report import Reporter
-    from kernels.assemble import Place
-    from kernels.build import Built, Capacity, KernelBuild
+    from kernels.assemble import CompilerLocation
+    from kernels.build import Capacity, KernelBuild, KernelBuildResult
     from kernels.graph import Forecast
 
 _TABLES = ("build", "published")
@@ -82,19 +82,19 @@ def capacity(jobs: str | None, memory: str | None) -> Capacity:
     return Capacity(jobs=int(jobs or made.jobs), memory_mb=int(memory or made.memory_mb))
 
 
-def place_for(request: KernelRequest, settings: options.Settings, runner: HostRunner) -> Place:
+def place_for(request: KernelRequest, settings: options.Settings, runner: HostRunner) -> CompilerLocation:
     """Where the compilers of a ROCm run: on this machine with ccache or sccache where there is one, or in a container.
 
     Raises:
         NoContainerEngineError: there is no engine.
         RequestError: the engine has no such image.
     """
-    from kernels.assemble import HERE, Place
+    from kernels.assemble import THIS_MACHINE, CompilerLocation
 
     if request.toolchain == "pypi":
-        return HERE
+        return THIS_MACHINE
     if request.toolchain == "rocm":
-        return Place(launcher=which("sccache") or which("ccache") or "")
+        return CompilerLocation(launcher=which("sccache") or which("ccache") or "")
     from ci_build.containers.container import Mount, container_argv, find_engine, make_spec
     from kernels.rocmchain import INSIDE
     from kernels.steps import SRC
@@ -112,7 +112,7 @@ def place_for(request: KernelRequest, settings: options.Settings, runner: HostRu
         source = Path(request.source).resolve()
         mounts.append(Mount(source, str(source)))
     spec = make_spec(engine, asked.stdout.strip(), mounts=mounts)
-    return Place(wrap=container_argv(replace(spec, network="none"), TIMED), image=asked.stdout.strip())
+    return CompilerLocation(wrap=container_argv(replace(spec, network="none"), TIMED), image=asked.stdout.strip())
 
 
 def parse_shard(text: str) -> tuple[int, int]:
@@ -217,7 +217,7 @@ def forecast(found: Forecast) -> dict[str, Any]:
     }
 
 
-def receipt(path: Path, sha256: str, size: int, built: Built) -> dict[str, Any]:
+def receipt(path: Path, sha256: str, size: int, built: KernelBuildResult) -> dict[str, Any]:
     """What was made, as JSON values."""
     return {
         "wheel": str(path),

@@ -1,8 +1,7 @@
-"""AITER's generator of CK's attention, for those instances alone whose name matches a regular expression.
+"""Driver of AITER's generator of CK attention that restricts the instances to a regular expression.
 
-Called as `ck_mha.py GENERATOR INSTANCES ARGUMENT...`. The generator asks fnmatch about the name of each instance, for
-its own filter, which cannot say "this and that"; so whatever it asks about has to match INSTANCES somewhere as well.
-What chooses among the instances then knows no others.
+Called as `ck_mha.py GENERATOR INSTANCES ARGUMENT...`. The generator filters instance names with fnmatch, which cannot
+combine conditions, so every fnmatch also requires a match of INSTANCES. The dispatcher then knows only those instances.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""AITER's generator of CK's RMSNorm, and a function that chooses among those instances alone that are kept.
+"""Driver of AITER's generator of CK RMSNorm that restricts the instances and rewrites the dispatcher.
 
-Called as `ck_rms_norm.py GENERATOR FOLDER KEEP INSTANCES`: writes all that the generator writes, then its dispatcher
-anew. The dispatcher as it comes refers to all 1,360 instances, so that none could be left out.
+Called as `ck_rms_norm.py GENERATOR FOLDER KEEP INSTANCES`. The original dispatcher refers to all 1,360 instances, so
+none could be left out; this one refers to the kept instances only.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 
 
 def main(generator: str, folder: str, keep: str, instances: str) -> None:
-    """Write every file of the generator, with a dispatcher for the instances that are kept.
+    """Write every file of the generator, with a dispatcher for the kept instances.
 
     Args:
-        keep: that their file names match as a whole.
-        instances: that their names match somewhere; files of others are removed.
+        keep: regular expression that matches whole file names.
+        instances: regular expression that instance names contain; files of others are removed.
     """
     spec = importlib.util.spec_from_file_location("rmsnorm_generator", generator)
     assert spec is not None
@@ -37,7 +37,7 @@ def main(generator: str, folder: str, keep: str, instances: str) -> None:
         if not re.search(instances, blob.name):
             Path(folder, f"{blob.name}.cpp").unlink()
     kept = Kept(folder, None)
-    # Of a single row length the generator writes a condition without words.
+    # For a single row length the generator writes an empty condition.
     text = kept.content_api.replace("if  {", "if (true) {")
     Path(folder, f"{kept.name_api}.cpp").write_text(text, encoding="utf-8")
 

@@ -20,7 +20,7 @@ from core.errors import KernelError
 from core.model import GfxTarget, KernelRequest
 from core.process import HostRunner
 from core.targets import machs
-from kernels.build import Built, Capacity, KernelBuild
+from kernels.build import Capacity, KernelBuild, KernelBuildResult
 from kernels.recipe import LAUNCHERS_LIMIT
 from kernels.steps import SRC
 from kernels.toolchains import Toolchain, obtain_pypi
@@ -158,13 +158,13 @@ def own_src(tmp_path: Path) -> Path:
 ONLY = KernelRequest(modules=("rms_norm",), allow_partial=True)
 
 
-def run(toolchain: Toolchain, cache: Path, *targets: str, **more: Any) -> Built:
+def run(toolchain: Toolchain, cache: Path, *targets: str, **more: Any) -> KernelBuildResult:
     request = more.pop("request", ONLY)
     job = KernelBuild(request, [GfxTarget.parse(target) for target in targets], toolchain, cache=cache, **more)
     return job.run(HostRunner(os.environ), Silent(), Capacity())
 
 
-def digests(built: Built) -> dict[str, str]:
+def digests(built: KernelBuildResult) -> dict[str, str]:
     return {native.path: native.sha256 for native in built.natives}
 
 

@@ -18,7 +18,7 @@ from core.model import GfxTarget, KernelRequest
 from core.process import HostRunner
 from core.targets import machs
 from kernels.assemble import toolchain_for
-from kernels.build import Built, Capacity, KernelBuild
+from kernels.build import Capacity, KernelBuild, KernelBuildResult
 from kernels.checks import SYSTEM
 from kernels.generate import generate
 from kernels.modules import Generator, Module, load_catalog
@@ -150,7 +150,7 @@ class InContainer:
         wanted = [GfxTarget.parse(target) for target in targets]
         return KernelBuild(self.request, wanted, toolchain, cache=self.cache / "kernels")
 
-    def run(self, *targets: str) -> Built:
+    def run(self, *targets: str) -> KernelBuildResult:
         return self.job(targets).run(self.runner, Silent(), Capacity())
 
 

@@ -137,5 +137,5 @@ def test_a_dry_run_refuses_a_folder_of_somebody_else(tmp_path: Path) -> None:
 
 def test_kernels_without_a_handler_are_refused_before_anything_is_made() -> None:
     kernels = KernelRequest(modules=("ck_rms_norm",), toolchain="rocm", allow_partial=True)
-    with pytest.raises(RequestError, match="no handler was named"):
+    with pytest.raises(RequestError, match="without a handler"):
         make_plan(replace(BASE, kernels=kernels))

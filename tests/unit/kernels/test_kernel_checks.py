@@ -71,10 +71,10 @@ def rewrite(name: str, content: bytes | str) -> Callable[[Path], object]:
         (rewrite("t.csv", "knl,co\nka,a.co\nkc,a.co\nkb,b.co\n"), "a.co has two kernels"),
         (rewrite("t.csv", b"\xff"), "t.csv cannot be read"),
         (lambda tree: (tree / FOLDER / "t.csv").unlink(), "t.csv cannot be read"),
-        (lambda tree: (tree / FOLDER / "a.co").unlink(), f"{FOLDER}/a.co is not there"),
+        (lambda tree: (tree / FOLDER / "a.co").unlink(), f"{FOLDER}/a.co does not exist"),
         (rewrite("a.co", code("gfx950", {"ka": 32})), "a.co is code for gfx950, not for gfx942"),
         (rewrite("a.co", code("gfx942", {"other": 32})), "a.co has the kernels other, not ka"),
-        (rewrite("a.co", code("gfx942", {"ka": 48})), "ka wants 48 bytes of arguments, the host packs 32"),
+        (rewrite("a.co", code("gfx942", {"ka": 48})), "ka takes 48 bytes of arguments, the host packs 32"),
         (rewrite("a.co", code("gfx942", {"ka": 32}, flags=0x300)), "a.co has xnack+"),
         (rewrite("a.co", code("gfx942", {"ka": 32})[:100]), "a.co"),
         (rewrite("a.co", b"\x7fELF"), "a.co is not an ELF file"),
@@ -93,7 +93,7 @@ def test_all_problems_are_told_at_once(tree: Path) -> None:
     with pytest.raises(KernelError) as caught:
         found(tree)
     assert "a.co is code for gfx950" in str(caught.value)
-    assert "kb wants 64 bytes" in str(caught.value)
+    assert "kb takes 64 bytes" in str(caught.value)
 
 
 def test_named_files_need_no_table(tree: Path) -> None:
@@ -113,13 +113,13 @@ def test_libraries_need_their_handlers_and_nothing_else(tmp_path: Path) -> None:
     assert library_problems(path, "l", ["JaxAiterA", "JaxAiterB"], []) == ["l does not export JaxAiterB"]
     path.write_bytes(library(GLIBC, entry=[TinySymbol(name, defined=True) for name in ("JaxAiterA", "_ZdlPv")]))
     assert library_problems(path, "l", ["JaxAiterA"], []) == []
-    assert library_problems(path, "l", ["JaxAiterA"], [], alone=True) == ["l exports _ZdlPv as well"]
+    assert library_problems(path, "l", ["JaxAiterA"], [], alone=True) == ["l also exports _ZdlPv"]
     entry = [TinySymbol("JaxAiterA", defined=True)]
     path.write_bytes(library(GLIBC, entry=entry, needed=("libc.so.6", "libamdhip64.so.7")))
     assert library_problems(path, "l", ["JaxAiterA"], []) == ["l needs libamdhip64.so.7"]
     assert library_problems(path, "l", ["JaxAiterA"], ["libamdhip64.so.7"]) == []
     path.write_bytes(library(GLIBC, TinySymbol("hipInit"), entry=entry))
-    assert library_problems(path, "l", ["JaxAiterA"], []) == ["l uses hipInit, which nothing that it needs has"]
+    assert library_problems(path, "l", ["JaxAiterA"], []) == ["l uses hipInit, which none of its libraries defines"]
     path.write_bytes(b"no")
     assert library_problems(path, "l", [], []) != []
 

@@ -108,9 +108,7 @@ def job(folder: Path, src: Path, *modules: str) -> KernelBuild:
 
 def test_long_work_is_not_started_for_those_who_named_nothing(tmp_path: Path, src: Path) -> None:
     (src / "u.hip").write_text("")
-    with pytest.raises(
-        RequestError, match=r"would take 4 hours of CPU, and nobody named them.*--modules=m is all"
-    ) as e:
+    with pytest.raises(RequestError, match=r"would take 4 hours of CPU.*--modules=m builds all") as e:
         job(tmp_path, src).run(NoProcesses(), Silent(), Capacity(jobs=1, memory_mb=1000))
     assert e.value.exit_code == 2
     # Who names it gets it: here that is the first process.
@@ -137,15 +135,15 @@ def test_a_dry_run_says_what_it_costs_and_what_has_to_be_named() -> None:
     ("words", "said"),
     [
         (["--targets=gfx1100", "--require=gemm_bf16"], "gemm_bf16 is required and has no code for gfx1100"),
-        (["--targets=gfx1100", "--require=gemm"], "There is no kernel module gemm"),
+        (["--targets=gfx1100", "--require=gemm"], "Unknown kernel module: gemm"),
         (["--targets=gfx942", "--modules=gemm_bf16"], "The wheel would lack flatmm_fp8, .*--allow-partial"),
         (
             ["--targets=gfx942", "--modules=gemm_i8", "--require=rms_norm", "--allow-partial"],
-            "rms_norm is required, and --modules leaves it out",
+            "rms_norm is required but missing in --modules",
         ),
-        (["--targets=gfx942", "--aiter-source=/nowhere"], "is neither a folder, nor a source archive"),
-        (["--targets=gfx942", "--aiter-source=torch==1.0"], "nor amd-aiter==VERSION"),
-        (["--targets=gfx942", "--toolchain=rocm", "--modules=ck_rms_norm", "--allow-partial"], "no handler was named"),
+        (["--targets=gfx942", "--aiter-source=/nowhere"], "is not a folder, a source archive"),
+        (["--targets=gfx942", "--aiter-source=torch==1.0"], "or amd-aiter==VERSION"),
+        (["--targets=gfx942", "--toolchain=rocm", "--modules=ck_rms_norm", "--allow-partial"], "without a handler"),
         (["--targets=gfx942", "--shard=1/2"], "for the device code of a ROCm"),
         (["--targets=gfx942", "--units=n64"], "for the device code of a ROCm"),
         (["--targets=gfx942", "--toolchain=rocm", "--shard=3/2"], "Write it like 2/8"),
@@ -154,7 +152,7 @@ def test_a_dry_run_says_what_it_costs_and_what_has_to_be_named() -> None:
         (["--targets=gfx942", "--toolchain=rocm", "--units=n64"], "--dry-run fetches nothing"),
         (["--targets=gfx942", "--forecast"], "--dry-run fetches nothing"),
         (["--targets=gfx942", f"--out={__file__}"], "which is no folder"),
-        (["--targets=gfx942", "--jax-version=0.7.1"], r"FFI API 0\.1, and were not tried with jaxlib 0\.7\.1"),
+        (["--targets=gfx942", "--jax-version=0.7.1"], r"FFI API 0\.1, which jaxlib 0\.7\.1 does not have"),
     ],
 )
 def test_a_dry_run_refuses_what_the_build_would(words: list[str], said: str) -> None:
@@ -169,7 +167,7 @@ def test_handlers_are_only_packed_for_a_jaxlib_that_takes_them() -> None:
     for version in ("0.8.0", "0.9.1", "0.10.2", "0.12.0"):
         recipe.check_jax(CATALOG, version)
     for version in ("0.7.1", "0.8.0rc1"):
-        with pytest.raises(RequestError, match=r"Give --jax-version=0\.8\.0 or a later one"):
+        with pytest.raises(RequestError, match=r"Give --jax-version=0\.8\.0 or later"):
             recipe.check_jax(CATALOG, version)
 
 
@@ -183,7 +181,7 @@ def test_it_is_known_which_jaxlib_takes_each_handler() -> None:
 @pytest.mark.parametrize("wish", ["torch==1.0", "amd-aiter>=1", "/nowhere"])
 def test_only_aiter_is_taken_for_its_source(wish: str, tmp_path: Path) -> None:
     source = CATALOG.sources["aiter"]
-    with pytest.raises(RequestError, match="is neither a folder, nor a source archive, nor amd-aiter==VERSION"):
+    with pytest.raises(RequestError, match="is not a folder, a source archive or amd-aiter==VERSION"):
         sources.find(wish, source, cache=tmp_path, runner=NoProcesses(), progress=Silent())
     with pytest.raises(StartedError):
         sources.find("AMD_aiter==1", source, cache=tmp_path, runner=NoProcesses(), progress=Silent())
@@ -193,7 +191,7 @@ def test_a_set_is_refused_for_a_source_that_is_not_there() -> None:
     words = ["--payload=published", "--targets=gfx942", "--python-versions=3.12", "--kernels", "--dry-run"]
     done = click.testing.CliRunner().invoke(cli.main, ["dist_wheels", *words, "--aiter-source=/nowhere"])
     assert isinstance(done.exception, RequestError)
-    assert "--aiter-source '/nowhere' is neither" in str(done.exception)
+    assert "--aiter-source is not a folder" in str(done.exception)
 
 
 # Where things are

@@ -240,9 +240,9 @@ def test_a_part_can_be_named(src: Path) -> None:
     graph = Graph([replace(one, label=name, argv=(name,)) for name in names], TOOLCHAIN, KernelStore(src), {})
     assert [step.label for step in graph.shard(1, 1, r"_n64\.cpp").steps] == names[:2]
     assert [step.label for step in graph.shard(1, 1, "for gfx942").steps] == names[::2]
-    with pytest.raises(KernelError, match="No unit matches '_n32'"):
+    with pytest.raises(KernelError, match="No unit matches --units: '_n32'"):
         graph.shard(1, 1, "_n32")
-    with pytest.raises(KernelError, match=r"'\(' is no regular expression"):
+    with pytest.raises(KernelError, match="not a regular expression"):
         graph.shard(1, 1, "(")
 
 
