@@ -79,6 +79,8 @@ CASES = (
     ours("strip", "ours: repair(), strip, RUNPATH, every target kept"),
     ours("full", "ours: repair(), gfx942 + gfx950, strip, RUNPATH"),
     ours("full-first", "ours: the same, debug file kept, MD5 of all old code"),
+    ours("recompress-isal", "ours: full, libraries compressed whole, ISA-L level 2"),
+    ours("recompress-zlib", "ours: full, libraries compressed whole, zlib level 6"),
     Case(key="auditwheel", what="auditwheel repair", steps=((*AUDITWHEEL, "{wheel}"),)),
     Case(
         key="incumbent",

@@ -117,6 +117,35 @@ def full_first(wheel: Path, folder: Path) -> None:
     _repair(wheel, _plan(wheel, "gfx942", "gfx950"), folder, debug_dir=folder / "debug")
 
 
+def recompress_isal(wheel: Path, folder: Path) -> None:
+    """Run `full` without splicing: ISA-L compresses changed libraries whole, at its best reproducible level."""
+    from wheelkit.archive import splice
+
+    splice._pack_well = splice._pack_fast
+    _recompress(wheel, folder)
+
+
+def recompress_zlib(wheel: Path, folder: Path) -> None:
+    """Run `full` without splicing: zlib compresses changed libraries whole, at level 6."""
+    _recompress(wheel, folder)
+
+
+def _recompress(wheel: Path, folder: Path) -> None:
+    from unittest import mock
+
+    from wheelkit.archive.blocks import CutPoints
+    from wheelkit.repair import repair as repair_module
+
+    class WholeMembers(WheelRewrite):
+        """A rewrite that ignores which ranges of a file changed."""
+
+        def set_file(self, name: str, content: Path, **_: object) -> None:
+            super().set_file(name, content)
+
+    with mock.patch.multiple(repair_module, WheelRewrite=WholeMembers, plan_cuts=lambda *_: CutPoints(())):
+        full(wheel, folder)
+
+
 def _repair(wheel: Path, plan: RepairPlan, folder: Path, debug_dir: Path | None = None) -> None:
     from wheelkit.repair.repair import repair
 
@@ -149,6 +178,8 @@ CASES: dict[str, Callable[[Path, Path], None]] = {
     "strip": strip,
     "full": full,
     "full-first": full_first,
+    "recompress-isal": recompress_isal,
+    "recompress-zlib": recompress_zlib,
 }
 
 
