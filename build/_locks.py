@@ -25,7 +25,7 @@ def update(options: Sequence[str]) -> None:
     _compile("requirements", [*options])
     for name in ("requirements-dev", "requirements-attest", "requirements-gate", "../tests/support/rbe/requirements"):
         _compile(name, [*options, "--constraints=requirements.lock"])
-    # Nobody installs these: they are unpacked, without what they depend on.
+    # These are unpacked rather than installed, so their dependencies are not needed.
     _compile("requirements-kernels", [*options, "--no-deps"])
 
 

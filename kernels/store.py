@@ -35,7 +35,7 @@ class Made:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """Last measured cost of a unit, whatever its key was."""
+    """Last measured cost of a unit, with any key."""
 
     seconds: float
     memory_mb: int

@@ -104,7 +104,7 @@ def obtain_pypi(cache: Path, runner: Runner, progress: Progress, *, lock: Path =
         MachineError: this machine is not x86-64 Linux.
     """
     if os.uname().machine != "x86_64" or os.uname().sysname != "Linux":
-        raise MachineError("Kernels are built on x86-64 Linux only.", hint="Use such a machine.")
+        raise MachineError("Kernels are built on x86-64 Linux only.", hint="Use an x86-64 Linux machine.")
     digest = hashlib.sha256(_LAYOUT.encode() + lock.read_bytes()).hexdigest()
     root = cache / "toolchains" / f"pypi-{digest[:16]}"
     if not (root / _READY).is_file():

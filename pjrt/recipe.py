@@ -16,29 +16,29 @@ from wheelkit.repair.plan import RepairPlan
 
 
 def package(major: int) -> str:
-    """The package's folder inside the wheel, for a ROCm major."""
+    """Return the package's folder inside the wheel, for a ROCm major."""
     return versions.module_name("pjrt", major).replace(".", "/")
 
 
 def members(major: int) -> tuple[str, ...]:
-    """Every native library of the wheel."""
+    """Return the paths of every native library of the wheel."""
     return (f"{package(major)}/xla_rocm_plugin.so",)
 
 
 def device_members(major: int) -> tuple[str, ...]:
-    """Native libraries that must have code for every gfx target; no other may have any."""
+    """Return the libraries that must have code for every gfx target; the others have none."""
     return members(major)
 
 
 def repair_plan(request: BuildRequest, version: str) -> RepairPlan:
-    """What to make of XLA's library: our loader around it, exact targets, the documented run path, true metadata.
+    """Return the repair plan of XLA's library: loader, exact targets, documented RUNPATH, metadata.
 
     Args:
-        request: what was asked for.
+        request: the build request.
         version: from `versions.wheel_version`.
 
     Raises:
-        RequestError: nobody has listed the libraries of that ROCm.
+        RequestError: the libraries of that ROCm release are not listed.
     """
     major = request.rocm_version.major
     plan = recipe_base.repair_plan(

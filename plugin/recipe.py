@@ -17,29 +17,29 @@ _HOST = ("_hybrid", "_rnn", "_sparse", "_triton", "rocm_plugin_extension")
 
 
 def package(major: int) -> str:
-    """The package's folder inside the wheel, for a ROCm major."""
+    """Return the package's folder inside the wheel, for a ROCm major."""
     return versions.module_name("plugin", major)
 
 
 def members(major: int) -> tuple[str, ...]:
-    """Every native library of the wheel."""
+    """Return the paths of every native library of the wheel."""
     return tuple(f"{package(major)}/{name}.so" for name in sorted(_DEVICE + _HOST))
 
 
 def device_members(major: int) -> tuple[str, ...]:
-    """Extension modules that must have code for every gfx target; the others call ROCm's libraries or XLA."""
+    """Return the libraries that must have code for every gfx target; the others have none."""
     return tuple(f"{package(major)}/{name}.so" for name in _DEVICE)
 
 
 def repair_plan(request: BuildRequest, version: str) -> RepairPlan:
-    """What to make of the extension modules: exact targets, the documented run path, exact pins, true metadata.
+    """Return the repair plan of the extension modules: exact targets, documented RUNPATH, exact pins, metadata.
 
     Args:
-        request: what was asked for.
+        request: the build request.
         version: from `versions.wheel_version`.
 
     Raises:
-        RequestError: nobody has listed the libraries of that ROCm.
+        RequestError: the libraries of that ROCm release are not listed.
     """
     major = request.rocm_version.major
     return recipe_base.repair_plan(

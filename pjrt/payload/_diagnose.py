@@ -1,4 +1,4 @@
-"""Why ROCm cannot be used, in words that say what to do next. Nothing here imports jax or starts HIP."""
+"""Reasons why ROCm cannot be used, each with its remedy. Nothing here imports jax or starts HIP."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ SMALL_SHM_MIB = 64
 
 
 def reasons(*, need_gpu: bool = True) -> tuple[str, ...]:
-    """Collect what is in the way, each with its remedy; empty when nothing is.
+    """Collect the obstacles, each with its remedy; empty without obstacles.
 
-    Without a GPU the rest does not matter, so that is then said alone.
+    Without a GPU the others do not matter, so that one is then reported alone.
     """
     gpus: tuple[_gpus.Gpu, ...] = ()
     if need_gpu:
@@ -54,7 +54,7 @@ def advice() -> tuple[str, ...]:
 
 
 def _lame_modules() -> str:
-    # jaxlib passes over a module that cannot be imported, so that nobody is told why.
+    # jaxlib silently skips a module that cannot be imported.
     lacking = _rocm.missing(importlib.import_module(f"{_plugin_name()}.build_info").needed(), _rocm.layouts())
     if lacking:
         return f"{_be(lacking)} missing."

@@ -1,4 +1,4 @@
-"""Which AMD GPUs this process may use, read from the kernel; HIP is not started, so that a profiler still can be.
+"""AMD GPUs that this process may use, read from the kernel driver; HIP stays unstarted for profilers.
 
 Sources: amdkfd's sysfs topology (Linux, drivers/gpu/drm/amd/amdkfd/kfd_topology.c); "GPU isolation techniques" of
 the ROCm documentation for the masks.
@@ -101,12 +101,12 @@ def _masked(gpus: tuple[Gpu, ...], mask: str) -> tuple[Gpu, ...]:
     for token in map(str.strip, mask.split(",")):
         if token.startswith("GPU-"):
             same = [gpu for gpu in gpus if gpu.uuid.lower().startswith(token.lower())]
-            if not same:  # a spelling that we do not know: the runtime shall judge
+            if not same:  # an unknown spelling is left to the runtime
                 return gpus
             kept.append(same[0])
         elif token.isdecimal() and int(token) < len(gpus):
             kept.append(gpus[int(token)])
-        else:  # the runtime drops everything from the first wrong index on
+        else:  # the runtime ignores everything from the first wrong index on
             break
     return tuple(kept)
 
@@ -124,7 +124,7 @@ def has_code(name: str, targets: Iterable[str], covers: Mapping[str, Sequence[st
 
 
 def shm_mib() -> float:
-    """Give the size of /dev/shm in MiB; 0 where there is none."""
+    """Return the size of /dev/shm in MiB; 0 if it does not exist."""
     try:
         stat = os.statvfs(SHM)
     except OSError:

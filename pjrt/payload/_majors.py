@@ -1,4 +1,4 @@
-"""Several ROCm majors may be installed side by side; exactly one of them acts in a process."""
+"""Choice of the ROCm major that acts in a process when several are installed side by side."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def acting_major(own: int, *, need_gpu: bool) -> int:
     for major in _installed() - ours.keys():
         try:
             ours[major] = importlib.import_module(f"jax_plugins.xla_rocm{major}._diagnose")
-        except ImportError:  # a package of that name from somebody else, who acts without asking us
+        except ImportError:  # another project's package of that name, which registers by itself
             continue
     ranked = sorted(ours, reverse=True)
     for major in ranked:

@@ -1,4 +1,4 @@
-"""What jax has to be told: the only module that imports jax. It serves jax 0.7 to 0.12."""
+"""Registration with jax; the only module that imports jax. It supports jax 0.7 to 0.12."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def asked_platforms() -> frozenset[str]:
 
 
 def is_taken() -> bool:
-    """Tell whether somebody else has registered the rocm platform already."""
+    """Return whether the rocm platform is registered already."""
     return "rocm" in xla_bridge._backend_factories
 
 
@@ -46,7 +46,7 @@ def start(major: int) -> tuple[str, ...]:
         )
         _hand_over(extension, api)
         _introduce(plugin)
-    except Exception as error:  # whatever it is, it belongs into the one message
+    except Exception as error:  # any failure is reported in the one message
         return (_diagnose.not_loadable(error, where),)
     return ()
 

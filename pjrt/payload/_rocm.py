@@ -1,4 +1,4 @@
-"""Where ROCm is: the layouts in which it is installed, in the order in which they are searched.
+"""Locations of ROCm: the layouts in which it is installed, in search order.
 
 LD_LIBRARY_PATH comes first, as for every program; then the `_rocm_sdk_*` packages of the rocm-sdk wheels, the prefix
 that ROCM_PATH names, and /opt/rocm.

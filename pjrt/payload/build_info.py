@@ -1,4 +1,4 @@
-"""What this wheel was made of: versions, gfx targets, inputs with their hashes, tools; from `build_info.json`."""
+"""Build information of this wheel: versions, gfx targets, inputs with their hashes, tools; from `build_info.json`."""
 
 from __future__ import annotations
 

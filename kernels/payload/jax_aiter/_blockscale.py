@@ -1,4 +1,4 @@
-"""What the FP8 products with scales per block of 128 share: checks, and the reference."""
+"""Checks and reference of the FP8 products with one scale per block of 128."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What arguments may be, each error naming the argument, what it is and what it should be."""
+"""Checks of arguments; each error names the argument, its value and the requirement."""
 
 from __future__ import annotations
 
@@ -60,5 +60,5 @@ def multiple(operation: str, name: str, value: int, factor: int) -> None:
 
 
 def first_failing(conditions: Sequence[tuple[bool, str]]) -> str:
-    """What keeps a kernel from its arguments: the text of the first condition that does not hold, or nothing."""
+    """Return the text of the first condition that does not hold, or an empty text."""
     return next((text for holds, text in conditions if not holds), "")

@@ -1,10 +1,11 @@
-"""Which of AITER, the portable kernels and XLA serves an operation, and why.
+"""Choice between AITER, the portable kernels and XLA for each operation, with its reason.
 
-Options, read from the environment whenever an operation is traced; a function that jax.jit has traced stays as it is:
+Options are read from the environment whenever an operation is traced; a function that jax.jit has traced keeps its
+choice:
 
     JAX_AITER_BACKEND=auto|aiter|portable|xla     forces one for every operation
     JAX_AITER_BACKEND_<OPERATION>=…               forces one for an operation, such as JAX_AITER_BACKEND_RMS_NORM
-    JAX_AITER_TARGET=gfx942[,gfx950]              the GPUs to lower for, instead of the ones of this machine
+    JAX_AITER_TARGET=gfx942[,gfx950]              GPUs to lower for, instead of those of this machine
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ _KERNELS = {AITER: "AITER kernel", PORTABLE: "portable kernel"}
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What serves an operation; equal ones lower to the same code.
+    """Implementation of an operation; equal choices lower to the same code.
 
     Attributes:
         operation: name in OPERATIONS.
         backend: one of BACKENDS.
         call: name of the custom call; empty for XLA.
-        forced: an option says so, so that nothing else may stand in on another platform.
+        forced: whether an option forces it, so that no other backend replaces it on another platform.
         why: one sentence.
     """
 
@@ -48,10 +49,10 @@ class Choice:
 
 
 def forced_backend(operation: str, environment: Mapping[str, str] = os.environ) -> tuple[str, str]:
-    """The backend that the options ask for, and the option that does: (AUTO, "") when none does.
+    """Return the backend that an option forces, and that option; (AUTO, "") without one.
 
     Raises:
-        BackendError: an option has a value, or names an operation, that does not exist.
+        BackendError: an option has an unknown value or names an unknown operation.
     """
     known = {f"{OPTION}_{name.upper()}" for name in OPERATIONS}
     for name in sorted(environment):
@@ -67,7 +68,7 @@ def forced_backend(operation: str, environment: Mapping[str, str] = os.environ) 
 
 
 def rocm_devices() -> tuple[Any, ...]:
-    """The AMD GPUs of this process, none where jax has no ROCm backend."""
+    """Return the AMD GPUs of this process; empty if jax has no ROCm backend."""
     try:
         return tuple(jax.local_devices(backend="rocm"))
     except RuntimeError:
@@ -75,7 +76,7 @@ def rocm_devices() -> tuple[Any, ...]:
 
 
 def gfx_of(device: Any) -> str | None:
-    """The gfx target of a device, such as "gfx942"; None when it does not say."""
+    """Return the gfx target of a device, such as "gfx942"; None if the device does not report one."""
     text = str(getattr(device, "compute_capability", ""))
     return text if _GFX.fullmatch(text) else None
 
@@ -83,11 +84,11 @@ def gfx_of(device: Any) -> str | None:
 def wanted_targets(
     environment: Mapping[str, str] = os.environ, devices: Sequence[Any] | None = None
 ) -> tuple[tuple[str, ...], str]:
-    """The gfx targets that code is lowered for, and where they come from.
+    """Return the gfx targets that code is lowered for, and their origin.
 
     Args:
         environment: where JAX_AITER_TARGET is looked up.
-        devices: AMD GPUs; None takes those of this process.
+        devices: AMD GPUs; None means those of this process.
 
     Raises:
         BackendError: JAX_AITER_TARGET names no target.
@@ -132,18 +133,18 @@ def decide(
     environment: Mapping[str, str] = os.environ,
     devices: Sequence[Any] | None = None,
 ) -> tuple[Choice, str]:
-    """What serves an operation, and the module that this needs, empty for XLA; nothing is loaded.
+    """Return the choice for an operation and the module that it needs (empty for XLA), without loading anything.
 
     Args:
         operation: name in OPERATIONS.
-        targets: custom calls that may serve it, the best of each backend first; None takes the table's.
-        obstacles: by backend or custom call, what keeps it from these arguments, such as a shape.
-        kernels: modules that there are.
+        targets: custom calls that may serve it, the best of each backend first; None means those of the table.
+        obstacles: by backend or custom call, the reason why it cannot take these arguments, such as a shape.
+        kernels: the available modules.
         environment: where options are looked up.
-        devices: AMD GPUs; None takes those of this process.
+        devices: AMD GPUs; None means those of this process.
 
     Raises:
-        BackendError: an option forces what is not there; the message says what is missing.
+        BackendError: an option forces a missing backend; the message names the reason.
     """
     asked, option = forced_backend(operation, environment)
     if asked == XLA:
@@ -175,12 +176,12 @@ def choose(
     *,
     obstacles: Mapping[str, str] = MappingProxyType({}),
 ) -> Choice:
-    """What serves an operation here and now; what it needs is loaded.
+    """Return the choice for an operation in this process and load its module.
 
     Raises:
-        BackendError: an option forces what is not there.
+        BackendError: an option forces a missing backend.
         ManifestError: the manifest is damaged.
-        ModuleLoadError: a module that is there does not load. Nothing else stands in for it silently.
+        ModuleLoadError: a module of the wheel does not load. No other backend replaces it silently.
     """
     kernels = loader()
     choice, module = decide(operation, targets, obstacles=obstacles, kernels=kernels)

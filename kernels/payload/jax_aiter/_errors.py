@@ -1,4 +1,4 @@
-"""What can go wrong, each with one sentence that names the file, the option or the shape."""
+"""Errors, each with one sentence that names the file, the option or the shape."""
 
 
 class JaxAiterError(RuntimeError):

@@ -1,4 +1,4 @@
-"""What there is and what would be chosen, as data for people and for programs."""
+"""Report of modules, GPUs and choices, for people and for programs."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _PREFIX = "JAX_AITER_"
 
 
 def info() -> dict[str, Any]:
-    """What this package holds, which GPUs there are, and what would serve each operation, and why.
+    """Return the content of this package, the GPUs, and the choice for each operation with its reason.
 
-    Nothing is loaded. The answer can be written as JSON:
+    Nothing is loaded. The result can be written as JSON:
 
         version     of the package; None without kernels
         jax, ffi_api
-        folder      where kernels lie
+        folder      of the kernels
         problem     why the manifest cannot be used, or None
         targets     gfx targets that the kernels were built for
         modules     by name: kind, targets, handlers, loaded
         devices     of this process: id, platform, kind, gfx target, compute units
         options     the JAX_AITER_… variables that are set
-        operations  by name: backend, why and module, for the targets that are lowered for; shapes and dtypes that a
-                    kernel does not take go to XLA besides
+        operations  by name: backend, why and module, for the lowered targets; shapes and dtypes that a kernel does not
+                    take go to XLA
     """
     told: dict[str, Any] = {"version": None, "jax": jax.__version__, "ffi_api": list(framework_api())}
     options = {name: value for name, value in sorted(os.environ.items()) if name.startswith(_PREFIX)}

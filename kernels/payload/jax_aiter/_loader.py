@@ -122,7 +122,7 @@ class Loader:
 
 @cache
 def loader() -> Loader:
-    """The modules of this package; a damaged manifest is reported at every call."""
+    """Return the modules of this package; a damaged manifest is reported at every call."""
     return Loader(FOLDER)
 
 

@@ -62,10 +62,10 @@ class Module:
     variants: Mapping[str, frozenset[int]]
 
     def runs_on(self, gfx: str) -> bool:
-        """Whether a device, such as "gfx942" or "gfx942:sramecc+:xnack-", runs code of this module.
+        """Return whether a device, such as "gfx942" or "gfx942:sramecc+:xnack-", runs code of this module.
 
         Only the portable kernels are compiled for generic targets; AITER's code objects are for one processor each.
-        Code for certain features, such as "gfx942:xnack+", needs a device that says that it has them.
+        Code for certain features, such as "gfx942:xnack+", needs a device that reports them.
         """
         processor, *features = gfx.split(":")
         for target in self.targets:
@@ -76,14 +76,14 @@ class Module:
         return False
 
     def fits(self, gfx: str, compute_units: int) -> bool:
-        """Whether it has code for a device of a target that it runs on, by the number of its compute units."""
+        """Return whether it has code for a device with this number of compute units."""
         known = self.variants.get(gfx.partition(":")[0])
         return known is None or compute_units in known
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
-    """What a wheel holds.
+    """Content of a wheel.
 
     Attributes:
         path: of manifest.json.
@@ -101,12 +101,12 @@ class Manifest:
     _by_target: Mapping[str, str] = field(default_factory=dict)
 
     def module_of(self, target: str) -> Module | None:
-        """The module that offers a custom call, or None."""
+        """Return the module that offers a custom call, or None."""
         name = self._by_target.get(target)
         return None if name is None else self.modules[name]
 
     def closure(self, name: str) -> tuple[Module, ...]:
-        """A module and all that it needs, in the order in which they are loaded."""
+        """Return a module and all that it needs, in load order."""
         wanted, todo = set[str](), [name]
         while todo:
             current = todo.pop()
@@ -223,7 +223,7 @@ def _digest(value: object, where: str) -> str:
 
 
 def _inside(value: object, where: str) -> str:
-    # What leaves _kernels is no file of the wheel.
+    # Paths outside of _kernels are not files of the wheel.
     text = _text(value, where)
     if text.startswith("/") or ".." in text.split("/"):
         raise ValueError(f"{where} is {text!r}, which is outside the package")

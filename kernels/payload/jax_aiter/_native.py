@@ -19,9 +19,9 @@ PLATFORM = "rocm"
 
 
 def dispatch(choice: Choice, kernel: Callable[..., Any], reference: Callable[..., Any], *args: Any) -> Any:
-    """The kernel where code is lowered for AMD GPUs, and the reference everywhere else.
+    """Return the kernel where code is lowered for AMD GPUs, and the reference everywhere else.
 
-    One program can so be lowered for several platforms. A choice that was forced has no reference to fall back on:
+    One program can thus be lowered for several platforms. A forced choice has no reference to fall back on:
     lowering for another platform is then an error.
     """
     if choice.backend == XLA:
@@ -33,12 +33,12 @@ def dispatch(choice: Choice, kernel: Callable[..., Any], reference: Callable[...
 def ffi(
     target: FfiTarget, results: Sequence[tuple[Sequence[int], Any]], **attrs: Any
 ) -> Callable[..., tuple[Array, ...]]:
-    """A custom call as a function of its operands; vmap runs it once per element.
+    """Return a custom call as a function of its operands; vmap runs it once per element.
 
     Args:
-        target: what is called.
+        target: name of the call.
         results: shape and dtype of each result.
-        attrs: attributes of exactly the names that the target has.
+        attrs: attributes with exactly the names that the target has.
     """
     if set(attrs) != set(target.attrs) or len(results) != len(target.results):
         raise TypeError(f"{target.name} gives {target.results} and takes the attributes {target.attrs}")
@@ -55,11 +55,11 @@ def ffi(
 def rowwise(
     call: Callable[[int], Callable[..., tuple[Array, ...]]], rows: Sequence[bool]
 ) -> Callable[..., tuple[Array, ...]]:
-    """A custom call whose rows are independent: vmap makes more rows of it instead of more calls.
+    """Return a custom call with independent rows; vmap adds rows instead of calls.
 
     Args:
-        call: gives the call for a number of rows; the first dimension of each of its results is that number.
-        rows: for each operand, whether its first dimension is the rows; the others are shared by all rows.
+        call: returns the call for a number of rows, which is the first dimension of each of its results.
+        rows: for each operand, whether its first dimension is the rows; all rows share the others.
     """
 
     def plain(*operands: Array) -> tuple[Array, ...]:
@@ -113,9 +113,9 @@ def contract(subscripts: str, a: Array, b: Array, wide: Any) -> Array:
 
 
 def together(*arrays: Any) -> tuple[Any, ...]:
-    """The same arrays, all varying over the same axes of a shard_map, so that gradients are summed over the others.
+    """Return the arrays varying over the same axes of a shard_map, so that gradients are summed over the others.
 
-    Outside of shard_map, and for what is None, nothing is changed.
+    Outside of shard_map, and for None, nothing changes.
     """
     axes = frozenset[str]().union(*(varying(array) for array in arrays if array is not None))
     return tuple(array if array is None else vary(array, axes) for array in arrays)
@@ -130,7 +130,7 @@ def varying(array: Any) -> frozenset[str]:
 
 
 def vary(array: Any, axes: frozenset[str]) -> Any:
-    """The same array, varying over these axes too."""
+    """Return the array varying over these axes too."""
     more = tuple(sorted(axes - varying(array)))
     if not more:
         return array
@@ -141,12 +141,12 @@ def vary(array: Any, axes: frozenset[str]) -> Any:
 
 
 def empty(dtype: Any) -> Array:
-    """An operand that is not there, of shape [0]."""
+    """Return the placeholder of a missing operand, of shape [0]."""
     return jax.numpy.zeros((0,), dtype)
 
 
 def int32(value: int) -> Any:
-    """An attribute of 32 bits: Python's own numbers become 64 bits wide where jax_enable_x64 is set."""
+    """Return an attribute of 32 bits; Python's own numbers become 64 bits wide if jax_enable_x64 is set."""
     return np.int32(value)
 
 

@@ -69,7 +69,7 @@ class _ErrorArguments(ctypes.Structure):
 
 
 class _Api(ctypes.Structure):
-    # Of all that a handler can call, only what makes an error: it does so when a structure is not of the size it knows.
+    # Only the function that creates an error: handlers call it for a structure of unknown size.
     _fields_: ClassVar = [
         ("struct_size", ctypes.c_size_t),
         ("extension_start", ctypes.c_void_p),
@@ -87,7 +87,7 @@ _CALL_FRAME_SIZE = 168
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What a handler says about itself.
+    """Metadata of a handler.
 
     Attributes:
         api: XLA FFI API that it was compiled against, (major, minor).
@@ -99,7 +99,7 @@ class Metadata:
 
 
 def probe(function: Any) -> Metadata | str:
-    """What a handler says about itself, or why it is none.
+    """Return the metadata of a handler, or the reason why the symbol is not a handler.
 
     Args:
         function: symbol of a library that ctypes loaded.
@@ -129,7 +129,7 @@ def probe(function: Any) -> Metadata | str:
 
 @cache
 def framework_api() -> tuple[int, int]:
-    """The XLA FFI API of the installed jaxlib, as its own header says: (major, minor)."""
+    """Return the XLA FFI API (major, minor) of the installed jaxlib's header."""
     header = Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
     text = header.read_text(encoding="utf-8")
     found = dict(re.findall(r"^#define XLA_FFI_API_(MAJOR|MINOR) (\d+)$", text, re.MULTILINE))

@@ -1,4 +1,4 @@
-"""What the quantised products share: no derivative, the choice, the lowering."""
+"""Common parts of the quantised products: refused differentiation, choice and lowering."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from jax_aiter._errors import NotDifferentiableError
 
 
 def quantised(operation: str, lowered: Callable[..., Array]) -> Callable[..., Array]:
-    """A function of a choice and arrays that jax.jit compiles and that refuses to be differentiated.
+    """Return a function of a choice and arrays that jax.jit compiles and that refuses differentiation.
 
     Args:
-        operation: for the error.
-        lowered: takes the choice first.
+        operation: name for the error.
+        lowered: function whose first argument is the choice.
     """
 
     def refuse(_choice: Choice, _primals: Any, _tangents: Any) -> Any:
         raise NotDifferentiableError(
-            f"{operation} has no derivative: its operands are quantised. Keep it out of what is differentiated, by"
+            f"{operation} has no derivative: its operands are quantised. Exclude it from differentiation, by"
             " jax.lax.stop_gradient on its arguments, or differentiate jax_aiter.gemm.gemm of the dequantised operands."
         )
 

@@ -1,6 +1,6 @@
-"""What there is to call: the FFI targets of the kernel modules, and which of them serves which operation.
+"""FFI targets of the kernel modules, and the targets of each operation.
 
-A target is called in the way that kernels/modules.toml writes down; a test holds both tables equal.
+kernels/modules.toml declares how a target is called; a test keeps both tables equal.
 """
 
 from __future__ import annotations

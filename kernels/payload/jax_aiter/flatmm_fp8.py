@@ -70,10 +70,10 @@ def _lowered(choice: Choice, shuffled: bool, *operands: Array) -> Array:
 
 
 def as_fnuz(values: Array, scale: Array) -> tuple[Array, Array]:
-    """The same product of values and scale, with values in float8_e4m3fnuz.
+    """Return values and scale of the same product, with values in float8_e4m3fnuz.
 
-    The exponent of float8_e4m3fnuz is biased by one more, so that the same bits mean half; it has no negative zero,
-    whose bits mean NaN, and the bits that mean NaN in float8_e4m3fn would mean a number.
+    The exponent bias of float8_e4m3fnuz is larger by one, so the same bits mean half the value. It has no negative
+    zero, whose bits mean NaN there, and the NaN bits of float8_e4m3fn would mean a number.
     """
     if values.dtype == jnp.float8_e4m3fnuz:
         return values, scale

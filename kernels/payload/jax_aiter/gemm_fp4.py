@@ -84,7 +84,7 @@ def _validate(a: Any, b: Any, a_scale: Any, b_scale: Any, preshuffled: bool) -> 
 
 
 def dequantise(packed: Array, scale: Array) -> Array:
-    """The numbers that packed FP4 stands for.
+    """Return the numbers of a packed FP4 array.
 
     Args:
         packed: [rows, K/2], uint8.

@@ -39,7 +39,7 @@ def shuffle_weight(weight: Array, layout: tuple[int, int] = (16, 16)) -> Array:
 
 
 def unshuffle_weight(weight: Array, layout: tuple[int, int] = (16, 16)) -> Array:
-    """The inverse of `shuffle_weight`, with the same arguments and errors."""
+    """Invert `shuffle_weight`, with the same arguments and errors."""
     rows, columns, tile, pieces = _tiles("unshuffle_weight", weight, layout)
     tiled = weight.reshape(rows // tile, columns // (16 * pieces), pieces, tile, 16)
     return tiled.transpose(0, 3, 1, 2, 4).reshape(rows, columns)
@@ -62,7 +62,7 @@ def shuffle_scale(scale: Array) -> Array:
 
 
 def unshuffle_scale(scale: Array, rows: int, columns: int) -> Array:
-    """The inverse of `shuffle_scale`.
+    """Invert `shuffle_scale`.
 
     Args:
         scale: [rows rounded up to 256, columns rounded up to 8], uint8.

@@ -58,10 +58,10 @@ def config(
 
 
 def window(operation: str, window_size: tuple[int, int], causal: bool) -> tuple[int, int]:
-    """The keys that a query sees before and after its diagonal, -1 for all; causal ones see none after it.
+    """Return the numbers of keys that a query sees before and after its diagonal, -1 for all; causal: none after.
 
     Raises:
-        ValueError: it is no pair of whole numbers from -1 on.
+        ValueError: not a pair of integers from -1 on.
     """
     try:
         left, right = (int(value) for value in window_size)
@@ -89,18 +89,18 @@ def slopes(operation: str, alibi_slopes: Any, batch: int, heads: int) -> Array |
 
 
 def cumulative(operation: str, name: str, array: Any, count: int | None, places: int, longest: int = 0) -> Array:
-    """Check where sequences begin; what is traced can be checked by shape and dtype only.
+    """Check the starts of sequences; traced values can be checked by shape and dtype only.
 
     Args:
-        operation: for errors.
+        operation: name for errors.
         name: of the argument.
         array: [sequences + 1], int32.
-        count: of sequences, or None where any number will do.
-        places: that the sequences have to fit into, all together.
-        longest: what max_seqlen says, 0 when it says nothing.
+        count: number of sequences, or None for any number.
+        places: total length of the sequences.
+        longest: value of max_seqlen, 0 if unset.
 
     Raises:
-        ValueError: the shape, or what it says, does not fit.
+        ValueError: wrong shape or values.
         TypeError: the dtype is not int32.
     """
     _check.rank(operation, name, array, "[sequences + 1]")

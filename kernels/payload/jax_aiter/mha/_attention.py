@@ -69,7 +69,7 @@ def _blocks_backward(
     if operands.bias is None:
         grads = jax.vmap(one, in_axes=(*_axes(given), 0, 0, 0, 0))(grouped, given.rows, given.seed, batch, *more)
     else:
-        # One sequence after the other, so that there is one gradient of the bias and not one for each.
+        # Sequences run one after the other, which keeps a single gradient of the bias.
         rows = Rows(*(jnp.broadcast_to(part, (shape[0], shape[1])) for part in given.rows))
         parts = (grouped._replace(bias=None), rows, batch, more)
 
@@ -106,7 +106,7 @@ def _backward(
         operands: Operands, given: Given, saved: tuple[Array, Array], cotangents: tuple[Array, Array]
     ) -> Operands:
         grads = _kernels.backward(plan, operands, given, saved, cotangents[0])
-        # Nobody asks for these: that would have been an obstacle.
+        # These gradients are obstacles of the kernel, so no caller needs them.
         others = (None if part is None else jnp.zeros_like(part) for part in operands[3:])
         return Operands(*grads[:3], *others)
 
@@ -122,7 +122,7 @@ _jit_backward = jax.jit(_backward, static_argnums=(0, 1))
 @jax.tree_util.register_static
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    # Whether these gradients are asked for.
+    # Requested gradients.
     bias: bool
     slopes: bool
 

@@ -22,7 +22,7 @@ _FAR = jnp.iinfo(jnp.int32).max
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What does not change while a program runs.
+    """Constants of a program.
 
     Attributes:
         scale: of the scores.
@@ -75,7 +75,7 @@ class Block(NamedTuple):
 
 
 def pad(config: Config, sequence: Sequence) -> Sequence:
-    """The same sequence in whole blocks; places that are added see nothing and are not seen."""
+    """Return the sequence in whole blocks; added places neither see nor are seen."""
     queries = -sequence.q.shape[0] % config.queries or (config.queries if sequence.q.shape[0] == 0 else 0)
     keys = -sequence.k.shape[0] % config.keys or (config.keys if sequence.k.shape[0] == 0 else 0)
 

@@ -1,6 +1,6 @@
-"""Which attention probabilities are dropped: a function of the seed and of the place, the same in both directions.
+"""Dropout of attention probabilities as a function of seed and position, equal in both directions.
 
-It does not depend on how scores are cut into blocks, nor on the number of queries, keys or sequences.
+It does not depend on the blocks of the scores, nor on the number of queries, keys or sequences.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ _ODD = 0x85EBCA77
 
 
 def seed_words(seed: Any) -> Array:
-    """A seed as two words.
+    """Return a seed as two words.
 
     Args:
-        seed: a number from 0 to 2**64 - 1, or an integer array of no dimensions, which may be traced.
+        seed: a number from 0 to 2**64 - 1, or an integer array without dimensions, which may be traced.
 
     Returns:
         [2], uint32.
 
     Raises:
         ValueError: the number is out of range.
-        TypeError: it is neither.
+        TypeError: neither a number nor such an array.
     """
     if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
         number = int(seed)
@@ -40,15 +40,15 @@ def seed_words(seed: Any) -> Array:
 
 
 def kept(seed: Array, probability: float, batch: Array, heads: Array, row: Array, column: Array) -> Array:
-    """Which probabilities stay.
+    """Return which probabilities are kept.
 
     Args:
         seed: [2], uint32.
         probability: of being dropped, between 0 and 1.
-        batch, heads, row, column: indices, which are broadcast against each other.
+        batch, heads, row, column: indices, broadcast against each other.
 
     Returns:
-        bool, of the shape that they have together.
+        bool, of their broadcast shape.
     """
     state = _mixed(seed[0] + jnp.uint32(_GOLDEN)) ^ seed[1]
     for place in (batch, heads, row):

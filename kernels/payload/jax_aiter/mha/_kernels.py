@@ -26,14 +26,14 @@ _FEW_BYTES = 2**31
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is asked for, besides arrays.
+    """Request without its arrays.
 
     Attributes:
         config: scale, dropout.
         window: (left, right) keys that a query sees around its diagonal; -1 for all.
         packed: sequences lie one after the other, in a batch of one.
         longest: length of the longest packed sequence of queries, of keys; 0 for unknown.
-        padded: sequences of the batch have lengths of their own.
+        padded: sequences of the batch have individual lengths.
         complete: each query of each sequence is known to see a key.
         deterministic: gradients are summed in one order.
         returns_lse: lse may have a cotangent.
@@ -58,16 +58,16 @@ class Plan:
 
 
 def make_plan(task: Task, operands: Operands) -> Plan:
-    """Choose what serves a task; what it needs is loaded.
+    """Choose the implementation of a task and load its module.
 
     Raises:
-        BackendError: an option forces what cannot do it.
+        BackendError: an option forces a backend that cannot do it.
     """
     few = not task.packed and operands.q.shape[1] <= _FEW_QUERIES
     targets = (MHA_FWD, MHA_FWD_ASM) if few else (MHA_FWD_ASM, MHA_FWD)
     obstacles = {MHA_FWD_ASM.name: _asm_obstacle(task, operands), MHA_FWD.name: _ck_obstacle(task, operands)}
     if task.config.dropout and not obstacles[MHA_FWD.name]:
-        # What one direction drops, the other has to drop too.
+        # Both directions must drop the same probabilities.
         backward = choose("flash_attn_bwd", obstacles={AITER: _backward_obstacle(task, operands)})
         if backward.backend == XLA:
             obstacles[MHA_FWD.name] = f"its gradient would drop others, since it is XLA's: {backward.why}"
@@ -75,16 +75,16 @@ def make_plan(task: Task, operands: Operands) -> Plan:
 
 
 def choose_backward(plan: Plan, operands: Operands, *, dbias: bool, dslopes: bool, dlse: bool) -> Choice:
-    """Choose what serves the gradient; what it needs is loaded.
+    """Choose the implementation of the gradient and load its module.
 
     Args:
-        plan: of the way forward.
-        operands: of it.
-        dbias, dslopes: whether these gradients are asked for.
+        plan: of the forward direction.
+        operands: of the forward direction.
+        dbias, dslopes: whether these gradients are requested.
         dlse: whether lse has a cotangent.
 
     Raises:
-        BackendError: an option forces what cannot do it.
+        BackendError: an option forces a backend that cannot do it.
     """
     wanted = [
         (not dbias, "Composable Kernel gives no gradient of a bias"),
@@ -128,7 +128,7 @@ def forward(plan: Plan, operands: Operands, given: Given) -> tuple[Array, Array]
     if task.packed:
         out, lse = out[None], lse[None]
     if task.packed or not task.complete:
-        # Nobody writes what lies outside of all packed sequences.
+        # Places outside of all packed sequences are never written.
         sees = given.rows.end > given.rows.start
         out = jnp.where(sees[:, None, None], out, jnp.zeros((), out.dtype))
         lse = jnp.where(sees, lse, -jnp.inf)
@@ -165,7 +165,7 @@ def backward(plan: Plan, operands: Operands, given: Given, saved: tuple[Array, A
 
 
 def _called(task: Task, call: Any, rows: tuple[bool, ...], arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-    # vmap makes a larger batch, but where a place in the batch decides what is dropped.
+    # vmap enlarges the batch, unless dropout depends on the position in the batch.
     if task.packed:
         results: tuple[Array, ...] = call(0)(*arrays)
     elif task.config.dropout:

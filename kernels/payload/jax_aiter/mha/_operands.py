@@ -28,12 +28,12 @@ class Operands(NamedTuple):
 
 
 class Given(NamedTuple):
-    """What has no gradient.
+    """Operands without a gradient.
 
     Attributes:
         rows: of each query, [queries] for all sequences or [B, queries].
         seed: [2], uint32.
-        cu_q, cu_k: where packed sequences begin and the last one ends, [sequences + 1], int32; else [0].
+        cu_q, cu_k: starts of packed sequences and the end of the last one, [sequences + 1], int32; else [0].
     """
 
     rows: Rows

@@ -1,4 +1,4 @@
-"""Which keys each query sees: causality, windows and lengths all come down to one range of keys per query."""
+"""Range of keys that each query sees, from causality, windows and lengths."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Rows(NamedTuple):
 
 
 def whole(queries: int, keys: int, left: int, right: int) -> Rows:
-    """The ranges of one sequence of which all queries and keys count.
+    """Return the ranges of one sequence whose queries and keys all count.
 
     Args:
         queries: number of queries.
@@ -35,17 +35,17 @@ def whole(queries: int, keys: int, left: int, right: int) -> Rows:
 
 
 def complete(queries: int, keys: int, right: int) -> bool:
-    """Whether each query of a sequence sees a key, all of which count; windows hide none from all on their left."""
+    """Return whether each query of a full sequence sees a key."""
     return keys > 0 and (right < 0 or keys - queries + right >= 0)
 
 
 def padded(queries: int, query_count: Any, key_count: Any, left: int, right: int) -> Rows:
-    """The ranges of one sequence that fills only the beginning of its row.
+    """Return the ranges of one sequence that fills only the beginning of its row.
 
     Args:
         queries: places for queries; those from query_count on see nothing.
-        query_count: how many there are, an int32 array of no dimensions.
-        key_count: how many keys there are, likewise.
+        query_count: number of queries, an int32 array without dimensions.
+        key_count: number of keys, likewise.
         left, right: as for `whole`.
     """
     row = jnp.arange(queries, dtype=jnp.int32)
@@ -54,11 +54,11 @@ def padded(queries: int, query_count: Any, key_count: Any, left: int, right: int
 
 
 def packed(queries: int, cu_queries: Array, cu_keys: Array, left: int, right: int) -> Rows:
-    """The ranges of sequences that lie one after the other.
+    """Return the ranges of sequences that lie one after the other.
 
     Args:
         queries: places for queries; those after the last sequence see nothing.
-        cu_queries: [sequences + 1], int32: where the queries of each begin, and where the last one ends.
+        cu_queries: [sequences + 1], int32: start of the queries of each sequence, and end of the last one.
         cu_keys: [sequences + 1], int32, likewise for keys.
         left, right: as for `whole`.
     """

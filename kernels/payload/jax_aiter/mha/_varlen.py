@@ -86,7 +86,7 @@ def flash_attn_varlen(
         (left, right),
         packed=True,
         longest=(max_seqlen_q, max_seqlen_k),
-        # Where queries and keys are cut alike, each query sees the key at its own place.
+        # With equal cuts, each query sees at least the key at its own position.
         complete=cu_seqlens_q is cu_seqlens_k,
         deterministic=deterministic,
         returns_lse=return_lse,
