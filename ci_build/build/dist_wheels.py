@@ -44,10 +44,9 @@ def make_plan(
         MachineError: a build on this machine itself was asked for and it lacks what that needs.
     """
     from ci_build.build import plan
-    from ci_build.rocm import selection
     from core import targets
 
-    asked = _asked(settings, reporter, *tables)
+    asked, settings = _asked(settings, reporter, runner, *tables)
     request, warnings = options.build_request(settings, *tables)
     if anew is not None:
         request = source_build.without_results(request)
@@ -55,11 +54,12 @@ def make_plan(
         reporter.warning(text)
     rocm = None
     if asked is not None:
-        asked = selection.for_request(asked, request)
+        targets_of_build = request.targets or () if request.payload is Payload.SOURCE else ()
+        asked = replace(asked, version=str(request.rocm_version), targets=targets_of_build)
         _check_rocm(asked)
         if not settings.flag("dry_run"):
             source_build.check_place(request, settings, runner, reporter, *tables)
-        rocm = _rocm(settings, asked, reporter, *tables)
+        rocm = _rocm(settings, asked, reporter, runner, *tables)
     for finding in targets.warnings_for(request.targets or ()):
         reporter.warning(f"{finding.message} {finding.remedy}")
     if request.kernels is not None:
@@ -89,17 +89,19 @@ def make_plan(
     return source_build.prepare(request, given)
 
 
-def _asked(settings: options.Settings, reporter: Reporter, *tables: str) -> Asked | None:
-    """Which ROCm was asked for; what a build from source can tell by itself is suggested on the way."""
-    from ci_build.rocm import selection
+def _asked(
+    settings: options.Settings, reporter: Reporter, runner: HostRunner, *tables: str
+) -> tuple[Asked | None, options.Settings]:
+    """Return the ROCm that the options name, and the settings with what its name implies."""
+    from ci_build.cli.common import connector
 
     from_source = settings.get("payload", *tables).value == Payload.SOURCE
     if from_source:
-        source_build.suggest(settings)
-    asked = selection.find_source(settings, reporter, *tables)
+        settings = settings.with_defaults(options.source_defaults(settings))
+    asked = options.find_rocm(settings, reporter, runner, connector(reporter), *tables)
     if asked is not None and from_source:
-        selection.suggest(settings, asked)
-    return asked
+        settings = settings.with_defaults(options.rocm_defaults(asked))
+    return asked, settings
 
 
 def _check_rocm(asked: Asked) -> None:
@@ -111,14 +113,18 @@ def _check_rocm(asked: Asked) -> None:
     check_source(asked)
 
 
-def _rocm(settings: options.Settings, asked: Asked, reporter: Reporter, *tables: str) -> Rocm | None:
+def _rocm(
+    settings: options.Settings, asked: Asked, reporter: Reporter, runner: HostRunner, *tables: str
+) -> Rocm | None:
     """A ROCm that is fetched, verified and locked; in a dry run only its name is looked at, and None is returned."""
+    from ci_build.cli.common import connector
     from ci_build.rocm import selection
 
     if settings.flag("dry_run"):
         selection.tell_plan(asked, reporter)
         return None
-    return selection.obtain_rocm(settings, reporter, asked, *tables)
+    storage = options.rocm_storage(settings, *tables)
+    return selection.obtain_rocm(asked, storage, reporter, runner, connector(reporter))
 
 
 def _dumped(rocm: Rocm | None) -> bytes:

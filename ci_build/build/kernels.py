@@ -32,8 +32,11 @@ def make_request(settings: options.Settings) -> tuple[BuildRequest, str]:
     from kernels.modules import load_catalog
     from kernels.recipe import check_jax
 
-    settings.suggest("kernels", True, origin="ci_build kernels")
-    settings.suggest("payload", "published", origin="ci_build kernels")
+    origin = "ci_build kernels"
+    implied = {"kernels": True, "payload": "published"}
+    settings = settings.with_defaults(
+        {name: options.Setting(value=value, origin=origin) for name, value in implied.items()}
+    )
     request, _ = options.build_request(settings, *_TABLES)
     catalog = load_catalog()
     check_jax(catalog, request.jax_version)

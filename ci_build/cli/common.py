@@ -17,6 +17,7 @@ from ci_build.cli import options
 from core.errors import RequestError
 
 if TYPE_CHECKING:
+    from core.http.client import Client, Connect
     from core.process import HostRunner
     from core.report import Reporter
     from promotion.storage.bucket import Bucket
@@ -119,6 +120,18 @@ def host_runner(reporter: Reporter) -> HostRunner:
     from core.process import HostRunner
 
     return HostRunner(options.environment(), echo=reporter.detail, sink=reporter.detail)
+
+
+def connector(reporter: Reporter) -> Connect:
+    """Return a function that opens HTTP connections as the environment wants them; retries are reported."""
+
+    def connect() -> Client:
+        # Most commands never download anything.
+        from core.http.client import Client
+
+        return Client(proxy=options.proxy_of, tell=reporter.warning)
+
+    return connect
 
 
 def echo_error(line: str) -> None:

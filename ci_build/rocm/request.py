@@ -61,6 +61,21 @@ class Asked:
     index_version: str = ""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RocmStorage:
+    """Where ROCms are kept.
+
+    Attributes:
+        cache: the cache folder; ROCms are below `rocm`.
+        keep_tarballs: keep a tarball after it was unpacked.
+        limit: bytes that all ROCms in the cache may take.
+    """
+
+    cache: Path
+    keep_tarballs: bool
+    limit: int
+
+
 def is_url(source: str) -> bool:
     """Whether a source is to be fetched."""
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", source) is not None

@@ -24,6 +24,8 @@ _ABSENT = frozenset({403, 404, 410})
 
 Proxy = Callable[[str], str | None]
 Tell = Callable[[str], None]
+Connect = Callable[[], "Client"]
+"""Opens connections when the first one is needed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -36,18 +36,6 @@ class Prepared:
     native: Native | None = None
 
 
-def suggest(settings: options.Settings) -> None:
-    """Let the jax folder say its release, and the options of an internal build job say where its ROCm is."""
-    from ci_build.build.source.sources import release_of
-    from ci_build.cli.options import rocm_build_url
-
-    if url := rocm_build_url(settings):
-        settings.suggest("therock_path", url, origin="--rocm-build-url")
-    folder = settings.get("jax_source_dir").value
-    if folder and Path(str(folder)).is_dir():
-        settings.suggest("jax_version", release_of(Path(str(folder))), origin=f"{folder}/jax/version.py")
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Circumstances:
     """What a build from source is prepared with.

@@ -13,7 +13,7 @@ import cloup
 
 from ci_build.cli import options
 from ci_build.cli.commands.images import asked
-from ci_build.cli.common import State, print_json
+from ci_build.cli.common import State, connector, host_runner, print_json
 
 if TYPE_CHECKING:
     from ci_build.images.builder import ImageRequest
@@ -175,16 +175,14 @@ def find_rocm(settings: options.Settings, reporter: Reporter) -> Asked:
         RequestError: the options name no ROCm, or two.
         InputError: there is no such ROCm.
     """
-    from ci_build.cli.options import rocm_build_url
     from ci_build.rocm import selection
     from ci_build.rocm.request import check_name, check_source
     from core.errors import RequestError
 
     if problems := options.rocm_problems(settings):
         raise RequestError(" ".join(problems), hint="Name one ROCm.")
-    if url := rocm_build_url(settings):
-        settings.suggest("therock_path", url, origin="--rocm-build-url")
-    found = selection.find_source(settings, reporter, "build")
+    settings = settings.with_defaults(options.build_job_defaults(settings))
+    found = options.find_rocm(settings, reporter, host_runner(reporter), connector(reporter), "build")
     if found is None:
         raise RequestError(
             "Nobody says which ROCm goes into the image.",
@@ -210,7 +208,8 @@ def rocm_tree(
         version = check_name(found, selection.gfx_names())
         selection.tell_plan(found, reporter)
         return version or "VERSION", ContextFile(digest=UNKNOWN, source=Path), {}
-    rocm = selection.obtain_rocm(settings, reporter, found, "build")
+    storage = options.rocm_storage(settings, "build")
+    rocm = selection.obtain_rocm(found, storage, reporter, host_runner(reporter), connector(reporter))
     labels = {"com.amdgpu.therock_path": rocm.lock.source, "jax-rocm-release.rocm.sha256": rocm.lock.sha256}
     digest = f"full:{rocm.lock.sha256}" if rocm.lock.sha256 else ""
     return rocm.facts.version, tree_file(rocm.root, digest), {key: text for key, text in labels.items() if text}

@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 import cloup
 
-from ci_build.cli.common import State, print_json
+from ci_build.cli import options
+from ci_build.cli.common import State, connector, host_runner, print_json
 from core.atomic import write_whole
 
 
@@ -55,18 +56,18 @@ def manifest(state: State, tree: Path, out: Path | None, rocm_version: str | Non
 @click.pass_obj
 def list_builds(state: State, family: str | None, therock_listing: str | None, limit: int, *, as_json: bool) -> None:
     """List the builds that `--therock` chooses from, newest first."""
-    from ci_build.rocm import selection
+    from ci_build.rocm import listing, selection
     from core.http.client import without_user
     from core.report import print_table
 
     if family is not None:
         selection.check_families([family])
     after = {"therock_listing": therock_listing}
-    connections = selection.client(state.reporter(after))
+    client = connector(state.reporter(after))()
     try:
-        builds = selection.listing(state.settings(after), connections, "build")
+        builds = listing.list_builds(client, str(state.settings(after).get("therock_listing", "build").value))
     finally:
-        connections.close()
+        client.close()
     shown = [replace(build, url=without_user(build.url)) for build in builds if family in (None, build.family)]
     shown = shown[: limit or None]
     if as_json:
@@ -117,6 +118,7 @@ def verify(state: State, lock: Path, cache_dir: str | None) -> None:
     from ci_build.rocm import selection
 
     reporter = state.reporter()
-    rocm = selection.verify(state.settings({"cache_dir": cache_dir}), reporter, lock, "build")
+    storage = options.rocm_storage(state.settings({"cache_dir": cache_dir}), "build")
+    rocm = selection.verify(lock, storage, reporter, host_runner(reporter), connector(reporter))
     how = "every file of it was read" if rocm.contents is not None else "its other files are not known to a lock"
     reporter.line(f"{rocm.root} is what {lock} says; {how}")

@@ -31,11 +31,18 @@ from ci_build.cli.options.request import (
     build_request,
     chosen_pythons,
     require_known_pythons,
-    rocm_problems,
     this_python_and_one_more,
 )
+from ci_build.cli.options.rocm import (
+    build_job_defaults,
+    find_rocm,
+    rocm_build_url,
+    rocm_defaults,
+    rocm_problems,
+    rocm_storage,
+)
 from ci_build.cli.options.settings import Setting, Settings, cache_dir, cache_note, refuse_misplaced, words
-from ci_build.cli.options.source import container_size, rocm_build_url
+from ci_build.cli.options.source import container_size, source_defaults
 from ci_build.cli.options.table import (
     CONTAINER_OPTIONS,
     NEEDS_KERNELS,
@@ -64,6 +71,7 @@ __all__ = [
     "Surroundings",
     "actor",
     "bucket_option",
+    "build_job_defaults",
     "build_options",
     "build_request",
     "cache_dir",
@@ -79,15 +87,19 @@ __all__ = [
     "device_words",
     "dry_run_option",
     "environment",
+    "find_rocm",
     "junit_option",
     "option_names",
     "proxy_of",
     "refuse_misplaced",
     "require_known_pythons",
     "rocm_build_url",
+    "rocm_defaults",
     "rocm_problems",
+    "rocm_storage",
     "signing_key",
     "signing_key_option",
+    "source_defaults",
     "this_python_and_one_more",
     "trust_config_option",
     "words",

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 
+from ci_build.cli.options.rocm import rocm_problems
 from ci_build.cli.options.settings import Setting, Settings, words
 from ci_build.cli.options.source import source_problems, source_readings, source_request
 from ci_build.cli.options.table import (
@@ -149,20 +150,6 @@ def _instance_problems(request: KernelRequest) -> list[str]:
         re.compile(request.instances)
     except re.error as error:
         problems.append(f"--kernel-instances is no regular expression: {error}.")
-    return problems
-
-
-def rocm_problems(settings: Settings) -> list[str]:
-    """What contradicts what in the options that say which ROCm it is."""
-    problems = []
-    if settings.given("rocm_build_num") and not settings.given("rocm_build_job"):
-        problems.append("--rocm-build-num needs --rocm-build-job.")
-    job = settings.given("rocm_build_job") or settings.given("rocm_build_num")
-    problems += [
-        f"{settings.get(name).origin} excludes --rocm-build-job and --rocm-build-num."
-        for name in ("therock_path", "therock", "therock_index_url")
-        if job and settings.given(name)
-    ]
     return problems
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ class Settings:
         self, after: Mapping[str, Any], before: Mapping[str, Any], environ: Mapping[str, str] | None = None
     ) -> None:
         self._given: dict[str, Setting] = {}
-        self._suggested: dict[str, Setting] = {}
+        self._defaults: Mapping[str, Setting] = {}
         environ = os.environ if environ is None else environ
         for name in sorted({*after, *before, *option_names()}):
             flag = "--" + name.replace("_", "-")
@@ -75,15 +76,16 @@ class Settings:
             if "://" in str(setting.value) and "{" not in str(setting.value):
                 parse_url(str(setting.value), setting.origin)
 
-    def suggest(self, name: str, value: Any, *, origin: str) -> None:  # noqa: ANN401 - any option's value
-        """A value that counts where nobody gave one, before the defaults do."""
-        self._suggested[name] = Setting(value=value, origin=origin)
+    def with_defaults(self, defaults: Mapping[str, Setting]) -> Settings:
+        """Return settings in which these values apply to options that were not given, before `defaults.toml`."""
+        other = copy.copy(self)
+        other._defaults = {**self._defaults, **defaults}
+        return other
 
     def get(self, name: str, *tables: str) -> Setting:
-        """One option: as given, else suggested, else of the first of the named tables of defaults.toml that has it."""
-        for known in (self._given, self._suggested):
-            if name in known:
-                return known[name]
+        """Return an option: as given, else from `with_defaults`, else from the first table of defaults.toml with it."""
+        if (setting := self._given.get(name) or self._defaults.get(name)) is not None:
+            return setting
         for table in tables:
             if name in defaults().get(table, {}):
                 return Setting(value=defaults()[table][name], origin=f"defaults.toml [{table}]")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from ci_build.cli.options.rocm import build_job_defaults
 from ci_build.cli.options.settings import Setting, Settings
 from core.errors import RequestError
 from core.source_request import ActionCache, Checkout, Compiler, Container, Credentials, Remote, SourceRequest
@@ -68,6 +69,17 @@ def source_request(settings: Settings, jax_version: str, *tables: str) -> Source
         one_target=one_target,
         clang=str(settings.get("clang_path").value or ""),
     )
+
+
+def source_defaults(settings: Settings) -> Mapping[str, Setting]:
+    """Return the release of the jax folder, and the ROCm of an internal build job."""
+    from ci_build.build.source.sources import release_of
+
+    found = dict(build_job_defaults(settings))
+    given = settings.get("jax_source_dir").value
+    if given and (folder := Path(str(given))).is_dir():
+        found["jax_version"] = Setting(value=release_of(folder), origin=f"{folder}/jax/version.py")
+    return found
 
 
 def _compiler(setting: Setting) -> Compiler:
@@ -229,34 +241,6 @@ def source_readings(settings: Settings, *tables: str) -> Iterator[Callable[[], o
     yield partial(_endpoint, settings)
     yield partial(_jobs, settings, *tables)
     yield from (partial(container_size, settings, name, *tables) for name in ("container_memory", "container_shm_size"))
-
-
-def rocm_build_url(settings: Settings) -> str:
-    """The tarball of an internal build job; empty when none was asked for.
-
-    Raises:
-        RequestError: nobody said where such jobs keep their tarballs.
-    """
-    if not settings.given("rocm_build_job"):
-        return ""
-    template = str(settings.get("rocm_build_url").value or "")
-    job = str(settings.get("rocm_build_job").value)
-    if not template:
-        raise RequestError(
-            f"--rocm-build-job={job}: nobody said where that job keeps its tarballs.",
-            hint="Give --rocm-build-url, or CI_BUILD_ROCM_BUILD_URL, such as https://host/{job}/{num}/rocm.tar.gz.",
-        )
-    fields = {
-        "job": job,
-        "num": str(settings.get("rocm_build_num").value or "lastSuccessfulBuild"),
-        "version": str(settings.get("rocm_version").value or ""),
-    }
-    try:
-        return template.format_map(fields)
-    except (KeyError, ValueError, IndexError) as error:
-        raise RequestError(
-            f"--rocm-build-url {template!r} cannot be filled in.", hint="It may hold {job}, {num} and {version}."
-        ) from error
 
 
 def _absolute(value: object) -> str:

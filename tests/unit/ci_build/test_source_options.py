@@ -222,7 +222,7 @@ def test_the_url_of_a_job(given: dict[str, str], url: str) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (JOB, "nobody said where that job keeps its tarballs"),
+        (JOB, "No URL template"),
         ({**JOB, "rocm_build_url": "https://h/{who}"}, "cannot be filled in"),
         ({**JOB, "rocm_build_url": "https://h/{job"}, "cannot be filled in"),
     ],

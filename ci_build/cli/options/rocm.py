@@ -1,0 +1,205 @@
+"""Options that name a ROCm, and the builds that `--therock` and `--locked` choose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ci_build.cli.options.settings import Setting, Settings, cache_dir, words
+from core.errors import RequestError
+from core.units import parse_size
+
+if TYPE_CHECKING:
+    from ci_build.rocm.request import Asked, RocmStorage
+    from core.http.client import Connect
+    from core.process import HostRunner
+    from core.report import Reporter
+
+_NEED_A_SOURCE = ("therock_sha256", "rocm_full", "no_tarball_cache", "cache_limit")
+_NEED_A_LISTING = ("family", "therock_listing")
+
+
+def rocm_storage(settings: Settings, *tables: str) -> RocmStorage:
+    """Return where ROCms are kept and how much room they may take.
+
+    Raises:
+        RequestError: the limit is not a size.
+    """
+    from ci_build.rocm.request import RocmStorage
+
+    return RocmStorage(
+        cache=cache_dir(settings), keep_tarballs=not settings.flag("no_tarball_cache"), limit=_limit(settings, *tables)
+    )
+
+
+def _limit(settings: Settings, *tables: str) -> int:
+    setting = settings.get("cache_limit", *tables)
+    return parse_size(str(setting.value), setting.origin)
+
+
+def find_rocm(
+    settings: Settings, reporter: Reporter, runner: HostRunner, connect: Connect, *tables: str
+) -> Asked | None:
+    """Return the ROCm that the options name, or None.
+
+    A listing is downloaded where `--therock` chooses from it; nothing else is.
+
+    Raises:
+        RequestError: options contradict each other or have no effect.
+    """
+    from ci_build.rocm.request import SCHEME, Asked
+
+    _refuse_contradictions(settings)
+    _limit(settings, *tables)
+    path, choice = settings.get("therock_path").value, settings.get("therock").value
+    lock, locked = Path(str(settings.get("rocm_lock", *tables).value)), settings.flag("locked")
+    index, version = (str(settings.get(name).value or "") for name in ("therock_index_url", "therock_version"))
+    if index:
+        from core.http.client import canonical
+
+        path = SCHEME + canonical(index)
+        if not version and not settings.given("rocm_version") and not locked:
+            from ci_build.rocm.package_index import newest_version
+
+            version = newest_version(index, runner)
+            reporter.line(f"--therock-index-url: the newest ROCm there is {version}")
+    elif choice:
+        path = _choose(settings, reporter, connect, str(choice), *tables)
+    elif locked and not path:
+        path = _locked_source(lock)
+    if not path:
+        return None
+    return Asked(
+        source=str(path),
+        sha256=str(settings.get("therock_sha256").value or ""),
+        full=settings.flag("rocm_full"),
+        lock=lock,
+        locked=locked,
+        index_version=version,
+    )
+
+
+def rocm_defaults(rocm: Asked) -> Mapping[str, Setting]:
+    """Return the ROCm version and the targets that the ROCm's name or lock implies."""
+    from ci_build.rocm.listing import parse_name
+    from ci_build.rocm.lock import load_lock
+    from ci_build.rocm.request import file_name, is_index
+    from ci_build.rocm.selection import gfx_names
+
+    found: dict[str, Setting] = {}
+    if rocm.index_version:
+        found["rocm_version"] = Setting(value=rocm.index_version, origin="--therock-version")
+    elif rocm.locked and is_index(rocm.source) and rocm.lock is not None and (known := load_lock(rocm.lock)):
+        found["rocm_version"] = Setting(value=known.version, origin=str(rocm.lock))
+    name = file_name(rocm.source)
+    if parts := parse_name(name):
+        family, version = parts
+        found["rocm_version"] = Setting(value=version, origin=f"the name {name}")
+        if family in gfx_names().families:
+            found["targets"] = Setting(value=family, origin=f"the name {name}")
+    return found
+
+
+def rocm_problems(settings: Settings) -> list[str]:
+    """Return the contradictions between a build job and other options that name a ROCm."""
+    problems = []
+    if settings.given("rocm_build_num") and not settings.given("rocm_build_job"):
+        problems.append("--rocm-build-num needs --rocm-build-job.")
+    job = settings.given("rocm_build_job") or settings.given("rocm_build_num")
+    problems += [
+        f"{settings.get(name).origin} excludes --rocm-build-job and --rocm-build-num."
+        for name in ("therock_path", "therock", "therock_index_url")
+        if job and settings.given(name)
+    ]
+    return problems
+
+
+def build_job_defaults(settings: Settings) -> Mapping[str, Setting]:
+    """Return the path of the ROCm that an internal build job has made, if one was named."""
+    url = rocm_build_url(settings)
+    return {"therock_path": Setting(value=url, origin="--rocm-build-url")} if url else {}
+
+
+def rocm_build_url(settings: Settings) -> str:
+    """Return the tarball URL of an internal build job; empty without `--rocm-build-job`.
+
+    Raises:
+        RequestError: no URL template was given, or it has an unknown field.
+    """
+    if not settings.given("rocm_build_job"):
+        return ""
+    template = str(settings.get("rocm_build_url").value or "")
+    job = str(settings.get("rocm_build_job").value)
+    if not template:
+        raise RequestError(
+            f"No URL template was given for --rocm-build-job: {job}.",
+            hint="Give --rocm-build-url, or CI_BUILD_ROCM_BUILD_URL, such as https://host/{job}/{num}/rocm.tar.gz.",
+        )
+    fields = {
+        "job": job,
+        "num": str(settings.get("rocm_build_num").value or "lastSuccessfulBuild"),
+        "version": str(settings.get("rocm_version").value or ""),
+    }
+    try:
+        return template.format_map(fields)
+    except (KeyError, ValueError, IndexError) as error:
+        raise RequestError(
+            f"--rocm-build-url cannot be filled in: {template!r}.", hint="Use the fields {job}, {num} and {version}."
+        ) from error
+
+
+def _refuse_contradictions(settings: Settings) -> None:
+    problems = []
+    named = [name for name in ("therock_path", "therock", "therock_index_url") if settings.given(name)]
+    if len(named) > 1:
+        options = " and ".join("--" + name.replace("_", "-") for name in named)
+        problems.append(f"{options} {'both' if len(named) == 2 else 'all'} name a ROCm.")
+    problems += [f"--{name.replace('_', '-')} is empty." for name in named if not settings.get(name).value]
+    if settings.given("therock_version") and not settings.given("therock_index_url"):
+        problems.append("--therock-version has no use without --therock-index-url.")
+    if settings.given("therock_sha256") and settings.given("therock_index_url"):
+        problems.append("--therock-sha256 is of a tarball.")
+    if settings.given("no_tarball_cache") and settings.given("therock_index_url"):
+        problems.append("--no-tarball-cache has no use with --therock-index-url: pip fetches packages before all else.")
+    if settings.given("therock") and not settings.given("family"):
+        problems.append("--therock needs --family.")
+    # An internal build job stands in for a path.
+    source = settings.get("therock_path").value or settings.given("therock") or settings.given("therock_index_url")
+    if source and settings.given("rocm_manifest"):
+        problems.append("--rocm-manifest has no use beside a whole ROCm, whose manifest is made.")
+    needs = [(name, "--therock-path, --therock or --therock-index-url") for name in _NEED_A_SOURCE if not source]
+    needs += [(name, "--therock") for name in _NEED_A_LISTING if not settings.given("therock")]
+    if not source and not settings.flag("locked"):
+        needs.append(("rocm_lock", "--therock-path, --therock, --therock-index-url or --locked"))
+    problems += [
+        f"{settings.get(name).origin} has no use without {what}." for name, what in needs if settings.given(name)
+    ]
+    if problems:
+        raise RequestError(" ".join(problems), hint="See `ci_build dist_wheels --help`.")
+
+
+def _choose(settings: Settings, reporter: Reporter, connect: Connect, choice: str, *tables: str) -> str:
+    from ci_build.rocm.listing import choose, list_builds
+    from ci_build.rocm.selection import check_families
+
+    families = words(str(settings.get("family").value))
+    if not families:
+        raise RequestError("--family is empty.", hint="See `ci_build targets`.")
+    check_families(families)
+    client = connect()
+    try:
+        builds = list_builds(client, str(settings.get("therock_listing", *tables).value))
+        build = choose(builds, choice, families)
+    finally:
+        client.close()
+    reporter.line(f"--therock={choice}: {build.name}")
+    return build.url
+
+
+def _locked_source(lock: Path) -> str:
+    from ci_build.rocm.lock import load_lock
+
+    if (known := load_lock(lock)) is None:
+        raise RequestError(f"--locked, and there is no {lock}.", hint="Make it once without --locked.")
+    return known.source
