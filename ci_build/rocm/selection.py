@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core.errors import InputError, RequestError
-from core.process import LineRunner, without_credentials
+from core.process import Runner, without_credentials
 from core.report import Reporter
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from core.http.client import Connect
 
 
-def verify(lock: Path, storage: RocmStorage, reporter: Reporter, runner: LineRunner, connect: Connect) -> Rocm:
+def verify(lock: Path, storage: RocmStorage, reporter: Reporter, runner: Runner, connect: Connect) -> Rocm:
     """Fetch what is locked if it is not there, and compare all of it, every file, with the lock.
 
     Raises:
@@ -50,7 +50,7 @@ def tell_plan(asked: Asked, reporter: Reporter) -> None:
     reporter.line(f"would fetch what is missing of {source}, verify it and lock it in {asked.lock}")
 
 
-def obtain_rocm(asked: Asked, storage: RocmStorage, reporter: Reporter, runner: LineRunner, connect: Connect) -> Rocm:
+def obtain_rocm(asked: Asked, storage: RocmStorage, reporter: Reporter, runner: Runner, connect: Connect) -> Rocm:
     """The tree, fetched if it has to be; what people should know about it is told."""
     from ci_build.rocm.source import obtain
     from ci_build.rocm.store import RocmStore
@@ -73,7 +73,7 @@ def obtain_rocm(asked: Asked, storage: RocmStorage, reporter: Reporter, runner: 
     return rocm
 
 
-def _finder(cache_root: Path, reporter: Reporter, runner: LineRunner) -> PackageFinder:
+def _finder(cache_root: Path, reporter: Reporter, runner: Runner) -> PackageFinder:
     def find(asked: Asked, locked: Mapping[str, str]) -> Packages:
         from ci_build.rocm.package_index import fetch_packages, kept_in
         from core.layouts import family_packages
