@@ -27,11 +27,11 @@ from benchmarks.measure import FailedError, note
 from benchmarks.repair import Goal, goal_line
 from ci_build.cli import options
 from core.process import HostRunner, merge_environment
-from promotion.gates.device.allotment import allotment
+from promotion.gates.device.machine import allotment
 from promotion.gates.device.config import LOCK
-from promotion.gates.device.harness import Harness, Work
+from promotion.gates.device.sessions.harness import Harness, Work
 from promotion.gates.device.lease import Platform, leases
-from promotion.gates.device.passes import Pass, base_env
+from promotion.gates.device.sessions.passes import Pass, base_env
 from promotion.gates.device.results import TestVerdict
 from promotion.gates.device.shards import split
 from promotion.gates.device.suite import Tests, smoke

@@ -29,13 +29,13 @@ from promotion.gates.common.pythons import find_pythons
 from promotion.gates.device import merge, view
 from promotion.gates.device.baseline import baseline
 from promotion.gates.device.config import AUTO, Told
-from promotion.gates.device.devices import lister
+from promotion.gates.device.machine import lister
 from promotion.gates.device.lease import Platform, visible
-from promotion.gates.device.parts import collect
+from promotion.gates.device.shards import collect
 from promotion.gates.device.results import load_results
 from promotion.gates.device.run import make_gate
 from promotion.gates.device.run_record import remember
-from promotion.gates.device.session import Limits
+from promotion.gates.device.sessions.session import Limits
 from promotion.gates.device.shards import parse_shard
 from promotion.gates.device.suite import identify, parse_source, read_list
 from promotion.policy.families import load_families

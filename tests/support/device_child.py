@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 from core.process import HostRunner
-from promotion.gates.device.harness import Harness, Work
+from promotion.gates.device.sessions.harness import Harness, Work
 from promotion.gates.device.lease import GIB, Allotment, Device, Platform, leases
-from promotion.gates.device.passes import Pass, Suite
-from promotion.gates.device.session import Limits
+from promotion.gates.device.sessions.passes import Pass, Suite
+from promotion.gates.device.sessions.session import Limits
 
 LIMITS = Limits(test=3.0, collect=30.0, grace=1.0, session=200.0, crashes=60)
 

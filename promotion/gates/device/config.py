@@ -13,11 +13,11 @@ from core.process import without_credentials
 from promotion.evidence.known_tests import KnownTestKind, KnownTests
 from promotion.evidence.signing import Signer
 from promotion.gates.common.source import code_digest
-from promotion.gates.device.devices import Machine
-from promotion.gates.device.harness import MOST_RETRIES
+from promotion.gates.device.machine import Machine
+from promotion.gates.device.sessions.harness import MOST_RETRIES
 from promotion.gates.device.lease import Platform, visible
-from promotion.gates.device.passes import ALL, MULTI, SINGLE, Skip
-from promotion.gates.device.session import Limits
+from promotion.gates.device.sessions.passes import ALL, MULTI, SINGLE, Skip
+from promotion.gates.device.sessions.session import Limits
 from promotion.gates.device.shards import Shard
 from promotion.gates.device.suite import SIZES_FILE, Source, sizes
 from promotion.storage.bucket import sha256_of

@@ -11,7 +11,7 @@ from promotion.gates.device import evidence
 from promotion.gates.device.baseline import about_baseline, about_ledgers, baseline
 from promotion.gates.device.config import Told, reproduce
 from promotion.gates.device.lease import Platform
-from promotion.gates.device.parts import Part, Parts
+from promotion.gates.device.shards import Part, Parts
 from promotion.gates.device.results import TestResult, TestVerdict, counts, dump_results, executed
 from promotion.gates.device.run import RUN, raise_unless_whole
 

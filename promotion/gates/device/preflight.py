@@ -20,9 +20,9 @@ from core.model import WheelSet
 from core.process import Runner
 from core.units import human
 from promotion.gates.common.requirements import wheels_for
-from promotion.gates.device.devices import Machine
+from promotion.gates.device.machine import Machine
 from promotion.gates.device.lease import DEVICE_SHARE, Device, Platform
-from promotion.gates.device.passes import VIRTUAL_DEVICES
+from promotion.gates.device.sessions.passes import VIRTUAL_DEVICES
 from promotion.storage.bucket import sha256_of
 from wheelkit.elf.snapshot import Elf
 from wheelkit.rocm_manifest import RocmLibrary, RocmManifest

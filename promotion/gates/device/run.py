@@ -21,19 +21,19 @@ from promotion.gates.common.pip_config import parse_config, uv_options
 from promotion.gates.common.rocm_manifest import set_manifest
 from promotion.gates.common.site import PIP_CONFIG, Site, make_site
 from promotion.gates.device import evidence
-from promotion.gates.device.allotment import allotment
+from promotion.gates.device.machine import allotment
 from promotion.gates.device.baseline import about_baseline, about_ledgers, baseline
 from promotion.gates.device.config import LOCK, Told, reproduce
-from promotion.gates.device.harness import DONE, Harness, Report, Work
+from promotion.gates.device.sessions.harness import DONE, Harness, Report, Work
 from promotion.gates.device.lease import Platform, leases, visible, whole, workers_per_device
-from promotion.gates.device.parts import Part, digest_of_tests, keep, now
-from promotion.gates.device.passes import Pass, base_env, passes
+from promotion.gates.device.shards import Part, digest_of_tests, keep, now
+from promotion.gates.device.sessions.passes import Pass, base_env, passes
 from promotion.gates.device.preflight import Expected, Item, about_host, about_jax, ask, expected
 from promotion.gates.device.results import TestResult, TestVerdict, counts, executed, judge
 from promotion.gates.device.shards import Shard, split
 from promotion.gates.device.suite import Tests, jax_tests, smoke
 from promotion.gates.device.suite_requirements import other_release, unmet
-from promotion.gates.device.test_helpers import borrow
+from promotion.gates.device.suite_requirements import borrow
 
 _INSTALL_SECONDS = 900.0
 _NAMED = 5

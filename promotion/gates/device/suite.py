@@ -14,7 +14,7 @@ from pathlib import Path
 from core.errors import InputError, ProcessError, RequestError
 from core.process import Runner
 from promotion.gates.device.lease import Platform
-from promotion.gates.device.passes import Suite
+from promotion.gates.device.sessions.passes import Suite
 from promotion.gates.device.shell_env import read_script
 from promotion.gates.device.suite_requirements import ASKED
 from promotion.storage.bucket import sha256_of

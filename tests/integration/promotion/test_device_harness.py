@@ -17,10 +17,10 @@ import pytest
 
 from core.errors import BusyError, RequestError
 from core.process import HostRunner
-from promotion.gates.device.harness import DONE, Harness, Report, Work
-from promotion.gates.device.processes import RUN, alive, end_marked, marked, was_killed
+from promotion.gates.device.sessions.harness import DONE, Harness, Report, Work
+from promotion.gates.device.sessions.processes import RUN, alive, end_marked, marked, was_killed
 from promotion.gates.device.results import Ending, Round, TestVerdict
-from promotion.gates.device.session import Limits
+from promotion.gates.device.sessions.session import Limits
 from promotion.gates.device.shards import split
 from tests.support import bad_suite
 from tests.support.device_child import LIMITS, work

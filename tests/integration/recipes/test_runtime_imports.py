@@ -6,7 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from promotion.gates.device import passes, plugin
+from promotion.gates.device import plugin
+from promotion.gates.device.sessions import passes
 
 ROOT = Path(__file__).resolve().parents[3]
 _SUITES = ("gates/suites/", "gates/device/plugin/", "corpus/programs/", "corpus/child.py", "gates/code_checks")

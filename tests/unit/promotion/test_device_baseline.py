@@ -17,7 +17,7 @@ from promotion.gates import Check, _told, error
 from promotion.gates.device import evidence as device
 from promotion.gates.device.baseline import about_baseline, about_ledgers, baseline
 from promotion.gates.device.config import Told
-from promotion.gates.device.devices import Machine
+from promotion.gates.device.machine import Machine
 from promotion.gates.device.lease import Platform
 from promotion.gates.device.results import TestResult, TestVerdict, dump_results
 from promotion.gates.device.run import RUN

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from core.errors import MachineError, ProcessError
-from promotion.gates.device import allotment as module
-from promotion.gates.device.allotment import allotment, memory, quotas
-from promotion.gates.device.devices import CpuLister, KfdLister, Machine, NvidiaLister
+from promotion.gates.device import machine as module
+from promotion.gates.device.machine import allotment, memory, quotas
+from promotion.gates.device.machine import CpuLister, KfdLister, Machine, NvidiaLister
 from promotion.gates.device.lease import GIB, Device, Platform
 from promotion.gates.device.preflight import Expected, Item, about_host, about_jax
 from promotion.storage.bucket import sha256_of

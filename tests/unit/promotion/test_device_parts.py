@@ -30,11 +30,11 @@ from promotion.gates import _judge as judge_gate
 from promotion.gates.device import evidence
 from promotion.gates.device.baseline import Baseline, about_baseline
 from promotion.gates.device.config import AUTO, Told, reproduce
-from promotion.gates.device.devices import Machine
+from promotion.gates.device.machine import Machine
 from promotion.gates.device.lease import GIB, Allotment, Lease, Platform, leases, whole
 from promotion.gates.device.merge import join
-from promotion.gates.device.parts import Part, collect, digest_of_tests, keep
-from promotion.gates.device.passes import (
+from promotion.gates.device.shards import Part, collect, digest_of_tests, keep
+from promotion.gates.device.sessions.passes import (
     ALL,
     MARK,
     MULTI,
@@ -50,7 +50,7 @@ from promotion.gates.device.passes import (
 from promotion.gates.device.preflight import Item
 from promotion.gates.device.results import TestResult, TestVerdict, dump_results, load_results
 from promotion.gates.device.run import absent, make_gate, raise_unless_whole
-from promotion.gates.device.session import Limits
+from promotion.gates.device.sessions.session import Limits
 from promotion.gates.device.shards import Shard
 from promotion.gates.device.suite import Source
 from promotion.gates.device.view import failures

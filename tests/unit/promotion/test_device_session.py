@@ -10,8 +10,8 @@ import pytest
 
 from core.process import HostRunner
 from promotion.gates.device import session as module
-from promotion.gates.device.journal import SessionJournal
-from promotion.gates.device.session import Limits, Session
+from promotion.gates.device.sessions.journal import SessionJournal
+from promotion.gates.device.sessions.session import Limits, Session
 
 
 def write(folder: Path, *events: Mapping[str, object]) -> None:

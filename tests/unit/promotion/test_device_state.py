@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promotion.gates.device.journal import Ended
+from promotion.gates.device.sessions.journal import Ended
 from promotion.gates.device.results import Ending, Round, TestVerdict, judge
-from promotion.gates.device.session import Death, Died, Outcome
-from promotion.gates.device.state import PassState
+from promotion.gates.device.sessions.session import Death, Died, Outcome
+from promotion.gates.device.sessions.state import PassState
 
 A, B, C = "t.py::a", "t.py::b", "t.py::c"
 

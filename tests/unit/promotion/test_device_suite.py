@@ -8,7 +8,7 @@ import pytest
 
 from core.errors import GateError, InputError, RequestError
 from promotion.gates.device.lease import Platform
-from promotion.gates.device.passes import base_env
+from promotion.gates.device.sessions.passes import base_env
 from promotion.gates.device.shell_env import Script, read_script
 from promotion.gates.device.suite import Source, jax_tests, parse_source, read_list, sizes, smoke
 

@@ -8,7 +8,7 @@ import pytest
 
 from promotion.gates.device.config import LOCK
 from promotion.gates.device.suite_requirements import other_release, unmet
-from promotion.gates.device.test_helpers import borrow
+from promotion.gates.device.suite_requirements import borrow
 
 HAVE = "absl-py==2.5.1 \\\n    --hash=sha256:00\nmpmath==1.4.1 \\\npytest==8.4.2 \\\n"
 

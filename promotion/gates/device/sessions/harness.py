@@ -18,12 +18,12 @@ from filelock import FileLock, Timeout
 
 from core.errors import BusyError, RequestError
 from core.process import HostRunner
-from promotion.gates.device import passes
-from promotion.gates.device.passes import Pass, Skip, Suite, session_argv, session_env, session_plan
-from promotion.gates.device.processes import end_marked
+from promotion.gates.device.sessions import passes
+from promotion.gates.device.sessions.passes import Pass, Skip, Suite, session_argv, session_env, session_plan
+from promotion.gates.device.sessions.processes import end_marked
 from promotion.gates.device.results import Attempt, Round, TestResult, file_of, judge, to_retry
-from promotion.gates.device.session import Limits, Outcome, Session, write_plan
-from promotion.gates.device.state import Choose, PassState
+from promotion.gates.device.sessions.session import Limits, Outcome, Session, write_plan
+from promotion.gates.device.sessions.state import Choose, PassState
 
 _PATIENCE = 3
 """So many sessions in a row may end without having got on with anything."""

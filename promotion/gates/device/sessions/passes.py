@@ -18,7 +18,7 @@ ALL, SINGLE, MULTI = "all", "single", "multi"
 """Passes: of all tests, of those that need one device, of those that need several."""
 PLUGIN = "jax_release_device_gate"
 """The name under which a session imports our plugin."""
-PLUGIN_FOLDER = Path(__file__).with_name("plugin")
+PLUGIN_FOLDER = Path(__file__).parents[1] / "plugin"
 MOST_LEFT = DEVICE_SHARE // 2
 """Bytes of arrays that a test may leave alive: more would take the tests after it what they count on."""
 VIRTUAL_DEVICES = 8

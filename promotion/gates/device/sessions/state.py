@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from promotion.gates.device.results import Attempt, Ending, Round
-from promotion.gates.device.session import Died, Outcome
+from promotion.gates.device.sessions.session import Died, Outcome
 
 RERUNS = 1
 """How often a test whose process died is run again with the others' conditions; what merely failed never is."""

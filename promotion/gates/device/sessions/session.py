@@ -16,9 +16,9 @@ from typing import Any, TextIO
 
 from core.errors import ProcessError
 from core.process import HostRunner, without_credentials
-from promotion.gates.device.journal import Ended, SessionJournal, Worker
-from promotion.gates.device.passes import MOST_LEFT
-from promotion.gates.device.processes import RUN, alive, end, end_marked, was_killed
+from promotion.gates.device.sessions.journal import Ended, SessionJournal, Worker
+from promotion.gates.device.sessions.passes import MOST_LEFT
+from promotion.gates.device.sessions.processes import RUN, alive, end, end_marked, was_killed
 
 _LOOK_SECONDS = 0.1
 _KEPT_CHARACTERS = 1 << 16
