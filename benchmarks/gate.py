@@ -27,14 +27,14 @@ from benchmarks.measure import FailedError, note
 from benchmarks.repair import Goal, goal_line
 from ci_build.cli import options
 from core.process import HostRunner, merge_environment
-from promotion.gates.device.machine import allotment
 from promotion.gates.device.config import LOCK
-from promotion.gates.device.sessions.harness import Harness, Work
-from promotion.gates.device.lease import Platform, leases
-from promotion.gates.device.sessions.passes import Pass, base_env
+from promotion.gates.device.lease import JaxPlatform, leases
+from promotion.gates.device.machine import detect_allotment
 from promotion.gates.device.results import TestVerdict
-from promotion.gates.device.shards import split
-from promotion.gates.device.suite import Tests, smoke
+from promotion.gates.device.sessions.harness import Harness, RunPlan
+from promotion.gates.device.sessions.passes import Pass, base_env
+from promotion.gates.device.shards import split_tests
+from promotion.gates.device.suite import PreparedSuite, smoke_suite
 
 WORKERS, SHARDS = 2, 4
 OVERHEAD_PERCENT, UNEVEN_PERCENT = 5.0, 10.0
@@ -62,7 +62,7 @@ def uneven(before: Mapping[str, float], after: Mapping[str, float], count: int) 
         before: durations that the shards are made of.
         after: durations that they turn out to have.
     """
-    loads = [sum(after.get(test, 0.0) for test in part) for part in split(after, before, count)]
+    loads = [sum(after.get(test, 0.0) for test in part) for part in split_tests(after, before, count)]
     ideal = max(sum(loads) / count, max(after.values(), default=0.0))
     return 100 * (max(loads) / ideal - 1) if ideal else 0.0
 
@@ -82,7 +82,7 @@ def _cpu() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def run_plain(python: Path, tests: Tests, env: Mapping[str, str]) -> Run:
+def run_plain(python: Path, tests: PreparedSuite, env: Mapping[str, str]) -> Run:
     """Pytest as anybody would run it."""
     words = ("-m", "pytest", "-q", f"--numprocesses={WORKERS}", "-p", "no:cacheprovider", "--tb=short")
     began, before = time.perf_counter(), _cpu()
@@ -101,11 +101,13 @@ def run_plain(python: Path, tests: Tests, env: Mapping[str, str]) -> Run:
     return Run(wall=time.perf_counter() - began, cpu=_cpu() - before, tests=passed)
 
 
-def run_harness(python: Path, tests: Tests, env: Mapping[str, str], folder: Path) -> tuple[Run, dict[str, float]]:
+def run_harness(
+    python: Path, tests: PreparedSuite, env: Mapping[str, str], folder: Path
+) -> tuple[Run, dict[str, float]]:
     """The harness; gives the durations of its tests too."""
     environ = options.environment()
-    lent = leases(Platform.CPU, (), allotment(environ), workers=WORKERS)
-    work = Work(
+    lent = leases(JaxPlatform.CPU, (), detect_allotment(environ), workers=WORKERS)
+    work = RunPlan(
         python=(str(python),),
         suite=tests.suite,
         env=env,
@@ -144,13 +146,13 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to a file as well")
     parser.add_argument("--check", action="store_true", help="exit with 1 when a goal is missed")
     given = parser.parse_args()
-    tests = smoke(given.tests)
+    tests = smoke_suite(given.tests)
     plain: list[Run] = []
     ours: list[Run] = []
     durations: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory(prefix="gate-benchmark-") as name:
         kept = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(Path(name, "bytecode"))}
-        env = {**base_env(Platform.CPU, {}), **kept}
+        env = {**base_env(JaxPlatform.CPU, {}), **kept}
         try:
             python = given.python.absolute() if given.python else make_python(Path(name, "venv"))
             for number in range(max(2, given.rounds)):

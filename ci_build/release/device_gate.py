@@ -1,15 +1,14 @@
-"""The device gate as a person asks for it: words become what it is told, and what it says is shown.
-
-Part of the command line, as `gating` is.
-"""
+"""The device gate on the command line: from options to its configuration, and from evidence to output."""
 
 from __future__ import annotations
 
 import gzip
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import islice
+from typing import Any
 
 from uv import find_uv_bin
 
@@ -21,180 +20,196 @@ from core.model import Evidence
 from core.process import Runner
 from core.report import Reporter
 from core.targets import expand
-from promotion.evidence.known_tests import known_for, load_entries
+from promotion.evidence.known_tests import known_tests_for, load_entries
 from promotion.evidence.signing import Signer
 from promotion.evidence.test_runs import read_runs
 from promotion.gates import run_gates
 from promotion.gates.common.pythons import find_pythons
-from promotion.gates.device import merge, view
+from promotion.gates.device import merge
 from promotion.gates.device.baseline import baseline
-from promotion.gates.device.config import AUTO, Told
-from promotion.gates.device.machine import lister
-from promotion.gates.device.lease import Platform, visible
-from promotion.gates.device.shards import collect
-from promotion.gates.device.results import load_results
-from promotion.gates.device.run import make_gate
-from promotion.gates.device.run_record import remember
-from promotion.gates.device.sessions.session import Limits
-from promotion.gates.device.shards import parse_shard
-from promotion.gates.device.suite import identify, parse_source, read_list
+from promotion.gates.device.config import AUTO, DeviceGateConfig
+from promotion.gates.device.evidence import first_lines
+from promotion.gates.device.lease import JaxPlatform, visible_devices
+from promotion.gates.device.machine import device_lister
+from promotion.gates.device.results import TestVerdict, load_results
+from promotion.gates.device.run import RUN, make_gate
+from promotion.gates.device.run_record import record_evidence
+from promotion.gates.device.sessions.session import SessionLimits
+from promotion.gates.device.shards import collect_shards, parse_shard
+from promotion.gates.device.suite import parse_source, read_list, suite_id
 from promotion.policy.families import load_families
 from promotion.stage import read_staged
 from promotion.storage.bucket import Bucket
 from promotion.storage.keys import StagedSet
 
 _IMAGE = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
+SHOWN_FAILURES = 3
+"""Number of failures that are printed with their tracebacks."""
+_TRACEBACK_LINES = 40
 
 
-def tell(words: options.DeviceOptions, runner: Runner, signer: Signer | None, bucket: str) -> Told:
-    """What the gate is told.
+def parse_config(opts: options.DeviceOptions, runner: Runner, signer: Signer | None, bucket: str) -> DeviceGateConfig:
+    """Return the configuration that these options describe.
 
     Raises:
-        RequestError: options that contradict each other, or say nothing that can be understood.
-        InputError: there is no such suite.
+        RequestError: options are invalid or contradict each other.
+        InputError: the suite does not exist.
     """
-    platform = Platform(words.platform)
-    _refuse(words, platform)
-    source = parse_source(words.jax_tests) if words.jax_tests else None
-    listed = (*words.tests, *(read_list(words.test_list) if words.test_list else ()))
-    environ = options.environment()
-    return Told(
+    platform = JaxPlatform(opts.platform)
+    check_options(opts, platform)
+    source = parse_source(opts.jax_tests) if opts.jax_tests else None
+    listed = (*opts.tests, *(read_list(opts.test_list) if opts.test_list else ()))
+    return DeviceGateConfig(
         platform=platform,
-        machine=lister(platform, runner).machine(),
-        environ=environ,
-        family=words.family,
+        machine=device_lister(platform, runner).machine(),
+        environ=options.environment(),
+        family=opts.family,
         source=source,
-        suite=identify(source, runner),
-        size="" if listed or source is None else words.size or "large",
-        devices=_counts(words, platform),
+        suite=suite_id(source, runner),
+        size="" if listed or source is None else opts.size or "large",
+        devices=device_counts(opts, platform),
         listed=listed,
-        shard=parse_shard(words.shard) if words.shard else None,
-        per_device=AUTO if words.workers_per_device == "auto" else int(words.workers_per_device or 1),
-        workers=words.workers,
-        cpus=words.cpus,
-        python=words.python,
-        rocm=words.rocm.absolute() if words.rocm else None,
-        also=words.also.absolute() if words.also else None,
-        image=words.image,
-        folder=words.work.absolute() if words.work else None,
-        retries=words.retries,
-        limits=replace(Limits(), test=words.test_timeout),
+        shard=parse_shard(opts.shard) if opts.shard else None,
+        per_device=AUTO if opts.workers_per_device == "auto" else int(opts.workers_per_device or 1),
+        workers=opts.workers,
+        cpus=opts.cpus,
+        python=opts.python,
+        rocm=opts.rocm.absolute() if opts.rocm else None,
+        also=opts.also.absolute() if opts.also else None,
+        image=opts.image,
+        folder=opts.work.absolute() if opts.work else None,
+        retries=opts.retries,
+        limits=replace(SessionLimits(), test=opts.test_timeout),
         bucket=bucket,
         signer=signer,
     )
 
 
-def _counts(words: options.DeviceOptions, platform: Platform) -> tuple[int, ...]:
-    """How many devices this machine may have: what it was told, else what runners of the family have."""
-    if words.devices is not None:
-        return (words.devices,)
-    families = load_families().families if platform is Platform.ROCM else {}
-    return families[words.family].device_counts if words.family in families else ()
+def device_counts(opts: options.DeviceOptions, platform: JaxPlatform) -> tuple[int, ...]:
+    """Return the numbers of devices that this machine may have, from `--devices` or from the family's runners."""
+    if opts.devices is not None:
+        return (opts.devices,)
+    families = load_families().families if platform is JaxPlatform.ROCM else {}
+    return families[opts.family].device_counts if opts.family in families else ()
 
 
-def _refuse(words: options.DeviceOptions, platform: Platform) -> None:
-    rocm = platform is Platform.ROCM
-    if rocm and not words.family:
-        raise RequestError("Platform rocm needs --family.", hint="Say what the runner has, such as gfx94X-dcgpu.")
-    strange = {
-        "--family": bool(words.family) and not rocm,
-        "--rocm": words.rocm is not None and not rocm,
-        "--also": words.also is not None and platform is not Platform.CUDA,
-        "--devices": words.devices is not None and platform is Platform.CPU,
-        "--workers-per-device": bool(words.workers_per_device) and platform is Platform.CPU,
-        "--workers": bool(words.workers) and platform is not Platform.CPU,
+def check_options(opts: options.DeviceOptions, platform: JaxPlatform) -> None:
+    """Raise RequestError if options are invalid, contradict each other or have no effect."""
+    rocm = platform is JaxPlatform.ROCM
+    if rocm and not opts.family:
+        raise RequestError(
+            "Platform rocm needs --family.", hint="Name the runner's GPU family, for example gfx94X-dcgpu."
+        )
+    without_effect = {
+        "--family": bool(opts.family) and not rocm,
+        "--rocm": opts.rocm is not None and not rocm,
+        "--also": opts.also is not None and platform is not JaxPlatform.CUDA,
+        "--devices": opts.devices is not None and platform is JaxPlatform.CPU,
+        "--workers-per-device": bool(opts.workers_per_device) and platform is JaxPlatform.CPU,
+        "--workers": bool(opts.workers) and platform is not JaxPlatform.CPU,
     }
-    if unused := [name for name, is_strange in strange.items() if is_strange]:
-        raise RequestError(f"Platform {platform} has no use for {', '.join(unused)}.", hint="Leave it out.")
-    if words.size and not words.jax_tests:
-        raise RequestError("--size is about JAX's suite.", hint="Give --jax-tests too.")
-    if words.size and (words.tests or words.test_list):
+    if unused := [name for name, is_unused in without_effect.items() if is_unused]:
+        raise RequestError(f"Platform {platform} does not use {', '.join(unused)}.", hint="Omit these options.")
+    if opts.size and not opts.jax_tests:
+        raise RequestError("--size requires --jax-tests.", hint="Give --jax-tests too.")
+    if opts.size and (opts.tests or opts.test_list):
         raise RequestError("--size contradicts --test and --test-list.", hint="Give one of them.")
-    if words.shard and (words.tests or words.test_list):
+    if opts.shard and (opts.tests or opts.test_list):
         raise RequestError("--shard contradicts --test and --test-list.", hint="Give one of them.")
-    if words.workers_per_device and not re.fullmatch(r"auto|[1-9][0-9]?", words.workers_per_device):
-        raise RequestError(f"--workers-per-device is {words.workers_per_device!r}.", hint="Give a number, or auto.")
-    if words.image and not _IMAGE.fullmatch(words.image):
-        raise RequestError(f"--image {words.image} has no digest.", hint="Write it like NAME@sha256:….")
+    if opts.workers_per_device and not re.fullmatch(r"auto|[1-9][0-9]?", opts.workers_per_device):
+        raise RequestError(
+            f"--workers-per-device is invalid: {opts.workers_per_device!r}.", hint="Give a number or auto."
+        )
+    if opts.image and not _IMAGE.fullmatch(opts.image):
+        raise RequestError(f"--image has no digest: {opts.image}.", hint="Write it like NAME@sha256:….")
 
 
-def targets_of(told: Told, staged: StagedSet, bucket: Bucket) -> tuple[str, ...] | None:
-    """The targets of the set that this machine can say something of; None where the platform has no targets.
+def covered_targets(config: DeviceGateConfig, staged: StagedSet, bucket: Bucket) -> tuple[str, ...] | None:
+    """Return the set's targets that this machine can test; None if the platform has no targets.
 
     Raises:
-        RequestError: the set is for none of the family's targets.
+        RequestError: the set has none of the family's targets.
     """
-    if told.platform is not Platform.ROCM:
+    if config.platform is not JaxPlatform.ROCM:
         return None
-    family = {str(target) for target in expand(told.family)}
+    family = {str(target) for target in expand(config.family)}
     own = read_staged(bucket, staged).targets
-    wanted = tuple(target for target in own if target.partition(":")[0] in family)
-    if not wanted:
-        raise RequestError(f"The set is not for {told.family}.", hint=f"It is for {', '.join(own)}.")
-    there = {device.gfx for device in visible(told.machine.devices, told.platform, told.environ)}
-    return tuple(target for target in wanted if target.partition(":")[0] in there) or wanted
+    shared = tuple(target for target in own if target.partition(":")[0] in family)
+    if not shared:
+        raise RequestError(f"The set has no target of {config.family}.", hint=f"It has {', '.join(own)}.")
+    present = {device.gfx for device in visible_devices(config.machine.devices, config.platform, config.environ)}
+    return tuple(target for target in shared if target.partition(":")[0] in present) or shared
 
 
 def run(
-    told: Told, staged: StagedSet, bucket: Bucket, reporter: Reporter, runner: Runner, *, redo: bool
+    config: DeviceGateConfig, staged: StagedSet, bucket: Bucket, reporter: Reporter, runner: Runner, *, redo: bool
 ) -> tuple[Evidence, ...]:
-    """Run the gate; a shard is kept as such, everything else as evidence."""
-    targets = targets_of(told, staged, bucket)
-    told = replace(
-        _informed(told, staged, bucket),
-        python=_python(told.python, staged, bucket, runner),
-        seconds=_seconds(told, staged, bucket, (targets or ("any",))[0]),
+    """Run the gate; store a shard as a shard, and every other result as evidence."""
+    targets = covered_targets(config, staged, bucket)
+    config = replace(
+        _with_known_tests(config, staged, bucket),
+        python=_python(config.python, staged, bucket, runner),
+        seconds=_durations(config, staged, bucket, (targets or ("any",))[0]),
         on_progress=reporter.count_tests,
     )
-    signer = told.signer
-    made = run_gates(bucket, staged, [make_gate(told)], runner, reporter, targets=targets, redo=redo, signer=signer)
-    if not told.shard and not told.listed:
-        remember(bucket, staged, read_staged(bucket, staged), made)
-    return made
+    gates = [make_gate(config)]
+    evidences = run_gates(bucket, staged, gates, runner, reporter, targets=targets, redo=redo, signer=config.signer)
+    if not config.shard and not config.listed:
+        record_evidence(bucket, staged, read_staged(bucket, staged), evidences)
+    return evidences
 
 
-def _python(asked: str, staged: StagedSet, bucket: Bucket, runner: Runner) -> str:
-    """The version to test with: what is asked for, else the set's first that is on this machine.
+def _python(requested: str, staged: StagedSet, bucket: Bucket, runner: Runner) -> str:
+    """Return the requested Python version, or else the set's first version on this machine.
 
     Raises:
-        RequestError: the set is not for it.
+        RequestError: the set does not support the requested version.
     """
     own = read_staged(bucket, staged).python_versions
-    if asked and asked not in own:
-        raise RequestError(f"The set is not for Python {asked}.", hint=f"It is for {', '.join(own)}.")
-    if asked:
-        return asked
-    found = find_pythons(own, runner, find_uv_bin())
-    return next((version for version in own if version in found), own[0])
+    if requested and requested not in own:
+        raise RequestError(f"The set does not support Python {requested}.", hint=f"It supports {', '.join(own)}.")
+    if requested:
+        return requested
+    installed = find_pythons(own, runner, find_uv_bin())
+    return next((version for version in own if version in installed), own[0])
 
 
-def _informed(told: Told, staged: StagedSet, bucket: Bucket) -> Told:
-    """With what is known of tests: the ledgers, and what was flaky before."""
-    jax, platform = read_staged(bucket, staged).jax_version, told.platform.value
+def _with_known_tests(config: DeviceGateConfig, staged: StagedSet, bucket: Bucket) -> DeviceGateConfig:
+    """Add the ledgers of known tests, and the tests that were flaky on earlier sets."""
+    jax, platform = read_staged(bucket, staged).jax_version, config.platform.value
     today = datetime.now(UTC).date()
-    known = known_for(load_entries(), jax=jax, family=told.family, platform=platform, today=today)
+    known = known_tests_for(load_entries(), jax=jax, family=config.family, platform=platform, today=today)
     with read_runs(bucket, staged.index) as history:
-        flaky = history.flaky_before(platform=platform, family=told.family, but=staged.digest)
-    return replace(told, known=known, flaky_before=flaky)
+        flaky = history.flaky_before(platform=platform, family=config.family, but=staged.digest)
+    return replace(config, known=known, flaky_before=flaky)
 
 
-def join(told: Told, staged: StagedSet, bucket: Bucket, reporter: Reporter, runner: Runner) -> tuple[Evidence, ...]:
-    """Make one word of what the shards said."""
-    targets = targets_of(told, staged, bucket)
-    told = _informed(told, staged, bucket)
-    parts = collect(bucket, staged, told.gate_name, told.settings, targets, told.signer)
-    gates = [merge.make_gate(told, parts)]
-    about = None if targets is None else [parts.target]
-    made = run_gates(bucket, staged, gates, runner, reporter, targets=about, redo=True, signer=told.signer)
-    remember(bucket, staged, read_staged(bucket, staged), made)
-    return made
+def join(
+    config: DeviceGateConfig, staged: StagedSet, bucket: Bucket, reporter: Reporter, runner: Runner
+) -> tuple[Evidence, ...]:
+    """Make evidence from the results of all shards."""
+    targets = covered_targets(config, staged, bucket)
+    config = _with_known_tests(config, staged, bucket)
+    shards = collect_shards(bucket, staged, config.gate_name, config.settings, targets, config.signer)
+    evidences = run_gates(
+        bucket,
+        staged,
+        [merge.make_gate(config, shards)],
+        runner,
+        reporter,
+        targets=None if targets is None else [shards.target],
+        redo=True,
+        signer=config.signer,
+    )
+    record_evidence(bucket, staged, read_staged(bucket, staged), evidences)
+    return evidences
 
 
-def _seconds(told: Told, staged: StagedSet, bucket: Bucket, target: str) -> dict[str, float]:
-    """How long each test took on the set that was promoted last; all shards have to know the same."""
-    if told.shard is None:
+def _durations(config: DeviceGateConfig, staged: StagedSet, bucket: Bucket, target: str) -> dict[str, float]:
+    """Return the duration of each test on the set promoted last, by which all shards split the suite."""
+    if config.shard is None:
         return {}
-    before = baseline(bucket, staged.index, told.gate_name, target, told.settings, alike=("platform",))
+    before = baseline(bucket, staged.index, config.gate_name, target, config.settings, alike=("platform",))
     if not before.results:
         return {}
     try:
@@ -205,21 +220,60 @@ def _seconds(told: Told, staged: StagedSet, bucket: Bucket, target: str) -> dict
 
 
 def show(
-    told: Told, evidences: Sequence[Evidence], staged: StagedSet, bucket: Bucket, channel: str, reporter: Reporter
+    config: DeviceGateConfig,
+    evidences: Sequence[Evidence],
+    staged: StagedSet,
+    bucket: Bucket,
+    channel: str,
+    reporter: Reporter,
 ) -> None:
-    """A table, the first failures, what becomes of it, and what the policy makes of all that is known of the set."""
+    """Print the verdicts, the first failures, and whether the policy allows the set on a channel."""
     gating.show_evidence(evidences, reporter)
-    columns, rows = view.table(evidences)
-    if rows:
+    if rows := [*_verdict_rows(evidences)]:
+        columns = ("gate", "target", "result", *(verdict.value for verdict in TestVerdict))
         reporter.table(columns, rows, numeric=range(3, 10))
-    for line in view.failures(evidences):
+    for line in failure_lines(evidences):
         reporter.line(line)
-    if told.shard:
-        reporter.line(f"  shard {told.shard} is kept beside the set; `gate merge` makes evidence of all of them")
-    elif told.listed:
-        reporter.line("  only a part was run: this is shown, and no evidence")
-    word = way.check_policy(staged, bucket, channel, reporter)
-    about = [text for text in word.blocked_by if "device" in text] or list(word.blocked_by)
-    reporter.line(f"  channel {channel}: " + ("may be promoted" if word.allowed else "blocked"))
-    for text in about[:5]:
+    if config.shard:
+        reporter.line(f"  shard {config.shard} is stored beside the set; `gate merge` makes evidence of all shards")
+    elif config.listed:
+        reporter.line("  only part of the suite ran; no evidence was stored")
+    verdict = way.check_policy(staged, bucket, channel, reporter)
+    reporter.line(f"  channel {channel}: " + ("may be promoted" if verdict.allowed else "blocked"))
+    for text in ([text for text in verdict.blocked_by if "device" in text] or list(verdict.blocked_by))[:5]:
         reporter.line(f"    {text}")
+
+
+def _verdict_rows(evidences: Sequence[Evidence]) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each run with the number of tests per verdict."""
+    for evidence, check in _checks(evidences):
+        if check.get("name") == RUN:
+            verdicts, shard = check.get("verdicts", {}), check.get("shard", "")
+            numbers = (str(verdicts.get(verdict.value, 0)) for verdict in TestVerdict)
+            yield (f"{evidence.gate} {shard}".strip(), evidence.target, evidence.outcome.value, *numbers)
+
+
+def failure_lines(evidences: Sequence[Evidence]) -> Iterator[str]:
+    """Yield the first failures with tracebacks and commands that reproduce them, then machine failures."""
+    attempted = [(evidence, check) for evidence, check in _checks(evidences) if "attempts" in check]
+    failed = [(evidence, check) for evidence, check in attempted if check.get("outcome") == "failed"]
+    for evidence, check in failed[:SHOWN_FAILURES]:
+        yield f"--- {check['name']}"
+        yield from (f"    {line}" for line in first_lines(str(check.get("error", "")), _TRACEBACK_LINES))
+        for finding in evidence.findings:
+            if f"{finding.code}: {finding.message}" in check.get("findings", ()):
+                yield f"  {finding.message}"
+                yield f"  {finding.remedy}"
+    if len(failed) > SHOWN_FAILURES:
+        yield f"... and {len(failed) - SHOWN_FAILURES} more in the evidence."
+    machine_failures = (check for _, check in attempted if check.get("outcome") == "skipped")
+    for check in islice(machine_failures, SHOWN_FAILURES):
+        yield f"--- {check['name']}"
+        yield f"  {check.get('why', '')}"
+
+
+def _checks(evidences: Sequence[Evidence]) -> Iterator[tuple[Evidence, Mapping[str, Any]]]:
+    for evidence in evidences:
+        for check in evidence.details.get("checks", ()):
+            if isinstance(check, dict):
+                yield evidence, check

@@ -10,7 +10,7 @@ from core.model import Evidence
 from promotion.evidence.evidence import latest, load_evidence
 from promotion.gates.device.evidence import headline
 from promotion.gates.device.results import TestResult, TestVerdict, load_results
-from promotion.gates.device.run_record import results_files
+from promotion.gates.device.run_record import results_names
 from promotion.storage.bucket import Bucket
 from promotion.storage.keys import EVIDENCE_FOLDER, ReleasedIndex
 
@@ -78,7 +78,7 @@ def _tests(bucket: Bucket, root: str, evidence: Evidence) -> list[CheckOutcome]:
     """Each test of a run, from the results that lie beside its evidence; they say all that its checks do, once."""
     return [
         _test(result)
-        for name in results_files(evidence.details)
+        for name in results_names(evidence.details)
         for result in load_results(gzip.decompress(bucket.get(root + name)), name)
     ]
 

@@ -191,7 +191,7 @@ def _names(field: str, value: Any, known: Collection[str]) -> tuple[str, ...]:  
     return tuple(value)
 
 
-def known_for(entries: Iterable[KnownTest], *, jax: str, family: str, platform: str, today: date) -> KnownTests:
+def known_tests_for(entries: Iterable[KnownTest], *, jax: str, family: str, platform: str, today: date) -> KnownTests:
     """The entries that speak of a run.
 
     Args:
@@ -225,7 +225,7 @@ def check_run(*, jax: str, family: str) -> None:
         raise RequestError(f"{jax!r} is no version of jax.", hint="Give one like 0.10.2.") from error
 
 
-def why_not(entry: KnownTest, *, jax: str, family: str, platform: str, today: date) -> str:
+def inapplicable_reason(entry: KnownTest, *, jax: str, family: str, platform: str, today: date) -> str:
     """Why an entry does not count in a run; empty when it does."""
     reasons = []
     if platform not in entry.platforms:

@@ -7,29 +7,29 @@ import sys
 from pathlib import Path
 
 from core.process import HostRunner
-from promotion.gates.device.sessions.harness import Harness, Work
-from promotion.gates.device.lease import GIB, Allotment, Device, Platform, leases
+from promotion.gates.device.lease import GIB, Allotment, GpuDevice, JaxPlatform, leases
+from promotion.gates.device.sessions.harness import Harness, RunPlan
 from promotion.gates.device.sessions.passes import Pass, Suite
-from promotion.gates.device.sessions.session import Limits
+from promotion.gates.device.sessions.session import SessionLimits
 
-LIMITS = Limits(test=3.0, collect=30.0, grace=1.0, session=200.0, crashes=60)
+LIMITS = SessionLimits(test=3.0, collect=30.0, grace=1.0, session=200.0, crashes=60)
 
 
-def fake_device(root: Path, number: int) -> Device:
+def fake_device(root: Path, number: int) -> GpuDevice:
     """A GPU that is nothing but files: one that its users have open, and two in which its driver counts bytes."""
     folder = root / "devices"
     folder.mkdir(parents=True, exist_ok=True)
     node, total, used = (folder / f"{number}.{name}" for name in ("node", "total", "used"))
     node.touch()
     total.write_text(f"{16 * GIB}\n")
-    return Device(index=number, memory=16 * GIB, nodes=(str(node),), gauge=(str(total), str(used)))
+    return GpuDevice(index=number, memory=16 * GIB, nodes=(str(node),), gauge=(str(total), str(used)))
 
 
-def work(root: Path, limits: Limits = LIMITS, retries: int = 40) -> Work:
+def work(root: Path, limits: SessionLimits = LIMITS, retries: int = 40) -> RunPlan:
     """All tests below a folder, two workers at a time, each with a fake device."""
     host = Allotment(cpus=tuple(sorted(os.sched_getaffinity(0))), cores=2, memory=64 * GIB)
-    lent = leases(Platform.ROCM, [fake_device(root, number) for number in (3, 5)], host)
-    return Work(
+    lent = leases(JaxPlatform.ROCM, [fake_device(root, number) for number in (3, 5)], host)
+    return RunPlan(
         python=(sys.executable,),
         suite=Suite(root=root, files=(".",), env={}),
         env={},

@@ -44,12 +44,12 @@ def device(
     from promotion.gates import raise_for_failures
     from promotion.gates.common.junit import junit as junit_xml
 
-    words, reporter = options.device_words(given), state.reporter()
+    opts, reporter = options.parse_device_options(given), state.reporter()
     runner = host_runner(reporter)
-    with reporter.group(f"gate device on {words.platform}"):
+    with reporter.group(f"gate device on {opts.platform}"):
         opened = open_bucket(bucket, reporter, existing=not Path(wheel_set).is_dir())
         signer = gating.find_signer(options.signing_key(signing_key), reporter)
-        told = device_gate.tell(words, runner, signer, bucket)
+        told = device_gate.parse_config(opts, runner, signer, bucket)
         staged = gating.find_set(wheel_set, opened, reporter)
         evidences = device_gate.run(told, staged, opened, reporter, runner, redo=redo)
     device_gate.show(told, evidences, staged, opened, channel, reporter)
@@ -86,12 +86,12 @@ def merge(
     from ci_build.release import device_gate, gating
     from promotion.gates import raise_for_failures
 
-    words, reporter = options.device_words(given), state.reporter()
+    opts, reporter = options.parse_device_options(given), state.reporter()
     runner = host_runner(reporter)
     with reporter.group("gate merge"):
         opened = open_bucket(bucket, reporter)
         signer = gating.find_signer(options.signing_key(signing_key), reporter)
-        told = device_gate.tell(words, runner, signer, bucket)
+        told = device_gate.parse_config(opts, runner, signer, bucket)
         staged = gating.find_set(wheel_set, opened, reporter)
         evidences = device_gate.join(told, staged, opened, reporter, runner)
     device_gate.show(told, evidences, staged, opened, channel, reporter)

@@ -35,13 +35,13 @@ def explain(
     *, as_json: bool,
 ) -> None:  # fmt: skip
     """Say which entries of the ledgers apply to TEST, a node id of pytest, and which do not, and why."""
-    from promotion.evidence.known_tests import check_run, load_entries, why_not
+    from promotion.evidence.known_tests import check_run, inapplicable_reason, load_entries
     from promotion.evidence.test_runs import read_runs
 
     check_run(jax=jax_version, family=family)
     today = datetime.now(UTC).date()
     told = [
-        (entry, why_not(entry, jax=jax_version, family=family, platform=platform, today=today))
+        (entry, inapplicable_reason(entry, jax=jax_version, family=family, platform=platform, today=today))
         for entry in load_entries()
         if entry.matches(test)
     ]

@@ -29,9 +29,9 @@ def print_history(
 
     store = open_bucket(bucket, state.reporter())
     if rebuild:
-        from promotion.gates.device.run_record import rebuild as write_down
+        from promotion.gates.device.run_record import rebuild_history
 
-        state.reporter().line(f"{write_down(store, index)} runs were written down")
+        state.reporter().line(f"{rebuild_history(store, index)} runs were written down")
     with read_runs(store, index) as history:
         if family is not None and family not in (known := history.families()):
             there = f"There are runs on {', '.join(sorted(known))}." if known else "No run was on a family's machine."

@@ -4,7 +4,7 @@ The only room that reads the environment. Each option stands before or after the
 remembers where it came from. Other rooms take what they need from here, whichever module has it.
 """
 
-from ci_build.cli.options.device import DeviceOptions, device_options, device_run_options, device_words
+from ci_build.cli.options.device import DeviceOptions, device_options, device_run_options, parse_device_options
 from ci_build.cli.options.environment import (
     SigningKey,
     Surroundings,
@@ -84,12 +84,12 @@ __all__ = [
     "defaults",
     "device_options",
     "device_run_options",
-    "device_words",
     "dry_run_option",
     "environment",
     "find_rocm",
     "junit_option",
     "option_names",
+    "parse_device_options",
     "proxy_of",
     "refuse_misplaced",
     "require_known_pythons",

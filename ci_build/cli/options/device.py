@@ -25,7 +25,7 @@ TEST_TIMEOUT = 900.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceOptions:
-    """Words for the device gate; `ci_build.release.device_gate.tell` makes sense of them.
+    """Words for the device gate; `ci_build.release.device_gate.parse_config` makes sense of them.
 
     Attributes:
         test_timeout: seconds for each test.
@@ -94,6 +94,6 @@ def device_run_options(function: _F) -> _F:
     return function
 
 
-def device_words(given: Mapping[str, Any]) -> DeviceOptions:
+def parse_device_options(given: Mapping[str, Any]) -> DeviceOptions:
     """What a command was given, with what nobody said."""
     return DeviceOptions(**{name: value for name, value in given.items() if value is not None})

@@ -10,9 +10,9 @@ from core.model import Finding, Outcome, Severity
 from promotion.evidence.evidence import latest_by_part, load_evidence
 from promotion.evidence.known_tests import KnownTest, KnownTests
 from promotion.gates import error
-from promotion.gates.device.sessions.passes import ALL, MULTI
 from promotion.gates.device.results import TestResult
-from promotion.gates.device.suite import TESTS, sizes
+from promotion.gates.device.sessions.passes import ALL, MULTI
+from promotion.gates.device.suite import TESTS, suite_sizes
 from promotion.index.publish import read_head
 from promotion.storage.bucket import Bucket
 from promotion.storage.keys import EVIDENCE_FOLDER, ReleasedIndex
@@ -79,7 +79,7 @@ def _is_results(name: str, details: Mapping[str, object]) -> bool:
     return False
 
 
-def about_baseline(run: int, skipped: int, before: Baseline) -> Iterator[Finding]:
+def compare_with_baseline(run: int, skipped: int, before: Baseline) -> Iterator[Finding]:
     """What is missing in comparison; nothing when there is nothing to compare with."""
     if not before.set_digest:
         return
@@ -94,7 +94,7 @@ def about_baseline(run: int, skipped: int, before: Baseline) -> Iterator[Finding
         yield error("too-many-skipped", text, "See why they were skipped.")
 
 
-def about_ledgers(known: KnownTests, results: Sequence[TestResult], settings: Mapping[str, str]) -> Iterator[Finding]:
+def check_ledgers(known: KnownTests, results: Sequence[TestResult], settings: Mapping[str, str]) -> Iterator[Finding]:
     """Entries of the ledgers that did nothing: because their time is over, or because they match no test.
 
     Args:
@@ -120,4 +120,4 @@ def _is_about(entry: KnownTest, settings: Mapping[str, str]) -> bool:
     whole = MULTI in passes or ALL in passes
     if not size:
         return whole and "/" not in entry.pattern.partition("::")[0]
-    return whole and sizes()[size].files == (TESTS,) and not entry.pattern.startswith("test_")
+    return whole and suite_sizes()[size].files == (TESTS,) and not entry.pattern.startswith("test_")

@@ -13,13 +13,13 @@ from core.process import without_credentials
 from promotion.evidence.known_tests import KnownTestKind, KnownTests
 from promotion.evidence.signing import Signer
 from promotion.gates.common.source import code_digest
-from promotion.gates.device.machine import Machine
+from promotion.gates.device.lease import JaxPlatform, visible_devices
+from promotion.gates.device.machine import MachineInfo
 from promotion.gates.device.sessions.harness import MOST_RETRIES
-from promotion.gates.device.lease import Platform, visible
 from promotion.gates.device.sessions.passes import ALL, MULTI, SINGLE, Skip
-from promotion.gates.device.sessions.session import Limits
+from promotion.gates.device.sessions.session import SessionLimits
 from promotion.gates.device.shards import Shard
-from promotion.gates.device.suite import SIZES_FILE, Source, sizes
+from promotion.gates.device.suite import SIZES_FILE, SuiteSource, suite_sizes
 from promotion.storage.bucket import sha256_of
 
 LOCK = Path(__file__).parents[3] / "build" / "requirements-gate.lock"
@@ -28,7 +28,7 @@ AUTO = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Told:
+class DeviceGateConfig:
     """What the gate is told.
 
     Attributes:
@@ -57,11 +57,11 @@ class Told:
         on_progress: told how many tests have ended, and of how many.
     """
 
-    platform: Platform
-    machine: Machine
+    platform: JaxPlatform
+    machine: MachineInfo
     environ: Mapping[str, str]
     family: str = ""
-    source: Source | None = None
+    source: SuiteSource | None = None
     size: str = ""
     suite: str = ""
     devices: tuple[int, ...] = ()
@@ -78,7 +78,7 @@ class Told:
     known: KnownTests = field(default_factory=KnownTests)
     flaky_before: frozenset[str] = frozenset()
     retries: int = MOST_RETRIES
-    limits: Limits = field(default_factory=Limits)
+    limits: SessionLimits = field(default_factory=SessionLimits)
     seconds: Mapping[str, float] | None = None
     bucket: str = ""
     signer: Signer | None = None
@@ -99,12 +99,12 @@ class Told:
     @property
     def gate_name(self) -> str:
         """What ran on a CPU, or a CUDA device, is the word of another gate."""
-        return "device" if self.platform is Platform.ROCM else f"device-{self.platform}"
+        return "device" if self.platform is JaxPlatform.ROCM else f"device-{self.platform}"
 
     @property
     def tier(self) -> Tier:
         """How strong its evidence is."""
-        return {Platform.ROCM: Tier.DEVICE, Platform.CPU: Tier.CPU, Platform.CUDA: Tier.CUDA}[self.platform]
+        return {JaxPlatform.ROCM: Tier.DEVICE, JaxPlatform.CPU: Tier.CPU, JaxPlatform.CUDA: Tier.CUDA}[self.platform]
 
     @property
     def left_out(self) -> str:
@@ -113,17 +113,17 @@ class Told:
         Raises:
             MachineError: the masks of the environment lie.
         """
-        if self.platform is Platform.CPU:
+        if self.platform is JaxPlatform.CPU:
             return ""
-        if self.size and not sizes()[self.size].multi:
+        if self.size and not suite_sizes()[self.size].multi:
             return f"size {self.size} leaves them out"
-        several = len(visible(self.machine.devices, self.platform, self.environ)) > 1
+        several = len(visible_devices(self.machine.devices, self.platform, self.environ)) > 1
         return "" if several else "there is one device"
 
     @property
     def passes(self) -> tuple[str, ...]:
         """Names of the passes, in order. Every worker on a CPU has all the virtual devices there are."""
-        if self.platform is Platform.CPU:
+        if self.platform is JaxPlatform.CPU:
             return (ALL,)
         return (SINGLE,) if self.left_out else (SINGLE, MULTI)
 
@@ -147,7 +147,7 @@ class Told:
             "--workers": str(self.workers or ""),
             "--cpus": str(self.cpus or ""),
             "--retries": str(self.retries) if self.retries != MOST_RETRIES else "",
-            "--test-timeout": f"{self.limits.test:g}" if self.limits.test != Limits().test else "",
+            "--test-timeout": f"{self.limits.test:g}" if self.limits.test != SessionLimits().test else "",
         }
         return {name: value for name, value in options.items() if value}
 

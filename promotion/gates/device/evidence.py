@@ -14,16 +14,16 @@ from core.model import Finding, Severity
 from promotion.evidence.evidence import ENVIRONMENT
 from promotion.gates import Check, error
 from promotion.gates.common.junit import clean
-from promotion.gates.device.preflight import Item
+from promotion.gates.device.preflight import PreflightItem
 from promotion.gates.device.results import TestResult, TestVerdict, counts, dump_results
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.keys import StagedSet
 
 RESULTS, JUNIT, LOGS = "results.json.gz", "junit.xml.gz", "logs.tar.gz"
 _MESSAGE_CHARACTERS = 4_000
-MOST_TOLD = 500
+MAX_LISTED_TESTS = 500
 """So many tests are told of one by one; of a set that is broken through and through, nobody reads more."""
-_WORTH_A_WORD = (TestVerdict.FAILED, TestVerdict.CRASHED, TestVerdict.FLAKY, TestVerdict.ENVIRONMENT)
+_LISTED_VERDICTS = (TestVerdict.FAILED, TestVerdict.CRASHED, TestVerdict.FLAKY, TestVerdict.ENVIRONMENT)
 _FIRST_CHARACTERS = 300
 _LOG_NAMES = ("output.log", "*.crash", "*.jsonl", "plan.json", "outcome.json")
 _LOG_BYTES = 8 << 20
@@ -39,7 +39,7 @@ Reproduce = Callable[[str], str]
 """The command that runs one test again."""
 
 
-def of_preflight(items: Iterable[Item], target: str) -> Iterator[Check]:
+def checks_of_preflight(items: Iterable[PreflightItem], target: str) -> Iterator[Check]:
     """A check for each thing that was looked at beforehand; they count for nothing, since no test is among them."""
     for item in items:
         found = []
@@ -54,7 +54,7 @@ def of_preflight(items: Iterable[Item], target: str) -> Iterator[Check]:
         )
 
 
-def of_tests(
+def checks_of_tests(
     results: Sequence[TestResult], target: str, reproduce: Reproduce, known_flake: KnownFlake
 ) -> Iterator[Check]:
     """Checks for all tests: one for each that is worth a word, one for all of a file that are not.
@@ -62,10 +62,10 @@ def of_tests(
     A flake that is no news counts as a known failure; one that is has to be looked at, and fails.
     """
     yield from _of_many(results, target)
-    worth = [result for result in results if result.verdict in _WORTH_A_WORD]
-    for result in worth[:MOST_TOLD]:
+    worth = [result for result in results if result.verdict in _LISTED_VERDICTS]
+    for result in worth[:MAX_LISTED_TESTS]:
         yield _of_one(result, target, reproduce, known_flake(result.id))
-    more = Counter((result.file, result.verdict, bool(known_flake(result.id))) for result in worth[MOST_TOLD:])
+    more = Counter((result.file, result.verdict, bool(known_flake(result.id))) for result in worth[MAX_LISTED_TESTS:])
     for (file, verdict, known), times in more.items():
         text = f"{file}: {times} more {verdict}"
         if verdict is TestVerdict.ENVIRONMENT:
@@ -77,7 +77,7 @@ def of_tests(
             yield Check(name=text, findings=found, target=target, times=times)
 
 
-def of_empty_shard(shard: str, target: str) -> Check:
+def check_of_empty_shard(shard: str, target: str) -> Check:
     """The check for a shard that got no test, since there are more shards: nothing was run, and nothing is wrong."""
     return Check(name=f"shard {shard}", skipped="there are more shards than tests", target=target)
 
@@ -133,7 +133,7 @@ def excerpt(message: str) -> str:
     return message[:_MESSAGE_CHARACTERS] if _NEWEST_FIRST in message else message[-_MESSAGE_CHARACTERS:]
 
 
-def shown(message: str, lines: int) -> list[str]:
+def first_lines(message: str, lines: int) -> list[str]:
     """So many lines of an excerpt, for people."""
     every = message.splitlines()
     return every[:lines] if _NEWEST_FIRST in message else every[-lines:]

@@ -28,7 +28,7 @@ _INDEX = re.compile(r"[0-9]+")
 _UUID = re.compile(r"(?:GPU-|MIG-)[0-9A-Za-z/-]+")
 
 
-class Platform(enum.StrEnum):
+class JaxPlatform(enum.StrEnum):
     """What the tests run on."""
 
     ROCM = "rocm"
@@ -39,16 +39,16 @@ class Platform(enum.StrEnum):
     def masks(self) -> tuple[str, ...]:
         """The variables that hide devices, the one of the lowest layer first."""
         match self:
-            case Platform.ROCM:
+            case JaxPlatform.ROCM:
                 return ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "CUDA_VISIBLE_DEVICES")
-            case Platform.CUDA:
+            case JaxPlatform.CUDA:
                 return ("CUDA_VISIBLE_DEVICES",)
-            case Platform.CPU:
+            case JaxPlatform.CPU:
                 return ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Device:
+class GpuDevice:
     """One GPU, as the driver shows it to a process without masks.
 
     Attributes:
@@ -113,7 +113,9 @@ class Lease:
     gauges: tuple[tuple[str, ...], ...] = ()
 
 
-def visible(devices: Sequence[Device], platform: Platform, environ: Mapping[str, str]) -> tuple[Device, ...]:
+def visible_devices(
+    devices: Sequence[GpuDevice], platform: JaxPlatform, environ: Mapping[str, str]
+) -> tuple[GpuDevice, ...]:
     """The slice that was inherited: the masks of the environment applied in order, each counting what the last left.
 
     An empty ROCR_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES of a CUDA machine hides everything. Of HIP's own masks
@@ -130,9 +132,9 @@ def visible(devices: Sequence[Device], platform: Platform, environ: Mapping[str,
     return left if name is None else _masked(left, name, environ[name])
 
 
-def _masked(devices: Sequence[Device], name: str, text: str) -> tuple[Device, ...]:
+def _masked(devices: Sequence[GpuDevice], name: str, text: str) -> tuple[GpuDevice, ...]:
     words = [word.strip() for word in text.split(",") if word.strip()]
-    chosen: list[Device] = []
+    chosen: list[GpuDevice] = []
     for word in words:
         found = _find(devices, word)
         if len(found) != 1:
@@ -145,7 +147,7 @@ def _masked(devices: Sequence[Device], name: str, text: str) -> tuple[Device, ..
     return tuple(chosen)
 
 
-def _find(devices: Sequence[Device], word: str) -> list[Device]:
+def _find(devices: Sequence[GpuDevice], word: str) -> list[GpuDevice]:
     """The devices that a word of a mask means: an index among these, a UUID, or the beginning of one."""
     if _INDEX.fullmatch(word):
         return list(devices[int(word) : int(word) + 1])
@@ -155,7 +157,7 @@ def _find(devices: Sequence[Device], word: str) -> list[Device]:
     return exact or [device for device in devices if device.uuid.startswith(word)]
 
 
-def workers_per_device(devices: Sequence[Device], allotment: Allotment) -> int:
+def workers_per_device(devices: Sequence[GpuDevice], allotment: Allotment) -> int:
     """How many workers each device can bear: min(memory / 2 GiB, cores, RAM / 6 GiB, 16) over all, at least one."""
     if not devices:
         return 0
@@ -170,7 +172,7 @@ def workers_on_cpu(allotment: Allotment) -> int:
 
 
 def leases(
-    platform: Platform, devices: Sequence[Device], allotment: Allotment, *, per_device: int = 1, workers: int = 0
+    platform: JaxPlatform, devices: Sequence[GpuDevice], allotment: Allotment, *, per_device: int = 1, workers: int = 0
 ) -> tuple[Lease, ...]:
     """A lease for each worker; no two share a device unless `per_device` says so, and every device is used.
 
@@ -187,8 +189,8 @@ def leases(
     """
     if per_device < 1 or workers < 0:
         raise RequestError(f"{per_device} workers on a device make no sense.", hint="Give a whole number from 1.")
-    if platform is Platform.CPU:
-        owners: list[Device | None] = [None] * (workers or workers_on_cpu(allotment))
+    if platform is JaxPlatform.CPU:
+        owners: list[GpuDevice | None] = [None] * (workers or workers_on_cpu(allotment))
     elif not devices:
         raise MachineError(f"There is no {platform} device to lend.", hint="See whether the masks hide them.")
     else:
@@ -201,7 +203,7 @@ def leases(
             slot=slot,
             device=device.token if device else "",
             cpus=cpus,
-            env={**_mask_of(platform, device), **caps(threads)},
+            env={**_mask_of(platform, device), **thread_limits(threads)},
             nodes=device.nodes if device else (),
             gauges=_gauges([device] if device and per_device == 1 else ()),
         )
@@ -209,33 +211,37 @@ def leases(
     )
 
 
-def whole(platform: Platform, devices: Sequence[Device], allotment: Allotment) -> Lease:
+def whole_machine_lease(platform: JaxPlatform, devices: Sequence[GpuDevice], allotment: Allotment) -> Lease:
     """The lease of a process that works with all devices of the slice at once."""
     tokens = ",".join(device.token for device in devices)
-    env = {**_only(platform, tokens, len(devices)), **caps(allotment.cores)} if devices else caps(allotment.cores)
+    env = (
+        {**_only(platform, tokens, len(devices)), **thread_limits(allotment.cores)}
+        if devices
+        else thread_limits(allotment.cores)
+    )
     nodes = tuple(dict.fromkeys(node for device in devices for node in device.nodes))
     return Lease(slot=0, device=tokens, cpus=allotment.cpus, env=env, nodes=nodes, gauges=_gauges(devices))
 
 
-def _gauges(devices: Iterable[Device]) -> tuple[tuple[str, ...], ...]:
+def _gauges(devices: Iterable[GpuDevice]) -> tuple[tuple[str, ...], ...]:
     return tuple(device.gauge for device in devices if device.gauge)
 
 
-def caps(threads: int) -> dict[str, str]:
+def thread_limits(threads: int) -> dict[str, str]:
     """What keeps numerical libraries from starting a thread for each core of the machine in each worker."""
     return dict.fromkeys(_LIBRARIES, str(threads))
 
 
-def _mask_of(platform: Platform, device: Device | None) -> dict[str, str]:
+def _mask_of(platform: JaxPlatform, device: GpuDevice | None) -> dict[str, str]:
     return {} if device is None else _only(platform, device.token, 1)
 
 
-def _only(platform: Platform, tokens: str, count: int) -> dict[str, str]:
+def _only(platform: JaxPlatform, tokens: str, count: int) -> dict[str, str]:
     """The driver's mask for some devices; the layers above count from zero what is left, so their own masks agree."""
     env = dict.fromkeys(platform.masks, "")
     lowest = platform.masks[0]
     env[lowest] = tokens
-    if platform is Platform.ROCM:
+    if platform is JaxPlatform.ROCM:
         env["HIP_VISIBLE_DEVICES"] = ",".join(map(str, range(count)))
     return env
 

@@ -1,7 +1,11 @@
-"""Which GPUs this machine has, and who else uses them: the kernel and the vendor's tool are asked, never HIP or CUDA.
+"""GPUs of this machine with their other users, and the cores and memory that this process may use.
+
+The kernel and the vendor's tool are queried, never HIP or CUDA.
 
 Sources: amdkfd's sysfs topology (Linux, drivers/gpu/drm/amd/amdkfd/kfd_topology.c); amdgpu's mem_info_vram files
-("GPU memory usage information" of the kernel documentation); `nvidia-smi --help-query-gpu`.
+("GPU memory usage information" of the kernel documentation); `nvidia-smi --help-query-gpu`; Linux, "Control Group v2"
+(cpu.max, memory.max) and "CPU bandwidth control" for version 1 (cpu.cfs_quota_us); Kubernetes, "Resource units" for
+KUBE_CPU_REQUEST.
 """
 
 from __future__ import annotations
@@ -14,122 +18,120 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from core.errors import ProcessError
+from core.errors import MachineError, ProcessError
 from core.process import Runner
-from promotion.gates.device.lease import Device, Platform
+from promotion.gates.device.lease import Allotment, GpuDevice, JaxPlatform
 
+KUBE = "KUBE_CPU_REQUEST"
 _LOCAL_MEMORY = ("1", "2")
-"""heap_type of memory banks that are on the card: public and private frame buffer."""
+"""heap_type of memory banks on the card: public and private frame buffer."""
 _NVIDIA_NODE = "/dev/nvidiactl"
-"""Every process that uses CUDA has it open."""
+"""Every process that uses CUDA has this file open."""
 _QUERY = "index,uuid,compute_cap,memory.total,memory.free,name,driver_version"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Machine:
-    """What a lister found.
+class MachineInfo:
+    """Devices of a machine and their state.
 
     Attributes:
         devices: in the driver's order, without any mask.
-        driver: its version.
-        tenants: other processes that use a device, for people.
-        facts: more that evidence should tell.
+        driver: version of the driver.
+        tenants: descriptions of other processes that use a device.
+        facts: further details for the evidence.
     """
 
-    devices: tuple[Device, ...]
+    devices: tuple[GpuDevice, ...]
     driver: str = ""
     tenants: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
 class DeviceLister(Protocol):
-    """Looks at a machine."""
+    """Lists the devices of a machine."""
 
-    def machine(self) -> Machine:
-        """What there is; no device is no error."""
+    def machine(self) -> MachineInfo:
+        """Return the devices; a machine without devices is not an error."""
 
 
-def lister(platform: Platform, runner: Runner, root: Path = Path("/")) -> DeviceLister:
-    """The lister for a platform."""
+def device_lister(platform: JaxPlatform, runner: Runner, root: Path = Path("/")) -> DeviceLister:
+    """Return the lister for a platform."""
     match platform:
-        case Platform.ROCM:
+        case JaxPlatform.ROCM:
             return KfdLister(root)
-        case Platform.CUDA:
+        case JaxPlatform.CUDA:
             return NvidiaLister(runner)
-        case Platform.CPU:
+        case JaxPlatform.CPU:
             return CpuLister(root)
 
 
 class CpuLister:
-    """A machine whose GPUs, if it has some, are not used."""
+    """Lister for runs on CPUs; it reports no GPUs, even if there are some."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
 
-    def machine(self) -> Machine:
-        """Nothing but the name of the processor."""
-        names = [line.partition(":")[2].strip() for line in _lines(self._root / "proc/cpuinfo") if "model name" in line]
-        return Machine(devices=(), facts={"processor": names[0] if names else host.machine()})
+    def machine(self) -> MachineInfo:
+        """Return only the processor's name."""
+        lines = _text(self._root / "proc/cpuinfo").splitlines()
+        names = [line.partition(":")[2].strip() for line in lines if "model name" in line]
+        return MachineInfo(devices=(), facts={"processor": names[0] if names else host.machine()})
 
 
 class KfdLister:
-    """AMD GPUs, as amdkfd shows them.
+    """Lister of AMD GPUs, which reads amdkfd's topology.
 
     Args:
-        root: of the file system.
+        root: root of the file system.
     """
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
 
-    def machine(self) -> Machine:
-        """What there is."""
+    def machine(self) -> MachineInfo:
+        """Return the GPUs in the order of their topology nodes."""
         kfd = self._root / "sys/class/kfd/kfd"
-        nodes = sorted(
-            (node for node in _folders(kfd / "topology/nodes") if node.name.isdecimal()),
-            key=lambda node: int(node.name),
+        nodes = (node for node in _entries(kfd / "topology/nodes") if node.name.isdecimal())
+        read = [(node, _properties(node / "properties")) for node in sorted(nodes, key=lambda node: int(node.name))]
+        gpus = [(node, facts) for node, facts in read if facts.get("simd_count", "0") != "0"]
+        own = str(os.getpid())
+        return MachineInfo(
+            devices=tuple(self._device(index, node, facts) for index, (node, facts) in enumerate(gpus)),
+            driver=_first_line(self._root / "sys/module/amdgpu/version") or f"in kernel {host.release()}",
+            tenants=tuple(f"process {p.name} uses an AMD GPU" for p in _entries(kfd / "proc") if p.name != own),
+            facts={"kernel": host.release()},
         )
-        found = [facts for node in nodes if (facts := _facts(node / "properties")).get("simd_count", "0") != "0"]
-        gpus = [node for node in nodes if _facts(node / "properties").get("simd_count", "0") != "0"]
-        devices = tuple(
-            self._device(index, node, facts) for index, (node, facts) in enumerate(zip(gpus, found, strict=True))
-        )
-        own = {str(os.getpid())}
-        tenants = tuple(f"process {p.name} uses an AMD GPU" for p in _folders(kfd / "proc") if p.name not in own)
-        module = self._root / "sys/module/amdgpu/version"
-        driver = next(iter(_lines(module)), "") or f"in kernel {host.release()}"
-        return Machine(devices=devices, driver=driver, tenants=tenants, facts={"kernel": host.release()})
 
-    def _device(self, index: int, node: Path, facts: Mapping[str, str]) -> Device:
+    def _device(self, index: int, node: Path, facts: Mapping[str, str]) -> GpuDevice:
         minor = facts.get("drm_render_minor", "")
         card = self._root / f"sys/class/drm/renderD{minor}/device"
         gauge = (card / "mem_info_vram_total", card / "mem_info_vram_used")
-        known, used = map(_number, gauge)
-        total = known or sum(_banks(node))
+        counted, used = map(_number, gauge)
+        total = counted or sum(_bank_sizes(node))
         unique = int(facts.get("unique_id", "0"))
-        return Device(
+        return GpuDevice(
             index=index,
             uuid=f"GPU-{unique:016x}" if unique else "",
             gfx=gfx_name(int(facts.get("gfx_target_version", "0"))),
             memory=total or 0,
             free=None if total is None or used is None else max(0, total - used),
-            name=next(iter(_lines(card / "product_name")), "") or next(iter(_lines(node / "name")), ""),
+            name=_first_line(card / "product_name") or _first_line(node / "name"),
             nodes=("/dev/kfd", *((f"/dev/dri/renderD{minor}",) if minor else ())),
-            gauge=tuple(map(str, gauge)) if known and used is not None else (),
+            gauge=tuple(map(str, gauge)) if counted and used is not None else (),
         )
 
 
 class NvidiaLister:
-    """NVIDIA GPUs, the stand-in for those who have no others."""
+    """Lister of NVIDIA GPUs, which calls nvidia-smi."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
 
-    def machine(self) -> Machine:
-        """What there is; nothing where nvidia-smi is not there, or fails."""
-        rows = list(self._ask(f"--query-gpu={_QUERY}"))
+    def machine(self) -> MachineInfo:
+        """Return the GPUs; none if nvidia-smi is missing or fails."""
+        rows = list(self._query(f"--query-gpu={_QUERY}"))
         devices = tuple(
-            Device(
+            GpuDevice(
                 index=int(index),
                 uuid=uuid,
                 gfx=capability,
@@ -142,54 +144,140 @@ class NvidiaLister:
         )
         tenants = tuple(
             f"process {pid} ({name}) uses {uuid}"
-            for uuid, pid, name in self._ask("--query-compute-apps=gpu_uuid,pid,process_name")
+            for uuid, pid, name in self._query("--query-compute-apps=gpu_uuid,pid,process_name")
         )
-        return Machine(devices=devices, driver=rows[0][6] if rows else "", tenants=tenants)
+        return MachineInfo(devices=devices, driver=rows[0][6] if rows else "", tenants=tenants)
 
-    def _ask(self, query: str) -> Iterator[list[str]]:
+    def _query(self, query: str) -> Iterator[list[str]]:
         columns = query.count(",") + 1
         with suppress(ProcessError):
-            done = self._runner.run(("nvidia-smi", query, "--format=csv,noheader,nounits"), timeout=60)
-            for line in done.stdout.splitlines():
+            result = self._runner.run(("nvidia-smi", query, "--format=csv,noheader,nounits"), timeout=60)
+            for line in result.stdout.splitlines():
                 cells = [cell.strip() for cell in line.split(",")]
                 if len(cells) == columns:
                     yield cells
 
 
 def gfx_name(version: int) -> str:
-    """Turn the kernel's gfx_target_version into a target: 90402 is gfx942, 90010 gfx90a, 110001 gfx1101."""
+    """Convert the kernel's gfx_target_version to a target: 90402 is gfx942, 90010 gfx90a, 110001 gfx1101."""
     major, rest = divmod(version, 10000)
     return f"gfx{major}{rest // 100:x}{rest % 100:x}" if version else ""
+
+
+def detect_allotment(
+    environ: Mapping[str, str], *, cpus: int | None = None, first: int = 0, root: Path = Path("/")
+) -> Allotment:
+    """Return the cores and the memory that this process may use.
+
+    If fewer cores may be busy than the affinity mask allows, neighbouring cores are chosen at a position that depends
+    on `first`. Otherwise, several jobs on one host would all use the same cores.
+
+    Args:
+        environ: the inherited environment.
+        cpus: value of `--cpus`.
+        first: index of the first device in use; it differs between jobs that share a host.
+        root: root of the file system.
+
+    Raises:
+        MachineError: KUBE_CPU_REQUEST is not a number of cores.
+    """
+    allowed = sorted(os.sched_getaffinity(0))
+    limits = [(float(len(allowed)), f"the affinity mask has {len(allowed)} cores")]
+    limits += [(quota, "a control group") for quota in quotas(root)]
+    if text := environ.get(KUBE):
+        limits.append((_cores(text), f"{KUBE}={text}"))
+    if cpus is not None:
+        limits.append((float(cpus), f"--cpus {cpus}"))
+    least, why = min(limits)
+    cores = max(1, int(least))
+    start = first * cores % len(allowed)
+    rotated = allowed[start:] + allowed[:start]
+    return Allotment(cpus=tuple(sorted(rotated[:cores])), cores=cores, memory=memory(root), why=why)
+
+
+def quotas(root: Path) -> Iterator[float]:
+    """Yield the number of cores that each control group of this process allows to be busy at once."""
+    for folder, version in _groups(root, "cpu"):
+        if version == 2:
+            quota, _, period = _text(folder / "cpu.max").partition(" ")
+        else:
+            quota, period = _text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")
+        if quota.isdecimal() and period.isdecimal() and int(period):
+            yield int(quota) / int(period)
+
+
+def memory(root: Path) -> int:
+    """Return the bytes of RAM that this process may use."""
+    lines = dict(line.split(":", 1) for line in _text(root / "proc/meminfo").splitlines() if ":" in line)
+    limits = [int(lines["MemTotal"].split()[0]) << 10] if "MemTotal" in lines else []
+    for folder, version in _groups(root, "memory"):
+        limit = _number(folder / ("memory.max" if version == 2 else "memory.limit_in_bytes"))
+        limits += [] if limit is None else [limit]
+    return min(limits, default=0)
+
+
+def _groups(root: Path, controller: str) -> Iterator[tuple[Path, int]]:
+    """Yield this process's control group and its parents, each with the version of the hierarchy."""
+    top = root / "sys/fs/cgroup"
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, names, path = line.split(":", 2)
+        if not names:
+            base, version = top, 2
+        elif controller in names.split(","):
+            base, version = next((top / n for n in (names, controller) if (top / n).is_dir()), top / controller), 1
+        else:
+            continue
+        # A container sees its own group as the root of the hierarchy, whatever the path says.
+        own = base / path.lstrip("/")
+        for folder in (own, *own.parents):
+            if folder.is_relative_to(base):
+                yield folder, version
+
+
+def _cores(text: str) -> float:
+    """Parse Kubernetes' units: 8, 1.5 or 7500m."""
+    try:
+        cores = float(text.removesuffix("m")) / (1000 if text.endswith("m") else 1)
+    except ValueError:
+        cores = 0.0
+    if not 0 < cores < 1 << 20:
+        raise MachineError(f"{KUBE} is not a number of cores: {text!r}.", hint="Write it like 8 or 7500m.")
+    return cores
 
 
 def _mebibytes(text: str) -> int | None:
     return int(text) << 20 if text.isdecimal() else None
 
 
-def _banks(node: Path) -> Iterator[int]:
-    for bank in _folders(node / "mem_banks"):
-        facts = _facts(bank / "properties")
+def _bank_sizes(node: Path) -> Iterator[int]:
+    for bank in _entries(node / "mem_banks"):
+        facts = _properties(bank / "properties")
         if facts.get("heap_type") in _LOCAL_MEMORY:
             yield int(facts.get("size_in_bytes", "0"))
 
 
-def _facts(path: Path) -> dict[str, str]:
-    return {pair[0]: pair[1] for line in _lines(path) if len(pair := line.split()) == 2 and pair[1].isdecimal()}
+def _properties(path: Path) -> dict[str, str]:
+    pairs = (line.split() for line in _text(path).splitlines())
+    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
 
 
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:  # the device cgroup of a container hides the GPUs of others like this
-        return []
+def _first_line(path: Path) -> str:
+    return next(iter(_text(path).splitlines()), "")
 
 
 def _number(path: Path) -> int | None:
-    text = "".join(_lines(path)).strip()
+    text = _text(path)
     return int(text) if text.isdecimal() else None
 
 
-def _folders(path: Path) -> list[Path]:
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:  # the device cgroup of a container hides other containers' GPUs this way
+        return ""
+
+
+def _entries(path: Path) -> list[Path]:
     try:
         return sorted(path.iterdir())
     except OSError:

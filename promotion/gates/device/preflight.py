@@ -20,8 +20,8 @@ from core.model import WheelSet
 from core.process import Runner
 from core.units import human
 from promotion.gates.common.requirements import wheels_for
-from promotion.gates.device.machine import Machine
-from promotion.gates.device.lease import DEVICE_SHARE, Device, Platform
+from promotion.gates.device.lease import DEVICE_SHARE, GpuDevice, JaxPlatform
+from promotion.gates.device.machine import MachineInfo
 from promotion.gates.device.sessions.passes import VIRTUAL_DEVICES
 from promotion.storage.bucket import sha256_of
 from wheelkit.elf.snapshot import Elf
@@ -36,7 +36,7 @@ _HIP = re.compile(r"libamdhip64\.so(\..*)?")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Item:
+class PreflightItem:
     """One thing that was looked at.
 
     Attributes:
@@ -54,7 +54,7 @@ class Item:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Expected:
+class ExpectedMachine:
     """What there should be.
 
     Attributes:
@@ -67,7 +67,7 @@ class Expected:
         rocm: the libraries of that ROCm, by soname, where the set carries its manifest.
     """
 
-    platform: Platform
+    platform: JaxPlatform
     targets: tuple[str, ...]
     count: int
     libraries: Mapping[str, str]
@@ -77,18 +77,18 @@ class Expected:
     rocm: Mapping[str, RocmLibrary] = field(default_factory=dict)
 
 
-def expected(
-    platform: Platform,
+def expected_machine(
+    platform: JaxPlatform,
     wheel_set: WheelSet,
-    devices: Sequence[Device],
+    devices: Sequence[GpuDevice],
     targets: Sequence[str],
     python: str,
     rocm: RocmManifest | None,
     counts: tuple[int, ...] = (),
-) -> Expected:
+) -> ExpectedMachine:
     """What a set and a slice of a machine promise, before there is a site."""
     members = [member for wheel in wheels_for(wheel_set, python) for member in wheel.members]
-    return Expected(
+    return ExpectedMachine(
         platform=platform,
         targets=tuple(targets),
         count=len(devices) or VIRTUAL_DEVICES,
@@ -99,7 +99,9 @@ def expected(
     )
 
 
-def ask(runner: Runner, python: Sequence[str], env: Mapping[str, str], platform: Platform) -> Mapping[str, Any]:
+def query_jax(
+    runner: Runner, python: Sequence[str], env: Mapping[str, str], platform: JaxPlatform
+) -> Mapping[str, Any]:
     """What jax says in the environment that is tested; `error` says why it said nothing."""
     try:
         done = runner.run((*python, str(CHILD), platform.value), env=env, timeout=_SECONDS)
@@ -111,80 +113,90 @@ def ask(runner: Runner, python: Sequence[str], env: Mapping[str, str], platform:
         return {"error": "the process that imports jax printed no answer"}
 
 
-def about_host(machine: Machine, devices: Sequence[Device], wanted: Expected, root: Path) -> Iterator[Item]:
+def check_host(
+    machine: MachineInfo, devices: Sequence[GpuDevice], wanted: ExpectedMachine, root: Path
+) -> Iterator[PreflightItem]:
     """The driver, the devices and what they need of the host, in an order in which the first problem explains the next.
 
     Args:
         root: of the file system.
     """
-    if wanted.platform is Platform.CPU:
-        yield Item(name="processor", facts=dict(machine.facts))
+    if wanted.platform is JaxPlatform.CPU:
+        yield PreflightItem(name="processor", facts=dict(machine.facts))
         return
     names = sorted({device.gfx for device in devices})
     facts = {"devices": [_told(device) for device in devices], "driver": machine.driver, **machine.facts}
     problem = "" if devices else f"there is no {wanted.platform} device that may be used"
-    if devices and wanted.platform is Platform.ROCM and (strange := sorted(set(names) - set(_plain(wanted.targets)))):
+    if (
+        devices
+        and wanted.platform is JaxPlatform.ROCM
+        and (strange := sorted(set(names) - set(_plain(wanted.targets))))
+    ):
         problem = f"the devices are {', '.join(strange)}, not {' or '.join(_plain(wanted.targets))}"
     if not problem and wanted.counts and len(devices) not in wanted.counts:
         problem = f"of devices that may be used there are {len(devices)}, not {' or '.join(map(str, wanted.counts))}"
     remedy = "Use a runner of the family that is asked for; `--devices` says how many another one has."
-    yield Item(name="devices", problem=problem, remedy=remedy, facts=facts)
-    if wanted.platform is Platform.ROCM:
+    yield PreflightItem(name="devices", problem=problem, remedy=remedy, facts=facts)
+    if wanted.platform is JaxPlatform.ROCM:
         kfd = root / "dev/kfd"
         opens = kfd.exists() and os.access(kfd, os.R_OK | os.W_OK)
         problem = "" if opens else "/dev/kfd cannot be opened for reading and writing"
         remedy = "Give the container --device=/dev/kfd --device=/dev/dri and the groups video and render."
-        yield Item(name="/dev/kfd", problem=problem, remedy=remedy)
+        yield PreflightItem(name="/dev/kfd", problem=problem, remedy=remedy)
     yield _shared_memory(root / _SHM.lstrip("/"))
     poor = [device for device in devices if device.free is not None and device.free < DEVICE_SHARE]
     problem = "; ".join(f"device {d.token} has {human(d.free or 0)} of {human(d.memory)} free" for d in poor)
-    yield Item(name="device memory", problem=problem, remedy="End what uses it, or take another device.")
-    yield Item(name="tenants", note="; ".join(machine.tenants), facts={"tenants": list(machine.tenants)})
+    yield PreflightItem(name="device memory", problem=problem, remedy="End what uses it, or take another device.")
+    yield PreflightItem(name="tenants", note="; ".join(machine.tenants), facts={"tenants": list(machine.tenants)})
 
 
-def about_jax(answer: Mapping[str, Any], wanted: Expected) -> Iterator[Item]:
+def check_jax(answer: Mapping[str, Any], wanted: ExpectedMachine) -> Iterator[PreflightItem]:
     """What jax found, and what it is made of."""
     if answer["error"]:
-        yield Item(
+        yield PreflightItem(
             name="platform",
             problem=f"jax has no platform {wanted.platform}: {answer['error']}",
             remedy="See what `ci_build doctor` says on this machine.",
         )
         return
-    right = {Platform.ROCM: ("rocm", "gpu"), Platform.CUDA: ("cuda", "gpu"), Platform.CPU: ("cpu",)}[wanted.platform]
+    right = {JaxPlatform.ROCM: ("rocm", "gpu"), JaxPlatform.CUDA: ("cuda", "gpu"), JaxPlatform.CPU: ("cpu",)}[
+        wanted.platform
+    ]
     said = {*answer["platforms"], answer["default"]}
     problem = "" if said <= set(right) else f"jax runs on {', '.join(sorted(said))}, not on {wanted.platform}"
     # To jax all GPUs are alike; the runtime's version begins with, or holds, its name.
-    if not problem and wanted.platform is not Platform.CPU and wanted.platform.value not in answer["client"].lower():
+    if not problem and wanted.platform is not JaxPlatform.CPU and wanted.platform.value not in answer["client"].lower():
         problem = f"jax's GPUs are those of {' '.join(answer['client'].split())!r}, not of {wanted.platform}"
     remedy = "See what `ci_build doctor` says on this machine."
     facts = {"jax": answer["version"], "kinds": sorted({device["kind"] for device in answer["devices"]})}
-    yield Item(name="platform", problem=problem, remedy=remedy, facts=facts)
+    yield PreflightItem(name="platform", problem=problem, remedy=remedy, facts=facts)
     count = len(answer["devices"])
     problem = "" if count == wanted.count else f"jax sees {count} devices, not {wanted.count}"
-    yield Item(name="device count", problem=problem, remedy="See whether masks or another process hide some.")
-    if wanted.platform is Platform.ROCM:
+    yield PreflightItem(name="device count", problem=problem, remedy="See whether masks or another process hide some.")
+    if wanted.platform is JaxPlatform.ROCM:
         yield _capabilities(answer["devices"], wanted)
     yield _libraries(answer["libraries"], wanted)
-    if wanted.platform is Platform.ROCM:
+    if wanted.platform is JaxPlatform.ROCM:
         yield _rocm(answer["libraries"], wanted.rocm_version)
         yield _same_rocm(answer["libraries"], wanted)
     for device in answer["devices"]:
         problem = f"a kernel on device {device['id']}: {device['kernel']}" if device["kernel"] else ""
-        yield Item(name=f"kernel on device {device['id']}", problem=problem, remedy="Take this device out of service.")
+        yield PreflightItem(
+            name=f"kernel on device {device['id']}", problem=problem, remedy="Take this device out of service."
+        )
 
 
-def _capabilities(devices: Iterable[Mapping[str, Any]], wanted: Expected) -> Item:
+def _capabilities(devices: Iterable[Mapping[str, Any]], wanted: ExpectedMachine) -> PreflightItem:
     """What the runtime calls the devices; a version override in the environment would make it say something else."""
     names = {str(device["capability"]).partition(":")[0] for device in devices}
     strange = sorted(name for name in names if name.startswith("gfx") and name not in _plain(wanted.targets))
     problem = f"the runtime takes the devices for {', '.join(strange)}" if strange else ""
-    return Item(
+    return PreflightItem(
         name="gfx name", problem=problem, remedy="Unset HSA_OVERRIDE_GFX_VERSION.", facts={"gfx": sorted(names)}
     )
 
 
-def _libraries(mapped: Sequence[str], wanted: Expected) -> Item:
+def _libraries(mapped: Sequence[str], wanted: ExpectedMachine) -> PreflightItem:
     """The native code that was loaded is the set's: from the site, and byte for byte."""
     problems, seen = [], {}
     need = [path for path in wanted.libraries if re.fullmatch(r"jax_plugins/.+\.so", path)]
@@ -198,35 +210,37 @@ def _libraries(mapped: Sequence[str], wanted: Expected) -> Item:
             seen[path] = sha256_of(file)
             if seen[path] != wanted.libraries[path]:
                 problems.append(f"{path} has sha256 {seen[path]}, the set says {wanted.libraries[path]}")
-    if wanted.platform is Platform.ROCM and not any(path in seen for path in need) and not problems:
+    if wanted.platform is JaxPlatform.ROCM and not any(path in seen for path in need) and not problems:
         problems.append(f"none of {', '.join(need) or 'the libraries of the set'} was loaded")
     remedy = "See what PYTHONPATH or LD_LIBRARY_PATH bring in, and run again."
-    return Item(name="libraries", problem="; ".join(problems), remedy=remedy, facts={"loaded": seen})
+    return PreflightItem(name="libraries", problem="; ".join(problems), remedy=remedy, facts={"loaded": seen})
 
 
-def _rocm(mapped: Sequence[str], version: str) -> Item:
+def _rocm(mapped: Sequence[str], version: str) -> PreflightItem:
     """The ROCm that is under jax, by the release that it says of itself."""
     hip = next((Path(file) for file in mapped if _HIP.fullmatch(Path(file).name)), None)
     remedy = f"Give the machine ROCm {version}, which the set was built with."
     if hip is None:
-        return Item(name="ROCm", problem="no libamdhip64.so was loaded", remedy=remedy)
+        return PreflightItem(name="ROCm", problem="no libamdhip64.so was loaded", remedy=remedy)
     found = _version_above(hip.resolve())
     facts = {"hip": str(hip), "version": found}
     if not found:
-        return Item(name="ROCm", note=f"{hip} belongs to no ROCm that says its version", facts=facts)
+        return PreflightItem(name="ROCm", note=f"{hip} belongs to no ROCm that says its version", facts=facts)
     try:
         same = Version(found).release[:2] == Version(version).release[:2]
     except InvalidVersion:
         same = False
     problem = "" if same else f"this is ROCm {found}; the set was built with {version}"
-    return Item(name="ROCm", problem=problem, remedy=remedy, facts=facts)
+    return PreflightItem(name="ROCm", problem=problem, remedy=remedy, facts=facts)
 
 
-def _same_rocm(mapped: Sequence[str], wanted: Expected) -> Item:
+def _same_rocm(mapped: Sequence[str], wanted: ExpectedMachine) -> PreflightItem:
     """The ROCm under jax is the very one that the set was built with, library by library."""
     name = "ROCm's libraries"
     if not wanted.rocm:
-        return Item(name=name, note="the set does not carry the manifest of its ROCm: only the release was compared")
+        return PreflightItem(
+            name=name, note="the set does not carry the manifest of its ROCm: only the release was compared"
+        )
     problems, same = [], {}
     for file in map(Path, mapped):
         # What is mapped goes by its real name, such as libamdhip64.so.7.2.70200 for the soname libamdhip64.so.7.
@@ -247,7 +261,9 @@ def _same_rocm(mapped: Sequence[str], wanted: Expected) -> Item:
     weak = sorted(soname for soname, told in same.items() if not told.startswith("sha256"))
     note = f"the set's manifest has no sha256 of {', '.join(weak)}: build ids, or sizes, were compared" if weak else ""
     remedy = f"Give the machine the very ROCm {wanted.rocm_version} that the set was built with; `--rocm` names it."
-    return Item(name=name, problem="; ".join(problems), remedy=remedy, note=note, facts={"rocm_libraries": same})
+    return PreflightItem(
+        name=name, problem="; ".join(problems), remedy=remedy, note=note, facts={"rocm_libraries": same}
+    )
 
 
 def _compared(file: Path, known: RocmLibrary) -> tuple[str, str, str]:
@@ -269,18 +285,18 @@ def _version_above(library: Path) -> str:
     return ""
 
 
-def _shared_memory(path: Path) -> Item:
+def _shared_memory(path: Path) -> PreflightItem:
     remedy = "Give the container more, such as --shm-size=16g."
     try:
         stat = os.statvfs(path)
     except OSError as error:
-        return Item(name=_SHM, problem=f"{_SHM} cannot be used: {error}", remedy=remedy)
+        return PreflightItem(name=_SHM, problem=f"{_SHM} cannot be used: {error}", remedy=remedy)
     free = stat.f_bavail * stat.f_frsize
     problem = "" if free >= SHARED_MEMORY else f"{_SHM} has {human(free)} free, not {human(SHARED_MEMORY)}"
-    return Item(name=_SHM, problem=problem, remedy=remedy, facts={"shm_bytes": free})
+    return PreflightItem(name=_SHM, problem=problem, remedy=remedy, facts={"shm_bytes": free})
 
 
-def _told(device: Device) -> dict[str, Any]:
+def _told(device: GpuDevice) -> dict[str, Any]:
     return {"token": device.token, "gfx": device.gfx, "name": device.name, "memory": device.memory, "free": device.free}
 
 

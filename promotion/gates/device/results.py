@@ -111,7 +111,7 @@ _ENVIRONMENT = re.compile(
 """How HIP, HSA, CUDA, XLA and the kernel say that the machine lacks something; what is judged has no part in it."""
 
 
-def of_the_machine(message: str) -> bool:
+def is_machine_failure(message: str) -> bool:
     """Whether a failure says of itself that the machine is to blame."""
     return _ENVIRONMENT.search(message) is not None
 
@@ -143,7 +143,7 @@ def judge(test: str, attempts: Sequence[Attempt], *, sick: bool = False) -> Test
             verdict = TestVerdict.FLAKY if fell else TestVerdict.PASSED
         case Ending.SKIPPED:
             verdict = TestVerdict.SKIPPED
-        case _ if sick or of_the_machine(last.message):
+        case _ if sick or is_machine_failure(last.message):
             verdict = TestVerdict.ENVIRONMENT
         case Ending.FAILED:
             verdict = TestVerdict.FAILED
@@ -170,7 +170,7 @@ def _before_retries(attempts: Sequence[Attempt]) -> Attempt:
     return (said or passes or [attempts[-1]])[-1]
 
 
-def to_retry(results: Iterable[TestResult]) -> tuple[str, ...]:
+def retry_candidates(results: Iterable[TestResult]) -> tuple[str, ...]:
     """What a fresh process has to decide, in order."""
     undecided = (TestVerdict.FAILED, TestVerdict.CRASHED, TestVerdict.ENVIRONMENT)
     return tuple(result.id for result in results if result.verdict in undecided)

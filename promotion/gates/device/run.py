@@ -21,19 +21,24 @@ from promotion.gates.common.pip_config import parse_config, uv_options
 from promotion.gates.common.rocm_manifest import set_manifest
 from promotion.gates.common.site import PIP_CONFIG, Site, make_site
 from promotion.gates.device import evidence
-from promotion.gates.device.machine import allotment
-from promotion.gates.device.baseline import about_baseline, about_ledgers, baseline
-from promotion.gates.device.config import LOCK, Told, reproduce
-from promotion.gates.device.sessions.harness import DONE, Harness, Report, Work
-from promotion.gates.device.lease import Platform, leases, visible, whole, workers_per_device
-from promotion.gates.device.shards import Part, digest_of_tests, keep, now
-from promotion.gates.device.sessions.passes import Pass, base_env, passes
-from promotion.gates.device.preflight import Expected, Item, about_host, about_jax, ask, expected
+from promotion.gates.device.baseline import baseline, check_ledgers, compare_with_baseline
+from promotion.gates.device.config import LOCK, DeviceGateConfig, reproduce
+from promotion.gates.device.lease import JaxPlatform, leases, visible_devices, whole_machine_lease, workers_per_device
+from promotion.gates.device.machine import detect_allotment
+from promotion.gates.device.preflight import (
+    ExpectedMachine,
+    PreflightItem,
+    check_host,
+    check_jax,
+    expected_machine,
+    query_jax,
+)
 from promotion.gates.device.results import TestResult, TestVerdict, counts, executed, judge
-from promotion.gates.device.shards import Shard, split
-from promotion.gates.device.suite import Tests, jax_tests, smoke
-from promotion.gates.device.suite_requirements import other_release, unmet
-from promotion.gates.device.suite_requirements import borrow
+from promotion.gates.device.sessions.harness import DONE, Harness, RunPlan, RunReport
+from promotion.gates.device.sessions.passes import Pass, base_env, passes
+from promotion.gates.device.shards import Shard, ShardResult, digest_of_tests, now, split_tests, upload_shard
+from promotion.gates.device.suite import PreparedSuite, jax_suite, smoke_suite
+from promotion.gates.device.suite_requirements import copy_test_helpers, release_mismatch, unmet_requirements
 
 _INSTALL_SECONDS = 900.0
 _NAMED = 5
@@ -41,36 +46,36 @@ RUN = "run"
 """The check that tells what was run on what; it counts for nothing."""
 
 
-def make_gate(told: Told) -> Gate:
+def make_gate(told: DeviceGateConfig) -> Gate:
     """The gate."""
 
     def run(room: Room) -> Iterator[Check]:
-        yield from _Run(room, told).checks()
+        yield from _GateRun(room, told).checks()
 
     # What the whole said is no answer to somebody who asks for a part.
     part = {"part": " ".join((str(told.shard or ""), *told.listed))} if told.shard or told.listed else {}
     return Gate(
         name=told.gate_name,
         tier=told.tier,
-        per_target=told.platform is Platform.ROCM,
+        per_target=told.platform is JaxPlatform.ROCM,
         run=run,
         settings={**told.settings, **part},
         partial=bool(part),
     )
 
 
-class _Run:
+class _GateRun:
     """One run of the gate."""
 
-    def __init__(self, room: Room, told: Told) -> None:
+    def __init__(self, room: Room, told: DeviceGateConfig) -> None:
         if not isinstance(room.runner, HostRunner):
             raise GateError("The device gate can watch only processes of this machine.")
         self.room, self.told, self.runner = room, told, room.runner
-        self.devices = visible(told.machine.devices, told.platform, told.environ)
+        self.devices = visible_devices(told.machine.devices, told.platform, told.environ)
         kinds = {device.gfx for device in self.devices}
         own = [target for target in room.targets if target.partition(":")[0] in kinds]
-        self.target = ANY if told.platform is not Platform.ROCM else (own or list(room.targets))[0]
-        if told.platform is Platform.ROCM and len(kinds) > 1:
+        self.target = ANY if told.platform is not JaxPlatform.ROCM else (own or list(room.targets))[0]
+        if told.platform is JaxPlatform.ROCM and len(kinds) > 1:
             raise MachineError(
                 f"The devices are of several kinds: {', '.join(sorted(kinds))}.",
                 hint="Show this run those of one kind, by ROCR_VISIBLE_DEVICES.",
@@ -85,23 +90,23 @@ class _Run:
         """
         room, told = self.room, self.told
         room.progress.step("preflight of the machine")
-        self.host = allotment(told.environ, cpus=told.cpus, first=self.devices[0].index if self.devices else 0)
-        rocm = set_manifest(room) if told.platform is Platform.ROCM else None
-        wanted = expected(
+        self.host = detect_allotment(told.environ, cpus=told.cpus, first=self.devices[0].index if self.devices else 0)
+        rocm = set_manifest(room) if told.platform is JaxPlatform.ROCM else None
+        wanted = expected_machine(
             told.platform, room.wheel_set, self.devices, room.targets, told.python, rocm, counts=told.devices
         )
-        items = [*about_host(told.machine, self.devices, wanted, Path("/"))]
+        items = [*check_host(told.machine, self.devices, wanted, Path("/"))]
         yield from self._preflight(items)
-        site = install(room, told)
+        site = install_site(room, told)
         tests = self._tests(site)
         env = {**site.env, **base_env(told.platform, tests.suite.env)}
         if told.rocm:
             env |= {"ROCM_PATH": str(told.rocm), "LD_LIBRARY_PATH": str(told.rocm / "lib")}
-        everything = whole(told.platform, self.devices, self.host)
+        everything = whole_machine_lease(told.platform, self.devices, self.host)
         python = (str(site.python),)
         room.progress.step("preflight of jax")
         wanted = replace(wanted, site=site.folder)
-        found = [*about_jax(ask(self.runner, python, {**env, **everything.env}, told.platform), wanted)]
+        found = [*check_jax(query_jax(self.runner, python, {**env, **everything.env}, told.platform), wanted)]
         yield from self._preflight(found)
         work = self._work(python, env, tests)
         folder = told.folder or room.work / "run"
@@ -111,43 +116,43 @@ class _Run:
         results = self._settled(report, python, {**env, **everything.env}, wanted)
         options = {**told.options, "--python": site.version}
         again = functools.partial(reproduce, options, str(room.staged))
-        yield from evidence.of_tests(results, self.target, again, told.known_flake)
+        yield from evidence.checks_of_tests(results, self.target, again, told.known_flake)
         if told.shard and not results:
-            yield evidence.of_empty_shard(str(told.shard), self.target)
+            yield evidence.check_of_empty_shard(str(told.shard), self.target)
         check = self._told_of(report, results, tests, [*items, *found], folder, options)
         yield check
         if told.shard:
             self._keep_part(told.shard, report, results, check, tests.notes)
         if told.folder and not report.problems:
             (folder / DONE).touch()
-        problems = (*report.problems, *absent(told.listed, report.collected))
-        raise_unless_whole(problems, len(report.collected), results, shard=told.shard is not None)
+        problems = (*report.problems, *missing_tests(told.listed, report.collected))
+        raise_unless_complete(problems, len(report.collected), results, shard=told.shard is not None)
 
-    def _preflight(self, items: Sequence[Item]) -> Iterator[Check]:
+    def _preflight(self, items: Sequence[PreflightItem]) -> Iterator[Check]:
         """Tell what was looked at; MachineError when something is not as it should be."""
-        yield from evidence.of_preflight(items, self.target)
+        yield from evidence.checks_of_preflight(items, self.target)
         if bad := [item.name for item in items if item.problem]:
             raise MachineError(f"The machine is not fit: {', '.join(bad)}.", hint="This says nothing of the set.")
 
-    def _tests(self, site: Site) -> Tests:
+    def _tests(self, site: Site) -> PreparedSuite:
         told = self.told
         if told.source is None:
-            return smoke(told.listed)
+            return smoke_suite(told.listed)
         work = self.room.work / "tests"
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
-        tests = jax_tests(told.source, told.platform, work, self.runner, size=told.size, listed=told.listed)
-        notes = [*tests.notes, *unmet(tests.asks, LOCK.read_text(encoding="utf-8"), site.version)]
+        tests = jax_suite(told.source, told.platform, work, self.runner, size=told.size, listed=told.listed)
+        notes = [*tests.notes, *unmet_requirements(tests.asks, LOCK.read_text(encoding="utf-8"), site.version)]
         if tests.checkout:
             wheel_set = self.room.wheel_set
-            notes.append(other_release(tests.checkout, wheel_set.pins.get("jax", wheel_set.jax_version)))
-            if taken := borrow(tests.checkout, site.folder):
+            notes.append(release_mismatch(tests.checkout, wheel_set.pins.get("jax", wheel_set.jax_version)))
+            if taken := copy_test_helpers(tests.checkout, site.folder):
                 notes.append(f"What tests import and jax's wheel leaves out is the checkout's: {', '.join(taken)}.")
         return replace(tests, notes=tuple(filter(None, notes)))
 
-    def _work(self, python: tuple[str, ...], env: Mapping[str, str], tests: Tests) -> Work:
+    def _work(self, python: tuple[str, ...], env: Mapping[str, str], tests: PreparedSuite) -> RunPlan:
         told = self.told
-        return Work(
+        return RunPlan(
             python=python,
             suite=tests.suite,
             env=env,
@@ -163,34 +168,34 @@ class _Run:
         told = self.told
         per_device = told.per_device or workers_per_device(self.devices, self.host)
         single = leases(told.platform, self.devices, self.host, per_device=per_device, workers=told.workers)
-        return passes(told.passes, single, whole(told.platform, self.devices, self.host))
+        return passes(told.passes, single, whole_machine_lease(told.platform, self.devices, self.host))
 
-    def _choose(self, tests: Tests) -> Callable[[Sequence[str]], Sequence[str]] | None:
+    def _choose(self, tests: PreparedSuite) -> Callable[[Sequence[str]], Sequence[str]] | None:
         shard = self.told.shard
         if shard is None:
             return tests.choose
         seconds = self.told.seconds or {}
         listed: Callable[[Sequence[str]], Sequence[str]] = tests.choose or list
-        return lambda there: split(listed(there), seconds, shard.count)[shard.number - 1]
+        return lambda there: split_tests(listed(there), seconds, shard.count)[shard.number - 1]
 
     def _settled(
-        self, report: Report, python: Sequence[str], env: Mapping[str, str], wanted: Expected
+        self, report: RunReport, python: Sequence[str], env: Mapping[str, str], wanted: ExpectedMachine
     ) -> tuple[TestResult, ...]:
         """The results; where something fell, the devices are looked at again: a broken one makes many failures."""
         fell = [r for r in report.results if r.verdict in (TestVerdict.FAILED, TestVerdict.CRASHED)]
         if not fell:
             return report.results
-        after = about_jax(ask(self.runner, python, env, self.told.platform), wanted)
+        after = check_jax(query_jax(self.runner, python, env, self.told.platform), wanted)
         if not any(item.problem for item in after):
             return report.results
         return tuple(judge(result.id, report.attempts[result.id], sick=True) for result in report.results)
 
     def _told_of(
         self,
-        report: Report,
+        report: RunReport,
         results: Sequence[TestResult],
-        tests: Tests,
-        items: Sequence[Item],
+        tests: PreparedSuite,
+        items: Sequence[PreflightItem],
         folder: Path,
         options: Mapping[str, str],
     ) -> Check:
@@ -201,8 +206,8 @@ class _Run:
         found: list[Finding] = []
         if not told.shard and not told.listed:
             found += [
-                *about_baseline(executed(results), silent, before),
-                *about_ledgers(told.known, results, told.settings),
+                *compare_with_baseline(executed(results), silent, before),
+                *check_ledgers(told.known, results, told.settings),
             ]
         found += [
             Finding(code="device-note", severity=Severity.WARNING, message=note, remedy="")
@@ -232,9 +237,9 @@ class _Run:
         return Check(name=RUN, findings=tuple(found), target=self.target, times=0, details=details)
 
     def _keep_part(
-        self, shard: Shard, report: Report, results: Sequence[TestResult], check: Check, notes: Sequence[str]
+        self, shard: Shard, report: RunReport, results: Sequence[TestResult], check: Check, notes: Sequence[str]
     ) -> None:
-        part = Part(
+        part = ShardResult(
             shard=shard,
             target=self.target,
             settings=self.told.settings,
@@ -245,10 +250,10 @@ class _Run:
             run=check.details,
             at=now(),
         )
-        keep(self.room.bucket, self.room.staged, self.told.gate_name, part, self.told.signer)
+        upload_shard(self.room.bucket, self.room.staged, self.told.gate_name, part, self.told.signer)
 
 
-def install(room: Room, told: Told) -> Site:
+def install_site(room: Room, told: DeviceGateConfig) -> Site:
     """The set's wheels by hash, and what runs tests, in an environment of this run alone."""
     site = make_site(room, told.python)
     try:
@@ -263,13 +268,13 @@ def install(room: Room, told: Told) -> Site:
     return site
 
 
-def absent(listed: Sequence[str], collected: Collection[str]) -> Iterator[str]:
+def missing_tests(listed: Sequence[str], collected: Collection[str]) -> Iterator[str]:
     """What is wrong with a list: it names tests that the suite does not have, or leaves out by itself."""
     if missing := [test for test in listed if "::" in test and test not in set(collected)]:
         yield f"the suite has no {', '.join(missing[:_NAMED])}" + (" and others" if missing[_NAMED:] else "")
 
 
-def raise_unless_whole(
+def raise_unless_complete(
     problems: Sequence[str], collected: int, results: Sequence[TestResult], *, shard: bool = False
 ) -> None:
     """Raise an error when a run is not all that it should have been; that a test failed is no such thing.

@@ -29,7 +29,7 @@ def runs_of(
         BucketError: evidence whose results are gone or damaged.
     """
     for evidence in evidences:
-        for name in results_files(evidence.details):
+        for name in results_names(evidence.details):
             key = staged.evidence + name
             try:
                 results = load_results(gzip.decompress(bucket.get(key)), key)
@@ -38,7 +38,7 @@ def runs_of(
             yield _run(evidence, wheel_set), results
 
 
-def results_files(details: Any) -> Iterator[str]:  # noqa: ANN401 - whatever evidence holds
+def results_names(details: Any) -> Iterator[str]:  # noqa: ANN401 - whatever evidence holds
     """Names of the files with a run's results, beside its evidence."""
     checks = details.get("checks")
     for check in checks if isinstance(checks, list) else []:
@@ -61,12 +61,12 @@ def _run(evidence: Evidence, wheel_set: WheelSet) -> SuiteRun:
     )
 
 
-def remember(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, evidences: Iterable[Evidence]) -> int:
+def record_evidence(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, evidences: Iterable[Evidence]) -> int:
     """Write down runs on a set; what is written down stays. Returns how many were new."""
     return record(bucket, staged.index, [*runs_of(bucket, staged, wheel_set, evidences)])
 
 
-def rebuild(bucket: Bucket, index: str) -> int:
+def rebuild_history(bucket: Bucket, index: str) -> int:
     """Write down all runs whose evidence lies beside staged sets of an index; returns how many were new."""
     root = f"{Channel.STAGING}/{index}/"
     found: dict[str, list[Evidence]] = {}
@@ -76,5 +76,5 @@ def rebuild(bucket: Bucket, index: str) -> int:
     new = 0
     for digest, evidences in found.items():
         staged = StagedSet(index=index, digest=digest)
-        new += remember(bucket, staged, read_staged(bucket, staged), evidences)
+        new += record_evidence(bucket, staged, read_staged(bucket, staged), evidences)
     return new

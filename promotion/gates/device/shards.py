@@ -1,24 +1,42 @@
-"""Tests dealt out to several runners so that all end at about the same time."""
+"""Shards of a run: distributing tests over several runners, and storing and finding each runner's results."""
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import heapq
+import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from statistics import median
+from typing import Any
 
-from core.errors import RequestError
-from promotion.gates.device.results import file_of
+from core.errors import GateError, RequestError
+from promotion.evidence.evidence import ANY, TIME
+from promotion.evidence.signing import SUFFIX, Signer, is_valid_signature, load_signature
+from promotion.gates.device import evidence
+from promotion.gates.device.results import TestResult, dump_results, file_of, load_results
+from promotion.storage.bucket import Bucket, sha256_of
+from promotion.storage.keys import StagedSet
 
 UNKNOWN_SECONDS = 1.0
-"""What a test is taken for when nothing at all is known of its suite."""
+"""Assumed duration of a test if no duration in its suite is known."""
+SCHEMA_VERSION = 1
+SHARD_TYPE = "application/vnd.jax-rocm.gate-shard+json"
+_NAME = "shard.json.gz"
+_MACHINE_SETTINGS = ("python", "passes")
+"""Settings that depend on the runner's machine unless they are given."""
+
+_RunKey = tuple[str, int, str, tuple[str, ...]]
+"""Common to all shards of one run: target, number of shards, digest of all tests, machine settings."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shard:
-    """Part `number` of `count`, both from 1."""
+    """Shard `number` of `count`, both counted from 1."""
 
     number: int
     count: int
@@ -27,43 +45,201 @@ class Shard:
         return f"{self.number}/{self.count}"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardResult:
+    """Results of one shard.
+
+    Attributes:
+        tests: digest of the names of all collected tests, including those of other shards.
+        run: details of the run, as in evidence.
+        at: time at which it ended.
+    """
+
+    shard: Shard
+    target: str
+    settings: Mapping[str, str]
+    tests: str
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+    results: tuple[TestResult, ...]
+    run: Mapping[str, Any]
+    at: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardResults:
+    """All shards of one run, in order.
+
+    Attributes:
+        settings: common to all shards.
+    """
+
+    target: str
+    settings: Mapping[str, str]
+    shards: tuple[ShardResult, ...]
+
+
 def parse_shard(text: str) -> Shard:
-    """Read such as 2/4; RequestError when it is nothing of this kind."""
+    """Parse a shard such as 2/4; RequestError if it is invalid."""
     match = re.fullmatch(r"([0-9]{1,4})/([0-9]{1,4})", text)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        raise RequestError(f"{text!r} is not a shard.", hint="Write it like 2/4: the second of four.")
+        raise RequestError(f"--shard is invalid: {text!r}.", hint="Write it like 2/4 for the second of four shards.")
     return Shard(number=int(match[1]), count=int(match[2]))
 
 
-def split(tests: Iterable[str], seconds: Mapping[str, float], count: int) -> tuple[tuple[str, ...], ...]:
-    """Deal out tests so that the longest part is as short as can be had quickly: longest first, to the emptiest part.
+def split_tests(tests: Iterable[str], seconds: Mapping[str, float], count: int) -> tuple[tuple[str, ...], ...]:
+    """Distribute tests over shards of similar duration: longest test first, each to the shortest shard.
 
-    Every runner that is told the same gets the same parts, whatever the order of `tests`. A test that nobody measured
-    is taken for the median of its file, else of the suite. Longest processing time first is at most 4/3 - 1/(3 count)
-    times as long as the best (Graham 1969), and far closer with many tests.
+    The result depends only on the arguments, not on the order of `tests`. A test without a known duration counts with
+    the median of its file, or else of the suite. The longest shard is at most 4/3 - 1/(3 count) times as long as in
+    the best distribution (Graham 1969), and much closer with many tests.
 
     Args:
         tests: node ids.
-        seconds: how long tests took when they ran last.
-        count: of parts.
+        seconds: previous durations of tests.
+        count: number of shards.
 
     Returns:
-        A part for each shard, each in the order of node ids; together every test exactly once.
+        The sorted node ids of each shard; each test is in exactly one of them.
     """
     cost = _costs(sorted(set(tests)), seconds)
     heap = [(0.0, number) for number in range(count)]
-    parts: list[list[str]] = [[] for _ in range(count)]
+    shards: list[list[str]] = [[] for _ in range(count)]
     for test in sorted(cost, key=lambda test: (-cost[test], test)):
         load, number = heapq.heappop(heap)
-        parts[number].append(test)
+        shards[number].append(test)
         heapq.heappush(heap, (load + cost[test], number))
-    return tuple(tuple(sorted(part)) for part in parts)
+    return tuple(tuple(sorted(shard)) for shard in shards)
 
 
 def _costs(tests: Sequence[str], seconds: Mapping[str, float]) -> dict[str, float]:
-    files: dict[str, list[float]] = defaultdict(list)
-    for test, took in seconds.items():
-        files[file_of(test)].append(took)
-    everywhere = median(seconds.values()) if seconds else UNKNOWN_SECONDS
-    typical = {file: median(took) for file, took in files.items()}
-    return {test: seconds.get(test, typical.get(file_of(test), everywhere)) for test in tests}
+    by_file: dict[str, list[float]] = defaultdict(list)
+    for test, duration in seconds.items():
+        by_file[file_of(test)].append(duration)
+    overall = median(seconds.values()) if seconds else UNKNOWN_SECONDS
+    typical = {file: median(durations) for file, durations in by_file.items()}
+    return {test: seconds.get(test, typical.get(file_of(test), overall)) for test in tests}
+
+
+def digest_of_tests(collected: Sequence[str]) -> str:
+    """Return the SHA-256 of test names, independent of their order."""
+    return hashlib.sha256("\n".join(sorted(collected)).encode()).hexdigest()
+
+
+def now() -> str:
+    """Return the current time in the format of evidence."""
+    return datetime.now(UTC).strftime(TIME)
+
+
+def upload_shard(bucket: Bucket, staged: StagedSet, gate: str, result: ShardResult, signer: Signer | None) -> str:
+    """Store a shard beside its set, the signature first; return its key."""
+    body = {
+        "schema": SCHEMA_VERSION,
+        "set": staged.digest,
+        "gate": gate,
+        "target": result.target,
+        "shard": str(result.shard),
+        "settings": dict(result.settings),
+        "tests": result.tests,
+        "problems": result.problems,
+        "notes": result.notes,
+        "results": json.loads(dump_results(result.results)),
+        "run": dict(result.run),
+        "at": result.at,
+    }
+    data = evidence.pack(json.dumps(body, sort_keys=True).encode())
+    sha256 = sha256_of(data)
+    key = staged.evidence_more(gate, result.target, f"{sha256[:16]}.{_NAME}")
+    if signer is not None:
+        signature = signer.sign(data, SHARD_TYPE).dump()
+        bucket.put_if_absent(key + SUFFIX, signature, sha256=sha256_of(signature))
+    bucket.put_if_absent(key, data, sha256=sha256)
+    return key
+
+
+def collect_shards(
+    bucket: Bucket,
+    staged: StagedSet,
+    gate: str,
+    settings: Mapping[str, str],
+    targets: Sequence[str] | None,
+    signer: Signer | None,
+) -> ShardResults:
+    """Return the newest complete run whose shards have these settings.
+
+    Args:
+        gate: its name.
+        settings: of the run; the Python version and the passes may come from the shards.
+        targets: targets that the shards may be for; None if the platform has none.
+        signer: signer of the shards; None accepts unsigned shards too.
+
+    Raises:
+        GateError: shards are missing, damaged, of different tests, or not signed by the signer.
+        RequestError: no shard has these settings.
+    """
+    stored = []
+    for target in targets or (ANY,):
+        folder = staged.evidence_more(gate, target, "")
+        keys = [key for key in bucket.list(folder) if key.endswith(f".{_NAME}")]
+        stored += [_read(bucket, staged, key, gate, signer) for key in keys]
+    required = {k: v for k, v in settings.items() if k not in _MACHINE_SETTINGS or (k == "python" and v)}
+    matching = [shard for shard in stored if all(shard.settings.get(k) == v for k, v in required.items())]
+    if not matching:
+        raise RequestError(
+            f"The set has no shard of {gate} with {settings.get('suite')}{_differences(stored, required)}.",
+            hint="Run `gate device --shard 1/N` and so on.",
+        )
+    runs: dict[_RunKey, dict[int, ShardResult]] = {}
+    for shard in sorted(matching, key=lambda shard: shard.at):
+        machine = tuple(shard.settings.get(name, "") for name in _MACHINE_SETTINGS)
+        runs.setdefault((shard.target, shard.shard.count, shard.tests, machine), {})[shard.shard.number] = shard
+    complete = [shards for (_, count, _, _), shards in runs.items() if len(shards) == count]
+    if not complete:
+        raise GateError(f"No run is complete: {'; '.join(_missing(runs))}.", hint="Run the missing shards.")
+    newest = max(complete, key=lambda shards: max(shard.at for shard in shards.values()))
+    shards = tuple(newest[number] for number in sorted(newest))
+    return ShardResults(target=shards[0].target, settings=shards[0].settings, shards=shards)
+
+
+def _differences(stored: Sequence[ShardResult], required: Mapping[str, str]) -> str:
+    """Return a clause that compares the newest stored shard's settings with the required ones."""
+    if not stored:
+        return ""
+    own = max(stored, key=lambda shard: shard.at).settings
+    differ = [
+        f"{name} {own.get(name, '')!r}, not {value!r}" for name, value in required.items() if own.get(name) != value
+    ]
+    return f"; the newest shard has {', '.join(differ)}"
+
+
+def _missing(runs: Mapping[_RunKey, Mapping[int, ShardResult]]) -> Iterator[str]:
+    for (target, count, tests, (python, _)), shards in runs.items():
+        missing = [f"{number}/{count}" for number in range(1, count + 1) if number not in shards]
+        yield f"{target} with Python {python} and tests {tests[:12]} lacks {', '.join(missing)}"
+
+
+def _read(bucket: Bucket, staged: StagedSet, key: str, gate: str, signer: Signer | None) -> ShardResult:
+    data = bucket.get(key)
+    if signer is not None:
+        if bucket.head(key + SUFFIX) is None:
+            raise GateError(f"The shard is not signed: {key}.", hint="Run the shard with --signing-key.")
+        signature = load_signature(bucket.get(key + SUFFIX), key + SUFFIX)
+        if signature.key != signer.key or not is_valid_signature(data, SHARD_TYPE, signature):
+            raise GateError(f"The shard is signed with another key: {key}.", hint="Use the runners' key.")
+    try:
+        body = json.loads(gzip.decompress(data))
+        if (body["schema"], body["set"], body["gate"]) != (SCHEMA_VERSION, staged.digest, gate):
+            raise ValueError("it belongs to another set, gate or schema")
+        return ShardResult(
+            shard=parse_shard(body["shard"]),
+            target=str(body["target"]),
+            settings=dict(body["settings"]),
+            tests=str(body["tests"]),
+            problems=tuple(body["problems"]),
+            notes=tuple(body["notes"]),
+            results=load_results(json.dumps(body["results"]).encode(), key),
+            run=dict(body["run"]),
+            at=str(body["at"]),
+        )
+    except (OSError, EOFError, KeyError, TypeError, ValueError) as problem:
+        raise GateError(f"Cannot read the shard {key}: {problem!r}.", hint="Run the shard again.") from problem

@@ -59,7 +59,7 @@ class Script:
 
 
 @dataclass
-class _Reading:
+class _ScriptReader:
     root: Path
     values: dict[str, str | None] = field(default_factory=dict)
     """None: it takes executing something to know it."""
@@ -84,7 +84,7 @@ def read_script(root: Path, name: str) -> Script:
     Raises:
         GateError: it is not there, runs no pytest, or sets something for tests in a way that cannot be told.
     """
-    reading = _Reading(root=root)
+    reading = _ScriptReader(root=root)
     _read(reading, name, 0)
     if not reading.pytest:
         raise _unreadable(name, "it runs no pytest")
@@ -118,7 +118,7 @@ def _for_tests(variable: str) -> bool:
     return variable.isupper() and variable not in _OURS and _NOT_FOR_TESTS not in variable
 
 
-def _read(reading: _Reading, name: str, deep: int) -> None:
+def _read(reading: _ScriptReader, name: str, deep: int) -> None:
     path = reading.root / name
     if deep > _FILES_DEEP or not path.resolve().is_relative_to(reading.root.resolve()):
         raise _unreadable(name, "it is outside the checkout, or sources itself")
@@ -172,7 +172,7 @@ def _open_quote(text: str) -> bool:
     return bool(quote)
 
 
-def _statement(reading: _Reading, line: str, where: str, deep: int, *, inside: bool) -> None:
+def _statement(reading: _ScriptReader, line: str, where: str, deep: int, *, inside: bool) -> None:
     words = line.split()
     while words and words[0] in _WORDS_BEFORE:
         words = words[1:]
@@ -206,7 +206,7 @@ def _runs_pytest(line: str) -> bool:
     return re.search(r"(?:-m\s+|^|\s)pytest(?:\s|$)", line) is not None and not line.startswith("echo")
 
 
-def _assign(reading: _Reading, text: str, where: str, *, exported: bool, inside: bool) -> None:
+def _assign(reading: _ScriptReader, text: str, where: str, *, exported: bool, inside: bool) -> None:
     match = _ASSIGNMENT.match(text)
     if match is None:  # `export NAME` of what was set before
         for name in text.split():
@@ -223,7 +223,7 @@ def _assign(reading: _Reading, text: str, where: str, *, exported: bool, inside:
             reading.choosing[name] = where
 
 
-def _value(reading: _Reading, text: str) -> str | None:
+def _value(reading: _ScriptReader, text: str) -> str | None:
     """What a word stands for; None when that takes executing something."""
     if _COMPUTED.search(text) and not text.startswith("'"):
         return None
@@ -237,7 +237,7 @@ def _value(reading: _Reading, text: str) -> str | None:
     return word if text.startswith("'") else _expand(reading, word)
 
 
-def _expand(reading: _Reading, word: str) -> str | None:
+def _expand(reading: _ScriptReader, word: str) -> str | None:
     unknown = False
 
     def put(match: re.Match[str]) -> str:
@@ -253,7 +253,7 @@ def _expand(reading: _Reading, word: str) -> str | None:
     return None if unknown or "$" in expanded else expanded
 
 
-def _words(reading: _Reading, line: str, script: str) -> list[str]:
+def _words(reading: _ScriptReader, line: str, script: str) -> list[str]:
     """The words of a command line after `pytest`; a variable in it may hold several."""
     words: list[str] = []
     for word in shlex.split(line, comments=True):

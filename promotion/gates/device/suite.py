@@ -13,10 +13,10 @@ from pathlib import Path
 
 from core.errors import InputError, ProcessError, RequestError
 from core.process import Runner
-from promotion.gates.device.lease import Platform
+from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.sessions.passes import Suite
 from promotion.gates.device.shell_env import read_script
-from promotion.gates.device.suite_requirements import ASKED
+from promotion.gates.device.suite_requirements import REQUIREMENTS_FILE
 from promotion.storage.bucket import sha256_of
 
 SMOKE = Path(__file__).parent.parent / "suites" / "smoke"
@@ -30,13 +30,13 @@ _TAKEN = (TESTS, "docs", "examples", "conftest.py", "pyproject.toml", "pytest.in
 
 Not jax itself: it would be imported instead of the one that is tested.
 """
-_CONDITIONS = (*_TAKEN, "ci", ASKED)
+_CONDITIONS = (*_TAKEN, "ci", REQUIREMENTS_FILE)
 """What of a checkout has a say in what tests do."""
 _FETCH_SECONDS = 1800.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
+class SuiteSource:
     """Where a person says that JAX's tests are.
 
     Attributes:
@@ -54,7 +54,7 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Size:
+class SuiteSize:
     """How much of a suite is run; see sizes.toml."""
 
     name: str
@@ -63,7 +63,7 @@ class Size:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tests:
+class PreparedSuite:
     """A suite that is ready to run.
 
     Attributes:
@@ -82,7 +82,7 @@ class Tests:
     checkout: Path | None = None
 
 
-def parse_source(text: str) -> Source:
+def parse_source(text: str) -> SuiteSource:
     """Read `PATH`, `PATH@commit` or `URL@commit`.
 
     Raises:
@@ -90,7 +90,7 @@ def parse_source(text: str) -> Source:
     """
     place, at, commit = text.rpartition("@")
     pinned = bool(at) and _COMMIT.fullmatch(commit) is not None
-    source = Source(place=place, commit=commit) if pinned else Source(place=text)
+    source = SuiteSource(place=place, commit=commit) if pinned else SuiteSource(place=text)
     if source.remote and not pinned:
         hint = "Write it like URL@0123456789abcdef0123456789abcdef01234567."
         raise RequestError(f"{text} names no commit.", hint=hint)
@@ -98,39 +98,47 @@ def parse_source(text: str) -> Source:
 
 
 @functools.cache
-def sizes() -> Mapping[str, Size]:
+def suite_sizes() -> Mapping[str, SuiteSize]:
     """The sizes, smallest first."""
     table = tomllib.loads(SIZES_FILE.read_text(encoding="utf-8"))
     if table.pop("schema") != 1:
         raise RequestError(f"{SIZES_FILE.name} has another schema.", hint="See its first lines.")
-    return {name: Size(name=name, files=tuple(row["files"]), multi=bool(row["multi"])) for name, row in table.items()}
+    return {
+        name: SuiteSize(name=name, files=tuple(row["files"]), multi=bool(row["multi"])) for name, row in table.items()
+    }
 
 
-def smoke(listed: Sequence[str] = ()) -> Tests:
+def smoke_suite(listed: Sequence[str] = ()) -> PreparedSuite:
     """The suite of this project; its commit is a digest of its files.
 
     Args:
         listed: files or tests to run; none is all.
     """
-    files, notes = _files(SMOKE, Size(name="list", files=tuple(listed), multi=True)) if listed else (["."], ())
+    files, notes = _files(SMOKE, SuiteSize(name="list", files=tuple(listed), multi=True)) if listed else (["."], ())
     suite = Suite(root=SMOKE, files=tuple(files), env={}, commit=f"smoke-{_digest(SMOKE)[:16]}")
-    return Tests(suite=suite, choose=_choice(listed), notes=notes)
+    return PreparedSuite(suite=suite, choose=_choice(listed), notes=notes)
 
 
-def identify(source: Source | None, runner: Runner) -> str:
+def suite_id(source: SuiteSource | None, runner: Runner) -> str:
     """Which suite that is: a commit, or a digest of what lies in a folder; None is the smoke suite.
 
     Raises:
         InputError: there is none, or it is another commit than asked for.
     """
     if source is None:
-        return smoke().suite.commit
+        return smoke_suite().suite.commit
     return source.commit if source.remote else _place(source, runner)[1]
 
 
-def jax_tests(
-    source: Source, platform: Platform, work: Path, runner: Runner, *, size: str = "", listed: Sequence[str] = ()
-) -> Tests:
+def jax_suite(
+    source: SuiteSource,
+    platform: JaxPlatform,
+    work: Path,
+    runner: Runner,
+    *,
+    size: str = "",
+    listed: Sequence[str] = (),
+) -> PreparedSuite:
     """JAX's own suite.
 
     Args:
@@ -157,7 +165,7 @@ def jax_tests(
             shutil.copy2(folder / name, root / name)
     if not (root / TESTS).is_dir():
         raise InputError(f"{source.place} has no folder {TESTS}.", hint="Give a checkout of JAX.")
-    chosen = Size(name="list", files=tuple(listed), multi=True) if listed else _size(size)
+    chosen = SuiteSize(name="list", files=tuple(listed), multi=True) if listed else _size(size)
     files, notes = _files(root, chosen)
     left_out = {*script.ignore}
     suite = Suite(
@@ -167,19 +175,19 @@ def jax_tests(
         deselect=(*script.deselect, *(f"{file}::" if file.endswith(".py") else f"{file}/" for file in script.ignore)),
         commit=commit,
     )
-    return Tests(
+    return PreparedSuite(
         suite=suite,
         choose=_choice(listed),
         notes=notes,
-        asks=(folder / ASKED).read_text(encoding="utf-8") if (folder / ASKED).is_file() else "",
+        asks=(folder / REQUIREMENTS_FILE).read_text(encoding="utf-8") if (folder / REQUIREMENTS_FILE).is_file() else "",
         checkout=folder,
     )
 
 
-def _size(name: str) -> Size:
-    if name not in sizes():
-        raise RequestError(f"There is no size {name!r}.", hint=f"There are {', '.join(sizes())}.")
-    return sizes()[name]
+def _size(name: str) -> SuiteSize:
+    if name not in suite_sizes():
+        raise RequestError(f"There is no size {name!r}.", hint=f"There are {', '.join(suite_sizes())}.")
+    return suite_sizes()[name]
 
 
 def _choice(listed: Sequence[str]) -> Callable[[Sequence[str]], Sequence[str]] | None:
@@ -193,7 +201,7 @@ def _chosen(wanted: frozenset[str], there: Sequence[str]) -> list[str]:
     return [test for test in there if test.partition("::")[0] not in files or test in wanted]
 
 
-def _files(root: Path, size: Size) -> tuple[list[str], tuple[str, ...]]:
+def _files(root: Path, size: SuiteSize) -> tuple[list[str], tuple[str, ...]]:
     names = list(dict.fromkeys(line.partition("::")[0] for line in size.files))
     missing = [name for name in names if not (root / name).exists()]
     if len(missing) * 2 > len(names) or not names:
@@ -221,14 +229,14 @@ def _lines(path: Path) -> Iterator[str]:
             yield word
 
 
-def _had(source: Source, work: Path, runner: Runner) -> tuple[Path, str]:
+def _had(source: SuiteSource, work: Path, runner: Runner) -> tuple[Path, str]:
     """The checkout and its commit."""
     if source.remote:
         return _fetched(source, work / "checkout", runner), source.commit
     return _place(source, runner)
 
 
-def _place(source: Source, runner: Runner) -> tuple[Path, str]:
+def _place(source: SuiteSource, runner: Runner) -> tuple[Path, str]:
     folder = Path(source.place)
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder.", hint="Give a checkout of JAX, or URL@commit.")
@@ -246,7 +254,7 @@ def _place(source: Source, runner: Runner) -> tuple[Path, str]:
     return folder, f"{commit}+{_digest(folder, _CONDITIONS)[:8]}" if changed else commit
 
 
-def _fetched(source: Source, folder: Path, runner: Runner) -> Path:
+def _fetched(source: SuiteSource, folder: Path, runner: Runner) -> Path:
     folder.mkdir()
     try:
         runner.run(("git", "init", "--quiet", str(folder)))

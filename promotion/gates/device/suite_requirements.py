@@ -1,59 +1,120 @@
-"""What JAX's suite asks for: a release of jax, and packages beside it that the gate may not have."""
+"""Requirements of JAX's suite beside the wheels: a release of jax, packages, and test helpers outside jax's wheel."""
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-ASKED = "build/test-requirements.txt"
-"""Where a checkout of JAX says it."""
+REQUIREMENTS_FILE = "build/test-requirements.txt"
+"""Path in a checkout of JAX."""
 _RELEASE = re.compile(r"""^_version = ["']([^"']+)["']""", re.MULTILINE)
 _PINNED = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", re.MULTILINE)
+_PACKAGE = "jax"
 
 
-def other_release(checkout: Path, jax: str) -> str:
-    """What a person should know where the suite is of another release than the jax that it tests; else empty."""
+def release_mismatch(checkout: Path, jax: str) -> str:
+    """Return a note if the suite belongs to another release than the jax under test; otherwise ""."""
     try:
-        found = _RELEASE.search((checkout / "jax/version.py").read_text(encoding="utf-8"))
+        match = _RELEASE.search((checkout / "jax/version.py").read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError):
         return ""
-    if found is None or found[1] == jax:
+    if match is None or match[1] == jax:
         return ""
-    return f"The suite is of jax {found[1]}, and tests jax {jax}: a failure may only say that they do not fit."
+    return f"The suite is of jax {match[1]} but tests jax {jax}; failures may come from this mismatch."
 
 
-def unmet(asked: str, lock: str, python: str) -> tuple[str, ...]:
-    """What a person should know of the packages that tests run with.
+def unmet_requirements(requirements: str, lock: str, python: str) -> tuple[str, ...]:
+    """Return notes on the suite's requirements that the gate's environment does not meet.
 
     Args:
-        asked: requirements of the suite, one on a line (pip's documentation, "Requirements File Format").
-        lock: the gate's own, each with one version.
+        requirements: of the suite, one on a line (pip's documentation, "Requirements File Format").
+        lock: of the gate, each package with one version.
         python: version such as 3.12, for markers.
     """
-    have = {canonicalize_name(name): version for name, version in _PINNED.findall(lock)}
-    where = {"python_version": python, "python_full_version": f"{python}.0"}
-    wanted = [item for item in _requirements(asked) if item.marker is None or item.marker.evaluate(where)]
-    other = [
-        f"{item.name}{item.specifier}, not {have[name]}"
-        for item in wanted
-        if (name := canonicalize_name(item.name)) in have and not item.specifier.contains(have[name], prereleases=True)
+    locked = {canonicalize_name(name): version for name, version in _PINNED.findall(lock)}
+    environment = {"python_version": python, "python_full_version": f"{python}.0"}
+    applicable = [
+        item for item in _parse_requirements(requirements) if item.marker is None or item.marker.evaluate(environment)
     ]
-    absent = sorted(item.name for item in wanted if canonicalize_name(item.name) not in have)
-    notes = [f"The suite asks for {text}, with which it is run." for text in other]
-    if absent:
-        notes.append(f"The suite asks for {', '.join(absent)} too, which the gate does not install.")
+    notes, missing = [], []
+    for item in applicable:
+        version = locked.get(canonicalize_name(item.name))
+        if version is None:
+            missing.append(item.name)
+        elif not item.specifier.contains(version, prereleases=True):
+            notes.append(f"The suite requires {item.name}{item.specifier}; it runs with {version}.")
+    if missing:
+        notes.append(f"The suite also requires {', '.join(sorted(missing))}, which the gate does not install.")
     return tuple(notes)
 
 
-def _requirements(text: str) -> Iterator[Requirement]:
+def _parse_requirements(text: str) -> Iterator[Requirement]:
     for line in text.splitlines():
-        words = re.sub(r"(^|\s)#.*", "", line).strip()
+        requirement = re.sub(r"(^|\s)#.*", "", line).strip()
         try:
-            if words and not words.startswith("-"):
-                yield Requirement(words)
+            if requirement and not requirement.startswith("-"):
+                yield Requirement(requirement)
         except InvalidRequirement:
             continue
+
+
+def copy_test_helpers(checkout: Path, site: Path) -> tuple[str, ...]:
+    """Copy modules that JAX's tests import, and jax's wheel does not contain, beside the installed ones.
+
+    JAX's own scripts import jax from the checkout. Here the installed jax is under test, so only modules that it does
+    not contain are copied; no installed file changes.
+
+    Args:
+        checkout: of JAX.
+        site: site-packages that contain jax.
+
+    Returns:
+        Paths of the copied files, relative to both folders.
+    """
+    if not (checkout / _PACKAGE).is_dir():
+        return ()
+    copied: dict[str, None] = {}
+    to_read = sorted((checkout / "tests").rglob("*.py"))
+    while to_read:
+        new = [path for path in _missing_modules(checkout, site, to_read) if path not in copied]
+        copied |= dict.fromkeys(new)
+        to_read = [checkout / path for path in dict.fromkeys(new)]
+    for path in copied:
+        (site / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(checkout / path, site / path)
+    return tuple(sorted(copied))
+
+
+def _missing_modules(checkout: Path, site: Path, files: Iterable[Path]) -> Iterator[str]:
+    """Yield the files that these import and the site lacks, with their packages' `__init__.py`."""
+    for name in dict.fromkeys(name for file in files for name in _imports(checkout, file)):
+        parts = name.split(".")
+        for end in range(1, len(parts) + 1):
+            path = "/".join(parts[:end])
+            for file in (f"{path}.py", f"{path}/__init__.py"):
+                if (checkout / file).is_file() and not (site / path).is_dir() and not (site / f"{path}.py").exists():
+                    yield file
+
+
+def _imports(checkout: Path, file: Path) -> Iterator[str]:
+    """Yield the modules of jax that a file may import; pytest reports a file with syntax errors."""
+    try:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+    except (SyntaxError, ValueError):
+        return
+    package = file.relative_to(checkout).parent.parts
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join((*above, *filter(None, [node.module])))
+            names = [module, *(f"{module}.{alias.name}" for alias in node.names)]
+        yield from (name for name in names if name.partition(".")[0] == _PACKAGE)

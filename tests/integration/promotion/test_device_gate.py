@@ -23,9 +23,9 @@ from core.model import RocmVersion
 from promotion.gates import Room
 from promotion.gates.common.site import Site
 from promotion.gates.device import preflight, run
-from promotion.gates.device.config import Told
+from promotion.gates.device.config import DeviceGateConfig
 from promotion.gates.device.results import TestVerdict, load_results
-from promotion.gates.device.suite import smoke
+from promotion.gates.device.suite import smoke_suite
 from promotion.storage.bucket import sha256_of
 from promotion.storage.keys import StagedSet
 
@@ -199,10 +199,10 @@ runpy.run_path({str(preflight.CHILD)!r}, run_name="__main__")
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The environment with the set is made by the first gate of this process, and taken by the others."""
-    kept, make = tmp_path_factory.mktemp("site"), run.install
+    kept, make = tmp_path_factory.mktemp("site"), run.install_site
     made: list[Site] = []
 
-    def once(room: Room, told: Told) -> Site:
+    def once(room: Room, told: DeviceGateConfig) -> Site:
         if not made:
             made.append(make(replace(room, shared=kept), told))
         return made[0]
@@ -345,6 +345,6 @@ def test_the_smoke_suite_passes_on_eight_virtual_devices(place: Place) -> None:
     results = place.results(evidence)
     assert set(results.values()) <= {TestVerdict.PASSED.value, TestVerdict.SKIPPED.value}
     assert len(results) > 450
-    assert evidence["settings"]["suite"] == smoke().suite.commit
+    assert evidence["settings"]["suite"] == smoke_suite().suite.commit
     (run,) = (check for check in evidence["details"]["checks"] if check["name"] == "run")
     assert run["verdicts"]["passed"] > 450

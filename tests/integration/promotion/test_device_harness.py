@@ -17,22 +17,22 @@ import pytest
 
 from core.errors import BusyError, RequestError
 from core.process import HostRunner
-from promotion.gates.device.sessions.harness import DONE, Harness, Report, Work
-from promotion.gates.device.sessions.processes import RUN, alive, end_marked, marked, was_killed
 from promotion.gates.device.results import Ending, Round, TestVerdict
-from promotion.gates.device.sessions.session import Limits
-from promotion.gates.device.shards import split
+from promotion.gates.device.sessions.harness import DONE, Harness, RunPlan, RunReport
+from promotion.gates.device.sessions.processes import RUN, alive, kill_marked, marked_processes, was_killed
+from promotion.gates.device.sessions.session import SessionLimits
+from promotion.gates.device.shards import split_tests
 from tests.support import bad_suite
 from tests.support.device_child import LIMITS, work
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def run(job: Work, folder: Path) -> Report:
+def run(job: RunPlan, folder: Path) -> RunReport:
     return Harness(HostRunner(os.environ), job, folder).run()
 
 
-def check(report: Report, *names: str) -> None:
+def check(report: RunReport, *names: str) -> None:
     wanted, got = bad_suite.expected(*names), {result.id: result.verdict.value for result in report.results}
     assert sorted(got) == sorted(wanted)
     assert {test: (got[test], wanted[test]) for test in got if got[test] not in wanted[test].split("|")} == {}
@@ -76,9 +76,9 @@ def test_what_is_ended_is_gone(tmp_path: Path) -> None:
     code = f"import os, pathlib, time; os.fork(); b = bytearray(b'x' * (1 << 28)); pathlib.Path({str(ready)!r}).touch()"
     argv = [sys.executable, "-c", f"{code}; time.sleep(600)"]
     child = subprocess.Popen(argv, env={**os.environ, RUN: "this-very-run"})
-    wait_for(lambda: ready.exists() and len([*marked("this-very-run")]) == 2)
-    pids = [*marked("this-very-run")]
-    end_marked("this-very-run")
+    wait_for(lambda: ready.exists() and len([*marked_processes("this-very-run")]) == 2)
+    pids = [*marked_processes("this-very-run")]
+    kill_marked("this-very-run")
     assert not any(map(alive, pids))
     child.wait()
 
@@ -90,7 +90,7 @@ def test_every_bad_test_gets_its_verdict_and_nothing_else_is_lost(tmp_path: Path
     check(report, *names)
     assert report.problems == ()
     assert any("test_leave left 1 process" in note for note in report.notes)
-    assert list(marked(run_id(tmp_path / "run"))) == []
+    assert list(marked_processes(run_id(tmp_path / "run"))) == []
     # In-process reruns are for crashes only.
     for test, attempts in report.attempts.items():
         again = [attempt for attempt in attempts if attempt.round is Round.RERUN]
@@ -120,12 +120,14 @@ def test_a_part_of_a_suite_stays_that_part_when_one_of_it_fails(tmp_path: Path) 
         "if not mark.exists():\n    mark.touch()\n    raise ImportError('not yet')\n"
         "@pytest.mark.parametrize('n', range(4))\ndef test_it(n): pass\n"
     )
-    job = replace(work(root), choose=lambda there: split(there, {}, 2)[0])
+    job = replace(work(root), choose=lambda there: split_tests(there, {}, 2)[0])
     report = run(replace(job, passes=(replace(job.passes[0], leases=job.passes[0].leases[:1]),)), tmp_path / "run")
     verdicts = Counter(result.verdict for result in report.results)
     assert verdicts[TestVerdict.NOT_RUN] == 0
     # A half of what was there at first, the file that was mended, and a half of its tests.
-    assert sum(verdicts.values()) == len(split([t for t in report.collected if "test_fail" in t], {}, 2)[0]) + 1 + 2
+    assert (
+        sum(verdicts.values()) == len(split_tests([t for t in report.collected if "test_fail" in t], {}, 2)[0]) + 1 + 2
+    )
     assert verdicts[TestVerdict.FLAKY] == 1
     assert report.problems == ()
 
@@ -153,7 +155,9 @@ def test_when_everything_crashes_the_run_ends_and_says_so(tmp_path: Path) -> Non
     (root / "test_storm.py").write_text(
         "import os, pytest\n\n@pytest.mark.parametrize('n', range(500))\ndef test_storm(n):\n    os.abort()\n"
     )
-    report = run(work(root, Limits(test=3.0, collect=30.0, grace=1.0, session=200.0, crashes=4)), tmp_path / "run")
+    report = run(
+        work(root, SessionLimits(test=3.0, collect=30.0, grace=1.0, session=200.0, crashes=4)), tmp_path / "run"
+    )
     assert "tests took their process with them" in " ".join(report.problems)
     found = Counter(result.verdict for result in report.results)
     assert set(found) == {TestVerdict.CRASHED, TestVerdict.NOT_RUN}
@@ -187,7 +191,7 @@ def test_a_killed_controller_is_gone_on_with(tmp_path: Path) -> None:
     # What had ended was not run again. What ran when it was killed may have done it, and runs alone.
     assert len(done) == len(set(done)) == 40
     assert report.sessions <= 4
-    assert list(marked(run_id(folder))) == []
+    assert list(marked_processes(run_id(folder))) == []
     with pytest.raises(RequestError, match="something else"):
         run(work(tmp_path / "another"), folder)
 

@@ -49,7 +49,7 @@ def test_what_the_gates_said_is_told_once_with_its_reason(tmp_path: Path, capsys
     wheel_set = read_staged(bucket, staged)
     files = device.upload(bucket, staged, "device", "gfx942", {device.RESULTS: device.pack(dump_results(RESULTS))})
     checks = [
-        *device.of_tests(RESULTS, "gfx942", str, lambda _: "known-flake"),
+        *device.checks_of_tests(RESULTS, "gfx942", str, lambda _: "known-flake"),
         GateCheck(name=RUN, target="gfx942", times=0, details={"files": files, "image": "jax@sha256:12"}),
     ]
     compiled = next(e for e in passing_evidence(wheel_set) if (e.gate, e.target) == ("compile", "gfx942"))

@@ -9,19 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.release.device_gate import _seconds
+from ci_build.release.device_gate import _durations
 from core.model import Outcome, Severity, Tier
 from promotion.evidence.evidence import ENVIRONMENT, record
-from promotion.evidence.known_tests import KnownTestKind, KnownTests, known_for
+from promotion.evidence.known_tests import KnownTestKind, KnownTests, known_tests_for
 from promotion.gates import Check, _told, error
 from promotion.gates.device import evidence as device
-from promotion.gates.device.baseline import about_baseline, about_ledgers, baseline
-from promotion.gates.device.config import Told
-from promotion.gates.device.machine import Machine
-from promotion.gates.device.lease import Platform
+from promotion.gates.device.baseline import Baseline, baseline, check_ledgers, compare_with_baseline
+from promotion.gates.device.config import DeviceGateConfig
+from promotion.gates.device.lease import JaxPlatform
+from promotion.gates.device.machine import MachineInfo
 from promotion.gates.device.results import TestResult, TestVerdict, dump_results
 from promotion.gates.device.run import RUN
-from promotion.gates.device.shards import Shard
+from promotion.gates.device.shards import (
+    Shard,
+)
 from promotion.stage import read_staged
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
@@ -93,18 +95,20 @@ def test_a_run_is_compared_with_the_newest_one_that_was_alike_and_passed(index: 
     assert before(SMALL) == (second, 20)
     assert before({**LARGE, "python": "3.11"}) == (first, 1000)
     assert before(LARGE, "gfx950") == before({**LARGE, "size": "medium"}) == ("", 0)
-    (found,) = about_baseline(949, 5, baseline(index.bucket, "multi-arch", "device", "gfx942", LARGE))
+    (found,) = compare_with_baseline(949, 5, baseline(index.bucket, "multi-arch", "device", "gfx942", LARGE))
     assert (found.code, found.severity) == ("too-few-tests", Severity.ERROR)
 
 
 def test_shards_are_balanced_by_what_was_recorded_last(index: Index) -> None:
-    told = Told(platform=Platform.ROCM, machine=Machine(devices=()), environ={}, shard=Shard(number=1, count=2))
+    told = DeviceGateConfig(
+        platform=JaxPlatform.ROCM, machine=MachineInfo(devices=()), environ={}, shard=Shard(number=1, count=2)
+    )
     staged = StagedSet(index="multi-arch", digest="a" * 64)
-    assert _seconds(told, staged, index.bucket, "gfx942") == {}
+    assert _durations(told, staged, index.bucket, "gfx942") == {}
     index.promoted((LARGE, 30, Outcome.PASSED))
     index.promoted((SMALL, 40, Outcome.PASSED))
-    assert _seconds(told, staged, index.bucket, "gfx942") == {"a.py::x": 40.0}
-    assert _seconds(replace(told, shard=None), staged, index.bucket, "gfx942") == {}
+    assert _durations(told, staged, index.bucket, "gfx942") == {"a.py::x": 40.0}
+    assert _durations(replace(told, shard=None), staged, index.bucket, "gfx942") == {}
 
 
 SMOKE = {**LARGE, "size": "", "passes": "all"}
@@ -130,18 +134,38 @@ def test_an_entry_is_idle_where_the_whole_suite_has_no_such_test(
     pattern: str, settings: Mapping[str, str], idle: bool
 ) -> None:
     results = [TestResult(id="tests/here_test.py::x", file="tests/here_test.py", verdict=TestVerdict.PASSED)]
-    found = [*about_ledgers(KnownTests(active=(entry(pattern=pattern),)), results, settings)]
+    found = [*check_ledgers(KnownTests(active=(entry(pattern=pattern),)), results, settings)]
     assert [finding.code for finding in found] == (["ledger-idle"] if idle else [])
 
 
 def test_an_entry_whose_time_is_over_is_told_where_it_would_have_spoken() -> None:
     today = date(2026, 4, 1)
-    known = known_for([entry(KnownTestKind.FLAKE)], jax="0.10.2", family="gfx94X-dcgpu", platform="rocm", today=today)
+    known = known_tests_for(
+        [entry(KnownTestKind.FLAKE)], jax="0.10.2", family="gfx94X-dcgpu", platform="rocm", today=today
+    )
     results = [TestResult(id="tests/pallas/a_test.py::x", file="tests/pallas/a_test.py", verdict=TestVerdict.FLAKY)]
-    (found,) = about_ledgers(known, results, SMALL)
+    (found,) = check_ledgers(known, results, SMALL)
     assert (found.code, found.severity) == ("ledger-over", Severity.WARNING)
     assert "no-mosaic in ledgers/flakes.toml expired on 2026-04-01; it would be for 1 tests" in found.message
     assert (
-        Told(platform=Platform.ROCM, machine=Machine(devices=()), environ={}, known=known).known_flake(results[0].id)
+        DeviceGateConfig(
+            platform=JaxPlatform.ROCM, machine=MachineInfo(devices=()), environ={}, known=known
+        ).known_flake(results[0].id)
         == ""
     )
+
+
+@pytest.mark.parametrize(
+    ("run", "skipped", "codes"),
+    [
+        (1000, 50, []),
+        (950, 65, []),
+        (949, 50, ["too-few-tests"]),
+        (1000, 66, ["too-many-skipped"]),
+        (0, 999, ["too-few-tests", "too-many-skipped"]),
+    ],
+)
+def test_compare_with_baseline_reports_lost_tests(run: int, skipped: int, codes: list[str]) -> None:
+    before = Baseline(set_digest="c" * 64, counts={"run": 1000, "skipped": 50})
+    assert [finding.code for finding in compare_with_baseline(run, skipped, before)] == codes
+    assert list(compare_with_baseline(run, skipped, Baseline())) == []

@@ -12,35 +12,21 @@ from core.errors import MachineError, RequestError
 from promotion.gates.device.lease import (
     GIB,
     Allotment,
-    Device,
-    Platform,
+    JaxPlatform,
     leases,
-    visible,
-    whole,
+    visible_devices,
+    whole_machine_lease,
     workers_on_cpu,
     workers_per_device,
 )
-
-
-class FakeDeviceLister:
-    """A machine with so many GPUs, which no machine here has."""
-
-    def __init__(self, count: int, *, memory: int = 192 * GIB, uuids: bool = True, gfx: str = "gfx942") -> None:
-        self.found = tuple(
-            Device(index=n, uuid=f"GPU-{0xABC000 + n:016x}" if uuids else "", gfx=gfx, memory=memory, free=memory)
-            for n in range(count)
-        )
-
-    def devices(self) -> tuple[Device, ...]:
-        return self.found
-
+from tests.support.fake_devices import fake_devices
 
 HOST = Allotment(cpus=tuple(range(64)), cores=64, memory=512 * GIB)
 ROCR, HIP, CUDA = "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"
 
 
-def slice_of(environ: Mapping[str, str], count: int = 8, platform: Platform = Platform.ROCM) -> list[int]:
-    return [device.index for device in visible(FakeDeviceLister(count).devices(), platform, environ)]
+def slice_of(environ: Mapping[str, str], count: int = 8, platform: JaxPlatform = JaxPlatform.ROCM) -> list[int]:
+    return [device.index for device in visible_devices(fake_devices(count), platform, environ)]
 
 
 @pytest.mark.parametrize(
@@ -64,8 +50,8 @@ def test_slices(environ: Mapping[str, str], expected: list[int]) -> None:
 
 
 def test_a_cuda_machine_has_one_mask() -> None:
-    assert slice_of({CUDA: "3,1", HIP: "0", ROCR: "0"}, platform=Platform.CUDA) == [3, 1]
-    assert slice_of({CUDA: ""}, platform=Platform.CUDA) == []
+    assert slice_of({CUDA: "3,1", HIP: "0", ROCR: "0"}, platform=JaxPlatform.CUDA) == [3, 1]
+    assert slice_of({CUDA: ""}, platform=JaxPlatform.CUDA) == []
 
 
 @pytest.mark.parametrize(
@@ -99,7 +85,7 @@ def test_a_mask_that_lies_is_refused(environ: Mapping[str, str], said: str) -> N
 def test_workers_per_device_are_the_scarcest_of_all(
     count: int, memory: int, cores: int, ram: int, expected: int
 ) -> None:
-    devices = FakeDeviceLister(count, memory=memory * GIB).devices()
+    devices = fake_devices(count, memory=memory * GIB)
     assert workers_per_device(devices, Allotment(cpus=tuple(range(cores)), cores=cores, memory=ram * GIB)) == expected
 
 
@@ -110,8 +96,8 @@ def test_workers_on_a_cpu() -> None:
 
 
 def test_a_rocm_worker_sees_its_device_as_the_first() -> None:
-    devices = visible(FakeDeviceLister(8).devices(), Platform.ROCM, {ROCR: "3,5"})
-    first, second = leases(Platform.ROCM, devices, HOST)
+    devices = visible_devices(fake_devices(8), JaxPlatform.ROCM, {ROCR: "3,5"})
+    first, second = leases(JaxPlatform.ROCM, devices, HOST)
     assert second.env[ROCR] == second.device == "GPU-0000000000abc005"
     assert (second.env[HIP], second.env[CUDA], second.env["GPU_DEVICE_ORDINAL"]) == ("0", "", "")
     assert first.cpus == tuple(range(32))
@@ -120,19 +106,19 @@ def test_a_rocm_worker_sees_its_device_as_the_first() -> None:
 
 
 def test_the_whole_slice_is_lent_in_the_order_of_the_slice() -> None:
-    devices = visible(FakeDeviceLister(8, uuids=False).devices(), Platform.ROCM, {ROCR: "3,5", HIP: "1,0"})
-    env = whole(Platform.ROCM, devices, HOST).env
+    devices = visible_devices(fake_devices(8, uuids=False), JaxPlatform.ROCM, {ROCR: "3,5", HIP: "1,0"})
+    env = whole_machine_lease(JaxPlatform.ROCM, devices, HOST).env
     assert (env[ROCR], env[HIP]) == ("5,3", "0,1")
 
 
 def test_without_a_device_nothing_is_lent() -> None:
     with pytest.raises(MachineError):
-        leases(Platform.ROCM, (), HOST)
+        leases(JaxPlatform.ROCM, (), HOST)
     with pytest.raises(RequestError):
-        leases(Platform.CPU, (), HOST, per_device=0)
+        leases(JaxPlatform.CPU, (), HOST, per_device=0)
 
 
-PLATFORMS = st.sampled_from([Platform.ROCM, Platform.CUDA])
+PLATFORMS = st.sampled_from([JaxPlatform.ROCM, JaxPlatform.CUDA])
 HOSTS = st.builds(
     lambda cpus, part, memory: Allotment(
         cpus=tuple(sorted(cpus)), cores=max(1, len(cpus) * part // 100), memory=memory * GIB
@@ -145,12 +131,12 @@ HOSTS = st.builds(
 
 @given(PLATFORMS, st.integers(1, 16), st.booleans(), st.data(), HOSTS)
 def test_no_two_workers_share_a_device_and_every_device_is_used(
-    platform: Platform, count: int, uuids: bool, data: st.DataObject, host: Allotment
+    platform: JaxPlatform, count: int, uuids: bool, data: st.DataObject, host: Allotment
 ) -> None:
-    all_of_them = FakeDeviceLister(count, uuids=uuids).devices()
+    all_of_them = fake_devices(count, uuids=uuids)
     chosen = data.draw(st.lists(st.sampled_from(all_of_them), min_size=1, unique_by=lambda device: device.index))
     words = [data.draw(st.sampled_from([str(d.index), *([d.uuid] if d.uuid else [])])) for d in chosen]
-    devices = visible(all_of_them, platform, {platform.masks[0]: ",".join(words)})
+    devices = visible_devices(all_of_them, platform, {platform.masks[0]: ",".join(words)})
     assert list(devices) == chosen
     lent = leases(platform, devices, host)
     assert [lease.env[platform.masks[0]] for lease in lent] == [device.token for device in chosen]
@@ -165,9 +151,9 @@ def test_no_two_workers_share_a_device_and_every_device_is_used(
 
 @given(PLATFORMS, st.integers(1, 8), st.integers(1, 8), HOSTS)
 def test_those_who_are_told_to_share_share_evenly(
-    platform: Platform, count: int, per_device: int, host: Allotment
+    platform: JaxPlatform, count: int, per_device: int, host: Allotment
 ) -> None:
-    lent = leases(platform, FakeDeviceLister(count).devices(), host, per_device=per_device)
+    lent = leases(platform, fake_devices(count), host, per_device=per_device)
     assert len(lent) == count * per_device
     assert [lease.slot for lease in lent] == list(range(len(lent)))
     held = [lease.device for lease in lent]

@@ -13,12 +13,19 @@ import pytest
 
 from core.errors import MachineError, ProcessError
 from promotion.gates.device import machine as module
-from promotion.gates.device.machine import allotment, memory, quotas
-from promotion.gates.device.machine import CpuLister, KfdLister, Machine, NvidiaLister
-from promotion.gates.device.lease import GIB, Device, Platform
-from promotion.gates.device.preflight import Expected, Item, about_host, about_jax
+from promotion.gates.device.lease import GIB, GpuDevice, JaxPlatform
+from promotion.gates.device.machine import (
+    CpuLister,
+    KfdLister,
+    MachineInfo,
+    NvidiaLister,
+    detect_allotment,
+    memory,
+    quotas,
+)
+from promotion.gates.device.preflight import ExpectedMachine, PreflightItem, check_host, check_jax
 from promotion.storage.bucket import sha256_of
-from tests.unit.promotion.test_device_lease import FakeDeviceLister
+from tests.support.fake_devices import fake_devices
 from wheelkit.elf.snapshot import Elf
 from wheelkit.elf.writer import Export, shared_library
 from wheelkit.rocm_manifest import RocmLibrary
@@ -88,18 +95,18 @@ def test_the_scarcest_promise_counts(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4, 20)))
     files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "1200000 100000\n", "proc/meminfo": MEMINFO}
     root = tree(tmp_path, files)
-    assert allotment({}, root=root).cores == 12
-    assert allotment({module.KUBE: "7500m"}, root=root).cores == 7
-    assert allotment({module.KUBE: "0.5"}, root=root).cores == 1
-    assert allotment({module.KUBE: "8"}, cpus=3, root=root).cores == 3
-    assert allotment({}, cpus=3, root=root).why == "--cpus 3"
+    assert detect_allotment({}, root=root).cores == 12
+    assert detect_allotment({module.KUBE: "7500m"}, root=root).cores == 7
+    assert detect_allotment({module.KUBE: "0.5"}, root=root).cores == 1
+    assert detect_allotment({module.KUBE: "8"}, cpus=3, root=root).cores == 3
+    assert detect_allotment({}, cpus=3, root=root).why == "--cpus 3"
     # Jobs with other devices sit on other cores, of those that may be run on.
-    first, second = (allotment({}, cpus=4, first=device, root=root).cpus for device in (0, 1))
+    first, second = (detect_allotment({}, cpus=4, first=device, root=root).cpus for device in (0, 1))
     assert not set(first) & set(second)
     assert set(first) | set(second) <= set(range(4, 20))
     for bad in ("many", "-1", "0", "nan"):
         with pytest.raises(MachineError):
-            allotment({module.KUBE: bad}, root=root)
+            detect_allotment({module.KUBE: bad}, root=root)
 
 
 def gpu(node: int, version: int, unique: int, minor: int) -> dict[str, str]:
@@ -174,7 +181,7 @@ def test_a_cpu_has_a_name(tmp_path: Path) -> None:
 # Preflight
 
 
-def wanted(platform: Platform = Platform.ROCM, count: int = 2, **more: object) -> Expected:
+def wanted(platform: JaxPlatform = JaxPlatform.ROCM, count: int = 2, **more: object) -> ExpectedMachine:
     fields: dict[str, object] = {
         "platform": platform,
         "targets": ("gfx942",),
@@ -183,28 +190,28 @@ def wanted(platform: Platform = Platform.ROCM, count: int = 2, **more: object) -
         "site": Path("/site"),
         "rocm_version": "7.2.0",
     }
-    return Expected(**{**fields, **more})  # type: ignore[arg-type]
+    return ExpectedMachine(**{**fields, **more})  # type: ignore[arg-type]
 
 
-def bad(items: Sequence[Item]) -> dict[str, str]:
+def bad(items: Sequence[PreflightItem]) -> dict[str, str]:
     return {item.name: item.problem for item in items if item.problem}
 
 
-def host(root: Path, devices: Sequence[Device], **more: Any) -> dict[str, str]:
-    return bad([*about_host(Machine(devices=tuple(devices), tenants=("one",)), devices, wanted(**more), root)])
+def host(root: Path, devices: Sequence[GpuDevice], **more: Any) -> dict[str, str]:
+    return bad([*check_host(MachineInfo(devices=tuple(devices), tenants=("one",)), devices, wanted(**more), root)])
 
 
 def test_a_fit_host_has_no_problem(tmp_path: Path) -> None:
     root = tree(tmp_path, {"dev/kfd": "", "dev/shm/x": ""})
-    assert host(root, FakeDeviceLister(2).devices()) == {}
+    assert host(root, fake_devices(2)) == {}
 
 
 def test_each_fault_of_a_host_has_its_name(tmp_path: Path) -> None:
     root = tree(tmp_path, {"dev/kfd": "", "dev/shm/x": ""})
-    good = FakeDeviceLister(2).devices()
+    good = fake_devices(2)
     assert host(root, ()) == {"devices": "there is no rocm device that may be used"}
-    assert host(root, FakeDeviceLister(2, gfx="gfx950").devices()) == {"devices": "the devices are gfx950, not gfx942"}
-    poor = [Device(index=0, gfx="gfx942", memory=16 * GIB, free=GIB)]
+    assert host(root, fake_devices(2, gfx="gfx950")) == {"devices": "the devices are gfx950, not gfx942"}
+    poor = [GpuDevice(index=0, gfx="gfx942", memory=16 * GIB, free=GIB)]
     assert list(host(root, poor)) == ["device memory"]
     assert list(host(tmp_path / "other", good)) == ["/dev/kfd", "/dev/shm"]
 
@@ -212,13 +219,13 @@ def test_each_fault_of_a_host_has_its_name(tmp_path: Path) -> None:
 def test_a_container_with_the_usual_shared_memory_is_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tree(tmp_path, {"dev/kfd": "", "dev/shm/x": ""})
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=64 << 8, f_frsize=4096))
-    assert host(root, FakeDeviceLister(2).devices()) == {"/dev/shm": "/dev/shm has 67.1 MB free, not 1.07 GB"}
+    assert host(root, fake_devices(2)) == {"/dev/shm": "/dev/shm has 67.1 MB free, not 1.07 GB"}
 
 
 def test_other_tenants_are_told_and_are_no_problem(tmp_path: Path) -> None:
-    root, devices = tree(tmp_path, {"dev/kfd": "", "dev/shm/x": ""}), FakeDeviceLister(2).devices()
-    machine = Machine(devices=devices, tenants=("process 7 uses an AMD GPU",))
-    (item,) = (item for item in about_host(machine, devices, wanted(), root) if item.name == "tenants")
+    root, devices = tree(tmp_path, {"dev/kfd": "", "dev/shm/x": ""}), fake_devices(2)
+    machine = MachineInfo(devices=devices, tenants=("process 7 uses an AMD GPU",))
+    (item,) = (item for item in check_host(machine, devices, wanted(), root) if item.name == "tenants")
     assert (item.problem, item.note) == ("", "process 7 uses an AMD GPU")
     assert item.facts == {"tenants": ["process 7 uses an AMD GPU"]}
 
@@ -229,7 +236,7 @@ def test_fewer_or_more_devices_than_the_runner_has_are_the_environments(
 ) -> None:
     root = tree(tmp_path, {"dev/kfd": "", "dev/shm/x": ""})
     said = {"devices": f"of devices that may be used there are 2, not {' or '.join(map(str, counts))}"}
-    assert host(root, FakeDeviceLister(2).devices(), counts=counts) == ({} if good else said)
+    assert host(root, fake_devices(2), counts=counts) == ({} if good else said)
 
 
 def answer(**changes: object) -> dict[str, object]:
@@ -246,7 +253,7 @@ def answer(**changes: object) -> dict[str, object]:
     return {**said, **changes}
 
 
-def site_with(tmp_path: Path, version: str = "7.2.0") -> tuple[Expected, dict[str, object]]:
+def site_with(tmp_path: Path, version: str = "7.2.0") -> tuple[ExpectedMachine, dict[str, object]]:
     """A site whose plugin is loaded, above a ROCm of a version."""
     import hashlib
 
@@ -259,14 +266,14 @@ def site_with(tmp_path: Path, version: str = "7.2.0") -> tuple[Expected, dict[st
 
 def test_a_fit_jax_has_no_problem(tmp_path: Path) -> None:
     expected, said = site_with(tmp_path)
-    assert bad([*about_jax(said, expected)]) == {}
+    assert bad([*check_jax(said, expected)]) == {}
 
 
 def test_each_fault_of_jax_has_its_name(tmp_path: Path) -> None:
     expected, said = site_with(tmp_path)
 
     def problems(**changes: object) -> dict[str, str]:
-        return bad([*about_jax({**said, **changes}, expected)])
+        return bad([*check_jax({**said, **changes}, expected)])
 
     assert list(problems(error="RuntimeError: no backend")) == ["platform"]
     assert list(problems(platforms=["cpu"], default="cpu")) == ["platform"]
@@ -292,7 +299,7 @@ def test_each_fault_of_jax_has_its_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("version", "good"), [("7.2.1", True), ("7.1.0", False), ("10.2.0", False), ("odd", False)])
 def test_another_rocm_is_the_environments(tmp_path: Path, version: str, good: bool) -> None:
     expected, said = site_with(tmp_path, version)
-    assert bad([*about_jax(said, expected)]).keys() == (set() if good else {"ROCm"})
+    assert bad([*check_jax(said, expected)]).keys() == (set() if good else {"ROCm"})
 
 
 def test_the_rocm_is_the_one_that_the_set_was_built_with(tmp_path: Path) -> None:
@@ -301,10 +308,10 @@ def test_the_rocm_is_the_one_that_the_set_was_built_with(tmp_path: Path) -> None
     hip.write_bytes(shared_library("libamdhip64.so.7", [Export(name="hipInit", data=8)]))
     elf = Elf.read(hip)
 
-    def items(**changes: Any) -> list[Item]:
+    def items(**changes: Any) -> list[PreflightItem]:
         library = RocmLibrary(soname="libamdhip64.so.7", path="lib/libamdhip64.so.7", symbols={}, size=elf.size)
         told = wanted(rocm={"libamdhip64.so.7": replace(library, **changes)})
-        return [*about_jax({**said, "libraries": [str(hip), "/lib/libc.so.6"]}, told)]
+        return [*check_jax({**said, "libraries": [str(hip), "/lib/libc.so.6"]}, told)]
 
     def problem(**changes: Any) -> str:
         return bad(items(**changes)).get("ROCm's libraries", "")

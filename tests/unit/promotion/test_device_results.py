@@ -18,8 +18,9 @@ from promotion.gates.device.results import (
     executed,
     judge,
     load_results,
-    to_retry,
+    retry_candidates,
 )
+from tests.support.device_results import RESULTS
 
 TEST = "tests/lax_test.py::LaxTest::test_add"
 
@@ -100,10 +101,14 @@ def test_results_come_back_as_they_went(results: list[TestResult]) -> None:
     assert dump_results(reversed(results)) == data
     assert sum(counts(results).values()) == len(results)
     assert executed(results) <= len(results)
-    assert set(to_retry(results)) <= {result.id for result in results}
+    assert set(retry_candidates(results)) <= {result.id for result in results}
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b'{"schema": 9}', b'{"schema":1,"fields":["id"],"tests":[[1,2]]}'])
 def test_what_is_no_list_of_results_is_refused(data: bytes) -> None:
     with pytest.raises(GateError, match="shard 2"):
         load_results(data, "shard 2")
+
+
+def test_dump_results_round_trip() -> None:
+    assert load_results(dump_results(RESULTS), "x") == tuple(sorted(RESULTS, key=lambda r: r.id))

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from core.process import HostRunner
-from promotion.gates.device import session as module
+from promotion.gates.device.sessions import session as module
 from promotion.gates.device.sessions.journal import SessionJournal
-from promotion.gates.device.sessions.session import Limits, Session
+from promotion.gates.device.sessions.session import Session, SessionLimits
 
 
 def write(folder: Path, *events: Mapping[str, object]) -> None:
@@ -51,7 +51,7 @@ def test_what_a_worker_wrote_before_it_was_found_dead_counts(
     broken: list[str],
 ) -> None:
     """It may get far between the moment in which its journal is read and the one in which it is looked for."""
-    session = Session(HostRunner({}), tmp_path, "run", Limits())
+    session = Session(HostRunner({}), tmp_path, "run", SessionLimits())
     write(tmp_path, WORKER, COLLECT)
     session.journal.read()
 
@@ -75,7 +75,7 @@ def test_who_had_nobody_to_report_to_is_not_to_blame(
     tmp_path: Path, beheaded: bool, blamed: list[str], suspected: list[str]
 ) -> None:
     """Another test killed the process that had started all workers: theirs cannot reach it, and say so."""
-    session = Session(HostRunner({}), tmp_path, "run", Limits())
+    session = Session(HostRunner({}), tmp_path, "run", SessionLimits())
     session.beheaded = beheaded
     write(tmp_path, WORKER, COLLECT, COLLECTED, START, {"event": "internal", "text": "BrokenPipeError: [Errno 32]"})
     outcome = session.outcome()

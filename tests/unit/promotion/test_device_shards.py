@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import RequestError
-from promotion.gates.device.shards import Shard, parse_shard, split
+from core.errors import GateError, RequestError
+from promotion.evidence.signing import Signer
+from promotion.gates.device.merge import join_results
+from promotion.gates.device.results import TestResult, TestVerdict
+from promotion.gates.device.shards import (
+    Shard,
+    ShardResult,
+    collect_shards,
+    digest_of_tests,
+    parse_shard,
+    split_tests,
+    upload_shard,
+)
+from promotion.storage.bucket import sha256_of
+from promotion.storage.keys import StagedSet
+from tests.support.device_results import BINARY, result
+from tests.support.memory_bucket import MemoryBucket
+from tests.support.signing_key import signing_key
 
 IDS = st.sets(st.builds("tests/{}_test.py::test_{}".format, st.integers(0, 9), st.integers(0, 99)), max_size=200)
 
@@ -17,25 +36,25 @@ IDS = st.sets(st.builds("tests/{}_test.py::test_{}".format, st.integers(0, 9), s
 @given(IDS, st.data(), st.integers(1, 9))
 def test_every_test_is_in_exactly_one_shard(tests: set[str], data: st.DataObject, count: int) -> None:
     known = data.draw(st.dictionaries(st.sampled_from(sorted(tests) or ["x"]), st.floats(0, 600)))
-    parts = split(tests, known, count)
+    parts = split_tests(tests, known, count)
     assert sorted(test for part in parts for test in part) == sorted(tests)
     assert len(parts) == count
     shuffled = sorted(tests)
     random.Random(count).shuffle(shuffled)
-    assert split(shuffled, dict(reversed(known.items())), count) == parts
+    assert split_tests(shuffled, dict(reversed(known.items())), count) == parts
 
 
 @given(st.lists(st.floats(0.01, 60), min_size=1, max_size=300), st.integers(1, 8))
 def test_no_shard_takes_longer_than_the_law_allows(seconds: list[float], count: int) -> None:
     known = {f"t.py::test_{n}": took for n, took in enumerate(seconds)}
-    longest = max(sum(known[test] for test in part) for part in split(known, known, count))
+    longest = max(sum(known[test] for test in part) for part in split_tests(known, known, count))
     # Graham's bound on list scheduling.
     assert longest <= sum(seconds) / count + max(seconds) * (1 - 1 / count) + 1e-6
 
 
 def test_a_test_that_nobody_measured_is_taken_for_one_of_its_file() -> None:
     known = {"slow.py::a": 10.0, "slow.py::b": 10.0, "quick.py::a": 1.0}
-    parts = split([*known, "slow.py::new"], known, 3)
+    parts = split_tests([*known, "slow.py::new"], known, 3)
     assert sorted(map(len, parts)) == [1, 1, 2]
 
 
@@ -48,3 +67,128 @@ def test_shards_are_parsed() -> None:
 def test_what_is_no_shard_is_refused(text: str) -> None:
     with pytest.raises(RequestError):
         parse_shard(text)
+
+
+V = TestVerdict
+STAGED = StagedSet(index="multi-arch", digest="a" * 64)
+
+SETTINGS = {"suite": "s", "size": "large", "python": "3.12", "passes": "single"}
+
+
+def shard_result(number: int, count: int, *results: TestResult, **changes: Any) -> ShardResult:
+    fields: dict[str, Any] = {
+        "shard": Shard(number=number, count=count),
+        "target": "gfx942",
+        "settings": SETTINGS,
+        "tests": digest_of_tests(["a", "b"]),
+        "problems": (),
+        "notes": (),
+        "results": results,
+        "run": {"devices": ["0"]},
+        "at": f"2026-01-01T00:00:0{number}Z",
+    }
+    return ShardResult(**{**fields, **changes})
+
+
+def signer() -> Signer:
+    return Signer(signing_key().encode(), origin="tests")
+
+
+def collected(bucket: MemoryBucket, settings: Mapping[str, str] | None = None) -> tuple[ShardResult, ...]:
+    asked = {"suite": "s", "size": "large"} if settings is None else settings
+    return collect_shards(bucket, STAGED, "device", asked, ["gfx942"], signer()).shards
+
+
+def test_collect_shards_returns_shards_in_order() -> None:
+    bucket = MemoryBucket()
+    parts = [
+        shard_result(2, 2, result("b", V.PASSED)),
+        shard_result(1, 2, result("a", V.FAILED, BINARY.replace("\udcff", ""))),
+    ]
+    for one in parts:
+        upload_shard(bucket, STAGED, "device", one, signer())
+    assert collected(bucket) == (parts[1], parts[0])
+
+
+def test_collect_shards_prefers_newest_attempt() -> None:
+    bucket = MemoryBucket()
+    first = shard_result(1, 1, result("a", V.FAILED), at="2026-01-01T00:00:00Z")
+    second = shard_result(1, 1, result("a", V.PASSED), at="2026-01-02T00:00:00Z")
+    for one in (second, first):
+        upload_shard(bucket, STAGED, "device", one, signer())
+    assert collected(bucket) == (second,)
+
+
+def test_collect_shards_names_missing_shards() -> None:
+    bucket = MemoryBucket()
+    for number in (1, 3, 4):
+        upload_shard(bucket, STAGED, "device", shard_result(number, 4), signer())
+    with pytest.raises(GateError, match="lacks 2/4"):
+        collected(bucket)
+    with pytest.raises(RequestError, match="the newest shard has suite 's', not 'another'"):
+        collected(bucket, {"suite": "another"})
+    with pytest.raises(RequestError, match=r"has no shard of device.*\. Run"):
+        collected(MemoryBucket())
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"tests": digest_of_tests(["a", "c"])},
+        {"settings": {**SETTINGS, "python": "3.11"}},
+        {"settings": {**SETTINGS, "passes": "single multi"}},
+    ],
+)
+def test_collect_shards_does_not_mix_runs(other: dict[str, Any]) -> None:
+    bucket = MemoryBucket()
+    upload_shard(bucket, STAGED, "device", shard_result(1, 2), signer())
+    upload_shard(bucket, STAGED, "device", shard_result(2, 2, **other), signer())
+    with pytest.raises(GateError, match="No run is complete"):
+        collected(bucket)
+
+
+def test_collect_shards_takes_machine_settings_from_shards() -> None:
+    """What follows from the runners' machines is theirs to say: the one that joins may have no device, or no Python."""
+    bucket = MemoryBucket()
+    for python, when in (("3.12", "2026-01-01"), ("3.11", "2026-01-02")):
+        made = shard_result(1, 1, settings={**SETTINGS, "python": python}, at=f"{when}T00:00:00Z")
+        upload_shard(bucket, STAGED, "device", made, signer())
+    found = {
+        asked: collect_shards(
+            bucket, STAGED, "device", {**SETTINGS, "python": asked, "passes": "all"}, ["gfx942"], signer()
+        )
+        for asked in ("", "3.11", "3.12")
+    }
+    assert {asked: dict(shards.settings) for asked, shards in found.items()} == {
+        "": {**SETTINGS, "python": "3.11"},
+        "3.11": {**SETTINGS, "python": "3.11"},
+        "3.12": SETTINGS,
+    }
+
+
+def test_collect_shards_refuses_unsigned_shard() -> None:
+    bucket = MemoryBucket()
+    upload_shard(bucket, STAGED, "device", shard_result(1, 1), None)
+    with pytest.raises(GateError, match="not signed"):
+        collected(bucket)
+
+
+def test_collect_shards_refuses_shard_of_another_set() -> None:
+    bucket = MemoryBucket()
+    other = StagedSet(index="multi-arch", digest="b" * 64)
+    key = upload_shard(bucket, other, "device", shard_result(1, 1), signer())
+    moved = key.replace("b" * 64, "a" * 64)
+
+    for suffix in ("", ".sig"):
+        data = bucket.get(key + suffix)
+        bucket.put_if_absent(moved + suffix, data, sha256=sha256_of(data))
+    with pytest.raises(GateError, match="another set"):
+        collected(bucket)
+
+
+def test_join_results_refuses_test_of_two_shards() -> None:
+    file = TestResult(id="tests/x.py", file="tests/x.py", verdict=V.FAILED)
+    flaky = replace(file, verdict=V.FLAKY)
+    assert join_results([shard_result(1, 2, flaky), shard_result(2, 2, file)]) == (file,)
+    with pytest.raises(GateError, match="was run by two shards"):
+        join_results([shard_result(1, 2, result("a", V.PASSED)), shard_result(2, 2, result("a", V.PASSED))])

@@ -8,23 +8,23 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promotion.gates.device.sessions.journal import Ended
 from promotion.gates.device.results import Ending, Round, TestVerdict, judge
-from promotion.gates.device.sessions.session import Death, Died, Outcome
+from promotion.gates.device.sessions.journal import FinishedTest
+from promotion.gates.device.sessions.session import DeathCause, SessionOutcome, WorkerDeath
 from promotion.gates.device.sessions.state import PassState
 
 A, B, C = "t.py::a", "t.py::b", "t.py::c"
 
 
-def ended(test: str, ending: str = "passed") -> Ended:
-    return Ended(id=test, ending=ending, seconds=1.0, text="", entry="", worker="gw0", device="0", left=())
+def ended(test: str, ending: str = "passed") -> FinishedTest:
+    return FinishedTest(id=test, ending=ending, seconds=1.0, text="", entry="", worker="gw0", device="0", left=())
 
 
-def died(test: str, how: Death = Death.CRASHED) -> Died:
-    return Died(id=test, how=how, message="dead", seconds=1.0, worker="gw0", device="0")
+def died(test: str, how: DeathCause = DeathCause.CRASHED) -> WorkerDeath:
+    return WorkerDeath(id=test, how=how, message="dead", seconds=1.0, worker="gw0", device="0")
 
 
-def outcome(items: Sequence[str] | None = (A, B, C), **more: Any) -> Outcome:
+def outcome(items: Sequence[str] | None = (A, B, C), **more: Any) -> SessionOutcome:
     fields: Mapping[str, Any] = {
         "items": None if items is None else tuple(items),
         "ended": (),
@@ -37,7 +37,7 @@ def outcome(items: Sequence[str] | None = (A, B, C), **more: Any) -> Outcome:
         "problem": "",
         "left": (),
     }
-    return Outcome(**{**fields, **more})
+    return SessionOutcome(**{**fields, **more})
 
 
 def test_what_did_not_end_is_left() -> None:
@@ -48,7 +48,7 @@ def test_what_did_not_end_is_left() -> None:
 
 def test_a_crash_is_run_once_more_with_the_others_and_a_hang_is_not() -> None:
     state = PassState()
-    state.take(outcome(ended=(ended(C, "failed"),), died=(died(A), died(B, Death.HUNG))), Round.FIRST, "0000")
+    state.take(outcome(ended=(ended(C, "failed"),), died=(died(A), died(B, DeathCause.HUNG))), Round.FIRST, "0000")
     assert state.left() == [A]
     state.take(outcome(died=(died(A),)), Round.FIRST, "0001")
     assert state.left() == []
@@ -111,13 +111,13 @@ OUTCOMES = st.builds(
         suspects=tuple(died(test) for test in unsure),
     ),
     st.dictionaries(TESTS, st.sampled_from(["passed", "failed", "skipped"])),
-    st.dictionaries(TESTS, st.sampled_from(Death)),
+    st.dictionaries(TESTS, st.sampled_from(DeathCause)),
     st.sets(TESTS),
 )
 
 
 @given(st.lists(OUTCOMES, max_size=6))
-def test_every_chosen_test_is_left_or_suspected_or_was_tried(outcomes: list[Outcome]) -> None:
+def test_every_chosen_test_is_left_or_suspected_or_was_tried(outcomes: list[SessionOutcome]) -> None:
     state = PassState()
     before = state.progress()
     for number, told in enumerate(outcomes):

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from core.errors import GateError, InputError, RequestError
-from promotion.gates.device.lease import Platform
+from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.sessions.passes import base_env
 from promotion.gates.device.shell_env import Script, read_script
-from promotion.gates.device.suite import Source, jax_tests, parse_source, read_list, sizes, smoke
+from promotion.gates.device.suite import SuiteSource, jax_suite, parse_source, read_list, smoke_suite, suite_sizes
 
 DEFAULTS = """
 # What the scripts share.
@@ -146,11 +146,11 @@ def test_nothing_is_executed(tmp_path: Path) -> None:
 
 def test_sources_name_a_commit() -> None:
     commit = "0123456789" * 4
-    assert parse_source(f"https://example.invalid/jax.git@{commit}") == Source(
+    assert parse_source(f"https://example.invalid/jax.git@{commit}") == SuiteSource(
         place="https://example.invalid/jax.git", commit=commit
     )
     assert parse_source(f"git@example.invalid:jax.git@{commit}").remote
-    assert parse_source("/some/where") == Source(place="/some/where")
+    assert parse_source("/some/where") == SuiteSource(place="/some/where")
     assert parse_source(f"where@{commit}").commit == commit
     for text in ("https://example.invalid/jax.git", "https://example.invalid/jax@main", "git@example.invalid:jax.git"):
         with pytest.raises(RequestError, match="names no commit"):
@@ -168,7 +168,7 @@ class NoGit:
 
 def prepared(root: Path, work: Path, **more: object) -> object:
     work.mkdir(exist_ok=True)
-    return jax_tests(Source(place=str(root)), Platform.ROCM, work, NoGit(), **more)  # type: ignore[arg-type]
+    return jax_suite(SuiteSource(place=str(root)), JaxPlatform.ROCM, work, NoGit(), **more)  # type: ignore[arg-type]
 
 
 def test_the_tests_are_taken_without_the_jax_beside_them(tmp_path: Path) -> None:
@@ -205,9 +205,9 @@ def test_whatever_has_a_say_in_tests_makes_another_suite(tmp_path: Path) -> None
     assert len(seen) == len(files) + 2
 
 
-@pytest.mark.parametrize("platform", [Platform.ROCM, Platform.CUDA])
-def test_workers_of_the_smoke_suite_can_share_a_device(platform: Platform) -> None:
-    assert base_env(platform, smoke().suite.env)["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+@pytest.mark.parametrize("platform", [JaxPlatform.ROCM, JaxPlatform.CUDA])
+def test_workers_of_the_smoke_suite_can_share_a_device(platform: JaxPlatform) -> None:
+    assert base_env(platform, smoke_suite().suite.env)["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
 
 
 def test_a_list_chooses_tests_and_whole_files(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_a_size_of_which_most_is_missing_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_of_a_size_that_a_release_does_not_have_is_told(tmp_path: Path) -> None:
     root = checkout(tmp_path / "jax-src")
-    (gone, *there) = sizes()["small"].files
+    (gone, *there) = suite_sizes()["small"].files
     for name in there:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("")
@@ -245,12 +245,12 @@ def test_a_file_of_a_size_that_a_release_does_not_have_is_told(tmp_path: Path) -
 
 
 def test_sizes_grow() -> None:
-    assert list(sizes()) == ["small", "medium", "large"]
-    assert [size.multi for size in sizes().values()] == [False, False, True]
+    assert list(suite_sizes()) == ["small", "medium", "large"]
+    assert [size.multi for size in suite_sizes().values()] == [False, False, True]
 
 
 def test_the_smoke_suite_is_named_after_its_files() -> None:
-    tests = smoke()
+    tests = smoke_suite()
     assert tests.suite.commit.startswith("smoke-")
     assert (tests.suite.root / "pytest.ini").is_file()
     assert len(list(tests.suite.root.glob("test_*.py"))) >= 8

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from promotion.gates.device.config import LOCK
-from promotion.gates.device.suite_requirements import other_release, unmet
-from promotion.gates.device.suite_requirements import borrow
+from promotion.gates.device.suite_requirements import copy_test_helpers, release_mismatch, unmet_requirements
 
 HAVE = "absl-py==2.5.1 \\\n    --hash=sha256:00\nmpmath==1.4.1 \\\npytest==8.4.2 \\\n"
 
@@ -22,26 +21,26 @@ Pillow>=11.3
 portpicker; python_version<"3.13"
 -r other.txt
 """
-    assert unmet(asked, HAVE, "3.13") == (
-        "The suite asks for mpmath==1.3.0, not 1.4.1, with which it is run.",
-        "The suite asks for Pillow too, which the gate does not install.",
+    assert unmet_requirements(asked, HAVE, "3.13") == (
+        "The suite requires mpmath==1.3.0; it runs with 1.4.1.",
+        "The suite also requires Pillow, which the gate does not install.",
     )
-    assert "Pillow, portpicker too" in unmet(asked, HAVE, "3.12")[1]
-    assert unmet("", HAVE, "3.12") == ()
+    assert "Pillow, portpicker" in unmet_requirements(asked, HAVE, "3.12")[1]
+    assert unmet_requirements("", HAVE, "3.12") == ()
 
 
 def test_the_lock_is_what_the_suites_of_supported_releases_ask_for() -> None:
     asked = "absl-py\ncloudpickle\nfilelock\nflatbuffers\nhypothesis==6.142.1\nmpmath==1.3.0\npillow>=11.3\n"
     asked += "portpicker\npytest<9.0\npytest-xdist\nrich\n"
-    assert unmet(asked, LOCK.read_text(), "3.12") == ()
+    assert unmet_requirements(asked, LOCK.read_text(), "3.12") == ()
 
 
 def test_a_suite_of_another_release_is_told(tmp_path: Path) -> None:
-    assert other_release(tmp_path, "0.10.2") == ""
+    assert release_mismatch(tmp_path, "0.10.2") == ""
     (tmp_path / "jax").mkdir()
     (tmp_path / "jax/version.py").write_text('import os\n\n_version = "0.10.2"\n')
-    assert other_release(tmp_path, "0.10.2") == ""
-    assert "of jax 0.10.2, and tests jax 0.9.1" in other_release(tmp_path, "0.9.1")
+    assert release_mismatch(tmp_path, "0.10.2") == ""
+    assert "of jax 0.10.2 but tests jax 0.9.1" in release_mismatch(tmp_path, "0.9.1")
 
 
 @pytest.fixture
@@ -71,7 +70,7 @@ def trees(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_only_what_tests_import_and_the_wheel_leaves_out_is_borrowed(trees: tuple[Path, Path]) -> None:
     checkout, site = trees
-    assert borrow(checkout, site) == (
+    assert copy_test_helpers(checkout, site) == (
         "jax/_src/deep_test_util.py",
         "jax/_src/late/__init__.py",
         "jax/_src/late/rules.py",
@@ -80,10 +79,10 @@ def test_only_what_tests_import_and_the_wheel_leaves_out_is_borrowed(trees: tupl
     assert (site / "jax/_src/deep_test_util.py").read_text() == (checkout / "jax/_src/deep_test_util.py").read_text()
     assert [(site / "jax" / name).read_text() for name in ("__init__.py", "_src/core.py")] == ["wheel", "wheel"]
     assert not (site / "jax/_src/never_asked_for.py").exists()
-    assert borrow(checkout, site) == ()
+    assert copy_test_helpers(checkout, site) == ()
 
 
 def test_a_suite_without_a_jax_beside_it_borrows_nothing(tmp_path: Path) -> None:
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests/a_test.py").write_text("import jax._src.anything\n")
-    assert borrow(tmp_path, tmp_path / "site") == ()
+    assert copy_test_helpers(tmp_path, tmp_path / "site") == ()

@@ -16,7 +16,7 @@ from promotion.evidence.known_tests import (
     KnownTest,
     KnownTestKind,
     check_run,
-    known_for,
+    known_tests_for,
     load_entries,
     parse_entry,
     pattern_of,
@@ -146,14 +146,14 @@ def test_what_has_no_wildcard_stands_for_itself(text: str) -> None:
 )
 def test_entries_are_for_exactly_what_they_say(changes: dict[str, str], counts: bool) -> None:
     run = {"jax": "0.10.2", "family": "gfx94X-dcgpu", "platform": "rocm"} | changes
-    known = known_for([entry()], **run, today=TODAY)
+    known = known_tests_for([entry()], **run, today=TODAY)
     assert (known.of("tests/pallas/a_test.py::test", KnownTestKind.SKIP) is not None) is counts
     assert known.of("tests/pallas/a_test.py::test", KnownTestKind.FLAKE) is None
 
 
 def test_any_is_any() -> None:
     wide = entry(jax="any", families="any", platforms=["rocm", "cpu"])
-    assert known_for([wide], jax="99", family="", platform="cpu", today=TODAY).active == (wide,)
+    assert known_tests_for([wide], jax="99", family="", platform="cpu", today=TODAY).active == (wide,)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_any_is_any() -> None:
      (date(2026, 4, 1), "expired on 2026-04-01")],
 )  # fmt: skip
 def test_an_entry_ends(day: date, state: str) -> None:
-    known = known_for([entry()], jax="0.10.2", family="gfx94X-dcgpu", platform="rocm", today=day)
+    known = known_tests_for([entry()], jax="0.10.2", family="gfx94X-dcgpu", platform="rocm", today=day)
     tests = ["tests/pallas/a_test.py::test_1", "tests/pallas/a_test.py::test_2", "tests/b_test.py::test"]
     assert entry().state(day) == state
     if state:
@@ -175,7 +175,7 @@ def test_an_entry_ends(day: date, state: str) -> None:
 
 def test_entries_that_match_nothing_are_told() -> None:
     used, idle = entry(), entry(id="gone", pattern="tests/gone_test.py")
-    known = known_for([used, idle], jax="0.10.2", family="gfx94X-dcgpu", platform="rocm", today=TODAY)
+    known = known_tests_for([used, idle], jax="0.10.2", family="gfx94X-dcgpu", platform="rocm", today=TODAY)
     assert known.idle(["tests/pallas/a_test.py::test"]) == (idle,)
     assert known.idle([]) == (used, idle)
 

@@ -18,11 +18,11 @@ from filelock import FileLock, Timeout
 
 from core.errors import BusyError, RequestError
 from core.process import HostRunner
+from promotion.gates.device.results import Attempt, Round, TestResult, file_of, judge, retry_candidates
 from promotion.gates.device.sessions import passes
 from promotion.gates.device.sessions.passes import Pass, Skip, Suite, session_argv, session_env, session_plan
-from promotion.gates.device.sessions.processes import end_marked
-from promotion.gates.device.results import Attempt, Round, TestResult, file_of, judge, to_retry
-from promotion.gates.device.sessions.session import Limits, Outcome, Session, write_plan
+from promotion.gates.device.sessions.processes import kill_marked
+from promotion.gates.device.sessions.session import Session, SessionLimits, SessionOutcome, write_plan
 from promotion.gates.device.sessions.state import Choose, PassState
 
 _PATIENCE = 3
@@ -38,7 +38,7 @@ LATE = "jax was imported before a worker had its lease: the suite, or a plugin o
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Work:
+class RunPlan:
     """What there is to run.
 
     Attributes:
@@ -55,13 +55,13 @@ class Work:
     passes: tuple[Pass, ...]
     skips: tuple[Skip, ...] = ()
     choose: Choose | None = None
-    limits: Limits = field(default_factory=Limits)
+    limits: SessionLimits = field(default_factory=SessionLimits)
     retries: int = MOST_RETRIES
     identity: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Report:
+class RunReport:
     """What came of a run.
 
     Attributes:
@@ -93,7 +93,7 @@ class Harness:
     def __init__(
         self,
         runner: HostRunner,
-        work: Work,
+        work: RunPlan,
         folder: Path,
         on_progress: Callable[[int, int], None] = lambda _done, _total: None,
     ) -> None:
@@ -104,7 +104,7 @@ class Harness:
         self._number = 0
         self._id = ""
 
-    def run(self) -> Report:
+    def run(self) -> RunReport:
         """Run what is left to run.
 
         Raises:
@@ -138,7 +138,7 @@ class Harness:
                 hint = "Give another folder, or remove this one."
                 raise RequestError(f"{self.folder} holds a run of something else.", hint=hint)
             self._id = told["run"]
-            end_marked(self._id)
+            kill_marked(self._id)
             if ended:
                 self._forget(file)
         elif others := sorted({path.name for path in self.folder.iterdir()} - {_LOCK, file.with_suffix(".part").name}):
@@ -181,7 +181,9 @@ class Harness:
             outcome = self._cut_off(session.outcome(), state, round_, folder.name, alone=plan["solo"])
         self._take(state, outcome, round_, folder.name)
 
-    def _cut_off(self, outcome: Outcome, state: PassState, round_: Round, session: str, *, alone: bool) -> Outcome:
+    def _cut_off(
+        self, outcome: SessionOutcome, state: PassState, round_: Round, session: str, *, alone: bool
+    ) -> SessionOutcome:
         """Of a session in which this program was killed: what ran then may have done it, and has to run alone.
 
         Whoever ran alone each time this program was killed, is to blame.
@@ -221,7 +223,7 @@ class Harness:
         """What fell is run in a fresh process each, which decides; unless so much fell that it is no accident."""
         state = self._states[pass_.name]
         retried = {test for test, tries in state.all() if any(item.round is Round.RETRY for item in tries)}
-        tests = to_retry(judge(test, tries) for test, tries in state.all())
+        tests = retry_candidates(judge(test, tries) for test, tries in state.all())
         if self.work.retries and len(tests) > self.work.retries:
             self._notes[f"{len(tests)} tests fell, more than {self.work.retries}: none was tried again."] = None
             return
@@ -257,7 +259,7 @@ class Harness:
         round_: Round = Round.FIRST,
         files: Sequence[str] | None = None,
         mend: str = "",
-    ) -> Outcome:
+    ) -> SessionOutcome:
         """One session; its folder is there before it, its outcome after it."""
         state, folder, suite = self._states[pass_.name], self.folder / f"{self._number:04}", self.work.suite
         self._number += 1
@@ -296,16 +298,16 @@ class Harness:
         self._take(state, outcome, round_, folder.name)
         return outcome
 
-    def _take(self, state: PassState, outcome: Outcome, round_: Round, session: str) -> None:
+    def _take(self, state: PassState, outcome: SessionOutcome, round_: Round, session: str) -> None:
         state.take(outcome, round_, session)
         self._notes |= dict.fromkeys(outcome.left)
         if outcome.late:
             self._notes[LATE] = None
 
-    def _report(self) -> Report:
+    def _report(self) -> RunReport:
         attempts = {test: tuple(tries) for state in self._states.values() for test, tries in state.all()}
         collected = {test for state in self._states.values() for test in state.collected}
-        return Report(
+        return RunReport(
             results=tuple(judge(test, attempts[test]) for test in sorted(attempts)),
             collected=tuple(sorted(collected)),
             problems=tuple(self._problems),

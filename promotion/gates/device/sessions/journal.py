@@ -52,7 +52,7 @@ class Worker:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ended:
+class FinishedTest:
     """A test that came to its end; fields as in the journal.
 
     Attributes:
@@ -79,7 +79,7 @@ class SessionJournal:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.workers: dict[str, Worker] = {}
-        self.ended: list[Ended] = []
+        self.ended: list[FinishedTest] = []
         self.files: dict[str, str] = {}
         """Files that could be collected -> why pytest could not; empty when it could."""
         self.skipped_files: dict[str, str] = {}
@@ -177,8 +177,8 @@ class SessionJournal:
         ]
 
 
-def _ended(event: Mapping[str, Any], worker: Worker) -> Ended:
-    return Ended(
+def _ended(event: Mapping[str, Any], worker: Worker) -> FinishedTest:
+    return FinishedTest(
         id=str(event["id"]),
         ending=str(event["ending"]),
         seconds=float(event["seconds"]),

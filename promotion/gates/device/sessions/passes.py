@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from promotion.evidence.known_tests import regex_of
-from promotion.gates.device.lease import DEVICE_SHARE, Lease, Platform
+from promotion.gates.device.lease import DEVICE_SHARE, JaxPlatform, Lease
 
 SESSION = "JAX_GATE_SESSION"
 """Names the folder of a session to our plugin, which has pytest to import and so is not imported here."""
@@ -103,16 +103,16 @@ def passes(names: Sequence[str], single: Sequence[Lease], whole: Lease) -> tuple
     return tuple(made[name] for name in names)
 
 
-def base_env(platform: Platform, suite: Mapping[str, str]) -> dict[str, str]:
+def base_env(platform: JaxPlatform, suite: Mapping[str, str]) -> dict[str, str]:
     """What all processes of a run have on top of the site's environment; the suite has the last word but for leases."""
     env = {"PYTHONNOUSERSITE": "1", "PYTHONFAULTHANDLER": ""}
     match platform:
-        case Platform.CPU:
+        case JaxPlatform.CPU:
             flag = f"--xla_force_host_platform_device_count={VIRTUAL_DEVICES}"
             flags = suite.get("XLA_FLAGS", "")
             env |= {"JAX_PLATFORMS": "cpu"}
             return {**env, **_without_ours(suite), "XLA_FLAGS": f"{flags} {flag}".strip()}
-        case Platform.ROCM:
+        case JaxPlatform.ROCM:
             # Queues that are intercepted or chosen anew, and scratch that is given back, make sporadic failures.
             env |= {
                 "JAX_PLATFORMS": "rocm,cpu",
@@ -120,7 +120,7 @@ def base_env(platform: Platform, suite: Mapping[str, str]) -> dict[str, str]:
                 "DEBUG_HIP_DYNAMIC_QUEUES": "0",
                 **_LAZY,
             }
-        case Platform.CUDA:
+        case JaxPlatform.CUDA:
             env |= {"JAX_PLATFORMS": "cuda,cpu", **_LAZY}
     return {**env, **_without_ours(suite)}
 

@@ -15,7 +15,7 @@ _PATIENCE = 10.0
 """Seconds that killed processes may take to go, as those do that wait for a driver."""
 
 
-def marked(run: str) -> Iterator[int]:
+def marked_processes(run: str) -> Iterator[int]:
     """Processes that a run started, whatever became of their parents."""
     wanted = f"{RUN}={run}".encode()
     for place in Path("/proc").iterdir():
@@ -25,11 +25,11 @@ def marked(run: str) -> Iterator[int]:
                     yield int(place.name)
 
 
-def end_marked(run: str) -> None:
+def kill_marked(run: str) -> None:
     """End what a run left behind, which may hold a device or be writing its journal, and wait until it is gone."""
     until, dying = time.monotonic() + _PATIENCE, set[int]()
     while time.monotonic() < until:
-        found = {*marked(run)}
+        found = {*marked_processes(run)}
         for pid in found:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -40,7 +40,7 @@ def end_marked(run: str) -> None:
         time.sleep(0.01)
 
 
-def end(pid: int, leader: int, sign: signal.Signals) -> None:
+def send_signal(pid: int, leader: int, sign: signal.Signals) -> None:
     """Send a signal to a worker, if the number is still that of a process of this session."""
     with suppress(ProcessLookupError, PermissionError):
         if os.getsid(pid) == leader:

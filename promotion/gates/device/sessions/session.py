@@ -16,9 +16,9 @@ from typing import Any, TextIO
 
 from core.errors import ProcessError
 from core.process import HostRunner, without_credentials
-from promotion.gates.device.sessions.journal import Ended, SessionJournal, Worker
+from promotion.gates.device.sessions.journal import FinishedTest, SessionJournal, Worker
 from promotion.gates.device.sessions.passes import MOST_LEFT
-from promotion.gates.device.sessions.processes import RUN, alive, end, end_marked, was_killed
+from promotion.gates.device.sessions.processes import RUN, alive, kill_marked, send_signal, was_killed
 
 _LOOK_SECONDS = 0.1
 _KEPT_CHARACTERS = 1 << 16
@@ -30,7 +30,7 @@ _LOG_CHARACTERS = 32 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class SessionLimits:
     """How long things may take, in seconds, and how often workers may die.
 
     Attributes:
@@ -50,7 +50,7 @@ class Limits:
     left: int = MOST_LEFT
 
 
-class Death(enum.StrEnum):
+class DeathCause(enum.StrEnum):
     """How a test took its process with it."""
 
     CRASHED = "crashed"
@@ -58,11 +58,11 @@ class Death(enum.StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Died:
+class WorkerDeath:
     """A test, or a file that was being imported, whose worker died."""
 
     id: str
-    how: Death
+    how: DeathCause
     message: str
     seconds: float
     worker: str
@@ -70,7 +70,7 @@ class Died:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class SessionOutcome:
     """What came of a session.
 
     Attributes:
@@ -89,10 +89,10 @@ class Outcome:
     """
 
     items: tuple[str, ...] | None
-    ended: tuple[Ended, ...]
-    died: tuple[Died, ...]
-    suspects: tuple[Died, ...]
-    broken: tuple[Died, ...]
+    ended: tuple[FinishedTest, ...]
+    died: tuple[WorkerDeath, ...]
+    suspects: tuple[WorkerDeath, ...]
+    broken: tuple[WorkerDeath, ...]
     unusable: Mapping[str, str]
     skipped_files: Mapping[str, str]
     status: int | None
@@ -118,7 +118,7 @@ class Session:
         runner: HostRunner,
         folder: Path,
         run: str,
-        limits: Limits,
+        limits: SessionLimits,
         on_poll: Callable[[SessionJournal], None] = lambda _: None,
     ) -> None:
         self.runner, self.folder, self.run, self.limits, self.on_poll = runner, folder, run, limits, on_poll
@@ -132,7 +132,7 @@ class Session:
         self._began = self._looked = time.monotonic()
         self._finished: float | None = None
 
-    def go(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> Outcome:
+    def go(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> SessionOutcome:
         """Run it to its end, or to where it has to be ended."""
         problem = ""
         with (self.folder / LOG).open("w", encoding="utf-8", errors="backslashreplace") as log:
@@ -151,7 +151,7 @@ class Session:
             except ProcessError as error:
                 problem = "" if self._finished is not None else without_credentials(error.message[-400:])
             finally:  # also when a person stops it all
-                end_marked(self.run)
+                kill_marked(self.run)
         return self.outcome(problem)
 
     def _watch(self, pid: int) -> str:
@@ -196,12 +196,12 @@ class Session:
         asked = self.hung.get(worker.name)
         if asked is None:
             self.hung[worker.name] = now
-            end(worker.pid, leader, signal.SIGABRT)  # faulthandler writes down where it hangs
+            send_signal(worker.pid, leader, signal.SIGABRT)  # faulthandler writes down where it hangs
         elif now - asked > self.limits.grace:
-            end(worker.pid, leader, signal.SIGKILL)
+            send_signal(worker.pid, leader, signal.SIGKILL)
         return ""
 
-    def outcome(self, problem: str = "") -> Outcome:
+    def outcome(self, problem: str = "") -> SessionOutcome:
         """What the session told until now.
 
         Args:
@@ -211,8 +211,8 @@ class Session:
         journal, lost = self.journal, self.journal.status not in _FINE
         lost_workers = [worker for worker in journal.unfinished() if worker.pid]
         running = [self._died(worker, worker.running) for worker in lost_workers if worker.running]
-        sure = [death for death in running if not lost or death.how is Death.HUNG or self._reason(death.worker)]
-        return Outcome(
+        sure = [death for death in running if not lost or death.how is DeathCause.HUNG or self._reason(death.worker)]
+        return SessionOutcome(
             items=journal.items(),
             ended=tuple(journal.ended),
             died=tuple(sure),
@@ -238,7 +238,7 @@ class Session:
         """See `SessionJournal.crash`; an error inside pytest that only had nobody to report to is no test's fault."""
         return ("", "") if self.beheaded and self.journal.workers[worker].internal else self.journal.crash(worker)
 
-    def _died(self, worker: Worker, what: str) -> Died:
+    def _died(self, worker: Worker, what: str) -> WorkerDeath:
         reason, text = self._crash(worker.name)
         hung = worker.name in self.hung
         if hung:
@@ -250,9 +250,9 @@ class Session:
             said = "The process that had started its worker was killed while it ran."
         else:
             said = "Its process ended without a word: something called os._exit, or killed it from outside."
-        return Died(
+        return WorkerDeath(
             id=what,
-            how=Death.HUNG if hung else Death.CRASHED,
+            how=DeathCause.HUNG if hung else DeathCause.CRASHED,
             message=f"{said}\n{text}".rstrip(),
             seconds=max(0.0, worker.last_at - worker.started_at) or (self.limits.test if hung else 0.0),
             worker=worker.name,
@@ -281,7 +281,7 @@ def write_plan(folder: Path, plan: Mapping[str, Any]) -> None:
     part.replace(folder / PLAN)
 
 
-def _left(ended: Sequence[Ended]) -> Iterator[str]:
+def _left(ended: Sequence[FinishedTest]) -> Iterator[str]:
     for test in ended:
         if test.left:
             yield f"{test.id} left {len(test.left)} process{'es' if len(test.left) > 1 else ''} behind"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from promotion.gates.device.results import Attempt, Ending, Round
-from promotion.gates.device.sessions.session import Died, Outcome
+from promotion.gates.device.sessions.session import SessionOutcome, WorkerDeath
 
 RERUNS = 1
 """How often a test whose process died is run again with the others' conditions; what merely failed never is."""
@@ -54,7 +54,7 @@ class PassState:
 
     def left(self) -> list[str]:
         """Chosen tests that still have to be run with the others."""
-        return [test for test in self.chosen or () if test not in self.suspects and owed(self.tests.get(test, ()))]
+        return [test for test in self.chosen or () if test not in self.suspects and is_due(self.tests.get(test, ()))]
 
     def alone(self) -> list[str]:
         """Suspects that have not been tried since."""
@@ -65,7 +65,7 @@ class PassState:
         yield from self.files.items()
         yield from ((test, self.tests.get(test, [])) for test in self.chosen or ())
 
-    def take(self, outcome: Outcome, round_: Round, session: str) -> None:
+    def take(self, outcome: SessionOutcome, round_: Round, session: str) -> None:
         """Note what a session told.
 
         Args:
@@ -99,7 +99,7 @@ class PassState:
             self.blame(death, round_, session)
         self.suspects |= {death.id: None for death in outcome.suspects if not self.tests.get(death.id)}
 
-    def blame(self, death: Died, round_: Round, session: str) -> None:
+    def blame(self, death: WorkerDeath, round_: Round, session: str) -> None:
         """A test took its process with it."""
         self.died += 1
         attempts = self.tests[death.id]
@@ -123,7 +123,7 @@ class PassState:
             self.files[file].append(attempt)
 
 
-def owed(attempts: Sequence[Attempt]) -> bool:
+def is_due(attempts: Sequence[Attempt]) -> bool:
     """Whether a test has to be run with the others, or again."""
     tries = [item for item in attempts if item.round is not Round.RETRY]
     return all(item.ending is Ending.CRASHED for item in tries) and len(tries) <= RERUNS
@@ -138,7 +138,7 @@ def _attempt(round_: Round, ending: Ending, message: str, session: str) -> Attem
     return Attempt(round=round_, ending=ending, seconds=0.0, message=message, worker=session, entry=entry)
 
 
-def _death(death: Died, round_: Round, session: str) -> Attempt:
+def _death(death: WorkerDeath, round_: Round, session: str) -> Attempt:
     return Attempt(
         round=round_,
         ending=Ending(death.how.value),

@@ -1,0 +1,1 @@
+"""Sessions of pytest under supervision: planning, running, watching, resuming."""

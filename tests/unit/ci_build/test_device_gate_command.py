@@ -1,0 +1,86 @@
+"""Options and output of `gate device`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci_build.cli import options
+from ci_build.release.device_gate import check_options, device_counts, failure_lines
+from core.errors import RequestError
+from core.model import Tier
+from promotion.gates import Gate
+from promotion.gates import _judge as judge_gate
+from promotion.gates.device.lease import JaxPlatform
+from promotion.gates.device.results import TestVerdict
+from tests.support.device_results import RESULTS, checks_of, result
+from tests.support.sets import wheel_set
+
+V = TestVerdict
+
+
+@pytest.mark.parametrize(
+    ("given_", "said"),
+    [
+        ({}, "needs --family"),
+        ({"platform": "cpu", "family": "gfx942"}, "does not use --family"),
+        ({"platform": "cpu", "devices": 1}, "does not use --devices"),
+        ({"platform": "cpu", "workers_per_device": "2"}, "does not use --workers-per-device"),
+        ({"platform": "cuda", "workers": 2}, "does not use --workers"),
+        ({"platform": "cpu", "rocm": Path("/opt")}, "does not use --rocm"),
+        ({"platform": "cpu", "also": Path("x")}, "does not use --also"),
+        ({"platform": "cpu", "size": "small"}, "--size requires"),
+        ({"platform": "cpu", "jax_tests": "x", "size": "small", "tests": ("a",)}, "--size contradicts"),
+        ({"platform": "cpu", "shard": "1/2", "tests": ("a",)}, "--shard contradicts"),
+        ({"family": "gfx942", "workers_per_device": "many"}, "--workers-per-device is invalid"),
+        ({"family": "gfx942", "image": "name:latest"}, "has no digest"),
+    ],
+)
+def test_check_options_refuses_options_without_effect(given_: dict[str, Any], said: str) -> None:
+    nobody: dict[str, Any] = {"platform": "rocm", "family": "", "jax_tests": "", "python": ""}
+    opts = options.parse_device_options({**nobody, **given_})
+    with pytest.raises(RequestError, match=said):
+        check_options(opts, JaxPlatform(opts.platform))
+
+
+@pytest.mark.parametrize(
+    ("given_", "counts"),
+    [
+        ({"family": "gfx94X-dcgpu"}, (1, 8)),
+        ({"family": "gfx94X-dcgpu", "devices": 2}, (2,)),
+        ({"family": "gfx942"}, ()),
+        ({"platform": "cuda"}, ()),
+        ({"platform": "cuda", "devices": 4}, (4,)),
+    ],
+)
+def test_device_counts_of_families(given_: dict[str, Any], counts: tuple[int, ...]) -> None:
+    nobody: dict[str, Any] = {"platform": "rocm", "family": "", "jax_tests": "", "python": ""}
+    opts = options.parse_device_options({**nobody, **given_})
+    assert device_counts(opts, JaxPlatform(opts.platform)) == counts
+
+
+def test_failure_lines_show_first_failures() -> None:
+    gate = Gate(name="device", tier=Tier.DEVICE, per_target=True, run=lambda _: ())
+    many = (*RESULTS, *(result(f"bad{n}", V.FAILED, f"E   number {n}") for n in range(5)))
+    judged = judge_gate(gate, wheel_set(), "gfx942", checks_of(many), (), "2026-01-01T00:00:00Z")
+    lines = list(failure_lines([judged]))
+    assert "--- tests/a_test.py::bad" in lines
+    assert any("apples" in line for line in lines)
+    assert "... and 4 more in the evidence." in lines
+    # Each with how it is run again, and what the machine is to blame for after them.
+    at = lines.index("  tests/a_test.py::bad failed: AssertionError: apples.")
+    assert lines[at + 1] == "  Run `run tests/a_test.py::bad`."
+    assert lines[-2:] == ["--- tests/a_test.py::wet", "  environment: hipErrorNoDevice"]
+
+
+def test_failure_lines_show_newest_frames_of_a_crash() -> None:
+    frames = "".join(f'  File "x.py", line {number} in f{number}\n' for number in range(500))
+    said = f"Its process died: Segmentation fault.\nCurrent thread 0x1 (most recent call first):\n{frames}"
+    gate = Gate(name="device", tier=Tier.DEVICE, per_target=True, run=lambda _: ())
+    dead = checks_of((result("dead", V.CRASHED, said),))
+    lines = [*failure_lines([judge_gate(gate, wheel_set(), "gfx942", dead, (), "2026-01-01T00:00:00Z")])]
+    assert "    Its process died: Segmentation fault." in lines
+    assert '      File "x.py", line 0 in f0' in lines
+    assert not any("line 499" in line for line in lines)

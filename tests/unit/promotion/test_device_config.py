@@ -1,0 +1,86 @@
+"""Configuration of the device gate: passes, and the command that reproduces a test."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ci_build.cli.commands.gate_device import device
+from promotion.gates.device.config import AUTO, DeviceGateConfig, reproduce
+from promotion.gates.device.lease import JaxPlatform
+from promotion.gates.device.machine import MachineInfo
+from promotion.gates.device.sessions.session import SessionLimits
+from promotion.gates.device.suite import SuiteSource
+from tests.support.fake_devices import fake_devices
+
+EVERYTHING = DeviceGateConfig(
+    platform=JaxPlatform.ROCM,
+    machine=MachineInfo(devices=()),
+    environ={},
+    family="gfx94X-dcgpu",
+    source=SuiteSource(place="https://user:secret@example.invalid/jax.git", commit="0" * 40),
+    bucket="s3://b c",
+    devices=(8,),
+    per_device=12,
+    workers=3,
+    cpus=4,
+    rocm=Path("/opt/rocm-7"),
+    also=Path("/a/also.lock"),
+    python="3.12",
+    retries=0,
+    limits=SessionLimits(test=2.5),
+)
+
+
+def test_reproduce_repeats_all_options() -> None:
+    opts = shlex.split(reproduce(EVERYTHING.options, "multi-arch/abc", "tests/a.py::A::test_one[x y]"))
+    assert opts == [
+        *("python3", "build/ci_build", "gate", "device", "multi-arch/abc"),
+        *("--platform=rocm", "--family=gfx94X-dcgpu", f"--jax-tests=https://****@example.invalid/jax.git@{'0' * 40}"),
+        *("--bucket=s3://b c", "--python=3.12", "--also=/a/also.lock", "--rocm=/opt/rocm-7", "--devices=8"),
+        *("--workers-per-device=12", "--workers=3", "--cpus=4", "--retries=0", "--test-timeout=2.5"),
+        "--test=tests/a.py::A::test_one[x y]",
+    ]
+
+
+def test_options_omit_defaults() -> None:
+    config = DeviceGateConfig(platform=JaxPlatform.CPU, machine=MachineInfo(devices=()), environ={}, devices=(1, 8))
+    assert config.options == {"--platform": "cpu"}
+    assert replace(config, per_device=AUTO).options["--workers-per-device"] == "auto"
+    # What lies here is found from any folder.
+    here = replace(config, source=SuiteSource(place="jax"), bucket="bucket").options
+    assert (here["--jax-tests"], here["--bucket"]) == (str(Path("jax").absolute()), str(Path("bucket").absolute()))
+
+
+def test_options_cover_each_option_of_the_command() -> None:
+    """A new one has to be thought of."""
+    which = {"--size", "--test-list", "--test", "--shard"}
+    kept = {"--image", "--work", "--redo", "--json", "--junit", "--channel", "--signing-key"}
+    offered = {parameter.opts[0] for parameter in device.params if parameter.param_type_name == "option"}
+    assert offered - which - kept == EVERYTHING.options.keys()
+
+
+def config_for(platform: JaxPlatform, devices: int, size: str = "") -> DeviceGateConfig:
+    family = "gfx94X-dcgpu" if platform is JaxPlatform.ROCM else ""
+    machine = MachineInfo(devices=fake_devices(devices))
+    return DeviceGateConfig(platform=platform, machine=machine, environ={}, family=family, size=size)
+
+
+@pytest.mark.parametrize(
+    ("platform", "devices", "size", "names", "left_out"),
+    [
+        (JaxPlatform.ROCM, 4, "", "single multi", ""),
+        (JaxPlatform.ROCM, 4, "large", "single multi", ""),
+        (JaxPlatform.ROCM, 4, "medium", "single", "size medium leaves them out"),
+        (JaxPlatform.CUDA, 1, "large", "single", "there is one device"),
+        (JaxPlatform.CPU, 0, "small", "all", ""),
+    ],
+)
+def test_passes_depend_on_platform_devices_and_size(
+    platform: JaxPlatform, devices: int, size: str, names: str, left_out: str
+) -> None:
+    config = config_for(platform, devices, size)
+    assert (" ".join(config.passes), config.settings["passes"], config.left_out) == (names, names, left_out)

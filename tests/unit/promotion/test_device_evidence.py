@@ -1,0 +1,112 @@
+"""Checks, JUnit XML and attachments of the device gate."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from core.model import Tier
+from promotion.gates import Gate, raise_for_failures
+from promotion.gates import _judge as judge_gate
+from promotion.gates.device import evidence
+from promotion.gates.device.preflight import PreflightItem
+from promotion.gates.device.results import TestVerdict, load_results
+from promotion.storage.keys import StagedSet
+from tests.support.device_results import BINARY, RESULTS, again, checks_of, result
+from tests.support.memory_bucket import MemoryBucket
+from tests.support.sets import wheel_set
+
+V = TestVerdict
+STAGED = StagedSet(index="multi-arch", digest="a" * 64)
+
+
+def test_checks_of_tests_count_each_verdict() -> None:
+    gate = Gate(name="device", tier=Tier.DEVICE, per_target=True, run=lambda _: ())
+    judged = judge_gate(gate, wheel_set(), "gfx942", checks_of(), (), "2026-01-01T00:00:00Z")
+    assert dict(judged.counts) == {"collected": 9, "run": 5, "passed": 2, "failed": 2, "known": 1, "skipped": 4}
+    assert judged.outcome.value == "failed"
+    # Thousands of tests that passed are a line for each file.
+    assert len(judged.details["checks"]) == 7
+
+
+def test_checks_of_preflight_alone_make_an_error() -> None:
+    gate = Gate(name="device", tier=Tier.DEVICE, per_target=True, run=lambda _: ())
+    items = [PreflightItem(name="devices", facts={"x": 1}), PreflightItem(name="tenants", note="somebody")]
+    only = list(evidence.checks_of_preflight(items, "gfx942"))
+    judged = judge_gate(gate, wheel_set(), "gfx942", only, (), "2026-01-01T00:00:00Z")
+    assert judged.outcome.value == "error"
+    assert judged.counts["passed"] == 0
+    (bad,) = evidence.checks_of_preflight(
+        [PreflightItem(name="ROCm", problem="it is another one", remedy="Change it.")], "gfx942"
+    )
+    assert [finding.code for finding in bad.findings] == ["environment"]
+
+
+def test_check_of_empty_shard_is_skipped() -> None:
+    gate = Gate(name="device", tier=Tier.DEVICE, per_target=True, run=lambda _: (), partial=True)
+    config = [
+        *evidence.checks_of_preflight([PreflightItem(name="devices")], "gfx942"),
+        evidence.check_of_empty_shard("5/5", "gfx942"),
+    ]
+    judged = judge_gate(gate, wheel_set(), "gfx942", config, (), "2026-01-01T00:00:00Z")
+    assert judged.outcome.value == "skipped"
+    assert judged.counts["passed"] == 0
+    raise_for_failures([judged])
+
+
+def test_checks_of_tests_fail_on_unknown_flake() -> None:
+    (news,) = checks_of((result("new", V.FLAKY, "E   once"),))
+    assert news.failed
+    assert [finding.code for finding in news.findings] == ["test-first-flake"]
+
+
+def test_checks_of_tests_list_first_failures_and_count_all() -> None:
+    many = tuple(result(f"t{n}", V.FAILED if n % 2 else V.ENVIRONMENT, "E   no") for n in range(2000))
+    config = checks_of(many)
+    assert len(config) == evidence.MAX_LISTED_TESTS + 2
+    assert sum(check.times for check in config if check.failed) == 1000
+    assert sum(check.times for check in config if check.skipped) == 1000
+
+
+def test_checks_of_tests_tell_how_to_reproduce_a_failure() -> None:
+    (bad,) = (check for check in checks_of() if check.name.endswith("bad"))
+    assert bad.findings[0].message == "tests/a_test.py::bad failed: AssertionError: apples."
+    assert "run tests/a_test.py::bad" in bad.findings[0].remedy
+
+
+def test_to_junit_counts_and_escapes_binary_messages() -> None:
+    root = ET.fromstring(evidence.to_junit((*RESULTS, result("raw", V.FAILED, BINARY)), "device.gfx942", again))
+    (suite,) = root
+    assert {key: suite.get(key) for key in ("tests", "failures", "errors", "skipped")} == {
+        "tests": "10",
+        "failures": "2",
+        "errors": "1",
+        "skipped": "4",
+    }
+    assert len(suite) == 10
+
+
+def test_attachments_are_reproducible(tmp_path: Path) -> None:
+    for name in ("output.log", "gw0.crash", "gw0.jsonl", "plan.json", "secret.txt"):
+        (tmp_path / "0000").mkdir(exist_ok=True)
+        (tmp_path / "0000" / name).write_bytes(b"\xff\x00" + name.encode())
+    files = evidence.attachments(RESULTS, tmp_path, "device", again)
+    assert files == evidence.attachments(RESULTS[::-1], tmp_path, "device", again) | {
+        evidence.JUNIT: files[evidence.JUNIT]
+    }
+    assert load_results(gzip.decompress(files[evidence.RESULTS]), "x") == tuple(sorted(RESULTS, key=lambda r: r.id))
+    with tarfile.open(fileobj=io.BytesIO(files[evidence.LOGS])) as archive:
+        assert "0000/secret.txt" not in archive.getnames()
+        assert len(archive.getnames()) == 4
+
+
+def test_upload_stores_attachments_beside_the_set() -> None:
+    bucket = MemoryBucket()
+    config = evidence.upload(bucket, STAGED, "device", "gfx942:xnack-", {evidence.RESULTS: b"data"})
+    (key,) = bucket.list(STAGED.evidence)
+    assert key == STAGED.evidence + config[evidence.RESULTS]["name"]
+    assert not key.endswith(".json")
+    assert bucket.get(key) == b"data"

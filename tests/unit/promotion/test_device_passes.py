@@ -1,0 +1,88 @@
+"""Passes and the commands of their sessions."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from promotion.gates.device.lease import GIB, Allotment, JaxPlatform, Lease, leases, whole_machine_lease
+from promotion.gates.device.sessions.passes import (
+    ALL,
+    MARK,
+    MULTI,
+    SINGLE,
+    Pass,
+    Skip,
+    Suite,
+    base_env,
+    passes,
+    session_argv,
+    session_plan,
+)
+from tests.support.fake_devices import fake_devices
+
+HOST = Allotment(cpus=tuple(range(8)), cores=8, memory=64 * GIB)
+
+
+SUITE = Suite(root=Path("/suite"), files=("tests",), env={}, deselect=("tests/a.py::x",), commit="c")
+
+
+def test_passes_lease_one_device_or_all() -> None:
+    devices = fake_devices(4)
+    lent = leases(JaxPlatform.ROCM, devices, HOST), whole_machine_lease(JaxPlatform.ROCM, devices, HOST)
+    single, multi = passes((SINGLE, MULTI), *lent)
+    assert (single.marks, len(single.leases)) == (f"not {MARK}", 4)
+    assert (multi.marks, len(multi.leases)) == (MARK, 1)
+    assert multi.leases[0].env["ROCR_VISIBLE_DEVICES"].count(",") == 3
+    assert passes((SINGLE,), *lent) == (single,)
+
+
+def test_base_env_gives_cpu_workers_virtual_devices() -> None:
+    (only,) = passes((ALL,), leases(JaxPlatform.CPU, (), HOST), whole_machine_lease(JaxPlatform.CPU, (), HOST))
+    assert (only.marks, len(only.leases)) == ("", 8)
+    env = base_env(JaxPlatform.CPU, {"XLA_FLAGS": "--a", "JAX_ENABLE_X64": "0"})
+    assert env["XLA_FLAGS"] == "--a --xla_force_host_platform_device_count=8"
+    assert env["JAX_PLATFORMS"] == "cpu"
+
+
+def test_base_env_drops_device_assignment_of_suite() -> None:
+    env = base_env(JaxPlatform.ROCM, {"JAX_ENABLE_ROCM_XDIST": "4", "XLA_FLAGS": "--a"})
+    assert "JAX_ENABLE_ROCM_XDIST" not in env
+    assert env["XLA_FLAGS"] == "--a"
+    assert env["JAX_PLATFORMS"] == "rocm,cpu"
+
+
+LEASE = Lease(slot=0, device="0", cpus=(0,), env={"X": "1"})
+
+
+ONE = Pass(name="single", marks=f"not {MARK}", leases=(LEASE,))
+
+
+def test_session_argv_with_and_without_workers() -> None:
+    argv = session_argv(("python",), SUITE, ONE, workers=2, files=["tests"])
+    assert argv[:3] == ["python", "-m", "pytest"]
+    assert {"--numprocesses=2", "--deselect=tests/a.py::x", f"-m=not {MARK}", "--rootdir=/suite"} <= set(argv)
+    assert argv[-1] == "tests"
+    alone = session_argv(("python",), SUITE, ONE, workers=0, files=["tests/a.py"])
+    assert not any(word.startswith("--numprocesses") for word in alone)
+    # A test that kills its parent does not meet the gate.
+    assert alone[:3] == ["python", "-I", "-c"]
+
+
+LIMITS: dict[str, Any] = {"most_left": 1 << 30, "gate": 1}
+
+
+@given(st.none() | st.sets(st.text(min_size=1)), st.sets(st.text(min_size=1)))
+def test_session_plan_is_json(only: set[str] | None, broken: set[str]) -> None:
+    skip = Skip(pattern="tests/*", entry="ledger-1", reason="known")
+    plan = session_plan(ONE, only=None if only is None else list(only), broken=list(broken), skips=[skip], **LIMITS)
+    assert json.loads(json.dumps(plan)) == plan
+    assert plan["only"] == (None if only is None else sorted(only))
+    (config,) = plan["skips"]
+    assert (config["entry"], config["reason"]) == ("ledger-1", "known")
+    assert re.fullmatch(config["regex"], "tests/a_test.py::A::test_one")
