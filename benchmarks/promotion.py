@@ -29,8 +29,10 @@ from benchmarks.counting import CountingBucket, watch
 from benchmarks.made_index import SET_WHEELS, MadeIndex
 from benchmarks.measure import note
 from benchmarks.repair import Goal, goal_line
-from promotion.index.pages import IndexedWheel, link, project_pair, root_pair
+from promotion.index.ledger import LedgerWheel
+from promotion.index.pages import link, project_pair, root_pair
 from promotion.index.publish import publish
+from promotion.index.reader import IndexedWheel
 from promotion.promote import promote
 from promotion.stage import write_if_changed
 from promotion.storage.bucket import Bucket
@@ -120,11 +122,19 @@ def from_listing(bucket: Bucket, released: ReleasedIndex) -> None:
                 project, filename = key.split("/")[-2:]
                 offers.setdefault(project, []).append(
                     IndexedWheel(
-                        project=project, filename=filename, version=filename.split("-")[1], size=info.size,
-                        sha256=info.sha256, metadata_sha256=known[key + METADATA_SUFFIX].sha256, requires_python="",
-                        requires_dist=(), href=link(simple, project, key), uploaded="", set_digest="", tier="",
+                        wheel=LedgerWheel(
+                            project=project,
+                            filename=filename,
+                            version=filename.split("-")[1],
+                            size=info.size,
+                            sha256=info.sha256,
+                            metadata_sha256=known[key + METADATA_SUFFIX].sha256,
+                            requires_python="",
+                            requires_dist=(),
+                        ),
+                        href=link(simple, project, key),
                     )
-                )  # fmt: skip
+                )
         pages = [page for project, listed in offers.items() for page in project_pair(simple, project, listed)]
         pages += root_pair(simple, offers)
         list(pool.map(lambda page: write_if_changed(bucket, page.key, page.data), pages))

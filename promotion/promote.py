@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from core.errors import BucketError, PromotionBlockedError
-from core.model import SHA256SUMS, WHEELS_JSON, Progress, Verdict, Wheel, WheelSet
+from core.model import SHA256SUMS, WHEELS_JSON, Progress, Verdict, WheelSet
 from promotion.check import NEW_NAME, check, metadata_of, raise_if_blocked, set_files
 from promotion.evidence.attestation_verification import Verify
 from promotion.evidence.provenance import provenance_name
@@ -169,25 +169,14 @@ def _promoted(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, policy: Po
             **({"attested": {who: list(names) for who, names in word.attested.items()}} if word.attested else {}),
         },
         wheels=map_concurrently(
-            lambda wheel: _ledger_wheel(bucket, staged, wheel, word.provenances.get(wheel.filename, "")),
+            lambda wheel: LedgerWheel.of(
+                wheel,
+                metadata_sha256=sha256_of(metadata_of(bucket, staged, wheel)),
+                provenance=word.provenances.get(wheel.filename, ""),
+            ),
             wheel_set.wheels,
         ),
         files=digests,
-    )
-
-
-def _ledger_wheel(bucket: Bucket, staged: StagedSet, wheel: Wheel, provenance: str) -> LedgerWheel:
-    return LedgerWheel(
-        project=wheel.name,
-        filename=wheel.filename,
-        version=wheel.version,
-        size=wheel.size,
-        sha256=wheel.sha256,
-        metadata_sha256=sha256_of(metadata_of(bucket, staged, wheel)),
-        requires_python=wheel.requires_python,
-        requires_dist=wheel.requires_dist,
-        as_published=wheel.as_published,
-        provenance=provenance,
     )
 
 

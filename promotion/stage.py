@@ -11,7 +11,9 @@ from pathlib import Path
 from core.errors import BucketError, CiBuildError, WheelSetError
 from core.model import SHA256SUMS, WHEELS_JSON, Progress, Wheel, WheelSet, load_wheel_set
 from promotion.index.core_metadata import core_metadata, disagreements
-from promotion.index.pages import IndexedWheel, link, metadata_name, pages
+from promotion.index.ledger import LedgerWheel
+from promotion.index.pages import link, metadata_name, pages
+from promotion.index.reader import IndexedWheel
 from promotion.storage.bucket import Bucket, Data, check_key, sha256_of
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.keys import StagedSet, root_pages
@@ -130,18 +132,9 @@ def staged_wheels(staged: StagedSet, wheel_set: WheelSet, metadata: Mapping[str,
     """What the set's own index offers; `metadata` maps a wheel's file name to the sha256 of its core metadata."""
     for wheel in wheel_set.wheels:
         yield IndexedWheel(
-            project=wheel.name,
-            filename=wheel.filename,
-            version=wheel.version,
-            size=wheel.size,
-            sha256=wheel.sha256,
-            metadata_sha256=metadata[wheel.filename],
-            requires_python=wheel.requires_python,
-            requires_dist=wheel.requires_dist,
+            wheel=LedgerWheel.of(wheel, metadata_sha256=metadata[wheel.filename]),
             href=link(staged.simple, wheel.name, staged.file(wheel.filename)),
-            uploaded="",
             set_digest=staged.digest,
-            tier="",
         )
 
 

@@ -51,7 +51,7 @@ def examine(here: Surroundings, index: str = "") -> Facts:
     )
 
 
-def _offers(index: str) -> tuple[tuple[sets.Offer, ...], str]:
+def _offers(index: str) -> tuple[tuple[sets.OfferedSet, ...], str]:
     try:
         return (sets.read(index) if index else ()), ""
     except InputError as error:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ci_build.doctor.packages import Package
-from ci_build.doctor.sets import Offer
+from ci_build.doctor.sets import OfferedSet
 from ci_build.doctor.surroundings import Finders
 from core import targets
 from core.defaults import defaults
@@ -48,8 +48,8 @@ def accepted() -> tuple[str, ...]:
 
 
 def fitting(
-    offers: Iterable[Offer], python: str, names: Sequence[str], major: int, finders: Finders
-) -> tuple[Offer, ...]:
+    offers: Iterable[OfferedSet], python: str, names: Sequence[str], major: int, finders: Finders
+) -> tuple[OfferedSet, ...]:
     """The sets that serve this Python and every one of these GPUs, those for the ROCm at hand first.
 
     Args:
@@ -76,7 +76,7 @@ def wanted_major(installed: Iterable[Package], found: Iterable[int]) -> int:
     return next(iter(majors)) if len(majors) == 1 else next((m for m in found if m >= ROCM_MAJOR), 0)
 
 
-def choose(offers: Sequence[Offer], installed: Mapping[str, Package], names: Sequence[str], major: int) -> Choice:
+def choose(offers: Sequence[OfferedSet], installed: Mapping[str, Package], names: Sequence[str], major: int) -> Choice:
     """Choose among fitting sets, else published wheels: those for the jax that is there, else the usual ones."""
     if offers:
         return _of_set(offers[0], names)
@@ -88,7 +88,7 @@ def choose(offers: Sequence[Offer], installed: Mapping[str, Package], names: Seq
     return Choice(packages=packages, index="", about=f"published wheels: jax {version} for ROCm {major}", major=major)
 
 
-def _of_set(offer: Offer, names: Sequence[str]) -> Choice:
+def _of_set(offer: OfferedSet, names: Sequence[str]) -> Choice:
     tiers = ", ".join(f"{name} {offer.tiers[name]}" for name in names if name in offer.tiers)
     about = f"set {offer.digest[:12]}: jax {offer.jax}, ROCm {offer.rocm}" + (f"; {tiers}" if tiers else "")
     return Choice(packages=offer.packages, index=offer.simple, about=about, major=offer.major)

@@ -10,7 +10,7 @@ from ci_build.doctor.machine import Machine
 from ci_build.doctor.packages import Packages
 from ci_build.doctor.remedies import CONTAINER_FLAGS
 from ci_build.doctor.rocm import Trees
-from ci_build.doctor.sets import Offer
+from ci_build.doctor.sets import OfferedSet
 from ci_build.doctor.surroundings import Python
 from core.model import Severity
 
@@ -56,8 +56,8 @@ class Facts:
     machine: Machine
     trees: Trees
     packages: Packages
-    offers: tuple[Offer, ...]
-    fitting: tuple[Offer, ...]
+    offers: tuple[OfferedSet, ...]
+    fitting: tuple[OfferedSet, ...]
     choice: Choice
     asked_index: str = ""
     index_error: str = ""

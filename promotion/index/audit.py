@@ -14,7 +14,8 @@ from promotion.index.ledger_state import EMPTY_STATE, Change, EntryKind, IndexSt
 from promotion.index.page_diff import all_page_updates
 from promotion.index.pages import project_pair, root_pair
 from promotion.index.publish import read_snapshot
-from promotion.index.status import SHOWN, Snapshot, overview_page, set_row
+from promotion.index.reader import Snapshot
+from promotion.index.status import MAX_ROWS, overview_page, set_row
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.keys import METADATA_SUFFIX, PROVENANCE_SUFFIX, TOMBSTONE_SUFFIX, ReleasedIndex
 
@@ -175,10 +176,12 @@ def _pages(
 ) -> Mapping[str, str]:
     """Key -> sha256 of every page as the ledger alone makes it."""
     by_number = {entry.number: entry for entry in entries}
-    steps = [*all_page_updates(released, state, snapshot.pages, by_number.__getitem__)]
-    pages = [page for step in steps for page in project_pair(released.simple, step.project, step.shelf.values())]
-    pages += root_pair(released.simple, [step.project for step in steps])
+    updates = [*all_page_updates(released, state, snapshot.pages, by_number.__getitem__)]
+    pages = [
+        page for update in updates for page in project_pair(released.simple, update.project, update.files.values())
+    ]
+    pages += root_pair(released.simple, [update.project for update in updates])
     found = {page.key: sha256_of(page.data) for page in pages}
-    rows = [set_row(by_number[number], state) for number in sorted(state.visible, reverse=True)[:SHOWN]]
-    found[released.people] = sha256_of(overview_page(released, rows, entries[-1]))
+    rows = [set_row(by_number[number], state) for number in sorted(state.visible, reverse=True)[:MAX_ROWS]]
+    found[released.overview] = sha256_of(overview_page(released, rows, entries[-1]))
     return found

@@ -26,7 +26,9 @@ from core.process import Runner
 from promotion.gates.common.installers import download
 from promotion.gates.common.requirements import locked, wheels_for
 from promotion.index.core_metadata import core_metadata
-from promotion.index.pages import IndexedWheel, Page, pages
+from promotion.index.ledger import LedgerWheel
+from promotion.index.pages import Page, pages
+from promotion.index.reader import IndexedWheel
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.keys import METADATA_SUFFIX, ReleasedIndex, StagedSet
 
@@ -159,19 +161,17 @@ def _offers(wheels: Path) -> Iterator[IndexedWheel]:
         project, version, _, _ = parse_wheel_filename(path.name)
         path.with_name(path.name + METADATA_SUFFIX).write_bytes(metadata)
         yield IndexedWheel(
-            project=project,
-            filename=path.name,
-            version=str(version),
-            size=path.stat().st_size,
-            sha256=sha256_of(path),
-            metadata_sha256=sha256_of(metadata),
-            requires_python=says.get("Requires-Python", ""),
-            requires_dist=tuple(says.get_all("Requires-Dist", ())),
+            wheel=LedgerWheel(
+                project=project,
+                filename=path.name,
+                version=str(version),
+                size=path.stat().st_size,
+                sha256=sha256_of(path),
+                metadata_sha256=sha256_of(metadata),
+                requires_python=says.get("Requires-Python", ""),
+                requires_dist=tuple(says.get_all("Requires-Dist", ())),
+            ),
             href=f"../../wheels/{path.name.replace('+', '%2B')}",
-            uploaded="",
-            set_digest="",
-            tier="",
-            tiers={},
         )
 
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from core.errors import BucketError, BusyError
-from core.model import to_json
+from core.model import Wheel, to_json
 from promotion.index.ledger_state import EMPTY_STATE, EntryKind, IndexState
 from promotion.storage.bucket import AbsentError, Bucket, ConflictError, sha256_of
 from promotion.storage.keys import ReleasedIndex
@@ -26,11 +26,13 @@ _MAX_RACES = 100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LedgerWheel:
-    """One wheel of a promoted set: all that an index page needs to know.
+    """A wheel as the ledger and the index pages describe it.
 
     Attributes:
-        as_published: its bytes are somebody else's release, which may come again in another set.
-        provenance: sha256 of the attestations beside it (PEP 740), or empty.
+        project: normalised name (PEP 503).
+        metadata_sha256: of the core metadata beside the wheel.
+        as_published: whether the wheel is a published release of another project, which other sets may contain too.
+        provenance: sha256 of the attestations beside the wheel (PEP 740), or empty.
     """
 
     project: str
@@ -43,6 +45,22 @@ class LedgerWheel:
     requires_dist: tuple[str, ...]
     as_published: bool = False
     provenance: str = ""
+
+    @classmethod
+    def of(cls, wheel: Wheel, *, metadata_sha256: str, provenance: str = "") -> LedgerWheel:
+        """Return the record of a wheel of a set."""
+        return cls(
+            project=wheel.name,
+            filename=wheel.filename,
+            version=wheel.version,
+            size=wheel.size,
+            sha256=wheel.sha256,
+            metadata_sha256=metadata_sha256,
+            requires_python=wheel.requires_python,
+            requires_dist=wheel.requires_dist,
+            as_published=wheel.as_published,
+            provenance=provenance,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

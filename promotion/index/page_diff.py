@@ -1,7 +1,7 @@
-"""What changes on an index's pages from one state to another: pure, and in the order in which it must be written.
+"""Compute the page updates that take an index from one ledger state to another.
 
-Additions come first, dependencies before what needs them; then removals, dependents before what they need. So whatever
-a page offers at any instant, the pages of everything that it pins offer it too.
+Updates are ordered so that readers never see an unmet pin: additions first, dependencies before dependents; then
+removals, dependents before dependencies.
 """
 
 from __future__ import annotations
@@ -12,63 +12,56 @@ from itertools import pairwise
 
 from promotion.index.ledger import LedgerEntry, LedgerWheel
 from promotion.index.ledger_state import IndexState
-from promotion.index.pages import IndexedWheel, dependencies_first, link, project_of
+from promotion.index.pages import dependencies_first, link, project_of
+from promotion.index.reader import IndexedWheel
 from promotion.policy.tiers import strongest, weakest
 from promotion.storage.keys import ReleasedIndex
 
 WheelFiles = Mapping[str, IndexedWheel]
-"""What a project offers: file name -> wheel."""
+"""Wheels of one project by file name."""
 EntryOf = Callable[[int], LedgerEntry]
-"""The entry that promoted a set."""
+"""Return the ledger entry with a number."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PageState:
-    """What a project's pages show.
+    """Wheels on a project's published pages.
 
     Attributes:
-        shelf: each wheel that its HTML page or its JSON page shows.
-        both: names of those that both show.
-        sure: whether it is what was written last, so that what changed since tells the rest.
+        files: the wheels on its HTML page or its JSON page.
+        in_both: file names that are on both pages.
+        trusted: whether the pages match the last recorded write, which allows an incremental update.
     """
 
-    shelf: WheelFiles
-    both: Collection[str]
-    sure: bool
+    files: WheelFiles
+    in_both: Collection[str]
+    trusted: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PageUpdate:
-    """One writing of a project's pages."""
+    """One write of a project's pages."""
 
     project: str
-    shelf: WheelFiles
+    files: WheelFiles
 
 
 def indexed_wheel(released: ReleasedIndex, wheel: LedgerWheel, entry: LedgerEntry) -> IndexedWheel:
-    """A wheel on a page, with what the entry that brought it says of its set."""
+    """Return the index row of a ledger wheel."""
     assert entry.promoted is not None
     return IndexedWheel(
-        project=wheel.project,
-        filename=wheel.filename,
-        version=wheel.version,
-        size=wheel.size,
-        sha256=wheel.sha256,
-        metadata_sha256=wheel.metadata_sha256,
-        requires_python=wheel.requires_python,
-        requires_dist=wheel.requires_dist,
+        wheel=wheel,
         href=link(released.simple, wheel.project, released.wheel(wheel.project, wheel.filename)),
         uploaded=entry.time,
         set_digest=entry.promoted.set_digest,
         tier=entry.promoted.tier,
         tiers=dict(sorted(entry.promoted.tiers.items())),
         sets=(entry.number,),
-        provenance=wheel.provenance,
     )
 
 
 def requirements_of_sets(numbers: Iterable[int], entry_of: EntryOf) -> Mapping[str, list[str]]:
-    """Project -> the projects that it requires, of all wheels of some sets."""
+    """Return project -> required projects, for all wheels of these sets."""
     needs: dict[str, list[str]] = {}
     for number in numbers:
         promoted = entry_of(number).promoted
@@ -78,131 +71,128 @@ def requirements_of_sets(numbers: Iterable[int], entry_of: EntryOf) -> Mapping[s
 
 
 def files_of_sets(released: ReleasedIndex, project: str, numbers: Iterable[int], entry_of: EntryOf) -> WheelFiles:
-    """What a project offers when these sets are visible, from their entries alone."""
-    shelf: dict[str, IndexedWheel] = {}
+    """Return a project's wheels when exactly these sets are visible."""
+    files: dict[str, IndexedWheel] = {}
     for number in sorted(numbers):
         entry = entry_of(number)
         for wheel in entry.promoted.wheels if entry.promoted else ():
             if wheel.project == project:
-                offer = indexed_wheel(released, wheel, entry)
-                known = shelf.get(wheel.filename)
-                shelf[wheel.filename] = _merged(known, offer, (*known.sets, number)) if known else offer
-    return shelf
+                row = indexed_wheel(released, wheel, entry)
+                known = files.get(wheel.filename)
+                files[wheel.filename] = _merged(known, row, (*known.sets, number)) if known else row
+    return files
 
 
 def _merged(first: IndexedWheel, second: IndexedWheel, sets: tuple[int, ...]) -> IndexedWheel:
-    """A wheel that several sets have: what brought it first, and for each target the best that any was tested at."""
+    """Return a wheel of several sets: the row of the first set with the strongest tier of each target."""
     tiers = strongest(first.tiers, second.tiers)
     return replace(first, sets=sets, tiers=tiers, tier=weakest(tiers) if tiers else first.tier)
 
 
 def with_sets(
-    released: ReleasedIndex, shelf: WheelFiles, project: str, numbers: Iterable[int], entry_of: EntryOf
+    released: ReleasedIndex, files: WheelFiles, project: str, numbers: Iterable[int], entry_of: EntryOf
 ) -> WheelFiles:
-    """The shelf with the wheels of further sets; a wheel shows the set that brought it first, and the best tiers."""
-    new = files_of_sets(released, project, numbers, entry_of)
-    both = dict(shelf)
-    for name, offer in new.items():
-        if (known := shelf.get(name)) is None:
-            both[name] = offer
+    """Return the files with the wheels of further sets; a shared wheel keeps its first set and gets the best tiers."""
+    merged = dict(files)
+    for name, row in files_of_sets(released, project, numbers, entry_of).items():
+        if (known := files.get(name)) is None:
+            merged[name] = row
             continue
-        sets = tuple(sorted({*offer.sets, *known.sets}))
-        pair = (known, offer) if known.sets[0] == sets[0] else (offer, known)
-        both[name] = _merged(*pair, sets) if len(sets) > 1 else offer
-    return both
+        sets = tuple(sorted({*row.sets, *known.sets}))
+        pair = (known, row) if known.sets[0] == sets[0] else (row, known)
+        merged[name] = _merged(*pair, sets) if len(sets) > 1 else row
+    return merged
 
 
-def without_sets(released: ReleasedIndex, shelf: WheelFiles, numbers: Iterable[int], entry_of: EntryOf) -> WheelFiles:
-    """The shelf without some sets; a wheel that others have too shows the first of those, and their best tiers."""
-    gone = frozenset(numbers)
-    left: dict[str, IndexedWheel] = {}
-    for name, offer in shelf.items():
-        sets = tuple(number for number in offer.sets if number not in gone)
-        if len(sets) == len(offer.sets):
-            left[name] = offer
+def without_sets(released: ReleasedIndex, files: WheelFiles, numbers: Iterable[int], entry_of: EntryOf) -> WheelFiles:
+    """Return the files without some sets; a wheel of other sets too gets the first and the best tiers of those."""
+    removed = frozenset(numbers)
+    kept: dict[str, IndexedWheel] = {}
+    for name, row in files.items():
+        sets = tuple(number for number in row.sets if number not in removed)
+        if len(sets) == len(row.sets):
+            kept[name] = row
         elif sets:
-            left[name] = _retier(released, offer, sets, entry_of)
-    return left
+            kept[name] = _retier(released, row, sets, entry_of)
+    return kept
 
 
-def _retier(released: ReleasedIndex, offer: IndexedWheel, sets: tuple[int, ...], entry_of: EntryOf) -> IndexedWheel:
-    """A wheel with the sets that are left; only so many entries are read as it takes to know the best tiers.
+def _retier(released: ReleasedIndex, row: IndexedWheel, sets: tuple[int, ...], entry_of: EntryOf) -> IndexedWheel:
+    """Recompute a wheel's tiers for its remaining sets.
 
-    They cannot be better than with the sets that go, so that what reaches those ends the search.
+    Tiers cannot improve when sets are removed, so reading stops at the previous best.
     """
-    found: IndexedWheel | None = None
+    merged: IndexedWheel | None = None
     for number in sets:
-        one = files_of_sets(released, offer.project, (number,), entry_of)[offer.filename]
-        found = _merged(found, one, sets) if found else one
-        if found.tiers == offer.tiers:
+        one = files_of_sets(released, row.wheel.project, (number,), entry_of)[row.wheel.filename]
+        merged = _merged(merged, one, sets) if merged else one
+        if merged.tiers == row.tiers:
             break
-    assert found is not None
-    return replace(found, sets=sets)
+    assert merged is not None
+    return replace(merged, sets=sets)
 
 
-def with_yanks(shelf: WheelFiles, state: IndexState) -> WheelFiles:
-    """The shelf with the marks of a state: a wheel is yanked when all sets that have it are."""
+def with_yanks(files: WheelFiles, state: IndexState) -> WheelFiles:
+    """Return the files with the yanks of a state; a wheel is yanked when all its sets are."""
     return {
         name: replace(
-            offer,
-            yanked=state.yanked[offer.sets[0]] if all(number in state.yanked for number in offer.sets) else "",
+            row, yanked=state.yanked[row.sets[0]] if all(number in state.yanked for number in row.sets) else ""
         )
-        for name, offer in shelf.items()
+        for name, row in files.items()
     }
 
 
 def sets_that_differ(states: Sequence[IndexState]) -> frozenset[int]:
-    """Sets that come, go, or are marked otherwise anywhere on the way through some states."""
-    found: set[int] = set()
-    for before, now in pairwise(states):
-        seen, visible = {*before.visible}, {*now.visible}
-        found |= seen ^ visible
-        found |= {number for number in seen | visible if before.yanked.get(number) != now.yanked.get(number)}
-    return frozenset(found)
+    """Return the sets whose visibility or yank differs between any two consecutive states."""
+    differing: set[int] = set()
+    for before, after in pairwise(states):
+        old, new = {*before.visible}, {*after.visible}
+        differing |= old ^ new
+        differing |= {number for number in old | new if before.yanked.get(number) != after.yanked.get(number)}
+    return frozenset(differing)
 
 
 def page_updates(
     released: ReleasedIndex,
     sets: Iterable[int],
-    now: IndexState,
-    seen_of: Callable[[str], PageState],
+    state: IndexState,
+    page_state_of: Callable[[str], PageState],
     entry_of: EntryOf,
 ) -> Sequence[PageUpdate]:
-    """What to write so that pages show a state, whatever somebody who died on the way to another one wrote of it.
+    """Return the updates that make pages show a state, also after an interrupted update.
 
     Args:
         released: the index.
-        sets: those about which the pages may be wrong.
-        now: what the pages shall show.
-        seen_of: what a project's pages show.
+        sets: the sets for which the pages may be wrong.
+        state: the state to show.
+        page_state_of: reads a project's pages.
         entry_of: reads an entry.
     """
-    sets = frozenset(sets)
-    visible = frozenset(now.visible)
+    sets, visible = frozenset(sets), frozenset(state.visible)
     order = dependencies_first(requirements_of_sets(sorted(sets), entry_of))
-    seen = {project: seen_of(project) for project in order}
-    wanted: dict[str, WheelFiles] = {}
+    current = {project: page_state_of(project) for project in order}
+    target: dict[str, WheelFiles] = {}
     for project in order:
-        if seen[project].sure:
-            more = with_sets(released, seen[project].shelf, project, sets & visible, entry_of)
-            wanted[project] = with_yanks(without_sets(released, more, sets - visible, entry_of), now)
+        if current[project].trusted:
+            extended = with_sets(released, current[project].files, project, sets & visible, entry_of)
+            files = without_sets(released, extended, sets - visible, entry_of)
         else:
-            wanted[project] = with_yanks(files_of_sets(released, project, visible, entry_of), now)
-    fewer = {project: seen[project].shelf.keys() - wanted[project].keys() for project in order}
-    additions = [p for p in order if wanted[p].keys() - seen[p].both or not fewer[p]]
-    removals = [p for p in reversed(order) if fewer[p]]
+            files = files_of_sets(released, project, visible, entry_of)
+        target[project] = with_yanks(files, state)
+    removed = {project: current[project].files.keys() - target[project].keys() for project in order}
+    additions = [p for p in order if target[p].keys() - current[p].in_both or not removed[p]]
+    removals = [p for p in reversed(order) if removed[p]]
     return (
-        *(PageUpdate(project=project, shelf={**seen[project].shelf, **wanted[project]}) for project in additions),
-        *(PageUpdate(project=project, shelf=wanted[project]) for project in removals),
+        *(PageUpdate(project=project, files={**current[project].files, **target[project]}) for project in additions),
+        *(PageUpdate(project=project, files=target[project]) for project in removals),
     )
 
 
 def all_page_updates(
-    released: ReleasedIndex, now: IndexState, known: Iterable[str], entry_of: EntryOf
+    released: ReleasedIndex, state: IndexState, known: Iterable[str], entry_of: EntryOf
 ) -> Iterator[PageUpdate]:
-    """Every page of an index from its entries alone; projects that are `known` and offer nothing come last."""
-    needs = requirements_of_sets(now.visible, entry_of)
+    """Return every page of an index from its ledger alone; `known` projects without wheels come last."""
+    needs = requirements_of_sets(state.visible, entry_of)
     for project in (*dependencies_first(needs), *sorted(set(known) - needs.keys())):
-        yield PageUpdate(
-            project=project, shelf=with_yanks(files_of_sets(released, project, now.visible, entry_of), now)
-        )
+        files = files_of_sets(released, project, state.visible, entry_of)
+        yield PageUpdate(project=project, files=with_yanks(files, state))

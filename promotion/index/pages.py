@@ -1,7 +1,7 @@
-"""Index pages, a pure function of what is offered: PEP 503 HTML and PEP 691 JSON with the same content.
+"""Render the pages of an index: PEP 503 HTML and PEP 691 JSON with the same content.
 
-Both carry hashes, sizes (PEP 700), Requires-Python and core metadata (PEP 658 and 714, under the old and the new
-name). Every link is relative, so that an index can be moved, mirrored, or opened from a folder.
+Both contain hashes, sizes (PEP 700), Requires-Python and core metadata (PEP 658 and PEP 714, under the old and the new
+name). Links are relative, so an index can be moved, mirrored, or opened from a folder.
 """
 
 from __future__ import annotations
@@ -10,53 +10,19 @@ import html
 import json
 import posixpath
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from promotion.index.reader import IndexedWheel
 from promotion.storage.keys import METADATA_SUFFIX, PROVENANCE_SUFFIX, project_pages, root_pages
 
 API_VERSION = "1.1"
-"""Of the simple API: PEP 700 is in it."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class IndexedWheel:
-    """One wheel as an index page shows it.
-
-    Attributes:
-        project: normalised name (PEP 503).
-        metadata_sha256: of the core metadata beside the wheel.
-        href: link from the project's page to the wheel, quoted.
-        uploaded: UTC, ISO 8601 with Z; empty in staging.
-        set_digest: the set that brought it.
-        tier: the weakest of `tiers`; empty in staging.
-        tiers: gfx target -> how strongly it was tested for it, by the best of `sets`; empty in staging.
-        sets: numbers of the ledger entries whose sets have this wheel, ascending; empty in staging.
-        yanked: why nobody should install it any more (PEP 592); empty when it is not yanked.
-        provenance: sha256 of the attestations beside the wheel (PEP 740); empty when there are none.
-    """
-
-    project: str
-    filename: str
-    version: str
-    size: int
-    sha256: str
-    metadata_sha256: str
-    requires_python: str
-    requires_dist: tuple[str, ...]
-    href: str
-    uploaded: str
-    set_digest: str
-    tier: str
-    tiers: Mapping[str, str] = field(default_factory=dict)
-    sets: tuple[int, ...] = ()
-    yanked: str = ""
-    provenance: str = ""
+"""Version of the simple API that includes PEP 700."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,19 +34,19 @@ class Page:
 
 
 def link(simple: str, project: str, key: str) -> str:
-    """The relative link from a project's page to an object; `+` becomes %2B, since stores read it as a space."""
+    """Return the relative link from a project's page to an object; stores read `+` as a space, so it becomes %2B."""
     return quote(posixpath.relpath(key, f"{simple}{project}"), safe="/")
 
 
 def project_of(requirement: str) -> str:
-    """The normalised name of the project that a Requires-Dist line asks for."""
+    """Return the normalised project name of a Requires-Dist line."""
     return canonicalize_name(Requirement(requirement).name)
 
 
 def dependencies_first(needs: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
-    """Order projects so that each comes after those it needs; names that are no key are left out.
+    """Return projects with dependencies before dependents; names that are not keys are ignored.
 
-    Projects that need each other have no such order; they come by name.
+    Projects in a cycle are ordered by name.
     """
     order: dict[str, None] = {}
     entered: set[str] = set()
@@ -97,19 +63,19 @@ def dependencies_first(needs: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
     return tuple(order)
 
 
-def pages(simple: str, offers: Iterable[IndexedWheel], *, only: Collection[str] | None = None) -> Iterator[Page]:
-    """The pages of an index, in the order in which they have to be written: dependencies first, the list last.
+def pages(simple: str, rows: Iterable[IndexedWheel], *, only: Collection[str] | None = None) -> Iterator[Page]:
+    """Return the pages of an index in the order to write them: dependencies first, the list of projects last.
 
     Args:
-        simple: key of the index's folder, with a slash at its end.
-        offers: all that it offers.
-        only: projects whose pages are wanted; None means all.
+        simple: key of the index's folder, with a slash at the end.
+        rows: all wheels of the index.
+        only: projects to render. None means all.
     """
     by_project: dict[str, list[IndexedWheel]] = {}
-    for offer in offers:
-        by_project.setdefault(offer.project, []).append(offer)
+    for row in rows:
+        by_project.setdefault(row.wheel.project, []).append(row)
     needs = {
-        project: [project_of(text) for offer in group for text in offer.requires_dist]
+        project: [project_of(text) for row in group for text in row.wheel.requires_dist]
         for project, group in by_project.items()
     }
     for project in dependencies_first(needs):
@@ -119,114 +85,84 @@ def pages(simple: str, offers: Iterable[IndexedWheel], *, only: Collection[str] 
     yield from root_pair(simple, by_project)
 
 
-def project_pair(simple: str, project: str, offers: Iterable[IndexedWheel]) -> tuple[Page, Page]:
-    """A project's pages, HTML and JSON, with its files in the order of versions."""
-    group = sorted(offers, key=lambda offer: (Version(offer.version), offer.filename))
+def project_pair(simple: str, project: str, rows: Iterable[IndexedWheel]) -> tuple[Page, Page]:
+    """Return a project's HTML and JSON page, with its files ordered by version."""
+    group = sorted(rows, key=lambda row: (Version(row.wheel.version), row.wheel.filename))
     return _both(project_pages(simple, project), project_html(project, group), project_json(project, group))
 
 
 def root_pair(simple: str, projects: Iterable[str]) -> tuple[Page, Page]:
-    """The list of projects, HTML and JSON."""
+    """Return the list of projects as HTML and as JSON page."""
     names = sorted(projects)
     return _both(root_pages(simple), _root_html(names), _root_json(names))
 
 
 def _both(keys: Iterator[str], as_html: str, as_json: Mapping[str, Any]) -> tuple[Page, Page]:
     html_key, json_key = keys
-    # Without indents, which Python's fast encoder does not know.
+    # No indent: it would disable the fast C encoder.
     text = json.dumps(as_json, ensure_ascii=False) + "\n"
     return Page(key=html_key, data=as_html.encode()), Page(key=json_key, data=text.encode())
 
 
-def project_json(project: str, offers: Sequence[IndexedWheel]) -> Mapping[str, Any]:
-    """A project's page as PEP 691 wants it; names that start with an underscore are ours, as the PEP allows."""
+def project_json(project: str, rows: Sequence[IndexedWheel]) -> Mapping[str, Any]:
+    """Return a project's page in the format of PEP 691; keys with an underscore are extensions of this project."""
     return {
         "meta": {"api-version": API_VERSION},
         "name": project,
-        "versions": list(dict.fromkeys(offer.version for offer in offers)),
-        "files": [_file_json(offer) for offer in offers],
+        "versions": list(dict.fromkeys(row.wheel.version for row in rows)),
+        "files": [_file_json(row) for row in rows],
     }
 
 
-def _file_json(offer: IndexedWheel) -> Mapping[str, Any]:
+def _file_json(row: IndexedWheel) -> Mapping[str, Any]:
     entry: dict[str, Any] = {
-        "filename": offer.filename,
-        "url": offer.href,
-        "size": offer.size,
-        "hashes": {"sha256": offer.sha256},
-        "core-metadata": {"sha256": offer.metadata_sha256},
-        "dist-info-metadata": {"sha256": offer.metadata_sha256},
+        "filename": row.wheel.filename,
+        "url": row.href,
+        "size": row.wheel.size,
+        "hashes": {"sha256": row.wheel.sha256},
+        "core-metadata": {"sha256": row.wheel.metadata_sha256},
+        "dist-info-metadata": {"sha256": row.wheel.metadata_sha256},
     }
     optional = {
-        "requires-python": offer.requires_python,
-        "upload-time": offer.uploaded,
-        "_tier": offer.tier,
-        "_tiers": dict(offer.tiers),
-        "_set": offer.set_digest,
-        "_sets": list(offer.sets),
-        "yanked": offer.yanked,
-        "provenance": f"{offer.href}{PROVENANCE_SUFFIX}" if offer.provenance else "",
-        "_provenance_sha256": offer.provenance,
+        "requires-python": row.wheel.requires_python,
+        "upload-time": row.uploaded,
+        "_tier": row.tier,
+        "_tiers": dict(row.tiers),
+        "_set": row.set_digest,
+        "_sets": list(row.sets),
+        "yanked": row.yanked,
+        "provenance": f"{row.href}{PROVENANCE_SUFFIX}" if row.wheel.provenance else "",
+        "_provenance_sha256": row.wheel.provenance,
     }
     return entry | {key: value for key, value in optional.items() if value}
 
 
-def parse_project_page(page: bytes) -> tuple[IndexedWheel, ...]:
-    """What a project's JSON page offers; `requires_dist`, which no page has, is empty.
-
-    Raises:
-        ValueError, KeyError, TypeError, AttributeError: it is not one of our pages.
-    """
-    body = json.loads(page)
-    return tuple(
-        IndexedWheel(
-            project=body["name"],
-            filename=file["filename"],
-            version=str(parse_wheel_filename(file["filename"])[1]),
-            size=file["size"],
-            sha256=file["hashes"]["sha256"],
-            metadata_sha256=file["core-metadata"]["sha256"],
-            requires_python=file.get("requires-python", ""),
-            requires_dist=(),
-            href=file["url"],
-            uploaded=file.get("upload-time", ""),
-            set_digest=file.get("_set", ""),
-            tier=file.get("_tier", ""),
-            tiers=file.get("_tiers", {}),
-            sets=tuple(file.get("_sets", ())),
-            yanked=file.get("yanked", ""),
-            provenance=file.get("_provenance_sha256", ""),
-        )
-        for file in body["files"]
-    )
+def project_html(project: str, rows: Sequence[IndexedWheel]) -> str:
+    """Return a project's page in the format of PEP 503; attributes such as `data-size` are extensions."""
+    return _document(f"Links for {project}", [_anchor(row) for row in rows])
 
 
-def project_html(project: str, offers: Sequence[IndexedWheel]) -> str:
-    """A project's page as PEP 503 wants it; `data-size` and the like are ours, as the PEP allows."""
-    return _document(f"Links for {project}", [_anchor(offer) for offer in offers])
-
-
-def _anchor(offer: IndexedWheel) -> str:
+def _anchor(row: IndexedWheel) -> str:
     attributes = {
-        "href": f"{offer.href}#sha256={offer.sha256}",
-        "data-requires-python": offer.requires_python,
-        "data-core-metadata": f"sha256={offer.metadata_sha256}",
-        "data-dist-info-metadata": f"sha256={offer.metadata_sha256}",
-        "data-size": str(offer.size),
-        "data-upload-time": offer.uploaded,
-        "data-tier": offer.tier,
-        "data-tiers": tiers_text(offer.tiers),
-        "data-set": offer.set_digest,
-        "data-yanked": offer.yanked,
-        "data-provenance": f"{offer.href}{PROVENANCE_SUFFIX}" if offer.provenance else "",
+        "href": f"{row.href}#sha256={row.wheel.sha256}",
+        "data-requires-python": row.wheel.requires_python,
+        "data-core-metadata": f"sha256={row.wheel.metadata_sha256}",
+        "data-dist-info-metadata": f"sha256={row.wheel.metadata_sha256}",
+        "data-size": str(row.wheel.size),
+        "data-upload-time": row.uploaded,
+        "data-tier": row.tier,
+        "data-tiers": tiers_text(row.tiers),
+        "data-set": row.set_digest,
+        "data-yanked": row.yanked,
+        "data-provenance": f"{row.href}{PROVENANCE_SUFFIX}" if row.wheel.provenance else "",
     }
     written = " ".join(f'{name}="{html.escape(value)}"' for name, value in attributes.items() if value)
-    note = f" tested at tier: {html.escape(tiers_text(offer.tiers))}" if offer.tiers else ""
-    return f"<a {written}>{html.escape(offer.filename)}</a>{note}"
+    note = f" tested at tier: {html.escape(tiers_text(row.tiers))}" if row.tiers else ""
+    return f"<a {written}>{html.escape(row.wheel.filename)}</a>{note}"
 
 
 def tiers_text(tiers: Mapping[str, str]) -> str:
-    """Such as `gfx942 compiled, gfx1010 structure`."""
+    """Return tiers as text, such as `gfx942 compiled, gfx1010 structure`."""
     return ", ".join(f"{target} {tier}" for target, tier in sorted(tiers.items()))
 
 
@@ -249,5 +185,5 @@ def _document(title: str, lines: Sequence[str]) -> str:
 
 
 def metadata_name(filename: str) -> str:
-    """The name of a wheel's core metadata file, beside it (PEP 658)."""
+    """Return the name of the core metadata file beside a wheel (PEP 658)."""
     return filename + METADATA_SUFFIX

@@ -1,7 +1,7 @@
-"""Publishing: the pages of a released index, brought up to its ledger; the cost is that of what changed.
+"""Publish an index: update its pages to its ledger, at a cost that depends on what changed.
 
-`status.json` says from which entry the pages were written. It comes last, so whoever comes after a crash finishes the
-work.
+`status.json` records the ledger entry that the pages were written from. It is written last, so the next publisher
+completes an interrupted update.
 """
 
 from __future__ import annotations
@@ -12,17 +12,9 @@ from dataclasses import replace
 from core.errors import BusyError
 from promotion.index.ledger import Entries, Head, find_head, known_head, read_ledger
 from promotion.index.page_diff import PageState, files_of_sets, page_updates, sets_that_differ
-from promotion.index.pages import Page, parse_project_page, project_pair, root_pair
-from promotion.index.status import (
-    SHOWN,
-    PageRecord,
-    Snapshot,
-    dump_status,
-    load_status,
-    overview_page,
-    set_marks,
-    set_row,
-)
+from promotion.index.pages import Page, project_pair, root_pair
+from promotion.index.reader import PageRecord, Snapshot, parse_project_page, parse_status
+from promotion.index.status import MAX_ROWS, dump_status, overview_page, set_marks, set_row
 from promotion.storage.bucket import Bucket, ConflictError, sha256_of
 from promotion.storage.keys import ReleasedIndex, project_pages
 
@@ -30,18 +22,18 @@ _MAX_RACES = 100
 
 
 def publish(bucket: Bucket, released: ReleasedIndex, *, everything: bool = False) -> tuple[str, ...]:
-    """Bring the pages up to the ledger; safe to run at any time and by several at once.
+    """Update the pages to the ledger; safe at any time and with concurrent publishers.
 
     Args:
-        bucket: where the index is.
+        bucket: the bucket of the index.
         released: the index.
-        everything: make every page anew from the ledger alone, and write those that differ.
+        everything: render every page from the ledger alone, and write those that differ.
 
     Returns:
-        Keys that were written.
+        Keys of the written pages.
 
     Raises:
-        BucketError: the ledger cannot be trusted.
+        BucketError: the ledger is damaged.
     """
     careful = False
     for _ in range(_MAX_RACES):
@@ -55,28 +47,28 @@ def publish(bucket: Bucket, released: ReleasedIndex, *, everything: bool = False
         try:
             return _Writer(bucket, released, entries, snapshot, head, careful=careful, everything=everything).write()
         except ConflictError:
-            # Somebody was quicker, or died before noting down what it wrote: look at every page from now on.
+            # Another publisher was faster, or stopped before it recorded its writes: trust no page any more.
             careful = True
     raise BusyError(f"The pages of {released.index} changed {_MAX_RACES} times meanwhile.", hint="Run it again.")
 
 
 def read_snapshot(bucket: Bucket, released: ReleasedIndex) -> Snapshot:
-    """What status.json says; nothing is known when there is none that can be read."""
+    """Return the content of status.json, or an empty snapshot when there is none that can be read."""
     found = bucket.read(released.status)
     if found is None:
         return Snapshot()
     data, info = found
-    return load_status(data, info.etag) or Snapshot(etag=info.etag)
+    return parse_status(data, info.etag) or Snapshot(etag=info.etag)
 
 
 def read_head(bucket: Bucket, released: ReleasedIndex) -> tuple[Head, Entries]:
-    """The end of a ledger, as cheaply as the index lets it be found."""
+    """Return the end of the ledger, reading as few entries as possible."""
     entries = Entries(bucket, released)
     return head_after(bucket, released, entries, read_snapshot(bucket, released)), entries
 
 
 def head_after(bucket: Bucket, released: ReleasedIndex, entries: Entries, snapshot: Snapshot) -> Head:
-    """The end of a ledger of which a snapshot knows an entry."""
+    """Return the end of the ledger, starting at the entry that a snapshot names."""
     known = known_head(released, entries, snapshot.number, snapshot.ledger_sha256) if snapshot.number else None
     return find_head(bucket, released, entries, from_=known)
 
@@ -97,7 +89,7 @@ class _Writer:
     ) -> None:
         self._bucket, self._released, self._entries = bucket, released, entries
         self._snapshot, self._head = snapshot, head
-        # Without a snapshot nobody knows what the pages show. Where several entries came, somebody may have died
+        # Without a snapshot the content of the pages is unknown. With several new entries, a publisher may have stopped
         # between them.
         everything = everything or snapshot.number == 0
         self._careful = careful or everything or head.number > snapshot.number + 1
@@ -109,35 +101,36 @@ class _Writer:
             self._sets = sets_that_differ(states)
             self._possible = frozenset(number for state in states for number in state.visible)
         self._etags: dict[str, str | None] = {}
-        self._shown: dict[str, bytes] = {}
+        self._content: dict[str, bytes] = {}
         self._written: list[str] = []
 
     def write(self) -> tuple[str, ...]:
-        """Write what differs, in order.
+        """Write the pages that differ, in order.
 
         Raises:
-            ConflictError: somebody else is further: the ledger or a page changed since it was read.
+            ConflictError: the ledger or a page changed since it was read.
         """
         planned = [
-            (step.project, project_pair(self._released.simple, step.project, step.shelf.values()))
-            for step in page_updates(self._released, self._sets, self._head.state, self._seen, self._entries.at)
+            (update.project, project_pair(self._released.simple, update.project, update.files.values()))
+            for update in page_updates(self._released, self._sets, self._head.state, self._page_state, self._entries.at)
         ]
         projects = {*self._snapshot.pages, *(project for project, _ in planned)}
-        root = root_pair(self._released.simple, projects) if self._lists(projects) else ()
+        check_root = self._careful or projects != self._snapshot.pages.keys()
+        root = root_pair(self._released.simple, projects) if check_root else ()
         for page in root:
-            self._look(page.key)
-        if self._careful or not self._snapshot.people:
-            self._look(self._released.people)
+            self._read(page.key)
+        if self._careful or not self._snapshot.overview:
+            self._read(self._released.overview)
         else:
-            self._etags[self._released.people] = self._snapshot.people
-        # Whoever writes pages has appended before: with no new entry now, none of the pages above is newer than ours,
-        # and from here on a compare-and-swap on each of them tells. What the snapshot knew of each needs no such care.
+            self._etags[self._released.overview] = self._snapshot.overview
+        # A publisher appends to the ledger before it writes pages. No new entry now means that the pages read above are
+        # not newer than ours; later changes fail the compare-and-swap. Etags from the snapshot need no such check.
         if root and self._bucket.head(self._released.ledger_entry(self._head.number + 1)) is not None:
             raise ConflictError("The ledger grew meanwhile.")
         pages = dict(self._snapshot.pages)
         for project, (as_html, as_json) in planned:
-            if not self._careful and self._shown.get(as_json.key) == as_json.data:
-                continue  # the HTML page says the same
+            if not self._careful and self._content.get(as_json.key) == as_json.data:
+                continue  # then the HTML page is up to date too
             etags = self._put(as_html), self._put(as_json)
             pages[project] = PageRecord(sha256=sha256_of(as_json.data), etags=etags)
         for page in root:
@@ -145,73 +138,69 @@ class _Writer:
         self._finish(pages)
         return tuple(self._written)
 
-    def _lists(self, projects: set[str]) -> bool:
-        """Whether the list of projects has to be looked at."""
-        return self._careful or projects != self._snapshot.pages.keys()
-
     def _finish(self, pages: Mapping[str, PageRecord]) -> None:
         last = self._entries.at(self._head.number)
         rows = [*self._rows()]
-        people = Page(key=self._released.people, data=overview_page(self._released, rows, last))
+        overview = Page(key=self._released.overview, data=overview_page(self._released, rows, last))
         snapshot = replace(
             self._snapshot,
             number=self._head.number,
             ledger_sha256=self._head.sha256,
             pages=pages,
-            people=self._put(people),
+            overview=self._put(overview),
             rows=rows,
         )
         if self._careful:
-            self._look(self._released.status)
+            self._read(self._released.status)
         if self._etags.setdefault(self._released.status, self._snapshot.etag) != self._snapshot.etag:
-            raise ConflictError("Somebody else has written all pages meanwhile.")
+            raise ConflictError("Another publisher wrote all pages meanwhile.")
         status = dump_status(self._released, snapshot, last, self._head.state)
         self._put(Page(key=self._released.status, data=status))
 
-    def _seen(self, project: str) -> PageState:
-        """What a project's pages show: known from its JSON page alone if that is the one that was written last."""
+    def _page_state(self, project: str) -> PageState:
+        """Read a project's pages; the JSON page alone suffices when it matches the last recorded write."""
         html_key, json_key = project_pages(self._released.simple, project)
         known = self._snapshot.pages.get(project)
-        as_html = self._look(html_key) if self._careful or known is None else b""
-        as_json = self._look(json_key)
+        as_html = self._read(html_key) if self._careful or known is None else b""
+        as_json = self._read(json_key)
         if known is not None and sha256_of(as_json) == known.sha256:
-            shelf = {offer.filename: offer for offer in parse_project_page(as_json)}
+            files = {row.wheel.filename: row for row in parse_project_page(as_json)}
             if not self._careful:
                 self._etags[html_key] = known.etags[0]
-            if not self._careful or as_html == project_pair(self._released.simple, project, shelf.values())[0].data:
-                return PageState(shelf=shelf, both=shelf.keys(), sure=True)
+            if not self._careful or as_html == project_pair(self._released.simple, project, files.values())[0].data:
+                return PageState(files=files, in_both=files.keys(), trusted=True)
         elif known is not None and not self._careful:
-            raise ConflictError(f"{json_key} is not as it was written.")
+            raise ConflictError(f"{json_key} differs from its last recorded write.")
         possible = files_of_sets(self._released, project, self._possible, self._entries.at)
         in_html = {name for name in possible if name.encode() in as_html}
         in_json = {name for name in possible if name.encode() in as_json}
-        shelf = {name: offer for name, offer in possible.items() if name in in_html | in_json}
-        return PageState(shelf=shelf, both=in_html & in_json, sure=False)
+        files = {name: row for name, row in possible.items() if name in in_html | in_json}
+        return PageState(files=files, in_both=in_html & in_json, trusted=False)
 
-    def _look(self, key: str) -> bytes:
-        """Read a page, and know from now on what it has to be when we replace it."""
+    def _read(self, key: str) -> bytes:
+        """Read a page and keep its etag for the compare-and-swap that replaces it."""
         found = self._bucket.read(key)
         if found is None:
             self._etags[key] = None
             return b""
         data, info = found
-        self._etags[key], self._shown[key] = info.etag, data
+        self._etags[key], self._content[key] = info.etag, data
         return data
 
     def _put(self, page: Page) -> str:
-        """Write a page unless it is there already; returns its etag."""
+        """Write a page unless it is up to date, and return its etag."""
         etag = self._etags[page.key]
-        if etag is not None and self._shown.get(page.key) == page.data:
+        if etag is not None and self._content.get(page.key) == page.data:
             return etag
         info = self._bucket.put_if_match(page.key, page.data, etag=etag)
-        self._etags[page.key], self._shown[page.key] = info.etag, page.data
+        self._etags[page.key], self._content[page.key] = info.etag, page.data
         self._written.append(page.key)
         return info.etag
 
     def _rows(self) -> Iterator[Mapping[str, object]]:
-        """The newest visible sets; what was told of them before is told again, but for its marks."""
-        told = {item["entry"]: item for item in self._snapshot.rows}
+        """Return the status rows of the newest visible sets, reusing those of the snapshot."""
+        known_rows = {item["entry"]: item for item in self._snapshot.rows}
         state = self._head.state
-        for number in sorted(state.visible, reverse=True)[:SHOWN]:
-            known = told.get(number)
+        for number in sorted(state.visible, reverse=True)[:MAX_ROWS]:
+            known = known_rows.get(number)
             yield {**known, **set_marks(number, state)} if known else set_row(self._entries.at(number), state)

@@ -5,52 +5,18 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 from promotion.evidence.evidence import TIME, time_of
-from promotion.index.ledger import FIRST, LedgerEntry
+from promotion.index.ledger import LedgerEntry
 from promotion.index.ledger_state import IndexState
-from promotion.index.pages import tiers_text
+from promotion.index.pages import project_of, tiers_text
+from promotion.index.reader import STATUS_SCHEMA, Snapshot
 from promotion.storage.keys import ReleasedIndex
 
-SCHEMA_VERSION = 2
-SHOWN = 50
+MAX_ROWS = 50
 """So many sets, the newest, are told in full."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PageRecord:
-    """One project's pages as they were written.
-
-    Attributes:
-        sha256: of the JSON page.
-        etags: of the HTML page and of the JSON page, as the store gave them.
-    """
-
-    sha256: str
-    etags: tuple[str, str]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Snapshot:
-    """How far the pages are written.
-
-    Attributes:
-        number, ledger_sha256: the entry that they were written from.
-        pages: project -> its pages.
-        people: etag of the page for people; empty when there is none.
-        rows: the newest visible sets, newest first.
-        etag: of status.json itself; None when there is none.
-    """
-
-    number: int = 0
-    ledger_sha256: str = FIRST
-    pages: Mapping[str, PageRecord] = field(default_factory=dict)
-    people: str = ""
-    rows: Sequence[Mapping[str, Any]] = ()
-    etag: str | None = None
 
 
 def set_row(entry: LedgerEntry, state: IndexState) -> Mapping[str, Any]:
@@ -81,8 +47,6 @@ def set_marks(number: int, state: IndexState) -> Mapping[str, str]:
 
 def install_words(entry: LedgerEntry) -> str:
     """What a person gives to pip, after the index: the wheels that nothing else in the set requires, and jax."""
-    from promotion.index.pages import project_of
-
     assert entry.promoted is not None
     wheels = entry.promoted.wheels
     required = {project_of(text) for wheel in wheels for text in wheel.requires_dist}
@@ -101,7 +65,7 @@ def stale_after(rows: Sequence[Mapping[str, Any]]) -> str:
 def dump_status(released: ReleasedIndex, snapshot: Snapshot, last: LedgerEntry, state: IndexState) -> bytes:
     """The text of status.json."""
     body = {
-        "schema": SCHEMA_VERSION,
+        "schema": STATUS_SCHEMA,
         "index": released.index,
         "entries": snapshot.number,
         "ledger_sha256": snapshot.ledger_sha256,
@@ -116,32 +80,9 @@ def dump_status(released: ReleasedIndex, snapshot: Snapshot, last: LedgerEntry, 
             project: {"sha256": page.sha256, "etags": list(page.etags)}
             for project, page in sorted(snapshot.pages.items())
         },
-        "people": snapshot.people,
+        "people": snapshot.overview,
     }
     return (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode()
-
-
-def load_status(data: bytes, etag: str) -> Snapshot | None:
-    """Read status.json; None when nobody can, since it can be made again from the ledger."""
-    try:
-        body = json.loads(data)
-        if body["schema"] != SCHEMA_VERSION or type(body["entries"]) is not int or body["entries"] < 0:
-            return None
-        return Snapshot(
-            number=body["entries"],
-            ledger_sha256=str(body["ledger_sha256"]),
-            pages={
-                str(project): PageRecord(
-                    sha256=str(page["sha256"]), etags=(str(page["etags"][0]), str(page["etags"][1]))
-                )
-                for project, page in body["pages"].items()
-            },
-            people=str(body["people"]),
-            rows=tuple(dict(item) for item in body["sets"]),
-            etag=etag,
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
-        return None
 
 
 _STYLE = (

@@ -1,4 +1,4 @@
-"""What users of an index see before a set comes to it, as cheaply as can be believed."""
+"""Versions that users of an index see, for the checks before a promotion."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from promotion.index.ledger import Entries, PromotedSet
-from promotion.index.pages import parse_project_page
 from promotion.index.publish import head_after, read_snapshot
-from promotion.storage.bucket import AbsentError, Bucket, sha256_of
+from promotion.index.reader import parse_project_page
+from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.keys import ReleasedIndex, project_pages
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VisibleState:
-    """What users see.
+    """The visible content of an index.
 
     Attributes:
-        last: the set that came last.
-        versions: project -> versions of it.
+        last: the newest visible set.
+        versions: project -> its versions.
     """
 
     last: PromotedSet | None = None
@@ -26,18 +26,16 @@ class VisibleState:
 
 
 def visible_state(bucket: Bucket, released: ReleasedIndex, projects: Iterable[str], digest: str) -> VisibleState:
-    """What users see of some projects, apart from a set.
-
-    The pages tell if they are those that were written last; else the ledger does, set by set.
+    """Return what users see of some projects, from cached pages when they are still valid, else from the ledger.
 
     Args:
-        bucket: where the index is.
+        bucket: the bucket of the index.
         released: the index.
-        projects: which ones.
-        digest: of the set that is left out when it came last.
+        projects: the projects.
+        digest: of a set that does not count as the newest one.
 
     Raises:
-        BucketError: the ledger cannot be trusted.
+        BucketError: the ledger is damaged.
     """
     entries, snapshot = Entries(bucket, released), read_snapshot(bucket, released)
     head = head_after(bucket, released, entries, snapshot)
@@ -51,20 +49,13 @@ def visible_state(bucket: Bucket, released: ReleasedIndex, projects: Iterable[st
         known = snapshot.pages.get(project)
         data = b""
         if known is not None and snapshot.number == head.number:
-            data = _page(bucket, released, project)
+            _, json_key = project_pages(released.simple, project)
+            found = bucket.read(json_key)
+            data = found[0] if found else b""
         if known is not None and sha256_of(data) == known.sha256:
-            versions[project] = {offer.version for offer in parse_project_page(data)}
+            versions[project] = {row.wheel.version for row in parse_project_page(data)}
         elif known is not None or snapshot.number != head.number:
             versions[project] = {
                 wheel.version for number in visible for wheel in entries.set(number).wheels if wheel.project == project
             }
     return VisibleState(last=last, versions=versions)
-
-
-def _page(bucket: Bucket, released: ReleasedIndex, project: str) -> bytes:
-    """A project's JSON page; empty when there is none."""
-    _, as_json = project_pages(released.simple, project)
-    try:
-        return bucket.get(as_json)
-    except AbsentError:
-        return b""

@@ -28,6 +28,7 @@ METADATA_SUFFIX, PROVENANCE_SUFFIX = ".metadata", ".provenance"
 TOMBSTONE_SUFFIX = ".swept"
 """Beside where a wheel was whose name is used up."""
 EVIDENCE_FOLDER = "evidence"
+SETS_FOLDER = "sets"
 TESTS_FOLDER = "_tests"
 PAGES = ("index.html", "index.json")
 
@@ -125,13 +126,13 @@ class ReleasedIndex:
         return f"{self.root}packages/{project}/{filename}"
 
     @property
-    def people(self) -> str:
-        """The page for people."""
+    def overview(self) -> str:
+        """The key of the overview page for people."""
         return f"{self.root}index.html"
 
     def set_file(self, digest: str, name: str) -> str:
         """A file of a promoted set other than its wheels: wheels.json, evidence, ..."""
-        return f"{self.root}sets/{digest}/{name}"
+        return f"{self.root}{SETS_FOLDER}/{digest}/{name}"
 
 
 def run_history_file(index: str) -> str:

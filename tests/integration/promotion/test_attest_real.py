@@ -187,7 +187,7 @@ def test_what_a_job_signs_is_promoted_where_it_is_asked_for_and_readers_verify_i
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["attested"] == {ME: names}
     assert f"attested by {ME}: {len(names)} wheels" in done.stderr
-    assert f"{ME}: {len(names)} wheels" in bucket.get(RELEASED.people).decode()
+    assert f"{ME}: {len(names)} wheels" in bucket.get(RELEASED.overview).decode()
     whole = strict("verify", "multi-arch", *where, "--trust-config", config, "--json")
     assert (whole.returncode, json.loads(whole.stdout)["problems"]) == (0, []), whole.stderr
     stranger = bucket.root.parent / "stranger.json"

@@ -261,7 +261,7 @@ def test_a_promotion_says_who_attested(bucket: DirBucket, staged: StagedSet) -> 
     promotion = go(bucket, staged)
     assert promotion.attested == {str(ME): sorted(done)}
     assert promotion.promoted.policy["attested"] == {str(ME): sorted(done)}
-    assert f"<td>{ME}: {len(done)} wheels</td>" in bucket.get(RELEASED.people).decode()
+    assert f"<td>{ME}: {len(done)} wheels</td>" in bucket.get(RELEASED.overview).decode()
     (told,) = json.loads(bucket.get(RELEASED.status))["sets"]
     assert told["policy"]["attested"] == {str(ME): sorted(done)}
 

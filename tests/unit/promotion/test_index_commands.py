@@ -118,7 +118,7 @@ def test_an_index_that_is_not_there(bucket: DirBucket, capsys: pytest.CaptureFix
 
 
 def test_what_is_wrong_is_told(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
-    bucket.path(RELEASED.people).write_bytes(b"defaced")
+    bucket.path(RELEASED.overview).write_bytes(b"defaced")
     assert run(bucket, "verify", "multi-arch") == BucketError.exit_code
     assert "multi-arch/index.html has sha256" in capsys.readouterr().err
     assert run(bucket, "index", "publish", "multi-arch") == 0

@@ -253,7 +253,7 @@ def test_09_a_bypass_has_an_owner_a_reason_and_an_end_and_is_seen(desk: Desk) ->
     (told,) = done.promoted.policy["bypasses"]
     assert "somebody" in told
     assert "the runner burnt down" in told
-    assert "the runner burnt down" in desk.bucket.get(RELEASED.people).decode()
+    assert "the runner burnt down" in desk.bucket.get(RELEASED.overview).decode()
 
 
 def test_10_the_policy_is_the_one_beside_the_code_and_the_ledger_says_which(desk: Desk) -> None:

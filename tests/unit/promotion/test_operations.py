@@ -144,7 +144,7 @@ def test_a_yanked_set_stays_for_those_who_pin_it(index: Index) -> None:
     assert yanked == index.names(2) - index.names(0), "what other sets have too is not yanked"
     page = index.bucket.get(f"{RELEASED.simple}jax-rocm7-pjrt/index.html").decode()
     assert page.count(f'data-yanked="{WHY}"') == 1
-    assert WHY in index.bucket.get(RELEASED.people).decode()
+    assert WHY in index.bucket.get(RELEASED.overview).decode()
     assert index.sound()
     index.mark(EntryKind.UNYANK, "3", reason="")
     assert not any("yanked" in file for file in offered(index.bucket).values())
@@ -315,7 +315,7 @@ def test_bit_rot_and_foreign_writes_are_told(index: Index) -> None:
         (key, None, f"{key} is not there"),
         (RELEASED.set_file(index.digests[0], "wheels.json"), b"{}", "wheels.json has sha256"),
         (f"{RELEASED.simple}jaxlib/index.html", b"<html>", "jaxlib/index.html has sha256"),
-        (RELEASED.people, b"<html>", "multi-arch/index.html has sha256"),
+        (RELEASED.overview, b"<html>", "multi-arch/index.html has sha256"),
         (f"{RELEASED.root}packages/evil/evil-1-py3-none-any.whl", b"", "belongs to no set"),
         (RELEASED.status, b"{", "was written from entry 0 of 3"),
     ):
@@ -418,17 +418,17 @@ STATES = st.builds(
 
 def shelves(state: IndexState) -> dict[str, WheelFiles]:
     return {
-        step.project: step.shelf
+        step.project: step.files
         for step in all_page_updates(RELEASED, state, NEEDS | {"jaxlib": ""}, ENTRIES.__getitem__)
     }
 
 
 def sure(shelf: WheelFiles) -> PageState:
-    return PageState(shelf=shelf, both=shelf.keys(), sure=True)
+    return PageState(files=shelf, in_both=shelf.keys(), trusted=True)
 
 
 def unsure(shelf: WheelFiles) -> PageState:
-    return replace(sure(shelf), sure=False)
+    return replace(sure(shelf), trusted=False)
 
 
 @given(before=STATES, between=STATES, now=STATES, data=st.data())
@@ -441,13 +441,13 @@ def test_steps_lead_to_what_the_ledger_says_and_never_offer_what_cannot_be_insta
     begun = page_updates(RELEASED, sets, between, lambda project: sure(shown[project]), ENTRIES.__getitem__)
     done = data.draw(st.integers(0, len(begun)))
     for step in begun[:done]:
-        shown[step.project] = step.shelf
+        shown[step.project] = step.files
     sets = sets_that_differ((before, between, now)) if done else sets_that_differ((before, now))
     seen = {project: (unsure if done else sure)(shelf) for project, shelf in shown.items()}
     for step in page_updates(RELEASED, sets, now, seen.__getitem__, ENTRIES.__getitem__):
-        shown[step.project] = step.shelf
+        shown[step.project] = step.files
         for project, needed in NEEDS.items():
-            there = {offer.version for offer in shown[needed].values()}
+            there = {offer.wheel.version for offer in shown[needed].values()}
             wanted = {number for offer in shown[project].values() for number in offer.sets}
             pins = {f"{n // 3}" if needed == "jaxlib" else f"{n}" for n in wanted}
             assert pins <= there, f"after {step.project}"

@@ -12,23 +12,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promotion.index.pages import IndexedWheel, dependencies_first, link, pages, project_html, project_json, project_of
+from promotion.index.ledger import LedgerWheel
+from promotion.index.pages import dependencies_first, link, pages, project_html, project_json, project_of
+from promotion.index.reader import IndexedWheel
 
 OFFER = IndexedWheel(
-    project="jax-rocm7-plugin",
-    filename="jax_rocm7_plugin-0.10.2+rocm7.2.0-cp312-cp312-manylinux_2_28_x86_64.whl",
-    version="0.10.2+rocm7.2.0",
-    size=123,
-    sha256="12" * 32,
-    metadata_sha256="34" * 32,
-    requires_python=">=3.11,<4",
-    requires_dist=("jax-rocm7-pjrt==0.10.2+rocm7.2.0", "jaxlib>=0.10.2,<0.10.3"),
+    wheel=LedgerWheel(
+        project="jax-rocm7-plugin",
+        filename="jax_rocm7_plugin-0.10.2+rocm7.2.0-cp312-cp312-manylinux_2_28_x86_64.whl",
+        version="0.10.2+rocm7.2.0",
+        size=123,
+        sha256="12" * 32,
+        metadata_sha256="34" * 32,
+        requires_python=">=3.11,<4",
+        requires_dist=("jax-rocm7-pjrt==0.10.2+rocm7.2.0", "jaxlib>=0.10.2,<0.10.3"),
+    ),
     href="../../packages/jax-rocm7-plugin/x%2By.whl",
     uploaded="2026-01-02T03:04:05Z",
     set_digest="56" * 32,
     tier="structure",
     tiers={"gfx942": "compiled", "gfx1010": "structure"},
 )
+
+
+def of(**changes: Any) -> IndexedWheel:
+    return replace(OFFER, wheel=replace(OFFER.wheel, **changes))
 
 
 class Anchors(HTMLParser):
@@ -85,14 +93,17 @@ text = st.text(st.characters(codec="utf-8", exclude_categories=["C"]), min_size=
 digests = st.text("0123456789abcdef", min_size=64, max_size=64)
 offers = st.builds(
     IndexedWheel,
-    project=st.just("some-project"),
-    filename=text,
-    version=st.sampled_from(["1.0", "1.0+rocm7.2", "2!3", "1.0.post2"]),
-    size=st.integers(0, 1 << 40),
-    sha256=digests,
-    metadata_sha256=digests,
-    requires_python=st.one_of(st.just(""), text),
-    requires_dist=st.just(()),
+    wheel=st.builds(
+        LedgerWheel,
+        project=st.just("some-project"),
+        filename=text,
+        version=st.sampled_from(["1.0", "1.0+rocm7.2", "2!3", "1.0.post2"]),
+        size=st.integers(0, 1 << 40),
+        sha256=digests,
+        metadata_sha256=digests,
+        requires_python=st.one_of(st.just(""), text),
+        requires_dist=st.just(()),
+    ),
     href=st.just("../../x%2By.whl"),
     uploaded=st.sampled_from(["", "2026-01-02T03:04:05Z"]),
     set_digest=digests,
@@ -131,16 +142,16 @@ def test_in_staging_no_tier_and_no_time_is_shown() -> None:
 
 
 def test_links_are_relative_and_quoted() -> None:
-    key = "v2/multi-arch/packages/jax-rocm7-plugin/" + OFFER.filename
+    key = "v2/multi-arch/packages/jax-rocm7-plugin/" + OFFER.wheel.filename
     href = link("v2/multi-arch/simple/", "jax-rocm7-plugin", key)
     assert href.startswith("../../packages/jax-rocm7-plugin/")
     assert "+" not in href
-    assert unquote(href).endswith(OFFER.filename)
+    assert unquote(href).endswith(OFFER.wheel.filename)
 
 
 def test_pages_come_dependencies_first_and_the_list_last() -> None:
-    pjrt = replace(OFFER, project="jax-rocm7-pjrt", requires_dist=("jaxlib",))
-    jaxlib = replace(OFFER, project="jaxlib", requires_dist=("scipy>=1.11",))
+    pjrt = of(project="jax-rocm7-pjrt", requires_dist=("jaxlib",))
+    jaxlib = of(project="jaxlib", requires_dist=("scipy>=1.11",))
     keys = [page.key for page in pages("s/", [OFFER, pjrt, jaxlib])]
     assert keys == [
         *("s/jaxlib/index.html", "s/jaxlib/index.json"),
@@ -153,7 +164,7 @@ def test_pages_come_dependencies_first_and_the_list_last() -> None:
 
 
 def test_only_asked_pages_are_made() -> None:
-    jaxlib = replace(OFFER, project="jaxlib", requires_dist=())
+    jaxlib = of(project="jaxlib", requires_dist=())
     assert [page.key for page in pages("s/", [OFFER, jaxlib], only={"jaxlib"})] == [
         *("s/jaxlib/index.html", "s/jaxlib/index.json"),
         *("s/index.html", "s/index.json"),
@@ -162,7 +173,7 @@ def test_only_asked_pages_are_made() -> None:
 
 def test_files_are_in_the_order_of_versions() -> None:
     versions = ["0.10.2", "0.9.1", "0.10.2+rocm7.2", "0.10.2.post1"]
-    group = [replace(OFFER, version=version, filename=f"p-{version}.whl") for version in versions]
+    group = [of(version=version, filename=f"p-{version}.whl") for version in versions]
     page = json.loads(next(page.data for page in pages("s/", group) if page.key.endswith("plugin/index.json")))
     assert page["versions"] == ["0.9.1", "0.10.2", "0.10.2+rocm7.2", "0.10.2.post1"]
 

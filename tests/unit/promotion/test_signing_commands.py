@@ -261,7 +261,7 @@ def test_a_bypass_is_told_everywhere(bucket: DirBucket, nightly: StagedSet, caps
     assert promoted.policy["channel"] == "nightly"
     assert len(promoted.policy["bypasses"]) == 4
     assert "Passed over: The gate device for gfx942 has not run on this set." in promoted.policy["bypasses"][0]
-    page = bucket.get(RELEASED.people).decode()
+    page = bucket.get(RELEASED.overview).decode()
     assert "Bypass by somebody, from 2026-01-01 until 2026-01-31: &lt;no&gt; runner." in page
     assert json.loads(bucket.get(RELEASED.status))["sets"][0]["policy"]["bypasses"] == promoted.policy["bypasses"]
 

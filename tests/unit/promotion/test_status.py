@@ -55,7 +55,7 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirBucket:
 
 
 def test_the_page_for_people_has_all_that_is_known_of_a_set(bucket: DirBucket) -> None:
-    page = Page(bucket.get(RELEASED.people))
+    page = Page(bucket.get(RELEASED.overview))
     said = json.loads(bucket.get(RELEASED.status))
     (told,) = said["sets"]
     for text in (
@@ -80,7 +80,7 @@ def test_an_index_whose_policy_has_no_limit_is_never_stale(bucket: DirBucket, tm
     wheels = make_wheels(tmp_path / "w", version="0.10.2+rocm7.3.0", pythons=("3.12",))
     promote(bucket, staged_in(bucket, tmp_path / "sets", wheels, python_versions=("3.12",)), POLICY, now=lambda: NOW)
     assert json.loads(bucket.get(RELEASED.status))["stale_after"] == ""
-    assert "Stale after" not in Page(bucket.get(RELEASED.people)).text
+    assert "Stale after" not in Page(bucket.get(RELEASED.overview)).text
 
 
 def test_what_channels_say() -> None:
