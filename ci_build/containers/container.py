@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ci_build.containers.engine import ENGINES, Engine, find_engine
-from ci_build.containers.orphans import OWNER_LABEL, RUN_LABEL, of_run, owner, remove, sweep
+from ci_build.containers.orphans import OWNER_LABEL, RUN_LABEL, containers_of_run, owner, remove, remove_orphans
 from core.errors import ProcessError, RequestError
 from core.process import HostRunner, LineSink, ProcessResult, failure, merge_environment, undisturbed
 
@@ -226,7 +226,7 @@ class ContainerRunner:
         """
         if not self._swept:
             self._swept = True
-            for container in sweep(self.spec.engine, self._host):
+            for container in remove_orphans(self.spec.engine, self._host):
                 if self._say is not None:
                     self._say(f"removed container {container[:12]}, left by a run that was killed")
         run = uuid.uuid4().hex
@@ -240,7 +240,11 @@ class ContainerRunner:
                 )
             except BaseException:
                 with undisturbed():
-                    remove(self.spec.engine, self._host, lambda: of_run(self.spec.engine, self._host, cidfile, run))
+                    remove(
+                        self.spec.engine,
+                        self._host,
+                        lambda: containers_of_run(self.spec.engine, self._host, cidfile, run),
+                    )
                 raise
         if check and done.returncode:
             raise ProcessError(failure(words, done), hint=self._hint(done.returncode))

@@ -43,14 +43,14 @@ def _started(pid: int) -> str:
     return ""
 
 
-def is_left(label: str, place: str, started: Callable[[int], str]) -> bool:
+def is_orphan(label: str, place: str, started: Callable[[int], str]) -> bool:
     """Whether the process that a label names was one of this place (boot, namespace and user) and is gone."""
     where, _, process = label.rpartition("/")
     where, _, pid = where.rpartition("/")
     return bool(process) and where == place and pid.isdecimal() and started(int(pid)) != process
 
 
-def sweep(engine: str, host: HostRunner) -> tuple[str, ...]:
+def remove_orphans(engine: str, host: HostRunner) -> tuple[str, ...]:
     """Remove the containers of this user whose process is gone, by their ids, and return those."""
     argv = [engine, "ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={OWNER_LABEL}"]
     listed = host.run(argv, check=False, timeout=_CLEAN_UP_SECONDS).stdout.split()
@@ -58,7 +58,7 @@ def sweep(engine: str, host: HostRunner) -> tuple[str, ...]:
     argv = [engine, "container", "inspect", "--format", f'{{{{.Id}}}} {{{{index .Config.Labels "{OWNER_LABEL}"}}}}']
     told = host.run([*argv, *listed], check=False, timeout=_CLEAN_UP_SECONDS).stdout if listed else ""
     rows = [line.partition(" ") for line in told.splitlines()]
-    left = tuple(container for container, _, label in rows if is_left(label, _place(), _started))
+    left = tuple(container for container, _, label in rows if is_orphan(label, _place(), _started))
     if left:
         # podman's `rm --force` would wait for each.
         host.run([engine, "stop", "-t", "0", *left], check=False, timeout=_GONE_SECONDS)
@@ -66,7 +66,7 @@ def sweep(engine: str, host: HostRunner) -> tuple[str, ...]:
     return left
 
 
-def of_run(engine: str, host: HostRunner, cidfile: Path, run: str) -> tuple[str, ...]:
+def containers_of_run(engine: str, host: HostRunner, cidfile: Path, run: str) -> tuple[str, ...]:
     """Ids of the containers of one run: what its file says, and what the engine says."""
     argv = [engine, "ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={RUN_LABEL}={run}"]
     listed = host.run(argv, check=False, timeout=_CLEAN_UP_SECONDS).stdout.split()

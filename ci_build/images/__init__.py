@@ -1,6 +1,6 @@
-"""Images: what they are made of (docker/images.toml), when they are built anew, and which one a build runs in."""
+"""Container images: their pins (docker/images.toml), their recipes, and the image that a build runs in."""
 
 from ci_build.images.builder import ImageRequest, builder_image, image_request, planned_image
-from ci_build.images.recipe import BuilderImage
+from ci_build.images.recipe import ContainerImage
 
-__all__ = ["BuilderImage", "ImageRequest", "builder_image", "image_request", "planned_image"]
+__all__ = ["ContainerImage", "ImageRequest", "builder_image", "image_request", "planned_image"]

@@ -14,14 +14,14 @@ from ci_build.images import local
 from ci_build.images.fetch import Connect, fetch
 from ci_build.images.pins import DOCKER, Pin, Pins, load_pins, machine
 from ci_build.images.recipe import (
-    BuilderImage,
+    ContainerImage,
     ContextFile,
     Recipe,
-    as_result,
-    ensure,
-    find_made,
-    made_file,
-    sums,
+    container_image,
+    ensure_image,
+    find_built,
+    generated_file,
+    sha256sums,
     text_file,
 )
 from core.errors import InputError, RequestError
@@ -66,7 +66,7 @@ class ImageRequest:
     no_cache: bool = False
 
 
-class _Once:
+class _LazyEngine:
     """Asks for an engine once."""
 
     def __init__(self, name: str | None, host: HostRunner) -> None:
@@ -106,7 +106,7 @@ def image_request(
     loaded = load_pins(pins) if pins else load_pins()
     name = settings.get("container_engine", *tables).value
     return ImageRequest(
-        engine=_Once(str(name) if name else None, host),
+        engine=_LazyEngine(str(name) if name else None, host),
         pins=loaded,
         cache=options.cache_dir(settings) / "images",
         connect=connect,
@@ -118,7 +118,7 @@ def image_request(
     )
 
 
-def builder_image(request: ImageRequest, runner: HostRunner, reporter: Progress) -> BuilderImage:
+def builder_image(request: ImageRequest, runner: HostRunner, reporter: Progress) -> ContainerImage:
     """The image to compile in.
 
     With a name: that image, pulled if it is not here. With `search`: the image of what images.toml and the Dockerfile
@@ -133,7 +133,7 @@ def builder_image(request: ImageRequest, runner: HostRunner, reporter: Progress)
     if request.builder_image == SEARCH:
         return _searched(recipe, request, runner)
     engine = request.engine()
-    return ensure(recipe, engine, runner, reporter, cache=request.cache, no_cache=request.no_cache)
+    return ensure_image(recipe, engine, runner, reporter, cache=request.cache, no_cache=request.no_cache)
 
 
 def check_obtainable(request: ImageRequest, runner: HostRunner, reporter: Progress) -> None:
@@ -150,7 +150,7 @@ def check_obtainable(request: ImageRequest, runner: HostRunner, reporter: Progre
     if request.registry:
         return
     recipe = builder_recipe(request, runner, reporter)
-    if not request.base and find_made(recipe, engine, runner) is None:
+    if not request.base and find_built(recipe, engine, runner) is None:
         recipe.base_image()
 
 
@@ -161,16 +161,16 @@ def planned_image(request: ImageRequest, runner: HostRunner, reporter: Progress)
     return builder_recipe(request, runner, reporter).tag
 
 
-def _named(request: ImageRequest, host: HostRunner) -> BuilderImage:
+def _named(request: ImageRequest, host: HostRunner) -> ContainerImage:
     engine, name = request.engine(), request.builder_image
     found = local.find(engine, host, name) or local.pull(engine, host, name)
-    return as_result(name, found, built=False)
+    return container_image(name, found, built=False)
 
 
-def _searched(recipe: Recipe, request: ImageRequest, host: HostRunner) -> BuilderImage:
+def _searched(recipe: Recipe, request: ImageRequest, host: HostRunner) -> ContainerImage:
     engine = request.engine()
-    if found := find_made(recipe, engine, host):
-        return as_result(recipe.tag, found, built=False)
+    if found := find_built(recipe, engine, host):
+        return container_image(recipe.tag, found, built=False)
     if not request.registry:
         raise InputError(
             f"There is no {recipe.tag} on this machine, and no registry is configured.",
@@ -178,12 +178,12 @@ def _searched(recipe: Recipe, request: ImageRequest, host: HostRunner) -> Builde
         )
     reference = f"{request.registry}/{recipe.tag}"
     pulled = local.pull(engine, host, reference)
-    if find_made(recipe, engine, host, reference) is None:
+    if find_built(recipe, engine, host, reference) is None:
         raise InputError(
             f"{reference} is not made of what {request.pins.path} and the Dockerfile say.",
             hint="Push the right one with `ci_build build_manylinux_dockers --push`.",
         )
-    return as_result(reference, pulled, built=False)
+    return container_image(reference, pulled, built=False)
 
 
 def builder_recipe(request: ImageRequest, host: HostRunner, progress: Progress) -> Recipe:
@@ -224,9 +224,9 @@ def download_files(request: ImageRequest, pins: Mapping[str, Pin], progress: Pro
     def getter(pin: Pin) -> Callable[[], Path]:
         return lambda: fetch(pin, request.connect, request.cache, progress)
 
-    listed = sums({name: pin.digest for name, pin in pins.items()})
+    listed = sha256sums({name: pin.digest for name, pin in pins.items()})
     files = {f"downloads/{name}": ContextFile(digest=pin.digest, source=getter(pin)) for name, pin in pins.items()}
-    return {**files, "downloads/SHA256SUMS": made_file(listed, request.cache / "made")}
+    return {**files, "downloads/SHA256SUMS": generated_file(listed, request.cache / "made")}
 
 
 def base_recipe(
@@ -260,7 +260,7 @@ def base_recipe(
         found = local.find(request.engine(), host, request.base)
         if found is None:
             raise InputError(f"--base-docker {request.base} is not on this machine.", hint="Pull or import it first.")
-        return replace(made, base=found.id, base_image=lambda: tagged(found, request, host))
+        return replace(made, base=found.id, base_image=lambda: tag_base(found, request, host))
     pin = request.pins.get("base", base, request.arch)
     return replace(made, base=pin.reference, base_image=lambda: _pinned_base(pin, request, host))
 
@@ -276,10 +276,10 @@ def _pinned_base(pin: Pin, request: ImageRequest, host: HostRunner) -> str:
         )
     if found is None:
         found = local.pull(engine, host, f"{request.registry}/{pin.reference}")
-    return tagged(found, request, host)
+    return tag_base(found, request, host)
 
 
-def tagged(image: local.LocalImage, request: ImageRequest, host: HostRunner) -> str:
+def tag_base(image: local.LocalImage, request: ImageRequest, host: HostRunner) -> str:
     """A name that means exactly this image: not every builder takes an id, and none a digest without its registry."""
     name = f"jax-rocm-release-base:{image.id.removeprefix('sha256:')}"
     local.tag(request.engine(), host, image.id, name)
@@ -296,7 +296,7 @@ def check_push(request: ImageRequest) -> None:
         raise RequestError("--push needs a registry.", hint="Give --image-registry, or set CI_BUILD_IMAGE_REGISTRY.")
 
 
-def push(request: ImageRequest, image: BuilderImage, names: Sequence[str], host: HostRunner) -> str:
+def push(request: ImageRequest, image: ContainerImage, names: Sequence[str], host: HostRunner) -> str:
     """Give an image to the configured registry under the name that its content has; returns it as name@sha256:….
 
     Args:

@@ -21,8 +21,8 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from ci_build.cli import options
 from ci_build.containers.container import ContainerRunner, Mount, make_spec
-from ci_build.images.recipe import ContextFile, made_file
-from ci_build.images.runtime import Maker
+from ci_build.images.recipe import ContextFile, generated_file
+from ci_build.images.runtime import ImageBuilder
 from core import wheelset
 from core.digests import file_sha256
 from core.errors import InputError, ProcessError, RequestError, WheelSetError
@@ -61,7 +61,7 @@ def check_index(index: str) -> None:
         )
 
 
-def collecting(python: str, index: str, version: str) -> tuple[str, ...]:
+def download_command(python: str, index: str, version: str) -> tuple[str, ...]:
     """The command that asks an index for ROCm's packages, in a container; pure."""
     words = (python, "-m", "pip", "wheel", "--no-input", "--pre", f"--index-url={index}", "--wheel-dir=/out")
     return (*words, _wanted(version))
@@ -71,7 +71,7 @@ def _wanted(version: str) -> str:
     return f"{_WANTED}=={version}" if version else _WANTED
 
 
-def rocm_packages(maker: Maker, image: str, python: str, index: str, version: str) -> RocmPackages:
+def rocm_packages(builder: ImageBuilder, image: str, python: str, index: str, version: str) -> RocmPackages:
     """ROCm's packages of an index, resolved and fetched in a container of the image that they are for.
 
     Args:
@@ -82,9 +82,9 @@ def rocm_packages(maker: Maker, image: str, python: str, index: str, version: st
         InputError: the index does not offer it.
     """
     key = hashlib.sha256("\0".join((index, version, python, image)).encode()).hexdigest()
-    folder = maker.request.cache / "rocm-packages" / key
+    folder = builder.request.cache / "rocm-packages" / key
     if not version or not _complete(folder):
-        _collect(maker, image, python, index, version, folder)
+        _collect(builder, image, python, index, version, folder)
     os.utime(folder)
     known: dict[str, str] = json.loads((folder / _DONE).read_text())
     files = {
@@ -96,7 +96,7 @@ def rocm_packages(maker: Maker, image: str, python: str, index: str, version: st
     if not found:
         raise InputError(f"{index} gives no package rocm.", hint="Check --therock-index-url.")
     return RocmPackages(
-        version=found, files={**files, "requirements.txt": made_file(lines, maker.request.cache / "made")}
+        version=found, files={**files, "requirements.txt": generated_file(lines, builder.request.cache / "made")}
     )
 
 
@@ -112,8 +112,8 @@ def _complete(folder: Path) -> bool:
         return False
 
 
-def _collect(maker: Maker, image: str, python: str, index: str, version: str, folder: Path) -> None:
-    maker.progress.step(f"asking {urlsplit(index).hostname} for {_WANTED}{f' {version}' if version else ''}")
+def _collect(builder: ImageBuilder, image: str, python: str, index: str, version: str, folder: Path) -> None:
+    builder.progress.step(f"asking {urlsplit(index).hostname} for {_WANTED}{f' {version}' if version else ''}")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".new-", dir=folder.parent) as name:
         out, scratch = Path(name, "out"), Path(name, "scratch")
@@ -129,11 +129,11 @@ def _collect(maker: Maker, image: str, python: str, index: str, version: str, fo
         if certificates:
             mounts.append(Mount(Path(certificates), _CERTIFICATES))
             env |= {"PIP_CERT": _CERTIFICATES, "SSL_CERT_FILE": _CERTIFICATES}
-        spec = make_spec(maker.request.engine(), image, mounts=mounts, env=env, workdir="/out")
+        spec = make_spec(builder.request.engine(), image, mounts=mounts, env=env, workdir="/out")
         spec = replace(spec, env_files=(private,), network="host", shm_size="64m")
-        runner = ContainerRunner(maker.host, spec)
+        runner = ContainerRunner(builder.host, spec)
         try:
-            runner.run(collecting(python, index, version))
+            runner.run(download_command(python, index, version))
         except ProcessError as error:
             last = error.message.splitlines()[-1].strip()
             what = f"{index} does not give {_wanted(version)}: {last}."
@@ -157,7 +157,7 @@ class SetContents:
     labels: Mapping[str, str]
 
 
-def checked_set(folder: Path) -> WheelSet:
+def read_checked_set(folder: Path) -> WheelSet:
     """A set, and all its files are what it says.
 
     Raises:
@@ -183,7 +183,13 @@ def check_pythons(folder: Path, wheel_set: WheelSet, pythons: Sequence[str]) -> 
 
 
 def set_contents(
-    maker: Maker, folder: Path, wheel_set: WheelSet, cache: Path, pythons: Sequence[str], *, look_only: bool = False
+    builder: ImageBuilder,
+    folder: Path,
+    wheel_set: WheelSet,
+    cache: Path,
+    pythons: Sequence[str],
+    *,
+    look_only: bool = False,
 ) -> SetContents:
     """The wheels of a set and all that they depend on, as its lock has it, for some Pythons.
 
@@ -203,14 +209,14 @@ def set_contents(
         foreign = tuple(_foreign(folder, python))
         absent = [] if look_only else [item for item in foreign if not store.has(item)]
         if absent:
-            maker.progress.step(f"fetching {len(absent)} wheels for Python {python}")
-            store.fetch(absent, python, maker.host, maker.progress.advance)
+            builder.progress.step(f"fetching {len(absent)} wheels for Python {python}")
+            store.fetch(absent, python, builder.host, builder.progress.advance)
         rows = [(wheel.name, wheel.version, wheel.sha256) for wheel in own]
         rows += [(item.name, item.version, item.sha256) for item in foreign]
         lines = "".join(f"{name}=={version} --hash=sha256:{sha256}\n" for name, version, sha256 in sorted(rows))
         files |= {wheel.filename: _known(wheel.sha256, folder / wheel.filename) for wheel in own}
         files |= {item.filename: _known(item.sha256, store.path(item)) for item in foreign}
-        files[f"requirements-{python}.txt"] = made_file(lines, maker.request.cache / "made")
+        files[f"requirements-{python}.txt"] = generated_file(lines, builder.request.cache / "made")
     return SetContents(files=files, labels=_labels(folder, wheel_set, pythons))
 
 
@@ -243,7 +249,7 @@ def _foreign(folder: Path, python: str) -> Iterator[Resolved]:
 def _labels(folder: Path, wheel_set: WheelSet, pythons: Sequence[str]) -> dict[str, str]:
     commits: dict[str, str] = {}
     for wheel in wheel_set.wheels:
-        commits |= commits_in(folder / wheel.filename)
+        commits |= read_commits(folder / wheel.filename)
     known = {
         "com.amdgpu.jax_commit": commits.get("jax", ""),
         "com.amdgpu.xla_commit": commits.get("xla", commits.get("ROCm/xla", "")),
@@ -260,7 +266,7 @@ def _labels(folder: Path, wheel_set: WheelSet, pythons: Sequence[str]) -> dict[s
     }
 
 
-def commits_in(wheel: Path) -> dict[str, str]:
+def read_commits(wheel: Path) -> dict[str, str]:
     """What a wheel says it was made of: `sources` of build_info.json, and the dictionary in commit_info.py."""
     found: dict[str, str] = {}
     with zipfile.ZipFile(wheel) as archive:

@@ -42,7 +42,7 @@ class LocalImage:
         return self.digests[0].partition("@")[2] if self.digests else self.id
 
 
-def sanitised(version: str) -> str:
+def sanitize(version: str) -> str:
     """A version as part of a tag, which may not hold `+`."""
     return re.sub(r"[^A-Za-z0-9_.-]", ".", version)
 
@@ -57,7 +57,7 @@ def check_name(name: str, origin: str) -> str:
     if found is None or found["digest"]:
         path, _, last = name.partition("@")[0].rpartition("/")
         last, colon, tag = last.partition(":")
-        good = f"{path}{'/' if path else ''}{sanitised(last).lower()}{colon}{sanitised(tag)}"
+        good = f"{path}{'/' if path else ''}{sanitize(last).lower()}{colon}{sanitize(tag)}"
         hint = f"{good} would be one." if _REFERENCE.fullmatch(good) else "Write it like name:tag."
         raise RequestError(f"{origin} {name!r} is no name of an image.", hint=hint)
     return name

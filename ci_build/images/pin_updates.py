@@ -8,13 +8,13 @@ from ci_build.images.builder import ImageRequest
 from ci_build.images.dockerfile import consumed, parse
 from ci_build.images.fetch import digest_of
 from ci_build.images.pins import ARCHES, DOCKER, Pin, empty, save
-from ci_build.images.registry import digest_in
+from ci_build.images.registry import fetch_digest
 from core.errors import CiBuildError, InputError, RequestError
 from core.http.download import RemoteFile
 from core.model import Progress
 
 
-def chosen(request: ImageRequest, names: Sequence[str], arch: str) -> tuple[Pin, ...]:
+def select_pins(request: ImageRequest, names: Sequence[str], arch: str) -> tuple[Pin, ...]:
     """Pins of these names, or all; for one machine, or with `all` for each.
 
     Raises:
@@ -45,7 +45,7 @@ def update(
         InputError: a registry or server does not answer.
     """
     changes = {}
-    for pin in chosen(request, names, arch):
+    for pin in select_pins(request, names, arch):
         if pin.kind == "download" and pin.digest and not names:
             continue
         progress.step(f"asking for {pin.label} {pin.version}")
@@ -73,7 +73,7 @@ def _in_registry(pin: Pin, reference: str, request: ImageRequest) -> str:
         )
     client = request.connect()
     try:
-        return digest_in(request.registry, pin.origin, reference, client)
+        return fetch_digest(request.registry, pin.origin, reference, client)
     finally:
         client.close()
 
@@ -84,7 +84,7 @@ def problems(request: ImageRequest, arch: str, *, online: bool) -> Iterator[str]
     Args:
         online: ask the registry for each base image by its digest, and each server whether it has the file.
     """
-    pins = chosen(request, (), arch)
+    pins = select_pins(request, (), arch)
     for pin in empty(pins):
         yield f"{pin.label} has no digest: `ci_build images update {pin.name}` fills it in"
     for path in sorted(DOCKER.glob("*.Dockerfile")):
@@ -112,7 +112,7 @@ def _online(pin: Pin, request: ImageRequest) -> str:
     return ""
 
 
-def refuse(found: Sequence[str], request: ImageRequest) -> None:
+def raise_for_problems(found: Sequence[str], request: ImageRequest) -> None:
     """Raise what was found, all of it.
 
     Raises:

@@ -95,7 +95,7 @@ class Recipe:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BuilderImage:
+class ContainerImage:
     """An image to run something in.
 
     Attributes:
@@ -111,9 +111,9 @@ class BuilderImage:
     id: str = ""
 
 
-def as_result(name: str, image: LocalImage, *, built: bool) -> BuilderImage:
+def container_image(name: str, image: LocalImage, *, built: bool) -> ContainerImage:
     """An image that is there."""
-    return BuilderImage(name=name, digest=image.digest, built=built, id=image.id)
+    return ContainerImage(name=name, digest=image.digest, built=built, id=image.id)
 
 
 def text_file(path: Path) -> ContextFile:
@@ -121,7 +121,7 @@ def text_file(path: Path) -> ContextFile:
     return ContextFile(digest=file_sha256(path), source=lambda: path, executable=os.access(path, os.X_OK))
 
 
-def made_file(text: str, folder: Path) -> ContextFile:
+def generated_file(text: str, folder: Path) -> ContextFile:
     """A file that is made for the context; it is kept in `folder` by its digest."""
     digest = hashlib.sha256(text.encode()).hexdigest()
 
@@ -134,20 +134,20 @@ def made_file(text: str, folder: Path) -> ContextFile:
     return ContextFile(digest=digest, source=write)
 
 
-def sums(files: Mapping[str, str]) -> str:
+def sha256sums(files: Mapping[str, str]) -> str:
     """What `sha256sum --check` reads, from name -> sha256."""
     return "".join(f"{sha256}  {name}\n" for name, sha256 in sorted(files.items()))
 
 
-def find_made(recipe: Recipe, engine: Engine, host: HostRunner, name: str = "") -> LocalImage | None:
+def find_built(recipe: Recipe, engine: Engine, host: HostRunner, name: str = "") -> LocalImage | None:
     """The image of a recipe, if the engine has one of exactly that content."""
     found = find(engine, host, name or recipe.tag)
     return found if found is not None and found.labels.get(CONTENT_LABEL) == recipe.content else None
 
 
-def ensure(
+def ensure_image(
     recipe: Recipe, engine: Engine, host: HostRunner, progress: Progress, *, cache: Path, no_cache: bool = False
-) -> BuilderImage:
+) -> ContainerImage:
     """The image of a recipe: the one that is there, or a new one.
 
     Args:
@@ -165,8 +165,8 @@ def ensure(
     contexts.mkdir(parents=True, exist_ok=True)
     # The images belong to the engine, but two runs of one user would do the same work twice.
     with FileLock(contexts / f".{recipe.content}.lock"):
-        if not no_cache and (found := find_made(recipe, engine, host)):
-            return as_result(recipe.tag, found, built=False)
+        if not no_cache and (found := find_built(recipe, engine, host)):
+            return container_image(recipe.tag, found, built=False)
         if not engine.builds:
             raise NoContainerEngineError(
                 f"{engine.program} cannot build images: its buildx plugin is missing.",
@@ -175,10 +175,10 @@ def ensure(
         with TemporaryDirectory(prefix="context-", dir=contexts) as folder:
             _fill(Path(folder), recipe)
             _build(Path(folder), recipe, engine, host, progress, no_cache=no_cache)
-    made = find_made(recipe, engine, host)
+    made = find_built(recipe, engine, host)
     if made is None:
         raise ProcessError(f"{recipe.tag} was built and is not there.", hint="Look at the engine's own storage.")
-    return as_result(recipe.tag, made, built=True)
+    return container_image(recipe.tag, made, built=True)
 
 
 def _fill(folder: Path, recipe: Recipe) -> None:
@@ -229,7 +229,7 @@ def build_argv(recipe: Recipe, engine: str, folder: Path, base: str, *, no_cache
     return (*argv, str(folder / "context"))
 
 
-def described(recipes: Sequence[Recipe], *, no_cache: bool = False) -> Iterator[str]:
+def describe(recipes: Sequence[Recipe], *, no_cache: bool = False) -> Iterator[str]:
     """What images are made of and by which commands, a line each; nothing is fetched, and no engine is asked.
 
     Args:
@@ -244,7 +244,7 @@ def described(recipes: Sequence[Recipe], *, no_cache: bool = False) -> Iterator[
         yield f"  $ {shlex.join(build_argv(recipe, 'docker', Path(), base, no_cache=no_cache))}"
 
 
-def also_known_as(image: BuilderImage, names: tuple[str, ...], engine: Engine, host: HostRunner) -> None:
+def add_tags(image: ContainerImage, names: tuple[str, ...], engine: Engine, host: HostRunner) -> None:
     """Give an image further names, such as those that people know."""
     for name in names:
         tag(engine, host, image.id or image.name, name)

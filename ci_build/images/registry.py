@@ -28,7 +28,7 @@ _LARGEST = 4 << 20
 _UNAUTHORISED, _ABSENT = 401, 404
 
 
-def digest_in(registry: str, repository: str, reference: str, client: Client) -> str:
+def fetch_digest(registry: str, repository: str, reference: str, client: Client) -> str:
     """The digest of what a registry calls by a tag or a digest, `sha256:…`.
 
     Args:

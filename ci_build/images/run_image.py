@@ -94,9 +94,7 @@ def check_env_file(path: Path | None) -> Path | None:
     return path
 
 
-def trial_spec(
-    engine: Engine, image: str, gpus: Gpus | None, *, debugger: bool, env_file: Path | None
-) -> ContainerSpec:
+def run_spec(engine: Engine, image: str, gpus: Gpus | None, *, debugger: bool, env_file: Path | None) -> ContainerSpec:
     """How it is run: with this folder, the GPUs if there are any, and no more rights than that needs.
 
     Args:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ci_build.images import local
-from ci_build.images.builder import BUILDER, ImageRequest, base_recipe, download_files, tagged, tool_pins
-from ci_build.images.local import sanitised
+from ci_build.images.builder import BUILDER, ImageRequest, base_recipe, download_files, tag_base, tool_pins
+from ci_build.images.local import sanitize
 from ci_build.images.pins import DOCKER
-from ci_build.images.recipe import UNKNOWN, BuilderImage, ContextFile, Recipe, ensure, text_file
+from ci_build.images.recipe import UNKNOWN, ContainerImage, ContextFile, Recipe, ensure_image, text_file
 from core.digests import file_sha256
 from core.errors import InputError, RequestError
 from core.model import Progress
@@ -33,7 +33,7 @@ DEFAULT_PYTHON = "3.12"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Below:
+class BaseImage:
     """An image that others are put on.
 
     Attributes:
@@ -50,38 +50,38 @@ class Below:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Maker:
+class ImageBuilder:
     """Makes images, one on top of another.
 
     Attributes:
         request: where everything comes from.
-        made: content -> image, of what was asked for so far.
+        built: content -> image, of the recipes that were built so far.
     """
 
     request: ImageRequest
     host: HostRunner
     progress: Progress
-    made: dict[str, BuilderImage] = field(default_factory=dict)
+    built: dict[str, ContainerImage] = field(default_factory=dict)
 
-    def make(self, recipe: Recipe) -> BuilderImage:
+    def build(self, recipe: Recipe) -> ContainerImage:
         """The image of a recipe; made anew once where everything has to be."""
-        if recipe.content not in self.made:
+        if recipe.content not in self.built:
             request = self.request
-            self.made[recipe.content] = ensure(
+            self.built[recipe.content] = ensure_image(
                 recipe, request.engine(), self.host, self.progress, cache=request.cache, no_cache=request.no_cache
             )
-        return self.made[recipe.content]
+        return self.built[recipe.content]
 
-    def below(self, recipe: Recipe) -> Below:
+    def as_base(self, recipe: Recipe) -> BaseImage:
         """The image of a recipe, to put another one on; it is made when it is needed."""
-        return Below(
+        return BaseImage(
             name=recipe.name,
             identity=recipe.identity,
-            image=lambda: self.make(recipe).name,
+            image=lambda: self.build(recipe).name,
             labels=recipe.labels,
         )
 
-    def found(self, name: str) -> Below | None:
+    def find(self, name: str) -> BaseImage | None:
         """An image that is here, or in the registry, under a name that people know."""
         engine, registry = self.request.engine(), self.request.registry
         image = local.find(engine, self.host, name)
@@ -91,11 +91,13 @@ class Maker:
         if image is None:
             return None
         labels = {key: text for key, text in image.labels.items() if key.startswith(OURS)}
-        return Below(name=name, identity=image.id, image=lambda: tagged(image, self.request, self.host), labels=labels)
+        return BaseImage(
+            name=name, identity=image.id, image=lambda: tag_base(image, self.request, self.host), labels=labels
+        )
 
 
-def _on(
-    below: Below,
+def _layer(
+    base: BaseImage,
     name: str,
     dockerfile: str,
     *,
@@ -106,15 +108,15 @@ def _on(
     return Recipe(
         name=name,
         dockerfile=(DOCKER / dockerfile).read_text(encoding="utf-8"),
-        base=below.identity,
-        base_image=below.image,
+        base=base.identity,
+        base_image=base.image,
         files=files,
         arguments=arguments or {},
-        labels={**below.labels, **labels},
+        labels={**base.labels, **labels},
     )
 
 
-def releases(request: ImageRequest, kind: str, filters: str) -> tuple[str, ...]:
+def ubuntu_releases(request: ImageRequest, kind: str, filters: str) -> tuple[str, ...]:
     """The Ubuntu releases to make images for: those whose file name holds one of the words, as it always was.
 
     Args:
@@ -142,20 +144,20 @@ def _is_ubuntu(name: str) -> bool:
     return name.startswith(UBUNTU) and name.removeprefix(UBUNTU).isdecimal()
 
 
-def base(maker: Maker, release: str, pythons: Sequence[str], llvm: str) -> Recipe:
+def base(builder: ImageBuilder, release: str, pythons: Sequence[str], llvm: str) -> Recipe:
     """An Ubuntu with Pythons, and with a clang where `llvm` names its major.
 
     Raises:
         RequestError: images.toml lacks the Ubuntu, a Python, or that LLVM for this machine.
     """
-    request = maker.request
+    request = builder.request
     pins = {f"python-{python}": request.pins.get("download", f"python-{python}", request.arch) for python in pythons}
     pins |= tool_pins(request, llvm, bazel=False)
     default = DEFAULT_PYTHON if DEFAULT_PYTHON in pythons else pythons[-1]
-    files = {**download_files(request, pins, maker.progress)}
+    files = {**download_files(request, pins, builder.progress)}
     return base_recipe(
         request,
-        maker.host,
+        builder.host,
         name=f"jax-{'dev' if llvm else 'base'}-{release}",
         dockerfile=DOCKER / "base.Dockerfile",
         base=release,
@@ -170,34 +172,36 @@ def base(maker: Maker, release: str, pythons: Sequence[str], llvm: str) -> Recip
     )
 
 
-def with_rocm(below: Below, tree: ContextFile, version: str, labels: Mapping[str, str], *, name: str = "") -> Recipe:
+def rocm_recipe(
+    base: BaseImage, tree: ContextFile, version: str, labels: Mapping[str, str], *, name: str = ""
+) -> Recipe:
     """A ROCm's tree on top.
 
     Args:
-        name: of the image; by default made of that of the one below.
+        name: of the image; by default made of that of the one base.
     """
-    return _on(
-        below,
-        name or f"{below.name}.{rocm_tag(version)}",
+    return _layer(
+        base,
+        name or f"{base.name}.{rocm_tag(version)}",
         "rocm.Dockerfile",
         files={"rocm": tree},
         labels={"com.amdgpu.rocm_version": version, **labels},
     )
 
 
-def with_therock(
-    below: Below, python: str, wheels: Mapping[str, ContextFile], version: str, labels: Mapping[str, str]
+def packages_recipe(
+    base: BaseImage, python: str, wheels: Mapping[str, ContextFile], version: str, labels: Mapping[str, str]
 ) -> Recipe:
     """ROCm's pip packages on top.
 
     Args:
-        python: an interpreter with pip inside the image below.
+        python: an interpreter with pip inside the image base.
         wheels: the packages, and `requirements.txt` with their hashes, by name.
         version: that of ROCm.
     """
-    return _on(
-        below,
-        f"{below.name}{joint(below.name)}therock-{sanitised(version)}".lower(),
+    return _layer(
+        base,
+        f"{base.name}{separator(base.name)}therock-{sanitize(version)}".lower(),
         "therock.Dockerfile",
         files={f"rocm-wheels/{name}": file for name, file in wheels.items()},
         arguments={"PYTHON": python},
@@ -205,8 +209,8 @@ def with_therock(
     )
 
 
-def with_wheels(
-    below: Below,
+def wheels_recipe(
+    base: BaseImage,
     name: str,
     files: Mapping[str, ContextFile],
     pythons: Sequence[str],
@@ -217,8 +221,8 @@ def with_wheels(
     Args:
         files: wheels, and `requirements-<Python>.txt` with their hashes, by name.
     """
-    return _on(
-        below,
+    return _layer(
+        base,
         name,
         "jax.Dockerfile",
         files={
@@ -230,7 +234,7 @@ def with_wheels(
     )
 
 
-def inside(name: str, labels: Mapping[str, str]) -> Mapping[str, str]:
+def image_contents(name: str, labels: Mapping[str, str]) -> Mapping[str, str]:
     """What is inside an image, as the compatibility tables want it: jax, rocm, python, system; empty is not known.
 
     Args:
@@ -247,58 +251,58 @@ def inside(name: str, labels: Mapping[str, str]) -> Mapping[str, str]:
     }
 
 
-def joint(name: str) -> str:
+def separator(name: str) -> str:
     """What stands between an image's name and that of the ROCm on it."""
     return "-" if name == BUILDER else "."
 
 
-def known_base(maker: Maker, name: str) -> Below:
+def find_base(builder: ImageBuilder, name: str) -> BaseImage:
     """A base image by the name that people know.
 
     Raises:
         InputError: it is neither here nor in the registry.
     """
-    found = maker.found(name)
+    found = builder.find(name)
     if found is None:
         raise InputError(
-            f"There is no {name}{'' if maker.request.registry else ' on this machine'}.",
+            f"There is no {name}{'' if builder.request.registry else ' on this machine'}.",
             hint="Make it with `ci_build build_base_dockers`, or name its ROCm with --therock-path.",
         )
     return found
 
 
-def planned_base(name: str, labels: Mapping[str, str] | None = None) -> Below:
+def planned_base(name: str, labels: Mapping[str, str] | None = None) -> BaseImage:
     """A base image that nobody has asked for yet, for a dry run."""
-    return Below(name=name, identity=f"{name}@{UNKNOWN}", image=str, labels=labels or {})
+    return BaseImage(name=name, identity=f"{name}@{UNKNOWN}", image=str, labels=labels or {})
 
 
-def check_base(below: Below, rocm_version: str, pythons: Sequence[str]) -> None:
+def check_base(base: BaseImage, rocm_version: str, pythons: Sequence[str]) -> None:
     """Refuse a base image that does not go with a set.
 
     Raises:
         RequestError: it has another ROCm, or lacks a Python.
     """
-    held = below.labels.get("com.amdgpu.rocm_version", "")
-    lacking = [name for name in pythons if name not in below.labels.get("com.amdgpu.python_versions", "").split(",")]
+    held = base.labels.get("com.amdgpu.rocm_version", "")
+    lacking = [name for name in pythons if name not in base.labels.get("com.amdgpu.python_versions", "").split(",")]
     if held != rocm_version:
         raise RequestError(
-            f"{below.name} has ROCm {held or 'of an unknown version'}, and the set is for {rocm_version}.",
+            f"{base.name} has ROCm {held or 'of an unknown version'}, and the set is for {rocm_version}.",
             hint="Name the right ROCm.",
         )
     if lacking:
         raise RequestError(
-            f"{below.name} has no Python {', '.join(lacking)}.", hint="Make it anew with those --python-versions."
+            f"{base.name} has no Python {', '.join(lacking)}.", hint="Make it anew with those --python-versions."
         )
 
 
 def rocm_tag(version: str) -> str:
     """A ROCm's version in the name of an image: 7.2.0 -> rocm720, 7.10.0.dev0+abc -> rocm7100dev0.abc."""
-    return ("rocm" + sanitised(version.partition("+")[0]).replace(".", "") + _local(version)).lower()
+    return ("rocm" + sanitize(version.partition("+")[0]).replace(".", "") + _local(version)).lower()
 
 
 def _local(version: str) -> str:
     local = version.partition("+")[2]
-    return f".{sanitised(local)}" if local else ""
+    return f".{sanitize(local)}" if local else ""
 
 
 def tree_file(root: Path, digest: str) -> ContextFile:

@@ -142,13 +142,13 @@ def _tell_where(request: BuildRequest, given: Circumstances) -> None:
         given.reporter.line("would build on this machine itself")
         return
     from ci_build.images.builder import builder_recipe, image_request, planned_image
-    from ci_build.images.recipe import described
+    from ci_build.images.recipe import describe
 
     wanted = image_request(given.settings, given.runner, given.reporter, *given.tables)
     given.reporter.line(f"would build in a container of {planned_image(wanted, given.runner, given.reporter)}")
     if not wanted.builder_image:
         given.reporter.line("would make that image, if it is not there")
-        for line in described([builder_recipe(wanted, given.runner, given.reporter)]):
+        for line in describe([builder_recipe(wanted, given.runner, given.reporter)]):
             given.reporter.line(f"  {line}")
 
 

@@ -17,8 +17,8 @@ from ci_build.cli.common import State, connector, host_runner, print_json
 
 if TYPE_CHECKING:
     from ci_build.images.builder import ImageRequest
-    from ci_build.images.recipe import BuilderImage, ContextFile, Recipe
-    from ci_build.images.runtime import Maker
+    from ci_build.images.recipe import ContainerImage, ContextFile, Recipe
+    from ci_build.images.runtime import ImageBuilder
     from ci_build.rocm.request import Asked
     from core.process import HostRunner
     from core.report import Reporter
@@ -41,7 +41,7 @@ def image_options(*more: str) -> Callable[[_F], _F]:
 
 
 def finish(
-    made: Sequence[tuple[BuilderImage, tuple[str, ...], Mapping[str, str]]],
+    made: Sequence[tuple[ContainerImage, tuple[str, ...], Mapping[str, str]]],
     request: ImageRequest,
     host: HostRunner,
     reporter: Reporter,
@@ -53,14 +53,14 @@ def finish(
         made: each with the names that people know it by, and its labels.
     """
     from ci_build.images import builder
-    from ci_build.images.recipe import also_known_as
-    from ci_build.images.runtime import inside
+    from ci_build.images.recipe import add_tags
+    from ci_build.images.runtime import image_contents
 
     told = []
     for image, names, labels in made:
-        contents = inside(names[0] if names else image.name, labels)
+        contents = image_contents(names[0] if names else image.name, labels)
         names = (*names, *([after["tag"]] if after["tag"] else []))
-        also_known_as(image, names, request.engine(), host)
+        add_tags(image, names, request.engine(), host)
         pushed = builder.push(request, image, names, host) if after["push"] else ""
         facts = {key: getattr(image, key) for key in image.__slots__}
         told.append({**facts, "tags": names, "pushed": pushed, **contents})
@@ -102,7 +102,7 @@ def plan_only(
     Args:
         recipes: those of the images and of what they are put on, each after what it is put on.
     """
-    from ci_build.images.recipe import described
+    from ci_build.images.recipe import describe
 
     if not after["dry_run"]:
         return False
@@ -110,7 +110,7 @@ def plan_only(
         print_json([{"name": name} for name in names])
     for name in names:
         reporter.line(f"would {'make' if recipes else 'look in a registry for'} {name}, if it is not there")
-    for line in described(recipes, no_cache=after["no_cache"]):
+    for line in describe(recipes, no_cache=after["no_cache"]):
         reporter.line(f"  {line}")
     if after["tag"]:
         reporter.line(f"would call it {after['tag']} too")
@@ -159,13 +159,13 @@ def _llvm(after: dict[str, Any]) -> str:
     return LLVM if after["llvm_version"] is None else str(after["llvm_version"])
 
 
-def image_maker(state: State, after: dict[str, Any]) -> tuple[Maker, Reporter, tuple[str, ...]]:
+def image_maker(state: State, after: dict[str, Any]) -> tuple[ImageBuilder, Reporter, tuple[str, ...]]:
     """What makes images, and the Pythons that go into them."""
-    from ci_build.images.runtime import Maker
+    from ci_build.images.runtime import ImageBuilder
 
     request, host, reporter = asked(state, after, after["pins"], no_cache=after["no_cache"])
     pythons = options.chosen_pythons(state.settings(after), ("build",))
-    return Maker(request=request, host=host, progress=reporter), reporter, pythons
+    return ImageBuilder(request=request, host=host, progress=reporter), reporter, pythons
 
 
 def find_rocm(settings: options.Settings, reporter: Reporter) -> Asked:
@@ -239,7 +239,7 @@ def build_manylinux_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN
         return
     with reporter.group("build_manylinux_dockers"):
         made = builder_image(request, host, reporter)
-    names = (f"{BUILDER}-rocm-{local.sanitised(str(version)).lower()}",) if version else ()
+    names = (f"{BUILDER}-rocm-{local.sanitize(str(version)).lower()}",) if version else ()
     finish([(made, names, {})], request, host, reporter, after)
 
 
@@ -256,27 +256,27 @@ def _builder_with_rocm(
     """The builder with a ROCm at /opt/rocm: jax-manylinux_2_28-therock-<version>, or -rocm-<version>-<job>-<number>."""
     from ci_build.images import runtime
     from ci_build.images.builder import BUILDER, builder_image, planned_image
-    from ci_build.images.local import sanitised
+    from ci_build.images.local import sanitize
 
     settings = state.settings(after)
     version, tree, labels = rocm_tree(settings, after, reporter, find_rocm(settings, reporter))
     words = ["therock", version]
     if job := settings.get("rocm_build_job").value:
         words = ["rocm", version, job, settings.get("rocm_build_num").value or ""]
-    name = "-".join([BUILDER, *(sanitised(str(word)).lower() for word in words if word)])
+    name = "-".join([BUILDER, *(sanitize(str(word)).lower() for word in words if word)])
     below = _builders(request, host, reporter)
-    maker = runtime.Maker(request=request, host=host, progress=reporter)
+    builder = runtime.ImageBuilder(request=request, host=host, progress=reporter)
     if below:
-        base = maker.below(*below)
+        base = builder.as_base(*below)
     elif after["dry_run"]:
         base = runtime.planned_base(planned_image(request, host, reporter))
     else:
-        base = runtime.known_base(maker, builder_image(request, host, reporter).name)
-    recipe = runtime.with_rocm(base, tree, version, labels, name=name)
+        base = runtime.find_base(builder, builder_image(request, host, reporter).name)
+    recipe = runtime.rocm_recipe(base, tree, version, labels, name=name)
     if plan_only(after, [name], reporter, request, [*below, recipe]):
         return
     with reporter.group("build_manylinux_dockers"):
-        made = maker.make(recipe)
+        made = builder.build(recipe)
     finish([(made, (name,), recipe.labels)], request, host, reporter, after)
 
 
@@ -287,20 +287,20 @@ def build_base_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN401 -
     """Make images with Pythons and a ROCm: jax-base-<Ubuntu>.rocm<version>, or jax-dev-… with --install-llvm."""
     from ci_build.images import runtime
 
-    maker, reporter, pythons = image_maker(state, after)
+    builder, reporter, pythons = image_maker(state, after)
     llvm = _llvm(after)
-    chosen = runtime.releases(maker.request, "base", after["filters"])
-    check_finish(after, maker.request, len(chosen))
+    chosen = runtime.ubuntu_releases(builder.request, "base", after["filters"])
+    check_finish(after, builder.request, len(chosen))
     settings = state.settings(after)
     rocm = find_rocm(settings, reporter)
-    below = [runtime.base(maker, release, pythons, llvm) for release in chosen]
+    below = [runtime.base(builder, release, pythons, llvm) for release in chosen]
     version, tree, labels = rocm_tree(settings, after, reporter, rocm)
-    recipes = [runtime.with_rocm(maker.below(recipe), tree, version, labels) for recipe in below]
-    if plan_only(after, [recipe.name for recipe in recipes], reporter, maker.request, [*below, *recipes]):
+    recipes = [runtime.rocm_recipe(builder.as_base(recipe), tree, version, labels) for recipe in below]
+    if plan_only(after, [recipe.name for recipe in recipes], reporter, builder.request, [*below, *recipes]):
         return
     with reporter.group("build_base_dockers"):
-        made = [(maker.make(recipe), (recipe.name,), recipe.labels) for recipe in recipes]
-    finish(made, maker.request, maker.host, reporter, after)
+        made = [(builder.build(recipe), (recipe.name,), recipe.labels) for recipe in recipes]
+    finish(made, builder.request, builder.host, reporter, after)
 
 
 @cloup.command("build_base_therock_dockers")
@@ -311,12 +311,12 @@ def build_base_therock_dockers(state: State, /, **after: Any) -> None:  # noqa: 
     from ci_build.images import runtime
 
     index = _checked_index(state.settings(after))
-    maker, reporter, pythons = image_maker(state, after)
+    builder, reporter, pythons = image_maker(state, after)
     llvm = _llvm(after)
-    chosen = runtime.releases(maker.request, "base-therock", after["filters"] or "therock")
-    check_finish(after, maker.request, len(chosen))
-    below = [runtime.base(maker, release, pythons, llvm) for release in chosen]
-    _on_index(index, maker, reporter, after, below, "/usr/local/bin/python3")
+    chosen = runtime.ubuntu_releases(builder.request, "base-therock", after["filters"] or "therock")
+    check_finish(after, builder.request, len(chosen))
+    below = [runtime.base(builder, release, pythons, llvm) for release in chosen]
+    _on_index(index, builder, reporter, after, below, "/usr/local/bin/python3")
 
 
 @cloup.command("build_manylinux_therock_dockers")
@@ -325,14 +325,14 @@ def build_base_therock_dockers(state: State, /, **after: Any) -> None:  # noqa: 
 def build_manylinux_therock_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN401 - values of options
     """Make the image that wheels are compiled in with the ROCm of a pip index: jax-manylinux_2_28-therock-<version>."""
     from ci_build.images.builder import builder_recipe
-    from ci_build.images.runtime import Maker
+    from ci_build.images.runtime import ImageBuilder
 
     index = _checked_index(state.settings(after))
     request, host, reporter = asked(state, after, after["pins"], no_cache=after["no_cache"])
     check_finish(after, request, 1)
-    maker = Maker(request=request, host=host, progress=reporter)
+    builder = ImageBuilder(request=request, host=host, progress=reporter)
     below = builder_recipe(request, host, reporter)
-    _on_index(index, maker, reporter, after, [below], "/opt/python/cp313-cp313/bin/python3")
+    _on_index(index, builder, reporter, after, [below], "/opt/python/cp313-cp313/bin/python3")
 
 
 def _checked_index(settings: options.Settings) -> tuple[str, str]:
@@ -350,7 +350,7 @@ def _checked_index(settings: options.Settings) -> tuple[str, str]:
 
 def _on_index(
     packages_of: tuple[str, str],
-    maker: Maker,
+    builder: ImageBuilder,
     reporter: Reporter,
     after: dict[str, Any],
     below: Sequence[Recipe],
@@ -358,29 +358,29 @@ def _on_index(
 ) -> None:
     """Put ROCm's packages of an index on images."""
     from ci_build.images import runtime
-    from ci_build.images.contents import collecting, rocm_packages
-    from ci_build.images.local import sanitised
+    from ci_build.images.contents import download_command, rocm_packages
+    from ci_build.images.local import sanitize
     from ci_build.images.recipe import UNKNOWN, ContextFile
     from core.process import render
 
     index, version = packages_of
     labels = {"com.amdgpu.therock_index_url": index}
-    word = sanitised(version or "latest").lower()
-    names = [f"{recipe.name}{runtime.joint(recipe.name)}therock-{word}" for recipe in below]
+    word = sanitize(version or "latest").lower()
+    names = [f"{recipe.name}{runtime.separator(recipe.name)}therock-{word}" for recipe in below]
     files = dict.fromkeys(("*.whl", "requirements.txt"), ContextFile(digest=UNKNOWN, source=Path))
     planned = [
-        runtime.with_therock(maker.below(recipe), python, files, version or "latest", labels) for recipe in below
+        runtime.packages_recipe(builder.as_base(recipe), python, files, version or "latest", labels) for recipe in below
     ]
-    if plan_only(after, names, reporter, maker.request, [*below, *planned]):
+    if plan_only(after, names, reporter, builder.request, [*below, *planned]):
         for recipe in below:
-            asking = render(collecting(python, index, version))
+            asking = render(download_command(python, index, version))
             reporter.line(f"would ask for these wheels in a container of {recipe.tag}: {asking}")
         return
     made = []
     with reporter.group("ROCm of a pip index"):
         for recipe, name in zip(below, names, strict=True):
-            image = maker.make(recipe)
-            packages = rocm_packages(maker, image.id, python, index, version)
-            recipe = runtime.with_therock(maker.below(recipe), python, packages.files, packages.version, labels)
-            made.append((maker.make(recipe), tuple(dict.fromkeys((name, recipe.name))), recipe.labels))
-    finish(made, maker.request, maker.host, reporter, after)
+            image = builder.build(recipe)
+            packages = rocm_packages(builder, image.id, python, index, version)
+            recipe = runtime.packages_recipe(builder.as_base(recipe), python, packages.files, packages.version, labels)
+            made.append((builder.build(recipe), tuple(dict.fromkeys((name, recipe.name))), recipe.labels))
+    finish(made, builder.request, builder.host, reporter, after)

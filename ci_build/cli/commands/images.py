@@ -48,11 +48,11 @@ def images() -> None:
 @click.pass_obj
 def list_pins(state: State, pins: Path | None, arch: str | None, *, as_json: bool) -> None:
     """Show every base image and file that images are made of, with its digest."""
-    from ci_build.images.pin_updates import chosen
+    from ci_build.images.pin_updates import select_pins
     from core.report import print_table
 
     request, _, _ = asked(state, {}, pins)
-    found = chosen(request, (), arch or request.arch)
+    found = select_pins(request, (), arch or request.arch)
     if as_json:
         print_json(found)
         return
@@ -121,5 +121,5 @@ def check(
     found = list(pin_updates.problems(request, arch, online=online))
     if as_json:
         print_json(found)
-    pin_updates.refuse(found, request)
+    pin_updates.raise_for_problems(found, request)
     reporter.line(f"{request.pins.path} is in order")

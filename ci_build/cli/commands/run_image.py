@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ci_build.containers.container import ContainerSpec
     from ci_build.containers.engine import Engine
     from ci_build.images.recipe import Recipe
-    from ci_build.images.runtime import Below, Maker
+    from ci_build.images.runtime import BaseImage, ImageBuilder
     from core.report import Reporter
 
 _SHM = "16g"
@@ -61,35 +61,40 @@ def build_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN401 - valu
 def make_set_images(state: State, after: dict[str, Any]) -> dict[str, Mapping[str, str]]:
     """What `build_dockers` does; returns the names of the images with their labels, those of a dry run too."""
     from ci_build.images import runtime
-    from ci_build.images.contents import check_pythons, checked_set, set_contents
+    from ci_build.images.contents import check_pythons, read_checked_set, set_contents
 
     settings, wheels = state.settings(after), after["wheels"]
-    maker, reporter, pythons = image_maker(state, after)
-    wheel_set = checked_set(wheels)
+    builder, reporter, pythons = image_maker(state, after)
+    wheel_set = read_checked_set(wheels)
     if not settings.given("python_versions"):
         pythons = tuple(wheel_set.python_versions)
     _refuse_idle(settings, wheel_set.rocm_version)
     check_pythons(wheels, wheel_set, pythons)
     word = runtime.rocm_tag(wheel_set.rocm_version)
-    names = {release: f"jax-{release}.{word}" for release in runtime.releases(maker.request, "jax", after["filters"])}
-    check_finish(after, maker.request, len(names))
+    names = {
+        release: f"jax-{release}.{word}"
+        for release in runtime.ubuntu_releases(builder.request, "jax", after["filters"])
+    }
+    check_finish(after, builder.request, len(names))
     look_only = after["dry_run"]
-    below, planned = _bases(state, after, maker, reporter, {release: f"jax-base-{release}.{word}" for release in names})
+    below, planned = _bases(
+        state, after, builder, reporter, {release: f"jax-base-{release}.{word}" for release in names}
+    )
     with reporter.group("build_dockers"):
         for found in below.values() if not look_only else ():
             runtime.check_base(found, wheel_set.rocm_version, pythons)
-        contents = set_contents(maker, wheels, wheel_set, options.cache_dir(settings), pythons, look_only=look_only)
+        contents = set_contents(builder, wheels, wheel_set, options.cache_dir(settings), pythons, look_only=look_only)
         if "com.amdgpu.jax_commit" not in contents.labels:
             reporter.warning("The wheels do not say which commits they were made of, so the image does not either.")
         recipes = [
-            runtime.with_wheels(below[release], name, contents.files, pythons, contents.labels)
+            runtime.wheels_recipe(below[release], name, contents.files, pythons, contents.labels)
             for release, name in names.items()
         ]
         labels = {recipe.name: recipe.labels for recipe in recipes}
-        if plan_only(after, tuple(labels), reporter, maker.request, [*planned, *recipes]):
+        if plan_only(after, tuple(labels), reporter, builder.request, [*planned, *recipes]):
             return labels
-        made = [(maker.make(recipe), (recipe.name,), recipe.labels) for recipe in recipes]
-    finish(made, maker.request, maker.host, reporter, after)
+        made = [(builder.build(recipe), (recipe.name,), recipe.labels) for recipe in recipes]
+    finish(made, builder.request, builder.host, reporter, after)
     return labels
 
 
@@ -114,8 +119,8 @@ def _refuse_idle(settings: options.Settings, rocm_version: str) -> None:
 
 
 def _bases(
-    state: State, after: dict[str, Any], maker: Maker, reporter: Reporter, names: dict[str, str]
-) -> tuple[dict[str, Below], list[Recipe]]:
+    state: State, after: dict[str, Any], builder: ImageBuilder, reporter: Reporter, names: dict[str, str]
+) -> tuple[dict[str, BaseImage], list[Recipe]]:
     """What the images of a set are put on: made of the ROCm that the options name, or found by name.
 
     Returns:
@@ -125,13 +130,13 @@ def _bases(
 
     settings = state.settings(after)
     if not names_rocm(settings):
-        find = runtime.planned_base if after["dry_run"] else partial(runtime.known_base, maker)
+        find = runtime.planned_base if after["dry_run"] else partial(runtime.find_base, builder)
         return {release: find(name) for release, name in names.items()}, []
     pythons = options.chosen_pythons(settings, ("build",))
     version, tree, labels = rocm_tree(settings, after, reporter, find_rocm(settings, reporter))
-    bases = [runtime.base(maker, release, pythons, "") for release in names]
-    recipes = [runtime.with_rocm(maker.below(base), tree, version, labels) for base in bases]
-    return dict(zip(names, map(maker.below, recipes), strict=True)), [*bases, *recipes]
+    bases = [runtime.base(builder, release, pythons, "") for release in names]
+    recipes = [runtime.rocm_recipe(builder.as_base(base), tree, version, labels) for base in bases]
+    return dict(zip(names, map(builder.as_base, recipes), strict=True)), [*bases, *recipes]
 
 
 _TRIAL = with_options(
@@ -189,7 +194,7 @@ def _planned(settings: options.Settings, after: dict[str, Any]) -> Callable[[Eng
     env_file = work.check_env_file(after["env_file"])
     gpus = None if after["no_gpu"] else work.find_gpus()
     return lambda engine: replace(
-        work.trial_spec(engine, "", gpus, debugger=after["debugger"], env_file=env_file),
+        work.run_spec(engine, "", gpus, debugger=after["debugger"], env_file=env_file),
         network=network,
         memory=memory,
         shm_size=shm_size or _SHM,
@@ -215,10 +220,10 @@ def _show(spec: ContainerSpec, labels: Mapping[str, str], after: dict[str, Any])
 def test_docker(state: State, /, **after: Any) -> None:  # noqa: ANN401 - values of options
     """Make the images of a set, as `build_dockers` does, and run their test, as `test` does."""
     from ci_build.containers.engine import Engine
-    from ci_build.images.contents import checked_set
+    from ci_build.images.contents import read_checked_set
     from core.errors import RequestError
 
-    held = checked_set(after["wheels"]).jax_version
+    held = read_checked_set(after["wheels"]).jax_version
     if after["jax_version"] not in ("latest", held):
         raise RequestError(
             f"{after['wheels']} is for jax {held}, and --jax-version says {after['jax_version']}.",

@@ -16,7 +16,7 @@ from textwrap import dedent
 import pytest
 
 from ci_build.containers.container import ContainerRunner, ContainerSpec, Mount, find_engine, make_spec
-from ci_build.containers.orphans import OWNER_LABEL, sweep
+from ci_build.containers.orphans import OWNER_LABEL, remove_orphans
 from core.errors import NoContainerEngineError, ProcessError
 from core.process import HostRunner
 from tests.support import docker
@@ -186,7 +186,7 @@ def test_what_a_killed_run_left_is_removed_by_the_next_one_and_nothing_else(
     )
     try:
         # Other workers kill their own.
-        assert left not in sweep(spec.engine, host)
+        assert left not in remove_orphans(spec.engine, host)
         child.kill()
         child.wait()
         said: list[str] = []

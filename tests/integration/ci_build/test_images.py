@@ -14,7 +14,7 @@ import pytest
 from ci_build.containers.engine import find_engine
 from ci_build.images import local
 from ci_build.images.pins import load_pins
-from ci_build.images.recipe import Recipe, ensure
+from ci_build.images.recipe import Recipe, ensure_image
 from core.errors import ProcessError, RequestError
 from core.process import HostRunner
 from core.report import Reporter
@@ -182,15 +182,15 @@ def test_an_argument_that_nothing_uses_is_refused_before_the_engine_would_only_w
         arguments={"USED": "x", "THEROCK_PATH": "y"},
     )
     with pytest.raises(RequestError, match=r"does nothing with the build argument THEROCK_PATH\."):
-        ensure(recipe, found, host, Reporter(terminal=False), cache=tmp_path)
+        ensure_image(recipe, found, host, Reporter(terminal=False), cache=tmp_path)
     assert name not in own.ask("image", "ls")
     good = replace(recipe, arguments={"USED": "x"})
-    assert ensure(good, found, host, Reporter(terminal=False), cache=tmp_path).built
+    assert ensure_image(good, found, host, Reporter(terminal=False), cache=tmp_path).built
     own.run("image", "rm", good.tag)
     # A step that fails leaves nothing: no image, no container.
     bad = replace(recipe, arguments={"USED": f"not-{name}"})
     with pytest.raises(ProcessError, match=r"(exit|non-zero) (code|status):? 1"):
-        ensure(bad, found, host, Reporter(terminal=False), cache=tmp_path)
+        ensure_image(bad, found, host, Reporter(terminal=False), cache=tmp_path)
     assert name not in own.ask("image", "ls")
     assert f"not-{name}" not in own.ask("ps", "--all", "--no-trunc")
     assert [path.name for path in (tmp_path / "contexts").iterdir() if not path.name.startswith(".")] == []

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ci_build.images.registry import digest_in
+from ci_build.images.registry import fetch_digest
 from core.errors import InputError
 from core.http.client import Client, Patience
 
@@ -83,7 +83,7 @@ def told() -> Iterator[Told]:
 def ask(told: Told, repository: str = "a/b", reference: str = "1", below: str = "") -> str:
     client = Client(patience=Patience(tries=2, first_wait=0.01))
     try:
-        return digest_in(told.address + below, repository, reference, client)
+        return fetch_digest(told.address + below, repository, reference, client)
     finally:
         client.close()
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ci_build.containers import orphans
 from ci_build.containers.container import ContainerSpec, Engine, Mount, container_argv, make_spec, mount_option
 from ci_build.containers.engine import read_info
-from ci_build.containers.orphans import is_left, owner, remove
+from ci_build.containers.orphans import is_orphan, owner, remove
 from core.errors import ProcessError, RequestError
 from core.process import HostRunner
 
@@ -158,11 +158,11 @@ def test_the_callers_outputs_stay_the_callers() -> None:
 def test_only_containers_of_processes_that_are_gone_are_left() -> None:
     here = owner()
     place, pid, start = here.rsplit("/", 2)
-    assert not is_left(here, place, lambda _: start)
-    assert is_left(here, place, lambda _: "")
-    assert is_left(here, place, lambda _: start + "1")
+    assert not is_orphan(here, place, lambda _: start)
+    assert is_orphan(here, place, lambda _: "")
+    assert is_orphan(here, place, lambda _: start + "1")
     for foreign in ("", "nonsense", f"{place}x/{pid}/{start}", f"elsewhere/{pid}/{start}", f"{place}/x/{start}"):
-        assert not is_left(foreign, place, lambda _: "")
+        assert not is_orphan(foreign, place, lambda _: "")
 
 
 class FakeClock:

@@ -14,9 +14,18 @@ from hypothesis import strategies as st
 from ci_build.cli.commands.image_commands import find_rocm, names_rocm
 from ci_build.cli.common import State
 from ci_build.cli.options import Settings
-from ci_build.images.contents import commits_in
-from ci_build.images.local import LocalImage, check_name, is_loopback, sanitised
-from ci_build.images.recipe import UNKNOWN, ContextFile, Recipe, build_argv, described, made_file, sums, text_file
+from ci_build.images.contents import read_commits
+from ci_build.images.local import LocalImage, check_name, is_loopback, sanitize
+from ci_build.images.recipe import (
+    UNKNOWN,
+    ContextFile,
+    Recipe,
+    build_argv,
+    describe,
+    generated_file,
+    sha256sums,
+    text_file,
+)
 from core.errors import RequestError
 from tests.support.tiny_wheel import make_wheel
 
@@ -52,7 +61,7 @@ def test_other_content_is_another_image(name: str) -> None:
 
 
 def test_a_plan_shows_what_goes_in_and_the_command_and_needs_neither() -> None:
-    base, digest, command = described([RECIPE], no_cache=True)
+    base, digest, command = describe([RECIPE], no_cache=True)
     assert base == f"{RECIPE.tag} on {RECIPE.base}, with"
     assert digest == "  a (1)"
     argv = build_argv(RECIPE, "docker", Path(), RECIPE.base, no_cache=True)
@@ -66,7 +75,7 @@ def test_of_what_is_on_something_unknown_a_plan_claims_no_digest() -> None:
     above = replace(RECIPE, name="jax-y", base=RECIPE.identity, files={"rocm": unknown})
     top = replace(RECIPE, name="jax-z", base=above.identity)
     assert (above.tag, top.tag) == ("jax-y:CONTENT", "jax-z:CONTENT")
-    told = [line for line in described([RECIPE, above, top]) if not line.startswith(" ")]
+    told = [line for line in describe([RECIPE, above, top]) if not line.startswith(" ")]
     assert told[1:] == [f"jax-y:CONTENT on {RECIPE.tag}, with", "jax-z:CONTENT on jax-y:CONTENT, with"]
 
 
@@ -78,15 +87,15 @@ def test_a_program_is_not_a_file_and_a_place_is_not_another(tmp_path: Path) -> N
     ):
         assert replace(RECIPE, files=files).content != RECIPE.content
     assert RECIPE.tag == f"jax-x:{RECIPE.content[:16]}"
-    made = made_file("text", tmp_path / "made")
+    made = generated_file("text", tmp_path / "made")
     assert made.source().read_text() == "text"
     assert text_file(made.source()).digest == made.digest
-    assert sums({"b": "2", "a": "1"}) == "1  a\n2  b\n"
+    assert sha256sums({"b": "2", "a": "1"}) == "1  a\n2  b\n"
 
 
 @given(st.text(max_size=60))
 def test_a_sanitised_version_is_good_in_a_tag(version: str) -> None:
-    tag = f"x:v{sanitised(version)}"
+    tag = f"x:v{sanitize(version)}"
     assert check_name(tag, "it") == tag
 
 
@@ -135,7 +144,7 @@ def test_every_commit_of_a_wheel_is_read_and_nothing_of_it_is_run(tmp_path: Path
         "q/commit_info.py": b"not python (",
     }
     path = make_wheel(tmp_path, files)
-    assert commits_in(path) == {"jax": "aaa", "xla": "bbb", "ROCm/rocm-jax": "ccc"}
+    assert read_commits(path) == {"jax": "aaa", "xla": "bbb", "ROCm/rocm-jax": "ccc"}
 
 
 # Which ROCm

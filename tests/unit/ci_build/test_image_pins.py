@@ -105,7 +105,7 @@ def test_a_machine_or_a_name_without_pins_is_refused(
         engine=lambda: pytest.fail("no"), pins=load_pins(), cache=tmp_path, connect=lambda: pytest.fail("no")
     )
     with pytest.raises(RequestError) as caught:
-        pin_updates.chosen(request, names, arch)
+        pin_updates.select_pins(request, names, arch)
     assert said in str(caught.value)
 
 

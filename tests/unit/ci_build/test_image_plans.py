@@ -15,7 +15,7 @@ from ci_build.images import run_image
 from ci_build.images.builder import ImageRequest
 from ci_build.images.contents import rocm_packages
 from ci_build.images.pins import load_pins
-from ci_build.images.runtime import Maker
+from ci_build.images.runtime import ImageBuilder
 from core.errors import InputError, RequestError
 from core.pip import Resolved
 from core.process import HostRunner, ProcessResult
@@ -143,9 +143,9 @@ def test_the_password_of_a_proxy_is_in_no_list_of_processes(tmp_path: Path, monk
     request = ImageRequest(
         engine=lambda: Engine(program="docker"), pins=load_pins(), cache=tmp_path, connect=lambda: pytest.fail("no")
     )
-    maker = Maker(request=request, host=host, progress=Reporter(terminal=False, groups=False))
+    builder = ImageBuilder(request=request, host=host, progress=Reporter(terminal=False, groups=False))
     with pytest.raises(InputError, match="does not give rocm"):
-        rocm_packages(maker, "image", "python3", "https://host.invalid/simple", "7.2.0")
+        rocm_packages(builder, "image", "python3", "https://host.invalid/simple", "7.2.0")
     assert any(" pip wheel " in command for command in host.commands)
     assert not any("secret" in command for command in host.commands)
     assert host.variables == "https_proxy=http://user:secret@host.invalid:3128\n"

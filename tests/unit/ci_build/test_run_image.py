@@ -11,7 +11,7 @@ from ci_build.containers.container import Engine, container_argv
 from ci_build.images import runtime
 from ci_build.images.builder import ImageRequest
 from ci_build.images.pins import load_pins
-from ci_build.images.run_image import SELFTEST, check_env_file, commands, commits, find_gpus, trial_spec
+from ci_build.images.run_image import SELFTEST, check_env_file, commands, commits, find_gpus, run_spec
 from core.errors import InputError, MachineError, RequestError
 
 LABELS = {
@@ -43,14 +43,14 @@ def test_devices_go_in_with_the_numbers_of_their_groups(tmp_path: Path) -> None:
     gpus = find_gpus(tmp_path)
     assert gpus.devices == ("/dev/kfd", "/dev/dri")
     assert gpus.groups == ((str(os.getgid()),) if os.getgid() else ())
-    argv = container_argv(trial_spec(ENGINE, "image", gpus, debugger=False, env_file=None), ["true"])
+    argv = container_argv(run_spec(ENGINE, "image", gpus, debugger=False, env_file=None), ["true"])
     assert "SYS_PTRACE" not in argv
     assert not any("podinfo" in word for word in argv)
     assert [argv[at + 1] for at, word in enumerate(argv) if word == "--device"] == ["/dev/kfd", "/dev/dri"]
     assert "JAX_PLATFORMS=cpu" not in argv
     env = tmp_path / "env"
     env.touch()
-    more = container_argv(trial_spec(ENGINE, "image", None, debugger=True, env_file=env), ["true"])
+    more = container_argv(run_spec(ENGINE, "image", None, debugger=True, env_file=env), ["true"])
     assert {"SYS_PTRACE", "seccomp=unconfined", "JAX_PLATFORMS=cpu", str(env)} <= set(more)
     with pytest.raises(InputError, match="--env-file"):
         check_env_file(tmp_path / "absent")
@@ -89,6 +89,6 @@ def test_a_filter_is_a_part_of_the_name_of_a_file(
     )
     if found is None:
         with pytest.raises(RequestError, match=f"--filter {words} is in none of"):
-            runtime.releases(request, kind, words)
+            runtime.ubuntu_releases(request, kind, words)
     else:
-        assert runtime.releases(request, kind, words) == found
+        assert runtime.ubuntu_releases(request, kind, words) == found

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ci_build.images.runtime import inside
+from ci_build.images.runtime import image_contents
 from core.errors import RequestError
 from core.model import Evidence, Outcome, Tier
 from promotion.compatibility.evidence import CheckOutcome, EvidenceChecks
@@ -193,7 +193,7 @@ def test_what_build_dockers_prints_fills_the_table_of_images() -> None:
         "com.amdgpu.python_versions": "3.11,3.12",
     }
     image = {"name": "content:1", "digest": "sha256:1", "tags": ["jax-ubu24.rocm720", "mine"]}
-    made = tables((entry(1, "0.10.2"), {}), images=[{**image, **inside("jax-ubu24.rocm720", labels)}])
+    made = tables((entry(1, "0.10.2"), {}), images=[{**image, **image_contents("jax-ubu24.rocm720", labels)}])
     (told,) = sheets(made)[0].rows
     assert told == (
         ("jax-ubu24.rocm720", "mine"), ("sha256:1",), ("0.10.2",), ("7.2.0",), ("3.11, 3.12",), ("ubu24",), ("none",),
