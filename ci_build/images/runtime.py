@@ -1,6 +1,6 @@
-"""Images to run JAX in: an Ubuntu with Pythons, a ROCm on it, the wheels of a set on that. Each is made once.
+"""Recipes of runtime images: an Ubuntu with Pythons, a ROCm on it, the wheels of a set on that.
 
-Names are those that people know, such as jax-base-ubu24.rocm720; what decides is the content of each layer.
+Their names are the customary ones, such as jax-base-ubu24.rocm720; the content of each layer decides about reuse.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from core.model import Progress
 from core.process import HostRunner
 
 OURS = ("com.amdgpu.", "jax-rocm-release.commit.")
-"""How labels begin that an image hands on to those that are put on it."""
+"""Prefixes of the labels that an image inherits from its base."""
 UBUNTU = "ubu"
-"""Bases of runtime images begin with it, as in ubu24."""
+"""Prefix of the bases of runtime images, as in ubu24."""
 _SYSTEM = re.compile(rf"{UBUNTU}[0-9]+|manylinux_[0-9]+_[0-9]+")
 DEFAULT_PYTHON = "3.12"
-"""The Python of an image that is called python, where it is among those asked for."""
+"""The Python that `python3` means in an image, if it is one of the requested ones."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BaseImage:
-    """An image that others are put on.
+    """A base of other images.
 
     Attributes:
-        name: what the names of those begin with.
-        identity: what it is made of, or its id.
-        image: gives a name that the engine knows; makes the image if it has to.
-        labels: its labels, as far as they are ours.
+        name: prefix of their names.
+        identity: digest of its content, or its id.
+        image: returns a name that the engine knows; builds the image if necessary.
+        labels: its labels that are inherited.
     """
 
     name: str
@@ -51,10 +51,9 @@ class BaseImage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageBuilder:
-    """Makes images, one on top of another.
+    """A builder of images, one on top of another.
 
     Attributes:
-        request: where everything comes from.
         built: content -> image, of the recipes that were built so far.
     """
 
@@ -64,7 +63,7 @@ class ImageBuilder:
     built: dict[str, ContainerImage] = field(default_factory=dict)
 
     def build(self, recipe: Recipe) -> ContainerImage:
-        """The image of a recipe; made anew once where everything has to be."""
+        """Return the image of a recipe, built if necessary; with `no_cache` it is built once."""
         if recipe.content not in self.built:
             request = self.request
             self.built[recipe.content] = ensure_image(
@@ -73,7 +72,7 @@ class ImageBuilder:
         return self.built[recipe.content]
 
     def as_base(self, recipe: Recipe) -> BaseImage:
-        """The image of a recipe, to put another one on; it is made when it is needed."""
+        """Return the image of a recipe as a base; it is built when it is needed."""
         return BaseImage(
             name=recipe.name,
             identity=recipe.identity,
@@ -82,7 +81,7 @@ class ImageBuilder:
         )
 
     def find(self, name: str) -> BaseImage | None:
-        """An image that is here, or in the registry, under a name that people know."""
+        """Return an image by its customary name, from the engine or the registry."""
         engine, registry = self.request.engine(), self.request.registry
         image = local.find(engine, self.host, name)
         if image is None and registry:
@@ -117,44 +116,42 @@ def _layer(
 
 
 def ubuntu_releases(request: ImageRequest, kind: str, filters: str) -> tuple[str, ...]:
-    """The Ubuntu releases to make images for: those whose file name holds one of the words, as it always was.
+    """Return the Ubuntu releases that --filter selects by the customary names of their Dockerfiles.
 
     Args:
-        kind: base, base-therock or jax: what stands before the release in that name.
-        filters: comma-separated parts of `Dockerfile.<kind>-<release>`; empty takes all.
+        kind: base, base-therock or jax.
+        filters: comma-separated parts of `Dockerfile.<kind>-<release>`; empty selects all.
 
     Raises:
-        RequestError: none of them holds any.
+        RequestError: no name matches.
     """
     known = sorted(
-        pin.name for pin in request.pins.pins if (pin.kind, pin.arch) == ("base", request.arch) and _is_ubuntu(pin.name)
+        pin.name
+        for pin in request.pins.pins
+        if (pin.kind, pin.arch) == ("base", request.arch) and re.fullmatch(rf"{UBUNTU}[0-9]+", pin.name)
     )
     words = [word.strip() for word in filters.split(",") if word.strip()]
     names = {release: f"Dockerfile.{kind}-{release}" for release in known}
     found = tuple(release for release in known if not words or any(word in names[release] for word in words))
     if not found:
         raise RequestError(
-            f"--filter {filters} is in none of {', '.join(names.values()) or 'nothing'}.",
+            f"--filter {filters} matches none of {', '.join(names.values()) or 'nothing'}.",
             hint="Give a part of such a name, for example ubu24.",
         )
     return found
 
 
-def _is_ubuntu(name: str) -> bool:
-    return name.startswith(UBUNTU) and name.removeprefix(UBUNTU).isdecimal()
-
-
-def base(builder: ImageBuilder, release: str, pythons: Sequence[str], llvm: str) -> Recipe:
-    """An Ubuntu with Pythons, and with a clang where `llvm` names its major.
+def ubuntu_recipe(builder: ImageBuilder, release: str, pythons: Sequence[str], llvm: str) -> Recipe:
+    """Return the recipe of an Ubuntu image with Pythons, and with clang where `llvm` is its major version.
 
     Raises:
-        RequestError: images.toml lacks the Ubuntu, a Python, or that LLVM for this machine.
+        RequestError: images.toml lacks the Ubuntu, a Python, or that LLVM for this architecture.
     """
     request = builder.request
     pins = {f"python-{python}": request.pins.get("download", f"python-{python}", request.arch) for python in pythons}
     pins |= tool_pins(request, llvm, bazel=False)
     default = DEFAULT_PYTHON if DEFAULT_PYTHON in pythons else pythons[-1]
-    files = {**download_files(request, pins, builder.progress)}
+    files = download_files(request, pins, builder.progress)
     return base_recipe(
         request,
         builder.host,
@@ -175,10 +172,10 @@ def base(builder: ImageBuilder, release: str, pythons: Sequence[str], llvm: str)
 def rocm_recipe(
     base: BaseImage, tree: ContextFile, version: str, labels: Mapping[str, str], *, name: str = ""
 ) -> Recipe:
-    """A ROCm's tree on top.
+    """Return the recipe of an image with a ROCm tree on a base image.
 
     Args:
-        name: of the image; by default made of that of the one base.
+        name: name of the image; by default the base's name and the ROCm's version.
     """
     return _layer(
         base,
@@ -192,12 +189,12 @@ def rocm_recipe(
 def packages_recipe(
     base: BaseImage, python: str, wheels: Mapping[str, ContextFile], version: str, labels: Mapping[str, str]
 ) -> Recipe:
-    """ROCm's pip packages on top.
+    """Return the recipe of an image with ROCm's pip packages on a base image.
 
     Args:
-        python: an interpreter with pip inside the image base.
-        wheels: the packages, and `requirements.txt` with their hashes, by name.
-        version: that of ROCm.
+        python: interpreter with pip inside the base image.
+        wheels: packages and `requirements.txt` with their hashes, by file name.
+        version: version of ROCm.
     """
     return _layer(
         base,
@@ -216,10 +213,10 @@ def wheels_recipe(
     pythons: Sequence[str],
     labels: Mapping[str, str],
 ) -> Recipe:
-    """The wheels of a set on top.
+    """Return the recipe of an image with the wheels of a set on a base image.
 
     Args:
-        files: wheels, and `requirements-<Python>.txt` with their hashes, by name.
+        files: wheels and `requirements-<Python>.txt` with their hashes, by file name.
     """
     return _layer(
         base,
@@ -235,11 +232,11 @@ def wheels_recipe(
 
 
 def image_contents(name: str, labels: Mapping[str, str]) -> Mapping[str, str]:
-    """What is inside an image, as the compatibility tables want it: jax, rocm, python, system; empty is not known.
+    """Return the versions of jax, rocm, python and system in an image, for the compatibility tables; empty if unknown.
 
     Args:
-        name: as people know it.
-        labels: its labels.
+        name: customary name of the image.
+        labels: labels of the image.
     """
     own = {key.removeprefix(OURS[0]): text for key, text in labels.items() if key.startswith(OURS[0])}
     system = _SYSTEM.search(name)
@@ -252,32 +249,32 @@ def image_contents(name: str, labels: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def separator(name: str) -> str:
-    """What stands between an image's name and that of the ROCm on it."""
+    """Return the separator between an image's name and that of its ROCm."""
     return "-" if name == BUILDER else "."
 
 
 def find_base(builder: ImageBuilder, name: str) -> BaseImage:
-    """A base image by the name that people know.
+    """Return a base image by its customary name.
 
     Raises:
-        InputError: it is neither here nor in the registry.
+        InputError: neither the engine nor the registry has it.
     """
     found = builder.find(name)
     if found is None:
         raise InputError(
             f"There is no {name}{'' if builder.request.registry else ' on this machine'}.",
-            hint="Make it with `ci_build build_base_dockers`, or name its ROCm with --therock-path.",
+            hint="Build it with `ci_build images build base`, or name its ROCm with --therock-path.",
         )
     return found
 
 
 def planned_base(name: str, labels: Mapping[str, str] | None = None) -> BaseImage:
-    """A base image that nobody has asked for yet, for a dry run."""
+    """Return a stand-in for a base image, for a dry run."""
     return BaseImage(name=name, identity=f"{name}@{UNKNOWN}", image=str, labels=labels or {})
 
 
 def check_base(base: BaseImage, rocm_version: str, pythons: Sequence[str]) -> None:
-    """Refuse a base image that does not go with a set.
+    """Check that a base image fits a set.
 
     Raises:
         RequestError: it has another ROCm, or lacks a Python.
@@ -286,30 +283,27 @@ def check_base(base: BaseImage, rocm_version: str, pythons: Sequence[str]) -> No
     lacking = [name for name in pythons if name not in base.labels.get("com.amdgpu.python_versions", "").split(",")]
     if held != rocm_version:
         raise RequestError(
-            f"{base.name} has ROCm {held or 'of an unknown version'}, and the set is for {rocm_version}.",
-            hint="Name the right ROCm.",
+            f"{base.name} has ROCm {held or 'of an unknown version'}, but the set is for {rocm_version}.",
+            hint="Name that ROCm with --therock-path.",
         )
     if lacking:
         raise RequestError(
-            f"{base.name} has no Python {', '.join(lacking)}.", hint="Make it anew with those --python-versions."
+            f"{base.name} has no Python {', '.join(lacking)}.", hint="Rebuild it with these --python-versions."
         )
 
 
 def rocm_tag(version: str) -> str:
-    """A ROCm's version in the name of an image: 7.2.0 -> rocm720, 7.10.0.dev0+abc -> rocm7100dev0.abc."""
-    return ("rocm" + sanitize(version.partition("+")[0]).replace(".", "") + _local(version)).lower()
-
-
-def _local(version: str) -> str:
-    local = version.partition("+")[2]
-    return f".{sanitize(local)}" if local else ""
+    """Return a ROCm's version for names of images: 7.2.0 -> rocm720, 7.10.0.dev0+abc -> rocm7100dev0.abc."""
+    public, _, local_label = version.partition("+")
+    suffix = f".{sanitize(local_label)}" if local_label else ""
+    return f"rocm{sanitize(public).replace('.', '')}{suffix}".lower()
 
 
 def tree_file(root: Path, digest: str) -> ContextFile:
-    """A ROCm's tree as part of a context.
+    """Return a ROCm tree as part of a build context.
 
     Args:
-        digest: what is known of its content; a folder of somebody's, of which nothing is known, is read.
+        digest: digest of its content; if empty, the directory is read to compute one.
     """
     return ContextFile(digest=digest or _folder_digest(root), source=lambda: root)
 

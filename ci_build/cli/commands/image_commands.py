@@ -293,7 +293,7 @@ def build_base_dockers(state: State, /, **after: Any) -> None:  # noqa: ANN401 -
     check_finish(after, builder.request, len(chosen))
     settings = state.settings(after)
     rocm = find_rocm(settings, reporter)
-    below = [runtime.base(builder, release, pythons, llvm) for release in chosen]
+    below = [runtime.ubuntu_recipe(builder, release, pythons, llvm) for release in chosen]
     version, tree, labels = rocm_tree(settings, after, reporter, rocm)
     recipes = [runtime.rocm_recipe(builder.as_base(recipe), tree, version, labels) for recipe in below]
     if plan_only(after, [recipe.name for recipe in recipes], reporter, builder.request, [*below, *recipes]):
@@ -315,7 +315,7 @@ def build_base_therock_dockers(state: State, /, **after: Any) -> None:  # noqa: 
     llvm = _llvm(after)
     chosen = runtime.ubuntu_releases(builder.request, "base-therock", after["filters"] or "therock")
     check_finish(after, builder.request, len(chosen))
-    below = [runtime.base(builder, release, pythons, llvm) for release in chosen]
+    below = [runtime.ubuntu_recipe(builder, release, pythons, llvm) for release in chosen]
     _on_index(index, builder, reporter, after, below, "/usr/local/bin/python3")
 
 

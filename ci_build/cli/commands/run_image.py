@@ -134,7 +134,7 @@ def _bases(
         return {release: find(name) for release, name in names.items()}, []
     pythons = options.chosen_pythons(settings, ("build",))
     version, tree, labels = rocm_tree(settings, after, reporter, find_rocm(settings, reporter))
-    bases = [runtime.base(builder, release, pythons, "") for release in names]
+    bases = [runtime.ubuntu_recipe(builder, release, pythons, "") for release in names]
     recipes = [runtime.rocm_recipe(builder.as_base(base), tree, version, labels) for base in bases]
     return dict(zip(names, map(builder.as_base, recipes), strict=True)), [*bases, *recipes]
 
