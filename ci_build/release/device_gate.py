@@ -23,8 +23,8 @@ from core.targets import expand
 from promotion.evidence.known_tests import known_tests_for, load_entries
 from promotion.evidence.signing import Signer
 from promotion.evidence.test_runs import read_runs
-from promotion.gates import run_gates
 from promotion.gates.common.pythons import find_pythons
+from promotion.gates.common.runs import run_gates
 from promotion.gates.device import merge
 from promotion.gates.device.baseline import baseline
 from promotion.gates.device.config import AUTO, DeviceGateConfig

@@ -17,18 +17,19 @@ from core.errors import RequestError
 from core.model import WHEELS_JSON, Evidence, Finding, Severity
 from core.process import Runner
 from core.report import Reporter
-from promotion import gates
 from promotion import stage as promotion_stage
 from promotion.evidence.signing import Signer, load_signer, new_key
-from promotion.gates import Gate, inspection
-from promotion.gates.abi import abi
+from promotion.gates import inspection
+from promotion.gates.abi import gate as abi_gate
+from promotion.gates.common import runs
+from promotion.gates.common.gate import Gate
 from promotion.gates.common.rocm_manifest import RocmTree
-from promotion.gates.compile import compile as compile_gate
+from promotion.gates.compile import gate as compile_gate
 from promotion.gates.compile import view
-from promotion.gates.compile.material import material
-from promotion.gates.coverage import coverage
-from promotion.gates.install import install
-from promotion.gates.load import load
+from promotion.gates.compile.corpus import load_corpus
+from promotion.gates.coverage import gate as coverage_gate
+from promotion.gates.install import gate as install_gate
+from promotion.gates.load import gate as load_gate
 from promotion.storage.bucket import Bucket
 from promotion.storage.keys import StagedSet
 
@@ -94,22 +95,22 @@ def make_gate(name: str, told: GateOptions, reporter: Reporter, tree: RocmTree |
         case "inspection":
             return inspection.GATE
         case "abi":
-            return abi.make_gate(tree.manifest if tree else None)
+            return abi_gate.make_gate(tree.manifest if tree else None)
         case "load":
-            return load.make_gate(rocm=tree, update_golden=told.update_golden)
+            return load_gate.make_gate(rocm=tree, update_golden=told.update_golden)
         case "compile":
-            how = compile_gate.Options(
+            how = compile_gate.CompileOptions(
                 corpus=told.corpus or options.CORPORA[0],
                 programs=told.program,
                 jobs=told.jobs,
                 rocm=tree,
                 live=reporter.live_table,
             )
-            return compile_gate.make_gate(material(), how)
+            return compile_gate.make_gate(load_corpus(), how)
         case "coverage":
-            return coverage.GATE
+            return coverage_gate.GATE
         case "install":
-            return install.make_gate()
+            return install_gate.make_gate()
         case other:
             raise AssertionError(f"options.GATES names {other!r}, which nobody makes")
 
@@ -172,11 +173,11 @@ def run_gates(
     runner: Runner,
     signer: Signer,
 ) -> tuple[Evidence, ...]:
-    """Run gates; one that fails raises nothing, see `promotion.gates.raise_for_failures`."""
+    """Run gates; one that fails raises nothing, see `promotion.gates.common.runs.raise_for_failures`."""
     from core.targets import expand
 
     tree = read_rocm(told.rocm, reporter) if told.rocm else None
-    return gates.run_gates(
+    return runs.run_gates(
         bucket,
         staged,
         [make_gate(name, told, reporter, tree) for name in names],

@@ -19,7 +19,7 @@ from promotion import promote as promotion_promote
 from promotion import stage as promotion_stage
 from promotion.check import check
 from promotion.evidence.attestation_verification import lazy_verifier
-from promotion.gates import raise_for_failures
+from promotion.gates.common.runs import raise_for_failures
 from promotion.index.pages import tiers_text
 from promotion.policy.policy import LOCAL, load_policy
 from promotion.promote import Promotion, install_line

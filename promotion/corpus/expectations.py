@@ -22,7 +22,7 @@ _SCHEMA = 1
 _KEYS = {"programs", "targets", "jax", "kind", "error", "reason", "owner", "expires"}
 
 
-class Kind(enum.StrEnum):
+class ExpectationKind(enum.StrEnum):
     """What becomes of a program."""
 
     COMPILES = "compiles"
@@ -47,7 +47,7 @@ class Expectation:
     programs: tuple[str, ...] = ("*",)
     targets: tuple[str, ...] = ("*",)
     jax: str = ""
-    kind: Kind = Kind.COMPILES
+    kind: ExpectationKind = ExpectationKind.COMPILES
     error: str = ""
     reason: str = ""
     owner: str = ""
@@ -105,7 +105,7 @@ def load_expectations(file: Path = FILE, *, programs: Sequence[str]) -> tuple[Ex
             fields: dict[str, Any] = {
                 key: tuple(value) if isinstance(value, list) else value for key, value in item.items()
             }
-            fields |= {"kind": Kind(item["kind"]), "expires": item["expires"].isoformat()}
+            fields |= {"kind": ExpectationKind(item["kind"]), "expires": item["expires"].isoformat()}
             entries.append(Expectation(**fields))
     problems += _overlaps(entries, programs)
     if problems:
@@ -116,11 +116,11 @@ def load_expectations(file: Path = FILE, *, programs: Sequence[str]) -> tuple[Ex
 
 def _problems(item: Mapping[str, Any], programs: Sequence[str]) -> Iterator[str]:
     """What is wrong with an entry."""
-    needs_error = item.get("kind") == Kind.FAILS
+    needs_error = item.get("kind") == ExpectationKind.FAILS
     wanted = _KEYS if needs_error else _KEYS - {"error"}
     yield from (f"{key} is missing" for key in sorted(wanted - item.keys()))
     yield from (f"{key} is not known here" for key in sorted(item.keys() - wanted))
-    if item.get("kind") not in (None, Kind.FAILS, Kind.NEEDS_DEVICE):
+    if item.get("kind") not in (None, ExpectationKind.FAILS, ExpectationKind.NEEDS_DEVICE):
         yield f"kind is {item['kind']!r}, neither 'fails' nor 'needs-device'"
     for key, names in (("programs", programs), ("targets", lists()["compiler-supported"])):
         yield from _bad_patterns(key, item.get(key, names), names)

@@ -10,7 +10,7 @@ from pathlib import Path
 from core.errors import BucketError
 from core.model import Finding, GfxTarget, MemberInfo, Severity, Tier, Wheel
 from core.targets import covers, lists, machs
-from promotion.gates import Check, Gate, Room, error
+from promotion.gates.common.gate import Check, Gate, GateContext, error
 from promotion.index.core_metadata import core_metadata
 from promotion.index.pages import metadata_name
 from promotion.storage.bucket import sha256_of
@@ -23,32 +23,32 @@ from wheelkit.inspect.wheel_set import check_set
 _UNTRUE = "Build and stage the set again."
 
 
-def run(room: Room) -> Iterator[Check]:
+def run(context: GateContext) -> Iterator[Check]:
     """One check for each wheel, one for the set, one for its index."""
     reports = []
-    for wheel in room.wheel_set.wheels:
-        path = room.wheel(wheel)
-        report = _inspect(room, path)
+    for wheel in context.wheel_set.wheels:
+        path = context.wheel(wheel)
+        report = _inspect(context, path)
         reports.append(report)
         findings = (*_counted(report, wheel), *_untrue_members(report, wheel))
         yield Check(name=wheel.filename, findings=findings, details=_summary(report))
     yield Check(name="set", findings=tuple(_placed(finding, "") for finding in check_set(reports)))
-    yield Check(name="index", findings=tuple(_index_findings(room)))
+    yield Check(name="index", findings=tuple(_index_findings(context)))
 
 
 GATE = Gate(name="inspection", tier=Tier.STRUCTURE, per_target=False, run=run)
 
 
-def _inspect(room: Room, path: Path) -> WheelReport:
+def _inspect(context: GateContext, path: Path) -> WheelReport:
     return inspect_wheel(
         path,
-        expected=[GfxTarget.parse(target) for target in room.wheel_set.targets],
+        expected=[GfxTarget.parse(target) for target in context.wheel_set.targets],
         covers=covers(),
         machs=machs(),
         allow_list=lists()["compiler-supported"],
         verify=True,
-        scratch=room.work,
-        progress=room.progress,
+        scratch=context.work,
+        progress=context.progress,
     )
 
 
@@ -97,19 +97,19 @@ def _plain(value: object) -> object:
     return sorted(value) if isinstance(value, tuple) else value
 
 
-def _index_findings(room: Room) -> Iterator[Finding]:
+def _index_findings(context: GateContext) -> Iterator[Finding]:
     """Whether the staged index offers every wheel with its hash, and metadata that is the wheel's own."""
-    for wheel in room.wheel_set.wheels:
+    for wheel in context.wheel_set.wheels:
         try:
-            _, page_key = project_pages(room.staged.simple, wheel.name)
-            files = json.loads(room.bucket.get(page_key))["files"]
+            _, page_key = project_pages(context.staged.simple, wheel.name)
+            files = json.loads(context.bucket.get(page_key))["files"]
             (entry,) = [file for file in files if file["filename"] == wheel.filename]
             said = (entry["hashes"]["sha256"], entry["core-metadata"]["sha256"])
-            sidecar = room.bucket.get(room.staged.file(metadata_name(wheel.filename)))
+            sidecar = context.bucket.get(context.staged.file(metadata_name(wheel.filename)))
         except (BucketError, ValueError, KeyError, TypeError) as problem:
             yield error("index-incomplete", f"{wheel.filename} is not offered properly: {problem}.", _UNTRUE)
             continue
-        with room.bucket.open(room.staged.file(wheel.filename)) as file:
+        with context.bucket.open(context.staged.file(wheel.filename)) as file:
             own = core_metadata(file, wheel.filename)
         if sidecar != own:
             text = f"{metadata_name(wheel.filename)} is not the METADATA of {wheel.filename}."

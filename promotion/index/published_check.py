@@ -18,10 +18,10 @@ from core.errors import BucketError, GateError, InputError, RequestError, WheelS
 from core.model import PYLOCK, WHEELS_JSON, Finding, Progress, WheelSet
 from core.process import Runner
 from core.units import parse_url
-from promotion.gates import Check, error
+from promotion.gates.common.gate import Check, error
+from promotion.gates.common.installers import configured_installers
 from promotion.gates.common.pythons import find_pythons
-from promotion.gates.install.install import installers
-from promotion.gates.install.trial import Source, Trial
+from promotion.gates.install.installation import InstallationSource, InstallationTest
 from promotion.index.ledger import PromotedSet, load_entry
 from promotion.index.reader import PublishedIndex
 from promotion.storage.bucket import sha256_of
@@ -101,13 +101,13 @@ def check_published(
         missing = ", ".join(version for version in wanted if version not in found)
         raise RequestError(f"This machine has no Python {missing}.", hint="Run `uv python install`.")
     yield Check(name="ledger", findings=tuple(_ledger_findings(published)))
-    source = Source(index=published.url, wheel_set=published.wheel_set, lock=published.lock)
+    source = InstallationSource(index=published.url, wheel_set=published.wheel_set, lock=published.lock)
     with tempfile.TemporaryDirectory(prefix="published-") as name:
-        for number, installer in enumerate(installers(runner, Path(name) / "cache")):
+        for number, installer in enumerate(configured_installers(runner, Path(name) / "cache")):
             for version in wanted:
                 progress.step(f"install from {published.url} with {installer.name} for Python {version}")
                 with tempfile.TemporaryDirectory(dir=name) as folder:
-                    trial = Trial(source, runner, installer, version, Path(folder), insists=number == 0)
+                    trial = InstallationTest(source, runner, installer, version, Path(folder), insists=number == 0)
                     yield from trial.checks(found.get(version))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from promotion.gates import Check
+from promotion.gates.common.gate import Check
 from promotion.gates.device import evidence
 from promotion.gates.device.results import TestResult, TestVerdict
 

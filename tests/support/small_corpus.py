@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from core.model import Evidence, Outcome, Severity
-from promotion.gates.compile.compile import COMPILER
+from promotion.gates.compile.corpus import load_corpus
 from promotion.gates.compile.drift import Code, code_of_checks
-from promotion.gates.compile.material import material
+from promotion.gates.compile.gate import COMPILER
 
 
 def problems(evidence: Evidence) -> list[str]:
@@ -15,7 +15,7 @@ def problems(evidence: Evidence) -> list[str]:
 
 def check_small_corpus(evidence: Evidence) -> Code:
     """All programs were compiled, within reason; gives their code."""
-    count = len(material().choose("small"))
+    count = len(load_corpus().choose("small"))
     assert problems(evidence) == []
     assert evidence.outcome is Outcome.PASSED, evidence.target
     assert evidence.counts["collected"] == count + 1

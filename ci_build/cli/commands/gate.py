@@ -93,8 +93,8 @@ def _gate(
     as_json: bool,
 ) -> None:
     from ci_build.release import gating
-    from promotion.gates import raise_for_failures
     from promotion.gates.common.junit import junit as junit_xml
+    from promotion.gates.common.runs import raise_for_failures
 
     told = gating.GateOptions(
         targets=targets,

@@ -41,8 +41,8 @@ def device(
     SET is a folder with wheels.json, which is staged first, or INDEX/DIGEST as `stage` prints it.
     """
     from ci_build.release import device_gate, gating
-    from promotion.gates import raise_for_failures
     from promotion.gates.common.junit import junit as junit_xml
+    from promotion.gates.common.runs import raise_for_failures
 
     opts, reporter = options.parse_device_options(given), state.reporter()
     runner = host_runner(reporter)
@@ -84,7 +84,7 @@ def merge(
     SET is a folder with wheels.json, or INDEX/DIGEST as `stage` prints it.
     """
     from ci_build.release import device_gate, gating
-    from promotion.gates import raise_for_failures
+    from promotion.gates.common.runs import raise_for_failures
 
     opts, reporter = options.parse_device_options(given), state.reporter()
     runner = host_runner(reporter)

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from core.model import Finding, GfxTarget, Severity
-from promotion.gates import Check, error
-from promotion.gates.abi.loader import SYSTEM, Installed, Loaded, Scenario, at_home, load, scenarios
-from promotion.gates.abi.members import Member
-from promotion.gates.abi.symbols import some
+from promotion.gates.abi.loader import SYSTEM, InstalledLibrary, LoadResult, Scenario, in_site_packages, load, scenarios
+from promotion.gates.abi.members import ElfMember
+from promotion.gates.abi.symbols import abbreviate
+from promotion.gates.common.gate import Check, error
 from wheelkit.rocm_manifest import RocmLibrary
 
 _LAYOUT = "Add the folder to the layouts in core/layouts.toml, which RUNPATH and the loader of the wheel are made of."
@@ -17,7 +17,7 @@ _OTHERS = "Its users have to set LD_LIBRARY_PATH, or install ROCm in another way
 
 
 def layout_checks(
-    members: Sequence[Member],
+    members: Sequence[ElfMember],
     libraries: Iterable[RocmLibrary],
     targets: Sequence[GfxTarget],
     *,
@@ -47,18 +47,21 @@ def layout_checks(
         yield Check(name=f"layout {scenario.name}{suffix}", findings=findings, details={"files": files})
 
 
-def _installed(member: Member) -> Installed:
+def _installed(member: ElfMember) -> InstalledLibrary:
     assert member.elf is not None
     elf = member.elf
     path = elf.rpath if elf.runpath is None else elf.runpath
-    return at_home(member.path, soname=elf.soname or "", needed=elf.needed, runpath=path or "")
+    return in_site_packages(member.path, soname=elf.soname or "", needed=elf.needed, runpath=path or "")
 
 
 def _unfound(
-    loads: Sequence[tuple[Member, Loaded]], scenario: Scenario, at: Mapping[str, Installed], brought: Collection[str]
+    loads: Sequence[tuple[ElfMember, LoadResult]],
+    scenario: Scenario,
+    at: Mapping[str, InstalledLibrary],
+    brought: Collection[str],
 ) -> Iterator[Finding]:
     """For each wheel what its libraries do not find; what nobody brings is told elsewhere."""
-    found: dict[str, tuple[list[Member], dict[str, None]]] = {}
+    found: dict[str, tuple[list[ElfMember], dict[str, None]]] = {}
     for member, done in loads:
         sonames = [name for path, name in done.missing if path == at[member.path].path and name in brought]
         if sonames:
@@ -67,7 +70,7 @@ def _unfound(
             missing |= dict.fromkeys(sonames)
     for filename, (users, missing) in found.items():
         first = users[0]
-        who = some([member.path for member in users])
+        who = abbreviate([member.path for member in users])
         text = f"{filename}: {who} would not find {', '.join(missing)} where ROCm is installed as {scenario.name}."
         if not first.wheel.as_published:
             yield error("layout-unresolved", text, _LAYOUT, member=first.path)
@@ -76,7 +79,7 @@ def _unfound(
 
 
 def _unfound_by_rocm(
-    loads: Sequence[tuple[Member, Loaded]], scenario: Scenario, at: Mapping[str, Installed]
+    loads: Sequence[tuple[ElfMember, LoadResult]], scenario: Scenario, at: Mapping[str, InstalledLibrary]
 ) -> Iterator[Finding]:
     """What ROCm's own libraries do not find of each other: whose RUNPATH is to blame is not for a wheel to say."""
     told: set[tuple[PurePosixPath, str]] = set()
@@ -88,11 +91,11 @@ def _unfound_by_rocm(
                 yield _warning(text, "Check the RUNPATH of that library of ROCm.", member)
 
 
-def _warning(text: str, remedy: str, member: Member) -> Finding:
+def _warning(text: str, remedy: str, member: ElfMember) -> Finding:
     return Finding(code="layout-unresolved", severity=Severity.WARNING, message=text, remedy=remedy, member=member.path)
 
 
-def _files(loads: Iterable[Loaded]) -> Mapping[str, str]:
+def _files(loads: Iterable[LoadResult]) -> Mapping[str, str]:
     """Soname -> the file that it comes from; several where the libraries do not agree."""
     found: dict[str, dict[str, None]] = {}
     for done in loads:

@@ -26,7 +26,7 @@ _FAMILY = "{family}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Installed:
+class InstalledLibrary:
     """A library as it lies on a disk.
 
     Attributes:
@@ -61,11 +61,11 @@ class Scenario:
     name: str
     prefix: bool
     folders: tuple[PurePosixPath, ...]
-    files: Mapping[PurePosixPath, Installed]
+    files: Mapping[PurePosixPath, InstalledLibrary]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Loaded:
+class LoadResult:
     """What came of loading one library.
 
     Attributes:
@@ -97,7 +97,7 @@ def scenarios(libraries: Iterable[RocmLibrary], targets: Sequence[GfxTarget] | N
     )  # fmt: skip
 
 
-def at_home(path: str, *, soname: str, needed: tuple[str, ...], runpath: str) -> Installed:
+def in_site_packages(path: str, *, soname: str, needed: tuple[str, ...], runpath: str) -> InstalledLibrary:
     """A library of a wheel, installed.
 
     Args:
@@ -106,17 +106,17 @@ def at_home(path: str, *, soname: str, needed: tuple[str, ...], runpath: str) ->
     """
     entries = tuple(runpath.split(":")) if runpath else ()
     place = _SITE / path
-    return Installed(path=place, soname=soname or place.name, needed=needed, runpath=entries)
+    return InstalledLibrary(path=place, soname=soname or place.name, needed=needed, runpath=entries)
 
 
 def load(
-    library: Installed,
+    library: InstalledLibrary,
     scenario: Scenario,
-    wheels: Mapping[PurePosixPath, Installed],
+    wheels: Mapping[PurePosixPath, InstalledLibrary],
     *,
     system: Collection[str],
     preload: Sequence[str] = (),
-) -> Loaded:
+) -> LoadResult:
     """Load one library of a wheel.
 
     Args:
@@ -131,24 +131,24 @@ def load(
             process.open(process.files[ours], asked=soname)
     process.open(library, asked=library.soname)
     del process.found[library.soname]
-    return Loaded(found=process.found, missing=tuple(process.missing))
+    return LoadResult(found=process.found, missing=tuple(process.missing))
 
 
 @dataclass(kw_only=True, slots=True)
 class _Process:
     """A process: the files that it may see, and what it has loaded."""
 
-    files: Mapping[PurePosixPath, Installed]
-    wheels: Mapping[PurePosixPath, Installed]
+    files: Mapping[PurePosixPath, InstalledLibrary]
+    wheels: Mapping[PurePosixPath, InstalledLibrary]
     system: Collection[str]
     found: dict[str, str] = field(default_factory=dict)
     missing: list[tuple[PurePosixPath, str]] = field(default_factory=list)
 
-    def search(self, library: Installed, soname: str) -> PurePosixPath | None:
+    def search(self, library: InstalledLibrary, soname: str) -> PurePosixPath | None:
         """The file that the library's RUNPATH leads to."""
         return next((folder / soname for folder in library.folders() if folder / soname in self.files), None)
 
-    def open(self, library: Installed, *, asked: str) -> None:
+    def open(self, library: InstalledLibrary, *, asked: str) -> None:
         """Load a library with everything that it needs, breadth first, unless it is loaded already."""
         if asked in self.found:
             return
@@ -168,7 +168,7 @@ class _Process:
                 else:
                     self.missing.append((current.path, soname))
 
-    def _from_system(self, library: Installed, soname: str) -> bool:
+    def _from_system(self, library: InstalledLibrary, soname: str) -> bool:
         """Whether the system has it; what ROCm needs and does not bring is the system's as well."""
         if soname in self.system:
             return True
@@ -179,7 +179,7 @@ def _per_family(layout: Layout) -> bool:
     return any(_FAMILY in folder for folder in layout.folders)
 
 
-def _placed(library: RocmLibrary, layout: Layout, family: str) -> Iterator[Installed]:
+def _placed(library: RocmLibrary, layout: Layout, family: str) -> Iterator[InstalledLibrary]:
     """The library's file in a layout; nothing where that does not bring it."""
     path = PurePosixPath(library.path)
     package = path.parts[0] if path.parts[0].startswith("_rocm_sdk_") else ""
@@ -190,7 +190,7 @@ def _placed(library: RocmLibrary, layout: Layout, family: str) -> Iterator[Insta
     else:
         root = _PREFIX if layout.root == ROCM_PATH else PurePosixPath(layout.root)
     if root is not None:
-        yield Installed(
+        yield InstalledLibrary(
             path=root / inside, soname=library.soname, needed=library.needed, runpath=library.runpath
         )  # fmt: skip
 

@@ -11,8 +11,8 @@ from pathlib import Path, PurePosixPath
 
 from core.errors import ArchiveError, CiBuildError
 from core.model import Finding, Progress, Severity, Wheel
-from promotion.gates import Room
-from promotion.gates.abi.symbols import some
+from promotion.gates.abi.symbols import abbreviate
+from promotion.gates.common.gate import GateContext
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.elf.build_paths import build_paths
 from wheelkit.elf.snapshot import Elf
@@ -31,7 +31,7 @@ _RESOLVED_HERE = ("needed-not-allowed",)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Member:
+class ElfMember:
     """One library of a wheel.
 
     Attributes:
@@ -57,20 +57,20 @@ class Member:
         return replace(found, message=f"{self.name} {found.message}", member=self.path)
 
 
-def read_members(room: Room, wheel: Wheel) -> tuple[Member, ...]:
+def read_members(context: GateContext, wheel: Wheel) -> tuple[ElfMember, ...]:
     """Every ELF file of a wheel, or one entry for a wheel that cannot be opened; no unpacked file is left."""
-    room.progress.step(f"libraries of {wheel.filename}")
-    folder = room.work / "unpacked"
+    context.progress.step(f"libraries of {wheel.filename}")
+    folder = context.work / "unpacked"
     folder.mkdir()
     try:
-        with WheelArchive(room.wheel(wheel)) as archive:
+        with WheelArchive(context.wheel(wheel)) as archive:
             names = [member.name for member in archive.members]
-            damage = {name: problem for name in names if (problem := _unpack(archive, name, folder, room.progress))}
+            damage = {name: problem for name in names if (problem := _unpack(archive, name, folder, context.progress))}
             paths = [name for name in names if name in damage or (folder / name).exists()]
             preload = _preload(archive)
         return tuple(_judged(wheel, folder, paths, damage, preload))
     except ArchiveError as problem:
-        member = Member(wheel=wheel, path="", elf=None)
+        member = ElfMember(wheel=wheel, path="", elf=None)
         return (replace(member, findings=(member.named(finding("archive-damaged", problem.message)),)),)
     finally:
         shutil.rmtree(folder)
@@ -103,7 +103,7 @@ def _preload(archive: WheelArchive) -> tuple[str, ...]:
 
 def _judged(
     wheel: Wheel, folder: Path, paths: Sequence[str], damaged: Mapping[str, Finding], preload: tuple[str, ...]
-) -> Iterator[Member]:
+) -> Iterator[ElfMember]:
     elves: dict[str, Elf] = {}
     damage = dict(damaged)
     for path in (path for path in paths if path not in damaged):
@@ -115,7 +115,7 @@ def _judged(
     told: set[str] = set()
     for path in paths:
         elf = elves.get(path)
-        member = Member(wheel=wheel, path=path, elf=elf, preload=preload)
+        member = ElfMember(wheel=wheel, path=path, elf=elf, preload=preload)
         own = (damage[path],) if elf is None else (*found.get(path, ()), *_left_by_the_build(elf, folder / path))
         if wheel.as_published:
             own = tuple(_once(as_published(own), told))
@@ -165,6 +165,6 @@ def _left_by_the_build(elf: Elf, file: Path) -> Iterator[Finding]:
         yield Finding(
             code="build-path-in-strings",
             severity=Severity.WARNING,
-            message=f"holds paths of the machine that built it: {some(strings)}.",
+            message=f"holds paths of the machine that built it: {abbreviate(strings)}.",
             remedy="Compile with -ffile-prefix-map, and give tools relative paths.",
         )

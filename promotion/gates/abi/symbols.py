@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from core.model import Finding, Severity
-from promotion.gates import error
+from promotion.gates.common.gate import error
 from wheelkit.elf.snapshot import Elf, Symbol
 from wheelkit.rocm_manifest import RocmLibrary, is_foreign
 
@@ -21,7 +21,7 @@ _SHOWN = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Offer:
+class LibraryExports:
     """What one library has for others.
 
     Attributes:
@@ -37,14 +37,14 @@ class Offer:
     versions: frozenset[str]
 
     @classmethod
-    def of_elf(cls, elf: Elf, soname: str, origin: str) -> Offer:
+    def of_elf(cls, elf: Elf, soname: str, origin: str) -> LibraryExports:
         """A library of a wheel."""
         return cls(
             soname=soname, origin=origin, symbols=elf.offered, needed=elf.needed, versions=_versions(elf.offered)
         )
 
     @classmethod
-    def of_library(cls, library: RocmLibrary, origin: str) -> Offer:
+    def of_library(cls, library: RocmLibrary, origin: str) -> LibraryExports:
         """A library of ROCm."""
         versions, symbols = _versions(library.symbols), library.symbols
         return cls(soname=library.soname, origin=origin, symbols=symbols, needed=library.needed, versions=versions)
@@ -64,7 +64,7 @@ class _Gaps:
     absent: dict[str, list[str]] = field(default_factory=dict)
 
 
-def needs_unmet(elf: Elf, known: Collection[str], offers: Mapping[str, Offer], rocm: str) -> Iterator[Finding]:
+def unmet_needs(elf: Elf, known: Collection[str], offers: Mapping[str, LibraryExports], rocm: str) -> Iterator[Finding]:
     """NEEDED entries that nobody brings.
 
     Args:
@@ -87,14 +87,16 @@ def needs_unmet(elf: Elf, known: Collection[str], offers: Mapping[str, Offer], r
         )
 
 
-def symbols_unmet(elf: Elf, offers: Mapping[str, Offer], system: Collection[str], rocm: str) -> Iterator[Finding]:
+def unmet_symbols(
+    elf: Elf, offers: Mapping[str, LibraryExports], system: Collection[str], rocm: str
+) -> Iterator[Finding]:
     """Symbols and versions that no library in the closure of NEEDED has.
 
     What a library that is not there would have brought is not told again.
 
     Args:
         elf: the library.
-        offers: as in `needs_unmet`.
+        offers: as in `unmet_needs`.
         system: sonames of the platform; their versions are for its policy to judge.
         rocm: what to call the ROCm.
     """
@@ -119,7 +121,7 @@ def symbols_unmet(elf: Elf, offers: Mapping[str, Offer], system: Collection[str]
     yield from _findings(gaps, offers, f"Build it against {rocm}, or give the manifest of the ROCm that it is for.")
 
 
-def closure(needed: Sequence[str], offers: Mapping[str, Offer]) -> Iterator[Offer]:
+def closure(needed: Sequence[str], offers: Mapping[str, LibraryExports]) -> Iterator[LibraryExports]:
     """The libraries of wheels and of ROCm that come with a library, in the order in which the loader searches them."""
     waiting, seen = deque(needed), set(needed)
     while waiting:
@@ -131,15 +133,15 @@ def closure(needed: Sequence[str], offers: Mapping[str, Offer]) -> Iterator[Offe
             waiting.extend(fresh)
 
 
-def some(names: Sequence[str]) -> str:
+def abbreviate(names: Sequence[str]) -> str:
     """A few names and how many more."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
 
 
-def _findings(gaps: _Gaps, offers: Mapping[str, Offer], remedy: str) -> Iterator[Finding]:
+def _findings(gaps: _Gaps, offers: Mapping[str, LibraryExports], remedy: str) -> Iterator[Finding]:
     for (library, version), symbols in sorted(gaps.versions.items()):
-        names, has = some([symbol.name for symbol in symbols]), ", ".join(sorted(offers[library].versions))
+        names, has = abbreviate([symbol.name for symbol in symbols]), ", ".join(sorted(offers[library].versions))
         text = f"needs version {version} of {library} (for {names}); that of {offers[library].origin} has {has}."
         # The loader refuses a version that only weak symbols want, unless the linker marked it; not every linker does.
         strong = any(symbol.bind != "WEAK" for symbol in symbols)
@@ -147,16 +149,16 @@ def _findings(gaps: _Gaps, offers: Mapping[str, Offer], remedy: str) -> Iterator
         yield Finding(code="symbol-version-missing", severity=severity, message=text, remedy=remedy)
     for (library, version), others in sorted(gaps.other.items()):
         has = ", ".join(sorted({v or "none" for name in others for v in offers[library].symbols[name]}))
-        text = f"needs {some(others)} in version {version}; {library} of {offers[library].origin} has {has}."
+        text = f"needs {abbreviate(others)} in version {version}; {library} of {offers[library].origin} has {has}."
         yield error("symbol-version-missing", text, remedy)
     for library, missing in sorted(gaps.absent.items()):
         count = f"{len(missing)} symbol{'s' * (len(missing) > 1)}"
         known = f"{library} of {offers[library].origin} does not export" if library in offers else ""
         where = known or "no library that it needs exports"
-        yield error("symbol-missing", f"needs {count} that {where}: {some(missing)}.", remedy)
+        yield error("symbol-missing", f"needs {count} that {where}: {abbreviate(missing)}.", remedy)
 
 
-def _relatives(soname: str, offers: Mapping[str, Offer]) -> str:
+def _relatives(soname: str, offers: Mapping[str, LibraryExports]) -> str:
     """The same library under other sonames."""
     others = sorted(name for name in offers if name.partition(".so")[0] == soname.partition(".so")[0])
     return f" (there is {', '.join(others)})" if others else ""

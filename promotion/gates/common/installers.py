@@ -13,8 +13,10 @@ from typing import Protocol
 
 from packaging.pylock import Pylock, PylockValidationError
 from packaging.utils import canonicalize_name
+from uv import find_uv_bin
 
-from promotion.gates.common.pip_config import UvOptions
+from core.process import Runner
+from promotion.gates.common.pip_config import UvOptions, parse_config, uv_options
 
 _PLATFORM = "manylinux_2_28_x86_64"
 _PLATFORMS = (*(f"manylinux_2_{minor}_x86_64" for minor in range(28, 4, -1)), "manylinux2014_x86_64", "linux_x86_64")
@@ -269,3 +271,22 @@ class Uv:
         alone = ("--no-config", *self._kept(), f"--default-index={index}", "--no-deps", "--require-hashes")
         argv = (self._program, "pip", "install", *where, *alone, "--only-binary=:all:", f"--requirement={requirements}")
         return Command(argv=argv, env={**_CLEAN, **_NO_UV_SETTINGS, **self._direct})
+
+
+def configured_installers(runner: Runner, cache: Path | None = None) -> tuple[Installer, ...]:
+    """pip, and uv with the user's pip configuration.
+
+    Args:
+        cache: a folder of the caller's, see `Uv`.
+    """
+    config = runner.run((sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list")).stdout
+    options, direct = uv_options(parse_config(config)), _reached_directly(runner)
+    pip = Pip(no_index=options.no_index, direct=direct)
+    return pip, Uv(find_uv_bin(), options, cache=cache, direct=direct)
+
+
+def _reached_directly(runner: Runner) -> str:
+    """Hosts for which no proxy is asked: this machine, and those of the user's NO_PROXY."""
+    code = "import urllib.request; print(urllib.request.getproxies_environment().get('no', ''))"
+    hosts = runner.run((sys.executable, "-I", "-c", code)).stdout.strip()
+    return f"{LOOPBACK},{hosts}" if hosts else LOOPBACK

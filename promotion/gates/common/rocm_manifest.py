@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from core.errors import GateError
-from promotion.gates import Room
+from promotion.gates.common.gate import GateContext
 from promotion.storage.bucket import sha256_of
 from wheelkit.rocm_manifest import ROCM_MANIFEST, RocmManifest, dump_manifest, load_manifest
 
@@ -42,17 +42,17 @@ def manifest_digest(manifest: RocmManifest) -> str:
     return hashlib.sha256(dump_manifest(manifest)).hexdigest()
 
 
-def set_manifest(room: Room) -> RocmManifest | None:
+def set_manifest(context: GateContext) -> RocmManifest | None:
     """Read it; None where the set carries none.
 
     Raises:
         GateError: it is not the one that wheels.json names.
         InputError: it cannot be read.
     """
-    wanted = room.wheel_set.files.get(ROCM_MANIFEST)
+    wanted = context.wheel_set.files.get(ROCM_MANIFEST)
     if wanted is None:
         return None
-    data = room.bucket.get(room.staged.file(ROCM_MANIFEST))
+    data = context.bucket.get(context.staged.file(ROCM_MANIFEST))
     if (found := sha256_of(data)) != wanted:
         raise GateError(f"The staged {ROCM_MANIFEST} has sha256 {found}, not {wanted}.", hint="Stage the set again.")
     return load_manifest(data)

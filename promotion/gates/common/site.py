@@ -13,7 +13,7 @@ from uv import find_uv_bin
 from core.errors import ElfError, GateError, MachineError, ProcessError
 from core.layouts import allowed_sonames
 from core.model import PYLOCK, RocmVersion
-from promotion.gates import Room
+from promotion.gates.common.gate import GateContext
 from promotion.gates.common.installers import Command, Uv
 from promotion.gates.common.pip_config import parse_config, uv_options
 from promotion.gates.common.pythons import find_pythons
@@ -83,7 +83,7 @@ class RocmLibraries:
     env: Mapping[str, str]
 
 
-def make_site(room: Room, version: str) -> Site:
+def make_site(context: GateContext, version: str) -> Site:
     """The environment for one Python of the set, made on the first call of a run.
 
     The staged wheels are installed by uv as they are; jax and what it needs come from the user's index, by the hashes
@@ -93,7 +93,7 @@ def make_site(room: Room, version: str) -> Site:
         MachineError: there is no such Python.
         GateError: the wheels cannot be installed; then it is not a crash of the gate.
     """
-    root = room.shared / f"site-{version}"
+    root = context.shared / f"site-{version}"
     ready = root / "ready"
     site = Site(
         python=root / "bin" / "python",
@@ -102,9 +102,9 @@ def make_site(room: Room, version: str) -> Site:
         env={**dict.fromkeys(_FOREIGN, ""), "PYTHONNOUSERSITE": "1", _COMPILED: str(root / "bytecode")},
     )
     if not ready.exists():
-        room.progress.step(f"environment with the set for Python {version}")
+        context.progress.step(f"environment with the set for Python {version}")
         try:
-            _fill(room, site, root)
+            _fill(context, site, root)
         except ProcessError as problem:
             text = f"The set cannot be installed for Python {version}: {problem.message}"
             raise GateError(text, hint="Read the output, mend the wheel that it names, and run the gate again.") from (
@@ -114,7 +114,7 @@ def make_site(room: Room, version: str) -> Site:
     return site
 
 
-def rocm_libraries(room: Room, site: Site, rocm: RocmTree | None) -> RocmLibraries:
+def rocm_libraries(context: GateContext, site: Site, rocm: RocmTree | None) -> RocmLibraries:
     """The ROCm to load a site's wheels with: a real tree, else stand-ins that only return errors.
 
     Args:
@@ -127,9 +127,9 @@ def rocm_libraries(room: Room, site: Site, rocm: RocmTree | None) -> RocmLibrari
         if not any(soname.startswith("libamdhip64.so") for soname in rocm.manifest.libraries):
             raise GateError(f"{rocm.folder} holds no libamdhip64.so.", hint="Give the root of a ROCm tree.")
         return _libraries(rocm.folder, rocm.library_folders, TREE)
-    carried = set_manifest(room)
-    manifest = carried or _needs(room, site)
-    folder = room.shared / ("rocm" if carried else f"rocm-for-{site.version}")
+    carried = set_manifest(context)
+    manifest = carried or _needs(context, site)
+    folder = context.shared / ("rocm" if carried else f"rocm-for-{site.version}")
     return _libraries(folder, write_stubs(manifest, folder), FROM_NEEDS if manifest.weak else FROM_MANIFEST)
 
 
@@ -138,47 +138,47 @@ def _libraries(folder: Path, folders: Iterable[Path], kind: str) -> RocmLibrarie
     return RocmLibraries(folder=folder, weak=kind == FROM_NEEDS, kind=kind, env=env)
 
 
-def _needs(room: Room, site: Site) -> RocmManifest:
-    sonames = allowed_sonames(RocmVersion(text=room.wheel_set.rocm_version))
-    return from_needs(_elfs(room, site), room.wheel_set.rocm_version, sonames)
+def _needs(context: GateContext, site: Site) -> RocmManifest:
+    sonames = allowed_sonames(RocmVersion(text=context.wheel_set.rocm_version))
+    return from_needs(_elfs(context, site), context.wheel_set.rocm_version, sonames)
 
 
-def _elfs(room: Room, site: Site) -> Iterator[Elf]:
-    for wheel in wheels_for(room.wheel_set, site.version):
+def _elfs(context: GateContext, site: Site) -> Iterator[Elf]:
+    for wheel in wheels_for(context.wheel_set, site.version):
         for member in wheel.members:
             with contextlib.suppress(ElfError, OSError):  # a damaged or missing one is for the gates to report
                 yield Elf.read(site.folder / member.path)
 
 
-def _fill(room: Room, site: Site, root: Path) -> None:
-    python = find_pythons((site.version,), room.runner, find_uv_bin()).get(site.version)
+def _fill(context: GateContext, site: Site, root: Path) -> None:
+    python = find_pythons((site.version,), context.runner, find_uv_bin()).get(site.version)
     if python is None:
         raise MachineError(f"There is no Python {site.version} on this machine.", hint="Install it, for example by uv.")
-    uv = Uv(find_uv_bin(), uv_options(parse_config(_do(room, PIP_CONFIG))))
-    _do(room, uv.create(python, root))
-    wheels = wheels_for(room.wheel_set, site.version)
-    folders = {room.wheel(wheel).parent for wheel in wheels}
+    uv = Uv(find_uv_bin(), uv_options(parse_config(_do(context, PIP_CONFIG))))
+    _do(context, uv.create(python, root))
+    wheels = wheels_for(context.wheel_set, site.version)
+    folders = {context.wheel(wheel).parent for wheel in wheels}
     own = [f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}" for wheel in wheels]
     staged = _write(root / "staged.txt", own)
-    _do(room, uv.install_files(site.python, staged, sorted(folders), room.shared / "uv-cache"))
+    _do(context, uv.install_files(site.python, staged, sorted(folders), context.shared / "uv-cache"))
     rest = root / "rest.txt"
-    if room.bucket.head(room.staged.file(PYLOCK)) is not None:
-        names = {wheel.name for wheel in room.wheel_set.wheels}
-        lock = room.bucket.get(room.staged.file(PYLOCK)).decode()
-        _do(room, uv.install_rest(site.python, _write(rest, locked(lock, site.version, names)), locked=True))
+    if context.bucket.head(context.staged.file(PYLOCK)) is not None:
+        names = {wheel.name for wheel in context.wheel_set.wheels}
+        lock = context.bucket.get(context.staged.file(PYLOCK)).decode()
+        _do(context, uv.install_rest(site.python, _write(rest, locked(lock, site.version, names)), locked=True))
         return
-    pins = {"jax": room.wheel_set.jax_version} | dict(room.wheel_set.pins)
+    pins = {"jax": context.wheel_set.jax_version} | dict(context.wheel_set.pins)
     command = uv.install_rest(site.python, _write(rest, (f"{n}=={v}" for n, v in pins.items())), locked=False)
     # The set's own wheels stay even where jax wants others: that is a finding of the gates.
     kept = _write(root / "kept.txt", (f"{wheel.name}=={wheel.version}" for wheel in wheels))
-    _do(room, Command(argv=(*command.argv, f"--override={kept}"), env=command.env))
+    _do(context, Command(argv=(*command.argv, f"--override={kept}"), env=command.env))
 
 
 PIP_CONFIG = Command(argv=(sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list"))
 
 
-def _do(room: Room, command: Command) -> str:
-    return room.runner.run(command.argv, env=command.env, timeout=_SECONDS).stdout
+def _do(context: GateContext, command: Command) -> str:
+    return context.runner.run(command.argv, env=command.env, timeout=_SECONDS).stdout
 
 
 def _write(path: Path, lines: Iterable[str]) -> Path:

@@ -12,7 +12,7 @@ from pathlib import Path
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from core.errors import GateError
-from promotion.gates.compile.code_checks import CodeObject, Kernel
+from promotion.gates.compile.compiled_code import CompiledCode, KernelMetadata
 
 BUDGET_FILE = Path(__file__).with_suffix(".toml")
 _SCHEMA_VERSION = 1
@@ -64,12 +64,12 @@ class Budget:
     allowances: tuple[Allowance, ...]
     sha256: str
 
-    def overdrawn(self, program: str, processor: str, jax: str, code: Iterable[CodeObject]) -> Iterator[str]:
+    def overdrawn(self, program: str, processor: str, jax: str, code: Iterable[CompiledCode]) -> Iterator[str]:
         """A clause for each respect in which a program spills more than it may; names the worst kernel."""
         fitting = self._fitting(program, processor, jax)
         kernels = [kernel for held in code for kernel in held.kernels]
         for respect, words in _RESPECTS.items():
-            worst: Kernel | None = max(kernels, key=lambda kernel: getattr(kernel, respect), default=None)
+            worst: KernelMetadata | None = max(kernels, key=lambda kernel: getattr(kernel, respect), default=None)
             most = max((getattr(allowance, respect) for allowance in fitting), default=0)
             if worst is not None and (found := getattr(worst, respect)) > most:
                 yield f"kernel {worst.name} has {found} {words}, {most} are allowed"

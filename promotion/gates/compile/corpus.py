@@ -1,4 +1,4 @@
-"""What the compile gate is given to compile, and what is expected of it."""
+"""The corpus as the compile gate uses it: programs, GPUs and expected failures."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 from core.errors import GateError, RequestError
 from core.model import GfxTarget
-from promotion.gates.compile.judge import Known
+from promotion.corpus import catalog
+from promotion.corpus.expectations import Expectation, ExpectationKind, load_expectations
+from promotion.gates.compile.program_check import KnownFailure
 
 _ARCHITECTURE = re.compile(r'gcn_arch_name:\s*"([^"]+)"')
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Task:
+class CorpusProgram:
     """One program.
 
     Attributes:
@@ -30,7 +33,7 @@ class Task:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Material:
+class CompileCorpus:
     """The corpus as the gate sees it.
 
     Attributes:
@@ -44,13 +47,13 @@ class Material:
 
     child: Path
     digest: str
-    tasks: tuple[Task, ...]
+    tasks: tuple[CorpusProgram, ...]
     specs: Mapping[str, str]
-    known: Callable[[str, str, str], Known | None] = lambda _program, _target, _jax: None
+    known: Callable[[str, str, str], KnownFailure | None] = lambda _program, _target, _jax: None
     device: Callable[[str, str, str], str] = lambda _program, _target, _jax: ""
     expired: tuple[str, ...] = field(default=())
 
-    def choose(self, corpus: str, names: Sequence[str] = ()) -> tuple[Task, ...]:
+    def choose(self, corpus: str, names: Sequence[str] = ()) -> tuple[CorpusProgram, ...]:
         """The programs of a corpus, or just those that are named, or whose group is.
 
         Raises:
@@ -81,3 +84,44 @@ def compiled_for(target: str, spec: str) -> GfxTarget:
             f"The corpus' description of {target} is one of {named or 'nothing'}.", hint="Mend promotion/corpus/specs."
         )
     return named
+
+
+def load_corpus(today: str = "") -> CompileCorpus:
+    """Programs, descriptions of GPUs and expectations.
+
+    Args:
+        today: ISO 8601 date that decides which expectations have expired; empty for today's.
+
+    Raises:
+        GateError: a program or an expectation is not understood.
+    """
+    day = today or datetime.now(UTC).date().isoformat()
+    programs = catalog.programs()
+
+    def expected(program: str, target: str, jax_version: str) -> Expectation:
+        return catalog.expectation(program, jax_version, GfxTarget.parse(target).processor, day)
+
+    def known(program: str, target: str, jax_version: str) -> KnownFailure | None:
+        entry = expected(program, target, jax_version)
+        if entry.kind is not ExpectationKind.FAILS:
+            return None
+        return KnownFailure(reason=entry.reason, error=entry.error, expired=entry.expires if entry.expired else "")
+
+    def device(program: str, target: str, jax_version: str) -> str:
+        # An excuse that has expired is none: the program is compiled, and has to succeed.
+        entry = expected(program, target, jax_version)
+        return entry.reason if entry.kind is ExpectationKind.NEEDS_DEVICE and not entry.expired else ""
+
+    entries = load_expectations(programs=tuple(program.name for program in programs))
+    return CompileCorpus(
+        child=catalog.CHILD,
+        digest=catalog.digest(),
+        tasks=tuple(
+            CorpusProgram(name=program.name, small=program.corpus == "small", matrix=program.matrix_cores)
+            for program in programs
+        ),
+        specs=catalog.specs(),
+        known=known,
+        device=device,
+        expired=tuple(f"{'|'.join(entry.programs)} until {entry.expires}" for entry in entries if day > entry.expires),
+    )

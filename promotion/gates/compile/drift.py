@@ -25,7 +25,7 @@ Code = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Previous:
+class PreviousCode:
     """What the set that was promoted last was compiled to.
 
     Attributes:
@@ -52,7 +52,7 @@ class Drift:
     grown: Mapping[str, tuple[int, int]]
 
 
-def previous(bucket: Bucket, index: str, jax_version: str) -> Previous:
+def previous_code(bucket: Bucket, index: str, jax_version: str) -> PreviousCode:
     """What the newest set of an index was compiled to; one for the same jax comes before newer ones for another.
 
     Raises:
@@ -61,12 +61,12 @@ def previous(bucket: Bucket, index: str, jax_version: str) -> Previous:
     released = ReleasedIndex(index=index)
     promoted = _newest(bucket, released, jax_version)
     if promoted is None:
-        return Previous()
+        return PreviousCode()
     names = [name for name in promoted.files if _EVIDENCE.fullmatch(name)]
     keys = [released.set_file(promoted.set_digest, name) for name in names]
     last = latest(load_evidence(bucket.get(key), key) for key in keys)
     code = {target: code_of_checks(evidence.details.get("checks", ())) for (_, target), evidence in last.items()}
-    return Previous(set_digest=promoted.set_digest, code=code)
+    return PreviousCode(set_digest=promoted.set_digest, code=code)
 
 
 def _newest(bucket: Bucket, released: ReleasedIndex, jax_version: str) -> PromotedSet | None:

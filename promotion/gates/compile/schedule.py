@@ -10,7 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
-from promotion.gates.compile.child import Fate, Result, Sitting
+from promotion.gates.compile.child_run import ChildRun, Fate, Result
 
 PROCESS_MEMORY = 1 << 30
 """Bytes that one process takes: 600 MB are usual, and some programs need more for a moment."""
@@ -30,7 +30,7 @@ class Batch:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Done:
+class BatchResult:
     """What came of a batch.
 
     Attributes:
@@ -46,7 +46,7 @@ class Done:
     peak: int
 
 
-Sit = Callable[[Batch], Sitting]
+RunBatch = Callable[[Batch], ChildRun]
 """Starts one process for the programs of a batch."""
 
 
@@ -95,18 +95,18 @@ def batches(targets: Sequence[str], programs: Sequence[str], count: int) -> tupl
     )
 
 
-def finish(batch: Batch, sit: Sit) -> Done:
+def finish(batch: Batch, run_child: RunBatch) -> BatchResult:
     """Compile a batch: when a process dies, blame the program that ran, and go on with the rest in a new one.
 
     No program runs twice, but for one that was killed from outside, and the rest is given up when process after
     process ends without having finished anything.
     """
     left, killed = list(batch.programs), list[str]()
-    sittings: list[Sitting] = []
+    sittings: list[ChildRun] = []
     results: dict[str, Result] = {}
     barren = 0
     while (left or killed) and barren < _PATIENCE:
-        sitting = sit(Batch(target=batch.target, programs=(*left, *killed)))
+        sitting = run_child(Batch(target=batch.target, programs=(*left, *killed)))
         sittings.append(sitting)
         for result in sitting.results:
             (left if result.program in left else killed).remove(result.program)
@@ -120,7 +120,7 @@ def finish(batch: Batch, sit: Sit) -> Done:
     for program in (*left, *killed):
         text = f"{barren} processes in a row ended without having finished a program."
         results.setdefault(program, Result(program=program, fate=Fate.NOT_RUN, error=text))
-    return Done(
+    return BatchResult(
         batch=batch,
         results=tuple(results[program] for program in batch.programs),
         problems=tuple(dict.fromkeys(sitting.problem for sitting in sittings if sitting.problem)),
@@ -130,14 +130,14 @@ def finish(batch: Batch, sit: Sit) -> Done:
     )
 
 
-def finish_all(work: Sequence[Batch], sit: Sit, count: int, stop: threading.Event) -> Iterator[Done]:
+def finish_all(work: Sequence[Batch], run_child: RunBatch, count: int, stop: threading.Event) -> Iterator[BatchResult]:
     """Compile batches, so many at once; gives each when it is done.
 
     Args:
         stop: set when this is left early, so that the running processes end.
     """
     with ThreadPoolExecutor(count, thread_name_prefix="compile") as pool:
-        pending: set[Future[Done]] = {pool.submit(finish, batch, sit) for batch in work}
+        pending: set[Future[BatchResult]] = {pool.submit(finish, batch, run_child) for batch in work}
         try:
             while pending:
                 done, pending = wait(pending, return_when=FIRST_COMPLETED)

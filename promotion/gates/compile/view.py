@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from core.model import Evidence
-from promotion.gates.compile.child import Fate
+from promotion.gates.compile.child_run import Fate
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 """Columns and rows."""
@@ -29,7 +29,7 @@ def group_of(program: str) -> str:
     return program.partition(".")[0]
 
 
-class Matrix:
+class ProgressTable:
     """What became of each program on each target so far; safe to use from several threads."""
 
     def __init__(self, targets: Sequence[str], programs: Mapping[str, Sequence[str]]) -> None:

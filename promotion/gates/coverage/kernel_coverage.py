@@ -10,23 +10,23 @@ from collections.abc import Iterator, Mapping
 from core.errors import ArchiveError
 from core.model import Finding, GfxTarget, Severity, Wheel
 from core.targets import machs
-from promotion.gates import Check, Room, error
+from promotion.gates.common.gate import Check, GateContext, error
 from wheelkit import kernel_wheel
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.findings import finding
 from wheelkit.kernel_wheel import KernelManifest, KernelModule
 
 
-def is_kernel_wheel(room: Room, wheel: Wheel) -> bool:
+def is_kernel_wheel(context: GateContext, wheel: Wheel) -> bool:
     """Whether a wheel of the set has a manifest of kernel modules."""
-    with WheelArchive(room.wheel(wheel)) as archive:
+    with WheelArchive(context.wheel(wheel)) as archive:
         return kernel_wheel.is_kernel_wheel(archive)
 
 
-def checks(room: Room, wheel: Wheel) -> Iterator[Check]:
+def checks(context: GateContext, wheel: Wheel) -> Iterator[Check]:
     """One check for each module and target, and one for the wheel where something in it is not true."""
-    room.progress.step(f"kernels of {wheel.filename}")
-    with WheelArchive(room.wheel(wheel)) as archive:
+    context.progress.step(f"kernels of {wheel.filename}")
+    with WheelArchive(context.wheel(wheel)) as archive:
         found = kernel_wheel.check_kernel_wheel(archive, machs(), {})
         told = {member.path: member.targets for member in wheel.members}
         held = kernel_wheel.member_infos(archive, kernel_wheel.code_objects(archive), archive.record(), machs())
@@ -43,24 +43,24 @@ def checks(room: Room, wheel: Wheel) -> Iterator[Check]:
             errors.append(error("wheels-json-untrue", text, "Build and stage the set again.", member=info.path))
     if errors:
         yield Check(name=wheel.filename, findings=tuple(errors))
-    yield from _modules(room, wheel, manifest)
+    yield from _modules(context, wheel, manifest)
 
 
-def served(room: Room, wheel: Wheel) -> Mapping[str, tuple[str, ...]]:
+def served(context: GateContext, wheel: Wheel) -> Mapping[str, tuple[str, ...]]:
     """Library -> targets of the set that its module is for; nothing where the manifest cannot be read."""
-    with WheelArchive(room.wheel(wheel)) as archive:
+    with WheelArchive(context.wheel(wheel)) as archive:
         try:
             manifest = kernel_wheel.read_manifest(archive)
         except ArchiveError:
             return {}
     return {
-        module.library: tuple(t for t in room.targets if GfxTarget.parse(t).processor in module.targets)
+        module.library: tuple(t for t in context.targets if GfxTarget.parse(t).processor in module.targets)
         for module in manifest.modules
     }
 
 
-def _modules(room: Room, wheel: Wheel, manifest: KernelManifest) -> Iterator[Check]:
-    for target in room.targets:
+def _modules(context: GateContext, wheel: Wheel, manifest: KernelManifest) -> Iterator[Check]:
+    for target in context.targets:
         processor = GfxTarget.parse(target).processor
         if processor not in manifest.targets:
             text = f"{wheel.filename} was not built for {target}, only for {', '.join(manifest.targets)}."

@@ -22,7 +22,7 @@ _SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
+class KernelRule:
     """One entry of the file; see its first lines."""
 
     jax: SpecifierSet
@@ -37,7 +37,7 @@ class Rule:
         return not any(fnmatchcase(processor, glob) for glob in self.targets) and bool(self.pattern.search(kernel))
 
 
-def load_rules(file: Path = RULES_FILE) -> tuple[Rule, ...]:
+def load_rules(file: Path = RULES_FILE) -> tuple[KernelRule, ...]:
     """Read the file.
 
     Raises:
@@ -55,16 +55,16 @@ def load_rules(file: Path = RULES_FILE) -> tuple[Rule, ...]:
     return rules
 
 
-def _rule(*, jax: str, member: str, pattern: str, targets: list[str], reason: str) -> Rule:
+def _rule(*, jax: str, member: str, pattern: str, targets: list[str], reason: str) -> KernelRule:
     if not (targets and reason):
         raise ValueError("each entry needs targets and a reason")
-    return Rule(
+    return KernelRule(
         jax=SpecifierSet(jax, prereleases=True), member=member, pattern=re.compile(pattern),
         targets=tuple(targets), reason=reason,
     )  # fmt: skip
 
 
-def rules_for(rules: Iterable[Rule], wheel_set: WheelSet, member: str) -> tuple[Rule, ...]:
+def rules_for(rules: Iterable[KernelRule], wheel_set: WheelSet, member: str) -> tuple[KernelRule, ...]:
     """The rules for one library of a set."""
     major, jax = RocmVersion(text=wheel_set.rocm_version).major, Version(wheel_set.jax_version)
     return tuple(rule for rule in rules if jax in rule.jax and rule.member.replace("{major}", str(major)) == member)
@@ -74,7 +74,7 @@ def missing(
     registered: Sequence[RegisteredKernels],
     held: Mapping[int, Mapping[str, Collection[str]]],
     target: str,
-    rules: Sequence[Rule],
+    rules: Sequence[KernelRule],
 ) -> tuple[str, ...]:
     """Registered kernels that have no code for a target and no excuse, sorted.
 

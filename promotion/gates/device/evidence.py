@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 
 from core.model import Finding, Severity
 from promotion.evidence.evidence import ENVIRONMENT
-from promotion.gates import Check, error
+from promotion.gates.common.gate import Check, error
 from promotion.gates.common.junit import clean
 from promotion.gates.device.preflight import PreflightItem
 from promotion.gates.device.results import TestResult, TestVerdict, counts, dump_results

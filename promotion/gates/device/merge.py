@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from core.errors import GateError
 from core.model import Finding, Severity
-from promotion.gates import Check, Gate, Room
+from promotion.gates.common.gate import Check, Gate, GateContext
 from promotion.gates.device import evidence
 from promotion.gates.device.baseline import baseline, check_ledgers, compare_with_baseline
 from promotion.gates.device.config import DeviceGateConfig, reproduce
@@ -47,7 +47,7 @@ def join_results(shards: Sequence[ShardResult]) -> tuple[TestResult, ...]:
     return tuple(joined[test] for test in sorted(joined))
 
 
-def _checks(room: Room, config: DeviceGateConfig, run: ShardResults) -> Iterator[Check]:
+def _checks(room: GateContext, config: DeviceGateConfig, run: ShardResults) -> Iterator[Check]:
     results = join_results(run.shards)
     options = {result.id: shard.run.get("options", config.options) for shard in run.shards for result in shard.results}
 

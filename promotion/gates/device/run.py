@@ -15,7 +15,7 @@ from core.errors import GateError, MachineError, ProcessError
 from core.model import Finding, Severity
 from core.process import HostRunner
 from promotion.evidence.evidence import ANY
-from promotion.gates import Check, Gate, Room
+from promotion.gates.common.gate import Check, Gate, GateContext
 from promotion.gates.common.installers import Uv
 from promotion.gates.common.pip_config import parse_config, uv_options
 from promotion.gates.common.rocm_manifest import set_manifest
@@ -49,7 +49,7 @@ RUN = "run"
 def make_gate(told: DeviceGateConfig) -> Gate:
     """The gate."""
 
-    def run(room: Room) -> Iterator[Check]:
+    def run(room: GateContext) -> Iterator[Check]:
         yield from _GateRun(room, told).checks()
 
     # What the whole said is no answer to somebody who asks for a part.
@@ -67,7 +67,7 @@ def make_gate(told: DeviceGateConfig) -> Gate:
 class _GateRun:
     """One run of the gate."""
 
-    def __init__(self, room: Room, told: DeviceGateConfig) -> None:
+    def __init__(self, room: GateContext, told: DeviceGateConfig) -> None:
         if not isinstance(room.runner, HostRunner):
             raise GateError("The device gate can watch only processes of this machine.")
         self.room, self.told, self.runner = room, told, room.runner
@@ -253,7 +253,7 @@ class _GateRun:
         upload_shard(self.room.bucket, self.room.staged, self.told.gate_name, part, self.told.signer)
 
 
-def install_site(room: Room, told: DeviceGateConfig) -> Site:
+def install_site(room: GateContext, told: DeviceGateConfig) -> Site:
     """The set's wheels by hash, and what runs tests, in an environment of this run alone."""
     site = make_site(room, told.python)
     try:

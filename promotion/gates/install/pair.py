@@ -18,7 +18,7 @@ from packaging.version import Version
 
 from core.model import Finding, Severity, Wheel, WheelSet
 from core.process import Completed, Runner
-from promotion.gates import Check, error
+from promotion.gates.common.gate import Check, error
 from promotion.gates.common.installers import Installer
 from promotion.gates.common.requirements import wheels_for
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from promotion.gates import Room
-from promotion.gates.install.trial import TrialError
+from promotion.gates.common.gate import GateContext
+from promotion.gates.install.installation import InstallationError
 from promotion.index.pages import metadata_name
 from promotion.index.serve import IndexServer, Served
 from promotion.storage.directory_bucket import DirBucket
@@ -19,9 +19,9 @@ from promotion.storage.directory_bucket import DirBucket
 class StagedIndex:
     """The index of a staged set while its server is entered; `open_index` does that."""
 
-    def __init__(self, root: Path, room: Room) -> None:
+    def __init__(self, root: Path, context: GateContext) -> None:
         self.server = IndexServer(root, on_request=self._answered)
-        self._room = room
+        self._room = context
         self._served: list[Served] = []
         self._lock = threading.Lock()
 
@@ -49,34 +49,34 @@ class StagedIndex:
         for filename in filenames:
             key = self._room.staged.file(filename)
             if not self.server.settle(partial(self._has_sent, key, sizes[filename])):
-                raise TrialError("install-elsewhere", f"{filename} did not come from the staged index.")
+                raise InstallationError("install-elsewhere", f"{filename} did not come from the staged index.")
 
 
 @contextlib.contextmanager
-def open_index(room: Room) -> Iterator[StagedIndex]:
+def open_index(context: GateContext) -> Iterator[StagedIndex]:
     """Serve the staged set on this machine; of a bucket that is no folder, what an installer needs is fetched first."""
-    bucket = room.bucket
-    root = bucket.root if isinstance(bucket, DirBucket) else _fetched(room)
-    index = StagedIndex(root, room)
+    bucket = context.bucket
+    root = bucket.root if isinstance(bucket, DirBucket) else _fetched(context)
+    index = StagedIndex(root, context)
     with index.server:
         yield index
 
 
-def _fetched(room: Room) -> Path:
+def _fetched(context: GateContext) -> Path:
     """A folder with the set's index and wheels, under their keys; made once in a run of gates."""
-    root = room.shared / "bucket"
-    for key in _needed(room):
+    root = context.shared / "bucket"
+    for key in _needed(context):
         path = root / key
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            came = room.bucket.fetch(key, path.parent)
+            came = context.bucket.fetch(key, path.parent)
             if came != path:
                 shutil.copyfile(came, path)
     return root
 
 
-def _needed(room: Room) -> Iterator[str]:
-    yield from room.bucket.list(room.staged.simple)
-    for wheel in room.wheel_set.wheels:
-        yield room.staged.file(wheel.filename)
-        yield room.staged.file(metadata_name(wheel.filename))
+def _needed(context: GateContext) -> Iterator[str]:
+    yield from context.bucket.list(context.staged.simple)
+    for wheel in context.wheel_set.wheels:
+        yield context.staged.file(wheel.filename)
+        yield context.staged.file(metadata_name(wheel.filename))

@@ -12,7 +12,7 @@ from typing import Any
 from core.errors import ProcessError
 from core.model import Finding
 from core.process import Runner
-from promotion.gates import error
+from promotion.gates.common.gate import error
 from promotion.gates.common.site import Site
 
 _CHILD = Path(__file__).with_name("load_child.py")
@@ -21,7 +21,7 @@ _SAID = 300
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Look:
+class Probe:
     """A question for `load_child.py`.
 
     Attributes:
@@ -38,7 +38,7 @@ class Look:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LookAnswer:
+class ProbeResult:
     """What came of it.
 
     Attributes:
@@ -52,8 +52,8 @@ class LookAnswer:
 
 
 def ask(
-    runner: Runner, site: Site, env: Mapping[str, str], look: Look, *, child: Path = _CHILD, seconds: float = _SECONDS
-) -> LookAnswer:
+    runner: Runner, site: Site, env: Mapping[str, str], look: Probe, *, child: Path = _CHILD, seconds: float = _SECONDS
+) -> ProbeResult:
     """Ask a process of its own; death, silence and taking too long are findings.
 
     Args:
@@ -74,7 +74,7 @@ def ask(
     if done.returncode != 0 or not isinstance(values, dict):
         last = " ".join(done.stderr.split())[-_SAID:]
         return _none("look-died", look, f"ended with {how_it_ended(done.returncode)}; last words: {last or 'none'}")
-    return LookAnswer(values=values, stderr=done.stderr)
+    return ProbeResult(values=values, stderr=done.stderr)
 
 
 def how_it_ended(returncode: int) -> str:
@@ -88,7 +88,7 @@ def how_it_ended(returncode: int) -> str:
     return f"signal {name}" + (" (killed, for example because memory ran out)" if name == "SIGKILL" else "")
 
 
-def _none(code: str, look: Look, what: str) -> LookAnswer:
+def _none(code: str, look: Probe, what: str) -> ProbeResult:
     text = f"{look.name} {what}."
     remedy = "Find out what does that to a process; a module that was built for another Python or ROCm may."
-    return LookAnswer(findings=(error(code, text, remedy, member=look.member),))
+    return ProbeResult(findings=(error(code, text, remedy, member=look.member),))

@@ -27,17 +27,17 @@ _API_HEADER = 40
 """Bytes of PJRT_Api before its function pointers: its size, the extensions, and its PJRT_Api_Version."""
 
 
-class _Version(ctypes.Structure):
+class _PjrtVersion(ctypes.Structure):
     _fields_ = (("size", ctypes.c_size_t), ("start", ctypes.c_void_p), ("major", ctypes.c_int), ("minor", ctypes.c_int))
 
 
-class _Api(ctypes.Structure):
+class _PjrtApi(ctypes.Structure):
     """The beginning of PJRT_Api (xla/pjrt/c/pjrt_c_api.h)."""
 
-    _fields_ = (("size", ctypes.c_size_t), ("extensions", ctypes.c_void_p), ("version", _Version))
+    _fields_ = (("size", ctypes.c_size_t), ("extensions", ctypes.c_void_p), ("version", _PjrtVersion))
 
 
-class _Extension(ctypes.Structure):
+class _PjrtExtension(ctypes.Structure):
     """PJRT_Extension_Base, of the same header."""
 
     _fields_ = (("size", ctypes.c_size_t), ("type", ctypes.c_int), ("next", ctypes.c_void_p))
@@ -57,12 +57,12 @@ def api(path: str) -> Answer:
     get = ctypes.CDLL(path, mode=os.RTLD_NOW).GetPjrtApi
     get.restype = ctypes.c_void_p
     address = get()
-    table = _Api.from_address(address)
+    table = _PjrtApi.from_address(address)
     slots = (ctypes.c_void_p * ((table.size - _API_HEADER) // 8)).from_address(address + _API_HEADER)
     extensions = []
     following = table.extensions
     while following:
-        extension = _Extension.from_address(following)
+        extension = _PjrtExtension.from_address(following)
         extensions.append([extension.type, extension.size])
         following = extension.next
     return {

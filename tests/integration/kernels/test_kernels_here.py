@@ -20,8 +20,8 @@ from core.model import RocmVersion, Severity
 from core.process import HostRunner
 from core.targets import machs
 from kernels.toolchains import obtain_pypi
-from promotion.gates import run_gates
-from promotion.gates.coverage import coverage
+from promotion.gates.common.runs import run_gates
+from promotion.gates.coverage import gate as coverage_gate
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from tests.support import docker, forky
@@ -145,11 +145,11 @@ def judged(wheel: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def errors() -> list[str]:
         (evidence,) = run_gates(
-            bucket, staged, [coverage.GATE], HostRunner(os.environ), Silent(), targets=("gfx942",), redo=True
+            bucket, staged, [coverage_gate.GATE], HostRunner(os.environ), Silent(), targets=("gfx942",), redo=True
         )
         return [found.message for found in evidence.findings if found.severity is Severity.ERROR]
 
     assert errors() == []
-    monkeypatch.setattr(coverage, "load_rules", lambda: ())
+    monkeypatch.setattr(coverage_gate, "load_rules", lambda: ())
     (text,) = errors()
     assert "libmha_fwd.so has no code for gfx942 of 1 registered kernel: " in text

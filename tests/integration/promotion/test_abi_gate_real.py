@@ -19,10 +19,10 @@ from ci_build.rocm.tree import read_tree
 from core.layouts import allowed_sonames, load_layouts
 from core.model import Evidence, GfxTarget, Outcome, RocmVersion, Severity
 from core.process import Completed
-from promotion.gates import run_gates
-from promotion.gates.abi.abi import make_gate
-from promotion.gates.abi.loader import SYSTEM, at_home, load, scenarios
+from promotion.gates.abi.gate import make_gate
+from promotion.gates.abi.loader import SYSTEM, in_site_packages, load, scenarios
 from promotion.gates.abi.members import PLATFORM
+from promotion.gates.common.runs import run_gates
 from promotion.gates.common.stubs import write_stubs
 from promotion.stage import read_staged, stage
 from promotion.storage.directory_bucket import DirBucket
@@ -249,7 +249,10 @@ def test_the_simulated_loader_does_as_the_real_one(
         dataclasses.replace(row, needed=needs.get(row.soname, ()), runpath=("$ORIGIN",))
         for row in complete(found).libraries.values()
     ]
-    at = {path: at_home(path, soname="", needed=elf.needed, runpath=elf.runpath or "") for path, elf in found.items()}
+    at = {
+        path: in_site_packages(path, soname="", needed=elf.needed, runpath=elf.runpath or "")
+        for path, elf in found.items()
+    }
     wheels = {library.path: library for library in at.values()}
     tried = 0
     for scenario in scenarios(libraries, [GfxTarget.parse("gfx942"), GfxTarget.parse("gfx1100")]):

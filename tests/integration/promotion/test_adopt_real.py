@@ -13,8 +13,9 @@ import pytest
 from ci_build.build import adopt
 from core.model import Outcome, RocmVersion, Severity
 from core.process import HostRunner
-from promotion.gates import run_gates
-from promotion.gates.coverage import coverage, kernel_rules
+from promotion.gates.common.runs import run_gates
+from promotion.gates.coverage import gate as coverage_gate
+from promotion.gates.coverage import kernel_rules
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from tests.integration.promotion.test_promotion import Steps
@@ -39,23 +40,25 @@ def test_0_12_needs_its_rules_and_nothing_else(
     bucket = DirBucket(tmp_path / "bucket")
     staged = stage(bucket, tmp_path / "set")
     # Both runs judge the same libraries, which are gigabytes once they are unpacked.
-    read, known = coverage._read, dict[str, Any]()
+    read, known = coverage_gate._read, dict[str, Any]()
 
     def read_once(file: Path, wheel: str, path: str, promised: tuple[str, ...], *, owed: bool) -> Any:
         if path not in known:
             known[path] = read(file, wheel, path, promised, owed=owed)
         return known[path]
 
-    monkeypatch.setattr(coverage, "_read", read_once)
+    monkeypatch.setattr(coverage_gate, "_read", read_once)
 
     def judge(targets: tuple[str, ...]) -> dict[str, list[str]]:
-        found = run_gates(bucket, staged, [coverage.GATE], HostRunner(os.environ), Steps(), targets=targets, redo=True)
+        found = run_gates(
+            bucket, staged, [coverage_gate.GATE], HostRunner(os.environ), Steps(), targets=targets, redo=True
+        )
         assert all(evidence.outcome is not Outcome.ERROR for evidence in found)
         return {e.target: [f.message for f in e.findings if f.severity is Severity.ERROR] for e in found}
 
     assert not any(judge(made.targets).values())
     rules = kernel_rules.load_rules()
-    monkeypatch.setattr(coverage, "load_rules", lambda: [replace(rule, targets=("*",)) for rule in rules])
+    monkeypatch.setattr(coverage_gate, "load_rules", lambda: [replace(rule, targets=("*",)) for rule in rules])
     without = judge(("gfx942", "gfx1100"))
     for target, count in (("gfx942", 6772), ("gfx1100", 8439)):
         (text,) = without[target]

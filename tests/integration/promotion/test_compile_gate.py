@@ -18,12 +18,13 @@ import pytest
 from core.model import Evidence, Outcome, Severity
 from core.process import HostRunner
 from promotion.evidence.evidence import read_all
-from promotion.gates import Gate, run_gates
-from promotion.gates.compile.child import Limits
-from promotion.gates.compile.compile import COMPILER, Options, Workshop, make_gate
-from promotion.gates.compile.corpus import Material, Task
-from promotion.gates.compile.drift import Previous
-from promotion.gates.compile.judge import Known
+from promotion.gates.common.gate import Gate
+from promotion.gates.common.runs import run_gates
+from promotion.gates.compile.child_run import ProcessLimits
+from promotion.gates.compile.corpus import CompileCorpus, CorpusProgram
+from promotion.gates.compile.drift import PreviousCode
+from promotion.gates.compile.gate import COMPILER, CompileOptions, CompilerEnvironment, make_gate
+from promotion.gates.compile.program_check import KnownFailure
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
@@ -39,7 +40,7 @@ CODE = {
     "spilling": made_code(kernels=[kernel("fat_fusion", vgpr_spill_count=7)]),
     "damaged": made_code()[:300],
 }
-LIMITS = Limits(start_seconds=20, program_seconds=2, memory=400 << 20)
+LIMITS = ProcessLimits(start_seconds=20, program_seconds=2, memory=400 << 20)
 
 
 class Reporter:
@@ -66,16 +67,16 @@ class Bench:
             (self.child / f"{name}.hsaco").write_bytes(data)
         self.reporter = Reporter()
 
-    def gate(self, *names: str, matrix: tuple[str, ...] = (), limits: Limits = LIMITS, **options: Any) -> Gate:
-        material = Material(
+    def gate(self, *names: str, matrix: tuple[str, ...] = (), limits: ProcessLimits = LIMITS, **options: Any) -> Gate:
+        corpus = CompileCorpus(
             child=self.child / "child.py",
             digest="d",
-            tasks=tuple(Task(name=name, matrix=("mfma",) if name in matrix else ()) for name in names),
+            tasks=tuple(CorpusProgram(name=name, matrix=("mfma",) if name in matrix else ()) for name in names),
             specs=SPECS,
             **{key: options.pop(key) for key in ("known", "device", "expired") if key in options},
         )
-        workshop = Workshop(argv=(sys.executable, "-I"), env={}, rocm="none")
-        return make_gate(material, Options(jobs=1, limits=limits, workshop=lambda *_: workshop, **options))
+        workshop = CompilerEnvironment(argv=(sys.executable, "-I"), env={}, rocm="none")
+        return make_gate(corpus, CompileOptions(jobs=1, limits=limits, workshop=lambda *_: workshop, **options))
 
     def run(self, gate: Gate, *, redo: bool = True) -> Evidence:
         runner = HostRunner(dict(os.environ))
@@ -208,7 +209,7 @@ def test_a_compiler_that_cannot_be_used(bench: Bench, culprit: str, text: str) -
     ("culprit", "text"), [("after.abort", "died of SIGABRT"), ("after.hang", "any further for 2 s")]
 )
 def test_a_process_that_does_not_end_well(bench: Bench, culprit: str, text: str) -> None:
-    limits = Limits(start_seconds=2, program_seconds=2, memory=LIMITS.memory)
+    limits = ProcessLimits(start_seconds=2, program_seconds=2, memory=LIMITS.memory)
     evidence = bench.run(bench.gate("numpy.one", culprit, limits=limits))
     assert errors(evidence) == []
     (found,) = warnings(evidence)
@@ -241,17 +242,17 @@ def test_each_defect_of_the_code_is_found(bench: Bench, name: str, code: str, te
     assert text in found
 
 
-def expecting(**kinds: Known) -> Callable[[str, str, str], Known | None]:
+def expecting(**kinds: KnownFailure) -> Callable[[str, str, str], KnownFailure | None]:
     return lambda program, target, jax: kinds.get(program.partition(".")[2]) if target == "gfx942" and jax else None
 
 
 def test_known_failures(bench: Bench) -> None:
     known = expecting(
-        fail=Known(reason="no kernel for it", error="XlaError"),
-        abort=Known(reason="MIOpen is not there", error="SIGABRT"),
-        one=Known(reason="was broken", error="x"),
-        fpe=Known(reason="was broken", error="SIGABRT"),
-        exit7=Known(reason="was broken", error="exit code 7", expired=date(2026, 1, 2).isoformat()),
+        fail=KnownFailure(reason="no kernel for it", error="XlaError"),
+        abort=KnownFailure(reason="MIOpen is not there", error="SIGABRT"),
+        one=KnownFailure(reason="was broken", error="x"),
+        fpe=KnownFailure(reason="was broken", error="SIGABRT"),
+        exit7=KnownFailure(reason="was broken", error="exit code 7", expired=date(2026, 1, 2).isoformat()),
     )
     evidence = bench.run(bench.gate("bad.fail", "bad.abort", "numpy.one", "bad.fpe", "bad.exit7", known=known))
     outcome = {check["name"]: check["outcome"] for check in evidence.details["checks"]}
@@ -306,7 +307,7 @@ def test_old_evidence_answers_for_the_same_corpus_only(bench: Bench) -> None:
 
 
 def test_code_that_grew_is_a_warning(bench: Bench) -> None:
-    before = Previous(set_digest="a" * 64, code={"gfx942": {"code.good": [{"size": 100, "sha256": "b" * 64}]}})
+    before = PreviousCode(set_digest="a" * 64, code={"gfx942": {"code.good": [{"size": 100, "sha256": "b" * 64}]}})
     evidence = bench.run(bench.gate("code.good", "code.plain", before=before))
     (found,) = warnings(evidence)
     assert found.startswith("code-grown: gfx942 code.good: its code grew from 100 B to ")
@@ -316,7 +317,7 @@ def test_code_that_grew_is_a_warning(bench: Bench) -> None:
 
 
 def test_an_interrupt_ends_the_children(bench: Bench) -> None:
-    gate = bench.gate("bad.deaf", limits=Limits(start_seconds=60, program_seconds=60, memory=LIMITS.memory))
+    gate = bench.gate("bad.deaf", limits=ProcessLimits(start_seconds=60, program_seconds=60, memory=LIMITS.memory))
 
     def interrupt() -> None:
         while not bench.processes():

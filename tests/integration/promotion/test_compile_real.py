@@ -13,10 +13,10 @@ import pytest
 from ci_build.build.adopt import adopt
 from core.model import Evidence, RocmVersion
 from core.process import HostRunner
-from promotion.gates import run_gates
-from promotion.gates.compile.compile import COMPILER, Options, make_gate
-from promotion.gates.compile.drift import Previous
-from promotion.gates.compile.material import material
+from promotion.gates.common.runs import run_gates
+from promotion.gates.compile.corpus import load_corpus
+from promotion.gates.compile.drift import PreviousCode
+from promotion.gates.compile.gate import COMPILER, CompileOptions, make_gate
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet
@@ -42,8 +42,8 @@ class Published:
     bucket: DirBucket
     staged: StagedSet
 
-    def compile(self, options: Options, targets: Sequence[str]) -> dict[str, Evidence]:
-        gate = make_gate(material(), options)
+    def compile(self, options: CompileOptions, targets: Sequence[str]) -> dict[str, Evidence]:
+        gate = make_gate(load_corpus(), options)
         runner = HostRunner(dict(os.environ))
         found = run_gates(self.bucket, self.staged, [gate], runner, Silent(), targets=targets, redo=True)
         return {evidence.target: evidence for evidence in found}
@@ -68,21 +68,21 @@ def published(real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPath
 
 def test_the_small_corpus_compiles_and_gives_the_same_code_again(published: Callable[[str], Published]) -> None:
     """For an RDNA target; that it compiles for a CDNA one shows in test_release_local.py."""
-    evidence = published("0.10.2").compile(Options(corpus="small"), ["gfx1100"])["gfx1100"]
+    evidence = published("0.10.2").compile(CompileOptions(corpus="small"), ["gfx1100"])["gfx1100"]
     code = check_small_corpus(evidence)
-    before = Previous(set_digest="a" * 64, code={"gfx1100": code})
-    again = published("0.10.2").compile(Options(corpus="small", before=before), ["gfx1100"])["gfx1100"]
+    before = PreviousCode(set_digest="a" * 64, code={"gfx1100": code})
+    again = published("0.10.2").compile(CompileOptions(corpus="small", before=before), ["gfx1100"])["gfx1100"]
     (compiler,) = (check for check in again.details["checks"] if check["name"] == COMPILER)
     assert compiler["drift"] == {"since": "a" * 64, "new": [], "changed": []}
 
 
 def test_a_crash_of_the_real_compiler_is_a_finding(published: Callable[[str], Published]) -> None:
     """A description of a GPU without the width of its wavefronts makes XLA divide by zero."""
-    held = material()
+    held = load_corpus()
     lacking = re.sub(r"threads_per_warp: \d+", "", held.specs["gfx942"])
     assert lacking != held.specs["gfx942"]
     here = published("0.10.2")
-    gate = make_gate(replace(held, specs={"gfx942": lacking}), Options(programs=("lax.dot_bf16", "fft.fft")))
+    gate = make_gate(replace(held, specs={"gfx942": lacking}), CompileOptions(programs=("lax.dot_bf16", "fft.fft")))
     runner = HostRunner(dict(os.environ))
     (evidence,) = run_gates(here.bucket, here.staged, [gate], runner, Silent(), targets=["gfx942"])
     found = [text for text in problems(evidence) if "lax.dot_bf16" in text]
@@ -93,7 +93,9 @@ def test_a_crash_of_the_real_compiler_is_a_finding(published: Callable[[str], Pu
 
 def test_known_trouble_of_0_12_0_is_known(published: Callable[[str], Published]) -> None:
     """There a convolution aborts where there is no device; what comes after it in the same process does not suffer."""
-    evidence = published("0.12.0").compile(Options(programs=("lax.convolution", "lax.dot_bf16")), ["gfx942"])["gfx942"]
+    evidence = published("0.12.0").compile(CompileOptions(programs=("lax.convolution", "lax.dot_bf16")), ["gfx942"])[
+        "gfx942"
+    ]
     assert problems(evidence) == []
     outcomes = {check["name"]: check["outcome"] for check in evidence.details["checks"]}
     assert outcomes == {"lax.convolution": "known", "lax.dot_bf16": "passed", COMPILER: "passed"}

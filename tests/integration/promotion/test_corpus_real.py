@@ -17,10 +17,11 @@ from ci_build.build.adopt import adopt
 from core.model import GfxTarget, RocmVersion
 from core.process import HostRunner
 from core.targets import machs
-from promotion import corpus
-from promotion.gates import Room
+from promotion.corpus import catalog as corpus
+from promotion.corpus.expectations import ExpectationKind
+from promotion.gates.common.gate import GateContext
 from promotion.gates.common.site import make_site, rocm_libraries
-from promotion.gates.compile.code_checks import header_finding, read_code_object
+from promotion.gates.compile.compiled_code import header_finding, read_code_object
 from promotion.stage import read_staged, stage
 from promotion.storage.directory_bucket import DirBucket
 
@@ -69,7 +70,7 @@ def child(real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPathFact
     wheel_set = read_staged(bucket, staged)
     for name in ("work", "shared"):
         (folder / name).mkdir()
-    room = Room(
+    context = GateContext(
         bucket=bucket,
         staged=staged,
         wheel_set=wheel_set,
@@ -79,15 +80,15 @@ def child(real_wheel: Callable[..., Path], tmp_path_factory: pytest.TempPathFact
         work=folder / "work",
         shared=folder / "shared",
     )
-    site = make_site(room, PYTHON)
-    env = {**site.env, **rocm_libraries(room, site, None).env}
+    site = make_site(context, PYTHON)
+    env = {**site.env, **rocm_libraries(context, site, None).env}
 
     def run(programs: Sequence[str], *, target: str = "gfx942", spec: str = "") -> Told:
         out = tmp_path_factory.mktemp("out")
         request = {"target": target, "spec": spec or corpus.spec(target), "programs": list(programs), "out": str(out)}
         (out / "request.json").write_text(json.dumps(request))
         argv = [str(site.python), "-I", str(corpus.CHILD), str(out / "request.json")]
-        done = room.runner.run(argv, env=env, check=False)
+        done = context.runner.run(argv, env=env, check=False)
         lines = (out / "results.jsonl").read_text().splitlines()
         return Told(out, done.returncode, tuple(map(json.loads, lines)))
 
@@ -149,7 +150,7 @@ def test_a_program_that_fails_does_not_keep_the_others_from_compiling(child: Chi
     expected = corpus.expectation("image.resize", "0.10.2", "gfx942", "2026-11-20")
     assert told.returncode == 0
     assert told.end("image.resize")["outcome"] == "failed"
-    assert expected.kind is corpus.Kind.FAILS
+    assert expected.kind is ExpectationKind.FAILS
     assert expected.error in told.end("image.resize")["error"]
     assert told.end("fft.fft")["outcome"] == "compiled"
 

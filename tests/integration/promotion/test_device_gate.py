@@ -20,7 +20,7 @@ from ci_build import cli
 from ci_build.build.adopt import adopt
 from core.errors import CiBuildError
 from core.model import RocmVersion
-from promotion.gates import Room
+from promotion.gates.common.gate import GateContext
 from promotion.gates.common.site import Site
 from promotion.gates.device import preflight, run
 from promotion.gates.device.config import DeviceGateConfig
@@ -202,9 +202,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     kept, make = tmp_path_factory.mktemp("site"), run.install_site
     made: list[Site] = []
 
-    def once(room: Room, told: DeviceGateConfig) -> Site:
+    def once(context: GateContext, told: DeviceGateConfig) -> Site:
         if not made:
-            made.append(make(replace(room, shared=kept), told))
+            made.append(make(replace(context, shared=kept), told))
         return made[0]
 
     with pytest.MonkeyPatch.context() as patch:

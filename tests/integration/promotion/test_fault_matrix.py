@@ -12,13 +12,15 @@ import pytest
 from filelock import FileLock
 
 from core.model import Evidence, Outcome, Severity
-from promotion.gates import Gate, inspection
-from promotion.gates.abi import abi
-from promotion.gates.compile import compile as compile_gate
-from promotion.gates.compile.material import material
-from promotion.gates.coverage import coverage
-from promotion.gates.install import install
-from promotion.gates.load import load
+from promotion.gates import inspection
+from promotion.gates.abi import gate as abi_gate
+from promotion.gates.common.gate import Gate
+from promotion.gates.common.installers import configured_installers
+from promotion.gates.compile import gate as compile_gate
+from promotion.gates.compile.corpus import load_corpus
+from promotion.gates.coverage import gate as coverage_gate
+from promotion.gates.install import gate as install_gate
+from promotion.gates.load import gate as load_gate
 from tests.support.faults.bench import PYTHON, Bench, Case
 from tests.support.faults.device_code import BEYOND
 from tests.support.faults.matrix import FAULTS
@@ -64,15 +66,15 @@ def gate(name: str) -> Gate:
         case "inspection":
             return inspection.GATE
         case "abi":
-            return abi.make_gate()
+            return abi_gate.make_gate()
         case "load":
-            return load.make_gate()
+            return load_gate.make_gate()
         case "coverage":
-            return coverage.GATE
+            return coverage_gate.GATE
         case "compile":
-            return compile_gate.make_gate(material(), compile_gate.Options(programs=(PROGRAM,), jobs=1))
+            return compile_gate.make_gate(load_corpus(), compile_gate.CompileOptions(programs=(PROGRAM,), jobs=1))
         case _:
-            return install.make_gate(with_=lambda runner, cache: install.installers(runner, cache)[1:])
+            return install_gate.make_gate(with_=lambda runner, cache: configured_installers(runner, cache)[1:])
 
 
 def needs_python(pythons: Mapping[str, Path]) -> None:

@@ -21,12 +21,13 @@ from ci_build.build.adopt import adopt
 from core.layouts import allowed_sonames
 from core.model import Finding, RocmVersion, Severity
 from core.process import HostRunner
-from promotion.gates import Check, Room
+from promotion.gates.common.gate import Check, GateContext
 from promotion.gates.common.site import FROM_NEEDS, RocmLibraries, Site, make_site, rocm_libraries
 from promotion.gates.common.stubs import write_stubs
-from promotion.gates.load import golden, load
-from promotion.gates.load.child_probe import Look, ask
-from promotion.gates.load.loading import Loading
+from promotion.gates.load import gate as load_gate
+from promotion.gates.load import golden
+from promotion.gates.load.checks import LoadChecks
+from promotion.gates.load.child_probe import Probe, ask
 from promotion.stage import read_staged, stage
 from promotion.storage.directory_bucket import DirBucket
 from wheelkit.elf.snapshot import Elf
@@ -54,11 +55,11 @@ class Silent:
 class Loaded:
     """A published set, its site, and what the gate made of both."""
 
-    room: Room
+    context: GateContext
     site: Site
     rocm: RocmLibraries
     checks: tuple[Check, ...]
-    loading: Loading
+    loading: LoadChecks
 
     def path(self, name: str) -> Path:
         return self.site.folder / name
@@ -88,7 +89,7 @@ def _load(folder: Path, wheels: list[Path], version: str) -> Loaded:
     for name in ("work", "shared"):
         (folder / name).mkdir()
     wheel_set = read_staged(bucket, staged)
-    room = Room(
+    context = GateContext(
         bucket=bucket,
         staged=staged,
         wheel_set=wheel_set,
@@ -98,10 +99,10 @@ def _load(folder: Path, wheels: list[Path], version: str) -> Loaded:
         work=folder / "work",
         shared=folder / "shared",
     )
-    site = make_site(room, PYTHON)
-    libraries = rocm_libraries(room, site, None)
-    loading = Loading(room, site, libraries)
-    return Loaded(room, site, libraries, tuple(loading.checks()), loading)
+    site = make_site(context, PYTHON)
+    libraries = rocm_libraries(context, site, None)
+    loading = LoadChecks(context, site, libraries)
+    return Loaded(context, site, libraries, tuple(loading.checks()), loading)
 
 
 @contextmanager
@@ -139,12 +140,12 @@ def test_published_wheels_load_and_register_what_they_should(published: Callable
     names = [check.name for check in loaded.checks]
     assert sum(": dlopen " in name for name in names) == 9
     assert sum(": import " in name and name.endswith(".so") for name in names) == 8
-    assert list(load.compare(loaded.loading, golden.ROOT, update=False)) == []
+    assert list(load_gate.compare(loaded.loading, golden.ROOT, update=False)) == []
 
 
 @pytest.mark.heavy
 def test_the_gate_says_that_no_rocm_was_proven(published: Callable[[str], Loaded]) -> None:
-    checks = tuple(load.make_gate().run(published("0.10.2").room))
+    checks = tuple(load_gate.make_gate().run(published("0.10.2").context))
     assert errors(checks) == {}
     assert [f.code for check in checks for f in check.findings] == ["rocm-unproven"]
     assert [check.details["kind"] for check in checks if check.name.endswith(": ROCm")] == [FROM_NEEDS]
@@ -153,8 +154,8 @@ def test_the_gate_says_that_no_rocm_was_proven(published: Callable[[str], Loaded
 
 def test_the_site_holds_the_members_of_the_wheels_unchanged(published: Callable[[str], Loaded]) -> None:
     loaded = published("0.10.2")
-    (wheel,) = (wheel for wheel in loaded.room.wheel_set.wheels if wheel.name == "jax-rocm7-plugin")
-    with zipfile.ZipFile(loaded.room.wheel(wheel)) as archive:
+    (wheel,) = (wheel for wheel in loaded.context.wheel_set.wheels if wheel.name == "jax-rocm7-plugin")
+    with zipfile.ZipFile(loaded.context.wheel(wheel)) as archive:
         for name in archive.namelist():
             if not name.endswith("RECORD"):
                 assert loaded.path(name).read_bytes() == archive.read(name), name
@@ -178,7 +179,7 @@ def test_a_site_is_made_once(published: Callable[[str], Loaded]) -> None:
     loaded = published("0.10.2")
     marker = loaded.path("marker")
     marker.touch()
-    assert make_site(loaded.room, PYTHON) == loaded.site
+    assert make_site(loaded.context, PYTHON) == loaded.site
     assert marker.exists()
     marker.unlink()
 
@@ -192,7 +193,7 @@ def test_every_broken_piece_is_named(published: Callable[[str], Loaded], tmp_pat
         replaced(loaded.path(f"{PLUGIN}/version.py"), None),
         replaced(loaded.path(entry_points), None),
     ):
-        loading = Loading(loaded.room, loaded.site, loaded.rocm)
+        loading = LoadChecks(loaded.context, loaded.site, loaded.rocm)
         found = errors(tuple(loading.checks()))
     texts = {code: "\n".join(f.message for f in findings) for code, findings in found.items()}
     assert texts.keys() == {"load-failed", "import-failed", "package-broken", "entry-point-missing"}
@@ -203,7 +204,7 @@ def test_every_broken_piece_is_named(published: Callable[[str], Loaded], tmp_pat
     assert f"cp312-manylinux_2_27_x86_64.whl: {PLUGIN}/version.py is missing: " in texts["package-broken"]
     assert entry_points in texts["entry-point-missing"]
     assert str(loaded.site.folder) not in "".join(texts.values())
-    assert [f.code for f in load.compare(loading, tmp_path, update=True)] == ["golden-unseen"]
+    assert [f.code for f in load_gate.compare(loading, tmp_path, update=True)] == ["golden-unseen"]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -211,8 +212,8 @@ def test_a_truncated_library_is_told_by_the_signal(published: Callable[[str], Lo
     loaded, name = published("0.10.2"), f"{PLUGIN}/_sparse.so"
     (library,) = (library for library in loaded.loading.libraries if library.path == name)
     with replaced(loaded.path(name), loaded.path(name).read_bytes()[:4096]):
-        look = Look(question="dlopen", about=(str(loaded.path(name)),), name=f"dlopen {library}", member=name)
-        (finding,) = ask(loaded.room.runner, loaded.site, loaded.loading.env, look).findings
+        look = Probe(question="dlopen", about=(str(loaded.path(name)),), name=f"dlopen {library}", member=name)
+        (finding,) = ask(loaded.context.runner, loaded.site, loaded.loading.env, look).findings
     assert finding.message.startswith(f"dlopen {library} ended with signal SIGBUS")
     assert finding.member == name
 
@@ -224,8 +225,8 @@ def test_modules_of_another_python_are_told_by_the_signal(
     with zipfile.ZipFile(real_wheel("jax-rocm7-plugin", "0.10.2", "3.11")) as archive:
         data = archive.read(name)
     with replaced(loaded.path(name), data):
-        look = Look(question="module", about=(f"{PLUGIN}.rocm_plugin_extension",), name=f"import {name}")
-        answer = ask(loaded.room.runner, loaded.site, loaded.loading.env, look)
+        look = Probe(question="module", about=(f"{PLUGIN}.rocm_plugin_extension",), name=f"import {name}")
+        answer = ask(loaded.context.runner, loaded.site, loaded.loading.env, look)
     (finding,) = answer.findings
     assert finding.code == "look-died"
     assert finding.message.startswith(f"import {name} ended with signal SIG")
@@ -243,7 +244,7 @@ def test_a_plugin_for_another_jaxlib_is_told_with_both_numbers(
     write_stubs(from_needs([*elfs(loaded), *elfs(other)], "7", sonames), tmp_path)
     rocm = replace(loaded.rocm, env={**loaded.rocm.env, "LD_LIBRARY_PATH": f"{tmp_path}/lib"})
     with replaced(loaded.path(PJRT), other.path(PJRT)):
-        found = errors(tuple(Loading(loaded.room, loaded.site, rocm).checks()))
+        found = errors(tuple(LoadChecks(loaded.context, loaded.site, rocm).checks()))
     (skew,) = found["pjrt-api-skew"]
     assert f"{PJRT} has PJRT API {api[plugin]}, but" in skew.message
     assert f"has {api[jaxlib]}" in skew.message
@@ -258,7 +259,7 @@ def elfs(loaded: Loaded) -> list[Elf]:
 
 
 def needs(loaded: Loaded) -> RocmManifest:
-    rocm = RocmVersion(text=loaded.room.wheel_set.rocm_version)
+    rocm = RocmVersion(text=loaded.context.wheel_set.rocm_version)
     return from_needs(elfs(loaded), str(rocm), allowed_sonames(rocm))
 
 
@@ -275,8 +276,8 @@ def dlopen(loaded: Loaded, manifest: RocmManifest, member: str, folder: Path) ->
     """What becomes of loading a member with the stand-ins of a manifest."""
     write_stubs(manifest, folder)
     env = {**loaded.loading.env, "LD_LIBRARY_PATH": f"{folder}/lib", "ROCM_PATH": str(folder)}
-    look = Look(question="dlopen", about=(str(loaded.path(member)),), name=member)
-    return str(ask(loaded.room.runner, loaded.site, env, look).values.get("error", ""))
+    look = Probe(question="dlopen", about=(str(loaded.path(member)),), name=member)
+    return str(ask(loaded.context.runner, loaded.site, env, look).values.get("error", ""))
 
 
 def test_a_missing_symbol_shows_only_with_immediate_binding(published: Callable[[str], Loaded], tmp_path: Path) -> None:
@@ -325,13 +326,13 @@ def test_a_handler_that_is_gone_is_told_and_can_be_accepted(published: Callable[
         path = golden.golden_file(tmp_path, part, "0.10.2")
         path.parent.mkdir(parents=True)
         path.write_text(golden.dump(lists, part=part, jax_version="0.10.2"))
-    found = list(load.compare(loading, tmp_path, update=False))
+    found = list(load_gate.compare(loading, tmp_path, update=False))
     assert {finding.code for finding in found} == {"golden-differs"}
     gone, lost = (finding.message for finding in found)
     assert gone.startswith("_magma.so, which no wheel holds, (_magma.registrations) does not register hipmagma_ffi")
     assert f"{PLUGIN}/_solver.so (_solver.registrations) does not register hipsolver_lost_ffi" in lost
     assert "--update-golden" in found[0].remedy
-    assert list(load.compare(loading, tmp_path, update=True)) == []
+    assert list(load_gate.compare(loading, tmp_path, update=True)) == []
     for part in golden.PARTS:
         kept = golden.golden_file(golden.ROOT, part, "0.10.2")
         assert golden.golden_file(tmp_path, part, "0.10.2").read_bytes() == kept.read_bytes()
@@ -339,12 +340,12 @@ def test_a_handler_that_is_gone_is_told_and_can_be_accepted(published: Callable[
 
 def test_without_a_golden_list_what_was_built_here_fails(published: Callable[[str], Loaded], tmp_path: Path) -> None:
     loading = published("0.10.2").loading
-    adopted = list(load.compare(loading, tmp_path, update=False))
+    adopted = list(load_gate.compare(loading, tmp_path, update=False))
     assert [(f.code, f.severity) for f in adopted] == [("golden-missing", Severity.WARNING)] * 2
-    room = replace(loading.room, wheel_set=replace(loading.room.wheel_set, request={"payload": "source"}))
-    ours = Loading(room, loading.site, loading.rocm)
+    context = replace(loading.context, wheel_set=replace(loading.context.wheel_set, request={"payload": "source"}))
+    ours = LoadChecks(context, loading.site, loading.rocm)
     ours.found = loading.found
-    own = list(load.compare(ours, tmp_path, update=False))
+    own = list(load_gate.compare(ours, tmp_path, update=False))
     assert [(f.code, f.severity) for f in own] == [("golden-missing", Severity.ERROR)] * 2
 
 
@@ -366,8 +367,8 @@ def test_whatever_a_process_does_is_a_finding(what: str, published: Callable[[st
     loaded = published("0.10.2")
     child = tmp_path / "child.py"
     child.write_text(f"import os, signal, sys, time\nsys.stderr.write('its last words')\nsys.stderr.flush()\n{what}\n")
-    look = Look(question="dlopen", about=("x",), name="dlopen wheel.whl: member.so")
-    answer = ask(loaded.room.runner, loaded.site, loaded.loading.env, look, child=child, seconds=2)
+    look = Probe(question="dlopen", about=("x",), name="dlopen wheel.whl: member.so")
+    answer = ask(loaded.context.runner, loaded.site, loaded.loading.env, look, child=child, seconds=2)
     (finding,) = answer.findings
     assert re.match(f"dlopen wheel.whl: member.so {CHILDREN[what]}", finding.message)
     assert ("its last words" in finding.message) == (finding.code == "look-died")

@@ -15,11 +15,12 @@ from uv import find_uv_bin
 from core.errors import PromotionBlockedError
 from core.model import Evidence, Outcome
 from core.process import HostRunner, Runner
-from promotion.gates import inspection, run_gates
-from promotion.gates.common.installers import Installer, Uv
+from promotion.gates import inspection
+from promotion.gates.common.installers import Installer, Uv, configured_installers
 from promotion.gates.common.pip_config import parse_config, uv_options
-from promotion.gates.coverage import coverage
-from promotion.gates.install import install
+from promotion.gates.common.runs import run_gates
+from promotion.gates.coverage import gate as coverage_gate
+from promotion.gates.install import gate as install_gate
 from promotion.index.serve import IndexServer
 from promotion.policy.policy import Policy, load_policy
 from promotion.promote import install_line, promote
@@ -84,18 +85,18 @@ def staged_in(
 
 
 def only_uv(runner: Runner, cache: Path) -> tuple[Installer, ...]:
-    return install.installers(runner, cache)[1:]
+    return configured_installers(runner, cache)[1:]
 
 
 def only_pip(runner: Runner, cache: Path) -> tuple[Installer, ...]:
-    return install.installers(runner, cache)[:1]
+    return configured_installers(runner, cache)[:1]
 
 
 def installed(
     bucket: DirBucket, staged: StagedSet, runner: HostRunner, *, with_: Any = only_uv, pythons: Any = None
 ) -> Evidence:
     """The evidence of the install gate."""
-    gate = install.make_gate({OWN: Path(sys.executable)} if pythons is None else pythons, with_=with_)
+    gate = install_gate.make_gate({OWN: Path(sys.executable)} if pythons is None else pythons, with_=with_)
     (evidence,) = run_gates(bucket, staged, [gate], runner, Steps())
     return evidence
 
@@ -108,7 +109,7 @@ def told(evidence: Evidence) -> str:
 def test_the_whole_way(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=(OWN,))
     staged = staged_in(bucket, tmp_path, wheels)
-    gates = (inspection.GATE, coverage.GATE, install.make_gate())
+    gates = (inspection.GATE, coverage_gate.GATE, install_gate.make_gate())
     policy, steps = policy_for_made_up_libraries(), Steps()
     with pytest.raises(PromotionBlockedError, match="The gate install has not run"):
         promote(bucket, staged, policy)
@@ -151,7 +152,7 @@ def test_any_major_of_rocm_goes_the_whole_way(
     version = f"0.10.2+rocm{major}.2.0"
     wheels = make_wheels(tmp_path / "w", version=version, pythons=(OWN,), major=major)
     staged = staged_in(bucket, tmp_path, wheels, rocm_version=f"{major}.2.0")
-    gates = (inspection.GATE, coverage.GATE, install.make_gate(with_=only_uv))
+    gates = (inspection.GATE, coverage_gate.GATE, install_gate.make_gate(with_=only_uv))
     evidences = run_gates(bucket, staged, gates, runner, Steps())
     assert [evidence.findings for evidence in evidences] == [()] * 4
     done = promote(bucket, staged, policy_for_made_up_libraries())
@@ -165,20 +166,20 @@ def test_a_python_that_is_not_here_is_unpacked_and_counted_as_skipped(
     wheels = make_wheels(tmp_path / "w", pythons=(OWN, ABSENT))
     staged = staged_in(bucket, tmp_path, wheels, (OWN, ABSENT))
     pythons = {OWN: Path(sys.executable)}
-    evidence = installed(bucket, staged, runner, with_=install.installers, pythons=pythons)
+    evidence = installed(bucket, staged, runner, with_=configured_installers, pythons=pythons)
     assert evidence.findings == ()
     assert evidence.counts == {"collected": 10, "run": 8, "passed": 8, "failed": 0, "known": 0, "skipped": 2}
     skipped = [check for check in evidence.details["checks"] if check["outcome"] == "skipped"]
     assert {check["name"] for check in skipped} == {f"pip for Python {ABSENT}", f"uv for Python {ABSENT}"}
     assert all("unpacked, but not imported" in check["why"] for check in skipped)
-    run_gates(bucket, staged, (inspection.GATE, coverage.GATE), runner, Steps())
+    run_gates(bucket, staged, (inspection.GATE, coverage_gate.GATE), runner, Steps())
     assert promote(bucket, staged, policy_for_made_up_libraries()).new
 
 
 def test_a_wheel_with_the_wrong_tag_cannot_be_unpacked(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=(ABSENT,))
     staged = staged_in(bucket, tmp_path, wheels, (ABSENT, "3.98"))
-    evidence = installed(bucket, staged, runner, with_=install.installers)
+    evidence = installed(bucket, staged, runner, with_=configured_installers)
     assert evidence.counts == {"collected": 6, "run": 2, "passed": 0, "failed": 2, "known": 0, "skipped": 4}
     assert "for Python 3.98" in told(evidence)
 
@@ -358,7 +359,7 @@ class Elsewhere:
 
 def test_a_bucket_that_is_no_folder(bucket: DirBucket, tmp_path: Path, runner: HostRunner) -> None:
     staged = staged_in(bucket, tmp_path, make_wheels(tmp_path / "w", pythons=(OWN,)))
-    gate = install.make_gate({OWN: Path(sys.executable)}, with_=only_uv)
+    gate = install_gate.make_gate({OWN: Path(sys.executable)}, with_=only_uv)
     (evidence,) = run_gates(cast("Bucket", Elsewhere(bucket)), staged, [gate], runner, Steps())
     assert (evidence.findings, evidence.counts["run"]) == ((), 4)
 

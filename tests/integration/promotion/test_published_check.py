@@ -17,7 +17,7 @@ from ci_build import cli
 from core.errors import GateError, RequestError
 from core.process import HostRunner
 from promotion.evidence.evidence import record
-from promotion.gates import Check
+from promotion.gates.common.gate import Check
 from promotion.index.published_check import check_published, read_published
 from promotion.index.serve import IndexServer
 from promotion.policy.policy import load_policy

@@ -15,10 +15,10 @@ import pytest
 from core.errors import GateError, InputError, MachineError
 from core.model import WheelSet
 from core.process import HostRunner
-from promotion.gates import Room
+from promotion.gates.common.gate import GateContext
 from promotion.gates.common.rocm_manifest import RocmTree
 from promotion.gates.common.site import FROM_MANIFEST, FROM_NEEDS, TREE, Site, make_site, rocm_libraries
-from promotion.gates.load import load
+from promotion.gates.load import gate as load_gate
 from promotion.stage import read_staged, stage
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.wheel_sets import (
@@ -54,7 +54,7 @@ def index(tmp_path: Path) -> Path:
     return ordinary_index(tmp_path / "ordinary")
 
 
-def room_for(folder: Path, index: Path, wheels: Sequence[SetWheel], wheel_set: WheelSet | None = None) -> Room:
+def room_for(folder: Path, index: Path, wheels: Sequence[SetWheel], wheel_set: WheelSet | None = None) -> GateContext:
     """A staged set whose user has a folder for a package index, by pip's configuration."""
     wheel_set = wheel_set or make_set(wheels, python_versions=(OWN,))
     bucket = DirBucket(folder / "bucket")
@@ -63,7 +63,7 @@ def room_for(folder: Path, index: Path, wheels: Sequence[SetWheel], wheel_set: W
     user = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index), "UV_NO_CONFIG": "1"}
     for name in ("work", "shared"):
         (folder / name).mkdir()
-    return Room(
+    return GateContext(
         bucket=bucket,
         staged=staged,
         wheel_set=read_staged(bucket, staged),
@@ -79,7 +79,7 @@ def installed(site: Site) -> set[str]:
     return {path.name for path in site.folder.glob("*.dist-info")}
 
 
-def lock(room: Room, index: Path, *, jax_hash: str = "") -> None:
+def lock(context: GateContext, index: Path, *, jax_hash: str = "") -> None:
     """Put a pylock.toml beside a staged set; it names jax and what jax needs."""
     text = 'lock-version = "1.0"\ncreated-by = "test"\n'
     for path in sorted(index.glob("*.whl")):
@@ -90,8 +90,8 @@ def lock(room: Room, index: Path, *, jax_hash: str = "") -> None:
         text += (
             f'[[packages.wheels]]\nname = "{path.name}"\nurl = "{path.as_uri()}"\nhashes = {{ sha256 = "{wanted}" }}\n'
         )
-    room.bucket.put_if_absent(
-        room.staged.file("pylock.toml"), text.encode(), sha256=hashlib.sha256(text.encode()).hexdigest()
+    context.bucket.put_if_absent(
+        context.staged.file("pylock.toml"), text.encode(), sha256=hashlib.sha256(text.encode()).hexdigest()
     )
 
 
@@ -104,42 +104,42 @@ def test_jax_comes_from_the_index_that_pip_is_configured_with(tmp_path: Path, in
 
 def test_only_the_staged_bytes_are_installed(tmp_path: Path, index: Path) -> None:
     """Neither a wheel of the same name in the user's index, nor one that was altered since it was staged."""
-    room = room_for(tmp_path, index, make_wheels(tmp_path / "w", pythons=(OWN,)))
+    context = room_for(tmp_path, index, make_wheels(tmp_path / "w", pythons=(OWN,)))
     impostor = set_wheel(pjrt(targets=TARGETS[:1]), tmp_path)
     (index / impostor.wheel.filename).write_bytes(impostor.data)
-    site = make_site(room, OWN)
-    members = {member.path: member.sha256 for wheel in room.wheel_set.wheels for member in wheel.members}
+    site = make_site(context, OWN)
+    members = {member.path: member.sha256 for wheel in context.wheel_set.wheels for member in wheel.members}
     assert hashlib.sha256((site.folder / PJRT_LIBRARY).read_bytes()).hexdigest() == members[PJRT_LIBRARY]
     (staged,) = (tmp_path / "bucket").rglob(impostor.wheel.filename)
     staged.chmod(0o644)
     staged.write_bytes(impostor.data)
     with pytest.raises(GateError, match=f"The staged {re.escape(impostor.wheel.filename)} has sha256"):
-        make_site(replace(room, shared=tmp_path / "another"), OWN)
+        make_site(replace(context, shared=tmp_path / "another"), OWN)
 
 
 def test_what_python_compiles_is_kept_outside_of_what_was_installed(tmp_path: Path, index: Path) -> None:
-    room = room_for(tmp_path, index, make_wheels(tmp_path / "w", pythons=(OWN,)))
-    site = make_site(room, OWN)
+    context = room_for(tmp_path, index, make_wheels(tmp_path / "w", pythons=(OWN,)))
+    site = make_site(context, OWN)
     where = "import jax_plugins.xla_rocm7.version as module; print(module.__cached__)"
     for python in ((str(site.python),), site.isolated):
-        compiled = Path(room.runner.run((*python, "-c", where), env=site.env).stdout.strip())
+        compiled = Path(context.runner.run((*python, "-c", where), env=site.env).stdout.strip())
         assert compiled.is_file()
-        assert compiled.is_relative_to(room.shared)
+        assert compiled.is_relative_to(context.shared)
     assert not [*site.folder.rglob("__pycache__")]
 
 
 def test_a_lock_decides_where_there_is_one(tmp_path: Path, index: Path) -> None:
-    room = room_for(tmp_path, index, make_wheels(tmp_path / "w", pythons=(OWN,)))
-    lock(room, index)
+    context = room_for(tmp_path, index, make_wheels(tmp_path / "w", pythons=(OWN,)))
+    lock(context, index)
     plain("jax", "0.10.3").write(index)
-    assert "jax-0.10.2.dist-info" in installed(make_site(room, OWN))
+    assert "jax-0.10.2.dist-info" in installed(make_site(context, OWN))
 
 
 def test_a_file_that_the_lock_does_not_know_is_refused(tmp_path: Path, index: Path) -> None:
-    room = room_for(tmp_path, index, make_wheels(tmp_path / "w", pythons=(OWN,)))
-    lock(room, index, jax_hash="0" * 64)
+    context = room_for(tmp_path, index, make_wheels(tmp_path / "w", pythons=(OWN,)))
+    lock(context, index, jax_hash="0" * 64)
     with pytest.raises(GateError, match=rf"The set cannot be installed for Python {OWN}: (.|\n)*jax"):
-        make_site(room, OWN)
+        make_site(context, OWN)
 
 
 def test_the_own_wheels_stay_even_where_jax_wants_another_jaxlib(tmp_path: Path, index: Path) -> None:
@@ -156,8 +156,8 @@ def test_a_wheel_that_cannot_be_installed_is_a_finding_of_the_gate(tmp_path: Pat
     made = pjrt()
     made.wheel = [line.replace("Wheel-Version: 1.0", "Wheel-Version: 9.0") for line in made.wheel]
     others = [wheel for wheel in make_wheels(tmp_path / "w", pythons=(OWN,)) if wheel.wheel.name != "jax-rocm7-pjrt"]
-    room = room_for(tmp_path, index, [set_wheel(made, tmp_path, {PJRT_LIBRARY: TARGETS}), *others])
-    (check,) = load.make_gate().run(room)
+    context = room_for(tmp_path, index, [set_wheel(made, tmp_path, {PJRT_LIBRARY: TARGETS}), *others])
+    (check,) = load_gate.make_gate().run(context)
     (finding,) = check.findings
     assert finding.code == "site-failed"
     assert "jax_rocm7_pjrt" in finding.message.replace("-", "_")
@@ -165,18 +165,18 @@ def test_a_wheel_that_cannot_be_installed_is_a_finding_of_the_gate(tmp_path: Pat
 
 def test_a_python_that_is_not_here_is_skipped(tmp_path: Path, index: Path) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=(OWN,))
-    room = room_for(tmp_path, index, wheels, make_set(wheels, python_versions=(ABSENT,)))
-    (check,) = load.make_gate().run(room)
+    context = room_for(tmp_path, index, wheels, make_set(wheels, python_versions=(ABSENT,)))
+    (check,) = load_gate.make_gate().run(context)
     assert (check.outcome, check.skipped) == ("skipped", f"no Python {ABSENT} on this machine")
     with pytest.raises(MachineError, match=f"There is no Python {ABSENT} on this machine"):
-        make_site(room, ABSENT)
+        make_site(context, ABSENT)
 
 
 def test_wheels_that_hold_nothing_to_load_are_told(tmp_path: Path, index: Path) -> None:
     wheels = [wheel for wheel in make_wheels(tmp_path / "w", pythons=(OWN,)) if wheel.wheel.name == "jaxlib"]
     codes = [
         (finding.code, finding.message)
-        for c in load.make_gate().run(room_for(tmp_path, index, wheels))
+        for c in load_gate.make_gate().run(room_for(tmp_path, index, wheels))
         for finding in c.findings
     ]
     missing = [message for code, message in codes if code == "wheel-missing"]
@@ -198,12 +198,14 @@ def site_in(folder: Path) -> Site:
     return Site(python=Path(sys.executable), version=OWN, folder=folder / "site", env={})
 
 
-def room_with(tmp_path: Path, index: Path, data: bytes, sha256: str) -> Room:
+def room_with(tmp_path: Path, index: Path, data: bytes, sha256: str) -> GateContext:
     """A set that has a manifest, as staging leaves it."""
-    room = room_for(tmp_path, index, make_wheels(tmp_path / "w", pythons=(OWN,)))
-    key = room.staged.file(ROCM_MANIFEST)
-    room.bucket.put_if_absent(key, data, sha256=hashlib.sha256(data).hexdigest())
-    return replace(room, wheel_set=replace(room.wheel_set, files={**room.wheel_set.files, ROCM_MANIFEST: sha256}))
+    context = room_for(tmp_path, index, make_wheels(tmp_path / "w", pythons=(OWN,)))
+    key = context.staged.file(ROCM_MANIFEST)
+    context.bucket.put_if_absent(key, data, sha256=hashlib.sha256(data).hexdigest())
+    return replace(
+        context, wheel_set=replace(context.wheel_set, files={**context.wheel_set.files, ROCM_MANIFEST: sha256})
+    )
 
 
 def test_the_manifest_of_the_set_counts(tmp_path: Path, index: Path) -> None:
@@ -220,22 +222,22 @@ def test_the_manifest_of_the_set_counts(tmp_path: Path, index: Path) -> None:
 
 def test_a_manifest_that_was_derived_from_needs_stays_weak(tmp_path: Path, index: Path) -> None:
     data = dump_manifest(replace(MANIFEST, weak=True))
-    room = room_with(tmp_path, index, data, hashlib.sha256(data).hexdigest())
-    rocm = rocm_libraries(room, site_in(tmp_path), None)
+    context = room_with(tmp_path, index, data, hashlib.sha256(data).hexdigest())
+    rocm = rocm_libraries(context, site_in(tmp_path), None)
     assert (rocm.kind, rocm.weak) == (FROM_NEEDS, True)
 
 
 def test_another_manifest_than_the_sets_is_refused(tmp_path: Path, index: Path) -> None:
-    room = room_with(tmp_path, index, dump_manifest(MANIFEST), "0" * 64)
+    context = room_with(tmp_path, index, dump_manifest(MANIFEST), "0" * 64)
     with pytest.raises(GateError, match=f"The staged {ROCM_MANIFEST} has sha256"):
-        rocm_libraries(room, site_in(tmp_path), None)
+        rocm_libraries(context, site_in(tmp_path), None)
 
 
 def test_a_damaged_manifest_is_named(tmp_path: Path, index: Path) -> None:
-    room = room_with(tmp_path, index, b"{", hashlib.sha256(b"{").hexdigest())
+    context = room_with(tmp_path, index, b"{", hashlib.sha256(b"{").hexdigest())
     with pytest.raises(InputError, match="The ROCm manifest cannot be read"):
-        rocm_libraries(room, site_in(tmp_path), None)
-    (check,) = load.make_gate().run(room)
+        rocm_libraries(context, site_in(tmp_path), None)
+    (check,) = load_gate.make_gate().run(context)
     assert [finding.code for finding in check.findings] == ["site-failed"]
 
 
@@ -245,7 +247,7 @@ def tree_of(folder: Path, *paths: str) -> RocmTree:
 
 
 def test_a_real_tree_goes_before_everything_else(tmp_path: Path, index: Path) -> None:
-    room = room_with(tmp_path, index, dump_manifest(MANIFEST), "0" * 64)
+    context = room_with(tmp_path, index, dump_manifest(MANIFEST), "0" * 64)
     real = tree_of(
         tmp_path,
         "lib/x86_64-linux-gnu/librccl.so.1",
@@ -253,13 +255,13 @@ def test_a_real_tree_goes_before_everything_else(tmp_path: Path, index: Path) ->
         "lib/libamdhip64.so.7",
         "lib/librocblas.so.5",
     )
-    rocm = rocm_libraries(room, site_in(tmp_path), real)
+    rocm = rocm_libraries(context, site_in(tmp_path), real)
     assert (rocm.kind, rocm.weak, rocm.folder) == (TREE, False, tmp_path)
     lib = tmp_path / "lib"
     assert rocm.env["LD_LIBRARY_PATH"] == f"{lib}:{lib}/x86_64-linux-gnu:{lib}/rocm_sysdeps/lib"
 
 
 def test_a_folder_without_hip_is_no_tree(tmp_path: Path, index: Path) -> None:
-    room = room_with(tmp_path, index, dump_manifest(MANIFEST), "0" * 64)
+    context = room_with(tmp_path, index, dump_manifest(MANIFEST), "0" * 64)
     with pytest.raises(GateError, match=r"holds no libamdhip64\.so"):
-        rocm_libraries(room, site_in(tmp_path), tree_of(tmp_path, "lib/librocblas.so.5"))
+        rocm_libraries(context, site_in(tmp_path), tree_of(tmp_path, "lib/librocblas.so.5"))

@@ -20,7 +20,7 @@ from core import versions
 from core.model import BuildRequest, GfxTarget, Payload, RocmVersion
 from pjrt import recipe as pjrt
 from plugin import recipe as plugin
-from promotion import corpus
+from promotion.corpus import catalog as corpus
 from tests.support import fake_site
 from wheelkit.elf.snapshot import Elf
 

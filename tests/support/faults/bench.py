@@ -25,7 +25,8 @@ from core.model import PYLOCK, Evidence, MemberInfo, RocmVersion, Wheel
 from core.pip import Resolved
 from core.process import HostRunner
 from core.wheelset import read_set
-from promotion.gates import Gate, run_gates
+from promotion.gates.common.gate import Gate
+from promotion.gates.common.runs import run_gates
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from promotion.storage.keys import StagedSet

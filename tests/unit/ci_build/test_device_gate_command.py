@@ -11,8 +11,8 @@ from ci_build.cli import options
 from ci_build.release.device_gate import check_options, device_counts, failure_lines
 from core.errors import RequestError
 from core.model import Tier
-from promotion.gates import Gate
-from promotion.gates import _judge as judge_gate
+from promotion.gates.common.gate import Gate
+from promotion.gates.common.runs import _judge as judge_gate
 from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.results import TestVerdict
 from tests.support.device_results import RESULTS, checks_of, result

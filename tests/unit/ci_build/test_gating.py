@@ -16,7 +16,7 @@ from ci_build.release.gating import GateOptions
 from core.errors import BucketError, RequestError
 from core.model import Finding, Outcome, Severity, Tier
 from core.report import Reporter
-from promotion.gates.compile.material import material
+from promotion.gates.compile.corpus import load_corpus
 from promotion.policy.policy import load_policy
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.tiny_elf import TinySymbol, tiny_elf
@@ -183,7 +183,7 @@ def test_the_table_and_a_few_warnings_of_each_kind(tmp_path: Path, capsys: pytes
 
 
 def test_expectations_reach_the_gate_and_expire() -> None:
-    now, later = material("2026-01-01"), material("2999-01-01")
+    now, later = load_corpus("2026-01-01"), load_corpus("2999-01-01")
     assert now.expired == ()
     assert len(later.expired) > 0
     names = [task.name for task in now.tasks]
@@ -200,7 +200,7 @@ def test_expectations_reach_the_gate_and_expire() -> None:
 
 
 def test_the_small_corpus_is_enough_for_the_policy() -> None:
-    corpus = material("2026-01-01")
+    corpus = load_corpus("2026-01-01")
     small = corpus.choose("small")
     least = load_policy("multi-arch").gates["compile"].min_passed
     for target in corpus.specs:

@@ -15,8 +15,8 @@ import pytest
 from core.layouts import load_layouts, runpath
 from core.model import Evidence, GfxTarget, Outcome, Severity
 from core.process import Completed
-from promotion.gates import run_gates
-from promotion.gates.abi.abi import make_gate
+from promotion.gates.abi.gate import make_gate
+from promotion.gates.common.runs import run_gates
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.made_wheel import GLIBC, MadeWheel, library, with_sections

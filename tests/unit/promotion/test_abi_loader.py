@@ -9,7 +9,7 @@ import pytest
 
 from core.layouts import load_layouts, runpath
 from core.model import GfxTarget
-from promotion.gates.abi.loader import SYSTEM, Installed, Loaded, Scenario, at_home, load, scenarios
+from promotion.gates.abi.loader import SYSTEM, InstalledLibrary, LoadResult, Scenario, in_site_packages, load, scenarios
 from wheelkit.rocm_manifest import RocmLibrary
 
 TARGETS = [GfxTarget.parse("gfx942")]
@@ -37,11 +37,13 @@ def machine(name: str, libraries: Sequence[RocmLibrary] = ROCM) -> Scenario:
     return found
 
 
-def wheel_library(path: str = PJRT, needed: Sequence[str] = NEEDED, search: str | None = None) -> Installed:
-    return at_home(path, soname="", needed=tuple(needed), runpath=RUNPATHS[path] if search is None else search)
+def wheel_library(path: str = PJRT, needed: Sequence[str] = NEEDED, search: str | None = None) -> InstalledLibrary:
+    return in_site_packages(path, soname="", needed=tuple(needed), runpath=RUNPATHS[path] if search is None else search)
 
 
-def loaded(library: Installed, scenario: Scenario, *others: Installed, preload: Sequence[str] = ()) -> Loaded:
+def loaded(
+    library: InstalledLibrary, scenario: Scenario, *others: InstalledLibrary, preload: Sequence[str] = ()
+) -> LoadResult:
     wheels = {file.path: file for file in (library, *others)}
     return load(library, scenario, wheels, system=SYSTEM_LIBRARIES, preload=preload)
 

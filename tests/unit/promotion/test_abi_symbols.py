@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from core.model import Finding, Severity
-from promotion.gates.abi.symbols import Offer, closure, needs_unmet, some, symbols_unmet
+from promotion.gates.abi.symbols import LibraryExports, abbreviate, closure, unmet_needs, unmet_symbols
 from tests.support.tiny_elf import TinySymbol, tiny_elf
 from wheelkit.elf.snapshot import Elf
 from wheelkit.rocm_manifest import RocmLibrary
@@ -19,8 +19,10 @@ SYSTEM = frozenset({"libc.so.6"})
 ROCM = "ROCm 7.2.0"
 
 
-def offer(soname: str, symbols: Mapping[str, tuple[str, ...]], *needed: str) -> Offer:
-    return Offer.of_library(RocmLibrary(soname=soname, path=f"lib/{soname}", symbols=symbols, needed=needed), ROCM)
+def offer(soname: str, symbols: Mapping[str, tuple[str, ...]], *needed: str) -> LibraryExports:
+    return LibraryExports.of_library(
+        RocmLibrary(soname=soname, path=f"lib/{soname}", symbols=symbols, needed=needed), ROCM
+    )
 
 
 OFFERS = {
@@ -35,8 +37,8 @@ def elf(*symbols: TinySymbol, needed: Sequence[str] = (HIP, "libplain.so.1", "li
         return Elf.read(tiny_elf(Path(folder) / "lib.so", needed=needed, symbols=symbols))
 
 
-def told(user: Elf, offers: Mapping[str, Offer] = OFFERS) -> list[Finding]:
-    return list(symbols_unmet(user, offers, SYSTEM, ROCM))
+def told(user: Elf, offers: Mapping[str, LibraryExports] = OFFERS) -> list[Finding]:
+    return list(unmet_symbols(user, offers, SYSTEM, ROCM))
 
 
 @pytest.mark.parametrize(
@@ -102,18 +104,18 @@ def test_a_library_outside_of_the_closure_does_not_help() -> None:
 def test_consequences_of_a_missing_library_are_not_told_again() -> None:
     user = elf(TinySymbol("gone", "libgone.so.1", "V_1"), TinySymbol("other"), needed=(HIP, "libgone.so.1"))
     assert told(user) == []
-    (found,) = needs_unmet(user, SYSTEM, OFFERS, ROCM)
+    (found,) = unmet_needs(user, SYSTEM, OFFERS, ROCM)
     assert (found.code, found.severity) == ("needed-unresolved", Severity.ERROR)
 
 
 def test_unmet_needs_are_named_with_what_there_is_instead() -> None:
     user = elf(needed=("libamdhip64.so.6", "libnuma.so.1", HIP, "libc.so.6"))
-    (found,) = needs_unmet(user, SYSTEM, OFFERS, ROCM)
+    (found,) = unmet_needs(user, SYSTEM, OFFERS, ROCM)
     assert f"needs libamdhip64.so.6 (there is {HIP}), libnuma.so.1, which neither {ROCM}" in found.message
 
 
 def test_a_need_by_path_is_a_leak_of_the_build() -> None:
-    (found,) = needs_unmet(elf(needed=("bazel-out/k8-opt/libown.so",)), SYSTEM, OFFERS, ROCM)
+    (found,) = unmet_needs(elf(needed=("bazel-out/k8-opt/libown.so",)), SYSTEM, OFFERS, ROCM)
     assert (found.code, found.severity) == ("needed-build-path", Severity.ERROR)
     assert "bazel-out/k8-opt/libown.so" in found.message
 
@@ -124,5 +126,5 @@ def test_the_closure_is_breadth_first_and_ends() -> None:
 
 
 def test_only_a_few_names_are_shown() -> None:
-    assert some(["a", "b"]) == "a, b"
-    assert some(list("abcdef")) == "a, b, c, d and 2 more"
+    assert abbreviate(["a", "b"]) == "a, b"
+    assert abbreviate(list("abcdef")) == "a, b, c, d and 2 more"

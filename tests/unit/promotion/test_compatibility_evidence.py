@@ -14,8 +14,8 @@ from ci_build.rocm.lock import RocmLock, write_lock
 from core.model import Tier
 from promotion.compatibility.evidence import CheckOutcome, read_evidence
 from promotion.evidence.evidence import record
-from promotion.gates import Check as GateCheck
-from promotion.gates import _told
+from promotion.gates.common.gate import Check as GateCheck
+from promotion.gates.common.runs import _told
 from promotion.gates.device import evidence as device
 from promotion.gates.device.results import TestResult, TestVerdict, dump_results
 from promotion.gates.device.run import RUN

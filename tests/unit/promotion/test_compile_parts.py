@@ -15,13 +15,13 @@ import pytest
 
 from core.errors import GateError, RequestError
 from core.model import Evidence, Outcome, Severity, Tier
-from promotion import corpus
+from promotion.corpus import catalog as corpus
 from promotion.evidence.evidence import dump_evidence
 from promotion.gates.compile.budget import Budget, load_budget
-from promotion.gates.compile.child import Fate, Journal, Limits, Result, Sitting, Watch, death
-from promotion.gates.compile.code_checks import CodeObject, Kernel
-from promotion.gates.compile.corpus import Material, Task, compiled_for
-from promotion.gates.compile.drift import compare, findings, previous
+from promotion.gates.compile.child_run import ChildJournal, ChildRun, ChildWatch, Fate, ProcessLimits, Result, death
+from promotion.gates.compile.compiled_code import CompiledCode, KernelMetadata
+from promotion.gates.compile.corpus import CompileCorpus, CorpusProgram, compiled_for
+from promotion.gates.compile.drift import compare, findings, previous_code
 from promotion.gates.compile.schedule import (
     Batch,
     available_memory,
@@ -31,7 +31,7 @@ from promotion.gates.compile.schedule import (
     memory_limit,
     workers,
 )
-from promotion.gates.compile.view import Matrix, failures, results
+from promotion.gates.compile.view import ProgressTable, failures, results
 from promotion.index.ledger import FIRST, LedgerEntry, PromotedSet
 from promotion.index.ledger_state import EMPTY_STATE, Change, EntryKind, apply_change
 from promotion.storage.directory_bucket import DirBucket
@@ -98,8 +98,8 @@ def test_few_programs_are_not_torn_apart() -> None:
 # Blame and going on
 
 
-def sitting(*results: Result, problem: str = "") -> Sitting:
-    return Sitting(results=results, problem=problem, seconds=1.0, peak=7)
+def sitting(*results: Result, problem: str = "") -> ChildRun:
+    return ChildRun(results=results, problem=problem, seconds=1.0, peak=7)
 
 
 def good(program: str) -> Result:
@@ -113,7 +113,7 @@ class Sits:
         self.die, self.killed = die, killed
         self.asked: list[tuple[str, ...]] = []
 
-    def __call__(self, batch: Batch) -> Sitting:
+    def __call__(self, batch: Batch) -> ChildRun:
         self.asked.append(batch.programs)
         done: list[Result] = []
         for program in batch.programs:
@@ -150,11 +150,11 @@ def test_one_that_was_killed_runs_once_more_and_last() -> None:
 def test_a_compiler_that_does_nothing_is_given_up() -> None:
     asked = []
 
-    def sit(batch: Batch) -> Sitting:
+    def run_child(batch: Batch) -> ChildRun:
         asked.append(batch)
         return sitting(problem="It does not start.")
 
-    done = finish(work("a", "b"), sit)
+    done = finish(work("a", "b"), run_child)
     assert len(asked) == 4
     assert {r.fate for r in done.results} == {Fate.NOT_RUN}
     assert done.problems == ("It does not start.",)
@@ -172,7 +172,7 @@ def test_batches_run_side_by_side_and_errors_of_the_gate_come_out() -> None:
     assert {part.batch.programs for part in done} == {("a",), ("b",)}
     assert stop.is_set()
 
-    def broken(batch: Batch) -> Sitting:
+    def broken(batch: Batch) -> ChildRun:
         raise GateError("no such interpreter")
 
     with pytest.raises(GateError, match="no such interpreter"):
@@ -204,9 +204,9 @@ def test_what_an_exit_status_means(returncode: int, said: str, done: bool, fate:
     assert death(returncode, said, done=done) == (fate, clause)
 
 
-def journal(folder: Path, *programs: str) -> tuple[Journal, list[tuple[str, Fate | None]]]:
+def journal(folder: Path, *programs: str) -> tuple[ChildJournal, list[tuple[str, Fate | None]]]:
     seen: list[tuple[str, Fate | None]] = []
-    return Journal(folder, programs, lambda program, fate: seen.append((program, fate))), seen
+    return ChildJournal(folder, programs, lambda program, fate: seen.append((program, fate))), seen
 
 
 def say(folder: Path, *events: Any, end: str = "\n") -> None:
@@ -265,9 +265,9 @@ def test_an_end_that_is_not_true_counts_for_nothing(tmp_path: Path, change: dict
 
 def test_a_watch_counts_from_the_last_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
-    monkeypatch.setattr("promotion.gates.compile.child.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("promotion.gates.compile.child_run.time.monotonic", lambda: clock[0])
     told, _ = journal(tmp_path, "a.b")
-    watch = Watch(told, Limits(start_seconds=50, program_seconds=10, memory=1 << 60), threading.Event())
+    watch = ChildWatch(told, ProcessLimits(start_seconds=50, program_seconds=10, memory=1 << 60), threading.Event())
     nobody = 2**22 + 1
     clock[0] = 149
     assert watch(nobody) == ""
@@ -283,9 +283,11 @@ def test_a_watch_counts_from_the_last_event(tmp_path: Path, monkeypatch: pytest.
 # Budgets
 
 
-def code(**counts: int) -> CodeObject:
-    base = Kernel(name="k", vgprs=8, vgpr_spills=0, sgpr_spills=0, scratch_bytes=0, lds_bytes=0)
-    return CodeObject(size=1, sha256="a", kernels=(base, replace(base, name="worst", **counts)), matrix_instructions=0)
+def code(**counts: int) -> CompiledCode:
+    base = KernelMetadata(name="k", vgprs=8, vgpr_spills=0, sgpr_spills=0, scratch_bytes=0, lds_bytes=0)
+    return CompiledCode(
+        size=1, sha256="a", kernels=(base, replace(base, name="worst", **counts)), matrix_instructions=0
+    )
 
 
 def budget(folder: Path, text: str) -> Budget:
@@ -414,7 +416,7 @@ def test_the_set_before_is_the_newest_for_this_jax_or_else_for_any(
     monkeypatch.setattr("os.fsync", lambda _: None)
     bucket = DirBucket(tmp_path)
     promoted(bucket, *ledger)
-    found = previous(bucket, "multi-arch", "0.10.2")
+    found = previous_code(bucket, "multi-arch", "0.10.2")
     assert found.set_digest == str(expected or "") * 64
     assert found.code == ({"gfx942": {"lax.dot": held(expected)}} if expected else {})
 
@@ -422,9 +424,9 @@ def test_the_set_before_is_the_newest_for_this_jax_or_else_for_any(
 # What is compiled
 
 
-def material() -> Material:
-    tasks = (Task(name="lax.dot"), Task(name="lax.sort", small=False), Task(name="fft.fft"))
-    return Material(child=Path("child"), digest="", tasks=tasks, specs={})
+def small_corpus() -> CompileCorpus:
+    tasks = (CorpusProgram(name="lax.dot"), CorpusProgram(name="lax.sort", small=False), CorpusProgram(name="fft.fft"))
+    return CompileCorpus(child=Path("child"), digest="", tasks=tasks, specs={})
 
 
 @pytest.mark.parametrize(
@@ -437,13 +439,13 @@ def material() -> Material:
     ],
 )
 def test_choosing_programs(corpus: str, names: Sequence[str], expected: list[str]) -> None:
-    assert [task.name for task in material().choose(corpus, names)] == expected
+    assert [task.name for task in small_corpus().choose(corpus, names)] == expected
 
 
 @pytest.mark.parametrize(("corpus", "names", "says"), [("tiny", (), "no corpus"), ("full", ("lax.dott",), "lax.dot")])
 def test_choosing_what_is_not_there(corpus: str, names: Sequence[str], says: str) -> None:
     with pytest.raises(RequestError, match=says):
-        material().choose(corpus, names)
+        small_corpus().choose(corpus, names)
 
 
 def test_the_spec_says_what_is_compiled_for() -> None:
@@ -458,7 +460,7 @@ def test_the_spec_says_what_is_compiled_for() -> None:
 
 
 def test_the_growing_table() -> None:
-    matrix = Matrix(("gfx942", "gfx950"), {"gfx942": ["lax.dot", "lax.sort", "fft.fft"], "gfx950": ["lax.dot"]})
+    matrix = ProgressTable(("gfx942", "gfx950"), {"gfx942": ["lax.dot", "lax.sort", "fft.fft"], "gfx950": ["lax.dot"]})
     matrix.note("gfx942", "lax.dot", Fate.COMPILED)
     matrix.note("gfx942", "lax.sort", None)
     matrix.note("gfx950", "lax.dot", Fate.CRASHED)

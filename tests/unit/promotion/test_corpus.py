@@ -12,9 +12,9 @@ import pytest
 
 from core.errors import GateError, UnknownTargetError
 from core.targets import lists
-from promotion import corpus
+from promotion.corpus import catalog as corpus
 from promotion.corpus import executable
-from promotion.corpus.expectations import COMPILES, Expectation, Kind, find, load_expectations
+from promotion.corpus.expectations import COMPILES, Expectation, ExpectationKind, find, load_expectations
 from promotion.corpus.programs.declaration import Argument, DeclarationError, declare
 
 GROUPS = {
@@ -129,7 +129,11 @@ def load(tmp_path: Path, text: str, *, schema: str = "schema = 1\n") -> tuple[Ex
 def test_an_expectation_holds_for_its_programs_targets_and_versions(tmp_path: Path) -> None:
     known = load(tmp_path, ENTRY)
     found = find(known, "linalg.svd", "0.10.2", "gfx1030", "2027-01-31")
-    assert (found.kind, found.error, found.reason) == (Kind.FAILS, "GEMM is not supported", "There is no GEMM.")
+    assert (found.kind, found.error, found.reason) == (
+        ExpectationKind.FAILS,
+        "GEMM is not supported",
+        "There is no GEMM.",
+    )
     assert (found.owner, found.expires, found.expired) == ("XLA", "2027-01-31", False)
     assert find(known, "linalg.svd", "0.10.3.dev20270101+rocm7.2.0", "gfx1030", "2026-11-20") == found
     for other in (("nn.attention", "0.10.2", "gfx1030"), ("linalg.svd", "0.12.0", "gfx1030")):
@@ -191,8 +195,10 @@ def test_two_entries_for_different_things_are_fine(tmp_path: Path, change: tuple
 
 def test_the_entries_of_the_corpus_are_understood() -> None:
     assert corpus.expectation("numpy.elementwise", "0.10.2", "gfx942", "2026-11-20") is COMPILES
-    assert corpus.expectation("sparse.csr_matvec", "0.10.2", "gfx942", "2026-11-20").kind is Kind.NEEDS_DEVICE
-    assert corpus.expectation("lax.convolution", "0.12.0", "gfx942", "2026-11-20").kind is Kind.FAILS
+    assert (
+        corpus.expectation("sparse.csr_matvec", "0.10.2", "gfx942", "2026-11-20").kind is ExpectationKind.NEEDS_DEVICE
+    )
+    assert corpus.expectation("lax.convolution", "0.12.0", "gfx942", "2026-11-20").kind is ExpectationKind.FAILS
     assert corpus.expectation("lax.convolution", "0.10.2", "gfx942", "2026-11-20") is COMPILES
 
 

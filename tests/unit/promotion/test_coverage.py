@@ -12,8 +12,9 @@ import pytest
 
 from core.errors import RequestError
 from core.model import Evidence, Outcome, Severity
-from promotion.gates import run_gates
-from promotion.gates.coverage import coverage, kernel_rules
+from promotion.gates.common.runs import run_gates
+from promotion.gates.coverage import gate as coverage_gate
+from promotion.gates.coverage import kernel_rules
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.host_code import HostCode, kernel_bundle
@@ -55,7 +56,7 @@ def judge(folder: Path, *wheels: SetWheel, **changes: Any) -> dict[str, Evidence
     wheel_set = make_set([*wheels, *others], python_versions=("3.12",), **changes)
     bucket = DirBucket(folder / "bucket")
     staged = stage(bucket, write_set(folder / "set", [*wheels, *others], wheel_set))
-    return {e.target: e for e in run_gates(bucket, staged, [coverage.GATE], NoProcesses(), Silent())}
+    return {e.target: e for e in run_gates(bucket, staged, [coverage_gate.GATE], NoProcesses(), Silent())}
 
 
 def told(evidence: Evidence, severity: Severity = Severity.ERROR) -> list[str]:

@@ -13,7 +13,8 @@ from ci_build.release.device_gate import _durations
 from core.model import Outcome, Severity, Tier
 from promotion.evidence.evidence import ENVIRONMENT, record
 from promotion.evidence.known_tests import KnownTestKind, KnownTests, known_tests_for
-from promotion.gates import Check, _told, error
+from promotion.gates.common.gate import Check, error
+from promotion.gates.common.runs import _told
 from promotion.gates.device import evidence as device
 from promotion.gates.device.baseline import Baseline, baseline, check_ledgers, compare_with_baseline
 from promotion.gates.device.config import DeviceGateConfig

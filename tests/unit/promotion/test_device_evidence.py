@@ -9,8 +9,9 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 from core.model import Tier
-from promotion.gates import Gate, raise_for_failures
-from promotion.gates import _judge as judge_gate
+from promotion.gates.common.gate import Gate
+from promotion.gates.common.runs import _judge as judge_gate
+from promotion.gates.common.runs import raise_for_failures
 from promotion.gates.device import evidence
 from promotion.gates.device.preflight import PreflightItem
 from promotion.gates.device.results import TestVerdict, load_results

@@ -14,11 +14,13 @@ import pytest
 from core.errors import GateError, MachineError, RequestError
 from core.model import Evidence, Finding, Outcome, Severity, Tier
 from core.process import Completed
-from promotion import gates
 from promotion.evidence.evidence import ENVIRONMENT, read_all
-from promotion.gates import Check, Gate, Room, error, inspection, raise_for_failures, run_gates
-from promotion.gates.common.source import code_digest, sources
-from promotion.gates.coverage import coverage
+from promotion.gates import inspection
+from promotion.gates.common import runs
+from promotion.gates.common.code_digest import code_digest, sources
+from promotion.gates.common.gate import Check, Gate, GateContext, error
+from promotion.gates.common.runs import raise_for_failures, run_gates
+from promotion.gates.coverage import gate as coverage_gate
 from promotion.policy.policy import EDITION, edition
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
@@ -86,7 +88,7 @@ def messages(evidence: Evidence) -> list[str]:
 def test_a_good_set_passes(bucket: DirBucket, tmp_path: Path) -> None:
     wheels = make_wheels(tmp_path / "w", pythons=PYTHON)
     staged = staged_in(bucket, tmp_path, wheels)
-    inspected, *covered = run(bucket, staged, inspection.GATE, coverage.GATE)
+    inspected, *covered = run(bucket, staged, inspection.GATE, coverage_gate.GATE)
     assert messages(inspected) == []
     assert inspected.outcome is Outcome.PASSED
     assert inspected.counts == {"collected": 5, "run": 5, "passed": 5, "failed": 0, "known": 0, "skipped": 0}
@@ -112,7 +114,7 @@ def promising(made: Any, folder: Path, paths: Sequence[str], targets: Sequence[s
 def cover(bucket: DirBucket, tmp_path: Path, wheel: SetWheel) -> dict[str, Evidence]:
     wheels = [w for w in make_wheels(tmp_path / "w", pythons=PYTHON) if w.wheel.name != wheel.wheel.name]
     staged = staged_in(bucket, tmp_path, [wheel, *wheels])
-    return {evidence.target: evidence for evidence in run(bucket, staged, coverage.GATE)}
+    return {evidence.target: evidence for evidence in run(bucket, staged, coverage_gate.GATE)}
 
 
 def test_a_promised_target_without_code(bucket: DirBucket, tmp_path: Path) -> None:
@@ -183,7 +185,7 @@ def test_generic_code_counts_for_what_it_covers(bucket: DirBucket, tmp_path: Pat
 
 def test_a_set_without_device_code_proves_nothing(bucket: DirBucket, tmp_path: Path) -> None:
     (wheel,) = [w for w in make_wheels(tmp_path / "w", pythons=PYTHON) if w.wheel.name == "jaxlib"]
-    found = run(bucket, staged_in(bucket, tmp_path, [wheel]), coverage.GATE)
+    found = run(bucket, staged_in(bucket, tmp_path, [wheel]), coverage_gate.GATE)
     assert [evidence.outcome for evidence in found] == [Outcome.ERROR] * 2
     assert "There was nothing to look at." in found[0].findings[0].message
 
@@ -297,7 +299,7 @@ def test_staged_bytes_that_changed_keep_every_gate_from_running(bucket: DirBucke
     wheels = make_wheels(tmp_path / "w", pythons=PYTHON)
     staged = staged_in(bucket, tmp_path, wheels)
     replaced(bucket, staged.file(wheels[0].wheel.filename), wheels[1].data)
-    for evidence in run(bucket, staged, inspection.GATE, coverage.GATE):
+    for evidence in run(bucket, staged, inspection.GATE, coverage_gate.GATE):
         assert evidence.outcome is Outcome.ERROR
         assert "The staged jax_rocm7_pjrt" in evidence.findings[0].message
 
@@ -312,7 +314,7 @@ def made_gate(
     per_target: bool = False,
     settings: Mapping[str, str] = {},
 ) -> Gate:
-    def work(room: Room) -> Iterator[Check]:
+    def work(context: GateContext) -> Iterator[Check]:
         yield from checks
         if fail:
             raise fail
@@ -392,7 +394,7 @@ def test_one_part_is_no_answer_for_another(bucket: DirBucket, staged: StagedSet)
     ran: list[str] = []
 
     def gate(python: str) -> Gate:
-        def work(room: Room) -> Iterator[Check]:
+        def work(context: GateContext) -> Iterator[Check]:
             ran.append(python)
             yield GOOD
 
@@ -432,14 +434,14 @@ def test_what_a_gate_said_before_it_was_changed_is_no_answer(
     bucket: DirBucket, staged: StagedSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(bucket, staged, made_gate([GOOD]))
-    monkeypatch.setattr(gates, "code_digest", lambda: "another")
+    monkeypatch.setattr(runs, "code_digest", lambda: "another")
     with pytest.raises(AssertionError, match="ran again"):
         run(bucket, staged, made_gate([], fail=AssertionError("ran again")))
 
 
 def test_programs_and_their_tables_are_what_a_gate_is_made_of() -> None:
     names = [path.name for path in sources()]
-    assert {"coverage.py", "elf.py", "leak_check.py", "libstdcxx.txt", "targets.toml", "layouts.toml"} <= set(names)
+    assert {"kernel_coverage.py", "leak_check.py", "libstdcxx.txt", "targets.toml", "layouts.toml"} <= set(names)
     assert all(path.is_file() for path in sources())
 
 
@@ -458,9 +460,9 @@ def test_a_partial_run_is_shown_and_not_kept(bucket: DirBucket, staged: StagedSe
 def test_a_subset_of_the_targets_gives_evidence_for_it_alone(bucket: DirBucket, staged: StagedSet) -> None:
     looked_at: list[str] = []
 
-    def work(room: Room) -> Iterator[Check]:
-        looked_at.extend(room.targets)
-        return (replace(GOOD, target=target) for target in room.targets)
+    def work(context: GateContext) -> Iterator[Check]:
+        looked_at.extend(context.targets)
+        return (replace(GOOD, target=target) for target in context.targets)
 
     gate = replace(made_gate([], per_target=True), run=work)
     (evidence,) = run(bucket, staged, gate, targets=["gfx950"])
@@ -480,10 +482,10 @@ def test_a_target_that_the_set_is_not_for_is_refused(bucket: DirBucket, staged: 
 def test_gates_of_one_run_share_a_folder_that_goes_away(bucket: DirBucket, staged: StagedSet) -> None:
     seen: list[Path] = []
 
-    def work(room: Room) -> Iterator[Check]:
-        seen.extend((room.work, room.shared))
-        (room.shared / f"made-{len(seen)}").touch()
-        yield Check(name=f"{len(list(room.shared.glob('made-*')))} in the shared folder")
+    def work(context: GateContext) -> Iterator[Check]:
+        seen.extend((context.work, context.shared))
+        (context.shared / f"made-{len(seen)}").touch()
+        yield Check(name=f"{len(list(context.shared.glob('made-*')))} in the shared folder")
 
     one = replace(made_gate([]), run=work)
     told = run(bucket, staged, one, replace(one, name="next"))

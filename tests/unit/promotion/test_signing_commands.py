@@ -20,12 +20,12 @@ from core.errors import PromotionBlockedError, RequestError
 from core.model import Outcome, Tier
 from core.process import HostRunner
 from core.report import Reporter
-from promotion import gates
 from promotion import promote as promotion
 from promotion.evidence.evidence import read_all, record
 from promotion.evidence.signing import Signer, load_signer, new_key, public_key
-from promotion.gates import Check, Gate, Room, run_gates
-from promotion.gates.common.transcript import Transcript
+from promotion.gates.common import runs
+from promotion.gates.common.gate import Check, Gate, GateContext
+from promotion.gates.common.runs import Transcript, run_gates
 from promotion.index.ledger import read_ledger
 from promotion.policy.policy import POLICY_FILE, load_policy
 from promotion.stage import read_staged, stage
@@ -133,9 +133,9 @@ class Talking(HostRunner):
             self._sink("https://me:secret@index.invalid said hello")
 
 
-def gate(check: Callable[[Room], object] = lambda _: None) -> Gate:
-    def run(room: Room) -> Iterator[Check]:
-        check(room)
+def gate(check: Callable[[GateContext], object] = lambda _: None) -> Gate:
+    def run(context: GateContext) -> Iterator[Check]:
+        check(context)
         yield Check(name="one")
 
     return Gate(name="load", tier=Tier.STRUCTURE, per_target=False, run=run)
@@ -152,7 +152,7 @@ def go(bucket: DirBucket, staged: StagedSet, gate: Gate, signer: Signer | None) 
 
 def test_evidence_is_signed_and_says_what_was_printed(bucket: DirBucket, staged: StagedSet, tmp_path: Path) -> None:
     signer = new_key(tmp_path / "key")
-    go(bucket, staged, gate(lambda room: room.runner.run(["python", "-c", "pass"])), signer)
+    go(bucket, staged, gate(lambda context: context.runner.run(["python", "-c", "pass"])), signer)
     (said,) = read_all(bucket, staged).values()
     assert said.key == signer.key
     ((name, _),) = said.evidence.logs.items()
@@ -162,7 +162,7 @@ def test_evidence_is_signed_and_says_what_was_printed(bucket: DirBucket, staged:
 
 def test_what_somebody_else_signed_is_run_again(bucket: DirBucket, staged: StagedSet, tmp_path: Path) -> None:
     mine, theirs = (new_key(tmp_path / name) for name in ("mine", "theirs"))
-    ran: list[Room] = []
+    ran: list[GateContext] = []
     for signer in (None, theirs, mine):
         go(bucket, staged, gate(ran.append), signer)
     assert len(ran) == 3
@@ -172,7 +172,7 @@ def test_what_somebody_else_signed_is_run_again(bucket: DirBucket, staged: Stage
 
 
 def test_an_interrupted_gate_leaves_no_evidence(bucket: DirBucket, staged: StagedSet) -> None:
-    def cancelled(room: Room) -> None:
+    def cancelled(context: GateContext) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -184,9 +184,9 @@ def test_an_interrupted_gate_leaves_no_evidence(bucket: DirBucket, staged: Stage
 def test_evidence_of_an_older_edition_is_run_again(
     bucket: DirBucket, staged: StagedSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ran: list[Room] = []
+    ran: list[GateContext] = []
     go(bucket, staged, gate(ran.append), None)
-    monkeypatch.setattr(gates, "edition", lambda: "99")
+    monkeypatch.setattr(runs, "edition", lambda: "99")
     go(bucket, staged, gate(ran.append), None)
     assert len(ran) == 2
 

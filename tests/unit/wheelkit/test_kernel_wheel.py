@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from core.model import Evidence, GfxTarget, Outcome
-from promotion.gates import run_gates
-from promotion.gates.coverage import coverage
+from promotion.gates.common.runs import run_gates
+from promotion.gates.coverage import gate as coverage_gate
 from promotion.stage import stage
 from promotion.storage.directory_bucket import DirBucket
 from tests.support.made_kernels import LIBRARY, MANIFEST, OBJECT, OTHER, clean_kernels, code, manifest, tell
@@ -205,7 +205,7 @@ def covered(folder: Path, made: MadeWheel, held: dict[str, tuple[str, ...]] | No
     wheels = [kernels, *make_wheels(folder / "others", pythons=("3.12",))]
     bucket = DirBucket(folder / "bucket")
     staged = stage(bucket, write_set(folder / "set", wheels, make_set(wheels, python_versions=("3.12",))))
-    return {e.target: e for e in run_gates(bucket, staged, [coverage.GATE], NoProcesses(), Silent())}
+    return {e.target: e for e in run_gates(bucket, staged, [coverage_gate.GATE], NoProcesses(), Silent())}
 
 
 def told(evidence: Evidence) -> list[str]:

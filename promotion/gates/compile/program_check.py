@@ -8,10 +8,10 @@ from typing import Any
 
 from core.errors import ElfError
 from core.model import Finding, GfxTarget, Severity
-from promotion.gates import Check, error
+from promotion.gates.common.gate import Check, error
 from promotion.gates.compile.budget import Budget
-from promotion.gates.compile.child import Fate, Result
-from promotion.gates.compile.code_checks import CodeObject, header_finding, matrix_cores, read_code_object
+from promotion.gates.compile.child_run import Fate, Result
+from promotion.gates.compile.compiled_code import CompiledCode, header_finding, matrix_cores, read_code_object
 
 _CODES = {
     Fate.FAILED: ("compile-failed", "failed"),
@@ -25,7 +25,7 @@ _SAY_IT = "if it has to be so, say why in promotion/gates/compile/budget.toml."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Known:
+class KnownFailure:
     """A failure that is expected.
 
     Attributes:
@@ -40,7 +40,7 @@ class Known:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bench:
+class TargetContext:
     """What it takes to judge the programs of one target.
 
     Attributes:
@@ -63,7 +63,9 @@ class Bench:
         return self.command.format(target=self.name, program=program)
 
 
-def judge(result: Result, bench: Bench, *, matrix: Sequence[str] = (), known: Known | None = None) -> Check:
+def check_program(
+    result: Result, bench: TargetContext, *, matrix: Sequence[str] = (), known: KnownFailure | None = None
+) -> Check:
     """Judge a program on a target.
 
     Args:
@@ -90,7 +92,7 @@ def needs_device(program: str, target: str, reason: str) -> Check:
     return Check(name=program, target=target, skipped=reason)
 
 
-def _of_failure(result: Result, bench: Bench, known: Known | None) -> tuple[tuple[Finding, ...], str]:
+def _of_failure(result: Result, bench: TargetContext, known: KnownFailure | None) -> tuple[tuple[Finding, ...], str]:
     """The findings on a program that did not compile, and why it was known if it was."""
     where = f"{bench.name} {result.program}"
     if known and known.error in result.error and result.fate is not Fate.NOT_RUN:
@@ -106,7 +108,7 @@ def _of_failure(result: Result, bench: Bench, known: Known | None) -> tuple[tupl
     return (error(code, text, f"Repeat it alone: {bench.again(result.program)}"),), ""
 
 
-def _of_success(result: Result, bench: Bench, known: Known | None) -> Iterator[Finding]:
+def _of_success(result: Result, bench: TargetContext, known: KnownFailure | None) -> Iterator[Finding]:
     if known:
         yield Finding(
             code="expectation-unneeded",
@@ -116,7 +118,7 @@ def _of_success(result: Result, bench: Bench, known: Known | None) -> Iterator[F
         )
 
 
-def _read(result: Result, bench: Bench) -> tuple[list[CodeObject], list[Finding]]:
+def _read(result: Result, bench: TargetContext) -> tuple[list[CompiledCode], list[Finding]]:
     """The code objects that a program left, and what is wrong with their files."""
     code, damage = [], []
     for file in result.files:
@@ -130,7 +132,9 @@ def _read(result: Result, bench: Bench) -> tuple[list[CodeObject], list[Finding]
     return code, damage
 
 
-def _of_code(program: str, code: Sequence[CodeObject], bench: Bench, matrix: Sequence[str]) -> Iterator[Finding]:
+def _of_code(
+    program: str, code: Sequence[CompiledCode], bench: TargetContext, matrix: Sequence[str]
+) -> Iterator[Finding]:
     where, processor = f"{bench.name} {program}", bench.target.processor
     for clause in bench.budget.overdrawn(program, processor, bench.jax, code):
         yield error("spills-over-budget", f"{where}: {clause}.", f"Find out what changed in the compiler; {_SAY_IT}")
@@ -150,7 +154,7 @@ def _of_code(program: str, code: Sequence[CodeObject], bench: Bench, matrix: Seq
         )
 
 
-def _kernels(code: Sequence[CodeObject]) -> Mapping[str, int]:
+def _kernels(code: Sequence[CompiledCode]) -> Mapping[str, int]:
     """How many kernels there are, and the most that one of them takes of each thing."""
     kernels = [kernel for held in code for kernel in held.kernels]
     worst = ("vgprs", "vgpr_spills", "sgpr_spills", "scratch_bytes", "lds_bytes")

@@ -9,9 +9,9 @@ from pathlib import Path
 from core.errors import ElfError, FatbinError
 from core.model import Finding, GfxTarget, RocmVersion, Severity, Tier, Wheel, WheelSet
 from core.targets import lists, machs
-from promotion.gates import Check, Gate, Room, error
+from promotion.gates.common.gate import Check, Gate, GateContext, error
 from promotion.gates.coverage import kernel_coverage
-from promotion.gates.coverage.kernel_rules import RULES_FILE, Rule, load_rules, missing, rules_for
+from promotion.gates.coverage.kernel_rules import RULES_FILE, KernelRule, load_rules, missing, rules_for
 from promotion.policy.policy import device_members_digest, load_policy
 from promotion.policy.set_rules import missing_targets, unused_targets
 from promotion.storage.bucket import sha256_of
@@ -26,7 +26,7 @@ _SHOWN = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Library:
+class _LibraryCode:
     """What one library holds.
 
     Attributes:
@@ -53,23 +53,25 @@ class _Library:
         return f"{self.wheel}: {self.path}"
 
 
-def run(room: Room) -> Iterator[Check]:
+def run(context: GateContext) -> Iterator[Check]:
     """For each target: one check for each library with code, and one for XLA; one for each library with stray code."""
-    owed, rules, looked = _owed(room), load_rules(), False
-    for wheel in room.wheel_set.wheels:
+    owed, rules, looked = _owed(context), load_rules(), False
+    for wheel in context.wheel_set.wheels:
         if not owed.get(wheel.name) and not any(member.targets for member in wheel.members):
             continue
         served: Mapping[str, tuple[str, ...]] = {}
-        if kernel_coverage.is_kernel_wheel(room, wheel):
-            yield from kernel_coverage.checks(room, wheel)
-            served = kernel_coverage.served(room, wheel)
-        room.progress.step(f"device code of {wheel.filename}")
-        for library in _libraries(room, wheel, owed.get(wheel.name, ())):
-            targets = served.get(library.path, room.targets)
-            checks = tuple(_checks(library, room.wheel_set, targets, rules_for(rules, room.wheel_set, library.path)))
+        if kernel_coverage.is_kernel_wheel(context, wheel):
+            yield from kernel_coverage.checks(context, wheel)
+            served = kernel_coverage.served(context, wheel)
+        context.progress.step(f"device code of {wheel.filename}")
+        for library in _libraries(context, wheel, owed.get(wheel.name, ())):
+            targets = served.get(library.path, context.targets)
+            checks = tuple(
+                _checks(library, context.wheel_set, targets, rules_for(rules, context.wheel_set, library.path))
+            )
             looked = looked or bool(checks)
             yield from checks
-    yield from (_accepted(target) for target in room.targets if looked)
+    yield from (_accepted(target) for target in context.targets if looked)
 
 
 GATE = Gate(
@@ -81,31 +83,31 @@ GATE = Gate(
 )
 
 
-def _owed(room: Room) -> Mapping[str, tuple[str, ...]]:
+def _owed(context: GateContext) -> Mapping[str, tuple[str, ...]]:
     """Project -> libraries that must have code for every target, as the policy says."""
-    major = str(RocmVersion(text=room.wheel_set.rocm_version).major)
+    major = str(RocmVersion(text=context.wheel_set.rocm_version).major)
     return {
         project.replace("{major}", major): tuple(path.replace("{major}", major) for path in paths)
-        for project, paths in load_policy(room.staged.index).device_members.items()
+        for project, paths in load_policy(context.staged.index).device_members.items()
     }
 
 
-def _libraries(room: Room, wheel: Wheel, owed: Collection[str]) -> Iterator[_Library]:
+def _libraries(context: GateContext, wheel: Wheel, owed: Collection[str]) -> Iterator[_LibraryCode]:
     # Code objects that are files of their own belong to a wheel of kernel modules, whose manifest names them.
     promised = {member.path: member.targets for member in wheel.members if not member.path.endswith(".co")}
-    with WheelArchive(room.wheel(wheel)) as archive:
+    with WheelArchive(context.wheel(wheel)) as archive:
         present = [member.name for member in archive.members if _is_library(archive, member.name)]
         for path in present:
-            out = room.work / "library.so"
+            out = context.work / "library.so"
             archive.extract(path, out)
             yield _read(out, wheel.filename, path, promised.get(path, ()), owed=path in owed)
             out.unlink()
     for path in sorted({*(path for path, held in promised.items() if held), *owed} - set(present)):
         held = promised.get(path, ())
-        yield _Library(wheel=wheel.filename, path=path, promised=held, owed=path in owed, code={}, kernels={})
+        yield _LibraryCode(wheel=wheel.filename, path=path, promised=held, owed=path in owed, code={}, kernels={})
 
 
-def _read(file: Path, wheel: str, path: str, promised: tuple[str, ...], *, owed: bool) -> _Library:
+def _read(file: Path, wheel: str, path: str, promised: tuple[str, ...], *, owed: bool) -> _LibraryCode:
     """Look into an unpacked library; its kernels are read only where some are registered."""
     report = read_targets(file, verify=True, machs=machs(), name=path)
     errors = (item for item in report.findings if item.severity is Severity.ERROR)
@@ -118,7 +120,7 @@ def _read(file: Path, wheel: str, path: str, promised: tuple[str, ...], *, owed:
     except (ElfError, FatbinError) as error:
         text = f"{wheel}: {error}".replace(file.name, path)  # some of them know only the unpacked file
         damage.append(finding("code-object-wrong", text, member=path))
-    return _Library(
+    return _LibraryCode(
         wheel=wheel,
         path=path,
         promised=promised,
@@ -134,7 +136,9 @@ def _is_library(archive: WheelArchive, name: str) -> bool:
     return not name.endswith(".co") and next(iter(archive.chunks(name)), b"").startswith(_MAGIC)
 
 
-def _checks(library: _Library, wheel_set: WheelSet, targets: Iterable[str], rules: Sequence[Rule]) -> Iterator[Check]:
+def _checks(
+    library: _LibraryCode, wheel_set: WheelSet, targets: Iterable[str], rules: Sequence[KernelRule]
+) -> Iterator[Check]:
     """The checks of one library: for each target all its code is there, and nothing else is."""
     stray = _stray(library, wheel_set.targets)
     if not (library.promised or library.owed):
@@ -153,7 +157,7 @@ def _checks(library: _Library, wheel_set: WheelSet, targets: Iterable[str], rule
         yield Check(name=library.name, findings=tuple(findings), target=target, details=details)
 
 
-def _stray(library: _Library, targets: tuple[str, ...]) -> tuple[Finding, ...]:
+def _stray(library: _LibraryCode, targets: tuple[str, ...]) -> tuple[Finding, ...]:
     """Code that was not asked for, or not promised, and promised code that is not there."""
     extra = unused_targets(library.code, targets)
     findings = [finding("target-extra", f"{library.name} has code for {t}.", member=library.path) for t in extra]
@@ -164,7 +168,7 @@ def _stray(library: _Library, targets: tuple[str, ...]) -> tuple[Finding, ...]:
     return tuple(findings)
 
 
-def _kernels(library: _Library, target: str, lost: tuple[str, ...]) -> Iterator[Finding]:
+def _kernels(library: _LibraryCode, target: str, lost: tuple[str, ...]) -> Iterator[Finding]:
     """Kernels that fail at their first launch."""
     if lost:
         some = ", ".join(lost[:_SHOWN]) + (", ..." if len(lost) > _SHOWN else "")
@@ -174,7 +178,7 @@ def _kernels(library: _Library, target: str, lost: tuple[str, ...]) -> Iterator[
         yield error("kernel-missing", text, remedy, member=library.path)
 
 
-def _unread(library: _Library) -> Iterator[Finding]:
+def _unread(library: _LibraryCode) -> Iterator[Finding]:
     """What could not be looked at, since the host code has another form than expected."""
     known = {bundle.address for bundle in library.registered}
     silent = len(library.kernels.keys() - known) if known else 0

@@ -12,16 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from core.model import Finding, Wheel
-from promotion.gates import Check, Room, error
+from promotion.gates.common.gate import Check, GateContext, error
+from promotion.gates.common.messages import LOADER_SENTENCE, NO_DEVICE
 from promotion.gates.common.requirements import wheels_for
 from promotion.gates.common.site import RocmLibraries, Site
-from promotion.gates.install.install import LOADER_SENTENCE
 from promotion.gates.load import golden
-from promotion.gates.load.child_probe import Look, ask
+from promotion.gates.load.child_probe import Probe, ask
 from wheelkit.archive.reader import WheelArchive
 
-NO_DEVICE = re.compile(r"FAILED_PRECONDITION: No visible GPU devices\.?")
-"""What XLA says when everything is loaded and there is no GPU."""
 PLUGIN = re.compile(r"(jax_rocm\d+_plugin)/(\w+)(?:\.[\w-]+)*\.so")
 PJRT = re.compile(r"jax_plugins/(xla_rocm\d+)/(xla_rocm_plugin)\.so")
 """Paths of extension modules, and of XLA's plugin: package, module."""
@@ -38,12 +36,12 @@ _WITH_ROCM = "Build the wheel with the ROCm that it shall run with, or give the 
 _WITH_NEEDS = "Compare what it needs with ROCm's libraries: `ci_build inspect` shows both."
 
 Answer = Mapping[str, Any]
-Judge = Callable[[Answer, str], Iterable[Finding]]
+AnswerCheck = Callable[[Answer, str], Iterable[Finding]]
 """Takes what the process answered and what it wrote to standard error."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Library:
+class WheelLibrary:
     """One ELF file of a wheel.
 
     Attributes:
@@ -57,7 +55,7 @@ class Library:
         return f"{self.wheel.filename}: {self.path}"
 
 
-class Loading:
+class LoadChecks:
     """One Python with the set and a ROCm: looks, and what they found out.
 
     Attributes:
@@ -65,11 +63,11 @@ class Loading:
         unseen: parts of which something could not be looked at.
     """
 
-    def __init__(self, room: Room, site: Site, libraries: RocmLibraries) -> None:
-        self.room, self.site, self.rocm = room, site, libraries
+    def __init__(self, context: GateContext, site: Site, libraries: RocmLibraries) -> None:
+        self.context, self.site, self.rocm = context, site, libraries
         # Where there are GPUs and a real ROCm, they are hidden: what is to be seen is the end without one.
         self.env = {**site.env, **libraries.env, "HIP_VISIBLE_DEVICES": "-1"}
-        self.libraries = tuple(_libraries(room, site.version))
+        self.libraries = tuple(_libraries(context, site.version))
         self.found: dict[str, dict[str, dict[str, str | int]]] = {part: {} for part in golden.PARTS}
         self.unseen: set[str] = set()
 
@@ -78,7 +76,7 @@ class Loading:
         yield Check(name=f"Python {self.site.version}: wheels", findings=tuple(self._absent()))
         looks = list(self._looks())
         with ThreadPoolExecutor(min(_MANY, os.cpu_count() or 1)) as pool:
-            answers = list(pool.map(lambda look: ask(self.room.runner, self.site, self.env, look[0]), looks))
+            answers = list(pool.map(lambda look: ask(self.context.runner, self.site, self.env, look[0]), looks))
         for (look, judge), answer in zip(looks, answers, strict=True):
             if look.question in _LISTED and (answer.findings or "error" in answer.values):
                 self.unseen.add(_LISTED[look.question])
@@ -90,24 +88,24 @@ class Loading:
         """What no wheel for this Python holds at all."""
         for what, pattern in (("XLA's plugin (xla_rocm_plugin.so)", PJRT), ("extension modules", PLUGIN)):
             if not any(pattern.fullmatch(library.path) for library in self.libraries):
-                names = ", ".join(wheel.filename for wheel in wheels_for(self.room.wheel_set, self.site.version))
+                names = ", ".join(wheel.filename for wheel in wheels_for(self.context.wheel_set, self.site.version))
                 text = f"No wheel for Python {self.site.version} holds {what}; those that fit are {names or 'none'}."
                 yield error("wheel-missing", text, "Look at the tags of the wheels, and build the one that is missing.")
 
-    def _looks(self) -> Iterator[tuple[Look, Judge]]:
+    def _looks(self) -> Iterator[tuple[Probe, AnswerCheck]]:
         """What to look at, and who judges the answer."""
         yield from self._openings()
         extensions = [(library, found) for library in self.libraries if (found := PLUGIN.fullmatch(library.path))]
         for library, found in extensions:
             yield _look("module", f"{found[1]}.{found[2]}", "import", library), self._imported(library, found[2])
         for package in dict.fromkeys(found[1] for _, found in extensions):
-            yield Look(question="package", about=(package,), name=f"import {package}"), self._package(package)
+            yield Probe(question="package", about=(package,), name=f"import {package}"), self._package(package)
         for library in self.libraries:
             if found := PJRT.fullmatch(library.path):
                 yield from self._starts(library, f"jax_plugins.{found[1]}")
-        yield Look(question="handlers", about=(_PLATFORM,), name="handlers that jax registers"), self._handlers
+        yield Probe(question="handlers", about=(_PLATFORM,), name="handlers that jax registers"), self._handlers
 
-    def _openings(self) -> Iterator[tuple[Look, Judge]]:
+    def _openings(self) -> Iterator[tuple[Probe, AnswerCheck]]:
         """Load each library alone; those of others, such as jaxlib's, bind to no ROCm and fit into one process."""
         for wheel, libraries in groupby(self.libraries, key=lambda library: library.wheel):
             group = list(libraries)
@@ -117,21 +115,21 @@ class Loading:
             else:
                 about = tuple(map(self._path, group))
                 name = f"dlopen {wheel.filename}: {len(group)} libraries"
-                yield Look(question="dlopen", about=about, name=name), self._loaded(group)
+                yield Probe(question="dlopen", about=about, name=name), self._loaded(group)
 
-    def _starts(self, library: Library, package: str) -> Iterator[tuple[Look, Judge]]:
+    def _starts(self, library: WheelLibrary, package: str) -> Iterator[tuple[Probe, AnswerCheck]]:
         """What the package around XLA's plugin and the plugin itself do."""
         path = self._path(library)
         ours = Path(path).with_name("build_info.json").exists()
-        yield Look(question="package", about=(package,), name=f"import {package}"), self._package(package, library)
+        yield Probe(question="package", about=(package,), name=f"import {package}"), self._package(package, library)
         yield _look("api", path, "C API of", library), self._api
         yield _look("initialize", path, "jax starts", library), self._started(library)
-        yield Look(question="loader", about=("rocm",), name=f"loader of {package}"), _refused(library, ours=ours)
+        yield Probe(question="loader", about=("rocm",), name=f"loader of {package}"), _refused(library, ours=ours)
 
-    def _path(self, library: Library) -> str:
+    def _path(self, library: WheelLibrary) -> str:
         return str(self.site.folder / library.path)
 
-    def _loaded(self, libraries: Sequence[Library]) -> Judge:
+    def _loaded(self, libraries: Sequence[WheelLibrary]) -> AnswerCheck:
         def judge(values: Answer, _stderr: str) -> Iterator[Finding]:
             if "error" in values:
                 library = next((lib for lib in libraries if lib.path in values["error"]), libraries[0])
@@ -140,7 +138,7 @@ class Loading:
 
         return judge
 
-    def _imported(self, library: Library, module: str) -> Judge:
+    def _imported(self, library: WheelLibrary, module: str) -> AnswerCheck:
         def judge(values: Answer, _stderr: str) -> Iterator[Finding]:
             if "error" in values:
                 text = f"{library} cannot be imported by Python {self.site.version}: {_short(values, self.site)}."
@@ -151,7 +149,7 @@ class Loading:
 
         return judge
 
-    def _package(self, package: str, plugin: Library | None = None) -> Judge:
+    def _package(self, package: str, plugin: WheelLibrary | None = None) -> AnswerCheck:
         path = package.replace(".", "/")
 
         def judge(values: Answer, _stderr: str) -> Iterator[Finding]:
@@ -177,11 +175,11 @@ class Loading:
         self.found["pjrt"]["extensions"] = {f"{kind:02}": size for kind, size in values["extensions"]}
         yield from ()
 
-    def _started(self, library: Library) -> Judge:
+    def _started(self, library: WheelLibrary) -> AnswerCheck:
         def judge(values: Answer, stderr: str) -> Iterator[Finding]:
             if told := _API.search(stderr):
                 if told[1] != told[2]:
-                    jaxlib = _jaxlib(self.room, self.site)
+                    jaxlib = _jaxlib(self.context, self.site)
                     text = f"{library} has PJRT API {told[1]}, but {jaxlib} has {told[2]}."
                     remedy = "Put the jaxlib into the set that the plugin was built with, and pin it in Requires-Dist."
                     yield error("pjrt-api-skew", text, remedy, member=library.path)
@@ -207,21 +205,21 @@ class Loading:
         self.found["pjrt"][f"handlers.{_PLATFORM}"] = values["handlers"]
 
 
-def _look(question: str, about: str, verb: str, library: Library) -> Look:
-    return Look(question=question, about=(about,), name=f"{verb} {library}", member=library.path)
+def _look(question: str, about: str, verb: str, library: WheelLibrary) -> Probe:
+    return Probe(question=question, about=(about,), name=f"{verb} {library}", member=library.path)
 
 
-def _libraries(room: Room, version: str) -> Iterator[Library]:
+def _libraries(context: GateContext, version: str) -> Iterator[WheelLibrary]:
     """Every shared library of the wheels for one Python, by what the archives hold."""
-    for wheel in wheels_for(room.wheel_set, version):
-        with WheelArchive(room.wheel(wheel)) as archive:
+    for wheel in wheels_for(context.wheel_set, version):
+        with WheelArchive(context.wheel(wheel)) as archive:
             names = [member.name for member in archive.members]
         for name in names:
             if re.search(r"\.so(?:\.\d+)*$", name):
-                yield Library(wheel=wheel, path=name)
+                yield WheelLibrary(wheel=wheel, path=name)
 
 
-def _refused(library: Library, *, ours: bool) -> Judge:
+def _refused(library: WheelLibrary, *, ours: bool) -> AnswerCheck:
     """The user's view: our loader has to say why there are no GPUs; other people's may say what they like."""
 
     def judge(values: Answer, _stderr: str) -> Iterator[Finding]:
@@ -233,8 +231,8 @@ def _refused(library: Library, *, ours: bool) -> Judge:
     return judge
 
 
-def _jaxlib(room: Room, site: Site) -> str:
-    found = [wheel.filename for wheel in wheels_for(room.wheel_set, site.version) if wheel.name == "jaxlib"]
+def _jaxlib(context: GateContext, site: Site) -> str:
+    found = [wheel.filename for wheel in wheels_for(context.wheel_set, site.version) if wheel.name == "jaxlib"]
     return found[0] if found else "the jaxlib that jax asks for"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,44 +14,22 @@ from uv import find_uv_bin
 
 from core.model import PYLOCK, Tier
 from core.process import Runner
-from promotion.gates import Check, Gate, Room
-from promotion.gates.common.installers import LOOPBACK, Installer, Pip, Uv
-from promotion.gates.common.pip_config import parse_config, uv_options
+from promotion.gates.common.gate import Check, Gate, GateContext
+from promotion.gates.common.installers import Installer, configured_installers
 from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.requirements import wheels_for
+from promotion.gates.install.installation import InstallationSource, InstallationTest
 from promotion.gates.install.pair import check_pair
 from promotion.gates.install.serving import StagedIndex, open_index
-from promotion.gates.install.trial import LOADER_SENTENCE, Source, Trial
-
-__all__ = ["LOADER_SENTENCE", "installers", "make_gate"]
 
 _AT_ONCE = 2
 """Trials at a time: half of one is waiting for the disk."""
 
 
-def installers(runner: Runner, cache: Path | None = None) -> tuple[Installer, ...]:
-    """pip, and uv with the user's pip configuration.
-
-    Args:
-        cache: a folder of the caller's, see `Uv`.
-    """
-    config = runner.run((sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list")).stdout
-    options, direct = uv_options(parse_config(config)), _reached_directly(runner)
-    pip = Pip(no_index=options.no_index, direct=direct)
-    return pip, Uv(find_uv_bin(), options, cache=cache, direct=direct)
-
-
-def _reached_directly(runner: Runner) -> str:
-    """Hosts for which no proxy is asked: this machine, and those of the user's NO_PROXY."""
-    code = "import urllib.request; print(urllib.request.getproxies_environment().get('no', ''))"
-    hosts = runner.run((sys.executable, "-I", "-c", code)).stdout.strip()
-    return f"{LOOPBACK},{hosts}" if hosts else LOOPBACK
-
-
 def make_gate(
     pythons: Mapping[str, Path] | None = None,
     *,
-    with_: Callable[[Runner, Path], Sequence[Installer]] = installers,
+    with_: Callable[[Runner, Path], Sequence[Installer]] = configured_installers,
 ) -> Gate:
     """The gate.
 
@@ -62,11 +39,11 @@ def make_gate(
         with_: gives the installers to use, for a folder in which they may keep what comes from the staged index.
     """
 
-    def run(room: Room) -> Iterator[Check]:
-        versions = room.wheel_set.python_versions
-        found = find_pythons(versions, room.runner, find_uv_bin()) if pythons is None else pythons
-        with _Trials(room, found) as trials:
-            for number, installer in enumerate(with_(room.runner, room.work / "cache")):
+    def run(context: GateContext) -> Iterator[Check]:
+        versions = context.wheel_set.python_versions
+        found = find_pythons(versions, context.runner, find_uv_bin()) if pythons is None else pythons
+        with _InstallationTests(context, found) as trials:
+            for number, installer in enumerate(with_(context.runner, context.work / "cache")):
                 # The bytes are the same, so that one environment for each Python is enough to see what jax says.
                 trials.add(installer, insists=number == 0)
             yield from trials.checks()
@@ -74,13 +51,13 @@ def make_gate(
     return Gate(name="install", tier=Tier.STRUCTURE, per_target=False, run=run)
 
 
-class _Trials:
+class _InstallationTests:
     """All trials of one run, a few at a time; nothing goes on after the block."""
 
-    def __init__(self, room: Room, pythons: Mapping[str, Path]) -> None:
-        self._room, self._pythons = room, pythons
-        key = room.staged.file(PYLOCK)
-        self._lock = None if room.bucket.head(key) is None else room.bucket.get(key).decode()
+    def __init__(self, context: GateContext, pythons: Mapping[str, Path]) -> None:
+        self._room, self._pythons = context, pythons
+        key = context.staged.file(PYLOCK)
+        self._lock = None if context.bucket.head(key) is None else context.bucket.get(key).decode()
         self._stopped = threading.Event()
         self._open = contextlib.ExitStack()
         self._pending: list[tuple[str, Future[tuple[Check, ...]]]] = []
@@ -114,13 +91,13 @@ class _Trials:
     ) -> tuple[Check, ...]:
         with self._index(shared) as index, tempfile.TemporaryDirectory(dir=self._room.work) as folder:
             wheels = [wheel.filename for wheel in wheels_for(self._room.wheel_set, version)]
-            source = Source(
+            source = InstallationSource(
                 index=index.url,
                 wheel_set=self._room.wheel_set,
                 lock=self._lock,
                 came=lambda: index.require(wheels),
             )
-            trial = Trial(
+            trial = InstallationTest(
                 source,
                 self._room.runner,
                 installer,
@@ -136,9 +113,9 @@ class _Trials:
         if not version:
             return (Check(name=f"wrong pair with {installer.name}", skipped="no Python of the set on this machine"),)
         with self._index(shared) as index, tempfile.TemporaryDirectory(dir=self._room.work) as folder:
-            room = self._room
+            context = self._room
             python = self._pythons[version]
-            return (check_pair(room.wheel_set, index.url, room.runner, installer, version, python, Path(folder)),)
+            return (check_pair(context.wheel_set, index.url, context.runner, installer, version, python, Path(folder)),)
 
     @contextlib.contextmanager
     def _index(self, shared: StagedIndex | None) -> Iterator[StagedIndex]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from core.model import Finding, GfxTarget
-from promotion.gates import error
+from promotion.gates.common.gate import error
 from wheelkit.elf.reader import ElfImage
 from wheelkit.gpu.code_object import HEAD_SIZE, code_object_problem, read_metadata
 
@@ -31,7 +31,7 @@ _NO_ACCUMULATOR = 128
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kernel:
+class KernelMetadata:
     """What the metadata say about one kernel.
 
     Attributes:
@@ -49,7 +49,7 @@ class Kernel:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CodeObject:
+class CompiledCode:
     """One code object.
 
     Attributes:
@@ -58,7 +58,7 @@ class CodeObject:
 
     size: int
     sha256: str
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[KernelMetadata, ...]
     matrix_instructions: int
 
 
@@ -87,14 +87,14 @@ def header_finding(data: bytes, label: str, target: GfxTarget, machs: Mapping[st
     )
 
 
-def read_code_object(data: bytes, label: str, processor: str) -> CodeObject:
+def read_code_object(data: bytes, label: str, processor: str) -> CompiledCode:
     """Read a code object.
 
     Raises:
         ElfError: a damaged file, or one without metadata.
     """
     image = ElfImage.parse(data, label)
-    return CodeObject(
+    return CompiledCode(
         size=len(data),
         sha256=hashlib.sha256(data).hexdigest(),
         kernels=tuple(_kernels(image)),
@@ -133,9 +133,9 @@ def _texts(image: ElfImage) -> Iterator[bytes]:
     return (image.contents(section) for section in image.sections if section.name.startswith(".text"))
 
 
-def _kernels(image: ElfImage) -> Iterator[Kernel]:
+def _kernels(image: ElfImage) -> Iterator[KernelMetadata]:
     for entry in read_metadata(image).get("amdhsa.kernels", ()):
-        yield Kernel(
+        yield KernelMetadata(
             name=str(entry.get(".name", "")),
             vgprs=int(entry.get(".vgpr_count", 0)),
             vgpr_spills=int(entry.get(".vgpr_spill_count", 0)),

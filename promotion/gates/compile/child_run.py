@@ -71,7 +71,7 @@ class Result:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class ProcessLimits:
     """What a process may take.
 
     Attributes:
@@ -86,7 +86,7 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sitting:
+class ChildRun:
     """What came of one process.
 
     Attributes:
@@ -107,7 +107,7 @@ class Sitting:
         return not any(result.fate in (Fate.COMPILED, Fate.FAILED) for result in self.results)
 
 
-class Journal:
+class ChildJournal:
     """What a child has written so far to results.jsonl; it may have written anything.
 
     Args:
@@ -177,14 +177,14 @@ class Journal:
         self._on_event(result.program, result.fate)
 
 
-class Watch:
+class ChildWatch:
     """Keeps an eye on a running child: the runner asks it several times a second whether to stop.
 
     Args:
         stop: set when the whole gate is to end.
     """
 
-    def __init__(self, journal: Journal, limits: Limits, stop: threading.Event) -> None:
+    def __init__(self, journal: ChildJournal, limits: ProcessLimits, stop: threading.Event) -> None:
         self._journal, self._limits, self._stop = journal, limits, stop
         self.fate: Fate | None = None
         self.reason = ""
@@ -229,16 +229,16 @@ def _memory(pid: int, peak: int) -> tuple[int, int]:
     return found.get("VmRSS", 0), max(found.get("VmHWM", 0), peak, 1)
 
 
-def sit(
+def run_child(
     runner: HostRunner,
     argv: Sequence[str],
     env: Mapping[str, str],
     request: Mapping[str, Any],
     *,
-    limits: Limits,
+    limits: ProcessLimits,
     stop: threading.Event,
     on_event: Callable[[str, Fate | None], None],
-) -> Sitting:
+) -> ChildRun:
     """Start a child for some programs and see it through to its end, whatever that is.
 
     Args:
@@ -250,8 +250,8 @@ def sit(
     folder = Path(request["out"])
     file = folder / "request.json"
     file.write_text(json.dumps(request))
-    journal = Journal(folder, request["programs"], on_event)
-    watch = Watch(journal, limits, stop)
+    journal = ChildJournal(folder, request["programs"], on_event)
+    watch = ChildWatch(journal, limits, stop)
     begun = time.monotonic()
     returncode, said = 0, ""
     try:
@@ -277,7 +277,7 @@ def sit(
             )
         )
         clause = ""
-    return Sitting(
+    return ChildRun(
         results=tuple(journal.results.values()),
         problem=_problem(journal, clause, tail),
         seconds=time.monotonic() - begun,
@@ -285,7 +285,7 @@ def sit(
     )
 
 
-def _problem(journal: Journal, clause: str, tail: str) -> str:
+def _problem(journal: ChildJournal, clause: str, tail: str) -> str:
     if journal.garbage:
         return f"It wrote what nobody understands: {journal.garbage}"
     if journal.unusable:

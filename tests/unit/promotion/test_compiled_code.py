@@ -9,8 +9,8 @@ import pytest
 from core.errors import ElfError
 from core.model import GfxTarget
 from core.targets import load_table, machs
-from promotion.gates.compile.code_checks import (
-    CodeObject,
+from promotion.gates.compile.compiled_code import (
+    CompiledCode,
     count_matrix,
     header_finding,
     matrix_cores,
@@ -21,7 +21,7 @@ from tests.support.made_code import END, MFMA, MI300, SRAMECC_ON, WMMA, XNACK_ON
 TARGET = GfxTarget.parse("gfx942:sramecc+:xnack-")
 
 
-def read(data: bytes, processor: str = "gfx942") -> CodeObject:
+def read(data: bytes, processor: str = "gfx942") -> CompiledCode:
     return read_code_object(data, "code", processor)
 
 

@@ -12,10 +12,10 @@ from pathlib import PurePosixPath
 
 from core import layouts
 from core.model import Finding, GfxTarget, RocmVersion, Severity, Tier, WheelSet
-from promotion.gates import Check, Gate, Room
 from promotion.gates.abi.layouts import layout_checks
-from promotion.gates.abi.members import PLATFORM, Member, read_members
-from promotion.gates.abi.symbols import Offer, needs_unmet, symbols_unmet
+from promotion.gates.abi.members import PLATFORM, ElfMember, read_members
+from promotion.gates.abi.symbols import LibraryExports, unmet_needs, unmet_symbols
+from promotion.gates.common.gate import Check, Gate, GateContext
 from promotion.gates.common.requirements import wheels_for
 from promotion.gates.common.rocm_manifest import manifest_digest, set_manifest
 from wheelkit.inspect.manylinux import platform_libraries
@@ -36,8 +36,8 @@ def make_gate(manifest: RocmManifest | None = None) -> Gate:
         manifest: what the ROCm exports that the set shall run with; None takes the one that the set carries.
     """
 
-    def run(room: Room) -> Iterator[Check]:
-        return _run(room, manifest or set_manifest(room))
+    def run(context: GateContext) -> Iterator[Check]:
+        return _run(context, manifest or set_manifest(context))
 
     told = manifest_digest(manifest) if manifest is not None else "the set's own"
     settings = {"manifest": told, "platform": PLATFORM}
@@ -76,56 +76,56 @@ def _place(soname: str) -> str:
     return f"{folder}/{soname}"
 
 
-def _run(room: Room, manifest: RocmManifest | None) -> Iterator[Check]:
-    rocm = _Rocm.of(manifest, room.wheel_set)
-    members: list[Member] = []
-    for wheel in room.wheel_set.wheels:
-        found = read_members(room, wheel)
+def _run(context: GateContext, manifest: RocmManifest | None) -> Iterator[Check]:
+    rocm = _Rocm.of(manifest, context.wheel_set)
+    members: list[ElfMember] = []
+    for wheel in context.wheel_set.wheels:
+        found = read_members(context, wheel)
         members += found
         if not found:
             yield Check(name=f"{wheel.filename}: platform", details={"libraries": 0})
         yield from (Check(name=f"{member.name}: platform", findings=member.findings) for member in found)
     readable = [member for member in members if member.elf is not None]
-    yield from _rocm_checks(room.wheel_set, readable, rocm)
-    targets = [GfxTarget.parse(target) for target in room.wheel_set.targets]
-    for version in room.wheel_set.python_versions:
-        room.progress.step(f"load the libraries for Python {version} from every layout of {rocm.name}")
-        together = _together(room.wheel_set, readable, version)
+    yield from _rocm_checks(context.wheel_set, readable, rocm)
+    targets = [GfxTarget.parse(target) for target in context.wheel_set.targets]
+    for version in context.wheel_set.python_versions:
+        context.progress.step(f"load the libraries for Python {version} from every layout of {rocm.name}")
+        together = _together(context.wheel_set, readable, version)
         system, suffix = platform_libraries(PLATFORM), f", Python {version}"
         yield from layout_checks(together, rocm.libraries.values(), targets, system=system, suffix=suffix)
 
 
-def _rocm_checks(wheel_set: WheelSet, members: Sequence[Member], rocm: _Rocm) -> Iterator[Check]:
+def _rocm_checks(wheel_set: WheelSet, members: Sequence[ElfMember], rocm: _Rocm) -> Iterator[Check]:
     """NEEDED and symbols of each library, once, beside the wheels of the first Python that installs it."""
     system, done = platform_libraries(PLATFORM), set[str]()
-    theirs = {name: Offer.of_library(library, rocm.name) for name, library in rocm.libraries.items()}
+    theirs = {name: LibraryExports.of_library(library, rocm.name) for name, library in rocm.libraries.items()}
     for version in wheel_set.python_versions:
         together = _together(wheel_set, members, version)
         offers = {**theirs, **_offers(together)}
         for member in (member for member in together if member.name not in done):
             done.add(member.name)
             assert member.elf is not None
-            findings = list(needs_unmet(member.elf, system, offers, rocm.name))
+            findings = list(unmet_needs(member.elf, system, offers, rocm.name))
             if not rocm.unproved:
-                findings += symbols_unmet(member.elf, offers, system, rocm.name)
+                findings += unmet_symbols(member.elf, offers, system, rocm.name)
             yield Check(name=f"{member.name}: {rocm.name}", findings=tuple(map(member.named, findings)))
     if rocm.unproved:
         told = Finding(code="rocm-unknown", severity=Severity.WARNING, message=rocm.unproved, remedy=_MAKE_ONE)
         yield Check(name=f"symbols of {rocm.name}", skipped=f"{rocm.unproved} {_MAKE_ONE}", findings=(told,))
 
 
-def _together(wheel_set: WheelSet, members: Sequence[Member], version: str) -> list[Member]:
+def _together(wheel_set: WheelSet, members: Sequence[ElfMember], version: str) -> list[ElfMember]:
     """The libraries that one Python installs."""
     names = {wheel.filename for wheel in wheels_for(wheel_set, version)}
     return [member for member in members if member.wheel.filename in names]
 
 
-def _offers(members: Sequence[Member]) -> dict[str, Offer]:
+def _offers(members: Sequence[ElfMember]) -> dict[str, LibraryExports]:
     """What the libraries of the wheels offer, by soname and by file name: the loader goes by both."""
-    offers: dict[str, Offer] = {}
+    offers: dict[str, LibraryExports] = {}
     for member in members:
         assert member.elf is not None
         for name in (member.elf.soname, PurePosixPath(member.path).name):
             if name:
-                offers[name] = Offer.of_elf(member.elf, name, member.wheel.filename)
+                offers[name] = LibraryExports.of_elf(member.elf, name, member.wheel.filename)
     return offers

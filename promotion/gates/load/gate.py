@@ -11,12 +11,12 @@ from uv import find_uv_bin
 
 from core.errors import CiBuildError
 from core.model import Finding, Severity, Tier
-from promotion.gates import Check, Gate, Room, error
+from promotion.gates.common.gate import Check, Gate, GateContext, error
 from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.rocm_manifest import RocmTree
 from promotion.gates.common.site import RocmLibraries, make_site, rocm_libraries
 from promotion.gates.load import golden
-from promotion.gates.load.loading import PJRT, PLUGIN, Loading
+from promotion.gates.load.checks import PJRT, PLUGIN, LoadChecks
 
 _NO_GOLDEN = "Run `ci_build gate load SET --update-golden`, and have the lists that it writes reviewed."
 _GOLDEN = "If the change is meant, run `ci_build gate load SET --update-golden` and have the new lists reviewed."
@@ -31,23 +31,23 @@ def make_gate(*, rocm: RocmTree | None = None, update_golden: bool = False, root
         root: where the golden lists are.
     """
 
-    def run(room: Room) -> Iterator[Check]:
-        versions = room.wheel_set.python_versions
-        present = find_pythons(versions, room.runner, find_uv_bin())
+    def run(context: GateContext) -> Iterator[Check]:
+        versions = context.wheel_set.python_versions
+        present = find_pythons(versions, context.runner, find_uv_bin())
         update = update_golden
         for version in versions:
             if version not in present:
                 yield Check(name=f"Python {version}", skipped=f"no Python {version} on this machine")
                 continue
             try:
-                site = make_site(room, version)
-                libraries = rocm_libraries(room, site, rocm)
-                loading = Loading(room, site, libraries)
+                site = make_site(context, version)
+                libraries = rocm_libraries(context, site, rocm)
+                loading = LoadChecks(context, site, libraries)
             except CiBuildError as problem:
                 finding = error("site-failed", problem.message, problem.hint or "Run the gate again.")
                 yield Check(name=f"Python {version}", findings=(finding,))
                 continue
-            room.progress.step(f"load with {libraries.kind} in Python {version}")
+            context.progress.step(f"load with {libraries.kind} in Python {version}")
             yield _proof(version, libraries, first=version == next(iter(present)))
             yield from loading.checks()
             yield Check(name=f"Python {version}: golden lists", findings=tuple(compare(loading, root, update=update)))
@@ -71,10 +71,10 @@ def _proof(version: str, rocm: RocmLibraries, *, first: bool) -> Check:
     )
 
 
-def compare(loading: Loading, root: Path, *, update: bool) -> Iterator[Finding]:
+def compare(loading: LoadChecks, root: Path, *, update: bool) -> Iterator[Finding]:
     """Differences from the golden lists, which are written first when that was asked for and everything was seen."""
-    room = loading.room
-    jax_version = Version(room.wheel_set.jax_version).base_version  # a post release is of the same jax
+    context = loading.context
+    jax_version = Version(context.wheel_set.jax_version).base_version  # a post release is of the same jax
     if loading.unseen:
         text = f"What the {' and '.join(sorted(loading.unseen))} register for jax {jax_version} is not fully known."
         yield error("golden-unseen", text, "Mend what the other checks report, and run the gate again.")
@@ -86,19 +86,19 @@ def compare(loading: Loading, root: Path, *, update: bool) -> Iterator[Finding]:
             path.parent.mkdir(parents=True, exist_ok=True)
             text = golden.dump(loading.found[part], part=part, jax_version=jax_version)
             path.write_text(text, encoding="utf-8")
-            room.progress.step(f"wrote {name}, to be reviewed")
+            context.progress.step(f"wrote {name}, to be reviewed")
         lists = golden.read(path)
         if lists is None:
             # What others built is judged as it comes; of what is built here somebody has to have looked at the list.
             text = f"There is no {name} to say what the {part} wheel for jax {jax_version} has to register."
-            severity = Severity.ERROR if room.wheel_set.request.get("payload") == "source" else Severity.WARNING
+            severity = Severity.ERROR if context.wheel_set.request.get("payload") == "source" else Severity.WARNING
             yield replace(error("golden-missing", text, _NO_GOLDEN), severity=severity)
             continue
         for section, text in golden.differences(lists, loading.found[part]):
             yield error("golden-differs", f"{_member(loading, part, section)} {text}, says {name}.", _GOLDEN)
 
 
-def _member(loading: Loading, part: str, section: str) -> str:
+def _member(loading: LoadChecks, part: str, section: str) -> str:
     """The file that a section of a golden list is about, with its wheel; or its name where no wheel has it."""
     module = section.partition(".")[0] if part == "plugin" else "xla_rocm_plugin"
     for library in loading.libraries:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from promotion.gates.common.messages import NO_DEVICE
+from promotion.gates.load.checks import PJRT, PLUGIN, WheelLibrary, _refused
 from promotion.gates.load.child_probe import how_it_ended
-from promotion.gates.load.loading import NO_DEVICE, PJRT, PLUGIN, Library, _refused
 from tests.support.sets import wheel
 
-LIBRARY = Library(
+LIBRARY = WheelLibrary(
     wheel=wheel("jax_rocm7_pjrt-1-py3-none-any.whl", "jax-rocm7-pjrt", "1"),
     path="jax_plugins/xla_rocm7/xla_rocm_plugin.so",
 )

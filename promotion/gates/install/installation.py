@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,13 +13,11 @@ from typing import Any
 from core.errors import GateError, ProcessError
 from core.model import Finding, Severity, WheelSet
 from core.process import Completed, Runner
-from promotion.gates import Check, error
+from promotion.gates.common.gate import Check, error
 from promotion.gates.common.installers import Command, Installer
+from promotion.gates.common.messages import LOADER_SENTENCE
 from promotion.gates.common.requirements import locked, modules, wheels_for
 from promotion.promote import install_requirements
-
-LOADER_SENTENCE = re.compile(r"(jax-rocm\d+-pjrt \S+ cannot use ROCm: .+)")
-"""What the loader in `pjrt/payload` says where it cannot work."""
 
 _GOES_ON = " JAX goes on without it; JAX_PLATFORMS=cpu silences this message."
 _NO_GPU = "no AMD GPU was found"
@@ -29,7 +26,7 @@ _SECONDS = 900.0
 _AGAIN = "Read the output, mend it, and run the gate again."
 
 
-class TrialError(GateError):
+class InstallationError(GateError):
     """A step of a trial failed; `code` names the kind of finding."""
 
     def __init__(self, code: str, message: str) -> None:
@@ -38,7 +35,7 @@ class TrialError(GateError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
+class InstallationSource:
     """Where a trial gets the set from.
 
     Attributes:
@@ -53,7 +50,7 @@ class Source:
     came: Callable[[], None] = lambda: None
 
 
-class Trial:
+class InstallationTest:
     """One installer, one Python version.
 
     Args:
@@ -64,7 +61,7 @@ class Trial:
 
     def __init__(
         self,
-        source: Source,
+        source: InstallationSource,
         runner: Runner,
         installer: Installer,
         version: str,
@@ -100,7 +97,7 @@ class Trial:
         details: Mapping[str, Any] = {}
         try:
             details = work()
-        except TrialError as problem:
+        except InstallationError as problem:
             skipped = ""
             findings = (self._judged(error(problem.code, f"{name}: {problem.message}", _AGAIN)),)
         seconds = round(time.monotonic() - started, 1)
@@ -138,7 +135,7 @@ class Trial:
         try:
             chosen = self.installer.chosen(done.stdout)
         except ValueError as problem:
-            raise TrialError("resolution-failed", f"{problem}.") from problem
+            raise InstallationError("resolution-failed", f"{problem}.") from problem
         own = {wheel.sha256 for wheel in self.source.wheel_set.wheels}
         for wheel in self.wheels:
             got = chosen.get(wheel.name, frozenset())
@@ -146,27 +143,27 @@ class Trial:
             if wheel.sha256 not in got or got - own:
                 others = ", ".join(sorted(got - own)) or "nothing of the set"
                 text = f"it chose {wheel.name} with sha256 {others}, not {wheel.filename} with {wheel.sha256}."
-                raise TrialError("resolution-elsewhere", text)
+                raise InstallationError("resolution-elsewhere", text)
         return {"chosen": sorted(chosen)}
 
     def _loader(self) -> Mapping[str, Any]:
         """Without a GPU there is one warning, and whoever insists on ROCm gets the same words as an error."""
         answer, stderr = self._answer, self._stderr
         if answer["refusal"]:
-            raise TrialError("loader-breaks-jax", f"jax.devices() failed: {answer['refusal']}")
+            raise InstallationError("loader-breaks-jax", f"jax.devices() failed: {answer['refusal']}")
         if "rocm" in answer["platforms"]:
             return {"platforms": answer["platforms"]}
         said = [match[1] for match in LOADER_SENTENCE.finditer(stderr)]
         if not said:
-            raise TrialError("loader-silent", "jax.devices() has no rocm device, and nobody says why.")
+            raise InstallationError("loader-silent", "jax.devices() has no rocm device, and nobody says why.")
         sentence = said[0].removesuffix(_GOES_ON)
         if len(said) > 1 or sentence == said[0] or "Traceback" in stderr:
             text = "one warning that ends in " + repr(_GOES_ON.strip())
-            raise TrialError("loader-form", f"instead of {text}, there is: {stderr.strip()}")
+            raise InstallationError("loader-form", f"instead of {text}, there is: {stderr.strip()}")
         (pjrt,) = (wheel for wheel in self.wheels if wheel.name.endswith("-pjrt"))
         start = f"{pjrt.name} {pjrt.version} cannot use ROCm: " + ("" if answer["gpu"] else _NO_GPU)
         if not sentence.startswith(start):
-            raise TrialError("loader-form", f"the warning begins otherwise than {start!r}: {sentence}")
+            raise InstallationError("loader-form", f"the warning begins otherwise than {start!r}: {sentence}")
         if self._insists:
             self._insist(sentence)
         return {"platforms": answer["platforms"], "loader": sentence}
@@ -176,15 +173,15 @@ class Trial:
         answer, _ = self._probe(self._python, question, platforms="rocm")
         if sentence not in answer["refusal"]:
             told = answer["refusal"] or f"platforms {', '.join(answer['platforms'])}"
-            raise TrialError("loader-form", f"with JAX_PLATFORMS=rocm jax does not say the same, but: {told}")
+            raise InstallationError("loader-form", f"with JAX_PLATFORMS=rocm jax does not say the same, but: {told}")
 
     def _do(self, code: str, command: Command) -> Completed:
         if not self._wanted():
-            raise TrialError(code, "it was stopped.")
+            raise InstallationError(code, "it was stopped.")
         try:
             return self._runner.run(command.argv, env=command.env, cwd=str(self.folder), timeout=_SECONDS)
         except ProcessError as problem:
-            raise TrialError(code, problem.message) from problem
+            raise InstallationError(code, problem.message) from problem
 
     def _requirements(self) -> Path:
         """The set's projects with the hashes of all their wheels, as a user's lock would have them."""
@@ -230,7 +227,7 @@ class Trial:
         done = self._do("probe-failed", Command(argv=argv, env=env))
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         if answer["problems"]:
-            raise TrialError("install-untrue", "; ".join(answer["problems"]))
+            raise InstallationError("install-untrue", "; ".join(answer["problems"]))
         return answer, done.stderr
 
 

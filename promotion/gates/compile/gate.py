@@ -22,18 +22,18 @@ from core.model import Finding, GfxTarget, Severity, Tier
 from core.process import HostRunner
 from core.targets import machs
 from core.units import human
-from promotion.gates import Check, Gate, Room, error
+from promotion.gates.common.gate import Check, Gate, GateContext, error
 from promotion.gates.common.pythons import find_pythons
 from promotion.gates.common.rocm_manifest import RocmTree
 from promotion.gates.common.site import make_site, rocm_libraries
 from promotion.gates.compile.budget import Budget, load_budget
-from promotion.gates.compile.child import Fate, Limits, Sitting, sit
-from promotion.gates.compile.corpus import Material, Task, compiled_for
-from promotion.gates.compile.drift import GATE_NAME, Previous, code_of_checks, compare, findings, previous
-from promotion.gates.compile.judge import Bench, judge, needs_device
+from promotion.gates.compile.child_run import ChildRun, Fate, ProcessLimits, run_child
+from promotion.gates.compile.corpus import CompileCorpus, CorpusProgram, compiled_for
+from promotion.gates.compile.drift import GATE_NAME, PreviousCode, code_of_checks, compare, findings, previous_code
+from promotion.gates.compile.program_check import TargetContext, check_program, needs_device
 from promotion.gates.compile.schedule import (
     Batch,
-    Done,
+    BatchResult,
     available_memory,
     batches,
     cores,
@@ -41,14 +41,14 @@ from promotion.gates.compile.schedule import (
     memory_limit,
     workers,
 )
-from promotion.gates.compile.view import Live, Matrix, no_live
+from promotion.gates.compile.view import Live, ProgressTable, no_live
 
 COMPILER = "compiler"
 """The check on the processes themselves; names of programs have a dot."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Workshop:
+class CompilerEnvironment:
     """Where programs are compiled.
 
     Attributes:
@@ -62,24 +62,24 @@ class Workshop:
     rocm: str
 
 
-def installed(room: Room, rocm: RocmTree | None) -> Workshop:
+def installed_compiler(context: GateContext, rocm: RocmTree | None) -> CompilerEnvironment:
     """The staged wheels, installed for the first Python of the set that this machine has.
 
     Raises:
         GateError: it has none, or the wheels cannot be installed.
     """
-    versions = room.wheel_set.python_versions
-    found = find_pythons(versions, room.runner, find_uv_bin())
+    versions = context.wheel_set.python_versions
+    found = find_pythons(versions, context.runner, find_uv_bin())
     version = next((version for version in versions if version in found), versions[0])
-    site = make_site(room, version)
-    libraries = rocm_libraries(room, site, rocm)
+    site = make_site(context, version)
+    libraries = rocm_libraries(context, site, rocm)
     # The traceback of a crash goes to standard error, and from there into the evidence.
     argv = (*site.isolated, "-X", "faulthandler")
-    return Workshop(argv=argv, env={**site.env, **libraries.env}, rocm=libraries.kind)
+    return CompilerEnvironment(argv=argv, env={**site.env, **libraries.env}, rocm=libraries.kind)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Options:
+class CompileOptions:
     """What the gate is told.
 
     Attributes:
@@ -97,23 +97,23 @@ class Options:
     programs: tuple[str, ...] = ()
     jobs: int | None = None
     rocm: RocmTree | None = None
-    before: Previous | None = None
-    limits: Limits | None = None
+    before: PreviousCode | None = None
+    limits: ProcessLimits | None = None
     live: Live = no_live
-    workshop: Callable[[Room, RocmTree | None], Workshop] = installed
+    workshop: Callable[[GateContext, RocmTree | None], CompilerEnvironment] = installed_compiler
 
 
-def make_gate(material: Material, options: Options, budget: Budget | None = None) -> Gate:
+def make_gate(corpus: CompileCorpus, options: CompileOptions, budget: Budget | None = None) -> Gate:
     """The gate.
 
     Args:
         material: what to compile and what to expect.
         budget: what kernels may spill; None: the one beside this module.
     """
-    tasks, held = material.choose(options.corpus, options.programs), budget or load_budget()
+    tasks, held = corpus.choose(options.corpus, options.programs), budget or load_budget()
 
-    def run(room: Room) -> Iterator[Check]:
-        yield from _Run(room, material, tasks, options, held).checks()
+    def run(context: GateContext) -> Iterator[Check]:
+        yield from _Run(context, corpus, tasks, options, held).checks()
 
     return Gate(
         name=GATE_NAME,
@@ -123,10 +123,10 @@ def make_gate(material: Material, options: Options, budget: Budget | None = None
         settings={
             "corpus": options.corpus,
             "programs": ",".join(options.programs),
-            "corpus_sha256": material.digest,
+            "corpus_sha256": corpus.digest,
             "budget_sha256": held.sha256,
             "rocm": options.rocm.sha256 if options.rocm else "",
-            "expired": ", ".join(material.expired),
+            "expired": ", ".join(corpus.expired),
         },
         partial=bool(options.programs),
     )
@@ -135,42 +135,57 @@ def make_gate(material: Material, options: Options, budget: Budget | None = None
 class _Run:
     """One run of the gate."""
 
-    def __init__(self, room: Room, material: Material, tasks: Sequence[Task], options: Options, budget: Budget) -> None:
-        self.room, self.material, self.tasks, self.options, self.budget = room, material, tasks, options, budget
-        self.jax = room.wheel_set.jax_version
+    def __init__(
+        self,
+        context: GateContext,
+        corpus: CompileCorpus,
+        tasks: Sequence[CorpusProgram],
+        options: CompileOptions,
+        budget: Budget,
+    ) -> None:
+        self.context, self.corpus, self.tasks, self.options, self.budget = (
+            context,
+            corpus,
+            tasks,
+            options,
+            budget,
+        )
+        self.jax = context.wheel_set.jax_version
         self.stop = threading.Event()
-        processors = {target: GfxTarget.parse(target).processor for target in room.targets}
-        self.specs = {target: material.specs[name] for target, name in processors.items() if name in material.specs}
+        processors = {target: GfxTarget.parse(target).processor for target in context.targets}
+        self.specs = {target: corpus.specs[name] for target, name in processors.items() if name in corpus.specs}
         self.skipped = {
-            target: {task.name: why for task in tasks if (why := material.device(task.name, target, self.jax))}
+            target: {task.name: why for task in tasks if (why := corpus.device(task.name, target, self.jax))}
             for target in self.specs
         }
         programs = {
             target: [task.name for task in tasks if task.name not in left_out]
             for target, left_out in self.skipped.items()
         }
-        self.matrix = Matrix(tuple(self.specs), programs)
+        self.matrix = ProgressTable(tuple(self.specs), programs)
 
     def checks(self) -> Iterator[Check]:
         """A check for each program and target, and one for each target's processes."""
-        for target in self.room.targets:
+        for target in self.context.targets:
             if target not in self.specs:
                 yield Check(name=COMPILER, target=target, skipped=f"XLA does not compile for {target}")
         if not self.specs:
             return
-        runner = self.room.runner
+        runner = self.context.runner
         if not isinstance(runner, HostRunner):
             raise GateError("The compile gate can watch only processes of this machine.")
-        workshop = self.options.workshop(self.room, self.options.rocm)
-        before = Previous() if self.options.programs else self.options.before
+        workshop = self.options.workshop(self.context, self.options.rocm)
+        before = PreviousCode() if self.options.programs else self.options.before
         if before is None:
-            before = previous(self.room.bucket, self.room.staged.index, self.jax)
+            before = previous_code(self.context.bucket, self.context.staged.index, self.jax)
         for target, parts in self._compile(runner, workshop):
             checks = list(self._judge(target, parts))
             yield from checks
             yield self._compiler(target, parts, workshop, checks, before)
 
-    def _compile(self, runner: HostRunner, workshop: Workshop) -> Iterator[tuple[str, Sequence[Done]]]:
+    def _compile(
+        self, runner: HostRunner, workshop: CompilerEnvironment
+    ) -> Iterator[tuple[str, Sequence[BatchResult]]]:
         """Each target with what came of its batches, as soon as all are done."""
         count, limits = self._limits()
         work: list[Batch] = []
@@ -179,9 +194,9 @@ class _Run:
             programs = [task.name for task in self.tasks if task.name not in left_out]
             work += batches(same, programs, count)
         owed = defaultdict(int, {target: sum(b.target == target for b in work) for target in self.specs})
-        done: dict[str, list[Done]] = defaultdict(list)
+        done: dict[str, list[BatchResult]] = defaultdict(list)
 
-        def start(batch: Batch) -> Sitting:
+        def start(batch: Batch) -> ChildRun:
             return self._sit(runner, workshop, batch, limits)
 
         with self.options.live(self.matrix.table):
@@ -189,27 +204,27 @@ class _Run:
                 target = part.batch.target
                 done[target].append(part)
                 if len(done[target]) == owed[target]:
-                    self.room.progress.step(_sentence(target, done[target]))
+                    self.context.progress.step(_sentence(target, done[target]))
                     yield target, done[target]
 
-    def _limits(self) -> tuple[int, Limits]:
+    def _limits(self) -> tuple[int, ProcessLimits]:
         available = available_memory()
         count = self.options.jobs or workers(cores(), available)
-        return count, self.options.limits or Limits(memory=memory_limit(count, available))
+        return count, self.options.limits or ProcessLimits(memory=memory_limit(count, available))
 
-    def _sit(self, runner: HostRunner, workshop: Workshop, batch: Batch, limits: Limits) -> Sitting:
+    def _sit(self, runner: HostRunner, workshop: CompilerEnvironment, batch: Batch, limits: ProcessLimits) -> ChildRun:
         if self.stop.is_set():
             raise GateError("The gate was stopped.")
-        out = Path(tempfile.mkdtemp(prefix=f"{batch.target.replace(':', '~')}-", dir=self.room.work))
+        out = Path(tempfile.mkdtemp(prefix=f"{batch.target.replace(':', '~')}-", dir=self.context.work))
         request = {
             "target": batch.target,
             "spec": self.specs[batch.target],
             "programs": list(batch.programs),
             "out": str(out),
         }
-        return sit(
+        return run_child(
             runner,
-            (*workshop.argv, str(self.material.child)),
+            (*workshop.argv, str(self.corpus.child)),
             workshop.env,
             request,
             limits=limits,
@@ -217,14 +232,14 @@ class _Run:
             on_event=lambda program, fate: self.matrix.note(batch.target, program, fate),
         )
 
-    def _judge(self, target: str, parts: Sequence[Done]) -> Iterator[Check]:
-        bench = Bench(
+    def _judge(self, target: str, parts: Sequence[BatchResult]) -> Iterator[Check]:
+        bench = TargetContext(
             target=compiled_for(target, self.specs[target]),
             name=target,
             jax=self.jax,
             machs=machs(),
             budget=self.budget,
-            command=f"ci_build gate {GATE_NAME} {self.room.staged} --targets {{target}} --program {{program}} --redo"
+            command=f"ci_build gate {GATE_NAME} {self.context.staged} --targets {{target}} --program {{program}} --redo"
             + (f" --rocm {self.options.rocm.folder}" if self.options.rocm else ""),
         )
         results = {result.program: result for part in parts for result in part.results}
@@ -232,13 +247,18 @@ class _Run:
             if why := self.skipped[target].get(task.name):
                 yield needs_device(task.name, target, why)
             else:
-                known = self.material.known(task.name, target, self.jax)
-                yield judge(results[task.name], bench, matrix=task.matrix, known=known)
+                known = self.corpus.known(task.name, target, self.jax)
+                yield check_program(results[task.name], bench, matrix=task.matrix, known=known)
         for folder in {file.parent for result in results.values() for file in result.files}:
             shutil.rmtree(folder)
 
     def _compiler(
-        self, target: str, parts: Sequence[Done], workshop: Workshop, checks: Sequence[Check], before: Previous
+        self,
+        target: str,
+        parts: Sequence[BatchResult],
+        workshop: CompilerEnvironment,
+        checks: Sequence[Check],
+        before: PreviousCode,
     ) -> Check:
         """The check on a target's processes, which also tells how the code drifted."""
         found: list[Finding] = [finding for part in parts for finding in _problems(target, part)]
@@ -257,7 +277,7 @@ class _Run:
         return Check(name=COMPILER, target=target, findings=tuple(found), details=details)
 
 
-def _problems(target: str, part: Done) -> Iterator[Finding]:
+def _problems(target: str, part: BatchResult) -> Iterator[Finding]:
     """What processes did that no program is to blame for; it is bad when programs were left undone."""
     undone = any(result.fate is Fate.NOT_RUN for result in part.results)
     for problem in part.problems:
@@ -270,7 +290,7 @@ def _problems(target: str, part: Done) -> Iterator[Finding]:
             yield Finding(code="compiler-untidy", severity=Severity.WARNING, message=text, remedy=remedy)
 
 
-def _sentence(target: str, parts: Sequence[Done]) -> str:
+def _sentence(target: str, parts: Sequence[BatchResult]) -> str:
     fates = [result.fate for part in parts for result in part.results]
     counts = ", ".join(f"{fates.count(fate)} {fate}" for fate in Fate if fate in fates)
     seconds, peak = sum(part.seconds for part in parts), max((part.peak for part in parts), default=0)
