@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import tomllib
 from collections.abc import Callable, Iterator
@@ -29,8 +30,13 @@ from tests.support.signing_key import SIGNING_KEY, signing_key
 settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("steady")
 pytest.register_assert_rewrite("tests.support.bucket_contract")
-# Nothing that is tested here may make, or use, a key of whoever runs the tests.
+# Options of whoever runs the tests do not count, and nothing may make or use a key of theirs.
+for _name in [name for name in os.environ if name.startswith("CI_BUILD_")]:
+    del os.environ[_name]
 os.environ[SIGNING_KEY] = signing_key()
+if not os.access(next(folder for folder in user_cache_path("x").parents if folder.exists()), os.W_OK):
+    # What tests fetch has to go somewhere.
+    os.environ["XDG_CACHE_HOME"] = str(Path(tempfile.gettempdir(), f"jax-rocm-release-tests-{os.getuid()}"))
 
 TESTS = Path(__file__).parent
 UNIT = TESTS / "unit"
@@ -75,15 +81,18 @@ sys.addaudithook(_guard)
 
 
 @pytest.fixture(autouse=True)
-def no_side_effects(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Make processes and the network impossible in tests/unit, also where the code swallows errors."""
+def no_side_effects(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Make processes, the network and the user's folders unreachable in tests/unit, also where errors are swallowed."""
     if not request.path.is_relative_to(UNIT):
         yield
         return
     _guard.armed = True
     _guard.seen.clear()
     try:
-        yield
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+                patch.setenv(name, str(tmp_path_factory.getbasetemp() / name.lower()))
+            yield
     finally:
         _guard.armed = False
     if _guard.seen:

@@ -20,8 +20,16 @@ SIGNING_KEY = ENV_PREFIX + "SIGNING_KEY"
 
 
 def environment() -> dict[str, str]:
-    """What commands that we start inherit: everything but the key that vouches for them."""
-    return {name: value for name, value in os.environ.items() if name != SIGNING_KEY}
+    """What commands that we start inherit: everything but the key that vouches for them.
+
+    Where the user's folder for caches cannot be written to, they find its stand-in.
+    """
+    import platformdirs
+
+    usual = Path(platformdirs.user_cache_dir())
+    folder = writable_folder(usual, "cache")
+    caches = {} if folder == usual else {"XDG_CACHE_HOME": str(folder)}
+    return {name: value for name, value in os.environ.items() if name != SIGNING_KEY} | caches
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +68,7 @@ def cache_folder() -> tuple[Path, str]:
     import platformdirs
 
     usual = Path(platformdirs.user_cache_dir(_PROJECT))
-    folder = writable_folder(usual, "cache")
+    folder = writable_folder(usual, f"cache/{_PROJECT}")
     return folder, "" if folder == usual else f"{usual} cannot be written to; the cache is in {folder}."
 
 
@@ -68,7 +76,7 @@ def writable_folder(folder: Path, name: str) -> Path:
     """Return a user's folder, or one below the temporary folder where it cannot be made or written to.
 
     Args:
-        name: of the stand-in.
+        name: of the stand-in, below the one folder that all stand-ins of a user share.
 
     Raises:
         MachineError: the stand-in belongs to another user.
@@ -80,7 +88,7 @@ def writable_folder(folder: Path, name: str) -> Path:
     stand_in.mkdir(mode=0o700, exist_ok=True)
     if stand_in.lstat().st_uid != os.getuid():
         raise MachineError(
-            f"{folder} cannot be written to, and {stand_in} belongs to another user.",
+            f"{folder} cannot be written to, and {stand_in}, which stands in for it, belongs to another user.",
             hint="Set XDG_CACHE_HOME and XDG_CONFIG_HOME to folders of your own.",
         )
     return stand_in / name

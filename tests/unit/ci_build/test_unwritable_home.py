@@ -38,9 +38,19 @@ def stand_in() -> Path:
 
 
 def test_cache_falls_back_to_the_temporary_folder(home: Path) -> None:
-    assert options.cache_dir(settings()) == stand_in() / "cache"
+    assert options.cache_dir(settings()) == stand_in() / "cache/jax-rocm-release"
     assert options.cache_note(settings()).startswith(f"{home}/.cache/jax-rocm-release cannot be written to")
     assert stand_in().stat().st_mode & 0o777 == 0o700
+    assert list(home.iterdir()) == []
+
+
+def test_commands_inherit_the_fallback(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert options.environment()["XDG_CACHE_HOME"] == str(stand_in() / "cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert options.environment()["XDG_CACHE_HOME"] == str(tmp_path / "xdg")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert "XDG_CACHE_HOME" not in options.environment()
     assert list(home.iterdir()) == []
 
 
