@@ -1,9 +1,9 @@
-"""How quick the command line is: the dry run of the seed's command beside a bare Python, medians of one run.
+"""Start time of the command line: the dry run of the seed's command beside a bare Python, medians of one run.
 
     python -m benchmarks.cli [--repeat N] [--json FILE] [--check]
 
-The cases take turns, so that whatever else the machine does slows all of them down alike; the ratio to a bare Python
-is what can be compared between machines. The dry run prints every command of the build, and asks no server anything.
+The cases alternate, so that other load slows all of them alike; compare machines by the ratio to a bare Python. The dry
+run prints every command of the build and contacts no server.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LIMIT = 0.6
 
 
 def median(costs: Sequence[Cost]) -> Cost:
-    """The median of each figure by itself."""
+    """Return the median of each figure."""
     return Cost(
         wall=statistics.median(cost.wall for cost in costs),
         cpu=statistics.median(cost.cpu for cost in costs),
@@ -49,7 +49,7 @@ def median(costs: Sequence[Cost]) -> Cost:
 
 
 def goals(medians: Mapping[str, Cost]) -> list[Goal]:
-    """What has to be reached, and the ratios that say how."""
+    """Return the goals and the measured ratios."""
     bare, seed = medians["python"], medians["seed"]
     return [
         Goal(what="the seed's command, --dry-run", value=seed.wall, unit=" s", limit=LIMIT, at_least=False),
@@ -60,7 +60,7 @@ def goals(medians: Mapping[str, Cost]) -> list[Goal]:
 
 
 def run(repeat: int) -> dict[str, Cost]:
-    """Every case so many times, in turn; the first turn, which fills caches, does not count."""
+    """Run every case the given number of times, alternating; the first turn fills caches and does not count."""
     costs: dict[str, list[Cost]] = {key: [] for key in CASES}
     with tempfile.TemporaryDirectory(prefix="cli-benchmark-") as name:
         folder = Path(name)

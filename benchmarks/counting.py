@@ -1,4 +1,4 @@
-"""Counts what a program asks of a bucket, and what it asks of an S3 store."""
+"""Counters of requests to a bucket and to an S3 store."""
 
 from __future__ import annotations
 
@@ -40,31 +40,31 @@ class CountingBucket:
             self.traffic.received += received
 
     def head(self, key: str) -> ObjectInfo | None:
-        """What is stored under a key."""
+        """Return the metadata of an object."""
         self._count()
         return self._under.head(key)
 
     def get(self, key: str) -> bytes:
-        """The whole of an object."""
+        """Return the content of an object."""
         self._count()
         data = self._under.get(key)
         self._count(requests=0, received=len(data))
         return data
 
     def read(self, key: str) -> tuple[bytes, ObjectInfo] | None:
-        """The whole of an object, and what is known of it."""
+        """Return content and metadata of an object."""
         found = self._under.read(key)
         self._count(received=len(found[0]) if found else 0)
         return found
 
     def open(self, key: str) -> BinaryIO:
-        """A stream whose reads are counted."""
+        """Return a stream whose reads are counted."""
         self._count()
         stream = self._under.open(key)
         return _Counted(stream, self)  # type: ignore[return-value]
 
     def fetch(self, key: str, folder: Path) -> Path:
-        """The object as a file."""
+        """Write an object to a file."""
         self._count()
         path = self._under.fetch(key, folder)
         self._count(requests=0, received=path.stat().st_size)
@@ -120,7 +120,7 @@ class _Counted:
 
 @contextlib.contextmanager
 def watch(bucket: Bucket, otherwise: Traffic) -> Iterator[Traffic]:
-    """What passes between this program and an S3 store, below everything of ours; of another bucket `otherwise`."""
+    """Count the traffic with an S3 store below the client library; for other buckets return `otherwise`."""
     client = getattr(bucket, "_client", None)
     if client is None:
         yield otherwise

@@ -48,10 +48,10 @@ CASES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
-    """What a case took.
+    """Cost of a case.
 
     Attributes:
-        copy: most bytes of the tarball on disk at any time.
+        copy: maximum bytes of the tarball on disk at any time.
     """
 
     key: str
@@ -61,7 +61,7 @@ class Result:
 
 
 def make_tarball(path: Path, gigabytes: float) -> str:
-    """Write the tarball and return its sha256; in a process of its own, for this one has to stay small."""
+    """Write the tarball in a child process, since this one must stay small, and return its sha256."""
     argv = [sys.executable, "-m", "benchmarks.fetch_tarball", str(path), str(gigabytes)]
     note(subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip())
     return file_sha256(path)

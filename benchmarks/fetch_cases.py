@@ -1,4 +1,4 @@
-"""What `benchmarks.fetch` starts in processes of their own: a server, and our side of each case."""
+"""Child processes of `benchmarks.fetch`: the server, and this project's side of each case."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def serve(file: Path) -> None:
         daemon_threads = True
 
         def handle_error(self, request: object, client_address: object) -> None:
-            """A client that has enough is none."""
+            """Ignore clients that close the connection early."""
 
     import threading
 

@@ -15,7 +15,7 @@ from isal import igzip
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """A part of a ROCm: so many files with so many bytes in all for each GB of the whole."""
+    """A part of a ROCm: number of files and their bytes per GB of the whole."""
 
     pattern: str
     files: int

@@ -56,11 +56,11 @@ class Run:
 
 
 def uneven(before: Mapping[str, float], after: Mapping[str, float], count: int) -> float:
-    """By how many per cent the longest of so many shards is longer than all had to be.
+    """Return by how many per cent the longest shard exceeds the ideal length.
 
     Args:
-        before: durations that the shards are made of.
-        after: durations that they turn out to have.
+        before: durations that the shards were computed from.
+        after: actual durations.
     """
     loads = [sum(after.get(test, 0.0) for test in part) for part in split_tests(after, before, count)]
     ideal = max(sum(loads) / count, max(after.values(), default=0.0))
@@ -68,7 +68,7 @@ def uneven(before: Mapping[str, float], after: Mapping[str, float], count: int) 
 
 
 def goals(plain: Sequence[Run], ours: Sequence[Run], shards: float) -> list[Goal]:
-    """What was promised."""
+    """Return the goals."""
     overhead = 100 * (min(run.wall for run in ours) / min(run.wall for run in plain) - 1)
     figures = (
         ("the harness, longer than plain pytest", overhead, OVERHEAD_PERCENT),

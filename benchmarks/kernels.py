@@ -1,8 +1,8 @@
-"""How long `ci_build kernels build` takes: from nothing, with the toolchain there, again, and with one more target.
+"""Duration of `ci_build kernels build`: from nothing, with an existing toolchain, again, and with one more target.
 
     python -m benchmarks.kernels [--targets GFX,...] [--more GFX] [--json FILE] [--check] [--work FOLDER]
 
-Everything happens in a cache of its own, which is removed at the end. `again` is the median of five runs.
+The cache is temporary. `again` is the median of five runs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Run:
 
 
 def goals(runs: Mapping[str, Run]) -> list[Goal]:
-    """What is wanted of these runs."""
+    """Return the goals."""
     walls = {"cold": None, "warm": None, "again": 1.0, "more": None}
     steps = {"again": 0.0, "more": 1.0}
     found = [

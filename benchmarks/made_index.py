@@ -1,4 +1,4 @@
-"""An index of any size that nobody built: tiny objects under the names of wheels, and the ledger that tells of them."""
+"""A synthetic index of any size: tiny objects under the names of wheels, and their ledger."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class MadeIndex:
         self._number, self._previous = 0, FIRST
 
     def fill(self, bucket: Bucket, wheels: int) -> None:
-        """Add sets until there are so many wheels."""
+        """Add sets until the index has the given number of wheels."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             while self._number * SET_WHEELS < wheels:
                 self.add_set(bucket, pool)

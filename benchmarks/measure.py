@@ -14,12 +14,12 @@ from pathlib import Path
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """What a command took.
+    """Cost of a command.
 
     Attributes:
         wall: seconds from start to exit.
         cpu: seconds, user and system, children included.
-        peak_mib: most resident memory of any one of its processes.
+        peak_mib: peak resident memory of any one of its processes.
     """
 
     wall: float
@@ -35,12 +35,12 @@ class FailedError(Exception):
 
 
 def measure(argv: Sequence[str], *, folder: Path, log: Path, environment: Mapping[str, str]) -> tuple[Cost, str]:
-    """Run one command in `folder` to its end, its output in `log`; returns its cost and what it printed.
+    """Run one command in `folder`, with its output in `log`; return its cost and output.
 
     The kernel counts this process's memory at the moment of the start as the child's, so this one stays small.
 
     Raises:
-        FailedError: it did not exit with 0.
+        FailedError: the exit status is not 0.
     """
     program = shutil.which(argv[0], path=environment.get("PATH"))
     if program is None:
@@ -69,5 +69,5 @@ def settle(*paths: Path) -> None:
 
 
 def note(text: str) -> None:
-    """Say what goes on, beside the results."""
+    """Print progress beside the results."""
     print(text, file=sys.stderr, flush=True)

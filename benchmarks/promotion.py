@@ -1,12 +1,11 @@
-"""What publishing costs when the index is large, beside making its pages from a listing; ratios of one run.
+"""Cost of publishing into a large index, beside making its pages from a listing; ratios of one run.
 
     python -m benchmarks.promotion [--bucket DIR|s3://…] [--wheels N ...] [--set-mb N] [--json FILE] [--check]
 
-Each index is made up, wheel by wheel, under a name of its own, with 60 projects and a ledger entry for each set of 9
-wheels; one more set is then published. The same pages are also made the way the incumbents do: list the bucket, ask
-for each object with a HEAD, write every page; 16 requests at once, where ours come one after the other. At last a set
-of real size is promoted and the bytes are counted that pass through this program. Give --bucket for a real S3 store,
-with a prefix of its own: what the benchmark writes there stays.
+Each index is synthetic, with 60 projects and a ledger entry for each set of 9 wheels; one more set is then published.
+The same pages are also made as other tools do: list the bucket, send a HEAD for each object, write every page, with 16
+concurrent requests where ours are sequential. Finally a set of real size is promoted, and the bytes that pass through
+this program are counted. For a real S3 store give --bucket with an unused prefix: the objects stay there.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ def publishing(bucket: Bucket, wheels: int, projects: int) -> Row:
 
 
 def from_listing(bucket: Bucket, released: ReleasedIndex) -> None:
-    """Make every page from what the bucket lists, with a HEAD for each object, into a folder of its own."""
+    """Write every page from the listing of a bucket, with a HEAD for each object."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         infos = [*pool.map(bucket.head, bucket.list(f"{released.root}packages/"))]
         known = {info.key: info for info in infos if info}
@@ -160,12 +159,12 @@ def moving(bucket: Bucket, folder: Path, megabytes: int) -> Move:
 
 
 def unsynced() -> AbstractContextManager[object]:
-    """Filling a folder need not wait for the disk."""
+    """Skip fsync while a folder is filled."""
     return patch.object(os, "fsync", lambda _: None)
 
 
 def goals(rows: Sequence[Row], move: Move | None) -> list[Goal]:
-    """What issue 4 asks for."""
+    """Return the goals."""
     found = []
     for row in rows:
         most = 4 * row.changed + SET_WHEELS
@@ -190,7 +189,7 @@ def goals(rows: Sequence[Row], move: Move | None) -> list[Goal]:
 
 
 def table(rows: Sequence[Row], move: Move | None) -> str:
-    """The figures as text."""
+    """Return the figures as text."""
     lines = [f"{'wheels':>8} {'projects':>9} {'requests':>9} {'seconds':>9}    {'from a listing':>14} {'seconds':>9}"]
     lines += [
         f"{row.wheels:8} {row.projects:9} {row.requests:9} {row.seconds:9.3f}    {row.incumbent_requests:14}"

@@ -51,10 +51,10 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
-    """What a case took as processes; `inner` is the same without interpreter start, for our own cases.
+    """Cost of a case as processes; `inner` excludes the start of the interpreter, for this project's cases.
 
     Attributes:
-        wheel_size: bytes of the wheel that came out, if one did.
+        wheel_size: bytes of the resulting wheel, if any.
     """
 
     key: str
@@ -106,7 +106,7 @@ CASES = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Goal:
-    """A ratio or a size of this run, and what it should be; without a limit it is for information."""
+    """A ratio or size of this run with its limit; without a limit it is informative."""
 
     what: str
     value: float
@@ -116,7 +116,7 @@ class Goal:
 
     @property
     def met(self) -> bool:
-        """Whether the value is on the right side of the limit."""
+        """Return whether the value is within the limit."""
         if self.limit is None:
             return True
         return self.value >= self.limit if self.at_least else self.value <= self.limit
@@ -192,7 +192,7 @@ def _later(folder: Path, wheel: Path) -> dict[str, str]:
 
 
 def fastest(case: Case, repeat: int, wheel: Path, base: Path, environment: Mapping[str, str]) -> Result:
-    """The fastest of several runs; its peak memory is the highest of all."""
+    """Return the fastest of several runs, with the highest peak memory of all."""
     results = [run(case, wheel, base, environment) for _ in range(repeat)]
     best = min(results, key=lambda result: result.cost.wall)
     peak = max(result.cost.peak_mib for result in results)
@@ -204,7 +204,7 @@ def fastest(case: Case, repeat: int, wheel: Path, base: Path, environment: Mappi
 
 
 def download(folder: Path, environment: Mapping[str, str]) -> Path:
-    """The published wheel, from the user's own package index."""
+    """Download the published wheel from the package index."""
     note(f"Downloading {NAME} {VERSION} (154 MB); --wheel PATH uses one that is there already")
     pin = folder / "requirements.txt"
     pin.write_text(f"{NAME}=={VERSION} --hash=sha256:{SHA256}\n")
@@ -236,7 +236,7 @@ def table(results: Sequence[Result], reached: Sequence[Goal]) -> str:
 
 
 def goal_line(goal: Goal) -> str:
-    """A figure, its goal, and whether it is met."""
+    """Return a line with the figure, its goal and the result."""
     wanted = ""
     if goal.limit is not None:
         sign, verdict = ">=" if goal.at_least else "<=", "met" if goal.met else "MISSED"
@@ -256,7 +256,7 @@ def main() -> int:
     options = parser.parse_args()
     tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     environment = {**os.environ, "PATH": tools, "SOURCE_DATE_EPOCH": "315532800"}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed comes with its bytecode
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages come with bytecode
     results = []
     with tempfile.TemporaryDirectory(prefix="repair-benchmark-", dir=options.work) as name:
         base = Path(name)

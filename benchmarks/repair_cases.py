@@ -1,4 +1,4 @@
-"""Our side of the comparison: each case is run by `benchmarks.repair` in a process of its own.
+"""Cases of this project for the comparison: `benchmarks.repair` runs each case in a child process.
 
 Usage: python -m benchmarks.repair_cases CASE WHEEL FOLDER; prints JSON with the seconds of the work itself.
 """
@@ -17,7 +17,7 @@ from wheelkit.archive.rewrite import WheelRewrite
 if TYPE_CHECKING:
     from wheelkit.repair.plan import RepairPlan
 
-# Each case imports what it alone needs, as a program of its own would.
+# Each case imports only its own needs, as a separate program would.
 
 PLATFORM = "manylinux_2_28_x86_64"
 
@@ -38,7 +38,7 @@ def _retag(archive: WheelArchive, rewrite: WheelRewrite) -> None:
 
 
 def retag(wheel: Path, folder: Path) -> None:
-    """A new tag; members are copied unread."""
+    """Change the tag; members are copied unread."""
     with WheelArchive(wheel) as archive:
         rewrite = WheelRewrite(archive)
         _retag(archive, rewrite)
@@ -46,7 +46,7 @@ def retag(wheel: Path, folder: Path) -> None:
 
 
 def verified(wheel: Path, folder: Path) -> None:
-    """A new tag and new metadata; every member is checked against CRC and RECORD, the library is unpacked."""
+    """Change tag and metadata; check every member against CRC and RECORD, and unpack the library."""
     with WheelArchive(wheel) as archive:
         _verify(archive, folder / "library.so")
         rewrite = WheelRewrite(archive)
@@ -65,7 +65,7 @@ def _verify(archive: WheelArchive, library: Path) -> None:
 
 
 def runpath(wheel: Path, folder: Path) -> None:
-    """`verified`, and the library's RUNPATH edited in place and spliced into the archive."""
+    """Like `verified`, and edit the library's RUNPATH in place."""
     from wheelkit.elf.runpath import set_runpath
 
     with WheelArchive(wheel) as archive:
@@ -78,7 +78,7 @@ def runpath(wheel: Path, folder: Path) -> None:
 
 
 def scan(wheel: Path, _folder: Path) -> None:
-    """What splicing a RUNPATH adds to a rewrite: finding the block that follows the changed bytes."""
+    """Measure the splicing of a RUNPATH: the search for the block that follows the changed bytes."""
     from wheelkit.archive.blocks import scan_blocks
     from wheelkit.archive.splice import scan_goal
 
@@ -89,7 +89,7 @@ def scan(wheel: Path, _folder: Path) -> None:
 
 
 def tag_only(wheel: Path, folder: Path) -> None:
-    """The real `repair` with a plan that changes tag and metadata only: auditwheel's verdict included."""
+    """Run `repair` with a plan that changes tag and metadata only, including auditwheel's verdict."""
     from dataclasses import replace
 
     plan = replace(_plan(wheel), strip=False, runpath={}, files={}, hip_soname="", verify_bundles=False)
@@ -97,15 +97,16 @@ def tag_only(wheel: Path, folder: Path) -> None:
 
 
 def strip(wheel: Path, folder: Path) -> None:
-    """What unpack + strip + patchelf + pack does, and no more of the fat binaries than it: all code stays, unread."""
+    """Do the work of unpack + strip + patchelf + pack: fat binaries are copied unread."""
     from dataclasses import replace
 
     _repair(wheel, replace(_plan(wheel), verify_bundles=False), folder)
 
 
 def full(wheel: Path, folder: Path) -> None:
-    """The real `repair` with the recipe's own plan, doing what the stock chain does: symbols are thrown away, and
-    the code inside the library is believed, as after an earlier build that checked it.
+    """Run `repair` with the recipe's plan, like the stock chain: symbols are discarded.
+
+    Code inside the library is trusted, as after an earlier build that checked it.
     """
     from dataclasses import replace
 
@@ -113,7 +114,7 @@ def full(wheel: Path, folder: Path) -> None:
 
 
 def full_first(wheel: Path, folder: Path) -> None:
-    """What the first build of an input does: it keeps the symbols and compares the MD5 of every old bundle."""
+    """Run the first build of an input: keep symbols and compare the MD5 of every old bundle."""
     _repair(wheel, _plan(wheel, "gfx942", "gfx950"), folder, debug_dir=folder / "debug")
 
 
@@ -184,7 +185,7 @@ CASES: dict[str, Callable[[Path, Path], None]] = {
 
 
 def main() -> None:
-    """Run one case and print what the work took, without the start of the interpreter and the imports on top."""
+    """Run one case and print its seconds without the start of the interpreter and the imports."""
     case, wheel, folder = sys.argv[1:]
     wall, cpu = time.perf_counter(), time.process_time()
     CASES[case](Path(wheel), Path(folder))

@@ -69,7 +69,7 @@ class Nvidia:
             raise RuntimeError(f"{name}: {text.value!r} ({status})")
 
     def name(self) -> str:
-        """What the GPU is called."""
+        """Return the name of the GPU."""
         text = ctypes.create_string_buffer(256)
         self._call("cuDeviceGetName", text, 256, 0)
         return text.value.decode()
@@ -122,7 +122,7 @@ class Nvidia:
         self._call("cuMemcpyDtoDAsync_v2", to_, from_, ctypes.c_size_t(size), None)
 
     def clear(self) -> None:
-        """Free what was put."""
+        """Free all buffers."""
         for base, _ in self.sizes.values():
             self.free(base)
         self.sizes.clear()
@@ -144,7 +144,7 @@ class Nvidia:
 
 
 def compile_kernels(folder: Path) -> bytes:
-    """The kernels for the GPU of this machine."""
+    """Compile the kernels for the GPU of this machine."""
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         sys.exit("There is no nvcc: install CUDA's compiler.")
@@ -157,7 +157,7 @@ def compile_kernels(folder: Path) -> bytes:
 
 
 def numerics(gpu: Nvidia, sizes: Sequence[int]) -> dict[str, dict[str, float]]:
-    """The largest error of each kernel and dtype, as a part of what is allowed, and the cases behind it."""
+    """Return the largest error of each kernel and dtype, relative to the allowed error, and its case."""
     worst: dict[str, dict[str, float]] = {}
 
     def note(family: str, case: Case, error: float) -> None:
@@ -210,7 +210,7 @@ def bandwidth(gpu: Nvidia, size: int = 1 << 28) -> list[dict[str, Any]]:
 
 
 def sanitized(tool: str) -> dict[str, Any]:
-    """A quick run under one of compute-sanitizer's tools."""
+    """Run a short case under one of compute-sanitizer's tools."""
     program = shutil.which("compute-sanitizer")
     if program is None:
         return {"tool": tool, "ok": False, "said": "there is no compute-sanitizer"}

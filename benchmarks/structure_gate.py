@@ -92,7 +92,7 @@ class Watch:
 
 
 def _processes() -> Iterator[tuple[int, tuple[int, str, int]]]:
-    """Number -> parent, time of its start, resident bytes (proc(5), /proc/PID/stat: fields 4, 22 and 24)."""
+    """Return pid -> parent, start time and resident bytes (proc(5), /proc/PID/stat: fields 4, 22 and 24)."""
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
             try:
@@ -137,7 +137,7 @@ def run(words: Sequence[str], log: Path) -> tuple[Run, list[dict[str, Any]]]:
 
 
 def goals(first: Run, again: Run) -> list[Goal]:
-    """What was promised, for five targets on two cores."""
+    """Return the goals for five targets on two cores."""
     figures = (
         ("the whole structure gate", first.wall, 240.0, " s"),
         ("resident memory of all its processes", first.peak_mib / 1024, 3.0, " GiB"),
@@ -149,7 +149,7 @@ def goals(first: Run, again: Run) -> list[Goal]:
 
 
 def make_set(folder: Path, targets: str) -> Path:
-    """A set of the published wheels in a folder."""
+    """Write a set of the published wheels to a folder."""
     supported = list(options.defaults()["pythons"]["supported"])
     pythons = options.this_python_and_one_more(supported, "{}.{}".format(*sys.version_info[:2]))
     words = ("dist_wheels", "--payload=published", f"--targets={targets}", f"--python-versions={','.join(pythons)}")

@@ -1,4 +1,4 @@
-"""Makes `.venv` from a hash lock and goes on inside it; the standard library is all there is at that point."""
+"""Set-up of `.venv` from a hash lock with the standard library alone, and the start of programs inside it."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "stamp.json"
 LOCK_FILE = ROOT / ".venv.lock"
-"""Shared by whoever runs from `.venv`, held alone by whoever makes it anew."""
+"""Shared lock of programs that run from `.venv`; exclusive while it is recreated."""
 SETUP_LOCK_FILE = ROOT / ".venv.setup.lock"
-"""Held by whoever sets up, so that two do not."""
+"""Exclusive lock of a set-up."""
 PATIENCE = 60.0
-"""Seconds to wait for programs that run from a `.venv` which has to be made anew."""
+"""Seconds to wait for programs that run from a `.venv` which must be recreated."""
 COVERS = {
     "requirements.lock": ("requirements.lock",),
     "requirements-dev.lock": ("requirements-dev.lock", "requirements.lock"),
 }
-"""What is satisfied once a lock is installed: the developer's lock holds the other one with the same versions."""
+"""Lock -> locks that its installation satisfies; the developer lock holds the other one in the same versions."""
 EXIT_MACHINE = 18
-"""As core.errors.MachineError, which may not be importable yet."""
+"""Exit code of core.errors.MachineError, which may not be importable yet."""
 EXIT_INTERRUPTED = 130
 
 
 class SetupError(Exception):
-    """`.venv` cannot be made; the text is one clear sentence, `said` what the failed program printed last."""
+    """Error of a set-up; `output` holds the last lines of the failed program."""
 
-    def __init__(self, message: str, said: str = "") -> None:
+    def __init__(self, message: str, output: str = "") -> None:
         super().__init__(message)
-        self.said = said
+        self.output = output
 
 
 def launch(module: str, lock: str, bare: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -67,9 +67,9 @@ def launch(module: str, lock: str, bare: Mapping[str, str] = MappingProxyType({}
 
 
 def enter(lock: str) -> None:
-    """Return inside `.venv`, made or renewed where needed; replaces the process when it was started outside.
+    """Return inside `.venv`, created or updated if necessary; replaces the process if it was started outside.
 
-    The process holds a shared lock on `.venv` for the rest of its life, so that nobody renews it underneath.
+    The process holds a shared lock on `.venv` for the rest of its life, so that no other process recreates it.
     """
     program = Path(sys.argv[0]).name
     try:
@@ -83,7 +83,7 @@ def enter(lock: str) -> None:
         # The same program once more, interpreter options included, with the right interpreter.
         os.execv(PYTHON, [str(PYTHON), *sys.orig_argv[1:]])  # noqa: S606
     except SetupError as error:
-        print(error.said, f"{program}: error: {error}", sep="\n" if error.said else "", file=sys.stderr)
+        print(error.output, f"{program}: error: {error}", sep="\n" if error.output else "", file=sys.stderr)
         sys.exit(EXIT_MACHINE)
     except OSError as error:
         print(f"{program}: error: .venv cannot be used or set up: {error}.", file=sys.stderr)
@@ -93,11 +93,11 @@ def enter(lock: str) -> None:
         sys.exit(EXIT_INTERRUPTED)
 
 
-# Locking: whoever sets up holds it alone, whoever runs shares it
+# Locking: exclusive during a set-up, shared while programs run
 
 
 def _hold(lock: str) -> bool:
-    # The descriptor stays open on purpose: the kernel lets go when this process ends, however it ends.
+    # The descriptor stays open: the kernel releases the lock when this process ends.
     descriptor = _locked(fcntl.LOCK_SH)
     if _satisfies(lock):
         return True
@@ -121,13 +121,13 @@ def _locked(kind: int, path: Path | None = None, patience: float | None = None) 
         if patience is not None and time.monotonic() - began > patience:
             os.close(descriptor)
             raise SetupError(
-                ".venv has to be made anew, and a program that runs from it (such as `index serve`) keeps it in use; "
+                ".venv must be recreated, but a program that runs from it (such as `index serve`) keeps it in use; "
                 "end that program and start again."
             )
         time.sleep(0.1)
 
 
-# The stamp says what `.venv` was made of; it is written last and read before every use
+# The stamp records the content of `.venv`; it is written last and read before every use
 
 
 def _satisfies(lock: str) -> bool:
@@ -136,7 +136,7 @@ def _satisfies(lock: str) -> bool:
 
 
 def _usable(stamp: dict[str, Any]) -> bool:
-    return bool(stamp) and stamp["made"] == _circumstances() and set(stamp["packages"]) <= set(_packages())
+    return bool(stamp) and stamp["made"] == _fingerprint() and set(stamp["packages"]) <= set(_packages())
 
 
 def _stamp() -> dict[str, Any]:
@@ -149,12 +149,12 @@ def _stamp() -> dict[str, Any]:
 
 def _write_stamp(locks: dict[str, str]) -> None:
     part = STAMP.with_suffix(".part")
-    part.write_text(json.dumps({"made": _circumstances(), "packages": _packages(), "locks": locks}, indent=2))
+    part.write_text(json.dumps({"made": _fingerprint(), "packages": _packages(), "locks": locks}, indent=2))
     part.replace(STAMP)
 
 
-def _circumstances() -> dict[str, Any]:
-    # A folder that was moved, another Python, or one that was replaced or removed: each makes `.venv` useless.
+def _fingerprint() -> dict[str, Any]:
+    # A moved folder and a replaced or removed Python each invalidate `.venv`.
     try:
         config, found = (VENV / "pyvenv.cfg").read_text(), PYTHON.stat()
     except OSError:
@@ -197,9 +197,9 @@ def _set_up(lock: str) -> None:
     descriptors = [_locked(fcntl.LOCK_EX, SETUP_LOCK_FILE)]
     try:
         if _satisfies(lock):
-            return  # Somebody else did it while this process waited.
-        lock = _as_much_as_before(lock)
-        # Adding packages harms no program that runs from `.venv`; making it anew does.
+            return  # Another process did it meanwhile.
+        lock = _widest_lock(lock)
+        # Adding packages does not affect programs that run from `.venv`; recreating it does.
         if not _only_adds(lock):
             descriptors.append(_locked(fcntl.LOCK_EX, patience=PATIENCE))
         line = _Line(f"Setting up .venv from build/{lock} ...")
@@ -214,8 +214,8 @@ def _set_up(lock: str) -> None:
             os.close(descriptor)
 
 
-def _as_much_as_before(lock: str) -> str:
-    # A developer whose `.venv` is made anew by `ci_build` shall not lose the tools of `test`.
+def _widest_lock(lock: str) -> str:
+    # `ci_build` must not remove the developer tools from a `.venv` that it recreates.
     had = _stamp().get("locks", {})
     return next(
         (wider for wider, covered in COVERS.items() if wider in had and lock in covered and wider != lock), lock
@@ -231,7 +231,7 @@ def _only_adds(lock: str) -> bool:
 
 def _make(lock: str, descriptors: list[int], line: _Line) -> None:
     if _only_adds(lock):
-        # What is there stays true while more is added; after a kill the new lock's digest is one that nothing equals.
+        # The installed packages stay valid while more are added; a killed set-up leaves a digest that matches nothing.
         _write_stamp({**_stamp()["locks"], lock: "unfinished"})
     else:
         _create(descriptors)
@@ -260,15 +260,15 @@ def _install(lock: str, descriptors: list[int], line: _Line) -> None:
     _run(
         ["pip", "install", *quiet, "--require-hashes", "--only-binary=:all:", f"--requirement={BUILD / lock}"],
         descriptors,
-        problem=f"pip could not install build/{lock}; look at its words above and at `pip config debug`.",
+        problem=f"pip could not install build/{lock}; see its output above and `pip config debug`.",
         seen=lambda count: line.show(f"{count} of {total} packages"),
     )
 
 
 def _run(module: list[str], descriptors: list[int], *, problem: str, seen: Callable[[int], None] | None = None) -> None:
-    # -I hides PYTHONPATH from pip, not pip's settings; only where to install is not for those to say.
+    # -I hides PYTHONPATH, not pip's settings; the settings of the install location are removed.
     env = {name: value for name, value in os.environ.items() if name not in ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT")}
-    said: deque[str] = deque(maxlen=15)
+    output: deque[str] = deque(maxlen=15)
     count = 0
     with subprocess.Popen(
         [PYTHON, "-I", "-m", *module],
@@ -278,13 +278,13 @@ def _run(module: list[str], descriptors: list[int], *, problem: str, seen: Calla
         text=True,
         errors="replace",
         env=env,
-        pass_fds=descriptors,  # Should this process be killed, the lock stays as long as the child goes on writing.
+        pass_fds=descriptors,  # If this process is killed, the child keeps the lock while it writes.
     ) as process:
         for text in process.stdout or ():
-            said.append(text.rstrip())
+            output.append(text.rstrip())
             if text.startswith(("Collecting ", "Requirement already satisfied: ")):
                 count += 1
                 if seen:
                     seen(count)
     if process.returncode:
-        raise SetupError(problem, "\n".join(said))
+        raise SetupError(problem, "\n".join(output))

@@ -1,4 +1,4 @@
-"""What every test may use: real wheels, other Pythons, a guard against side effects, a list of what was left out."""
+"""Fixtures of all tests: real wheels, other Pythons, the guard against side effects, the list of omissions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from platformdirs import user_cache_path
 from tests.support.left_out import HEAVY, OFFLINE, STRICT, LeftOut
 from tests.support.signing_key import SIGNING_KEY, signing_key
 
-# A busy machine is no finding.
+# A busy machine is not a failure.
 settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("steady")
 pytest.register_assert_rewrite("tests.support.bucket_contract")
@@ -223,7 +223,7 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> P
     return folder
 
 
-# What was left out, and why
+# Omissions and their reasons
 
 
 @pytest.fixture(scope="session")
@@ -241,7 +241,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the collector of what was left out."""
+    """Register the collector of omissions."""
     # A job that a shell runs in the background ignores Ctrl-C, and so would all that tests start and interrupt.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -263,6 +263,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out.deselect(items, heavy, HEAVY)
     if config.getoption("offline"):
         left_out.deselect(items, [item for item in items if item.get_closest_marker("network")], OFFLINE)
-    # What takes longest must not start last when several workers share the files.
+    # Long files must not start last when several workers share the files.
     long = {item.path for item in heavy}
     items.sort(key=lambda item: item.path not in long)

@@ -1,4 +1,4 @@
-"""What integration tests share: one cache, and one release of the main job."""
+"""Fixtures of integration tests: a shared cache and one finished release."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def work_cache(shared_folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[docker.Docker]:
-    """A real Docker daemon, with images of its own."""
+    """Start a real Docker daemon for these tests."""
     if why := docker.obstacle():
         pytest.skip(f"a Docker daemon {why}")
     with docker.running() as started:
@@ -71,7 +71,7 @@ def engine() -> Iterator[docker.Docker]:
 
 @pytest.fixture(scope="session")
 def podman() -> own_podman.Podman:
-    """A real podman, with images of its own."""
+    """Provide a real Podman for these tests."""
     if why := own_podman.obstacle():
         pytest.skip(f"podman {why}")
     return own_podman.made()
@@ -79,7 +79,7 @@ def podman() -> own_podman.Podman:
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[ceph.Ceph]:
-    """A real S3 server; each test makes buckets of its own in it."""
+    """Start a real S3 server; each test creates its buckets."""
     if why := ceph.obstacle():
         pytest.skip(f"a real S3 server {why}")
     with ceph.running() as started:
@@ -104,7 +104,7 @@ def released(shared_folder: Path, work_cache: Path) -> Released:
             argv = [*CI_BUILD, "release", "--local", f"--cache-dir={work_cache}"]
             done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=folder)
             outcome.write_text(json.dumps({"returncode": done.returncode, "said": done.stderr}))
-    # Where it failed, every worker says why, and none tries again.
+    # A failed start is reported by every worker and not repeated.
     told = json.loads(outcome.read_text())
     assert told["returncode"] == 0, told["said"]
     return Released(folder, told["said"])
@@ -112,7 +112,7 @@ def released(shared_folder: Path, work_cache: Path) -> Released:
 
 @pytest.fixture(scope="session")
 def stand_ins(work_cache: Path, shared_folder: Path) -> Path:
-    """A folder with FakeHip and what else stands in for a GPU, compiled once."""
+    """Compile FakeHip and the other stand-ins for a GPU once."""
     folder = shared_folder / "stand-ins"
     with FileLock(f"{folder}.lock"):
         if not (folder / "made").is_file():

@@ -1,4 +1,4 @@
-"""Which backend serves an operation, for devices that no machine here has."""
+"""Choice of backends for simulated devices."""
 
 from __future__ import annotations
 

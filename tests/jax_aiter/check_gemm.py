@@ -28,7 +28,7 @@ def check_gemm_is_right_for_any_shape(m: int, n: int, k: int, dtype: Any, biased
     out = gemm(a, b, bias=bias, out_dtype=jnp.float32 if into_float32 else None)
     assert out.dtype == (jnp.float32 if into_float32 else dtype)
     wanted = wide(a) @ wide(b).T + (wide(bias) if bias is not None else 0)
-    # What cancels out is as exact as what it was made of.
+    # Cancellation keeps the absolute error of the summands.
     scale = (np.abs(wide(a)) @ np.abs(wide(b)).T + 1).max()
     compare(out / out.dtype.type(scale), wanted / scale)
 
@@ -204,7 +204,7 @@ def check_what_is_quantised_refuses_to_be_differentiated(name: str) -> None:
     for transformed in (jax.grad, lambda f: jax.jit(jax.grad(f)), lambda f: lambda *a: jax.jvp(f, a, a)):
         with pytest.raises(NotDifferentiableError, match=f"{name} has no derivative"):
             transformed(lambda *a: function(*a).sum().astype(jnp.float32))(*scales)
-    # Beside what is differentiated it is a constant.
+    # It is a constant of the differentiated function.
     assert jax.grad(lambda x: (x * function(*scales).astype(jnp.float32)).sum())(1.0) != 0
 
 

@@ -1,4 +1,4 @@
-"""Modules are loaded lazily, in order, once, and whatever is wrong with one is told by name."""
+"""Loading of modules: lazy, in order, once, with errors that name the module."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Registered = list[tuple[str, str]]
 
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> Registered:
-    """What is offered to XLA, which is not told: one process can register a name only once."""
+    """Record registrations instead of passing them to XLA, which accepts a name only once per process."""
     calls: Registered = []
 
     def register(name: str, capsule: object, *, platform: str) -> None:

@@ -1,4 +1,4 @@
-"""What programs become: custom calls for AMD GPUs, plain XLA elsewhere, and both from one trace."""
+"""Lowering: custom calls for AMD GPUs, plain XLA elsewhere, and both from one trace."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ def check_vmap_makes_a_larger_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def on_cpu(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let kernels be what runs on the CPU: handlers.c computes there what they compute on a GPU."""
+    """Run kernels on the CPU: handlers.c computes what the GPU would."""
     monkeypatch.setattr(_native, "PLATFORM", "cpu")
     monkeypatch.setattr(_loader, "PLATFORM", "cpu")
     monkeypatch.setattr(_loader.loader(), "_libraries", {})

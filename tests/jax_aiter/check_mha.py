@@ -154,7 +154,7 @@ def check_each_option_does_what_it_says_and_its_gradients_are_those_of_finite_di
         assert np.abs(wide(plain) - wide(out)).max() > 1e-2
 
 
-# Which keys are seen does not depend on the dtype.
+# Visibility of keys does not depend on the dtype.
 @pytest.mark.parametrize("name", ["plain", "bias", "alibi", "lengths", "dropout and bias"])
 def check_options_in_half_precision(name: str) -> None:
     arrays, options, told = made_case(name, jnp.bfloat16)

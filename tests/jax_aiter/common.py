@@ -1,4 +1,4 @@
-"""What the checks share."""
+"""Shared parts of the checks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def wide(array: Any) -> np.ndarray[Any, Any]:
 
 
 def compare(found: Any, wanted: Any, tolerance: float | None = None) -> None:
-    """Compare two trees of arrays; the tolerance is that of what was found, unless given."""
+    """Compare two trees of arrays; the default tolerance is that of the dtype of the result."""
     leaves, others = jax.tree.leaves(found), jax.tree.leaves(wanted)
     assert len(leaves) == len(others)
     for one, other in zip(leaves, others, strict=True):

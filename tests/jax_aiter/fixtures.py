@@ -15,7 +15,7 @@ from tests.jax_aiter.kernels import all_modules
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Name the marker of what the oldest and the newest jax have to pass too."""
+    """Register the marker of checks for the oldest and the newest jax."""
     config.addinivalue_line("markers", "releases: checks what goes through interfaces that a release of JAX may change")
 
 
@@ -46,7 +46,7 @@ def installed(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(_loader, "loader", cache(lambda: _loader_of(kernels)))
     monkeypatch.setattr(_choice, "loader", _loader.loader)
     monkeypatch.setattr(_info, "loader", _loader.loader)
-    # What was traced with other kernels is not what these give.
+    # Traces with other kernels are not valid for these.
     jax.clear_caches()
     yield kernels
     jax.clear_caches()

@@ -31,7 +31,7 @@ def check_each_target_is_served_as_the_wheel_promises(gfx: str, monkeypatch: pyt
     assert {name: told["operations"][name]["backend"] for name in OPERATIONS} == SERVED[gfx]
 
 
-# What a ROCm compiles is not in a wheel that was made without one.
+# A wheel that was made without a ROCm lacks the modules that a ROCm compiles.
 WITH_ROCM = {CK_RMS_NORM.name, MHA_FWD.name, MHA_BWD.name}
 CALLED = [
     name for name, case in CASES.items() if "halves" not in name and not WITH_ROCM & {call[0] for call in case[3]}

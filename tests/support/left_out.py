@@ -1,7 +1,7 @@
-"""A pytest plugin that lists what did not run, and why; with CI=true nothing may be left out.
+"""A pytest plugin that lists omitted tests with reasons; with CI=true an omission is a failure.
 
-With pytest-xdist every worker collects, so what is known at collection comes from the workers' output, while skips
-reach the controller as reports.
+With pytest-xdist every worker collects, so collection results come from the workers' output, while skips reach the
+controller as reports.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STRICT = os.environ.get("CI", "").lower() in ("1", "true")
 
 
 class LeftOut:
-    """Collects what did not run; with CI=true anything but a note fails the session."""
+    """Collector of omitted tests; with CI=true anything but a note fails the session."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
@@ -30,7 +30,7 @@ class LeftOut:
         self._reasons: dict[pytest.Item, tuple[str, str]] = {}
 
     def deselect(self, items: list[pytest.Item], chosen: Sequence[pytest.Item], why: str) -> None:
-        """Take tests out of `items`; they are listed file by file."""
+        """Remove tests from `items` and list them by file."""
         if not chosen:
             return
         self._reasons |= {item: (item.nodeid.split("::")[0], why) for item in chosen}
@@ -38,17 +38,17 @@ class LeftOut:
         items[:] = [item for item in items if item not in self._reasons]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A test, or its set-up, skipped."""
+        """Record a skipped test or set-up."""
         if report.skipped and not hasattr(report, "wasxfail"):
             self.skipped[self._skip(report.nodeid, report.longrepr)] += 1
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """A whole module skipped."""
+        """Record a skipped module."""
         if report.skipped:
             self.not_collected[self._skip(report.nodeid, report.longrepr)] += 1
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
-        """Tests not chosen by -k or -m, or by `deselect`."""
+        """Record tests deselected by -k, -m or `deselect`."""
         self.not_collected.update(self._reasons.get(item, ("", "because of the options -k or -m")) for item in items)
 
     @staticmethod
@@ -57,20 +57,20 @@ class LeftOut:
         return nodeid.split("[")[0], reason.removeprefix("Skipped: ")
 
     def lines(self) -> list[str]:
-        """One line for each thing left out."""
+        """Return a line for each omission."""
         rows = sorted((self.skipped + self.not_collected).items())
         return [f"{what} ({count} tests): {why}" if what else f"{count} tests: {why}" for (what, why), count in rows]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take over what a worker of pytest-xdist knows; every worker collects the same tests."""
+        """Merge the omissions of a worker of pytest-xdist; every worker collects the same tests."""
         known = getattr(node, "workeroutput", {}).get("left_out", {})
         self.not_collected |= Counter({(what, why): count for what, why, count in known.get("not_collected", ())})
         self.notes |= known.get("notes", {})
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """With CI=true nothing may be left out."""
+        """Fail the session if CI=true and a test was omitted."""
         if self.worker_output is not None:
             rows = [(what, why, count) for (what, why), count in self.not_collected.items()]
             self.worker_output["left_out"] = {"not_collected": rows, "notes": self.notes}
@@ -79,7 +79,7 @@ class LeftOut:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
-        """Say what was left out, just above pytest's own closing line."""
+        """Print the omissions just above pytest's closing line."""
         yield
         lines = self.lines()
         for line in lines:

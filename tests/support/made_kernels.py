@@ -96,6 +96,6 @@ def clean_kernels() -> MadeWheel:
 
 
 def tell(made: MadeWheel, **changes: Any) -> None:
-    """Write the manifest anew, true to the files but for the changes."""
+    """Rewrite the manifest to match the files, with the given changes."""
     body = {**manifest(made.files), **changes}
     made.files[MANIFEST] = json.dumps(body).encode()

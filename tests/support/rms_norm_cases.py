@@ -1,6 +1,6 @@
-"""The RMSNorm kernels against float64: cases, references and verdicts, for whatever runs the kernels.
+"""The RMSNorm kernels against float64: cases, references and verdicts, independent of the machine that runs them.
 
-Only the standard library, so that it also runs where there is nothing but a GPU and its compiler.
+It uses the standard library only, so it also runs on a machine with nothing but a GPU and its compiler.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ HELD, BWD_HELD = 4, 2
 
 
 class Machine(Protocol):
-    """What runs a kernel: the host, or a GPU."""
+    """Interface of a machine that runs a kernel: the host or a GPU."""
 
     def put(self, data: bytes, shift: int = 0) -> int:
         """Memory with that content and guards around it: its address, a multiple of 256 plus `shift`."""
@@ -203,7 +203,7 @@ def check_backward(machine: Machine, case: Case) -> float:
 
 
 def _error(dtype: Dtype, found: float, exact: float, magnitude: float) -> float:
-    """Error as a part of the allowed one: half a unit of the format, and 16 roundings in float32 of what is added."""
+    """Return the error relative to the allowed one: half a unit, and 16 float32 roundings of the summands."""
     allowed = abs(exact) * 2.0**-dtype.bits + magnitude * 16 * _SINGLE + 2.0 ** (dtype.lowest - 1)
     error = abs(found - exact)
     return math.inf if math.isnan(error) else error / allowed

@@ -1,8 +1,8 @@
-"""The package jax_aiter in environments of its own, with real jax on 8 virtual CPU devices.
+"""The package jax_aiter beside real jax of several versions, on 8 virtual CPU devices.
 
-What is checked lies in tests/jax_aiter, whose modules need jax; pytest runs them in a child. The locks there are made
-by `uv pip compile --universal --generate-hashes --no-emit-index-url --no-annotate --no-header` of jax, jaxlib,
-hypothesis and pytest, for each version of jax that is named here.
+The checks lie in tests/jax_aiter, whose modules need jax; pytest runs them in a child process. The locks there come
+from `uv pip compile --universal --generate-hashes --no-emit-index-url --no-annotate --no-header` of jax, jaxlib,
+hypothesis and pytest, for each tested version of jax.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def test_checks_pass_with_jax(module: str, environment: Environment, tmp_path: P
 @pytest.mark.heavy
 @pytest.mark.parametrize("jax", ["0.8.0", "0.12.0"])
 def test_checks_pass_with_the_oldest_and_the_newest_jax(jax: str, environment: Environment, tmp_path: Path) -> None:
-    """What numbers come out does not depend on it; transformations, registration and what programs become may."""
+    """Cover transformations, registration and lowering; results do not depend on the version."""
     files = [f"tests/jax_aiter/check_{module}.py" for module in COUNTS]
     found = run(environment(jax), tmp_path, *files, "-m", "releases")
     assert {name: bad for name, bad in found.items() if bad} == {}
@@ -164,7 +164,7 @@ def test_the_kernels_of_a_real_wheel_load_and_are_called(
         archive.extractall(tmp_path / "wheel")
     (tmp_path / "run").mkdir()
     package = tmp_path / "wheel" / "jax_aiter"
-    # What is packed is what lies here.
+    # The wheel holds the files of this checkout.
     for path in PACKAGE.rglob("*.py"):
         assert (package / path.relative_to(PACKAGE)).read_bytes() == path.read_bytes()
     found = run(environment("0.10.2"), tmp_path / "run", "tests/jax_aiter/wheel.py", package=package)

@@ -1,4 +1,4 @@
-"""Whatever the shape: the kernel that is chosen can do it; whatever the threads: each object is loaded once."""
+"""Choice of kernels for any shape, and loading of code objects by several threads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.network, pytest.mark.heavy]
 
 @pytest.fixture(autouse=True)
 def nothing_recorded(fake_machine: FakeMachine) -> None:
-    """Each test reads what it asked for itself."""
+    """Clear the recorded calls before each test."""
     fake_machine.records()
 
 

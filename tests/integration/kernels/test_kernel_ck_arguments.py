@@ -1,4 +1,4 @@
-"""What attention's handlers ask Composable Kernel for: every field of its structures, above FakeCk and FakeHip."""
+"""Arguments of Composable Kernel in the attention handlers: every field, above FakeCk and FakeHip."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ CALLS = {
 
 
 def ask(libraries: Libraries, machine: FakeMachine, direction: str, case: Case, device: int) -> dict[str, str]:
-    """What Composable Kernel is asked."""
+    """Return the recorded arguments of Composable Kernel."""
     made = case.buffers()
     args, results = ([made[name] for name in names] for names in CALLS[direction])
     library = libraries[direction]
@@ -123,7 +123,7 @@ def common(case: Case, made: dict[str, Tensor]) -> dict[str, Any]:
     """Fields that both directions have."""
     longest_query, longest_key = int(str(case.attributes["longest_query"])), int(str(case.attributes["longest_key"]))
     most_keys = longest_key if case.packed else case.keys
-    # A limit that nothing exceeds is none. With slopes a mask may not look causal: there distances count otherwise.
+    # A limit that is never exceeded has no effect. With slopes a mask must not become causal: distances change.
     left, right = (-1 if size >= most_keys else size for size in case.window)
     masked = (left, right) != (-1, -1)
     if masked and case.added == "slopes" and left == -1:
@@ -211,7 +211,7 @@ def test_every_field_is_what_the_shapes_say(
     assert int(said.pop("stream")) == fake_machine.hip.fake_hip_stream(device)
     told = {key: value if key == "traits.data_type" else float(value) for key, value in said.items()}
     assert told == wanted(direction, case)
-    # None is left out: the header says what there is.
+    # The header lists every field, and all are covered.
     seeds = {"args.drop_seed_offset.seed", "args.drop_seed_offset.offset"}
     names = {f"{one}.{f}" for one in ("args", "traits") for f in ck.fields(kernel_tree.source.parent, direction, one)}
     assert set(told) - seeds - {"timed"} == names - {"args.drop_seed_offset"}

@@ -1,4 +1,4 @@
-"""What goes wrong is an error that names it, and the process goes on."""
+"""Errors of handlers: each names its cause, and the process continues."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ except calls.CallError as error:
 
 
 def child(tree: KernelTree, *stubs: Path) -> str:
-    """What a process answers that has no FakeHip."""
+    """Return the answer of a process without FakeHip."""
     drive, library = tree.fake / "drive.so", tree.lib / "librms_norm.so"
     argv = [sys.executable, "-c", _CHILD, str(drive), str(library), *map(str, stubs)]
     done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True, env={"LD_LIBRARY_PATH": ""})

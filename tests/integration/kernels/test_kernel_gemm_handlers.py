@@ -19,7 +19,7 @@ SHAPES = [(512, 512, 1024), (1, 64, 64), (17, 128, 4096), (4096, 4096, 4096), (1
 
 @pytest.fixture(autouse=True)
 def nothing_recorded(fake_machine: FakeMachine) -> None:
-    """Each test reads what it asked for itself."""
+    """Clear the recorded calls before each test."""
     fake_machine.records()
 
 

@@ -55,7 +55,7 @@ def kernels(*words: str, cache: Path, check: bool = True) -> subprocess.Complete
 
 
 def build(out: Path, cache: Path, targets: str, *more: str) -> dict[str, Any]:
-    """What `kernels build --json` says."""
+    """Return the result of `kernels build --json`."""
     told: dict[str, Any] = json.loads(
         kernels("build", f"--targets={targets}", f"--out={out}", "--json", *more, cache=cache).stdout
     )
@@ -141,7 +141,7 @@ def test_a_part_of_the_modules_is_refused_or_marked(receipt: dict[str, Any], wor
     assert "kernels-partial" in inspected.stdout
 
 
-# With one module, in folders of their own
+# One module, in separate folders
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,7 @@ CALLS = {
 
 
 def answers(stand_ins: Path, folder: Path) -> dict[str, dict[str, Any]]:
-    """What the handler did for each of CALLS, on this machine, whose C library is older than the container's."""
+    """Return the handler's result for each of CALLS on this machine, whose C library is older than the container's."""
     for name in ("libamdhip64.so.7", "drive.so"):
         shutil.copyfile(stand_ins / name, folder / name)
     (folder / "calls.json").write_text(json.dumps(list(CALLS.values())))
@@ -69,7 +69,7 @@ def symbols_of_units(inside: InContainer) -> set[str]:
 
 
 def kernels_build(inside: InContainer, *more: str) -> dict[str, Any]:
-    """What `ci_build kernels build` says, with the container's compiler."""
+    """Return the result of `ci_build kernels build` with the container's compiler."""
     words = ["--targets=gfx942", "--toolchain=container", f"--kernel-image={inside.request.image}"]
     words += [f"--kernel-rocm={inside.request.rocm}", "--modules=rmsnorm_fwd", "--allow-partial", "--json"]
     words += [f"--cache-dir={inside.cache}"]
@@ -152,7 +152,7 @@ def test_the_wheel_of_a_rocm_runs_wherever_manylinux_2_28_does(
     (looked,) = json.loads(ci_build("inspect", made["wheel"], "--targets=gfx942", "--json").stdout)["wheels"]
     said = {found["code"]: found["message"] for found in looked["findings"] if found["severity"] != "note"}
     assert list(said) == ["kernels-partial"]
-    # Where there is no HIP it can be loaded, and will say so when it is called.
+    # Without HIP it loads, and reports the missing library when it is called.
     with zipfile.ZipFile(made["wheel"]) as wheel:
         library = wheel.extract("jax_aiter/_kernels/lib/librmsnorm_fwd.so", tmp_path)
     subprocess.run([sys.executable, "-c", "import ctypes, sys; ctypes.CDLL(sys.argv[1])", library], check=True)

@@ -38,7 +38,7 @@ SHARED = ("toolchains", "zig", "sources", "rocm-digests")
 
 
 class Here:
-    """`ci_build kernels` with a ROCm of its own, and cache folders as if each were on another machine."""
+    """`ci_build kernels` with one ROCm and cache folders of simulated machines."""
 
     def __init__(self, work_cache: Path, folder: Path) -> None:
         self.folder, self.kernels = folder, work_cache / "kernels"
@@ -97,7 +97,7 @@ def test_parts_of_several_machines_are_joined_and_a_compiler_cache_knows_the_roc
     assert whole["steps"] == {"made": 1, "found": 7}  # the link
     assert whole["modules"] == ["rmsnorm_fwd"]
 
-    # What a machine compiled itself its compiler's cache has; the bytes are the same, made in one place or in two.
+    # Each machine's compiler cache has its own part; the bytes do not depend on the number of machines.
     shutil.rmtree(first / "kernels" / "store")
     again = here.build(first, module, f"--out={tmp_path / 'again'}")
     assert (again["steps"], again["sha256"]) == ({"made": 8, "found": 0}, whole["sha256"])

@@ -1,4 +1,4 @@
-"""What `build/test` promises: every step runs, nothing is left out silently, unit tests cannot reach out."""
+"""Guarantees of `build/test`: every step runs, omissions are listed, unit tests have no side effects."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PACKAGES = (
 
 @pytest.fixture(scope="module")
 def types(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What mypy found out about the libraries, which is the same for all little projects."""
+    """Share mypy's cache of the libraries among the small projects."""
     return tmp_path_factory.mktemp("mypy")
 
 

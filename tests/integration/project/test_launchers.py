@@ -39,7 +39,7 @@ if __name__ == "__main__":
 
 
 class Tree:
-    """A copy of the launchers with a lock of its own, in a folder with a space in its name."""
+    """A copy of the launchers with its own lock, in a folder with a space in its name."""
 
     def __init__(self, root: Path, wheels: Path) -> None:
         self.root, self.wheels = root, wheels
@@ -82,7 +82,7 @@ class Tree:
 
     @property
     def inode(self) -> int:
-        """Tells whether `.venv` was made anew."""
+        """Return the inode of `.venv`, which changes when it is recreated."""
         return (self.root / ".venv" / "pyvenv.cfg").stat().st_ino
 
 
@@ -131,7 +131,7 @@ def made(_made: Tree) -> Iterator[Tree]:
 
 
 def said(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
-    """What the stand-in program printed."""
+    """Return the output of the stand-in program."""
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert isinstance(answer, dict)
@@ -187,7 +187,7 @@ def test_exit_codes_signals_and_the_process_itself_are_the_programs_own(made: Tr
 
 
 def cpu_seconds(action: Callable[[], subprocess.CompletedProcess[str]]) -> float:
-    """CPU time of one start; unlike the time on the clock it does not depend on what else the machine does."""
+    """Return the CPU time of one start, which does not depend on other load."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert action().returncode == 0
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

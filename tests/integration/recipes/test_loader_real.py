@@ -1,4 +1,4 @@
-"""The loader inside real jax and jaxlib, around the published native code; each test starts Pythons of its own."""
+"""The loader inside real jax and jaxlib, around the published native code; each test starts new Pythons."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Site:
                 self._native(path, plan.device_members, targets.split(","))
                 for path in {"pjrt": pjrt, "plugin": plugin}[part].members(major)
             ]
-            # The code is that of ROCm 7, whatever the major is called.
+            # The code is that of ROCm 7 under every major's name.
             info = {**plan.build_info, "rocm_sonames": _needed(members), "members": members}
             if part == "pjrt":
                 info |= changes
@@ -107,7 +107,7 @@ class Site:
         (self.machine / "kfd").touch()
 
     def run(self, code: str, **env: str) -> subprocess.CompletedProcess[str]:
-        """Run code after `import jax` in a Python of its own, on a machine without this one's ROCm."""
+        """Run code after `import jax` in a new Python, hiding any ROCm of this machine."""
         hidden = ("ROCM_PATH", "LD_LIBRARY_PATH", "JAX_", "XLA_", "HIP_", "ROCR_", "CUDA_", "HSA_")
         clean = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
         paths = os.pathsep.join([str(self.site), str(self.base)])
@@ -125,7 +125,7 @@ def _needed(members: list[dict[str, Any]]) -> list[str]:
 
 @pytest.fixture(scope="session")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """jax and jaxlib with what they need, from the user's package index."""
+    """Install jax and jaxlib with their dependencies from the package index."""
     folder = tmp_path_factory.mktemp("jax")
     argv = [
         sys.executable,
@@ -192,7 +192,7 @@ def stubs(natives: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def told(text: str) -> list[str]:
-    """What the loader said on standard error; every other line is a failure of the test."""
+    """Return the loader's messages on standard error; any other line fails the test."""
     lines = text.splitlines()
     assert all(line.startswith("jax-rocm") for line in lines), text
     return lines
@@ -423,7 +423,7 @@ print(sorted(set(re.findall('custom_call_target="(hip[a-z_0-9]+)"', text))))
 
 @pytest.mark.parametrize("major", [7, 99])
 def test_a_program_compiles_for_mi300_without_a_gpu(site: Site, stubs: Path, major: int) -> None:
-    # XLA refuses to compile custom calls that nobody has registered: these are the plugin's own, also for a major
+    # XLA refuses to compile unregistered custom calls: these are the plugin's own, also for a major
     # that jaxlib has never heard of.
     site.install(major)
     done = site.run(COMPILE, ROCM_PATH=str(stubs), LD_LIBRARY_PATH=f"{stubs}/lib", JAX_PLATFORMS="cpu")

@@ -1,4 +1,4 @@
-"""What the runtime imports is in the runtime's lock; what only tests need is not."""
+"""Runtime imports are in the runtime lock; imports of tests alone are not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ for name in sys.argv[1:]:
 
 
 def test_every_module_of_promotion_is_imported_without_what_tests_need() -> None:
-    """Files that run in an environment of their own, beside jax or pytest, are left out."""
+    """Skip files that run in another environment, beside jax or pytest."""
     files = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "promotion").rglob("*.py"))
     own = [name for name in files if not any(suite in name for suite in _SUITES) and not name.endswith("_child.py")]
     names = [name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in own]

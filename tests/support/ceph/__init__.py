@@ -1,6 +1,6 @@
-"""A real S3 server on loopback: Ceph, in a folder and in namespaces of its own, so that it needs no installation.
+"""A real S3 server on loopback: Ceph in a folder and in separate namespaces, without installation.
 
-Made once and kept in the cache under a digest of its recipe; needs root, Debian's debootstrap and 1.1 GB of disk.
+It is made once and kept in the cache under a digest of its recipe. Needs root, Debian's debootstrap and 1.1 GB of disk.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _START_SECONDS = 90
 
 @dataclass(frozen=True, kw_only=True)
 class User:
-    """Keys of somebody who may use the store."""
+    """Keys of a user of the store."""
 
     name: str
     access: str

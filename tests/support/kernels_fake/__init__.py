@@ -1,1 +1,1 @@
-"""What stands in for a GPU when handlers are tested: FakeHip, a HIP that writes down what it is asked, and a caller."""
+"""Stand-ins for a GPU in tests of handlers: FakeHip, a HIP that records its calls, and a caller."""

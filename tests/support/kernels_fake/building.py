@@ -37,7 +37,7 @@ have those names and sizes, and do nothing."""
 
 
 class Silent:
-    """Progress that nobody watches."""
+    """Progress without output."""
 
     def step(self, text: str) -> None:
         """Nothing."""

@@ -83,7 +83,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A buffer of a call: dtype, shape, and an address that nobody reads."""
+    """A buffer of a call: dtype, shape, and an address that is never read."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -112,7 +112,7 @@ class FakeMachine:
         self.hip.fake_hip_record.restype = ctypes.POINTER(_Record)
 
     def device(self, ordinal: int, arch: str, compute_units: int, wave: int = 64) -> None:
-        """What a device says of itself; handlers ask once."""
+        """Set the properties of a device, which handlers read once."""
         self.hip.fake_hip_device(ordinal, arch.encode(), compute_units, wave)
 
     def layout(self, kind: int) -> None:
@@ -124,7 +124,7 @@ class FakeMachine:
         self.hip.fake_hip_fail(function.encode(), error)
 
     def records(self) -> list[Record]:
-        """What was asked since the last time."""
+        """Return the calls since the last time."""
         found = []
         for at in range(self.hip.fake_hip_count()):
             one = self.hip.fake_hip_record(at).contents
@@ -205,7 +205,7 @@ class Library:
         self.library.jax_aiter_set_root(str(root).encode())
 
     def build_info(self) -> str:
-        """What it was built from."""
+        """Return the build information of the library."""
         return str(self.library.jax_aiter_build_info().decode())
 
     def handler(self, symbol: str) -> ctypes.c_void_p:

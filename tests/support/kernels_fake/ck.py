@@ -76,7 +76,7 @@ def build(source: Path, rocm: Path, cache: Path, folder: Path) -> None:
 
 
 class FakeCk:
-    """What the library was asked, of a library that is loaded."""
+    """Recorded calls of a loaded library."""
 
     def __init__(self, library: Library) -> None:
         self._library = library.library
@@ -88,5 +88,5 @@ class FakeCk:
         return dict(line.split("=", 1) for line in self._library.jax_aiter_fake_ck_said().decode().splitlines())
 
     def answer(self, value: float) -> None:
-        """What it gives back: milliseconds, or -1 for "no kernel"."""
+        """Set the result: milliseconds, or -1 for "no kernel"."""
         self._library.jax_aiter_fake_ck_answer(value)

@@ -32,7 +32,7 @@ _NUMBERS = ("m", "n", "x_stride", "residual_stride", "y_stride", "sum_stride")
 
 
 def launches(machine: FakeMachine) -> list[dict[str, Any]]:
-    """What was launched since the last time."""
+    """Return the launches since the last time."""
     machine.hip.fake_runtime_launch.restype = ctypes.POINTER(_Launch)
     found = []
     for at in range(machine.hip.fake_runtime_count()):

@@ -1,4 +1,4 @@
-"""What handlers have to do, derived from AITER's files alone: tables, metadata of code objects, host code."""
+"""Expected behaviour of handlers, derived from AITER's files alone: tables, code object metadata, host code."""
 
 from __future__ import annotations
 

@@ -23,10 +23,10 @@ def _signed(value: int) -> int:
     return value - (1 << 32) if value >> 31 else value
 
 
-# Opcode -> of two operands, what is written and the condition that follows, None where it stays.
+# Opcode -> function of two operands that returns result and condition code; None keeps the condition.
 _TWO: dict[int, Callable[[int, int, int], tuple[int, int | None]]] = {
     0: lambda a, b, _: (a + b, (a + b) >> 32),  # s_add_u32
-    2: lambda a, b, _: (a + b, 0),  # s_add_i32, whose overflow nobody asks for
+    2: lambda a, b, _: (a + b, 0),  # s_add_i32; overflow is not modelled
     3: lambda a, b, _: (a - b, 0),  # s_sub_i32, likewise
     4: lambda a, b, c: (a + b + c, (a + b + c) >> 32),  # s_addc_u32
     10: lambda a, b, c: (a if c else b, None),  # s_cselect_b32
@@ -68,7 +68,7 @@ class ScalarWave:
             entry = struct.unpack_from("<q", data.data(), at - data["sh_addr"] + 16)[0]
             self.code, self.base, self.at = text.data(), text["sh_addr"], at + entry
         self.arguments, self.condition = arguments, 0
-        # Where the arguments are, then the block's place; all lanes work.
+        # Address of the arguments, then the block index; all lanes are active.
         self.registers = [_KERNARG, 0, *block] + [0] * 123
         self.registers[_EXEC : _EXEC + 2] = [0xFFFF_FFFF] * 2
 

@@ -90,7 +90,7 @@ class Service:
             yield Worker(container=container, pid=int(self.docker.ask("inspect", "--format={{.State.Pid}}", container)))
 
     def ran(self, worker: Worker) -> int:
-        """How many actions a worker has carried out."""
+        """Return the number of actions that a worker has executed."""
         said = self.docker.run("logs", worker.container)
         return (said.stdout + said.stderr).count("Runner exited with code")
 
@@ -190,7 +190,7 @@ def _await(port: int, alive: Callable[[], bool], said: Callable[[], str]) -> Non
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
             return
         time.sleep(0.1)
-    raise AssertionError(f"nobody listens on port {port}: {said()}")
+    raise AssertionError(f"no server listens on port {port}: {said()}")
 
 
 def _free_ports(count: int) -> list[int]:

@@ -24,7 +24,7 @@ def test_each_goal_is_judged_by_the_quickest_runs() -> None:
 def test_shards_are_measured_by_what_they_turn_out_to_take() -> None:
     before = {f"t.py::{n}": 1.0 for n in range(8)}
     assert uneven(before, before, 4) == pytest.approx(0.0)
-    # One that became slower makes its shard the longest: 3 s of an ideal 9 s / 4.
+    # A slower test makes its shard the longest: 3 s beside an ideal of 9 s / 4.
     assert uneven(before, {**before, "t.py::0": 2.0}, 4) == pytest.approx(100 * (3.0 / 2.25 - 1))
     # No way of dealing out can be shorter than the longest test.
     assert uneven({"t.py::a": 10.0, "t.py::b": 1.0}, {"t.py::a": 10.0, "t.py::b": 1.0}, 4) == pytest.approx(0.0)

@@ -1,4 +1,4 @@
-"""The benchmark of kernel builds: what it asks for."""
+"""Arguments of the benchmark of kernel builds."""
 
 from __future__ import annotations
 

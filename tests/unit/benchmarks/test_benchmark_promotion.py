@@ -28,7 +28,7 @@ def test_a_tiny_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert [row["requests"] for row in body["rows"]] == [15, 15]
     assert body["rows"][1]["incumbent_requests"] > 2 * 54
     assert body["move"]["copies"] == body["move"]["files"]
-    # How much faster it is than a listing is no matter at this size.
+    # The ratio to a listing has no meaning at this size.
     assert [goal["what"] for goal in body["goals"] if not goal["met"]] in ([], ["faster than from a listing"])
     assert "requests to publish a set beside 54 wheels" in capsys.readouterr().out
 

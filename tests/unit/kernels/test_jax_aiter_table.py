@@ -1,4 +1,4 @@
-"""What the package jax_aiter calls is what kernels/modules.toml says that there is; read without jax."""
+"""The table of FFI targets in jax_aiter equals kernels/modules.toml; read without jax."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kernels are made of is looked into: tables, code objects, locked sources; each mistake is refused by name."""
+"""Checks of tables, code objects and locked sources; each mistake is refused by name."""
 
 from __future__ import annotations
 

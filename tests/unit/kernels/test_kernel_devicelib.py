@@ -1,4 +1,4 @@
-"""Device libraries, and the handlers that call them: what is compiled for which target, what decides it, the link."""
+"""Device libraries and their handlers: steps per target, keys, the link."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_shim_is_one_library_with_what_it_calls() -> None:
     *own, link = shim_steps(module, [called], ROCM, TREE)
     assert [step.label for step in own] == [f"rmsnorm_fwd/{name} (host)" for name in module.host]
     assert "{src}/ck_rms_norm.cc" in own[0].argv
-    # What is made of one file does not depend on the others, but for what says what the library was built from.
+    # The object of a file does not depend on other files, except the one with the library's build information.
     assert [step.label for step in own if any("SOURCE_DIGEST" in word for word in step.argv)] == [
         "rmsnorm_fwd/module.cc (host)"
     ]
@@ -73,7 +73,7 @@ def test_a_shim_is_one_library_with_what_it_calls() -> None:
 
 
 def test_host_code_of_a_rocm_has_the_c_and_c_library_of_the_other_handlers() -> None:
-    """What a machine or an image has beside its compiler gets into no wheel."""
+    """Keep libraries of the machine or image out of the wheel."""
     module, called = load_catalog().modules["rmsnorm_fwd"], lib_objects("gfx942")
     *compiled, link = (*called.steps, *shim_steps(module, [called], ROCM, TREE))
     for step in compiled:

@@ -1,4 +1,4 @@
-"""What kernels cost at most, what is not started unasked, and what a dry run refuses as the build itself would."""
+"""Upper bounds of kernel builds, refusal of long builds, and refusals of a dry run."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class NoProcesses:
 
 
 def dry_run(*words: str) -> Any:
-    """What `kernels build --dry-run` says.
+    """Return the output of `kernels build --dry-run`.
 
     Raises:
-        RequestError: what it refuses.
+        RequestError: the request is refused.
     """
     done = click.testing.CliRunner().invoke(cli.main, ["kernels", "build", "--dry-run", *words])
     if done.exception is not None:
@@ -97,7 +97,7 @@ def test_targets_without_code_cost_nothing() -> None:
     assert bound([module], ["gfx942", "gfx1030"]) == bound([module], ["gfx942"])
 
 
-# What is not started unasked
+# Long builds
 
 
 def job(folder: Path, src: Path, *modules: str) -> KernelBuild:
@@ -111,7 +111,7 @@ def test_long_work_is_not_started_for_those_who_named_nothing(tmp_path: Path, sr
     with pytest.raises(RequestError, match=r"would take 4 hours of CPU.*--modules=m builds all") as e:
         job(tmp_path, src).run(NoProcesses(), Silent(), Capacity(jobs=1, memory_mb=1000))
     assert e.value.exit_code == 2
-    # Who names it gets it: here that is the first process.
+    # A named module is built: its first process starts.
     with pytest.raises(StartedError):
         job(tmp_path, src, "m").run(NoProcesses(), Silent(), Capacity(jobs=1, memory_mb=1000))
 

@@ -1,4 +1,4 @@
-"""Steps, their keys, their order and how many run at a time; the store that keeps what they made."""
+"""Steps, their keys, order and concurrency, and the store of their results."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_jobs_never_need_more_memory_than_there_is(needs: list[int], cpus: int, 
     light = sorted((need for need in needs if need <= limits.heavy_mb), reverse=True)
     at_once = heavy[: min(limits.heavy_jobs, limits.jobs)]
     at_once += light[: limits.jobs - len(at_once)]
-    # A step that alone needs more than there is runs all the same, but nothing beside it.
+    # A step that needs more memory than available runs alone.
     assert sum(at_once) <= available or len(at_once) == 1 or max(heavy, default=0) > available
 
 

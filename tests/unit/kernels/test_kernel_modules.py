@@ -1,4 +1,4 @@
-"""modules.toml and its schema: what is refused, and what each target gets."""
+"""modules.toml and its schema: refused entries, and the modules of each target."""
 
 from __future__ import annotations
 

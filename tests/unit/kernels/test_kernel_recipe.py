@@ -1,4 +1,4 @@
-"""Which modules a request gets, what a wheel has to hold, and what its manifest says."""
+"""Modules of a request, required content of a wheel, and its manifest."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_wheel_with_few_instances_says_so_of_what_was_generated() -> None:
     body = json.loads(recipe.manifest(CATALOG, natives, "1", ["gfx942"], instances="_n64_"))
     said = {name: entry.get("instances") for name, entry in body["modules"].items()}
     assert said == {"rms_norm": None, "rmsnorm_fwd": "_n64_"}
-    assert body["modules"]["rmsnorm_fwd"]["needs"] == []  # what it calls is in its library
+    assert body["modules"]["rmsnorm_fwd"]["needs"] == []  # its device-lib is linked into its library
 
 
 def test_code_without_a_handler_makes_no_wheel() -> None:

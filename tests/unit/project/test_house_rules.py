@@ -1,4 +1,4 @@
-"""The rules of the house that import-linter cannot express, read off the syntax tree of every module."""
+"""Rules that import-linter cannot express, checked on the syntax tree of every module."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENVIRONMENT = re.compile(r"os\.(environb?|getenvb?|putenv|unsetenv)")
 CLICK = re.compile(r"click(\..*)?")
 ALLOWED = {
     PROCESSES: {"core/process.py"},
-    # The doctor runs where click, and with it the options, is not installed; the plugin in what is tested.
+    # The doctor runs without click, and so without the options; the plugin runs in the tested environment.
     ENVIRONMENT: {
         "ci_build/cli/options/",
         "ci_build/doctor/__main__.py",
@@ -29,11 +29,11 @@ ALLOWED = {
     CLICK: {"ci_build/cli/"},
 }
 CLIENTS = re.compile(r"(requests|httpx|aiohttp|urllib3|boto3|botocore)(\..*)?")
-NOBODY = re.compile(r"ssl\.(_create_unverified_context|CERT_NONE)")
+FORBIDDEN = re.compile(r"ssl\.(_create_unverified_context|CERT_NONE)")
 
 
 def names_used(tree: ast.AST) -> Iterator[str]:
-    """Every dotted name that a module imports, or reaches through an imported module, under its true name."""
+    """Yield every dotted name that a module imports, or reaches through an import, under its true name."""
     alias: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -50,7 +50,7 @@ def names_used(tree: ast.AST) -> Iterator[str]:
 
 
 def broken_rules(path: str, source: str) -> set[str]:
-    """What a module does that only another module may do, or that nobody may."""
+    """Return the restricted names and arguments that a module uses."""
     tree = ast.parse(source)
     found = {
         name
@@ -58,8 +58,8 @@ def broken_rules(path: str, source: str) -> set[str]:
         for rule, places in ALLOWED.items()
         if rule.fullmatch(name) and not path.startswith(tuple(places))
     }
-    found |= {name for name in names_used(tree) if NOBODY.fullmatch(name)}
-    # Where no client of a server is imported, `verify` is about digests.
+    found |= {name for name in names_used(tree) if FORBIDDEN.fullmatch(name)}
+    # Without an imported HTTP client, `verify` refers to digests.
     bad = {("shell", True), *([("verify", False)] if any(map(CLIENTS.fullmatch, names_used(tree))) else [])}
     for node in ast.walk(tree):
         if isinstance(node, ast.keyword) and isinstance(node.value, ast.Constant):
@@ -68,7 +68,7 @@ def broken_rules(path: str, source: str) -> set[str]:
 
 
 def house_modules() -> list[str]:
-    """Modules of the house; pjrt/payload and the like ship inside wheels and live by other rules."""
+    """Return the modules of the product without payloads, which follow other rules."""
     paths = (path.relative_to(ROOT) for top in HOUSE for path in (ROOT / top).rglob("*.py"))
     return sorted(str(path) for path in paths if path.parts[1] != "payload")
 

@@ -1,4 +1,4 @@
-"""The launchers without starting anything: what is refused, and when `.venv` counts as usable."""
+"""The launchers without side effects: refused set-ups, and the validity of `.venv`."""
 
 from __future__ import annotations
 
