@@ -1,1 +1,1 @@
-"""Wheel archives: reading, checking and rewriting."""
+"""Reading, checking and rewriting wheel archives."""

@@ -1,6 +1,6 @@
 """Block boundaries of deflate streams (RFC 1951).
 
-zlib finds all of them in a scan (`scan_blocks`); `inflate_cut` finds a few while it inflates, at the cost of a search.
+`scan_blocks` lets zlib find all of them. `inflate_cut` finds a few while it inflates a stream, near given offsets.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _CHUNK = 256 << 10
 _Z_OK, _Z_STREAM_END, _Z_BUF_ERROR = 0, 1, -5
 _Z_BLOCK = 5
 _MAX_IDLE = 16
-"""Calls without progress before a stream counts as cut short; a few are normal: zlib may hold some empty blocks."""
+"""Calls without progress after which a stream counts as truncated; zlib may hold a few empty blocks back."""
 _AT_BLOCK_END, _IN_LAST_BLOCK = 128, 64
 
 
 @dataclass(frozen=True, slots=True)
 class BlockRun:
-    """A part of a deflate stream that was unpacked by itself, with nothing of what came before but the window.
+    """A part of a deflate stream that was inflated separately, given only the window before it.
 
     Attributes:
         packed: compressed bytes before it; a block begins there.
         content: [begin, end) in uncompressed bytes.
-        crc32: of its content and the window before that: of all that makes it what it is.
+        crc32: of its content and the window before it, which together determine the compressed bytes' meaning.
     """
 
     packed: int
@@ -44,14 +44,14 @@ class BlockRun:
 
 @dataclass(frozen=True, slots=True)
 class BlockIndex:
-    """Block boundaries of one deflate stream, those at an even bit only (see `splice.PADDING`).
+    """Block boundaries of one deflate stream; only those at an even bit (see `splice.PADDING`).
 
     Attributes:
-        offsets: how many uncompressed bytes come before each boundary; not decreasing, the first is 0.
-        bits: the boundary's position in the compressed stream, in bits; the first is 0.
-        reach: uncompressed bytes that were scanned; boundaries beyond are not known.
-        complete: whether the end of the stream was scanned.
-        runs: if the stream was taken apart at the boundaries, what was found between them.
+        offsets: uncompressed bytes before each boundary; not decreasing, the first is 0.
+        bits: position of each boundary in the compressed stream, in bits; the first is 0.
+        reach: uncompressed bytes that were scanned; later boundaries are unknown.
+        complete: the stream was scanned to its end.
+        runs: the parts between the boundaries, if the stream was inflated in parts.
     """
 
     offsets: list[int] = field(default_factory=lambda: [0])
@@ -61,17 +61,17 @@ class BlockIndex:
     runs: tuple[BlockRun, ...] = ()
 
     def before(self, offset: int) -> int:
-        """Index of the last boundary at or before an uncompressed offset."""
+        """Return the index of the last boundary at or before an uncompressed offset."""
         return bisect_right(self.offsets, offset) - 1
 
     def after(self, offset: int) -> int | None:
-        """Index of the first boundary at or after an uncompressed offset, None if there is none."""
+        """Return the index of the first boundary at or after an uncompressed offset, or None."""
         at = bisect_left(self.offsets, offset)
         return at if at < len(self.offsets) else None
 
 
 class _ZStream(ctypes.Structure):
-    """z_stream of zlib.h; its layout has been the same since zlib 1.0.4."""
+    """The z_stream of zlib.h; its layout has not changed since zlib 1.0.4."""
 
     _fields_ = (
         ("next_in", ctypes.c_void_p),
@@ -92,7 +92,7 @@ class _ZStream(ctypes.Structure):
 
 
 def load_zlib() -> ctypes.CDLL | None:
-    """The system's libz, None where there is none that fits."""
+    """Load the system's libz; return None where no suitable one is installed."""
     try:
         library = ctypes.CDLL("libz.so.1")
         library.zlibVersion.restype = ctypes.c_char_p
@@ -139,7 +139,7 @@ def _scan(
     size: int,
     until: int | None,
 ) -> BlockIndex:
-    # One small output buffer used over and over: the bytes are not wanted, and fresh pages cost more than inflating.
+    # One small output buffer is reused: the bytes are not needed, and fresh pages cost more than inflating.
     output = ctypes.create_string_buffer(_CHUNK)
     out_address = ctypes.addressof(output)
     offsets, bits = [0], [0]
@@ -171,11 +171,11 @@ def _scan(
 
 
 SEARCHED = 2 << 20
-"""Compressed bytes in which a block's beginning is looked for; zlib has one on a whole byte every 100 to 400 KB."""
+"""Compressed bytes searched for the beginning of a block; zlib puts one on a whole byte every 100 to 400 KB."""
 _TRIED = 64 << 10
-"""Compressed bytes by which a place is judged; zlib's blocks are shorter, so that the next header has its say."""
+"""Compressed bytes inflated to test a candidate; zlib's blocks are shorter, so the next header is tested, too."""
 ANY_WINDOW = bytes(WINDOW)
-"""For what came before: whether blocks can be inflated does not depend on it."""
+"""Stands for the unknown bytes before a candidate; whether blocks can be inflated does not depend on them."""
 
 
 def _bytes_like(bits: Iterable[int]) -> bytes:
@@ -189,20 +189,22 @@ _LIKELY = re.compile(
     + _bytes_like(range(1, 256, 2))
     + b")"
 )
-"""RFC 1951, 3.2.7: a block that is not the last (0) and has codes of its own (10), up to 286 of them for literals and
-lengths (5 bits) and 30 for distances (5 bits), the lengths of which have codes, too (4 bits). As compilers' output has
-it, distances are many, and so are the codes of lengths."""
+"""Header of a block that is not the last (0) and has dynamic codes (10): RFC 1951, 3.2.7.
+
+Up to 286 codes for literals and lengths (5 bits), 30 for distances (5 bits), and the number of code-length codes (4
+bits). Machine code uses many distances and many code-length codes, so only high numbers match.
+"""
 _SHARES = [sum(128 >> length for at in (0, 3, 6) if (length := three >> at & 7)) for three in range(512)]
-"""Of the codes of three lengths: how many of all 128 ways that 7 bits can go on they take."""
+"""Three code lengths (9 bits) -> how many of the 128 values of 7 bits their codes take."""
 _BROKEN = cast("type[Exception]", isal_zlib.IsalError)
 
 
 class CutPoints:
-    """Where a stream shall be taken apart, and where it was.
+    """Offsets at which to split a stream while it is inflated, and the parts that resulted.
 
     Attributes:
-        goals: uncompressed offsets; a cut is made at the first chance behind each.
-        runs: the parts, once all of the stream was inflated.
+        goals: uncompressed offsets; the stream is split at the first block found after each.
+        runs: the parts, once the whole stream was inflated.
     """
 
     def __init__(self, goals: Iterable[int]) -> None:
@@ -210,7 +212,7 @@ class CutPoints:
         self.runs: list[BlockRun] = []
 
     def index(self) -> BlockIndex | None:
-        """The cuts as block boundaries; None without any."""
+        """Return the split points as block boundaries, or None if the stream was not split."""
         if len(self.runs) < 2:
             return None
         return BlockIndex(
@@ -220,18 +222,18 @@ class CutPoints:
 
 
 def inflate_cut(pread: Pread, offset: int, size: int, cuts: CutPoints) -> Iterator[bytes]:
-    """The stream in bytes [offset, offset + size) of a file, as `inflate` gives it.
+    """Inflate the stream in bytes [offset, offset + size) of a file, split near the goals of `cuts`.
 
-    Each part is inflated with nothing of those before it but the window. So right bytes prove that blocks begin where
-    the cuts are; wrong ones may mean no more than that one of them does not.
+    Each part is inflated with only the window of the previous one. Correct output therefore proves that blocks begin at
+    the split points. Wrong output may mean only that a guessed split point is no block.
 
     Raises:
-        InflateError: damaged, or no block begins at a cut.
+        InflateError: the stream is damaged, or no block begins at a split point.
     """
     goals, at, fed, tail = deque(cuts.goals), 0, 0, b""
 
     def part() -> Iterator[bytes]:
-        """Compressed bytes up to the next cut."""
+        """Yield compressed bytes up to the next split point."""
         nonlocal fed
         while fed < size:
             if goals and at >= goals[0]:
@@ -257,7 +259,7 @@ def inflate_cut(pread: Pread, offset: int, size: int, cuts: CutPoints) -> Iterat
 
 
 def find_block(data: bytes) -> int | None:
-    """The first byte of some compressed data where a block seems to begin that has codes of its own."""
+    """Return the first byte of compressed data at which a block with dynamic codes seems to begin."""
     for found in _LIKELY.finditer(data):
         at = found.start()
         if _codes_are_complete(data[at : at + 10]) and _can_be_inflated(data[at : at + _TRIED]):
@@ -274,7 +276,7 @@ def _can_be_inflated(data: bytes) -> bool:
 
 
 def _codes_are_complete(head: bytes) -> bool:
-    """Whether the code that a block's header gives to lengths of codes leaves no bits without meaning."""
+    """Check that the code-length code in a block's header is complete."""
     bits = int.from_bytes(head, "little")
     lengths = bits >> 17 & (1 << 3 * ((bits >> 13 & 15) + 4)) - 1
     taken = 0

@@ -24,7 +24,7 @@ from wheelkit.byte_ranges import ByteRange
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileContent:
-    """New content from a file; `changed` and `blocks` as `WheelRewrite.set_file` takes them."""
+    """New content of a member in a file; `changed` and `blocks` as in `WheelRewrite.set_file`."""
 
     path: Path
     changed: tuple[ByteRange, ...] | None
@@ -33,17 +33,17 @@ class FileContent:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileDigests:
-    """What a zip archive and RECORD want to know of a file: CRC-32, and SHA-256 in hexadecimal."""
+    """CRC-32 of a file, and its SHA-256 in hexadecimal."""
 
     crc32: int
     sha256: str
 
 
 def file_digests(fd: int, runs: Sequence[BlockRun] = ()) -> FileDigests:
-    """Read an open file once, from its beginning.
+    """Read an open file once and compute its digests.
 
     Raises:
-        InflateError: what belongs to one of the runs is not what it was.
+        InflateError: the bytes of one of the runs have changed.
     """
     crc, digest, at = 0, hashlib.sha256(), 0
     needed = [(max(0, run.content[0] - WINDOW), run.content[1]) for run in runs]
@@ -57,7 +57,7 @@ def file_digests(fd: int, runs: Sequence[BlockRun] = ()) -> FileDigests:
             found[number] = isal_zlib.crc32(part, found[number])
         at += count
     if found != [run.crc32 for run in runs]:
-        raise InflateError("it differs from the old content outside of the given ranges")
+        raise InflateError("it differs from the old content outside the given ranges")
     return FileDigests(crc32=crc, sha256=digest.hexdigest())
 
 
@@ -68,14 +68,14 @@ def write_file(
 
     Args:
         name: the member, for errors.
-        content: what is known about the file.
-        fd: its descriptor.
+        content: the file and its changed ranges.
+        fd: descriptor of the file.
         out: the new archive.
         source: the old archive, open.
-        old: the member as it was there, if it was.
+        old: the member in the old archive, if it was there.
 
     Raises:
-        ArchiveError: what was written would not be the content.
+        ArchiveError: the written stream would not inflate to the content.
     """
     size = os.fstat(fd).st_size
     pieces = _plan(content, source, old, size)
@@ -85,8 +85,8 @@ def write_file(
     ]
     splicer = Splicer(out, old=source.fileno(), old_offset=old.data_offset if old else 0, content=fd)
     with ThreadPoolExecutor(2) as pool:
-        summing = pool.submit(file_digests, fd, copied)  # first, for it takes the longest
-        proofs = list(write_and_verify(pool, splicer, pieces, out, fd, size, unpacked=bool(runs)))
+        summing = pool.submit(file_digests, fd, copied)  # first, since it takes longest
+        proofs = list(write_and_verify(pool, splicer, pieces, out, fd, size, split=bool(runs)))
         try:
             sums = summing.result()
             for proof in proofs:
@@ -94,7 +94,7 @@ def write_file(
         except InflateError as error:
             raise ArchiveError(
                 f"{name} would not hold its new content: {error}.",
-                hint="Give set_file every changed range, or none; if they are right, the source is damaged.",
+                hint="Give set_file every changed range, or none. If the ranges are right, the source is damaged.",
             ) from error
     return sums
 
@@ -114,7 +114,7 @@ def _plan(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _StreamPart:
-    """Bytes [begin, end) of the output, which begin and end a run of blocks, for [start, stop) of the content."""
+    """Bytes [begin, end) of the output that hold whole blocks with bytes [start, stop) of the content."""
 
     begin: int
     end: int
@@ -131,27 +131,27 @@ def write_and_verify(
     content: int,
     size: int,
     *,
-    unpacked: bool = False,
+    split: bool = False,
 ) -> Iterator[Future[None]]:
-    """Write a planned stream; what ends on a byte is inflated and compared at once, beside the writing.
+    """Write a planned stream; inflate and compare each part that ends on a byte while the next one is written.
 
     Args:
-        pool: where the proofs run.
-        out: where the splicer writes; open for reading, too.
+        pool: runs the comparisons.
+        out: the splicer's output; also open for reading.
         content: descriptor of the file with the content.
         size: bytes of the content.
-        unpacked: raw pieces begin and end where the old stream was taken apart, so they hold what they held. Whether
-            the content is still that, the caller checks; only fresh ones are inflated.
+        split: copied pieces begin and end where the old stream was split, so their content is known. Only recompressed
+            pieces are inflated; the caller checks that the content of the others did not change.
 
     Yields:
-        The proofs; each raises InflateError where its part of the stream would hold something else: a changed range
-        was not named, or the source is damaged.
+        Pending comparisons. Each raises InflateError if its part does not inflate to the content: a changed range was
+        not given, or the source is damaged.
     """
     begin, start = out.position, 0
     for number, piece in enumerate(pieces, 1):
         splicer.write(piece)
         last = number == len(pieces)
-        if unpacked and isinstance(piece, CopiedBits):
+        if split and isinstance(piece, CopiedBits):
             begin, start = out.position, size if last else pieces[number].start
         elif last or isinstance(piece, RecompressedBytes):
             stop = size if last else piece.end
@@ -166,7 +166,7 @@ def _verify_part(out: int, content: int, part: _StreamPart) -> None:
     packed = packed_chunks(partial(full_pread, out), part.begin, part.end - part.begin)
     for chunk in inflate(packed, window=window, more=lambda: not part.last):
         if full_pread(content, len(chunk), at) != chunk:
-            raise InflateError("it differs from the old content outside of the given ranges")
+            raise InflateError("it differs from the old content outside the given ranges")
         at += len(chunk)
     if at != part.stop:
-        raise InflateError(f"byte {part.stop} of it would be byte {at}")
+        raise InflateError(f"it has {at} bytes instead of {part.stop}")

@@ -1,4 +1,4 @@
-"""The name of a wheel file (PEP 427, "File name convention")."""
+"""Names of wheel files (PEP 427, "File name convention")."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import NamedTuple
 
 from core.errors import ArchiveError
 
-# No stricter and no laxer than packaging.utils, which takes half as long to import as a wheel takes to be copied.
+# As strict as packaging.utils, whose import takes half as long as copying a wheel.
 _NAME = re.compile(
     r"(?P<project>(?:(?!__)[\w.])+)-(?P<version>[^-]+)(?:-(?P<build>\d[^-]*))?"
     r"-(?P<python>(?!\d)\w+(?:\.(?!\d)\w+)*)-(?P<abi>\w+(?:\.\w+)*)-(?P<platform>\w+(?:\.\w+)*)\.whl",
     re.ASCII,
 )
 _PLAIN_VERSION = re.compile(r"[0-9]+(\.[0-9]+)*(\+[a-z0-9]+(\.[a-z0-9]+)*)?")
-"""Most versions; that they are right (PEP 440) is seen without `packaging`, whose import takes a while, too."""
+"""Most versions; they are valid (PEP 440), which is checked without the slow import of `packaging`."""
 
 
 def canonical(project: str) -> str:
-    """A project's name as indexes spell it (PEP 503)."""
+    """Return a project's name in the normalized form of indexes (PEP 503)."""
     return re.sub(r"[-_.]+", "-", project).lower()
 
 
@@ -35,7 +35,7 @@ def _version_problem(version: str) -> str:
 
 
 class WheelName(NamedTuple):
-    """`{project}-{version}[-{build}]-{python}-{abi}-{platform}.whl`, taken apart; `str()` puts it together again.
+    """The parts of `{project}-{version}[-{build}]-{python}-{abi}-{platform}.whl`; `str()` joins them.
 
     `name._replace(platform="manylinux_2_28_x86_64")` gives the name of a re-tagged wheel.
 
@@ -55,10 +55,10 @@ class WheelName(NamedTuple):
 
     @classmethod
     def parse(cls, filename: str) -> WheelName:
-        """Read a file name.
+        """Parse a file name.
 
         Raises:
-            ArchiveError: it is not the name of a wheel.
+            ArchiveError: the name is not that of a wheel.
         """
         found = _NAME.fullmatch(filename)
         if found is None:
@@ -74,12 +74,12 @@ class WheelName(NamedTuple):
 
     @property
     def canonical(self) -> str:
-        """The project's name as indexes spell it (PEP 503): jax-rocm7-pjrt."""
+        """Normalized project name (PEP 503), such as jax-rocm7-pjrt."""
         return canonical(self.project)
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Every tag that the compressed set stands for (PEP 425), in the file name's order."""
+        """Every tag of the compressed tag set (PEP 425), in the file name's order."""
         return tuple(
             f"{python}-{abi}-{platform}"
             for python in self.python.split(".")

@@ -1,4 +1,4 @@
-"""Raw deflate data as a stream of bounded chunks, whatever it expands to (RFC 1951)."""
+"""Raw deflate data inflated in chunks of bounded size (RFC 1951)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import cast
 from isal import isal_zlib
 
 CHUNK = 1 << 20
-"""The most uncompressed bytes handed out at a time."""
+"""Most uncompressed bytes yielded at a time."""
 PACKED_CHUNK = 256 << 10
 """Compressed bytes read at a time."""
 WINDOW = 32 << 10
@@ -17,11 +17,11 @@ _BROKEN = cast("type[Exception]", isal_zlib.IsalError)
 
 
 class InflateError(Exception):
-    """Data that is no deflate stream, or not one of this length; the message goes on after "it is damaged: "."""
+    """Damaged or truncated deflate data; the message continues "it is damaged: "."""
 
 
 def packed_chunks(pread: Callable[[int, int], bytes], offset: int, size: int) -> Iterator[bytes]:
-    """Bytes [offset, offset + size) of a file, piece by piece; fewer where it ends early."""
+    """Yield bytes [offset, offset + size) of a file in chunks; fewer bytes if the file ends early."""
     for at in range(offset, offset + size, PACKED_CHUNK):
         yield pread(min(PACKED_CHUNK, offset + size - at), at)
 
@@ -29,12 +29,12 @@ def packed_chunks(pread: Callable[[int, int], bytes], offset: int, size: int) ->
 def inflate(
     packed: Iterable[bytes], *, window: bytes = b"", more: Callable[[], bool] = lambda: False
 ) -> Iterator[bytes]:
-    """Uncompressed bytes of a stream, which has to end with the last of the packed ones.
+    """Yield the uncompressed bytes of a stream that must end with the last packed byte.
 
     Args:
-        packed: the stream; what is asked for is needed.
-        window: what comes before, up to 32 KiB, where the stream begins in the middle of another one.
-        more: asked behind the packed bytes: whether the stream may go on, as after a sync flush.
+        packed: chunks of the stream; read only as needed.
+        window: up to 32 KiB before the stream, if it is the middle of another one.
+        more: called at the end of `packed`; returns whether the stream may continue, as after a sync flush.
 
     Raises:
         InflateError: after the chunks before the damage.

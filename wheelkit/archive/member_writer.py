@@ -1,4 +1,4 @@
-"""Writing the members of a new wheel one after the other, with RECORD and the central directory at the end."""
+"""Members of a new wheel, written one after another, then RECORD and the central directory."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from wheelkit.archive.record import RecordEntry, format_record
 from wheelkit.archive.zip_format import DEFLATED, STORED, DateTime, ZipMember
 from wheelkit.archive.zip_writer import central_directory, is_wide, local_header
 
-if TYPE_CHECKING:  # a mere re-tag needs neither threads nor libz
+if TYPE_CHECKING:  # re-tagging a wheel needs neither threads nor libz
     from wheelkit.archive.file_member import FileContent
 
 EPOCH: DateTime = (1980, 1, 1, 0, 0, 0)
-"""The earliest time that a zip archive can hold; new members get it."""
+"""The earliest timestamp of the zip format; new members get it."""
 _LEVEL = 6
 _NEW_FILE = 0o100644 << 16
 """External attributes of a new member: a regular file, rw-r--r--."""
 
 
 LateContent = Callable[[Mapping[str, RecordEntry]], bytes]
-"""Makes a small member from what RECORD will say of those that are written before it."""
+"""Returns a small member's content, given the RECORD rows of the members written before it."""
 
 
 class MemberChange(NamedTuple):
-    """One member of the new wheel: its old self, if it has one, and its new content and mode, if they change."""
+    """One member of the new wheel: the old member if any, and its new content and mode if they change."""
 
     old: ZipMember | None = None
     new: bytes | FileContent | LateContent | None = None
@@ -37,10 +37,10 @@ class MemberChange(NamedTuple):
 
 
 class MemberWriter:
-    """Appends members to a new archive.
+    """Writer of the members of a new archive.
 
     Attributes:
-        record: what RECORD will say of the members so far.
+        record: RECORD rows of the members written so far.
     """
 
     def __init__(self, source: WheelArchive, out: OutFile, date_time: DateTime | None) -> None:
@@ -55,7 +55,7 @@ class MemberWriter:
         """Write one member.
 
         Raises:
-            ArchiveError: the source is damaged, or a content file is not what it was said to be.
+            ArchiveError: the source is damaged, or a content file does not match its changed ranges.
         """
         match entry.new:
             case None:
@@ -68,14 +68,14 @@ class MemberWriter:
                 self._file(name, content, entry)
 
     def finish(self, record: str) -> None:
-        """Write RECORD under this name, and the central directory."""
+        """Write RECORD under this name, then the central directory."""
         text = format_record([*self.record.items(), (record, RecordEntry(None, None))])
         self._small(record, text, MemberChange(old=self._source[f"{self._source.dist_info}/RECORD"]))
         self._out.write(central_directory(self._members, self._out.position))
 
     def _copy(self, name: str, entry: MemberChange) -> None:
         old = entry.old
-        assert old is not None, "an entry has an old self or new content"
+        assert old is not None, "a change has an old member or new content"
         recorded = self._old_record.get(old.name)
         digest = recorded.sha256 if recorded and recorded.sha256 else self._source.digest(old.name)
         member = self._member(name, entry)._replace(method=old.method, crc32=old.crc32, size=old.size)
@@ -100,8 +100,8 @@ class MemberWriter:
         fd = os.open(content.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             size = os.fstat(fd).st_size
-            # The header is written twice: its numbers are known last, its length has to be right at once.
-            # Deflate adds at most 5 bytes to each 16 KiB, so 1/1024 and a little is plenty.
+            # The header is written twice: its numbers are known last, but its length must be right at once.
+            # Deflate adds at most 5 bytes to each 16 KiB, so 1/1024 and 1 MiB are enough.
             wide = is_wide(size + size // 1024 + (1 << 20))
             draft = self._member(name, entry)._replace(size=size)
             self._out.write(local_header(draft, wide=wide))

@@ -1,4 +1,4 @@
-"""Writing one file front to back, partly by copying ranges of another file."""
+"""An output file that is written front to back, in part by copying ranges of other files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CHUNK = 1 << 20
 
 
 class OutFile:
-    """Appends to an open file.
+    """An open file that is appended to.
 
     Attributes:
         fd: descriptor, open for writing.
@@ -23,34 +23,34 @@ class OutFile:
         self.position = 0
 
     def write(self, data: bytes | memoryview) -> None:
-        """Append bytes."""
+        """Append bytes to the file."""
         self.position += _write_at(self.fd, data, self.position)
 
     def patch(self, data: bytes, offset: int) -> None:
-        """Overwrite bytes that were written before."""
+        """Overwrite bytes that were written earlier."""
         _write_at(self.fd, data, offset)
 
     def copy(self, source: int, offset: int, size: int) -> None:
-        """Append `size` bytes of another open file from `offset` on.
+        """Append `size` bytes of another open file, starting at `offset`.
 
         Raises:
-            ArchiveError: that file is shorter.
+            ArchiveError: that file ends too early.
         """
         reserve(self.fd, self.position, size)
         buffer = memoryview(bytearray(min(_CHUNK, size)))
         while size:
             count = os.preadv(source, [buffer[:size]], offset)
             if not count:
-                raise ArchiveError(f"A file that is being copied ends {size} bytes early.")
+                raise ArchiveError(f"A file ended {size} bytes early while it was copied.")
             self.write(buffer[:count])
             offset += count
             size -= count
 
 
 def reserve(fd: int, offset: int, size: int) -> None:
-    """Have room for bytes that will be written soon; where the file system cannot, nothing happens.
+    """Allocate room for bytes that will be written soon, where the file system can.
 
-    Writing into reserved room takes half the time (ext4), which makes plain reads and writes faster than the
+    Writing to allocated room takes half the time on ext4, which makes plain reads and writes faster than the
     copy_file_range of `cp`.
     """
     if size:

@@ -1,4 +1,4 @@
-"""One producer, several consumers, each in a thread of its own, a bounded number of chunks between them."""
+"""One producer that feeds several consumer threads through bounded queues."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 Sink = Callable[[bytes], object]
 
 DEPTH = 8
-"""Chunks that may wait for a consumer; with chunks of 1 MiB that bounds the memory."""
+"""Most chunks that wait for a consumer; with chunks of 1 MiB this bounds the memory."""
 
 
 class _Consumer(threading.Thread):
@@ -29,10 +29,10 @@ class _Consumer(threading.Thread):
 
 
 def pump(chunks: Iterable[bytes], *sinks: Sink) -> None:
-    """Give every chunk to every sink, in order; hashing, writing and inflating overlap as they release the GIL.
+    """Pass every chunk to every sink, in order; hashing, writing and inflating overlap because they release the GIL.
 
     Raises:
-        BaseException: whatever the producer or the first failing sink raised.
+        BaseException: the error of the producer or of the first failing sink.
     """
     consumers = [_Consumer(sink) for sink in sinks]
     for consumer in consumers:

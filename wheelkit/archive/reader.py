@@ -1,4 +1,4 @@
-"""A wheel archive, read strictly: what two readers could understand differently is refused (PEP 427, PEP 491)."""
+"""Strict reader of wheel archives: anything that two readers could understand differently is an error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wheelkit.archive.record import RecordEntry, parse_record
 from wheelkit.archive.zip_check import locate_members
 from wheelkit.archive.zip_format import STORED, ZipMember, full_pread, read_central, read_end
 
-if TYPE_CHECKING:  # what a mere re-tag does not need is imported where it is used
+if TYPE_CHECKING:  # modules that re-tagging a wheel does not need are imported where they are used
     from email.message import Message
 
     from core.model import Progress
@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # what a mere re-tag does not need is imported where it is us
     from wheelkit.archive.pump import Sink
 
 INLINE = 1 << 20
-"""Members up to this many bytes are not worth a thread."""
+"""Members up to this many bytes are hashed without a thread."""
 _AGAIN = "Download the wheel again."
 
 
@@ -36,16 +36,16 @@ class WheelArchive:
 
     Args:
         path: the file.
-        name: what the file will be called, where it has another name yet.
+        name: the final file name, if the file still has a temporary one.
 
     Attributes:
         path: the file.
-        name: its file name, taken apart.
-        members: its files in the order of the central directory; directory entries are checked and left out.
+        name: its parsed file name.
+        members: its files in the order of the central directory, without directory entries.
         size: bytes of the archive.
 
     Raises:
-        ArchiveError: on opening; the message lists every problem that was found, not only the first.
+        ArchiveError: the archive is invalid (PEP 427, PEP 491); the message lists every problem.
     """
 
     def __init__(self, path: Path, *, name: WheelName | None = None) -> None:
@@ -54,7 +54,7 @@ class WheelArchive:
         try:
             self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            raise ArchiveError(f"{self.path} cannot be opened: {error.strerror}.") from error
+            raise ArchiveError(f"Cannot open {self.path}: {error.strerror}.") from error
         try:
             self.size = os.fstat(self._fd).st_size
             self.members = self._read_members()
@@ -80,20 +80,20 @@ class WheelArchive:
             count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
             raise ArchiveError(
                 f"{self.name} is refused for {count}:{listed}\n",
-                hint="Get the wheel anew, or report it to whoever built it.",
+                hint="Download the wheel again, or report it to its builder.",
             )
         return members
 
     def _find_dist_info(self, entries: list[ZipMember], problems: list[str]) -> str:
-        """The one `{project}-{version}.dist-info`, which has to be that of the file name (PEP 427)."""
+        """Find the only .dist-info directory and check its name against the file name (PEP 427)."""
         tops = {entry.name.partition("/")[0] for entry in entries if "/" in entry.name}
         found = sorted(top for top in tops if top.endswith(".dist-info"))
         if len(found) != 1:
-            problems.append(f"there should be one .dist-info directory, not {len(found)} {found or ''}".rstrip())
+            problems.append(f"it has {len(found)} .dist-info directories instead of one {found or ''}".rstrip())
             return found[0] if found else ""
         project, _, version = found[0].removesuffix(".dist-info").partition("-")
         if canonical(project) != self.name.canonical or version != self.name.version:
-            problems.append(f"{found[0]} does not belong to a file of this name")
+            problems.append(f"{found[0]} does not match the file name")
         return found[0]
 
     def __enter__(self) -> Self:
@@ -105,17 +105,17 @@ class WheelArchive:
         self.close()
 
     def close(self) -> None:
-        """Close the file; twice is harmless."""
+        """Close the file; closing it twice is allowed."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
     def fileno(self) -> int:
-        """The file's descriptor, for raw copies."""
+        """Return the file's descriptor, for raw copies."""
         return self._fd
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Raw bytes of the archive; shorter at its end."""
+        """Read raw bytes of the archive; fewer at its end."""
         return full_pread(self._fd, size, offset)
 
     def __contains__(self, name: str) -> bool:
@@ -128,14 +128,14 @@ class WheelArchive:
             raise ArchiveError(f"{self.name} has no member {name}.") from None
 
     def chunks(self, name: str, *, cuts: CutPoints | None = None) -> Iterator[bytes]:
-        """Uncompressed bytes of a member, at most 1 MiB at a time.
+        """Yield the uncompressed bytes of a member, at most 1 MiB at a time.
 
         Args:
             name: the member.
-            cuts: where a deflated member shall be taken apart; they learn where it was.
+            cuts: where to split a deflated member while it is inflated; receives the parts.
 
         Raises:
-            ArchiveError: after the last chunk at the latest, when length or CRC are not the declared ones.
+            ArchiveError: no later than after the last chunk, if size or CRC differ from the declared ones.
         """
         member = self[name]
         crc = size = 0
@@ -151,17 +151,17 @@ class WheelArchive:
             raise self._damaged(member, f"its CRC is {crc:08x} and it declares {member.crc32:08x}")
 
     def read(self, name: str, limit: int = 64 << 20) -> bytes:
-        """All bytes of a member.
+        """Return all bytes of a member.
 
         Raises:
-            ArchiveError: it is damaged, or has more than `limit` bytes.
+            ArchiveError: the member is damaged, or has more than `limit` bytes.
         """
         if self[name].size > limit:
-            raise ArchiveError(f"{name} in {self.name} has {self[name].size} bytes; at most {limit} are read.")
+            raise ArchiveError(f"{name} in {self.name} has {self[name].size} bytes; the limit is {limit}.")
         return b"".join(self.chunks(name))
 
     def digest(self, name: str, *sinks: Sink, cuts: CutPoints | None = None) -> str:
-        """SHA-256 of a member's content, in hexadecimal; each of `sinks` gets every chunk, in a thread of its own."""
+        """Return the SHA-256 of a member in hexadecimal; pass every chunk to `sinks`, each in its own thread."""
         digest = hashlib.sha256()
         if self[name].size <= INLINE:
             for chunk in self.chunks(name, cuts=cuts):
@@ -174,13 +174,13 @@ class WheelArchive:
         return digest.hexdigest()
 
     def extract(self, name: str, out: Path, *, progress: Progress | None = None, cuts: CutPoints | None = None) -> str:
-        """Write a member to `out`: inflating, hashing and writing overlap; `cuts` as for `chunks`.
+        """Write a member to `out`; inflating, hashing and writing overlap. `cuts` as in `chunks`.
 
         Returns:
             SHA-256 of the content in hexadecimal.
 
         Raises:
-            ArchiveError: the member is damaged; then `out` is removed.
+            ArchiveError: the member is damaged; `out` is removed.
         """
         total = self[name].size
         done = 0
@@ -204,24 +204,24 @@ class WheelArchive:
             raise
 
     def record(self) -> dict[str, RecordEntry]:
-        """RECORD as a mapping from path to hash and size.
+        """Return RECORD as a mapping from path to hash and size.
 
         Raises:
-            ArchiveError: RECORD is missing or malformed, or has two entries for one path.
+            ArchiveError: RECORD is missing or malformed, or lists a path twice.
         """
         rows, problems = parse_record(self._info("RECORD"))
         entries = dict(rows)
-        problems += [f"{path} is there twice" for path in {p for i, (p, _) in enumerate(rows) if p in dict(rows[:i])}]
+        problems += [f"{path} is listed twice" for path in {p for i, (p, _) in enumerate(rows) if p in dict(rows[:i])}]
         if problems:
             raise ArchiveError(f"RECORD of {self.name} is malformed: {'; '.join(problems)}.")
         return entries
 
     def metadata(self) -> Message:
-        """METADATA (core metadata, PEP 566)."""
+        """Return METADATA (core metadata, PEP 566)."""
         return self._headers("METADATA")
 
     def wheel_info(self) -> Message:
-        """WHEEL (PEP 427): Wheel-Version, Generator, Root-Is-Purelib, Tag, Build."""
+        """Return WHEEL (PEP 427): Wheel-Version, Generator, Root-Is-Purelib, Tag, Build."""
         return self._headers("WHEEL")
 
     def _headers(self, name: str) -> Message:

@@ -1,4 +1,4 @@
-"""RECORD: the list of a wheel's files with their hashes and sizes (PEP 376, PEP 427, PEP 627)."""
+"""RECORD, the list of a wheel's files with hashes and sizes (PEP 376, PEP 427, PEP 627)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 SIGNATURES = ("RECORD.jws", "RECORD.p7s")
-"""Signatures of RECORD, which cannot be in it with a hash (PEP 427)."""
+"""Signatures of RECORD, which are listed without a hash (PEP 427)."""
 
 
 class RecordEntry(NamedTuple):
-    """What RECORD says about one file.
+    """One row of a wheel's RECORD.
 
     Attributes:
-        sha256: hexadecimal; None where RECORD gives no hash (for RECORD itself) or one of another kind.
-        size: bytes; None where RECORD gives none.
-        algorithm: of the hash; empty where there is none.
+        sha256: hexadecimal; None if the row has no hash (RECORD itself) or another kind of hash.
+        size: bytes; None if the row has no size.
+        algorithm: of the hash; empty if there is none.
     """
 
     sha256: str | None
@@ -29,10 +29,10 @@ class RecordEntry(NamedTuple):
 
 
 def parse_record(text: str) -> tuple[list[tuple[str, RecordEntry]], list[str]]:
-    """Read RECORD.
+    """Parse RECORD.
 
     Returns:
-        The entries in order (a path that is listed twice comes twice), and what is wrong with malformed lines.
+        The rows in order, duplicates included, and the problems of malformed lines.
     """
     entries: list[tuple[str, RecordEntry]] = []
     problems: list[str] = []
@@ -62,7 +62,7 @@ def _parse_row(row: list[str]) -> RecordEntry | None:
 
 
 def format_record(entries: Iterable[tuple[str, RecordEntry]]) -> bytes:
-    """The bytes of RECORD for these entries, in this order; hashes are urlsafe base64 without padding (PEP 427)."""
+    """Return the bytes of RECORD for these rows, in this order; hashes are urlsafe base64 without padding (PEP 427)."""
     out = io.StringIO(newline="")
     writer = csv.writer(out, lineterminator="\n")
     for path, entry in entries:

@@ -1,4 +1,4 @@
-"""A new wheel from an old one: what stays the same is copied compressed, RECORD follows, the bytes are reproducible."""
+"""New wheels from old ones: unchanged members are copied compressed, RECORD is rewritten, output is reproducible."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.record import SIGNATURES, RecordEntry
 from wheelkit.archive.zip_format import DateTime
 
-if TYPE_CHECKING:  # a mere re-tag needs neither threads nor libz
+if TYPE_CHECKING:  # re-tagging a wheel needs neither threads nor libz
     from wheelkit.archive.blocks import BlockIndex
     from wheelkit.archive.file_member import FileContent
     from wheelkit.byte_ranges import ByteRange
 
 
 class WrittenWheel:
-    """A wheel that was written: where, its bytes, and what its RECORD says of each member but itself."""
+    """A wheel that was written: its path, its size, and the RECORD rows of every member but RECORD."""
 
     def __init__(self, *, path: Path, size: int, record: Mapping[str, RecordEntry]) -> None:
         self.path, self.size, self.record = path, size, record
 
     @functools.cached_property
     def sha256(self) -> str:
-        """SHA-256 of the file in hexadecimal; read when first asked for, as it costs more than the copy itself."""
+        """SHA-256 of the file in hexadecimal; computed on first use, since it costs more than copying the wheel."""
         return file_sha256(self.path)
 
 
 class WheelRewrite:
-    """Changes to a wheel, collected first and carried out by `write`.
+    """Changes to a wheel, collected first and applied by `write`.
 
-    Names are those of the new wheel: after `rename` a member is known by its new name.
+    Member names are those of the new wheel: after `rename` a member is known by its new name.
 
     Args:
         source: stays open and unchanged.
-        date_time: given to every member; None keeps the old ones, and new members get 1980-01-01.
+        date_time: timestamp of every member; None keeps the old ones, and new members get 1980-01-01.
     """
 
     def __init__(self, source: WheelArchive, *, date_time: DateTime | None = None) -> None:
@@ -54,11 +54,11 @@ class WheelRewrite:
             self._entries.pop(f"{source.dist_info}/{name}", None)
 
     def set(self, name: str, data: bytes, *, mode: int | None = None) -> None:
-        """Add or replace a small member; without `mode` an old one keeps its own and a new one gets 0644."""
+        """Add or replace a small member; without `mode` an existing member keeps its mode and a new one gets 0644."""
         self._set(name, data, mode)
 
     def set_late(self, name: str, make: LateContent) -> None:
-        """Add or replace a small member whose content tells about the others; it is written behind them."""
+        """Add or replace a small member whose content depends on other members; it is written after them."""
         self._set(name, make, None)
 
     def set_file(
@@ -70,15 +70,15 @@ class WheelRewrite:
         mode: int | None = None,
         blocks: BlockIndex | None = None,
     ) -> None:
-        """Add or replace a big member by the content of a file, which has to stay until `write` is done.
+        """Add or replace a large member by the content of a file, which must exist until `write` returns.
 
         Args:
             name: the member.
             content: the file.
-            changed: byte ranges [start, end) that may differ from the old content; the deflate blocks of the rest
-                are copied. Bytes beyond the shorter of old and new count as changed. None: compress everything.
-            mode: as for `set`.
-            blocks: the old member's blocks, if somebody scanned them already.
+            changed: byte ranges [start, end) that may differ from the old content; the deflate blocks of the rest are
+                copied. Bytes beyond the shorter of old and new count as changed. None compresses everything.
+            mode: as in `set`.
+            blocks: the old member's block boundaries, if they are already known.
         """
         from wheelkit.archive.file_member import FileContent
 
@@ -89,16 +89,16 @@ class WheelRewrite:
         """Leave a member out.
 
         Raises:
-            ArchiveError: there is none of this name.
+            ArchiveError: there is no such member.
         """
         self._known(name)
         del self._entries[name]
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a member, or a directory with all that is below it (such as .dist-info for a new version).
+        """Rename a member, or a directory with everything below it, such as .dist-info for a new version.
 
         Raises:
-            ArchiveError: there is nothing of the old name, or something of the new one.
+            ArchiveError: the old name does not exist, or the new one does.
         """
         moved = {
             name: new + name.removeprefix(old) for name in self._entries if name == old or name.startswith(f"{old}/")
@@ -107,7 +107,7 @@ class WheelRewrite:
             self._known(old)
         taken = [name for name in moved.values() if name in self._entries]
         if taken:
-            raise ArchiveError(f"{old} cannot be renamed to {new}: {taken[0]} is there already.")
+            raise ArchiveError(f"Cannot rename {old} to {new}: {taken[0]} exists.")
         self._entries = {moved.get(name, name): entry for name, entry in self._entries.items()}
         if old == self._dist_info:
             self._dist_info = new
@@ -115,11 +115,11 @@ class WheelRewrite:
     def write(self, out: Path) -> WrittenWheel:
         """Write the new wheel under a temporary name, check it, and rename it to `out`.
 
-        Order: as before; new files come before the .dist-info at the end, RECORD is last (PEP 427).
+        Members keep their order. New files come before the .dist-info at the end, and RECORD is last (PEP 427).
 
         Raises:
-            ArchiveError: the result would not be a strict wheel of that file name, a content file does not fit its
-                `changed` ranges, or the source is damaged. Nothing is left at `out` then.
+            ArchiveError: the result would not be a valid wheel of that name, a content file does not match
+                its `changed` ranges, or the source is damaged. Nothing is left at `out`.
         """
         draft = out.with_name(f".{out.name}.{os.getpid()}")
         try:
@@ -137,7 +137,7 @@ class WheelRewrite:
 
     def _set(self, name: str, new: bytes | FileContent | LateContent, mode: int | None) -> None:
         if name == f"{self._dist_info}/RECORD":
-            raise ArchiveError("RECORD cannot be set; it follows from the other members.")
+            raise ArchiveError("RECORD cannot be set: it is computed from the other members.")
         old = self._entries.get(name, MemberChange())
         self._entries[name] = MemberChange(old=old.old, new=new, mode=old.mode if mode is None else mode)
 

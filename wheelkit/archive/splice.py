@@ -1,10 +1,10 @@
-"""Changing a few ranges of a deflated file without compressing the rest again.
+"""Deflated members with a few changed ranges, written without compressing the rest again.
 
-Blocks of the old stream that hold unchanged bytes are copied bit for bit, the others are compressed anew (RFC 1951):
+Blocks of the old stream with unchanged bytes are copied bit for bit; the others are recompressed (RFC 1951):
 
-    raw blocks | empty stored block, ends on a byte | fresh blocks | empty fixed blocks up to the bit | raw blocks ...
+    copied blocks | empty stored block, ends on a byte | recompressed blocks | empty fixed blocks up to the bit | ...
 
-A block may refer up to 32 KiB back, so raw blocks begin again only that far behind a changed range.
+A block may refer up to 32 KiB back, so copying resumes only that far behind a changed range.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from wheelkit.byte_ranges import ByteRange
 
 LEVEL = 6
 FAST_LEVEL = 2
-"""Of ISA-L: the highest that gives the same bytes with SSE4, AVX2 and AVX-512; 3 does not."""
+"""Highest level of ISA-L whose output is the same with SSE4, AVX2 and AVX-512; that of level 3 differs."""
 PIECE = 4 << 20
-"""Uncompressed bytes that one thread compresses at a time; fixed, so that equal input gives equal output."""
+"""Uncompressed bytes that one thread compresses at a time; fixed for reproducible output."""
 
 PADDING = 0b0000000_01_0
 """An empty block with fixed codes, 10 bits from the lowest: not final, type 01, end of block.
 
-Ten bits move the position by 2 modulo 8, so an even bit of a byte is reached with at most three of them.
+Each moves the position by 2 modulo 8, so at most three of them reach any even bit of a byte.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedBits:
-    """Bits [start, end) of the old compressed stream, copied as they are."""
+    """Bits [start, end) of the old compressed stream, copied unchanged."""
 
     start: int
     end: int
 
     def holds(self, bit: int) -> bool:
-        """Whether a bit of the old stream is copied."""
+        """Return whether a bit of the old stream is copied."""
         return self.start <= bit < self.end
 
 
 @dataclass(frozen=True, slots=True)
 class RecompressedBytes:
-    """Bytes [start, end) of the new content, compressed anew; `last` ends the stream."""
+    """Bytes [start, end) of the new content to compress; `last` ends the stream."""
 
     start: int
     end: int
@@ -60,10 +60,10 @@ class RecompressedBytes:
 
 
 def scan_goal(changed: Sequence[ByteRange], old_size: int, new_size: int) -> int:
-    """How far the old stream has to be scanned for `plan_splice`, in uncompressed bytes."""
+    """Return how far `plan_splice` needs the old stream scanned, in uncompressed bytes."""
     if old_size == new_size:
         return max((end + WINDOW for _, end in changed), default=0)
-    # What is behind the change that reaches the new end is compressed anew.
+    # Everything after a change that reaches the new end is recompressed.
     last = min([min(old_size, new_size), *(start for start, end in changed if end >= new_size)])
     return max([last, *(end + WINDOW for _, end in changed if end < new_size)])
 
@@ -71,13 +71,13 @@ def scan_goal(changed: Sequence[ByteRange], old_size: int, new_size: int) -> int
 def plan_splice(
     blocks: BlockIndex, changed: Sequence[ByteRange], old_size: int, new_size: int, packed_size: int
 ) -> tuple[CopiedBits | RecompressedBytes, ...]:
-    """Lay out the new stream.
+    """Plan the new stream.
 
     Args:
-        blocks: boundaries of the old stream, scanned up to `scan_goal` at least.
+        blocks: boundaries of the old stream, scanned to `scan_goal` at least.
         changed: ranges of the new content that may differ from the old.
         old_size: bytes of the old content.
-        new_size: bytes of the new content; what is beyond the shorter one counts as changed.
+        new_size: bytes of the new content; bytes beyond the shorter one count as changed.
         packed_size: bytes of the old compressed stream.
     """
     edges: list[ByteRange] = [] if old_size == new_size else [(min(old_size, new_size), new_size)]
@@ -101,17 +101,17 @@ def plan_splice(
 
 
 def _resume(blocks: BlockIndex, end: int, old_size: int, new_size: int) -> int | None:
-    """The boundary from which old blocks serve again after a change that ends at `end`; None: not any more."""
+    """Return the boundary from which old blocks can be copied again after a change, or None."""
     if end == new_size and old_size != new_size:
         return None
     after = blocks.after(end + WINDOW)
     if after is None and not blocks.complete:
-        raise ArchiveError(f"The deflate stream was scanned to byte {blocks.reach} only; {end + WINDOW} is needed.")
+        raise ArchiveError(f"The deflate stream was scanned only to byte {blocks.reach}, not to {end + WINDOW}.")
     return after
 
 
 class Splicer:
-    """Writes a planned stream.
+    """Writer of a planned stream.
 
     Args:
         out: the file to append to.
@@ -130,7 +130,7 @@ class Splicer:
         """How many of them, 0 to 7."""
 
     def write(self, piece: CopiedBits | RecompressedBytes) -> None:
-        """Write the next piece; a fresh one ends on a byte."""
+        """Write the next piece; a recompressed one ends on a byte."""
         if isinstance(piece, CopiedBits):
             self._pad_to(piece.start % 8)
             self._copy(piece)
@@ -171,7 +171,7 @@ class Splicer:
 
 
 def compress(content: int, start: int, end: int, *, last: bool) -> Iterator[bytes]:
-    """Deflate bytes [start, end) of an open file, in pieces on all cores; each ends on a byte.
+    """Deflate bytes [start, end) of an open file in pieces on all cores; each piece ends on a byte.
 
     Raises:
         ArchiveError: the file is shorter.
@@ -201,7 +201,7 @@ def _compress_piece(pack: _Pack, content: int, start: int, end: int, last: bool)
     window = full_pread(content, min(start, WINDOW), start - min(start, WINDOW))
     data = full_pread(content, end - start, start)
     if len(data) != end - start:
-        raise ArchiveError(f"The new content of a member ends at byte {start + len(data)}, before {end}.")
+        raise ArchiveError(f"The new content of a member ends at byte {start + len(data)} instead of {end}.")
     return pack(data, window, last)
 
 
@@ -211,6 +211,6 @@ def _pack_well(data: bytes, window: bytes, last: bool) -> bytes:
 
 
 def _pack_fast(data: bytes, window: bytes, last: bool) -> bytes:
-    """For the parts of a spliced member: most of it are fat binaries, whose compressed code nothing makes smaller."""
+    """Compress a part of a spliced member, which is mostly compressed device code that no level makes smaller."""
     packer = isal_zlib.compressobj(FAST_LEVEL, isal_zlib.DEFLATED, -15, zdict=window)
     return packer.compress(data) + packer.flush(isal_zlib.Z_FINISH if last else isal_zlib.Z_SYNC_FLUSH)

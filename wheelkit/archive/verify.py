@@ -1,4 +1,4 @@
-"""Does a wheel hold what its RECORD says? Every member is inflated and hashed once."""
+"""Verification of a wheel against its RECORD; every member is inflated and hashed once."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def verify_record(
     cuts: Mapping[str, CutPoints] | None = None,
     progress: Progress | None = None,
 ) -> tuple[Finding, ...]:
-    """Stream every member and compare it with RECORD and with its CRC.
+    """Compare every member with RECORD and with its CRC.
 
     Args:
         archive: an open wheel.
-        progress: told about the members that are extracted.
-        extract: members to write to a file on the way, so that nothing is inflated twice.
-        cuts: where extracted members are taken apart, see `WheelArchive.chunks`.
+        progress: receives the progress of extracted members.
+        extract: members to write to files on the way, so that nothing is inflated twice.
+        cuts: where to split extracted members, see `WheelArchive.chunks`.
 
     Returns:
-        A finding for each wrong hash or size, damaged member, file without entry, entry without file, duplicate
-        or malformed entry; empty when all is right.
+        A finding for each wrong hash or size, damaged member, member without row, row without member, duplicate or
+        malformed row; empty if the wheel is intact.
     """
     record_path = f"{archive.dist_info}/RECORD"
     try:
@@ -75,7 +75,7 @@ def _compare(name: str, size: int, digest: str, entry: RecordEntry | None) -> It
         return
     if entry.sha256 is None:
         what = f"the {entry.algorithm} hash" if entry.algorithm else "no hash"
-        yield _finding("record-no-sha256", f"RECORD has {what} and no sha256 for {name}.", name)
+        yield _finding("record-no-sha256", f"RECORD has {what} instead of a sha256 for {name}.", name)
     elif entry.sha256 != digest:
         yield _finding("record-wrong-hash", f"{name} has sha256 {digest}; RECORD says {entry.sha256}.", name)
     if entry.size is not None and entry.size != size:
@@ -83,5 +83,5 @@ def _compare(name: str, size: int, digest: str, entry: RecordEntry | None) -> It
 
 
 def _finding(code: str, message: str, member: str) -> Finding:
-    remedy = "Get the wheel anew, or report it to whoever built it: pip may refuse to install or remove it."
+    remedy = "Download the wheel again, or report it to its builder: pip may refuse to install or remove it."
     return Finding(code=code, severity=Severity.ERROR, message=message, remedy=remedy, member=member)

@@ -1,4 +1,4 @@
-"""What makes an archive ambiguous or unsafe to unpack; every problem is collected, none is repaired."""
+"""Checks for archives that are ambiguous or unsafe to unpack; all problems are collected, none is repaired."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from wheelkit.archive.zip_format import (
 )
 
 MAX_RATIO = 1200
-"""Deflate reaches 1030:1 on zeros; whoever declares more, lies."""
+"""Deflate reaches 1030:1 on zeros; a member cannot declare much more."""
 RATIO_FREE = 16 << 20
 """Members up to this many bytes may declare any ratio."""
 MAX_TOTAL = 16 << 30
-"""Bytes that all members together may declare."""
+"""Most bytes that all members together may declare."""
 
 _ALLOWED_FLAGS = 0x0006 | HAS_DESCRIPTOR | UTF8_NAME
-"""Bits 1 and 2 tell the deflate level; all others mean encryption, patches or masked headers (APPNOTE 4.4.4)."""
+"""Bits 1 and 2 are the deflate level; all others mean encryption, patches or masked headers (APPNOTE 4.4.4)."""
 
 
 def locate_members(members: Sequence[ZipMember], end: EndRecord, pread: Pread, problems: list[str]) -> list[ZipMember]:
-    """Check members against their local headers and each other; give each its `data_offset`."""
+    """Check members against their local headers and each other; set the `data_offset` of each."""
     located = []
     spans: list[tuple[int, int, str]] = []
     for entry in members:
@@ -78,7 +78,7 @@ def _member_problems(member: ZipMember) -> Iterator[str]:
         yield f"{name}: it is a directory with content"
     if member.size > RATIO_FREE and member.size > MAX_RATIO * member.compressed_size:
         ratio = member.size // max(1, member.compressed_size)
-        yield f"{name}: it claims {member.size} bytes from {member.compressed_size}, {ratio} to 1 (a zip bomb)"
+        yield f"{name}: it declares {member.size} bytes from {member.compressed_size}, {ratio} to 1 (a zip bomb)"
 
 
 def _path_problem(name: str) -> str:
@@ -113,7 +113,7 @@ def _layout_problems(spans: Sequence[tuple[int, int, str]], directory: int) -> I
     ordered = sorted(spans)
     first = ordered[0][0] if ordered else directory
     if first:
-        yield f"{first} bytes stand before the first member"
+        yield f"{first} bytes precede the first member"
     for (_, end, name), (start, _, after) in pairwise([*ordered, (directory, directory, "the central directory")]):
         if end > start:
             yield f"{name}: it overlaps {after}"
@@ -125,7 +125,7 @@ def _set_problems(members: Sequence[ZipMember]) -> Iterator[str]:
     counts = Counter(member.name for member in members)
     for name, count in counts.items():
         if count > 1:
-            yield f"{name}: it is there {count} times"
+            yield f"{name}: it occurs {count} times"
     files = {name for name in counts if not name.endswith("/")}
     for name in counts:
         for parent in PurePosixPath(name).parents:
@@ -133,4 +133,4 @@ def _set_problems(members: Sequence[ZipMember]) -> Iterator[str]:
                 yield f"{name}: {parent} is a file, not a directory"
     total = sum(member.size for member in members)
     if total > MAX_TOTAL:
-        yield f"all members together claim {total} bytes, more than {MAX_TOTAL} (a zip bomb)"
+        yield f"all members together declare {total} bytes, more than {MAX_TOTAL} (a zip bomb)"

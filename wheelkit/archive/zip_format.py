@@ -1,7 +1,7 @@
-"""The zip format as bytes: its records and how they are read (PKWARE APPNOTE.TXT 6.3.10, sections 4.3 to 4.5).
+"""Records of the zip format and how to read them (PKWARE APPNOTE.TXT 6.3.10, sections 4.3 to 4.5).
 
-Reading collects problems instead of stopping at the first; `zip_check` checks what was read,
-`zip_writer` writes the same records.
+Reading collects problems instead of stopping at the first. `zip_check` checks the members that were read, `zip_writer`
+writes the same records.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ END64 = struct.Struct("<4sQ2H2L4Q")
 LOCATOR64 = struct.Struct("<4sLQL")
 ZIP64_EXTRA, UNICODE_PATH_EXTRA = 0x0001, 0x7075
 
-# The nouns of these modules are named tuples: to import dataclasses takes half as long as a wheel takes to be copied.
+# These modules use named tuples: importing dataclasses takes half as long as copying a wheel.
 
 DateTime = tuple[int, int, int, int, int, int]
 Pread = Callable[[int, int], bytes]
@@ -44,8 +44,8 @@ class ZipMember(NamedTuple):
         mode: Unix permission bits, 0 if the archive has none.
         external_attr: the 32 bits of the central directory; the upper 16 are st_mode on Unix.
         date_time: (year, month, day, hour, minute, second); seconds are even.
-        header_offset: where the local header begins.
-        data_offset: where the (compressed) data begins.
+        header_offset: offset of the local header.
+        data_offset: offset of the (compressed) data.
         flags: general purpose bit flag.
     """
 
@@ -72,7 +72,7 @@ class ZipMember(NamedTuple):
 
 
 class EndRecord(NamedTuple):
-    """Where the central directory is: from the end records, classic or zip64."""
+    """Position and size of the central directory, from the classic or zip64 end record."""
 
     members: int
     directory_offset: int
@@ -80,7 +80,7 @@ class EndRecord(NamedTuple):
 
 
 class LocalHeader(NamedTuple):
-    """What stands before a member's data; it has to say the same as the central directory."""
+    """The header before a member's data; it must agree with the central directory."""
 
     name: bytes
     flags: int
@@ -95,7 +95,7 @@ def read_end(pread: Pread, file_size: int) -> EndRecord:
     """Find the end of central directory record; nothing may follow it or its comment.
 
     Raises:
-        ArchiveError: no such record, several that could be it, a split archive, or records that disagree.
+        ArchiveError: there is no such record, more than one candidate, a split archive, or records that disagree.
     """
     start = max(0, file_size - END.size - MAX16)
     tail = pread(file_size - start, start)
@@ -139,10 +139,10 @@ def read_end(pread: Pread, file_size: int) -> EndRecord:
 
 
 def read_central(directory: bytes, count: int, problems: list[str]) -> list[ZipMember]:
-    """Read the central directory; `data_offset` is still 0, the local headers know it.
+    """Read the central directory; `data_offset` stays 0 until the local headers are read.
 
     Raises:
-        ArchiveError: it cannot be cut into entries.
+        ArchiveError: the directory cannot be split into entries.
     """
     members: list[ZipMember] = []
     at = 0
@@ -176,7 +176,7 @@ def read_central(directory: bytes, count: int, problems: list[str]) -> list[ZipM
 
 
 def read_local(pread: Pread, member: ZipMember, problems: list[str]) -> LocalHeader | None:
-    """Read the local header that `member` points to; None (and a problem) if there is none."""
+    """Read the local header of `member`; without one, add a problem and return None."""
     raw = pread(LOCAL.size, member.header_offset)
     if len(raw) < LOCAL.size or not raw.startswith(b"PK\3\4"):
         problems.append(f"{member.name}: no local header at byte {member.header_offset}")
@@ -193,7 +193,7 @@ def read_local(pread: Pread, member: ZipMember, problems: list[str]) -> LocalHea
 
 
 def descriptor_size(pread: Pread, member: ZipMember) -> int | None:
-    """Length of the data descriptor after a member's data (APPNOTE 4.3.9), None if there is no right one."""
+    """Return the length of the data descriptor after a member's data (APPNOTE 4.3.9), or None if it is wrong."""
     raw = pread(24, member.data_end)
     for layout, signature in (("<4sLQQ", True), ("<4sLLL", True), ("<LQQ", False), ("<LLL", False)):
         if layout.endswith("LL") and max(member.size, member.compressed_size) > MAX32:
@@ -214,7 +214,7 @@ def _positions(data: bytes, pattern: bytes) -> list[int]:
 
 
 def _decode_name(raw: bytes, flags: int, problems: list[str]) -> str:
-    """PEP 427 wants UTF-8; without the UTF-8 flag only ASCII means the same to every reader."""
+    """Decode a member's name: UTF-8 with the UTF-8 flag (PEP 427), else ASCII, which every reader decodes alike."""
     try:
         return raw.decode("utf-8" if flags & UTF8_NAME else "ascii")
     except UnicodeDecodeError:
@@ -256,7 +256,7 @@ def _from_dos(date: int, time: int) -> DateTime:
 
 
 def full_pread(fd: int, size: int, offset: int) -> bytes:
-    """`os.pread` that comes back short only at the end of the file (Linux caps one read at 2 GiB)."""
+    """Read like `os.pread`, but return fewer bytes only at the end of the file (Linux caps one read at 2 GiB)."""
     data = os.pread(fd, size, offset)
     while len(data) < size and (more := os.pread(fd, size - len(data), offset + len(data))):
         data += more

@@ -1,4 +1,4 @@
-"""The zip format as bytes: its records, written strictly; zip64 where a number needs it (APPNOTE 4.3 to 4.5)."""
+"""Records of the zip format as they are written; zip64 where a number needs it (APPNOTE 4.3 to 4.5)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from wheelkit.archive.zip_format import (
 
 
 def is_wide(size: int) -> bool:
-    """Whether a number of bytes needs zip64."""
+    """Return whether a number of bytes needs zip64."""
     return size >= MAX32
 
 
 def local_header(member: ZipMember, *, wide: bool | None = None) -> bytes:
-    """The local header to write for `member`; zip64 when a size needs it, or when `wide` says so."""
+    """Return the local header of `member`; zip64 if a size needs it, or as `wide` says."""
     name = member.name.encode()
     if wide is None:
         wide = is_wide(max(member.size, member.compressed_size))
@@ -40,7 +40,7 @@ def local_header(member: ZipMember, *, wide: bool | None = None) -> bytes:
 
 
 def central_directory(members: list[ZipMember], offset: int) -> bytes:
-    """The central directory and end records to write at `offset` for members in this order."""
+    """Return the central directory and end records for members in this order, written at `offset`."""
     entries = b"".join(_central_entry(member) for member in members)
     count, size = len(members), len(entries)
     end64 = b""

@@ -1,1 +1,1 @@
-"""ELF files: reading and editing in place."""
+"""Reading ELF files and editing them in place."""

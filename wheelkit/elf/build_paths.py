@@ -1,4 +1,4 @@
-"""Paths of the machine that built a library, left in its strings: assertions, compiler options, search paths."""
+"""Paths of the build machine in a library's strings: assertions, compiler options, search paths."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from wheelkit.elf.reader import Section
 
 _MARKS = (b"/_bazel_", b"/execroot/", b".runfiles/", b"/home/", b"/root/")
-"""What such paths hold: folders of users, and of Bazel (Bazel documentation, "Output Directory Layout")."""
+"""Parts of such paths: folders of users and of Bazel (Bazel documentation, "Output Directory Layout")."""
 _STRINGS = (".rodata", ".data")
 _BEFORE = re.compile(rb"[\w./+@~-]*\Z")
 _AFTER = re.compile(rb"[\w./+@~-]*")
@@ -18,11 +18,11 @@ _REACH = 512
 
 
 def build_paths(path: Path, sections: Iterable[Section]) -> tuple[str, ...]:
-    """The distinct absolute paths in the data of a library, sorted; the file may be of any size.
+    """Return the distinct absolute paths in the data of a library, sorted.
 
     Args:
-        path: the file.
-        sections: of the file; only those with data are searched.
+        path: the file, of any size.
+        sections: of the file; only data sections are searched.
     """
     ranges = [(s.offset, s.offset + s.file_size) for s in sections if s.name.startswith(_STRINGS)]
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -38,7 +38,7 @@ def _paths(data: mmap.mmap, mark: bytes, start: int, end: int) -> Iterator[str]:
         assert before is not None
         assert after is not None
         text = before[0] + after[0]
-        # A folder alone is a word in a sentence; a path goes on.
+        # A folder alone may be a word of a sentence; a path continues.
         if text.startswith(b"/") and len(after[0]) > len(mark):
             yield text.decode("ascii", errors="replace")
         at = data.find(mark, at + len(after[0]), end)

@@ -1,7 +1,7 @@
-"""Separate debug files: an ELF file with a library's section table, but only the contents that the library lost.
+"""Separate debug files: ELF files with a library's section table and only the contents that the library lost.
 
-Like `objcopy --only-keep-debug`: sections that are loaded become NOBITS, except notes, so that a build ID matches;
-section numbers stay, so that the symbols need no change.
+As with `objcopy --only-keep-debug`, loaded sections become NOBITS, except notes, so that the build ID matches. Section
+numbers stay, so symbols need no change.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def write_debug(image: ElfImage, source: Path, out: Path, dropped: Collection[in
     """Write the debug file of a library.
 
     Args:
-        image: the library, whole.
-        source: its path; contents are copied from there in blocks.
+        image: the unstripped library.
+        source: its path; contents are copied in blocks.
         out: the file to write.
         dropped: indices of the sections that the library loses.
 
     Returns:
-        CRC-32 of the file, as .gnu_debuglink wants it.
+        CRC-32 of the file, for .gnu_debuglink.
     """
     head = list(HEADER.unpack(image.read(0, HEADER.size)))
     position = HEADER.size + SEGMENT.size * len(image.segments)
@@ -53,7 +53,7 @@ def write_debug(image: ElfImage, source: Path, out: Path, dropped: Collection[in
 
 
 def _blocks(image: ElfImage, library: int, placed: list[Section], head: bytes, table: int) -> Iterator[bytes]:
-    """The whole file in order."""
+    """Yield the whole file in order."""
     yield head
     position = HEADER.size
     for segment in _segments(image, placed):
@@ -76,7 +76,7 @@ def _blocks(image: ElfImage, library: int, placed: list[Section], head: bytes, t
 
 
 def _segments(image: ElfImage, placed: list[Section]) -> Iterator[bytes]:
-    """The program headers; besides themselves and notes they have nothing in the file."""
+    """Yield the program headers; only themselves and notes have bytes in the file."""
     start = HEADER.unpack(image.read(0, HEADER.size))[5]
     table = image.read(start, SEGMENT.size * len(image.segments))
     notes = {section.address: section for section in placed if section.type == constants.SHT_NOTE}

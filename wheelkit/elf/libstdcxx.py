@@ -1,9 +1,9 @@
-"""Which version of libstdc++ brought which symbol: the answer for references that do not say it themselves.
+"""Table of the libstdc++ version that introduced each symbol, for references without a version.
 
-libstdc++ gives every symbol that it exports a version and never takes one back, so any newer library knows the
-history (GCC manual, "ABI Policy and Guidelines"). A library linked against a stub or the wrong archive asks without a
-version: no tool sees then that an old system lacks the symbol. `python -m wheelkit.elf.libstdcxx LIBRARY` prints
-the table anew from a newer libstdc++.so.6.
+libstdc++ versions every symbol that it exports and never removes one, so any newer library knows the history (GCC
+manual, "ABI Policy and Guidelines"). A library linked against a stub or the wrong archive refers to symbols without a
+version, and no tool notices that an old system lacks them. `python -m wheelkit.elf.libstdcxx LIBRARY` regenerates the
+table from a newer libstdc++.so.6.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STANDARD = re.compile(
 
 @functools.cache
 def versions() -> Mapping[str, str]:
-    """Symbol -> the version that it came with, such as GLIBCXX_3.4.26 or CXXABI_1.3."""
+    """Return symbol -> the version that introduced it, such as GLIBCXX_3.4.26 or CXXABI_1.3."""
     table: dict[str, str] = {}
     version = ""
     for line in _TABLE.read_text(encoding="ascii").splitlines():
@@ -40,12 +40,12 @@ def versions() -> Mapping[str, str]:
 
 
 def is_standard(symbol: str) -> bool:
-    """Whether a mangled name belongs to the standard library or the C++ run time."""
+    """Return whether a mangled name belongs to the standard library or the C++ run time."""
     return _STANDARD.match(symbol) is not None
 
 
 def render(library: Path) -> str:
-    """The table's text, made from the version definitions of a libstdc++.so.6."""
+    """Return the table's text from the version definitions of a libstdc++.so.6."""
     from elftools.elf.elffile import ELFFile
     from elftools.elf.gnuversions import GNUVerDefSection, GNUVerSymSection
     from elftools.elf.sections import SymbolTableSection
@@ -59,7 +59,7 @@ def render(library: Path) -> str:
             and isinstance(indices, GNUVerSymSection)
             and isinstance(nodes, GNUVerDefSection)
         ):
-            raise ElfError(f"{library} has no symbol versions.", hint=f"Name a {SONAME}.")
+            raise ElfError(f"{library} has no symbol versions.", hint=f"Pass the path of a {SONAME}.")
         names = {definition["vd_ndx"]: next(aux).name for definition, aux in nodes.iter_versions()}
         for number, symbol in enumerate(symbols.iter_symbols()):
             index = indices.get_symbol(number)["ndx"]

@@ -1,4 +1,4 @@
-"""The raw tables of one ELF64 little-endian file, with file offsets, so that they can be edited in place.
+"""Raw tables of an ELF64 little-endian file, with file offsets so that they can be edited in place.
 
 Source: System V ABI, gABI chapters 4 (object files) and 5 (dynamic linking); GNU extensions from the LSB.
 """
@@ -50,14 +50,14 @@ class Section(NamedTuple):
         return 0 if self.type in (SHT_NULL, SHT_NOBITS) else self.size
 
     def align(self, position: int) -> int:
-        """The first place from `position` on where the section may begin.
+        """Return the first offset from `position` on at which the section may begin.
 
         Raises:
-            ElfError: its alignment makes no sense in a file.
+            ElfError: the alignment is impossible in a file.
         """
         alignment = max(1, self.alignment)
         if alignment > _ALIGNMENT_LIMIT:
-            raise ElfError(f"Section {self.name} wants an alignment of {alignment}.", hint="The file is damaged.")
+            raise ElfError(f"Section {self.name} has an alignment of {alignment}.", hint="The file is damaged.")
         return position + -position % alignment
 
 
@@ -73,7 +73,7 @@ class Segment(NamedTuple):
 
 
 class DynamicEntry(NamedTuple):
-    """One entry of the dynamic table and where it lies in the file."""
+    """One entry of the dynamic table, with its offset in the file."""
 
     tag: int
     value: int
@@ -93,11 +93,11 @@ class RawSymbol(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ElfImage:
-    """The parsed tables of a file; `data` stays the caller's, and every access to it is checked.
+    """The parsed tables of a file. `data` is owned by the caller; every access is range-checked.
 
     Attributes:
-        label: what errors call the file.
-        section_table: file offset of the section header table, 0 when there is none.
+        label: name of the file in errors.
+        section_table: file offset of the section header table, 0 if there is none.
         names_index: index of the section that holds the section names.
     """
 
@@ -115,15 +115,15 @@ class ElfImage:
 
     @classmethod
     def parse(cls, data: bytes | mmap.mmap, label: str) -> ElfImage:
-        """Read header, program headers and section headers.
+        """Read the header, program headers and section headers.
 
         Raises:
-            ElfError: not an ELF64 little-endian file, or a table that lies outside of it.
+            ElfError: not an ELF64 little-endian file, or a table lies outside it.
         """
         if bytes(data[:4]) != MAGIC:
             raise ElfError(f"{label} is not an ELF file.", hint="Check that the download is complete.")
         if len(data) < HEADER.size or bytes(data[4:6]) != b"\x02\x01":
-            raise ElfError(f"{label} is not a 64-bit little-endian ELF file.", hint="Only those occur in ROCm wheels.")
+            raise ElfError(f"{label} is not a 64-bit little-endian ELF file.", hint="Use a wheel for x86-64 Linux.")
         ident, kind, machine, _, _, ph, sh, flags, _, ph_size, ph_count, sh_size, sh_count, names = HEADER.unpack(
             data[: HEADER.size]
         )
@@ -158,25 +158,25 @@ class ElfImage:
         return tuple(sections)
 
     def read(self, offset: int, size: int) -> bytes:
-        """The bytes [offset, offset + size) of the file.
+        """Return the bytes [offset, offset + size) of the file.
 
         Raises:
-            ElfError: the file ends before that.
+            ElfError: the file is shorter.
         """
         if offset + size > len(self.data):
             raise ElfError(f"{self.label} ends before byte {offset + size}.", hint="The file is truncated or damaged.")
         return bytes(self.data[offset : offset + size])
 
     def section(self, name: str) -> Section | None:
-        """The first section of that name."""
+        """Return the first section of that name, or None."""
         return next((s for s in self.sections if s.name == name), None)
 
     def contents(self, section: Section) -> bytes:
-        """The bytes of a section in the file; empty for NOBITS."""
+        """Return the bytes of a section in the file; empty for NOBITS."""
         return self.read(section.offset, section.file_size)
 
     def offset_of(self, address: int) -> int:
-        """File offset of a virtual address.
+        """Return the file offset of a virtual address.
 
         Raises:
             ElfError: no loadable segment has that address in the file.
@@ -187,7 +187,7 @@ class ElfImage:
         raise ElfError(f"{self.label} refers to address {address:#x}, which no segment holds.", hint="It is damaged.")
 
     def dynamic(self) -> tuple[DynamicEntry, ...]:
-        """The dynamic table as the loader sees it, DT_NULL entries included; empty for a static file."""
+        """Return the dynamic table as the loader sees it, DT_NULL entries included; empty for a static file."""
         for segment in self.segments:
             if segment.type == PT_DYNAMIC:
                 table = self.read(segment.offset, segment.file_size // DYNAMIC.size * DYNAMIC.size)
@@ -196,7 +196,7 @@ class ElfImage:
         return ()
 
     def symbols(self, section: Section) -> Iterator[RawSymbol]:
-        """The rows of a symbol table section, the null symbol included."""
+        """Yield the rows of a symbol table section, the null symbol included."""
         table = self.contents(section)
         for row in SYMBOL.iter_unpack(table[: len(table) // SYMBOL.size * SYMBOL.size]):
             yield RawSymbol._make(row)
@@ -209,10 +209,10 @@ def _rows(data: bytes | mmap.mmap, offset: int, size: int, count: int, label: st
 
 
 def bytes_at(table: bytes, offset: int, label: str) -> bytes:
-    """The NUL-terminated string at an offset of a string table, without the NUL.
+    """Return the NUL-terminated string at an offset of a string table, without the NUL.
 
     Raises:
-        ElfError: the offset lies outside, or the string has no end.
+        ElfError: the offset lies outside the table, or the string does not end.
     """
     end = table.find(b"\0", offset) if offset < len(table) else -1
     if end < 0:
@@ -221,13 +221,13 @@ def bytes_at(table: bytes, offset: int, label: str) -> bytes:
 
 
 def string_at(table: bytes, offset: int, label: str) -> str:
-    """Like `bytes_at`, as text; bytes that are not UTF-8 are shown as escapes."""
+    """Return the string of `bytes_at` as text; bytes that are not UTF-8 become escapes."""
     return bytes_at(table, offset, label).decode(errors="backslashreplace")
 
 
 @contextlib.contextmanager
 def open_image(path: Path) -> Iterator[ElfImage]:
-    """Map a file and parse its tables; nothing of the mapping may be kept after the block.
+    """Map a file and parse its tables; nothing of the mapping may be used after the block.
 
     Raises:
         ElfError: not an ELF64 little-endian file, or a damaged one.

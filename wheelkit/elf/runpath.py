@@ -1,4 +1,4 @@
-"""RUNPATH and NEEDED edited in place: nothing moves, no page is added, a handful of bytes change.
+"""RUNPATH and NEEDED edited in place: nothing moves, no page is added, a few bytes change.
 
 Source: gABI chapter 5, dynamic section and string table; the LSB on symbol versions, whose names share that table.
 """
@@ -28,13 +28,13 @@ _NAMES = frozenset(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Table:
-    """The dynamic table up to its end, and the strings that it refers to.
+    """The dynamic table up to its end, and its strings.
 
     Attributes:
         spare: unused DT_NULL entries before the last one.
         offset: of the string table in the file.
-        used: offsets in the string table that something refers to, except the RUNPATH entry itself.
-        complete: `used` holds the names of symbols too; without section headers nobody could tell them.
+        used: offsets in the string table that are referenced, except by the RUNPATH entry itself.
+        complete: `used` includes the names of symbols, which cannot be found without section headers.
     """
 
     label: str
@@ -72,9 +72,9 @@ class _Table:
 
     @property
     def room(self) -> int:
-        """Bytes that a RUNPATH may have: up to the next string that something refers to, its own NUL left out.
+        """Bytes that a RUNPATH may have, without its NUL: up to the next referenced string.
 
-        Who shortens a RUNPATH in place, as patchelf does, leaves bytes behind it that nobody reads.
+        Shortening a RUNPATH in place, as patchelf does, leaves unused bytes after it.
         """
         start = self.runpath.value
         if not self.complete:
@@ -94,13 +94,13 @@ def _references(image: ElfImage, entries: tuple[DynamicEntry, ...], runpath: Dyn
 
 
 def set_runpath(path: Path, runpath: str) -> list[ByteRange]:
-    """Write another RUNPATH over the old one and fill the rest with NULs.
+    """Overwrite the RUNPATH and fill the rest with NULs.
 
     Returns:
-        The changed ranges of the file; none when it says so already.
+        The changed ranges of the file; empty if the RUNPATH is already right.
 
     Raises:
-        ElfError: there is none, the new one is longer, or other names share the old one's bytes.
+        ElfError: there is no RUNPATH, the new one is too long, or other names share the old one's bytes.
     """
     new = os.fsencode(runpath)
     with reader.open_image(path) as image:
@@ -120,21 +120,21 @@ def set_runpath(path: Path, runpath: str) -> list[ByteRange]:
             f"{table.label}: another name shares the bytes of its RUNPATH.", hint="Link it without merged strings."
         )
     at = table.offset + start
-    # Of what lies behind the old string, nothing must be read as the end of a longer new one.
+    # Old bytes after the previous string must not become the end of a longer new one.
     return [_write(path, at, new.ljust(length if len(new) <= length else room, b"\0"))]
 
 
 def add_needed(path: Path, soname: str) -> list[ByteRange]:
-    """Make the library ask for another one, in last place.
+    """Add a NEEDED entry for another library, in last place.
 
-    The name goes into the bytes that `set_runpath` freed, unless it is there already; the entry takes a spare
-    DT_NULL or else the place of DT_RELACOUNT, which only saves the loader time.
+    The name is written to the bytes that `set_runpath` freed, unless it exists. The entry replaces a spare DT_NULL, or
+    else DT_RELACOUNT, which only saves the loader time.
 
     Returns:
-        The changed ranges of the file; none when it is needed already.
+        The changed ranges of the file; empty if the library is already needed.
 
     Raises:
-        ElfError: no place for the name or the entry.
+        ElfError: there is no room for the name or the entry.
     """
     name = os.fsencode(soname) + b"\0"
     with reader.open_image(path) as image:
@@ -157,7 +157,7 @@ def add_needed(path: Path, soname: str) -> list[ByteRange]:
 
 
 def _free_place(table: _Table, size: int, soname: str) -> int:
-    """Offset in the string table of unused NULs behind the RUNPATH and its own NUL."""
+    """Return the string table offset of unused NULs after the RUNPATH and its own NUL."""
     start = table.runpath.value + table.length + 1
     rest = table.strings[start:]
     stop = start + len(rest) - len(rest.lstrip(b"\0"))

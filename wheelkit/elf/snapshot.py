@@ -1,6 +1,6 @@
-"""What one ELF file is, needs and offers: a frozen snapshot for inspection and repair decisions.
+"""Properties, needs and exports of one ELF file: a frozen snapshot for inspection and repair.
 
-The dynamic facts come from PT_DYNAMIC, which is what the loader believes; sections add what only tools see.
+Dynamic facts come from PT_DYNAMIC, which the loader uses; sections add what only tools read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BINDS = {
     constants.STB_GNU_UNIQUE: "UNIQUE",
 }
 _ROCM_MARK = re.compile(r"\broc-(\d+(?:\.\d+)+)")
-"""How ROCm's clang names its release in .comment: `AMD clang version … roc-7.2.0 …`."""
+"""Release of ROCm's clang in .comment: `AMD clang version … roc-7.2.0 …`."""
 
 
 HIP_RUNTIME = re.compile(r"(?:__)?hip[A-Z]\w*")
@@ -37,11 +37,11 @@ HIP_RUNTIME = re.compile(r"(?:__)?hip[A-Z]\w*")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Symbol:
-    """One symbol that a file wants from others.
+    """One undefined symbol of a file.
 
     Attributes:
-        version: symbol version such as GLIBC_2.17; None when it is asked for without one.
-        library: soname that the version is expected from; None without a version.
+        version: symbol version such as GLIBC_2.17; None for a reference without a version.
+        library: soname that should provide the version; None without a version.
         bind: GLOBAL, WEAK, UNIQUE or LOCAL.
     """
 
@@ -59,10 +59,10 @@ class Elf:
         machine: x86_64, aarch64, amdgpu, riscv64, or the number of e_machine.
         needed: DT_NEEDED sonames in order.
         undefined: dynamic symbols without a definition, in table order.
-        offered: defined dynamic symbol that others can bind to -> its versions, the default one first; "" for none.
-        version_needs: versions wanted from each soname.
+        offered: exported dynamic symbol -> its versions, the default one first; "" for none.
+        version_needs: soname -> versions required from it.
         sections: by name; the first of several with the same name.
-        build_id: hexadecimal, from .note.gnu.build-id; None when there is none.
+        build_id: hexadecimal, from .note.gnu.build-id; None if there is none.
         comments: compiler and linker names from .comment.
         init_functions: exported PyInit_* functions.
     """
@@ -92,7 +92,7 @@ class Elf:
 
     @property
     def has_symtab(self) -> bool:
-        """Whether it still has the static symbol table that `strip` removes."""
+        """Whether the file still has the static symbol table that `strip` removes."""
         return any(s.type == constants.SHT_SYMTAB for s in self.sections.values())
 
     @property
@@ -112,16 +112,16 @@ class Elf:
 
     @property
     def rocm_versions(self) -> tuple[str, ...]:
-        """The ROCm releases whose compiler made parts of it, as its marks say; sorted, none without a mark."""
+        """ROCm releases of the compilers that made parts of the file, sorted; empty without a mark in .comment."""
         return tuple(sorted({found for comment in self.comments for found in _ROCM_MARK.findall(comment)}))
 
     def highest_versions(self) -> dict[str, str]:
-        """The highest version wanted per prefix, such as {"GLIBC": "2.27", "GLIBCXX": "3.4.22"}."""
+        """Return the highest required version per prefix, such as {"GLIBC": "2.27", "GLIBCXX": "3.4.22"}."""
         return highest_versions(v for versions in self.version_needs.values() for v in versions)
 
 
 def highest_versions(versions: Iterable[str]) -> dict[str, str]:
-    """The highest number per prefix of symbol versions; names without a number (GLIBC_PRIVATE) do not count."""
+    """Return the highest number per prefix of symbol versions; names without a number (GLIBC_PRIVATE) are skipped."""
     best: dict[str, tuple[int, ...]] = {}
     for version in versions:
         found = re.fullmatch(r"(.+?)_(\d+(?:\.\d+)*)", version)
@@ -177,7 +177,7 @@ def _symbols(
     needs: Mapping[int, tuple[str, str]],
     own: Mapping[int, str],
 ) -> tuple[tuple[Symbol, ...], dict[str, tuple[str, ...]]]:
-    """Undefined symbols, and the offered ones with their versions."""
+    """Return the undefined symbols, and the exported ones with their versions."""
     table = next((s for s in image.sections if s.type == constants.SHT_DYNSYM), None)
     if table is None:
         if constants.DT_SYMTAB in tags:
@@ -205,7 +205,7 @@ def _symbols(
 
 
 def _build_id(image: ElfImage) -> str | None:
-    """The descriptor of the GNU note of type 3 (NT_GNU_BUILD_ID)."""
+    """Return the descriptor of the GNU build ID note."""
     for section in image.sections:
         if section.type != constants.SHT_NOTE:
             continue

@@ -1,7 +1,7 @@
-"""Symbol tables and debug sections moved out of a library into a separate debug file.
+"""Symbol tables and debug sections, moved from a library to a separate debug file.
 
-The library's loadable bytes stay where they are; only its tail is written anew. The library names its debug file and
-that file's CRC-32 in a section (GDB manual, "Debugging Information in Separate Files").
+The library's loaded bytes stay where they are; only its tail is rewritten. A section of the library names the debug
+file and its CRC-32 (GDB manual, "Debugging Information in Separate Files").
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _SHNDX = struct.Struct("<H")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StripReport:
-    """What stripping did; sizes in bytes.
+    """Result of stripping; sizes in bytes.
 
     Attributes:
-        changed: ranges of the new file that differ from the old one; what lay behind its new end is gone.
-        dropped: names of the sections that left.
-        bytes_saved: of those sections. Where loadable bytes follow them they are zeros now, and the file keeps its
-            length.
+        changed: ranges of the new file that differ from the old one; the old file may be longer.
+        dropped: names of the removed sections.
+        bytes_saved: bytes of the removed sections. Where loaded bytes follow them, they became zeros and the file keeps
+            its length.
     """
 
     changed: tuple[ByteRange, ...]
@@ -47,15 +47,15 @@ class StripReport:
 
 
 def strip_symbols(path: Path, debug: Path | None = None) -> StripReport:
-    """Drop symbol tables and debug sections of a library, in place.
+    """Remove symbol tables and debug sections of a library, in place.
 
     Args:
-        path: the library; unchanged when there is nothing to drop.
-        debug: where to write the debug file, which debuggers look for under this file name; not written when there
-            is nothing to drop. None drops the symbols for good.
+        path: the library; unchanged if there is nothing to remove.
+        debug: the debug file to write, which debuggers look up by this file name; not written if there is nothing to
+            remove. None discards the symbols.
 
     Raises:
-        ElfError: a damaged file, or one that cannot be taken apart; nothing is changed or written then.
+        ElfError: the file is damaged or cannot be stripped; nothing is changed or written.
     """
     partial = debug.with_name(f".{debug.name}.partial") if debug else None
     try:
@@ -88,7 +88,7 @@ def strip_symbols(path: Path, debug: Path | None = None) -> StripReport:
 
 
 def _droppable(image: ElfImage) -> frozenset[int]:
-    """Indices of the sections that only debuggers read, with the string tables that belong to nothing else."""
+    """Return the indices of sections that only debuggers read, with string tables that nothing else uses."""
     drop = {
         index
         for index, section in enumerate(image.sections)
@@ -112,7 +112,7 @@ def _droppable(image: ElfImage) -> frozenset[int]:
 
 
 def _edits(image: ElfImage, dropped: Collection[int], link: bytes) -> tuple[list[Edit], int]:
-    """The writes that leave the sections out, in order of offset, and the new length of the file."""
+    """Return the writes that remove the sections, by offset, and the new length of the file."""
     if len(image.sections) >= constants.SHN_LORESERVE:
         raise ElfError(f"{image.label} has {len(image.sections)} sections.", hint="Strip it with binutils.")
     first = min(image.sections[index].offset for index in dropped)
@@ -150,21 +150,21 @@ def _check_apart(image: ElfImage, leaving: Iterable[Section]) -> None:
 
 
 def _end_of_fixed(image: ElfImage, sections: Iterable[Section]) -> int:
-    """Where the bytes end that stay in place: headers, segments, and sections before the first dropped one."""
+    """Return the end of the bytes that stay: headers, segments, and sections before the first dropped one."""
     program_headers: int = HEADER.unpack(image.read(0, HEADER.size))[5]
     end = max(
         program_headers + SEGMENT.size * len(image.segments),
         *(segment.offset + segment.file_size for segment in image.segments),
         *(section.offset + section.file_size for section in sections if section.file_size),
     )
-    image.read(end, 0)  # refuses an end outside of the file
+    image.read(end, 0)  # raises for an end outside the file
     return end
 
 
 def _tail(
     rows: Sequence[tuple[Section, bytes | None]], base: int, numbers: dict[int, int], strings: bytes
 ) -> tuple[bytes, int]:
-    """The moved contents and the section header table, to be put at `base`; and where that table begins."""
+    """Return the moved contents with the section header table, to be written at `base`, and the table's offset."""
     tail, table = bytearray(), bytearray()
     for section, content in rows:
         offset = section.offset
@@ -185,7 +185,7 @@ def _tail(
 
 
 def _symbol_edits(image: ElfImage, numbers: dict[int, int]) -> Iterable[Edit]:
-    """Dynamic symbols name the section that they are defined in; follow its new number."""
+    """Yield edits that renumber the sections of dynamic symbols."""
     for section in image.sections:
         if section.type != constants.SHT_DYNSYM:
             continue

@@ -1,4 +1,4 @@
-"""GNU symbol versions in the raw tables: what is required from other libraries, and every name they mention.
+"""GNU symbol versions in the raw tables: versions required from other libraries, and versions defined.
 
 Source: Linux Standard Base Core Specification, symbol versioning.
 """
@@ -18,7 +18,7 @@ _DEF_AUX = struct.Struct("<II")  # name, next
 
 
 def needs(image: ElfImage, tags: Mapping[int, int]) -> Iterator[tuple[int, int, int]]:
-    """(version index, offset of the version's name, offset of the library's name) of each required version.
+    """Yield (version index, offset of the version's name, offset of the library's name) of each required version.
 
     Args:
         image: the file.
@@ -42,7 +42,7 @@ def needs(image: ElfImage, tags: Mapping[int, int]) -> Iterator[tuple[int, int, 
 
 
 def definitions(image: ElfImage, tags: Mapping[int, int]) -> Iterator[tuple[int, int]]:
-    """(version index, offset of the name) of each version that the file defines, followed by those of its parents."""
+    """Yield (version index, offset of the name) of each defined version, followed by those of its parents."""
     if constants.DT_VERDEF not in tags:
         return
     position = image.offset_of(tags[constants.DT_VERDEF])
@@ -61,7 +61,7 @@ def definitions(image: ElfImage, tags: Mapping[int, int]) -> Iterator[tuple[int,
 
 
 def version_names(image: ElfImage, tags: Mapping[int, int]) -> Iterator[int]:
-    """Offsets in the dynamic string table of every name in the version tables."""
+    """Yield the offsets in the dynamic string table of every name in the version tables."""
     for _, name, library in needs(image, tags):
         yield name
         yield library

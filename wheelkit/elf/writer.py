@@ -1,4 +1,4 @@
-"""Shared libraries for x86-64 Linux, written table by table, so that stand-ins for real ones need no compiler.
+"""Shared libraries for x86-64 Linux written table by table, so that stand-ins for real ones need no compiler.
 
 Source: System V ABI, gABI chapters 4 and 5 (ELF64, dynamic linking, hash table) and its x86-64 supplement; GNU symbol
 versions from the Linux Standard Base Core Specification.
@@ -21,11 +21,11 @@ _SEGMENTS = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Export:
-    """One symbol that a library offers.
+    """One exported symbol of a library.
 
     Attributes:
         version: such as hip_4.2; empty for none.
-        default: whether it is what new programs are linked with (`@@`), else only old ones ask for it (`@`).
+        default: new programs are linked with this version (`@@`); otherwise only old programs use it (`@`).
         code: position-independent machine code of a function; equal code is stored once.
         data: bytes of zeros of a variable; a symbol is either a function or a variable.
     """
@@ -51,7 +51,7 @@ class _Section:
 
     @property
     def memory(self) -> int:
-        """Bytes that it takes in memory."""
+        """Bytes that the section takes in memory."""
         return len(self.content) if self.size < 0 else self.size
 
 
@@ -68,7 +68,7 @@ class _Strings:
 
 
 def shared_library(soname: str, exports: Iterable[Export], *, needed: Sequence[str] = (), runpath: str = "") -> bytes:
-    """The bytes of a shared library that glibc loads.
+    """Return the bytes of a shared library that glibc loads.
 
     Args:
         soname: DT_SONAME.
@@ -127,7 +127,7 @@ def shared_library(soname: str, exports: Iterable[Export], *, needed: Sequence[s
 
 
 def _code(exports: Iterable[Export]) -> tuple[bytes, dict[bytes, int]]:
-    """All code, each piece once, and where in it each piece begins."""
+    """Return all code, each piece once, and the offset of each piece."""
     text, places = bytearray(), {}
     for code in dict.fromkeys(export.code for export in exports if not export.data):
         places[code] = len(text)
@@ -136,7 +136,7 @@ def _code(exports: Iterable[Export]) -> tuple[bytes, dict[bytes, int]]:
 
 
 def _hash(name: str) -> int:
-    """The hash function of the gABI."""
+    """Hash a symbol name as the gABI does."""
     value = 0
     for byte in name.encode():
         value = (value << 4) + byte
@@ -146,7 +146,7 @@ def _hash(name: str) -> int:
 
 
 def _hash_table(names: Sequence[str]) -> bytes:
-    """DT_HASH: buckets and chains of symbol numbers; the null symbol is number 0."""
+    """Build DT_HASH: buckets and chains of symbol numbers; the null symbol is number 0."""
     count = max(1, len(names) // 2)
     buckets, chains = [0] * count, [0] * (len(names) + 1)
     for number, name in enumerate(names, start=1):
@@ -156,7 +156,7 @@ def _hash_table(names: Sequence[str]) -> bytes:
 
 
 def _indices(exports: Iterable[Export], versions: Sequence[str]) -> bytes:
-    """DT_VERSYM: 0 is local, 1 is global without a version, the versions follow."""
+    """Build DT_VERSYM: 0 is local, 1 is global without a version, the versions follow."""
     known = {"": 1} | {version: index for index, version in enumerate(versions, start=2)}
     rows = (
         known[export.version] | (0 if export.default or not export.version else constants.VERSYM_HIDDEN)
@@ -166,7 +166,7 @@ def _indices(exports: Iterable[Export], versions: Sequence[str]) -> bytes:
 
 
 def _definitions(names: Sequence[str], strings: _Strings) -> bytes:
-    """DT_VERDEF: the first name is that of the library itself."""
+    """Build DT_VERDEF: the first name is that of the library itself."""
     out, step = bytearray(), _VERDEF.size + _VERDAUX.size
     for index, name in enumerate(names, start=1):
         following = step if index < len(names) else 0
@@ -178,7 +178,7 @@ def _definitions(names: Sequence[str], strings: _Strings) -> bytes:
 
 
 def _addresses(sections: Iterable[_Section], position: int) -> dict[str, int]:
-    """Where each section begins, in the file and in memory alike."""
+    """Return the address of each section, which is also its file offset."""
     found = {}
     for section in sections:
         position += -position % section.align
@@ -188,7 +188,7 @@ def _addresses(sections: Iterable[_Section], position: int) -> dict[str, int]:
 
 
 def _assemble(sections: Sequence[_Section], at: dict[str, int], *, split: int) -> bytes:
-    """Headers, segments and sections; sections from `split` on are writable."""
+    """Join headers, segments and sections; sections from `split` on are writable."""
     body = bytearray()
     for section in sections:
         if section.content:

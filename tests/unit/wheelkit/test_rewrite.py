@@ -123,14 +123,14 @@ def test_what_cannot_be_is_refused_and_leaves_nothing(wheel: Path, out: Path) ->
             rewrite.remove("nope")
         with pytest.raises(ArchiveError, match="no member nope"):
             rewrite.rename("nope", "x")
-        with pytest.raises(ArchiveError, match="is there already"):
+        with pytest.raises(ArchiveError, match=" exists"):
             rewrite.rename("tiny/big.so", "tiny/__init__.py")
         with pytest.raises(ArchiveError, match="RECORD cannot be set"):
             rewrite.set(f"{INFO}/RECORD", b"")
         rewrite.set("../escape", b"")
         with pytest.raises(ArchiveError, match=r"its path has an empty, \. or \.\. part"):
             rewrite.write(out)
-        with pytest.raises(ArchiveError, match="does not belong to a file of this name"):
+        with pytest.raises(ArchiveError, match="does not match the file name"):
             WheelRewrite(source).write(out.with_name("tiny-2.0-py3-none-any.whl"))
     assert list(out.parent.iterdir()) == []
 
@@ -173,7 +173,7 @@ def test_ranges_that_miss_a_change_are_found_out(wheel: Path, out: Path, tmp_pat
     with WheelArchive(wheel) as source:
         rewrite = WheelRewrite(source)
         rewrite.set_file("tiny/big.so", content, changed=[(5, 6)])
-        with pytest.raises(ArchiveError, match="differs from the old content outside of the given ranges"):
+        with pytest.raises(ArchiveError, match="differs from the old content outside the given ranges"):
             rewrite.write(out)
     assert not out.exists()
 
