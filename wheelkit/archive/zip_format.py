@@ -134,7 +134,7 @@ def read_end(pread: Pread, file_size: int) -> EndRecord:
             hint="Bytes were added or lost; download the wheel again.",
         )
     if size > MAX_DIRECTORY:
-        raise ArchiveError(f"The central directory has {size} bytes; at most {MAX_DIRECTORY} are read.")
+        raise ArchiveError(f"The central directory has {size} bytes; the limit is {MAX_DIRECTORY}.")
     return EndRecord(members=count, directory_offset=offset, directory_size=size)
 
 

@@ -40,7 +40,7 @@ _LAYOUTS = {1: struct.Struct("<4sHHIQ"), 2: struct.Struct("<4sHHIIQ"), 3: struct
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BundleEntry:
-    """One row of a bundle's entry table; `offset` counts from the start of the uncompressed bundle."""
+    """One row of a bundle's entry table; `offset` is relative to the start of the uncompressed bundle."""
 
     id: str
     offset: int
@@ -48,17 +48,17 @@ class BundleEntry:
 
     @property
     def is_host(self) -> bool:
-        """Whether it stands for the host; HIP keeps it empty."""
+        """Whether the entry is the host's; HIP keeps it empty."""
         return self.id.startswith("host-")
 
     @property
     def target(self) -> GfxTarget | None:
-        """The gfx target of an entry ID such as hipv4-amdgcn-amd-amdhsa--gfx90a:xnack-; None for any other."""
+        """The gfx target of an entry ID such as hipv4-amdgcn-amd-amdhsa--gfx90a:xnack-; None for other IDs."""
         return _target_of(self.id)
 
     @property
     def name(self) -> str:
-        """What reports call it: the gfx target, or the whole ID where it has none."""
+        """The gfx target, or the whole ID if it has none; used in reports."""
         return str(self.target or self.id)
 
 
@@ -76,7 +76,7 @@ class CompressedHeader:
     """The header of a compressed bundle.
 
     Attributes:
-        file_size: bytes with this header; None in version 1, which does not say.
+        file_size: bytes including this header; None in version 1, which has no such field.
         size: bytes of the uncompressed bundle.
         digest: first 8 bytes of the MD5 of the uncompressed bundle, as a number.
     """
@@ -94,37 +94,37 @@ class CompressedHeader:
 
     @classmethod
     def parse(cls, data: bytes) -> CompressedHeader:
-        """Read a header from the first bytes of a compressed bundle.
+        """Parse the header at the start of a compressed bundle.
 
         Raises:
-            FatbinError: not CCOB, an unknown version or method, or sizes that cannot be.
+            FatbinError: not CCOB, an unknown version or method, or impossible sizes.
         """
         version = int.from_bytes(data[4:6], "little")
         if data[:4] != PACKED_MAGIC or version not in _LAYOUTS or len(data) < _LAYOUTS[version].size:
-            raise FatbinError("It does not begin with a known compressed bundle header.")
+            raise FatbinError("It has no known compressed bundle header.")
         _, _, method, *sizes, size, digest = _LAYOUTS[version].unpack_from(data)
         packed = cls(version=version, method=method, file_size=sizes[0] if sizes else None, size=size, digest=digest)
         if method not in (ZLIB, ZSTD):
             raise FatbinError(f"Compression method {method} is unknown.")
         if size > CONTENT_LIMIT or (packed.file_size is not None and packed.file_size <= packed.header_size):
-            raise FatbinError(f"The header claims impossible sizes: {packed.file_size} stored, {size} uncompressed.")
+            raise FatbinError(f"The header has impossible sizes: {packed.file_size} stored, {size} uncompressed.")
         return packed
 
 
 def digest_value(digest: bytes) -> int:
-    """The header's checksum field for a 16-byte MD5 digest."""
+    """Return the header's checksum field for a 16-byte MD5 digest."""
     return int.from_bytes(digest[:8], "little")
 
 
 def parse_entries(head: bytes, size: int | None = None) -> tuple[BundleEntry, ...]:
-    """Read the entry table at the start of an uncompressed bundle.
+    """Parse the entry table at the start of an uncompressed bundle.
 
     Args:
         head: the first bytes, at least the whole table.
         size: bytes of the whole bundle; no entry may reach beyond it.
 
     Raises:
-        FatbinError: no bundle, a table longer than `head`, or entries that overlap or lie outside.
+        FatbinError: not a bundle, a table longer than `head`, or entries that overlap or lie outside.
     """
     if head[: len(PLAIN_MAGIC)] != PLAIN_MAGIC:
         raise FatbinError("It does not begin with the offload bundle magic.")
@@ -148,7 +148,7 @@ def parse_entries(head: bytes, size: int | None = None) -> tuple[BundleEntry, ..
 
 
 def place_entries(entries: Sequence[BundleEntry], *, alignment: int = PAGE) -> tuple[BundleEntry, ...]:
-    """Place the entries' code one after another, as the bundler does: aligned, behind the table."""
+    """Place the entries' code one after another, aligned, after the table, as the bundler does."""
     position = len(PLAIN_MAGIC) + 8 + sum(_ENTRY.size + len(e.id) for e in entries)
     placed = []
     for entry in entries:
@@ -159,20 +159,20 @@ def place_entries(entries: Sequence[BundleEntry], *, alignment: int = PAGE) -> t
 
 
 def alignment_of(entries: Sequence[BundleEntry]) -> int:
-    """The alignment in bytes that a bundle's code has, at most a page; GPU loaders map it in place."""
+    """Return the alignment of a bundle's code in bytes, at most a page; GPU loaders map it in place."""
     common = math.gcd(PAGE, *(e.offset for e in entries if e.size))
     return common & -common
 
 
 def write_table(entries: Sequence[BundleEntry], plain: bytearray | memoryview) -> None:
-    """Write the beginning of a bundle: the table of entries that have their places."""
+    """Write the table of placed entries to the start of a bundle."""
     rows = b"".join(_ENTRY.pack(e.offset, e.size, len(e.id)) + e.id.encode() for e in entries)
     table = PLAIN_MAGIC + len(entries).to_bytes(8, "little") + rows
     plain[: len(table)] = table
 
 
 def build(parts: Sequence[tuple[str, bytes]], *, alignment: int = PAGE) -> bytes:
-    """Make an uncompressed bundle of (entry ID, code) pairs."""
+    """Build an uncompressed bundle from (entry ID, code) pairs."""
     entries = place_entries(
         [BundleEntry(id=name, offset=0, size=len(code)) for name, code in parts], alignment=alignment
     )
@@ -184,9 +184,9 @@ def build(parts: Sequence[tuple[str, bytes]], *, alignment: int = PAGE) -> bytes
 
 
 def pack(plain: bytes | bytearray | memoryview, *, version: int = 3, method: int = ZSTD, level: int = LEVEL) -> bytes:
-    """Compress a bundle; the same input gives the same bytes."""
+    """Compress a bundle; output is reproducible."""
     if method == ZSTD:
-        # Targets resemble each other at distances of megabytes: matching across them needs a window of that size.
+        # Code of different targets is similar at distances of megabytes, so the window must be that large.
         window = min(27, max(10, len(plain).bit_length()))
         parameters = zstandard.ZstdCompressionParameters.from_level(level, source_size=len(plain), window_log=window)
         body = zstandard.ZstdCompressor(compression_params=parameters).compress(plain)
@@ -199,10 +199,10 @@ def pack(plain: bytes | bytearray | memoryview, *, version: int = 3, method: int
 
 
 def unpack(data: bytes) -> bytes:
-    """The uncompressed bundle of a compressed one, checked against size and checksum.
+    """Decompress a bundle and check its size and checksum.
 
     Raises:
-        FatbinError: a damaged header or body.
+        FatbinError: the header or body is damaged.
     """
     header = CompressedHeader.parse(data)
     body = data[header.header_size : header.file_size]
@@ -221,7 +221,7 @@ def unpack(data: bytes) -> bytes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EntrySelection:
-    """Which entries of a bundle serve the wanted targets, in the bundle's order, and which targets none serves."""
+    """Entries of a bundle to keep and to drop, in the bundle's order, and targets that no entry serves."""
 
     kept: tuple[BundleEntry, ...]
     dropped: tuple[BundleEntry, ...]
@@ -231,15 +231,15 @@ class EntrySelection:
 def select_entries(
     entries: Sequence[BundleEntry], wanted: Sequence[GfxTarget], covers: Mapping[str, Sequence[str]] | None = None
 ) -> EntrySelection:
-    """Choose the entries to keep: the host's, and for each wanted target the ones a device of it can load.
+    """Choose the entries to keep: the host's, and those that a device of a wanted target can load.
 
-    Code that leaves a feature open runs with either setting (LLVM, "User Guide for AMDGPU Backend", target
-    features), so gfx90a:xnack- keeps gfx90a and gfx90a:xnack- but not gfx90a:xnack+, and gfx90a keeps them all.
+    Code that leaves a feature open runs with either setting (LLVM, "User Guide for AMDGPU Backend", target features).
+    So gfx90a:xnack- keeps gfx90a and gfx90a:xnack- but not gfx90a:xnack+, and gfx90a keeps all three.
 
     Args:
         entries: of one bundle.
         wanted: targets to serve.
-        covers: generic target -> processors that it serves; used where no exact code is there.
+        covers: generic target -> processors that it serves; used if there is no exact code.
     """
     chosen, missing = {entry for entry in entries if entry.is_host}, []
     for target in wanted:

@@ -1,4 +1,4 @@
-"""Where the bundles of a HIP fat binary lie in an ELF file, and their content as a stream of bounded memory."""
+"""Bundles of the HIP fat binaries in an ELF file: their locations, and their content streamed in bounded memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from wheelkit.gpu.bundle import (
 _CHUNK = 1 << 20
 _ZEROS = bytes(_CHUNK)
 
-_AGAIN = "The file is damaged; get it again."
+_AGAIN = "The file is damaged. Download it again."
 
 T = TypeVar("T")
 
@@ -40,9 +40,9 @@ class BundleLocation:
     """One bundle in a file.
 
     Attributes:
-        offset: byte of the file where it begins.
-        address: virtual address of that byte; kernels are registered by it.
-        size: bytes that it takes, header included.
+        offset: of the bundle in the file.
+        address: virtual address of the bundle; kernels are registered by it.
+        size: bytes of the bundle, header included.
         capacity: bytes up to the next bundle or the end of the section.
         packed: its compression header; None for a plain bundle.
     """
@@ -61,20 +61,20 @@ class BundleLocation:
         return self.packed.size if self.packed else self.size
 
     def error(self, problem: str, hint: str = _AGAIN) -> FatbinError:
-        """An error that names this bundle."""
+        """Return an error that names this bundle."""
         return FatbinError(f"{self.label}: bundle {self.index} at byte {self.offset:#x}: {problem}", hint=hint)
 
 
 def find_bundles(path: Path, *, name: str = "") -> tuple[BundleLocation, ...]:
-    """The bundles of section .hip_fatbin, in order; none for a file without that section.
+    """Return the bundles of section .hip_fatbin in order; empty for a file without that section.
 
     Args:
         path: an ELF file.
-        name: what errors call it; its file name by default.
+        name: name of the file in errors; its file name by default.
 
     Raises:
         ElfError: not an ELF file.
-        FatbinError: the section holds something that is no bundle.
+        FatbinError: the section holds something other than bundles.
     """
     bundles, damage = locate_bundles(path, name=name)
     if damage:
@@ -83,7 +83,7 @@ def find_bundles(path: Path, *, name: str = "") -> tuple[BundleLocation, ...]:
 
 
 def locate_bundles(path: Path, *, name: str = "") -> tuple[tuple[BundleLocation, ...], FatbinError | None]:
-    """The bundles up to the first damaged place, and what is wrong there."""
+    """Return the bundles before the first damaged place, and the error at that place, if any."""
     label = name or path.name
     found: list[BundleLocation] = []
     with path.open("rb") as file, reader.open_image(path) as image:
@@ -96,7 +96,7 @@ def locate_bundles(path: Path, *, name: str = "") -> tuple[tuple[BundleLocation,
             try:
                 packed, size = _measure(image, position, end)
             except FatbinError as error:
-                text = f"{label}: no intact bundle where number {len(found)} should be, at byte {position:#x}: {error}"
+                text = f"{label}: bundle {len(found)} is damaged, at byte {position:#x}: {error}"
                 return tuple(found), FatbinError(text, hint=_AGAIN)
             following = _skip_zeros(file.fileno(), position + size, end)
             bundle = BundleLocation(
@@ -109,7 +109,7 @@ def locate_bundles(path: Path, *, name: str = "") -> tuple[tuple[BundleLocation,
 
 
 def _measure(image: ElfImage, position: int, end: int) -> tuple[CompressedHeader | None, int]:
-    """Header and stored size of the bundle at a position."""
+    """Return the header and stored size of the bundle at a position."""
     head = image.read(position, min(HEAD_LIMIT, end - position))
     packed = CompressedHeader.parse(head) if head[:4] == PACKED_MAGIC else None
     if packed:
@@ -122,7 +122,7 @@ def _measure(image: ElfImage, position: int, end: int) -> tuple[CompressedHeader
 
 
 def _skip_zeros(file: int, position: int, end: int) -> int:
-    # Not through the mapping: a slimmed file has up to a gigabyte of zeros, which would count as memory.
+    # Not read through the mapping: a slimmed file has up to a gigabyte of zeros, which would count as memory.
     while position < end:
         block = os.pread(file, min(_CHUNK, end - position), position)
         if not block or block != _ZEROS[: len(block)]:
@@ -132,7 +132,7 @@ def _skip_zeros(file: int, position: int, end: int) -> int:
 
 
 def _stream_size(image: ElfImage, position: int, end: int, packed: CompressedHeader) -> int:
-    """Stored size of a version 1 bundle, whose header does not say: decompress until the stream ends."""
+    """Return the stored size of a version 1 bundle, which has no size field, by decompressing it."""
     decoder = zstandard.ZstdDecompressor().decompressobj() if packed.method == ZSTD else zlib.decompressobj()
     start = position
     position += packed.header_size
@@ -148,7 +148,7 @@ def _stream_size(image: ElfImage, position: int, end: int, packed: CompressedHea
 
 @dataclass(slots=True)
 class BundleReader:
-    """One thread's decoder; its buffers serve bundle after bundle, since fresh ones cost more than decoding."""
+    """A decoder for one thread; its buffers are reused, since fresh ones cost more than decoding."""
 
     file: int
     zstd: zstandard.ZstdDecompressor = field(default_factory=zstandard.ZstdDecompressor)
@@ -156,14 +156,14 @@ class BundleReader:
     place: bytearray = field(default_factory=bytearray)
 
     def chunks(self, bundle: BundleLocation, *, stored: int | None = None) -> Iterator[memoryview]:
-        """The uncompressed bundle piece by piece; a piece is valid until the next one.
+        """Yield the uncompressed bundle in chunks; a chunk is valid until the next one.
 
         Args:
-            bundle: which one.
-            stored: read no more than this of a compressed bundle, for those who want its beginning only.
+            bundle: the bundle.
+            stored: most compressed bytes to read, for callers that need only the beginning.
 
         Raises:
-            FatbinError: it cannot be decompressed, or has another size than its header says.
+            FatbinError: the bundle cannot be decompressed, or has another size than its header says.
         """
         done = 0
         try:
@@ -175,7 +175,7 @@ class BundleReader:
         except (zstandard.ZstdError, zlib.error) as error:
             raise bundle.error(f"It cannot be decompressed ({error}).") from error
         if done != bundle.content_size:
-            raise bundle.error(f"It has not the {bundle.content_size} uncompressed bytes that its header says.")
+            raise bundle.error(f"Its header says {bundle.content_size} uncompressed bytes, it has another size.")
 
     def _raw(self, bundle: BundleLocation, limit: int) -> Iterator[memoryview]:
         view = memoryview(self.buffer)
@@ -197,9 +197,9 @@ class BundleReader:
             yield memoryview(chunk)
 
     def entries(self, bundle: BundleLocation) -> tuple[BundleEntry, ...]:
-        """The entry table; only the beginning is decoded."""
+        """Return the entry table; only the beginning is decoded."""
         head = b""
-        for chunk in self.chunks(bundle, stored=4 * HEAD_LIMIT):  # compressed data of any size stands for more
+        for chunk in self.chunks(bundle, stored=4 * HEAD_LIMIT):  # compressed data is never larger
             head += chunk
             if len(head) >= HEAD_LIMIT:
                 break
@@ -208,15 +208,15 @@ class BundleReader:
     def objects(
         self, bundle: BundleLocation, wanted: Callable[[BundleEntry], int], *, verify: bool
     ) -> Iterator[tuple[BundleEntry, bytes]]:
-        """Decode a whole bundle once and give the wanted entries' first bytes, in order of offset.
+        """Decode a whole bundle once and yield the first bytes of entries, in order of offset.
 
         Args:
-            bundle: which one.
-            wanted: how many bytes of an entry to keep; 0 for none.
+            bundle: the bundle.
+            wanted: returns how many bytes of an entry to keep; 0 for none.
             verify: compare the MD5 of the whole content with the header's.
 
         Raises:
-            FatbinError: damaged; with `verify` also when the checksum differs, after the last entry.
+            FatbinError: the bundle is damaged; with `verify` also for a wrong checksum, after the last entry.
         """
         rooms: dict[BundleEntry, bytearray] = {}
 
@@ -230,15 +230,15 @@ class BundleReader:
     def fill(
         self, bundle: BundleLocation, room: Callable[[BundleEntry], memoryview], *, verify: bool
     ) -> Iterator[BundleEntry]:
-        """Decode a whole bundle once, straight into the places where entries shall lie.
+        """Decode a whole bundle once, directly into the buffers of its entries.
 
         Args:
-            bundle: which one.
-            room: asked once for each entry: where its first bytes go; empty for none of it.
-            verify: as for `objects`.
+            bundle: the bundle.
+            room: called once per entry; returns the buffer for its first bytes, empty to skip it.
+            verify: as in `objects`.
 
         Yields:
-            Entries in order of offset, as soon as their room is full.
+            Entries in order of offset, as soon as their buffer is full.
         """
         md5 = hashlib.md5(usedforsecurity=False)
         pending: list[tuple[BundleEntry, memoryview]] | None = None
@@ -272,7 +272,7 @@ class BundleReader:
             )
 
     def zeros(self, size: int) -> memoryview:
-        """A place for a new bundle, which is valid until the next one."""
+        """Return a zeroed buffer for a new bundle; it is valid until the next call."""
         if len(self.place) < size:
             self.place = bytearray(size)
         view = memoryview(self.place)[:size]
@@ -289,7 +289,7 @@ class BundleReader:
 
 
 class ChecksumError(FatbinError):
-    """A bundle whose content is readable but is not what its header's MD5 says."""
+    """A readable bundle whose content does not match the MD5 in its header."""
 
 
 def map_bundles(
@@ -299,7 +299,7 @@ def map_bundles(
     *,
     threads: int = 2,
 ) -> list[T]:
-    """Run `work` on every bundle in parallel, the largest first; results come in the bundles' order.
+    """Run `work` on every bundle in parallel, the largest first; results are in the bundles' order.
 
     Each thread holds one decoding window (up to 128 MiB) and what `work` keeps.
     """

@@ -1,6 +1,6 @@
 """AMDGPU code objects: processor, kernels, and the msgpack metadata that the runtime reads.
 
-Source: LLVM, "User Guide for AMDGPU Backend": ELF code object header, e_flags, symbols; code object V3 metadata.
+Source: LLVM, "User Guide for AMDGPU Backend": ELF header, e_flags, symbols; metadata of code object V3.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from wheelkit.elf.constants import HEADER
 from wheelkit.elf.reader import ElfImage
 
 HEAD_SIZE = HEADER.size
-"""Bytes of a code object that `code_object_problem` wants."""
+"""First bytes of a code object that `code_object_problem` needs."""
 
 _MACH = 0xFF
 _ABI_V4 = 2  # ELFABIVERSION_AMDGPU_HSA_V4: from here on two bits per feature
@@ -27,15 +27,15 @@ _KERNEL = ".kd"
 
 
 def code_object_problem(head: bytes, target: GfxTarget, machs: Mapping[str, int]) -> str:
-    """Tell what is wrong with a code object, or nothing.
+    """Describe what is wrong with a code object.
 
     Args:
         head: its first HEAD_SIZE bytes.
-        target: what its bundle entry names.
+        target: the target that its bundle entry names.
         machs: processor -> EF_AMDGPU_MACH value; processors without a value are not compared.
 
     Returns:
-        One clause without a full stop, or an empty string.
+        A clause without a full stop; empty if nothing is wrong.
     """
     if len(head) < HEAD_SIZE or head[:4] != constants.MAGIC:
         return "is not an ELF file"
@@ -57,17 +57,17 @@ def code_object_problem(head: bytes, target: GfxTarget, machs: Mapping[str, int]
 
 
 def is_code_object(head: bytes) -> bool:
-    """Whether a file that begins like this is an AMDGPU ELF file."""
+    """Return whether a file with these first bytes is an AMDGPU ELF file."""
     return head[:6] == constants.ELF64_LITTLE and int.from_bytes(head[18:20], "little") == constants.EM_AMDGPU
 
 
 def mach_of(head: bytes) -> int:
-    """The EF_AMDGPU_MACH value in the first HEAD_SIZE bytes of a code object."""
+    """Return the EF_AMDGPU_MACH value in the first HEAD_SIZE bytes of a code object."""
     return int.from_bytes(head[48:52], "little") & _MACH
 
 
 def kernel_names(code: bytes, label: str) -> Iterator[str]:
-    """Names of the kernels of a code object: its dynamic symbols `<name>.kd`, kernel descriptors.
+    """Yield the kernels of a code object, from its kernel descriptor symbols `<name>.kd`.
 
     Raises:
         ElfError: not a code object, or a damaged one.
@@ -85,10 +85,10 @@ def kernel_names(code: bytes, label: str) -> Iterator[str]:
 
 
 def read_metadata(image: ElfImage) -> Mapping[str, Any]:
-    """The metadata of a code object.
+    """Return the metadata of a code object.
 
     Raises:
-        ElfError: there are none, or they cannot be read.
+        ElfError: there is no metadata, or it cannot be read.
     """
     for section in image.sections:
         if section.type == constants.SHT_NOTE:
@@ -97,17 +97,17 @@ def read_metadata(image: ElfImage) -> Mapping[str, Any]:
                     try:
                         value = msgpack.unpackb(description)
                     except ValueError as reason:
-                        raise ElfError(f"{image.label} has metadata that cannot be read: {reason}.") from reason
+                        raise ElfError(f"Cannot read the metadata of {image.label}: {reason}.") from reason
                     if isinstance(value, dict):
                         return value
-    raise ElfError(f"{image.label} has no metadata about its kernels.", hint="The compiler did not finish it.")
+    raise ElfError(f"{image.label} has no kernel metadata.", hint="Build it again.")
 
 
 def kernarg_sizes(image: ElfImage) -> dict[str, int]:
-    """Kernel symbol -> bytes of its arguments; the symbol is that of the descriptor without `.kd`.
+    """Return kernel symbol -> bytes of its arguments; the symbol is that of the descriptor without `.kd`.
 
     Raises:
-        ElfError: as `read_metadata`, or an entry is not what the guide says.
+        ElfError: as in `read_metadata`, or an entry is invalid.
     """
     try:
         return {
@@ -119,7 +119,7 @@ def kernarg_sizes(image: ElfImage) -> dict[str, int]:
 
 
 def _notes(data: bytes) -> Iterator[tuple[bytes, int, bytes]]:
-    """Name, type and description of each note of a section; they begin at multiples of 4."""
+    """Yield name, type and description of each note of a section, which are aligned to 4 bytes."""
     at = 0
     while at + constants.NOTE.size <= len(data):
         name_size, size, kind = constants.NOTE.unpack_from(data, at)

@@ -24,11 +24,11 @@ class DeviceCode:
     """The fat binaries of one library.
 
     Attributes:
-        bundles: how many there are.
+        bundles: number of bundles.
         formats: such as `CCOB v3 zstd` or `plain`, sorted.
-        stored: bytes that they take in the library.
-        unpacked: bytes once decompressed.
-        targets: in the order of `target`.
+        stored: bytes of the bundles in the library.
+        unpacked: bytes of the bundles once decompressed.
+        targets: sorted by `target`.
     """
 
     bundles: int = 0

@@ -21,9 +21,9 @@ class FatbinReport:
     """The fat binaries of one file.
 
     Attributes:
-        bundles: in file order, up to the first place that could not be read.
+        bundles: in file order, up to the first unreadable place.
         device: code per target.
-        findings: damage, and code objects that are not what their entry says.
+        findings: damage, and code objects that do not match their entry.
     """
 
     bundles: tuple[BundleLocation, ...]
@@ -33,7 +33,7 @@ class FatbinReport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _BundleScan:
-    """What one bundle told: its entries, the first bytes of each code object, and its damage or nothing."""
+    """Result of scanning one bundle: its entries, the first bytes of each code object, and its damage if any."""
 
     bundle: BundleLocation
     entries: tuple[BundleEntry, ...]
@@ -48,12 +48,12 @@ def read_targets(
 
     Args:
         path: an ELF file.
-        verify: decompress everything, check MD5s, each code object's header against its entry ID, and that the host
-            code registers addresses where bundles are; without it, only the entry tables are read.
-        machs: processor -> EF_AMDGPU_MACH value. Processors that it lacks must have one value in all bundles, which
-            no other processor has.
+        verify: decompress everything; check MD5s, each code object's header against its entry ID, and that the host
+            code registers addresses of bundles. Without it, only the entry tables are read.
+        machs: processor -> EF_AMDGPU_MACH value. A processor without a value must have the same value in all bundles,
+            which no other processor has.
         name: member path for findings.
-        threads: each needs up to 130 MiB for 0.10.2's bundles.
+        threads: each needs up to 130 MiB for the bundles of 0.10.2.
 
     Raises:
         ElfError: not an ELF file. Damaged fat binaries are findings.
@@ -127,14 +127,14 @@ def _device_code(scans: Sequence[_BundleScan]) -> DeviceCode:
 
 
 def fatbin_kernels(path: Path, *, name: str = "", threads: int = 2) -> Mapping[int, Mapping[str, frozenset[str]]]:
-    """Names of the kernels in a file: address of each bundle -> target -> names.
+    """Return the kernels of a file: address of each bundle -> target -> names.
 
-    Streams: besides the names, one code object per thread is in memory.
+    The file is streamed: besides the names, each thread holds one code object in memory.
 
     Args:
         path: an ELF file.
-        name: what errors call it.
-        threads: each needs up to 130 MiB for 0.10.2's bundles.
+        name: name of the file in errors.
+        threads: each needs up to 130 MiB for the bundles of 0.10.2.
 
     Raises:
         ElfError: not an ELF file, or a damaged code object.

@@ -1,9 +1,9 @@
-"""What host code registers with HIP: bundles by address, and for each the kernels by name.
+"""Bundles and kernels that host code registers with HIP, read from its module constructors.
 
-For each translation unit with device code, clang (CodeGen/CGCUDANV.cpp) emits a module constructor that gives the
-bundle's wrapper to `__hipRegisterFatBinary` and then, itself or through a helper, calls `__hipRegisterFunction` once
-for each kernel, with its mangled name. HIP looks a launched kernel up under that name in the code object for the GPU's
-own target, so a name that has no code there fails at its first launch and no earlier.
+For each translation unit with device code, clang (CodeGen/CGCUDANV.cpp) emits a module constructor. It passes the
+bundle's wrapper to `__hipRegisterFatBinary` and then, directly or through a helper, calls `__hipRegisterFunction` once
+per kernel with its mangled name. HIP looks up a launched kernel by that name in the code object for the GPU's target,
+so a name without code there fails only at its first launch.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _WRAPPER_MAGIC = 0x48495046  # "HIPF"
 _FAT_BINARY, _FUNCTION = b"__hipRegisterFatBinary", b"__hipRegisterFunction"
 
 _GAP = 256
-"""Bytes of code without a call that concerns us, after which a function is done; one registration takes 60 at most."""
+"""Bytes without a relevant call after which a function ends; one registration takes at most 60."""
 _LIMIT = 16 << 20
-"""Bytes of one function that are looked at; the longest of 0.10.2 takes 74 kB."""
+"""Most bytes of one function that are scanned; the longest of 0.10.2 has 74 kB."""
 
 # x86-64 machine code: lea rdi, [rip+x]; lea rcx or rdx, [rip+x]; call x; jmp [rip+x], which is all of a PLT stub.
-# The four bytes of x are only looked at, since an opcode may stand in the x of the instruction before it.
+# The four bytes of x are a lookahead, since an opcode may be part of the x of the instruction before it.
 _WRAPPER_LOAD = re.compile(rb"\x48\x8d\x3d(?=(....))", re.DOTALL)
 _NAME_LOAD_OR_CALL = re.compile(rb"\x48\x8d[\x0d\x15](?=(....))|\xe8(?=(....))", re.DOTALL)
 _STUB = re.compile(rb"\xff\x25(?=(....))", re.DOTALL)
@@ -36,12 +36,12 @@ _STUB = re.compile(rb"\xff\x25(?=(....))", re.DOTALL)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RegisteredKernels:
-    """What the host code does with one bundle.
+    """Kernels that the host code registers for one bundle.
 
     Attributes:
-        address: where the bundle is, as `BundleAt.address` has it.
-        kernels: names that are registered for it.
-        unread: registrations whose name could not be told.
+        address: of the bundle, as in `BundleLocation`.
+        kernels: registered names.
+        unread: registrations whose name could not be determined.
     """
 
     address: int
@@ -50,7 +50,7 @@ class RegisteredKernels:
 
 
 def bundle_pointers(path: Path) -> tuple[int, ...]:
-    """Addresses of the bundles that the host code has wrappers for, in section .hipFatBinSegment.
+    """Return the addresses of bundles that have wrappers in section .hipFatBinSegment.
 
     Raises:
         ElfError: not an ELF file, or a damaged one.
@@ -60,7 +60,7 @@ def bundle_pointers(path: Path) -> tuple[int, ...]:
 
 
 def registered_kernels(path: Path) -> tuple[RegisteredKernels, ...]:
-    """Each bundle that a constructor registers; none for a file without device code.
+    """Return the kernels of each bundle that a constructor registers; empty for a file without device code.
 
     Raises:
         ElfError: not an ELF file, or a damaged one.
@@ -87,7 +87,7 @@ class _HostCode:
             self.wrappers = dict(self._wrappers(self._segment))
 
     def registered(self) -> Iterator[RegisteredKernels]:
-        """See `registered_kernels`."""
+        """Yield the kernels of each bundle; see `registered_kernels`."""
         if not self.wrappers:
             return
         stubs = dict(self._stubs())
@@ -103,7 +103,7 @@ class _HostCode:
                 )
 
     def _relocate(self) -> None:
-        """Which symbol each slot is for, by index, and where the pointers in two sections lead."""
+        """Record the symbol index of each slot, and the targets of pointers in two sections."""
         places = [section for section in (self._segment, self._init) if section is not None]
         for section in self._image.sections:
             if section.type == constants.SHT_RELA and section.flags & constants.SHF_ALLOC:
@@ -119,7 +119,7 @@ class _HostCode:
                         self._slots[where] = info >> 32
 
     def _symbols(self) -> Mapping[int, bytes]:
-        """Index in .dynsym -> name, of HIP's registration functions."""
+        """Return index in .dynsym -> name, for HIP's registration functions."""
         image = self._image
         table = next((section for section in image.sections if section.type == constants.SHT_DYNSYM), None)
         if table is None or table.link >= len(image.sections):
@@ -133,7 +133,7 @@ class _HostCode:
         return {index: name for index, name in named if name in (_FAT_BINARY, _FUNCTION)}
 
     def _pointer(self, section: Section, address: int) -> int:
-        """A pointer in the file's data: relocated, or as the linker left it."""
+        """Return a pointer in the file's data, relocated or as the linker stored it."""
         stored = self._image.read(section.offset + address - section.address, 8)
         return self._pointers.get(address, int.from_bytes(stored, "little"))
 
@@ -144,7 +144,7 @@ class _HostCode:
                 yield segment.address + place, self._pointer(segment, segment.address + place + 8)
 
     def _constructors(self) -> list[int]:
-        """Addresses of the functions in .init_array."""
+        """Return the addresses of the functions in .init_array."""
         init = self._init
         if init is None:
             return []
@@ -152,7 +152,7 @@ class _HostCode:
         return sorted({self._pointer(init, place) for place in places})
 
     def _stubs(self) -> Iterator[tuple[int, bytes]]:
-        """Address of a PLT stub -> which of HIP's functions it leads to."""
+        """Yield the address of each PLT stub of a registration function, with the function's name."""
         names = self._symbols()
         for section in self._image.sections:
             if section.name.startswith(".plt"):
@@ -164,7 +164,7 @@ class _HostCode:
                         yield section.address + found.start() - 4, name
 
     def _wrapper_of(self, start: int, stubs: Mapping[int, bytes]) -> int | None:
-        """The wrapper that a constructor gives to HIP; None for one that does something else."""
+        """Return the wrapper that a constructor passes to HIP, or None for another constructor."""
         code = _code(self._image, start, _GAP)
         for found in _WRAPPER_LOAD.finditer(code):
             wrapper = _target(start, found)
@@ -175,7 +175,7 @@ class _HostCode:
 
 
 class _ConstructorScan:
-    """Follows the calls of one constructor."""
+    """Scan of one constructor that follows its calls."""
 
     def __init__(self, image: ElfImage, stubs: Mapping[int, bytes]) -> None:
         self._image, self._stubs = image, stubs
@@ -183,7 +183,7 @@ class _ConstructorScan:
         self.unread = 0
 
     def function(self, start: int, *, follow: bool = True) -> None:
-        """Read the registrations of a constructor, and of the helper that it calls."""
+        """Read the registrations of a constructor and of the helper that it calls."""
         code = _code(self._image, start, _LIMIT)
         name, last = None, 0
         for found in _NAME_LOAD_OR_CALL.finditer(code):
@@ -216,7 +216,7 @@ class _ConstructorScan:
 
 
 def _code(image: ElfImage, address: int, limit: int) -> bytes:
-    """Up to `limit` bytes of code from an address; none where no segment has it."""
+    """Return up to `limit` bytes of code at an address; empty if no segment has it."""
     try:
         offset = image.offset_of(address)
     except ElfError:
@@ -225,5 +225,5 @@ def _code(image: ElfImage, address: int, limit: int) -> bytes:
 
 
 def _target(base: int, found: re.Match[bytes]) -> int:
-    """What a matched instruction refers to: its end plus the signed displacement in its last four bytes."""
+    """Return the address that a matched instruction refers to: its end plus the signed displacement after the match."""
     return base + found.end() + 4 + int.from_bytes(found[found.lastindex or 1], "little", signed=True)

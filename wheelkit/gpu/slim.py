@@ -1,7 +1,7 @@
-"""Slimming: every bundle of a file keeps the wanted targets only and stays at its own address.
+"""Slimming: every bundle of a file keeps only the wanted targets and stays at its address.
 
-Kernels are registered by the bundle's address, so nothing moves: a smaller bundle takes the old one's place and
-zeros fill the rest. Code objects stay as they are, byte for byte.
+Kernels are registered by the bundle's address, so nothing moves: a smaller bundle replaces the old one and zeros fill
+the rest. Code objects stay unchanged.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from wheelkit.gpu.bundle import (
 )
 from wheelkit.gpu.bundle_reader import BundleLocation, BundleReader, find_bundles, map_bundles
 
-_BIG = 64 << 20  # From this size on new bundles are made one at a time, to bound memory.
+_BIG = 64 << 20  # Larger bundles are rebuilt one at a time, to bound memory.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlimReport:
-    """What slimming did; all sizes in bytes.
+    """Result of slimming; all sizes in bytes.
 
     Attributes:
         changed: ranges of the file that were rewritten.
         targets_kept, targets_dropped: sorted.
-        stored_before, stored_after: of the bundles in the file, headers included; the difference is zeros now.
+        stored_before, stored_after: of the bundles in the file, headers included; the difference became zeros.
         unpacked_before, unpacked_after: of the bundles once decompressed.
     """
 
@@ -52,7 +52,7 @@ class SlimReport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _BundlePlan:
-    """What one bundle shall become: the kept entries at their old and new places."""
+    """The new content of one bundle: the kept entries with their old and new places."""
 
     bundle: BundleLocation
     kept: tuple[BundleEntry, ...]
@@ -74,22 +74,22 @@ def slim(
     verify: bool = True,
     name: str = "",
 ) -> SlimReport:
-    """Drop all code that serves none of the wanted targets, in place. The same input gives the same bytes.
+    """Remove all code that serves none of the wanted targets, in place; output is reproducible.
 
-    Nothing is written before every compressed bundle was read and found good. Plain bundles have no checksum; they
-    are rewritten one by one after that.
+    Nothing is written before every compressed bundle was read and verified. Plain bundles have no checksum; they are
+    rewritten one by one after that.
 
     Args:
-        path: an ELF file, changed in place; a file without device code stays as it is.
-        wanted: targets that every bundle must serve; see `bundle.select`.
+        path: an ELF file, changed in place; a file without device code stays unchanged.
+        wanted: targets that every bundle must serve; see `bundle.select_entries`.
         covers: generic target -> processors that it serves.
-        threads: each needs up to 130 MiB for 0.10.2's bundles, and twice the new bundle.
-        verify: check the MD5 of every old bundle, so that damage does not get a right checksum.
+        threads: each needs up to 130 MiB for the bundles of 0.10.2, and twice the new bundle.
+        verify: check the MD5 of every old bundle, so that damaged code does not get a valid checksum.
         name: member path for errors.
 
     Raises:
         ElfError: not an ELF file.
-        FatbinError: a damaged bundle, a wanted target without code, or a new bundle larger than its place.
+        FatbinError: a damaged bundle, a wanted target without code, or a new bundle that is larger than its place.
     """
     bundles = find_bundles(path, name=name)
     cuts = _plan(path, bundles, wanted, covers or {}, threads=threads)
@@ -105,7 +105,7 @@ def slim(
 def _contents(
     path: Path, cuts: Sequence[_BundlePlan], *, threads: int, verify: bool
 ) -> Iterator[tuple[BundleLocation, bytes]]:
-    """Each bundle that changes with its new bytes; the compressed ones come when all of them are ready."""
+    """Yield each changed bundle with its new bytes; compressed ones follow once all of them are ready."""
     by_index = {cut.bundle.index: cut for cut in cuts}
 
     def rebuild(reader: BundleReader, bundle: BundleLocation) -> bytes | None:
@@ -133,7 +133,7 @@ def _plan(
     *,
     threads: int,
 ) -> list[_BundlePlan]:
-    """Decide for every bundle what stays, and name all targets that are missing anywhere."""
+    """Choose the entries of every bundle, and report all targets that are missing anywhere."""
 
     def choose(reader: BundleReader, bundle: BundleLocation) -> tuple[tuple[BundleEntry, ...], EntrySelection]:
         entries = reader.entries(bundle)
@@ -150,13 +150,13 @@ def _plan(
         more = f", and {len(missing) - 3} more such bundles" if len(missing) > 3 else ""
         raise FatbinError(
             f"{bundles[0].label}: {'; '.join(missing[:3])}{more}.",
-            hint="Ask for targets that `inspect` lists for this wheel, or build it with these.",
+            hint="Choose targets that `inspect` lists for this wheel, or build it with these.",
         )
     return cuts
 
 
 def _rebuild(reader: BundleReader, cut: _BundlePlan, *, verify: bool) -> bytes | None:
-    """The new bundle as it goes into the file; None when it only had to be verified."""
+    """Return the new bundle as stored in the file, or None if it only had to be verified."""
     places = dict(zip(cut.kept, cut.placed, strict=True)) if cut.dropped else {}
     plain = reader.zeros(cut.size if cut.dropped else 0)
     if cut.dropped:

@@ -45,7 +45,12 @@ def test_a_good_wheel_has_no_finding_and_can_be_extracted_on_the_way(tmp_path: P
         (record_line("tiny/a.py", b"a\n"), "", "record-missing-entry", "tiny/a.py is not in RECORD."),
         (RECORD, record_line("tiny/c.py", b"") + RECORD, "record-no-such-file", "tiny/c.py"),
         (RECORD, record_line("tiny/a.py", b"a\n") + RECORD, "record-duplicate-entry", "lists tiny/a.py 2 times"),
-        (record_line("tiny/a.py", b"a\n"), "tiny/a.py,,\n", "record-no-sha256", "no hash instead of a sha256 for tiny/a.py"),
+        (
+            record_line("tiny/a.py", b"a\n"),
+            "tiny/a.py,,\n",
+            "record-no-sha256",
+            "no hash instead of a sha256",
+        ),
         (record_line("tiny/a.py", b"a\n"), "tiny/a.py,md5=abc,2\n", "record-no-sha256", "the md5 hash"),
         (RECORD, "tiny/c.py\n" + RECORD, "record-malformed", "line 5 is not path,hash,size"),
         (RECORD, "tiny/c.py,sha256=!!,1\n" + RECORD, "record-malformed", "line 5"),

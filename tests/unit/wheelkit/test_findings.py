@@ -65,7 +65,7 @@ def truncated(made: MadeWheel) -> None:
     made.archive = lambda data: data[:-30]
 
 
-@breaks("archive-damaged", says="there 2 times")
+@breaks("archive-damaged", says="occurs 2 times")
 def duplicate_member(made: MadeWheel) -> None:
     made.files["jax_plugins/xla_rocm7/versioN.py"] = b"x"
     made.archive = lambda data: data.replace(b"versioN.py", b"version.py")
@@ -92,7 +92,7 @@ def absolute_path(made: MadeWheel) -> None:
     made.files["/etc/evil.py"] = b"x"
 
 
-@breaks("archive-damaged", says="not belong")
+@breaks("archive-damaged", says="not match the file name")
 def foreign_dist_info(made: MadeWheel) -> None:
     made.archive = lambda data: data.replace(b"1.2.3.dist-info", b"9.9.9.dist-info")
 
