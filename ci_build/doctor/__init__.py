@@ -1,16 +1,16 @@
-"""What is wrong on a user's machine, and the command that mends it.
+"""Diagnosis of a user's machine, with the command that fixes each problem.
 
-Nothing here needs more than the standard library, because it must run where nothing is installed: `build/ci_build
-doctor` comes here without making `.venv`. Files of the machine and of the examined Python are read, never imported.
+It uses the standard library only, because it must run where nothing is installed: `build/ci_build doctor` starts it
+without `.venv`. Files of the machine and of the examined Python are read, never imported.
 
-    surroundings   the environment, the root folder and the Python that is examined
+    examined       environment, root folder and Python under examination
     machine        system, driver, devices, GPUs
-    rocm           which ROCm is where
-    packages       jax packages, their pins, their libraries
-    sets           which wheel sets an index offers
-    choice         which of them, or which published wheels, belong on this machine
-    diagnosis      facts about the machine -> problems, each with its remedy; pure, as are the next two
-    diagnosis_packages   the same for ROCm, Python and packages
-    remedies       the commands that mend things
-    screen         facts and problems -> what a person reads
+    rocm           installed ROCms
+    packages       jax packages, their pins and libraries
+    sets           wheel sets of an index
+    choice         the set, or the published wheels, for this machine
+    diagnosis      problems of the machine, each with its remedy; pure, as are the next two
+    diagnosis_packages   problems of ROCm, Python and packages
+    remedies       commands that fix problems
+    screen         facts and problems as text
 """

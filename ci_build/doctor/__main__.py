@@ -10,15 +10,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ci_build.doctor import choice, machine, packages, rocm, screen, sets, surroundings
+from ci_build.doctor import choice, examined, machine, packages, rocm, screen, sets
 from ci_build.doctor.diagnosis import Facts, Problem, of_machine
 from ci_build.doctor.diagnosis_packages import of_packages, of_python, of_rocm
-from ci_build.doctor.surroundings import Surroundings
+from ci_build.doctor.examined import ExaminedSystem
 from core.errors import CiBuildError, InputError, SickMachineError
 from core.model import Severity, to_json
 
 
-def examine(here: Surroundings, index: str = "") -> Facts:
+def examine(here: ExaminedSystem, index: str = "") -> Facts:
     """Collect all facts.
 
     Args:
@@ -37,7 +37,7 @@ def examine(here: Surroundings, index: str = "") -> Facts:
         python=here.python,
         machine=looked,
         trees=trees,
-        packages=packages.Packages(
+        packages=packages.InstalledPackages(
             installed=installed,
             shadowed=shadowed,
             leftovers=leftovers,
@@ -58,8 +58,8 @@ def _offers(index: str) -> tuple[tuple[sets.OfferedSet, ...], str]:
         return (), str(error)
 
 
-def diagnose(facts: Facts, here: Surroundings) -> tuple[Problem, ...]:
-    """All problems, in the order in which they are mended."""
+def diagnose(facts: Facts, here: ExaminedSystem) -> tuple[Problem, ...]:
+    """Return all problems, in the order in which to fix them."""
     found = [*of_machine(facts), *of_python(facts), *of_rocm(facts), *of_packages(facts, here.finders)]
     return tuple(sorted(found, key=lambda problem: problem.severity is not Severity.ERROR))
 
@@ -95,18 +95,18 @@ def run(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     environ = dict(os.environ)
     try:
-        python = surroundings.other_python(options.python, environ) if options.python else surroundings.own_python()
+        python = examined.other_python(options.python, environ) if options.python else examined.own_python()
     except CiBuildError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return error.exit_code
     system = os.uname()
-    here = Surroundings(
+    here = ExaminedSystem(
         environ=environ,
         root=Path("/"),
         system=(system.sysname, system.machine, system.release),
         libc=_libc(),
         python=python,
-        finders=surroundings.load_finders(),
+        finders=examined.load_finders(),
     )
     facts = examine(here, options.index)
     problems = diagnose(facts, here)
@@ -124,6 +124,6 @@ def _libc() -> str:
 
 
 if __name__ == "__main__":
-    # Whoever reads only the first lines, as `head` does, ends this like any other program.
+    # A reader such as `head` may close the pipe early.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     sys.exit(run(sys.argv[1:]))

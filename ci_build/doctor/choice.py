@@ -1,4 +1,4 @@
-"""Which packages belong on this machine: a set of the given index, or else published wheels that go together."""
+"""Choice of the packages for this machine: a set of the given index, or compatible published wheels."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ci_build.doctor.examined import Finders
 from ci_build.doctor.packages import Package
 from ci_build.doctor.sets import OfferedSet
-from ci_build.doctor.surroundings import Finders
 from core import targets
 from core.defaults import defaults
 
@@ -26,14 +26,14 @@ BEST_PYTHON = SUPPORTED[len(SUPPORTED) // 2 - 1]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Choice:
-    """What to install.
+class PackageChoice:
+    """Packages to install.
 
     Attributes:
         packages: name -> version; 0.10.2.* is the newest post-release of 0.10.2.
         index: URL of the index with the set; empty for published wheels.
         about: one line for people.
-        major: of the ROCm that it needs.
+        major: ROCm major that they need.
     """
 
     packages: Mapping[str, str]
@@ -43,20 +43,20 @@ class Choice:
 
 
 def accepted() -> tuple[str, ...]:
-    """The processors that XLA accepts."""
+    """Return the processors that XLA accepts."""
     return tuple(row.name for row in targets.table() if row.xla and row.covers == (row.name,))
 
 
 def fitting(
     offers: Iterable[OfferedSet], python: str, names: Sequence[str], major: int, finders: Finders
 ) -> tuple[OfferedSet, ...]:
-    """The sets that serve this Python and every one of these GPUs, those for the ROCm at hand first.
+    """Return the sets that serve this Python and all of these GPUs, those for the installed ROCm first.
 
     Args:
         offers: newest first.
         python: such as 3.12.
-        names: gfx targets of the GPUs; unknown ones are left out.
-        major: of the ROCm that is installed; 0 when there is none.
+        names: gfx targets of the GPUs; unknown ones are omitted.
+        major: major of the installed ROCm; 0 without one.
     """
     covers = targets.covers()
     fits = [
@@ -68,15 +68,17 @@ def fitting(
 
 
 def wanted_major(installed: Iterable[Package], found: Iterable[int]) -> int:
-    """The ROCm major to stay with: of the packages that are there, else of the ROCm that is there; 0 when neither says.
+    """Return the ROCm major to keep: of the installed packages, else of the installed ROCm, else 0.
 
-    Nobody makes wheels any more for a ROCm older than that of the published ones.
+    Majors older than that of the published wheels get no new wheels.
     """
     majors = {package.major for package in installed if package.major >= ROCM_MAJOR}
     return next(iter(majors)) if len(majors) == 1 else next((m for m in found if m >= ROCM_MAJOR), 0)
 
 
-def choose(offers: Sequence[OfferedSet], installed: Mapping[str, Package], names: Sequence[str], major: int) -> Choice:
+def choose(
+    offers: Sequence[OfferedSet], installed: Mapping[str, Package], names: Sequence[str], major: int
+) -> PackageChoice:
     """Choose among fitting sets, else published wheels: those for the jax that is there, else the usual ones."""
     if offers:
         return _of_set(offers[0], names)
@@ -85,10 +87,12 @@ def choose(offers: Sequence[OfferedSet], installed: Mapping[str, Package], names
     version, major = found[0] if found else JAX, major or ROCM_MAJOR
     packages = {"jax": version, "jaxlib": version}
     packages |= {f"jax-rocm{major}-{part}": f"{version}.*" for part in ("pjrt", "plugin")}
-    return Choice(packages=packages, index="", about=f"published wheels: jax {version} for ROCm {major}", major=major)
+    return PackageChoice(
+        packages=packages, index="", about=f"published wheels: jax {version} for ROCm {major}", major=major
+    )
 
 
-def _of_set(offer: OfferedSet, names: Sequence[str]) -> Choice:
+def _of_set(offer: OfferedSet, names: Sequence[str]) -> PackageChoice:
     tiers = ", ".join(f"{name} {offer.tiers[name]}" for name in names if name in offer.tiers)
     about = f"set {offer.digest[:12]}: jax {offer.jax}, ROCm {offer.rocm}" + (f"; {tiers}" if tiers else "")
-    return Choice(packages=offer.packages, index=offer.simple, about=about, major=offer.major)
+    return PackageChoice(packages=offer.packages, index=offer.simple, about=about, major=offer.major)

@@ -1,17 +1,17 @@
-"""Facts -> problems, each with its remedy, in the order in which they are mended. Nothing here looks at the machine."""
+"""Problems of the machine, each with its remedy, in the order in which to fix them. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ci_build.doctor.choice import Choice
+from ci_build.doctor.choice import PackageChoice
+from ci_build.doctor.examined import Python
 from ci_build.doctor.machine import Machine
-from ci_build.doctor.packages import Packages
+from ci_build.doctor.packages import InstalledPackages
 from ci_build.doctor.remedies import CONTAINER_FLAGS
 from ci_build.doctor.rocm import Trees
 from ci_build.doctor.sets import OfferedSet
-from ci_build.doctor.surroundings import Python
 from core.model import Severity
 
 _GLIBC = (2, 28)
@@ -55,10 +55,10 @@ class Facts:
     python: Python
     machine: Machine
     trees: Trees
-    packages: Packages
+    packages: InstalledPackages
     offers: tuple[OfferedSet, ...]
     fitting: tuple[OfferedSet, ...]
-    choice: Choice
+    choice: PackageChoice
     asked_index: str = ""
     index_error: str = ""
 

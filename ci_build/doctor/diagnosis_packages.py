@@ -1,4 +1,4 @@
-"""Facts about ROCm, Python and packages -> problems; pure. See diagnosis.py."""
+"""Problems of ROCm, Python and packages. Pure; see diagnosis.py."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ from pathlib import Path
 from ci_build.doctor import remedies
 from ci_build.doctor.choice import BEST_PYTHON, ROCM_INDEX, SUPPORTED, accepted
 from ci_build.doctor.diagnosis import Facts, Problem, error, warning
+from ci_build.doctor.examined import Finders, Python
 from ci_build.doctor.packages import Package
-from ci_build.doctor.surroundings import Finders, Python
 
 
 def of_rocm(facts: Facts) -> Iterator[Problem]:
-    """Where ROCm is, and whether it is the one that the packages need."""
+    """Return the problems of the installed ROCm: missing, hidden, or another one than the packages need."""
     trees, python = facts.trees, facts.python
     if not _supported(python):
         _, python = remedies.another_python(BEST_PYTHON)
     needs = {package.major for package in facts.packages.native("pjrt")} or {facts.choice.major}
     install = remedies.install_rocm(python, max(needs), facts.machine.names, ROCM_INDEX)
     if trees.prefix_empty:
-        yield error("rocm-path", f"ROCM_PATH={trees.prefix} holds no libraries.", "unset ROCM_PATH")
+        yield error("rocm-path", f"ROCM_PATH={trees.prefix} has no libraries.", "unset ROCM_PATH")
     if not trees.found:
         if trees.elsewhere:
             newest = trees.elsewhere[-1]
             yield error(
-                "rocm-elsewhere", f"ROCm is in {newest}, where nobody looks.", f"export ROCM_PATH={shlex.quote(newest)}"
+                "rocm-elsewhere",
+                f"ROCm is installed in {newest}, which is not searched.",
+                f"export ROCM_PATH={shlex.quote(newest)}",
             )
         else:
             yield error(
@@ -51,7 +53,7 @@ def of_rocm(facts: Facts) -> Iterator[Problem]:
     if facts.packages.lacking and majors & needs:
         names = sorted({name for names in facts.packages.lacking.values() for name in names})
         files = ", ".join(sorted({Path(file).name for file in facts.packages.lacking}))
-        yield error("library-missing", f"{', '.join(names)}, needed by {files}, is nowhere.", install)
+        yield error("library-missing", f"{', '.join(names)}, needed by {files}, was not found.", install)
 
 
 def _other_packages(facts: Facts) -> tuple[str, str]:
@@ -61,7 +63,7 @@ def _other_packages(facts: Facts) -> tuple[str, str]:
 
 
 def of_python(facts: Facts) -> Iterator[Problem]:
-    """Whether there are wheels for this Python."""
+    """Return a problem if no wheels exist for this Python."""
     python = facts.python
     if _supported(python):
         return
@@ -81,7 +83,7 @@ def _supported(python: Python) -> bool:
 
 
 def of_packages(facts: Facts, finders: Finders) -> Iterator[Problem]:
-    """Whether the jax packages are there, whole, and fit each other and the GPU."""
+    """Return the problems of the jax packages: missing, damaged, or incompatible with each other or the GPU."""
     if facts.index_error:
         yield warning("index", facts.index_error)
     elif facts.asked_index and not facts.fitting:
@@ -89,7 +91,7 @@ def of_packages(facts: Facts, finders: Finders) -> Iterator[Problem]:
     packages, python = facts.packages, facts.python
     install = remedies.install(python, facts.choice.packages, facts.choice.index)
     yield from _too_much(facts, install)
-    # For a Python without wheels the way to the right packages is told already.
+    # For a Python without wheels, the remedy is already a new environment.
     missing = _missing(facts) if _supported(python) else []
     if missing:
         names = ", ".join(missing[:-1]) + " and " * (len(missing) > 1) + missing[-1]
@@ -145,14 +147,12 @@ def _too_much(facts: Facts, install: str) -> Iterator[Problem]:
         )
     if packages.leftovers:
         folders = remedies.join(packages.leftovers)
-        yield error(
-            "leftovers", f"{', '.join(packages.leftovers)} belongs to no installed package.", f"rm -r {folders}"
-        )
+        yield error("leftovers", f"{', '.join(packages.leftovers)} belong to no installed package.", f"rm -r {folders}")
     cuda = [name for name in packages.installed if name.startswith("jax-cuda")]
     if cuda:
         yield warning(
             "cuda-beside",
-            f"{', '.join(cuda)} is installed as well; jax starts that too, and it complains where no NVIDIA GPU is.",
+            f"{', '.join(cuda)} is also installed; jax starts it too, and it fails without an NVIDIA GPU.",
             remedies.uninstall(python, *cuda),
         )
 
@@ -175,7 +175,7 @@ def _misfits(installed: Mapping[str, Package], finders: Finders) -> Iterator[str
                 yield f"{package.name} {package.version} needs {name}{found[2]}, but {have} is installed."
     have = installed["jaxlib"].version if "jaxlib" in installed else ""
     for pjrt in (package for package in installed.values() if package.part == "pjrt" and have):
-        # Wheels that do not say what they need go with the jaxlib of the same release series: the PJRT interface of
+        # Wheels without a requirement need the jaxlib of the same release series: the PJRT interface of
         # one release is not that of the next.
         silent = not any(requirement.startswith("jaxlib") for requirement in pjrt.requires)
         if silent and _series(pjrt.version) != _series(have):

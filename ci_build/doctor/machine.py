@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci_build.doctor.surroundings import Surroundings
+from ci_build.doctor.examined import ExaminedSystem
 from core import targets
 
 _AMD = "0x1002"
@@ -21,7 +21,7 @@ _VIDEO_MEMORY = ("1", "2")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Gpu:
+class DetectedGpu:
     """One GPU that the kernel shows.
 
     Attributes:
@@ -55,19 +55,19 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
-    """What the doctor knows about the machine.
+    """Facts about the machine.
 
     Attributes:
         distribution: such as "Ubuntu 24.04.1 LTS".
         kernel: name, machine and release of the running kernel.
-        libc: such as "glibc 2.39"; empty when it is not glibc.
-        container: what kind of container this is, or empty.
-        wsl: it is the Windows Subsystem for Linux with a GPU.
-        driver: version of amdgpu, or that of the kernel it belongs to; empty when it is not loaded.
-        cards: AMD GPUs on the PCI bus, driver or not.
-        mask: the setting that hides the last GPU, such as HIP_VISIBLE_DEVICES=-1; or empty.
-        kfd: /dev/kfd, if it is there.
-        render: the render nodes that belong to AMD GPUs.
+        libc: such as "glibc 2.39"; empty if it is not glibc.
+        container: kind of container, or empty.
+        wsl: whether this is the Windows Subsystem for Linux with a GPU.
+        driver: version of amdgpu, or of its kernel; empty if it is not loaded.
+        cards: number of AMD GPUs on the PCI bus, with or without a driver.
+        mask: setting that hides the last GPU, such as HIP_VISIBLE_DEVICES=-1; or empty.
+        kfd: /dev/kfd, if it exists.
+        render: render nodes of AMD GPUs.
         groups: names of the groups of this user.
         shm_mib: size of /dev/shm.
     """
@@ -79,7 +79,7 @@ class Machine:
     wsl: bool
     driver: str
     cards: int
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[DetectedGpu, ...]
     mask: str
     kfd: Device | None
     render: tuple[Device, ...]
@@ -92,7 +92,7 @@ class Machine:
         return tuple(dict.fromkeys(gpu.name for gpu in self.gpus if gpu.name and gpu.visible))
 
 
-def look(here: Surroundings) -> Machine:
+def look(here: ExaminedSystem) -> Machine:
     """Look at the machine."""
     finders, root = here.finders.gpus, here.root
     wsl = finders.DXG.exists()
@@ -101,7 +101,7 @@ def look(here: Surroundings) -> Machine:
     nodes = {gpu.node for gpu in left}
     known = targets.load_table().targets
     gpus = tuple(
-        Gpu(
+        DetectedGpu(
             name=gpu.name,
             product=known[gpu.name].product if gpu.name in known else "",
             memory=_memory(finders.NODES / gpu.node) if gpu.node else 0,
@@ -152,7 +152,7 @@ def _container(root: Path, said: str) -> str:
 
 def _driver(root: Path, kernel: str) -> str:
     folder = root / "sys/module/amdgpu"
-    # Only the driver that AMD ships apart from the kernel has a version of its own.
+    # Only AMD's separately packaged driver has a version; the kernel's has none.
     return (_text(folder / "version") or f"of kernel {kernel}") if folder.exists() else ""
 
 

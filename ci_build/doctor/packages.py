@@ -11,7 +11,7 @@ from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Any
 
-from ci_build.doctor.surroundings import Surroundings
+from ci_build.doctor.examined import ExaminedSystem
 from core.errors import ElfError
 from wheelkit.elf import constants, reader
 
@@ -48,7 +48,7 @@ class Package:
 
     @property
     def major(self) -> int:
-        """The ROCm major that a pjrt or plugin is for; 0 for any other. Packages for ROCm 6 are called rocm60."""
+        """Return the ROCm major of a pjrt or plugin (6 is named rocm60); 0 for any other package."""
         found = _NATIVE.fullmatch(self.name)
         return (6 if found[1] == "60" else int(found[1])) if found else 0
 
@@ -60,14 +60,14 @@ class Package:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Packages:
-    """What is installed.
+class InstalledPackages:
+    """Installed packages.
 
     Attributes:
-        installed: as Python finds them: the first of each name counts.
+        installed: in Python's search order: the first of each name counts.
         shadowed: further ones of the same names.
         leftovers: folders of a plugin that no distribution owns.
-        lacking: library file -> libraries that it needs and that nothing provides.
+        lacking: library file -> needed libraries that nothing provides.
     """
 
     installed: Mapping[str, Package]
@@ -76,12 +76,12 @@ class Packages:
     lacking: Mapping[str, tuple[str, ...]]
 
     def native(self, part: str) -> tuple[Package, ...]:
-        """The packages for ROCm of that part: pjrt or plugin."""
+        """Return the packages for ROCm of one part: pjrt or plugin."""
         return tuple(package for package in self.installed.values() if package.part == part)
 
 
-def look(here: Surroundings) -> tuple[dict[str, Package], tuple[Package, ...], tuple[str, ...]]:
-    """Look at what is installed: by name, shadowed, leftovers."""
+def look(here: ExaminedSystem) -> tuple[dict[str, Package], tuple[Package, ...], tuple[str, ...]]:
+    """Return the installed packages by name, the shadowed ones, and leftovers."""
     first: dict[str, Package] = {}
     shadowed: list[Package] = []
     leftovers: list[str] = []
@@ -99,7 +99,7 @@ def look(here: Surroundings) -> tuple[dict[str, Package], tuple[Package, ...], t
 
 
 def lacking(
-    packages: Mapping[str, Package], here: Surroundings, layouts: Sequence[object]
+    packages: Mapping[str, Package], here: ExaminedSystem, layouts: Sequence[object]
 ) -> dict[str, tuple[str, ...]]:
     """Ask the loader for each library that the packages need: library file -> what nothing provides."""
     found = {}
@@ -178,7 +178,7 @@ def _needed(path: Path) -> tuple[str, ...]:
 
 
 def _leftovers(site: Path) -> list[str]:
-    # A folder with nothing but caches is what pip leaves of a package that somebody had run.
+    # pip leaves a folder with caches alone when it removes a package that was used.
     found = []
     for folder in (*site.glob("jax_plugins/xla_rocm*"), *site.glob("jax_rocm*_plugin")):
         parts = re.fullmatch(r"xla_rocm([0-9]+)|jax_rocm([0-9]+)_plugin", folder.name)

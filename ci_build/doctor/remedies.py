@@ -1,11 +1,11 @@
-"""The commands that mend things, as a person types them."""
+"""Commands that fix problems, as a person types them."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
 
-from ci_build.doctor.surroundings import Python
+from ci_build.doctor.examined import Python
 
 FRESH = "~/jax-rocm"
 """A virtual environment, where the Python at hand cannot take packages."""
@@ -13,7 +13,7 @@ CONTAINER_FLAGS = "--device=/dev/kfd --device=/dev/dri --group-add video --group
 
 
 def pip(python: Python, *words: str) -> str:
-    """A pip command for this Python."""
+    """Return a pip command for this Python."""
     if python.pip:
         return f"{_typed(python)} -m pip {join(words)}"
     return f"uv pip {words[0]} --python {_typed(python)} {join(words[1:])}"

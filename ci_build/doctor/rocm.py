@@ -1,4 +1,4 @@
-"""Which ROCm is where: each layout that the loader searches, in its order, and the version found there."""
+"""Installed ROCms: each layout that the loader searches, in its order, with the version found there."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ci_build.doctor.surroundings import Surroundings
+from ci_build.doctor.examined import ExaminedSystem
 
 _CORE = "_rocm_sdk_core"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rocm:
+class InstalledRocm:
     """One ROCm that the loader would search.
 
     Attributes:
@@ -48,14 +48,14 @@ class Trees:
         layouts: the loader's own, to look libraries up in.
     """
 
-    found: tuple[Rocm, ...]
+    found: tuple[InstalledRocm, ...]
     elsewhere: tuple[str, ...]
     prefix: str
     prefix_empty: bool
     layouts: tuple[Any, ...]
 
 
-def look(here: Surroundings, core_version: str) -> Trees:
+def look(here: ExaminedSystem, core_version: str) -> Trees:
     """Look for ROCm.
 
     Args:
@@ -66,7 +66,7 @@ def look(here: Surroundings, core_version: str) -> Trees:
     folders = [Path(entry) for entry in here.python.path]
     families = {p.name.removeprefix("_rocm_sdk_libraries_") for f in folders for p in f.glob("_rocm_sdk_libraries_*")}
     layouts = finder.layouts(here.environ, here.python.path, families=sorted(families))
-    found: list[Rocm] = []
+    found: list[InstalledRocm] = []
     for layout in layouts:
         for prefix in layout.prefixes:
             rocm = _rocm(layout.name, prefix, _library_folders(layout, prefix), core_version)
@@ -89,7 +89,7 @@ def _library_folders(layout: Any, prefix: Path) -> list[Path]:  # noqa: ANN401 -
     return [folder for folder in layout.folders() if folder == prefix or prefix in folder.parents]
 
 
-def _rocm(layout: str, prefix: Path, folders: Sequence[Path], core_version: str) -> Rocm:
+def _rocm(layout: str, prefix: Path, folders: Sequence[Path], core_version: str) -> InstalledRocm:
     version = core_version if prefix.name == _CORE else ""
     for place in (prefix, prefix.parent):
         try:
@@ -97,7 +97,7 @@ def _rocm(layout: str, prefix: Path, folders: Sequence[Path], core_version: str)
         except OSError:
             continue
     release = re.match(r"[0-9][0-9a-z.]*", version)
-    return Rocm(
+    return InstalledRocm(
         layout=layout, folder=str(prefix), version=release[0] if release else "", hip_majors=_hip_majors(folders)
     )
 

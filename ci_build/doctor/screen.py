@@ -1,4 +1,4 @@
-"""One screen for a person: what there is, what is wrong, the commands that mend it."""
+"""Facts, problems and remedies on one screen."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ci_build.doctor.diagnosis import Facts, Problem
-from ci_build.doctor.rocm import Rocm
+from ci_build.doctor.rocm import InstalledRocm
 from core.model import Severity
 
 _WIDTH = 110
 
 
 def show(facts: Facts, problems: Sequence[Problem]) -> str:
-    """The whole text."""
+    """Return the whole text."""
     lines = [_row(name, text) for name, text in _rows(facts)]
     errors = [problem for problem in problems if problem.severity is Severity.ERROR]
     warnings = [problem for problem in problems if problem.severity is not Severity.ERROR]
@@ -65,7 +65,7 @@ def _rows(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "Fits", _fits(facts)
 
 
-def _rocm(rocm: Rocm) -> str:
+def _rocm(rocm: InstalledRocm) -> str:
     how = "" if rocm.layout == rocm.folder else f" ({rocm.layout.partition('=')[0]})"
     return f"{rocm.version or f'{rocm.major}.?'} in {rocm.folder}{how}"
 

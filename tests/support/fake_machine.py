@@ -10,7 +10,7 @@ from typing import Any
 
 from ci_build.doctor.__main__ import diagnose, examine
 from ci_build.doctor.diagnosis import Facts, Problem
-from ci_build.doctor.surroundings import Python, Surroundings, load_finders
+from ci_build.doctor.examined import ExaminedSystem, Python, load_finders
 from tests.support.fake_site import PLUGIN_NEEDED, build_info, install, kfd_tree
 from tests.support.tiny_elf import tiny_elf
 
@@ -141,9 +141,9 @@ class FakeMachine:
             self.remove(info.name)
 
     @property
-    def here(self) -> Surroundings:
+    def here(self) -> ExaminedSystem:
         """What the doctor examines."""
-        return Surroundings(
+        return ExaminedSystem(
             environ=self.environ,
             root=self.root,
             system=self.kernel,

@@ -25,7 +25,7 @@ def doctor(
     *words: str, python: Path | str = sys.executable, launcher: Path = LAUNCHER, env: Mapping[str, str] = {}
 ) -> subprocess.CompletedProcess[str]:
     argv = [str(python), str(launcher), "doctor", *words]
-    # What this machine's GPU is, or that it has none, must not decide.
+    # The GPU of this machine must not affect the result.
     done = subprocess.run(argv, capture_output=True, text=True, env={**os.environ, **env}, timeout=120)
     assert done.returncode in (0, SICK), done.stderr
     assert done.stderr == ""

@@ -1,4 +1,4 @@
-"""The doctor on made-up machines: each thing that can be wrong is named, with the command that mends it."""
+"""The doctor on simulated machines: each problem is named with its remedy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ci_build.cli import options
-from ci_build.doctor import screen, surroundings
+from ci_build.doctor import examined, screen
 from ci_build.doctor.__main__ import as_json
 from ci_build.doctor.diagnosis import Problem
 from core.model import Severity
@@ -42,9 +42,9 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
 @pytest.fixture(autouse=True)
 def roomy_shm(monkeypatch: pytest.MonkeyPatch) -> None:
     """The size of the real /dev/shm is that of the test machine's disk here."""
-    load = surroundings.load_finders
+    load = examined.load_finders
 
-    def roomy(root: Path) -> surroundings.Finders:
+    def roomy(root: Path) -> examined.Finders:
         finders = load(root)
         monkeypatch.setattr(finders.gpus, "shm_mib", lambda: 65536.0)
         return finders
@@ -73,7 +73,7 @@ def test_nothing_is_wrong_with_a_good_machine(machine: FakeMachine) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """One thing that is wrong: what happens, and what the doctor must say."""
+    """One problem: its cause, and the expected diagnosis."""
 
     code: str
     harm: Callable[[FakeMachine], object]
@@ -209,10 +209,10 @@ CASES = {
     ),
     "no ROCm": Case("rocm-missing", lambda m: m.remove("opt/rocm"), "There is no ROCm", (ROCM_WHEELS,)),
     "ROCm elsewhere": Case(
-        "rocm-elsewhere", _only_elsewhere, "opt/rocm-7.2.0, where", ("export ROCM_PATH=@/opt/rocm-7.2.0",)
+        "rocm-elsewhere", _only_elsewhere, "opt/rocm-7.2.0, which is not", ("export ROCM_PATH=@/opt/rocm-7.2.0",)
     ),
     "a wrong ROCM_PATH": Case(
-        "rocm-path", lambda m: m.environ.update(ROCM_PATH="/nowhere"), "ROCM_PATH=/nowhere holds", ("unset ROCM_PATH",)
+        "rocm-path", lambda m: m.environ.update(ROCM_PATH="/nowhere"), "ROCM_PATH=/nowhere has no", ("unset ROCM_PATH",)
     ),
     "another ROCm": Case("rocm-major", _other_major, "need ROCm 7, and there is ROCm 6.4.1 in", (ROCM_WHEELS,)),
     "a newer ROCm": Case("rocm-major", _newer_rocm, "need ROCm 7, and there is ROCm 10.1.0 in", (ROCM_WHEELS,)),
@@ -228,7 +228,7 @@ CASES = {
     "half a ROCm": Case(
         "library-missing",
         lambda m: m.remove("opt/rocm/lib/libMIOpen.so.1"),
-        "libMIOpen.so.1, needed by _linalg.so, is nowhere.",
+        "libMIOpen.so.1, needed by _linalg.so, was not found.",
         (ROCM_WHEELS,),
     ),
     "an old Python": Case(
@@ -262,13 +262,13 @@ CASES = {
     "leftovers": Case(
         "leftovers",
         _leftover,
-        "jax_rocm6_plugin belongs to no installed package",
+        "jax_rocm6_plugin belong to no installed package",
         ("rm -r @site/jax_rocm6_plugin",),
     ),
     "CUDA beside": Case(
         "cuda-beside",
         lambda m: m.distribution("jax-cuda12-plugin", "0.10.2"),
-        "jax-cuda12-plugin is installed as well",
+        "jax-cuda12-plugin is also installed",
         (f"{PIP} uninstall -y jax-cuda12-plugin",),
         Severity.WARNING,
     ),
@@ -308,7 +308,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_each_thing_that_is_wrong_is_named_with_what_mends_it(name: str, machine: FakeMachine) -> None:
+def test_doctor_names_each_problem_with_its_remedy(name: str, machine: FakeMachine) -> None:
     case = CASES[name]
     case.harm(machine)
     found = {problem.code: problem for problem in machine.problems()}
@@ -359,7 +359,7 @@ def test_devices_that_may_not_be_opened(
     if container:
         machine.write(".dockerenv", "")
     monkeypatch.setattr("ci_build.doctor.machine.os.access", lambda path, mode: False)
-    # Nobody but root could make a file that root's group owns look like that of another one.
+    # Only root could change the group of a file.
     monkeypatch.setattr("ci_build.doctor.machine._group", lambda number: "render" if number == os.getgid() else "users")
     monkeypatch.setattr("ci_build.doctor.machine.os.getgroups", lambda: [os.getgid()] if inside else [])
     problem = only(machine.problems())
@@ -378,9 +378,9 @@ def test_wsl_has_no_device_files_and_its_gpu_no_name(machine: FakeMachine) -> No
 
 
 def test_small_shared_memory_matters_for_several_gpus(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    load = surroundings.load_finders
+    load = examined.load_finders
 
-    def small(root: Path) -> surroundings.Finders:
+    def small(root: Path) -> examined.Finders:
         finders = load(root)
         monkeypatch.setattr(finders.gpus, "shm_mib", lambda: 64.0)
         return finders
@@ -563,14 +563,14 @@ def test_a_damaged_machine_is_no_crash(machine: FakeMachine) -> None:
 
 
 def test_the_finders_are_the_loaders_own_and_look_at_this_root(tmp_path: Path) -> None:
-    finders = surroundings.load_finders(tmp_path)
+    finders = examined.load_finders(tmp_path)
     assert finders.gpus.__file__ == str(Path(__file__).parents[3] / "pjrt/payload/_gpus.py")
     assert tmp_path / "dev/kfd" == finders.gpus.KFD
-    assert Path("/dev/kfd") == surroundings.load_finders().gpus.KFD
+    assert Path("/dev/kfd") == examined.load_finders().gpus.KFD
 
 
 def test_the_examined_python_is_the_one_that_runs(machine: FakeMachine) -> None:
-    python = surroundings.own_python()
+    python = examined.own_python()
     assert python.executable == sys.executable
     assert python.version.startswith(python.minor)
     house = str(Path(__file__).parents[3])

@@ -1,4 +1,4 @@
-"""What is examined: the environment, the root folder, the Python; and the loader's own finders, looking there."""
+"""Subject of the examination: environment, root folder and Python, read by the loader's own finders."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ class Finders:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
-    """What is examined.
+class ExaminedSystem:
+    """Subject of the examination.
 
     Attributes:
         environ: the user's environment variables.
-        root: what `/` is; another folder shows another machine.
-        system: name, machine and release of the running kernel, as `os.uname` gives them.
-        libc: name and version of the C library, such as "glibc 2.36"; empty when it is not glibc.
+        root: the root folder; another folder shows another machine.
+        system: name, machine and release of the running kernel, as `os.uname` returns them.
+        libc: name and version of the C library, such as "glibc 2.36"; empty if it is not glibc.
     """
 
     environ: Mapping[str, str]
@@ -77,7 +77,7 @@ class Surroundings:
 
 
 def own_python() -> Python:
-    """The Python that runs this, without what the launcher added to its path."""
+    """Return this Python, without the path entries of the launcher."""
     return _python(probe.describe())
 
 
