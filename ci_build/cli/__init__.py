@@ -56,7 +56,7 @@ SECTIONS = {
         "bucket": ("bucket", "Print the access policy of a bucket."),
     },
     "Images and kernels": {
-        "images": ("images", "List, update and check the pins of images."),
+        "images": ("images", "Build, run and test images; update their pins."),
         "kernels": ("kernels", "List and build the kernels of jax_aiter."),
     },
     "Machine": {
@@ -67,13 +67,13 @@ SECTIONS = {
 """Title of a help section -> its commands; a summary fits a terminal of 80 columns."""
 
 IMAGE_ALIASES = {
-    "build_manylinux_dockers": "image_commands",
-    "build_manylinux_therock_dockers": "image_commands",
-    "build_base_dockers": "image_commands",
-    "build_base_therock_dockers": "image_commands",
-    "build_dockers": "run_image",
-    "test": "run_image:trial",
-    "test_docker": "run_image",
+    "build_manylinux_dockers": "image_build:manylinux",
+    "build_manylinux_therock_dockers": "image_build",
+    "build_base_dockers": "image_build:base",
+    "build_base_therock_dockers": "image_build",
+    "build_dockers": "image_build:runtime_images",
+    "test": "image_run:run",
+    "test_docker": "image_run:test",
 }
 """Former names of image commands, which scripts of rocm-jax call: accepted, and absent from the help.
 

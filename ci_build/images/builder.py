@@ -181,7 +181,7 @@ def _searched(recipe: Recipe, request: ImageRequest, host: HostRunner) -> Contai
     if find_built(recipe, engine, host, reference) is None:
         raise InputError(
             f"{reference} is not made of what {request.pins.path} and the Dockerfile say.",
-            hint="Push the right one with `ci_build build_manylinux_dockers --push`.",
+            hint="Push the right one with `ci_build images build manylinux --push`.",
         )
     return container_image(reference, pulled, built=False)
 

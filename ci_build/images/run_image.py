@@ -49,8 +49,8 @@ def find_gpus(root: Path = Path("/")) -> Gpus:
     return Gpus(devices=tuple(devices), groups=tuple(str(group) for group in sorted(groups - {0})))
 
 
-def commits(labels: Mapping[str, str]) -> tuple[str, ...]:
-    """What an image says that it was made of, for people."""
+def commit_lines(labels: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the source commits that an image records, as lines."""
     return tuple(f"{name}: {labels[label]}" for label, name in _COMMITS.items() if labels.get(label))
 
 
@@ -79,7 +79,9 @@ def find_image(engine: Engine, host: HostRunner, name: str, registry: str) -> lo
     if found is None and registry:
         found = local.pull(engine, host, f"{registry}/{name}")
     if found is None:
-        raise InputError(f"There is no image {name} on this machine.", hint="Make it with `ci_build build_dockers`.")
+        raise InputError(
+            f"There is no image {name} on this machine.", hint="Build it with `ci_build images build runtime`."
+        )
     return found
 
 

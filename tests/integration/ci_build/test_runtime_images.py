@@ -127,9 +127,9 @@ def test_from_an_ubuntu_to_the_test_of_a_set(place: Place) -> None:
     both = place.ci_build("test_docker", "dist", "-f", "ubu24", "--no-gpu", "--jax-version=0.10.2", env=found)
     assert both.stdout.count("jax 0.10.2") == len(PYTHONS)
     wrong = place.ci_build("test_docker", "dist", "--jax-version=0.9.0", code=2)
-    assert "is for jax 0.10.2, and --jax-version says 0.9.0" in wrong.stderr
+    assert "is for jax 0.10.2, but --jax-version is 0.9.0" in wrong.stderr
     idle = place.ci_build("build_dockers", "dist", base, code=2)
-    assert "--base-docker has no use without" in idle.stderr
+    assert "--base-docker has no effect without" in idle.stderr
     tried = place.ci_build("test", image["tags"][0], "--no-gpu", "--container-network=none")
     assert tried.stdout.count("jax 0.10.2") == len(PYTHONS)
     command = "echo hello > made-here; pwd; test ! -e /dev/kfd && env | grep -E '^(SECRET|JAX_PLATFORMS)='"
@@ -154,7 +154,7 @@ def test_a_set_goes_into_no_image_with_another_rocm_or_with_other_wheels(place: 
     place.engine.run("tag", place.stand_in, name)
     found = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(place.folder / "others")}
     refused = place.ci_build("build_dockers", "dist", "-f", "ubu24", code=2, env=found)
-    assert f"and the set is for {VERSION}" in refused.stderr
+    assert f"but the set is for {VERSION}" in refused.stderr
     wheel = place.folder / "dist" / made.wheels[0].filename
     wheel.write_bytes(wheel.read_bytes() + b"x")
     refused = place.ci_build("build_dockers", "dist", "-f", "ubu24", code=13, env=found)
@@ -216,7 +216,7 @@ def therock(place: Place, base: str, url: str, seen: list[str]) -> None:
     refused = place.ci_build(*words, "--therock-version=9.9.9", code=6)
     assert "does not give rocm[libraries,devel]==9.9.9" in refused.stderr
     refused = place.ci_build(*words[:-2], "--llvm-version=20", code=2)
-    assert "--llvm-version has no use without --install-llvm" in refused.stderr
+    assert "--llvm-version has no effect without --install-llvm" in refused.stderr
 
 
 def test_a_builder_with_a_rocm_of_a_pip_index(place: Place) -> None:
@@ -256,12 +256,12 @@ def test_a_name_that_no_engine_takes_and_options_of_others_are_refused(place: Pl
     refused = place.ci_build("build_base_dockers", base, "--filter=ubu24", code=2)
     assert "images.toml has no download python-3.11" in refused.stderr
     refused = place.ci_build("build_base_dockers", base, "--python-versions=3.13", "--filter=ubu24", code=2)
-    assert "Nobody says which ROCm goes into the image" in refused.stderr
+    assert "No ROCm was given for the image" in refused.stderr
     words = ("build_base_dockers", base, "--python-versions=3.13", "--filter=ubu24")
     refused = place.ci_build(*words, "--rocm-build-job=nightly", code=2)
     assert "nobody said where that job keeps its tarballs" in refused.stderr
     job = ("--rocm-build-job=nightly", f"--rocm-build-url={place.server.url}/{{job}}/{NAME}", "--dry-run")
     planned = place.ci_build(*words, *job)
-    assert f"would make jax-base-ubu24.rocm{VERSION.replace('.', '')}" in planned.stderr
+    assert f"would build jax-base-ubu24.rocm{VERSION.replace('.', '')}" in planned.stderr
     assert "$ docker build --file Dockerfile --tag jax-base-ubu24:" in planned.stderr
     assert "downloads/python-3.13 (" in planned.stderr

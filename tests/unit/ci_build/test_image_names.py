@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci_build.cli.commands.image_commands import find_rocm, names_rocm
+from ci_build.cli.commands.image_build import find_rocm, names_rocm
+from ci_build.cli.commands.image_job import ImageJob
 from ci_build.cli.common import State
 from ci_build.cli.options import Settings
 from ci_build.images.contents import read_commits
@@ -169,6 +170,6 @@ def test_only_what_names_a_rocm_brings_one_into_the_builder(
 
 def test_two_rocms_for_one_image_are_refused() -> None:
     asked = {"therock_path": "https://host/a.tar.gz", "rocm_build_job": "job", "rocm_build_url": "https://host/{job}"}
-    state = State({})
+    job = ImageJob.start(State({}), asked)
     with pytest.raises(RequestError, match="--therock-path excludes --rocm-build-job"):
-        find_rocm(state.settings(asked), state.reporter())
+        find_rocm(job)

@@ -65,7 +65,7 @@ def test_images_of_a_set_and_what_they_are_put_on(dist: Path, capsys: pytest.Cap
         f"base-{name}", f"base-{name}.rocm720", f"{name}.rocm720"))  # fmt: skip
     assert [name.startswith("jax-ubu") for name in names] == [False] * 4 + [True] * 2
     assert "would fetch what is missing of https://host.invalid/therock-dist" in told
-    assert "would push what is made to 127.0.0.1:1" in told
+    assert "would push what is built to 127.0.0.1:1" in told
 
 
 def test_a_test_of_a_set_shows_what_would_be_run_in_its_images(dist: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,7 +88,7 @@ def test_what_keeps_a_test_from_running_is_told_before_an_image_is_made(
         assert cli.run([*words, more]) == error.exit_code
         told = capsys.readouterr().err
         assert more.partition("=")[0] in told
-        assert "build_dockers" not in told
+        assert "contents of" not in told
 
 
 def test_a_rocm_of_an_index_and_the_command_that_asks_for_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,7 +100,7 @@ def test_a_rocm_of_an_index_and_the_command_that_asks_for_it(capsys: pytest.Capt
     ]
     assert "pip wheel --no-input --pre --index-url=https://host.invalid/simple --wheel-dir=/out" in told
     assert "'rocm[libraries,devel]==7.2.0'" in told
-    assert "would call it mine:1 too" in told
+    assert "would tag it mine:1" in told
     wrong = "--therock-index-url=folder"
     _, told = planned(capsys, "build_base_therock_dockers", wrong, "-f", "ubu24", code=RequestError.exit_code)
     assert "--therock-index-url 'folder' cannot be used" in told
@@ -116,10 +116,10 @@ def test_a_rocm_in_a_base_and_in_the_builder(capsys: pytest.CaptureFixture[str])
     assert builds(told) == ["jax-manylinux_2_28-therock-7.2.0:CONTENT"]
     assert "on mine:1@CONTENT, with" in told
     _, told = planned(capsys, "build_manylinux_dockers", "--builder-image=mine:1")
-    assert (told, builds(told)) == ("would look in a registry for mine:1, if it is not there\n", [])
+    assert (told, builds(told)) == ("would look in a registry for mine:1, if it is missing\n", [])
     words = ("build_manylinux_dockers", "--builder-image=mine:1", "--no-cache")
     _, told = planned(capsys, *words, code=RequestError.exit_code)
-    assert "--no-cache has no use with --builder-image" in told
+    assert "--no-cache has no effect with --builder-image" in told
 
 
 class FakeHost(HostRunner):

@@ -11,7 +11,7 @@ from ci_build.containers.container import Engine, container_argv
 from ci_build.images import runtime
 from ci_build.images.builder import ImageRequest
 from ci_build.images.pins import load_pins
-from ci_build.images.run_image import SELFTEST, check_env_file, commands, commits, find_gpus, run_spec
+from ci_build.images.run_image import SELFTEST, check_env_file, commands, commit_lines, find_gpus, run_spec
 from core.errors import InputError, MachineError, RequestError
 
 LABELS = {
@@ -29,7 +29,7 @@ def test_an_image_is_tried_in_each_of_its_pythons_or_with_the_users_words() -> N
     assert commands({}, "a && b", gpu=True) == (("bash", "-c", "a && b"),)
     with pytest.raises(RequestError, match="--test-cmd"):
         commands({}, "", gpu=True)
-    assert commits(LABELS) == ("jax: abc",)
+    assert commit_lines(LABELS) == ("jax: abc",)
 
 
 def test_devices_go_in_with_the_numbers_of_their_groups(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_filter_is_a_part_of_the_name_of_a_file(
         engine=lambda: ENGINE, pins=load_pins(), cache=tmp_path, connect=lambda: pytest.fail("no"), arch="x86_64"
     )
     if found is None:
-        with pytest.raises(RequestError, match=f"--filter {words} is in none of"):
+        with pytest.raises(RequestError, match=f"--filter {words} matches none of"):
             runtime.ubuntu_releases(request, kind, words)
     else:
         assert runtime.ubuntu_releases(request, kind, words) == found

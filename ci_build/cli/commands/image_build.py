@@ -1,0 +1,359 @@
+"""`ci_build images build`: the image that wheels are compiled in, base images, and images with the wheels of a set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial, reduce
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import click
+import cloup
+
+from ci_build.cli import options
+from ci_build.cli.commands.image_job import ImageJob
+from ci_build.cli.common import State, connector
+from ci_build.images import runtime
+from ci_build.images.builder import BUILDER, LLVM, builder_image, builder_recipe, planned_image
+from ci_build.images.local import sanitize
+from ci_build.images.recipe import UNKNOWN, ContextFile, Recipe
+from ci_build.images.runtime import BaseImage
+from ci_build.rocm.request import Asked, check_name, check_source
+from core.errors import RequestError
+from core.process import render
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_ROCM = (
+    *("rocm_version", "therock_path", "therock", "family", "therock_listing", "therock_sha256"),
+    *("therock_index_url", "therock_version", "rocm_build_job", "rocm_build_num", "rocm_build_url"),
+    *("rocm_lock", "locked"),
+)
+"""Options that select the ROCm of an image."""
+_PACKAGES = ("therock_index_url", "therock_version")
+_COMMON = ("base_docker", "image_registry", "container_engine", "cache_dir", "dry_run", "json", "verbose")
+_FILTER = click.option(
+    "--filter", "-f", "filters", metavar="PART,…", default="", help="Build only images whose name contains PART."
+)
+_LLVM = (
+    click.option("--install-llvm", is_flag=True, help="Install clang and lld; the image is then a dev image."),
+    click.option("--llvm-version", metavar="N", type=int, help=f"Major version of that clang.  [default: {LLVM}]"),
+)
+_PIP_PACKAGES = click.option(
+    "--pip-packages", is_flag=True, help="Install ROCm's pip packages of --therock-index-url instead of a ROCm tree."
+)
+
+
+def image_options(
+    *more: str, own: Sequence[Callable[[Any], Any]] = (), tables: Sequence[str] = ("build",)
+) -> Callable[[_F], _F]:
+    """Give a command the options of images, further build options by their names, and options of its own."""
+    decorators = (
+        options.chosen_options(*more, *_COMMON, tables=tables),
+        cloup.option_group(
+            "Image",
+            *own,
+            click.option("--tag", "-t", metavar="NAME[:TAG]", help="Further name of the image."),
+            click.option("--no-cache", is_flag=True, help="Rebuild every layer without the cache."),
+            click.option("--push", is_flag=True, help="Push the image to --image-registry."),
+            click.option(
+                "--pins", metavar="FILE", type=click.Path(path_type=Path), help="File to use instead of images.toml."
+            ),
+        ),
+    )
+    return lambda function: reduce(lambda decorated, decorator: decorator(decorated), decorators, function)
+
+
+@cloup.group()
+def build() -> None:
+    """Build images."""
+
+
+@build.command()
+@image_options("builder_image", *_ROCM, own=(_PIP_PACKAGES,))
+@click.pass_obj
+def manylinux(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values of options
+    """Build the image that wheels are compiled in.
+
+    Wheel builds mount a ROCm into it. If the options name one, the image contains that ROCm, for other uses.
+    """
+    _manylinux(state, values)
+
+
+@build.command()
+@image_options("python_versions", *_ROCM, own=(_FILTER, *_LLVM, _PIP_PACKAGES))
+@click.pass_obj
+def base(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values of options
+    """Build images with Pythons and a ROCm.
+
+    Their names are jax-base-<Ubuntu>.rocm<version>, or jax-dev-… with --install-llvm.
+    """
+    _base(state, values)
+
+
+set_options = (
+    click.argument("wheels", metavar="[SET]", default="dist", type=click.Path(path_type=Path)),
+    image_options("python_versions", *_ROCM, own=(_FILTER,)),
+)
+"""Options of commands that build images of the set in directory SET."""
+
+
+@build.command("runtime")
+@set_options[0]
+@set_options[1]
+@click.pass_obj
+def runtime_images(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values of options
+    """Build images with the wheels of SET.
+
+    Their names are jax-<Ubuntu>.rocm<version>. Their bases are jax-base-<Ubuntu>.rocm<version>, which are built if the
+    options name their ROCm. Wheels are installed by their hashes.
+    """
+    build_set_images(state, values)
+
+
+# Former commands, which scripts of rocm-jax call; the others are aliases of the commands above.
+
+
+@cloup.command("build_manylinux_therock_dockers")
+@image_options(*_PACKAGES, tables=("rocm_packages", "build"))
+@click.pass_obj
+def build_manylinux_therock_dockers(state: State, /, **values: Any) -> None:  # noqa: ANN401
+    """Build the image that wheels are compiled in, with ROCm's pip packages."""
+    _manylinux(state, {**values, "pip_packages": True})
+
+
+@cloup.command("build_base_therock_dockers")
+@image_options("python_versions", *_PACKAGES, own=(_FILTER, *_LLVM), tables=("rocm_packages", "build"))
+@click.pass_obj
+def build_base_therock_dockers(state: State, /, **values: Any) -> None:  # noqa: ANN401
+    """Build images with Pythons and ROCm's pip packages."""
+    _base(state, {**values, "pip_packages": True})
+
+
+class _Rocm(NamedTuple):
+    """The ROCm tree of an image; in a dry run its content is unknown."""
+
+    version: str
+    tree: ContextFile
+    labels: Mapping[str, str]
+
+
+def names_rocm(settings: options.Settings) -> bool:
+    """Return whether the options name the ROCm of an image; a version alone does not.
+
+    Options about where ROCms come from and how they are locked count only on the command line, since the environment
+    may set them for a whole machine.
+    """
+    naming = ("therock_path", "therock", "therock_index_url", "rocm_build_job")
+    given = (name for name in _ROCM if name != "rocm_version" and settings.given(name))
+    return any(name in naming or settings.get(name).origin.startswith("--") for name in given)
+
+
+def find_rocm(job: ImageJob) -> Asked:
+    """Return the ROCm that the options name; no container engine is needed to refuse them.
+
+    Raises:
+        RequestError: the options name no ROCm, or two.
+        InputError: there is no such ROCm.
+    """
+    # Its clients and archives would slow every --help down.
+    from ci_build.rocm import selection
+
+    if problems := options.rocm_problems(job.settings):
+        raise RequestError(" ".join(problems), hint="Name one ROCm.")
+    settings = job.settings.with_defaults(options.build_job_defaults(job.settings))
+    found = options.find_rocm(settings, job.reporter, job.host, connector(job.reporter), "build")
+    if found is None:
+        raise RequestError(
+            "No ROCm was given for the image.",
+            hint="Give --therock-path, --therock-index-url, --rocm-build-job, or --therock and --family.",
+        )
+    version = str(settings.get("rocm_version").value or "")
+    found = replace(found, version=version or found.version, full=True)
+    check_name(found, selection.gfx_names())
+    check_source(found)
+    return found
+
+
+def _obtain_rocm(job: ImageJob, found: Asked) -> _Rocm:
+    from ci_build.rocm import selection  # as above
+
+    if job.dry_run:
+        version = check_name(found, selection.gfx_names())
+        selection.tell_plan(found, job.reporter)
+        return _Rocm(version or "VERSION", ContextFile(digest=UNKNOWN, source=Path), {})
+    storage = options.rocm_storage(job.settings, "build")
+    rocm = selection.obtain_rocm(found, storage, job.reporter, job.host, connector(job.reporter))
+    labels = {"com.amdgpu.therock_path": rocm.lock.source, "jax-rocm-release.rocm.sha256": rocm.lock.sha256}
+    digest = f"full:{rocm.lock.sha256}" if rocm.lock.sha256 else ""
+    tree = runtime.tree_file(rocm.root, digest)
+    return _Rocm(rocm.facts.version, tree, {key: text for key, text in labels.items() if text})
+
+
+def _manylinux(state: State, values: Mapping[str, Any]) -> None:
+    if values["pip_packages"]:
+        index = _checked_index(state, values)
+        job = ImageJob.start(state, values, count=1)
+        recipe = builder_recipe(job.request, job.host, job.reporter)
+        _build_with_packages(job, index, [recipe], "/opt/python/cp313-cp313/bin/python3")
+        return
+    job = ImageJob.start(state, values, count=1)
+    rocm = find_rocm(job) if names_rocm(job.settings) else None
+    # A named builder image has no recipe.
+    recipes = [] if job.request.builder_image else [builder_recipe(job.request, job.host, job.reporter)]
+    if rocm is not None:
+        _manylinux_with_rocm(job, rocm, recipes)
+        return
+    if job.dry_run:
+        job.show_plan([planned_image(job.request, job.host, job.reporter)], recipes)
+        return
+    with job.reporter.group("images build manylinux"):
+        image = builder_image(job.request, job.host, job.reporter)
+    version = job.settings.get("rocm_version").value
+    job.finish([(image, (f"{BUILDER}-rocm-{sanitize(str(version)).lower()}",) if version else (), {})])
+
+
+def _manylinux_with_rocm(job: ImageJob, rocm: Asked, recipes: Sequence[Recipe]) -> None:
+    """Build the image with a ROCm at /opt/rocm: …-therock-<version>, or …-rocm-<version>-<job>-<number>."""
+    version, tree, labels = _obtain_rocm(job, rocm)
+    parts = ["therock", version]
+    if build_job := job.settings.get("rocm_build_job").value:
+        parts = ["rocm", version, build_job, job.settings.get("rocm_build_num").value or ""]
+    name = "-".join([BUILDER, *(sanitize(str(part)).lower() for part in parts if part)])
+    if recipes:
+        below = job.builder.as_base(*recipes)
+    elif job.dry_run:
+        below = runtime.planned_base(planned_image(job.request, job.host, job.reporter))
+    else:
+        below = runtime.find_base(job.builder, builder_image(job.request, job.host, job.reporter).name)
+    recipe = runtime.rocm_recipe(below, tree, version, labels, name=name)
+    job.build([recipe], recipes, title="images build manylinux")
+
+
+def _base(state: State, values: Mapping[str, Any]) -> None:
+    packages = values["pip_packages"]
+    index = _checked_index(state, values) if packages else ("", "")
+    job = ImageJob.start(state, values)
+    pythons = options.chosen_pythons(job.settings, ("build",))
+    llvm = _llvm_major(values)
+    releases = runtime.ubuntu_releases(job.request, "base-therock" if packages else "base", values["filters"])
+    job.check(len(releases))
+    rocm = None if packages else find_rocm(job)
+    recipes = [runtime.ubuntu_recipe(job.builder, release, pythons, llvm) for release in releases]
+    if rocm is None:
+        _build_with_packages(job, index, recipes, "/usr/local/bin/python3")
+        return
+    version, tree, labels = _obtain_rocm(job, rocm)
+    with_rocm = [runtime.rocm_recipe(job.builder.as_base(recipe), tree, version, labels) for recipe in recipes]
+    job.build(with_rocm, recipes, title="images build base")
+
+
+def _llvm_major(values: Mapping[str, Any]) -> str:
+    """Return the major version of the clang to install; empty for none."""
+    if not values["install_llvm"]:
+        if values["llvm_version"] is not None:
+            raise RequestError("--llvm-version has no effect without --install-llvm.", hint="Give both, or neither.")
+        return ""
+    return LLVM if values["llvm_version"] is None else str(values["llvm_version"])
+
+
+def _checked_index(state: State, values: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the pip index with ROCm's packages, and their version; empty for the newest.
+
+    Raises:
+        RequestError: its URL is invalid, or an option has no effect on pip packages.
+    """
+    from ci_build.images.contents import check_index  # it resolves requirements, which --help needs not
+
+    settings = state.settings(values)
+    unused = [name for name in (*_ROCM, "builder_image") if name not in _PACKAGES and settings.given(name)]
+    for setting in map(settings.get, unused):
+        if setting.origin.startswith("--"):
+            raise RequestError(f"{setting.origin} has no effect on pip packages.", hint="Omit it, or --pip-packages.")
+    index = str(settings.get("therock_index_url", "rocm_packages").value)
+    check_index(index)
+    return index, str(settings.get("therock_version").value or "")
+
+
+def _build_with_packages(job: ImageJob, packages: tuple[str, str], recipes: Sequence[Recipe], python: str) -> None:
+    """Build images with ROCm's pip packages of an index on images with a Python."""
+    from ci_build.images.contents import download_command, rocm_packages  # as above
+
+    index, version = packages
+    labels = {"com.amdgpu.therock_index_url": index}
+    label = version or "latest"
+    names = [f"{recipe.name}{runtime.separator(recipe.name)}therock-{sanitize(label).lower()}" for recipe in recipes]
+    if job.dry_run:
+        files = dict.fromkeys(("*.whl", "requirements.txt"), ContextFile(digest=UNKNOWN, source=Path))
+        bases = map(job.builder.as_base, recipes)
+        planned = [runtime.packages_recipe(image, python, files, label, labels) for image in bases]
+        job.show_plan(names, [*recipes, *planned])
+        for recipe in recipes:
+            command = render(download_command(python, index, version))
+            job.reporter.line(f"would download these wheels in a container of {recipe.tag}: {command}")
+        return
+    built = []
+    with job.reporter.group("ROCm's pip packages"):
+        for recipe, name in zip(recipes, names, strict=True):
+            image = job.builder.build(recipe)
+            found = rocm_packages(job.builder, image.id, python, index, version)
+            top = runtime.packages_recipe(job.builder.as_base(recipe), python, found.files, found.version, labels)
+            built.append((job.builder.build(top), tuple(dict.fromkeys((name, top.name))), top.labels))
+    job.finish(built)
+
+
+def build_set_images(state: State, values: Mapping[str, Any]) -> Mapping[str, Mapping[str, str]]:
+    """Build the images of a set, or show how in a dry run; return their names and labels."""
+    from ci_build.images.contents import check_pythons, read_checked_set, set_contents  # as above
+
+    directory = values["wheels"]
+    job = ImageJob.start(state, values)
+    pythons = options.chosen_pythons(job.settings, ("build",))
+    wheel_set = read_checked_set(directory)
+    if not job.settings.given("python_versions"):
+        pythons = tuple(wheel_set.python_versions)
+    _refuse_unused(job.settings, wheel_set.rocm_version)
+    check_pythons(directory, wheel_set, pythons)
+    suffix = runtime.rocm_tag(wheel_set.rocm_version)
+    releases = runtime.ubuntu_releases(job.request, "jax", values["filters"])
+    job.check(len(releases))
+    bases, planned = _bases_of_set(job, {name: f"jax-base-{name}.{suffix}" for name in releases})
+    with job.reporter.group(f"contents of {directory}"):
+        for image in bases.values() if not job.dry_run else ():
+            runtime.check_base(image, wheel_set.rocm_version, pythons)
+        cache = options.cache_dir(job.settings)
+        contents = set_contents(job.builder, directory, wheel_set, cache, pythons, look_only=job.dry_run)
+        if "com.amdgpu.jax_commit" not in contents.labels:
+            job.reporter.warning("The wheels do not record their source commits, so the image does not either.")
+        recipes = [
+            runtime.wheels_recipe(bases[name], f"jax-{name}.{suffix}", contents.files, pythons, contents.labels)
+            for name in releases
+        ]
+    job.build(recipes, planned, title="images build runtime")
+    return {recipe.name: recipe.labels for recipe in recipes}
+
+
+def _refuse_unused(settings: options.Settings, rocm_version: str) -> None:
+    """Raise RequestError for options that have no effect on the images of a set."""
+    version = str(settings.get("rocm_version").value or rocm_version)
+    if version != rocm_version:
+        raise RequestError(
+            f"The set is for ROCm {rocm_version}, but --rocm-version is {version}.", hint="Name another set."
+        )
+    if settings.given("base_docker") and not names_rocm(settings):
+        raise RequestError(
+            "--base-docker has no effect without --therock-path or --therock: existing base images are used.",
+            hint="Name the ROCm too, or omit --base-docker.",
+        )
+
+
+def _bases_of_set(job: ImageJob, names: Mapping[str, str]) -> tuple[Mapping[str, BaseImage], list[Recipe]]:
+    """Return the bases of a set's images by Ubuntu release, and their recipes if the options name a ROCm."""
+    if not names_rocm(job.settings):
+        find = runtime.planned_base if job.dry_run else partial(runtime.find_base, job.builder)
+        return {release: find(name) for release, name in names.items()}, []
+    pythons = options.chosen_pythons(job.settings, ("build",))
+    version, tree, labels = _obtain_rocm(job, find_rocm(job))
+    recipes = [runtime.ubuntu_recipe(job.builder, release, pythons, "") for release in names]
+    with_rocm = [runtime.rocm_recipe(job.builder.as_base(recipe), tree, version, labels) for recipe in recipes]
+    return dict(zip(names, map(job.builder.as_base, with_rocm), strict=True)), [*recipes, *with_rocm]

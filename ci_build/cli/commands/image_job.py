@@ -1,0 +1,138 @@
+"""One run of an image command: its options, its builder of images, its dry run, and what follows a build."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ci_build.cli import options
+from ci_build.cli.common import State, host_runner, print_json
+from ci_build.images import builder as images
+from ci_build.images import local
+from ci_build.images.builder import ImageRequest
+from ci_build.images.recipe import ContainerImage, Recipe, add_tags, describe
+from ci_build.images.runtime import ImageBuilder, image_contents
+from core.errors import RequestError
+from core.process import HostRunner
+from core.report import Reporter
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImageJob:
+    """One run of an image command.
+
+    Attributes:
+        values: values of the command's options.
+        settings: the same with their origins, the environment and the defaults.
+    """
+
+    values: Mapping[str, Any]
+    settings: options.Settings
+    reporter: Reporter
+    host: HostRunner
+    builder: ImageBuilder
+
+    @classmethod
+    def start(
+        cls, state: State, values: Mapping[str, Any], *, pins: Path | None = None, count: int | None = None
+    ) -> ImageJob:
+        """Read options; nothing is started.
+
+        Args:
+            count: number of images that will be built, if known; the options are then checked.
+
+        Raises:
+            RequestError: images.toml cannot be read, or as in `check`.
+        """
+        settings, reporter = state.settings(values), state.reporter(values)
+        host = host_runner(reporter)
+        request = images.image_request(
+            settings,
+            host,
+            reporter,
+            "build",
+            pins=pins or values.get("pins"),
+            no_cache=bool(values.get("no_cache")),
+        )
+        builder = ImageBuilder(request=request, host=host, progress=reporter)
+        job = cls(values=values, settings=settings, reporter=reporter, host=host, builder=builder)
+        if count is not None:
+            job.check(count)
+        return job
+
+    @property
+    def request(self) -> ImageRequest:
+        """The request for images."""
+        return self.builder.request
+
+    @property
+    def dry_run(self) -> bool:
+        """Whether to show a plan instead of building images."""
+        return bool(self.values["dry_run"])
+
+    def check(self, count: int) -> None:
+        """Check the options that apply after the build of a number of images.
+
+        Raises:
+            RequestError: --tag is no name, or one name for several images; --push has no registry; --no-cache has no
+                effect.
+        """
+        if self.values["tag"]:
+            local.check_name(self.values["tag"], "--tag")
+            if count != 1:
+                raise RequestError(
+                    f"--tag is one name, but {count} images will be built.", hint="Select one with --filter."
+                )
+        if self.values["push"]:
+            images.check_push(self.request)
+        if self.request.builder_image and self.request.no_cache:
+            raise RequestError("--no-cache has no effect with --builder-image.", hint="Omit one of them.")
+
+    def build(self, recipes: Sequence[Recipe], bases: Sequence[Recipe], *, title: str) -> None:
+        """Build and finish images, or show how in a dry run."""
+        if self.dry_run:
+            self.show_plan([recipe.name for recipe in recipes], [*bases, *recipes])
+            return
+        with self.reporter.group(title):
+            built = [(self.builder.build(recipe), (recipe.name,), recipe.labels) for recipe in recipes]
+        self.finish(built)
+
+    def show_plan(self, names: Sequence[str], recipes: Sequence[Recipe]) -> None:
+        """Print which images a run would build, and how.
+
+        Args:
+            recipes: recipes of the images and of their bases, bases first.
+        """
+        if self.values["json"]:
+            print_json([{"name": name} for name in names])
+        for name in names:
+            self.reporter.line(f"would {'build' if recipes else 'look in a registry for'} {name}, if it is missing")
+        for line in describe(recipes, no_cache=self.values["no_cache"]):
+            self.reporter.line(f"  {line}")
+        if self.values["tag"]:
+            self.reporter.line(f"would tag it {self.values['tag']}")
+        if self.values["push"]:
+            self.reporter.line(f"would push what is built to {self.request.registry}")
+
+    def finish(self, built: Sequence[tuple[ContainerImage, tuple[str, ...], Mapping[str, str]]]) -> None:
+        """Tag, push and report images.
+
+        Args:
+            built: images with their customary names and their labels.
+        """
+        receipts = []
+        for image, names, labels in built:
+            contents = image_contents(names[0] if names else image.name, labels)
+            names = (*names, *([self.values["tag"]] if self.values["tag"] else []))
+            add_tags(image, names, self.request.engine(), self.host)
+            pushed = images.push(self.request, image, names, self.host) if self.values["push"] else ""
+            facts = {key: getattr(image, key) for key in image.__slots__}
+            receipts.append({**facts, "tags": names, "pushed": pushed, **contents})
+            state = "built" if image.built else "exists"
+            self.reporter.line(f"{image.name} {state}: {image.digest}" + "".join(f", {name}" for name in names))
+            if pushed:
+                self.reporter.line(f"pushed {pushed}")
+        if self.values["json"]:
+            print_json(receipts)

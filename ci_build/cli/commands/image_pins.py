@@ -1,0 +1,103 @@
+"""`ci_build images list`, `update` and `check`: the pins of docker/images.toml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import cloup
+
+from ci_build.cli.commands.image_job import ImageJob
+from ci_build.cli.common import State, print_json
+from ci_build.images import pin_updates
+from core.errors import RequestError
+from core.report import print_table
+
+_PINS = click.option(
+    "--pins", metavar="FILE", type=click.Path(path_type=Path), help="File to use instead of images.toml."
+)
+_REGISTRY = click.option("--image-registry", metavar="HOST[/PATH]", help="Registry of the base images.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+
+
+@cloup.command("list")
+@_PINS
+@click.option("--arch", metavar="ARCH", help="x86_64, aarch64 or all.  [default: this machine's]")
+@_JSON
+@click.pass_obj
+def list_pins(state: State, pins: Path | None, arch: str | None, *, as_json: bool) -> None:
+    """List the base images and files that images are made of, with their digests."""
+    request = ImageJob.start(state, {}, pins=pins).request
+    found = pin_updates.select_pins(request, (), arch or request.arch)
+    if as_json:
+        print_json(found)
+        return
+    rows = [(pin.label, pin.version, pin.digest.removeprefix("sha256:")[:16] or "(none)", pin.origin) for pin in found]
+    print_table(("name", "version", "sha256", "origin"), rows)
+
+
+_ARCH = click.option(
+    "--arch", metavar="ARCH", default="all", show_default=True, help="Architecture: x86_64, aarch64 or all."
+)
+
+
+@cloup.command("update")
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@_PINS
+@_ARCH
+@_REGISTRY
+@click.option("--cache-dir", metavar="DIR", help="Cache of downloads.  [default: user's cache]")
+@_JSON
+@click.option("--dry-run", is_flag=True, help="Print the changes without writing them.")
+@click.pass_obj
+def update(
+    state: State,
+    names: tuple[str, ...],
+    pins: Path | None,
+    arch: str,
+    image_registry: str | None,
+    cache_dir: str | None,
+    *,
+    as_json: bool,
+    dry_run: bool,
+) -> None:
+    """Update pinned digests to the present ones.
+
+    Without NAME: the tags of base images, and files without a digest.
+    """
+    job = ImageJob.start(state, {"image_registry": image_registry, "cache_dir": cache_dir}, pins=pins)
+    with job.reporter.group("images update"):
+        changes = pin_updates.update(job.request, names, arch, job.reporter, dry_run=dry_run)
+    if as_json:
+        print_json({label: {"before": before, "now": now} for label, (before, now) in changes.items()})
+    for label, (before, now) in changes.items():
+        job.reporter.line(f"{label}: {before or 'none'} -> {now}")
+    state_of_file = "would change" if dry_run else "changed"
+    job.reporter.line(f"{len(changes)} of {job.request.pins.path} {state_of_file}" if changes else "nothing changed")
+
+
+@cloup.command("check")
+@_PINS
+@_ARCH
+@_REGISTRY
+@_JSON
+@click.option("--online", is_flag=True, help="Also check that the registry and the servers still have the files.")
+@click.pass_obj
+def check(
+    state: State,
+    pins: Path | None,
+    arch: str,
+    image_registry: str | None,
+    *,
+    as_json: bool,
+    online: bool,
+) -> None:
+    """Fail if a digest is missing, a Dockerfile ignores an argument, or, with --online, a pin is unavailable."""
+    if image_registry and not online:
+        raise RequestError("--image-registry has no effect without --online.", hint="Give both, or neither.")
+    job = ImageJob.start(state, {"image_registry": image_registry}, pins=pins)
+    problems = list(pin_updates.problems(job.request, arch, online=online))
+    if as_json:
+        print_json(problems)
+    pin_updates.raise_for_problems(problems, job.request)
+    job.reporter.line(f"{job.request.pins.path} has no problems")

@@ -1,0 +1,134 @@
+"""`ci_build images run` and `images test`: run commands in images, with the GPUs of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+import cloup
+
+from ci_build.cli import options
+from ci_build.cli.commands.image_build import build_set_images, set_options
+from ci_build.cli.commands.image_job import ImageJob
+from ci_build.cli.common import State, echo_error
+from ci_build.containers.container import ContainerRunner, ContainerSpec, container_argv
+from ci_build.containers.engine import Engine
+from ci_build.images import run_image
+from core.errors import RequestError
+from core.process import render
+
+_CONTAINER = ("container_network", "container_memory", "container_shm_size")
+_RUN = ("test_cmd", "env_file", "no_gpu", "debugger")
+_TABLES = ("images_run", "build")
+"""Tables of defaults.toml with the defaults of these commands."""
+_run_options = cloup.option_group(
+    "Run",
+    click.option(
+        "--test-cmd", metavar="COMMAND", default="", help="Command to run in bash.  [default: the image's own test]"
+    ),
+    click.option(
+        "--env-file", metavar="FILE", type=click.Path(path_type=Path), help="File of variables, one KEY=VALUE per line."
+    ),
+    click.option("--no-gpu", is_flag=True, help="Run without GPUs."),
+    click.option("--debugger", is_flag=True, help="Allow ptrace in the container."),
+)
+
+
+@cloup.command()
+@click.argument("image_name", metavar="IMAGE")
+@_run_options
+@options.chosen_options(*_CONTAINER, "image_registry", "container_engine", "dry_run", "verbose", tables=_TABLES)
+@click.pass_obj
+def run(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values of options
+    """Run a command or the image's own test in IMAGE.
+
+    The container has the GPUs of this machine and the current directory at /rocm-jax.
+    """
+    _run(state, values["image_name"], values)
+
+
+@cloup.command()
+@click.option("--docker-build-only", is_flag=True, help="Build the images without running anything in them.")
+@click.option(
+    "--jax-version",
+    metavar="X.Y.Z|latest",
+    default="latest",
+    show_default=True,
+    help="Expected version of jax in the set.",
+)
+@set_options[0]
+@_run_options
+@options.chosen_options(*_CONTAINER, tables=_TABLES)
+@set_options[1]
+@click.pass_obj
+def test(state: State, /, **values: Any) -> None:  # noqa: ANN401 - values of options
+    """Build the images of SET, as `images build runtime` does, and run their tests, as `images run` does."""
+    # It resolves requirements, which --help needs not.
+    from ci_build.images.contents import read_checked_set
+
+    build_only, wheels = values["docker_build_only"], values["wheels"]
+    jax_version = read_checked_set(wheels).jax_version
+    if values["jax_version"] not in ("latest", jax_version):
+        raise RequestError(
+            f"{wheels} is for jax {jax_version}, but --jax-version is {values['jax_version']}.",
+            hint="Name another set, or omit --jax-version.",
+        )
+    unused = [name for name in (*_RUN, *_CONTAINER) if values[name]] if build_only else []
+    if unused or (values["json"] and not build_only):
+        names = ", ".join("--" + name.replace("_", "-") for name in unused or ["json"])
+        condition = "with" if unused else "without"
+        raise RequestError(f"{names} has no effect {condition} --docker-build-only.", hint="Omit one of them.")
+    if build_only:
+        build_set_images(state, values)
+        return
+    # Wrong options are reported before an image is built.
+    spec_for = _checked_spec(state.settings(values), values)
+    for name, labels in build_set_images(state, values).items():
+        if values["dry_run"]:
+            # A dry run starts no engine.
+            _show(replace(spec_for(Engine(program="docker")), image=name), labels, values["test_cmd"])
+        else:
+            _run(state, name, values)
+
+
+def _run(state: State, image_name: str, values: Mapping[str, Any]) -> None:
+    job = ImageJob.start(state, values, pins=None)
+    spec_for = _checked_spec(job.settings, values)
+    engine = job.request.engine()
+    # A dry run pulls nothing.
+    image = run_image.find_image(engine, job.host, image_name, "" if job.dry_run else job.request.registry)
+    for line in run_image.commit_lines(image.labels):
+        job.reporter.line(line)
+    spec = replace(spec_for(engine), image=image.id)
+    if job.dry_run:
+        _show(spec, image.labels, values["test_cmd"])
+        return
+    runner = ContainerRunner(job.host, spec, say=job.reporter.line)
+    for argv in run_image.commands(image.labels, values["test_cmd"], gpu=bool(spec.devices)):
+        runner.run(argv, on_line=click.echo, on_error_line=echo_error)
+
+
+def _checked_spec(settings: options.Settings, values: Mapping[str, Any]) -> Callable[[Engine], ContainerSpec]:
+    """Check the options of a run without an engine; return a function that specifies its container, less the image.
+
+    Raises:
+        RequestError: an option is wrong; InputError: --env-file is missing; MachineError: there is no GPU.
+    """
+    memory, shm_size = (options.container_size(settings, name, *_TABLES) for name in _CONTAINER[1:])
+    network = str(settings.get("container_network", *_TABLES).value)
+    env_file = run_image.check_env_file(values["env_file"])
+    gpus = None if values["no_gpu"] else run_image.find_gpus()
+    return lambda engine: replace(
+        run_image.run_spec(engine, "", gpus, debugger=values["debugger"], env_file=env_file),
+        network=network,
+        memory=memory,
+        shm_size=shm_size,
+    )
+
+
+def _show(spec: ContainerSpec, labels: Mapping[str, str], command: str) -> None:
+    for argv in run_image.commands(labels, command, gpu=bool(spec.devices)):
+        click.echo(render(container_argv(spec, argv)))
