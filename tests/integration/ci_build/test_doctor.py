@@ -59,7 +59,7 @@ def venv(tmp_path: Path) -> Path:
     return tmp_path / "venv" / "bin" / "python"
 
 
-def test_it_needs_nothing_and_makes_nothing(clone: Path, pythons: dict[str, Path]) -> None:
+def test_doctor_needs_and_creates_nothing(clone: Path, pythons: dict[str, Path]) -> None:
     before = sorted(path.relative_to(clone) for path in clone.rglob("*"))
     newer = [path for version, path in pythons.items() if tuple(map(int, version.split("."))) >= (3, 11)]
     for python in newer:
@@ -74,7 +74,7 @@ def test_it_needs_nothing_and_makes_nothing(clone: Path, pythons: dict[str, Path
     assert sorted(path.relative_to(clone) for path in clone.rglob("*")) == before
 
 
-def test_the_python_that_runs_it_is_examined_and_another_on_request(venv: Path, pythons: dict[str, Path]) -> None:
+def test_doctor_examines_own_or_named_python(venv: Path, pythons: dict[str, Path]) -> None:
     body = facts(python=venv)
     assert body["python"]["executable"] == str(venv)
     assert (body["python"]["virtual"], body["python"]["pip"]) == (True, False)
@@ -88,9 +88,7 @@ def test_the_python_that_runs_it_is_examined_and_another_on_request(venv: Path, 
             assert other["version"].startswith(version)
 
 
-def test_a_python_too_old_for_the_wheels_is_told(
-    pythons: dict[str, Path], left_out: Callable[[str, str], None]
-) -> None:
+def test_doctor_reports_old_python(pythons: dict[str, Path], left_out: Callable[[str, str], None]) -> None:
     old = [path for version, path in pythons.items() if version in ("3.8", "3.9", "3.10")]
     if not old:
         left_out("doctor on an old Python", "none on this machine; the unit tests have made-up ones")
@@ -101,7 +99,7 @@ def test_a_python_too_old_for_the_wheels_is_told(
 @pytest.mark.parametrize(
     ("path", "says"), [("/nowhere/python", "could not be started"), ("/bin/true", "does not answer")]
 )
-def test_what_is_no_python_is_refused(path: str, says: str) -> None:
+def test_doctor_refuses_non_python(path: str, says: str) -> None:
     done = subprocess.run([sys.executable, str(LAUNCHER), "doctor", "--python", path], capture_output=True, text=True)
     assert done.returncode not in (0, SICK)
     assert says in done.stderr
@@ -148,7 +146,7 @@ def test_the_published_wheels_are_read_and_their_needs_named(
     assert "damaged" in codes(damaged)
 
 
-def test_an_index_that_does_not_answer_is_told_in_time() -> None:
+def test_doctor_reports_silent_index_in_time() -> None:
     body = facts("--index", "http://127.0.0.1:9/v2/multi-arch/simple/")
     (problem,) = (problem for problem in body["problems"] if problem["code"] == "index")
     assert "127.0.0.1:9" in problem["message"]

@@ -138,7 +138,7 @@ def test_checks_pass_with_the_oldest_and_the_newest_jax(jax: str, environment: E
     assert len(found) >= 145
 
 
-def test_a_check_that_fails_is_told(environment: Environment, tmp_path: Path) -> None:
+def test_failing_check_fails_the_run(environment: Environment, tmp_path: Path) -> None:
     """A package whose gradient is wrong by a factor does not pass."""
     wrong = tmp_path / "wrong"
     shutil.copytree(PACKAGE, wrong / "jax_aiter")
@@ -153,9 +153,7 @@ def test_a_check_that_fails_is_told(environment: Environment, tmp_path: Path) ->
 
 
 @pytest.mark.heavy
-def test_the_kernels_of_a_real_wheel_load_and_are_called(
-    environment: Environment, work_cache: Path, tmp_path: Path
-) -> None:
+def test_real_wheel_loads_and_calls_kernels(environment: Environment, work_cache: Path, tmp_path: Path) -> None:
     argv = [*CI_BUILD, "kernels", "build", "--targets=gfx942,gfx950,gfx1100", f"--cache-dir={work_cache}"]
     done = subprocess.run([*argv, f"--out={tmp_path / 'out'}"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -71,7 +71,7 @@ def test_arguments_that_do_not_fit_are_named(kernel_tree: KernelTree, fake_machi
     ("size", "words"),
     [((15, 256, 512), "M >= 16"), ((16, 128, 512), "N a multiple of 256"), ((16, 256, 384), "K >= 512")],
 )
-def test_shapes_that_fp8_cannot(
+def test_fp8_refuses_unsupported_shapes(
     kernel_tree: KernelTree, fake_machine: FakeMachine, size: tuple[int, int, int], words: str
 ) -> None:
     args, results = fp8_call("gemm_fp8_mi350", *size)
@@ -83,7 +83,7 @@ def test_shapes_that_fp8_cannot(
     refused(call, INVALID, "f8e4m3fn", words)
 
 
-def test_what_kernels_cannot_address_is_refused(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
+def test_operands_beyond_address_range_are_refused(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
     args, results = bf16_call(1 << 20, 1 << 12, 64)
     call = {"splitk": 0, "kernel": ""}
     library = kernel_tree.library("gemm_bf16")
@@ -93,7 +93,7 @@ def test_what_kernels_cannot_address_is_refused(kernel_tree: KernelTree, fake_ma
 
 
 @pytest.mark.parametrize(("out", "bias", "words"), [("f32", 64, "it adds no bias"), ("bf16", 0, "its result is f32")])
-def test_a_bias_or_bf16_that_the_objects_cannot_is_told(
+def test_unsupported_bias_or_bf16_is_an_error(
     kernel_tree: KernelTree, fake_machine: FakeMachine, out: str, bias: int, words: str
 ) -> None:
     args, results = bf16_call(64, 64, 64, out=out, bias=bias)

@@ -198,7 +198,7 @@ SHAPES = st.fixed_dictionaries(
 @pytest.mark.parametrize("device", [find_device("gfx942", 304), find_device("gfx950", 256)], ids=str)
 @settings(max_examples=60)
 @given(sizes=SHAPES)
-def test_every_field_is_what_the_shapes_say(
+def test_ck_fields_follow_shapes(
     libraries: Libraries,
     kernel_tree: KernelTree,
     fake_machine: FakeMachine,
@@ -218,7 +218,7 @@ def test_every_field_is_what_the_shapes_say(
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_what_kernels_add_to_is_cleared(libraries: Libraries, fake_machine: FakeMachine, packed: bool) -> None:
+def test_accumulated_outputs_are_cleared(libraries: Libraries, fake_machine: FakeMachine, packed: bool) -> None:
     case, device = Case(packed=packed), find_device("gfx950", 256)
     made = case.buffers()
     fake_machine.records()
@@ -237,7 +237,7 @@ def test_what_kernels_add_to_is_cleared(libraries: Libraries, fake_machine: Fake
 
 
 @pytest.mark.parametrize("direction", SYMBOLS)
-def test_shapes_without_a_kernel_and_masks_without_sense_are_errors(
+def test_unsupported_shapes_and_masks_are_errors(
     libraries: Libraries, fake_machine: FakeMachine, direction: str
 ) -> None:
     fake = ck.FakeCk(libraries[direction])
@@ -274,7 +274,7 @@ def test_handlers_declare_what_modules_toml_says(
     assert (tuple(api), bool(traits & 1)) == (ffi.api, ffi.command_buffer)
 
 
-def test_the_numbers_of_masks_and_biases_are_those_of_aiter(kernel_tree: KernelTree) -> None:
+def test_mask_and_bias_numbers_match_aiter(kernel_tree: KernelTree) -> None:
     folder = kernel_tree.source.parent / ck.EXAMPLE
     for header, name, first in (
         ("mask.hpp", "mask_enum", ["no_mask", "mask_top_left", "mask_bottom_right"]),

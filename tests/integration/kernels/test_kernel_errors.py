@@ -44,9 +44,7 @@ def library(kernel_tree: KernelTree, folder: Path) -> Library:
     return kernel_tree.fresh("gemm_bf16", folder.parents[1])
 
 
-def test_a_missing_object_is_named_and_found_once_it_is_there(
-    fake_machine: FakeMachine, library: Library, folder: Path
-) -> None:
+def test_missing_object_is_named_then_found(fake_machine: FakeMachine, library: Library, folder: Path) -> None:
     content = (folder / OBJECT).read_bytes()
     (folder / OBJECT).unlink()
     shapes = "Called with a bf16[512,1024], b bf16[512,1024], bias f32[0], out f32[512,512], semaphore u32[1024]."
@@ -64,7 +62,7 @@ def test_a_cut_off_object_is_damaged(fake_machine: FakeMachine, library: Library
 @pytest.mark.parametrize(
     ("content", "word"), [(b"PK\x03\x04" * 100, "no ELF file"), (Path(sys.executable).resolve(), "not for an AMD GPU")]
 )
-def test_another_file_is_no_object(
+def test_file_that_is_not_elf_is_refused(
     fake_machine: FakeMachine, library: Library, folder: Path, content: bytes | Path, word: str
 ) -> None:
     (folder / OBJECT).write_bytes(content if isinstance(content, bytes) else content.read_bytes())
@@ -73,7 +71,7 @@ def test_another_file_is_no_object(
 
 @settings(max_examples=150)
 @given(at=st.integers(0, 17000), to=st.integers(0, 255), length=st.integers(1, 8))
-def test_whatever_is_overwritten_the_process_survives(
+def test_corrupted_object_does_not_end_process(
     kernel_tree: KernelTree, fake_machine: FakeMachine, at: int, to: int, length: int
 ) -> None:
     folder = kernel_tree.scratch / "overwritten" / "gfx942" / "gemm_bf16"
@@ -117,7 +115,7 @@ def test_an_object_for_another_processor_is_refused(
         (f"{HEAD}\n{KERNEL},{OBJECT},1,64,96,3\n", UNIMPLEMENTED, ["No kernel of", "N is no multiple of 96"]),
     ],
 )
-def test_a_wrong_table_is_told(
+def test_damaged_table_is_an_error(
     fake_machine: FakeMachine, library: Library, folder: Path, text: str, code: int, words: list[str]
 ) -> None:
     (folder / CSV).write_text(text)
@@ -132,13 +130,11 @@ def test_there_is_one_table(
     refused(lambda: gemm(fake_machine, library), NOT_FOUND, str(folder), f"has {count} tables")
 
 
-def test_a_row_that_is_not_in_the_table_is_named(fake_machine: FakeMachine, library: Library, folder: Path) -> None:
+def test_missing_table_row_is_named(fake_machine: FakeMachine, library: Library, folder: Path) -> None:
     refused(lambda: gemm(fake_machine, library, kernel="other"), NOT_FOUND, str(folder / CSV), "no row", "other")
 
 
-def test_a_kernel_that_takes_more_arguments_than_are_packed_is_refused(
-    kernel_tree: KernelTree, fake_machine: FakeMachine
-) -> None:
+def test_kernel_with_more_arguments_is_refused(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
     hsa = kernel_tree.copy_of("gemm_bf16", "gfx950")
     name = "f4gemm_bf16_per1x32Fp4_BpreShuffle_128x128.co"
     kernel = "_ZN5aiter42f4gemm_bf16_per1x32Fp4_BpreShuffle_128x128E"
@@ -154,9 +150,7 @@ def test_a_kernel_that_takes_more_arguments_than_are_packed_is_refused(
     )  # fmt: skip
 
 
-def test_a_kernel_that_takes_less_than_its_table_promises_is_refused(
-    fake_machine: FakeMachine, library: Library, folder: Path
-) -> None:
+def test_kernel_with_fewer_arguments_is_refused(fake_machine: FakeMachine, library: Library, folder: Path) -> None:
     newer = "bf16gemm_fp32bf16_tn_64x64.co"
     (folder / OBJECT).rename(folder / newer)
     (folder / CSV).write_text(
@@ -197,7 +191,7 @@ def failing(fake_machine: FakeMachine) -> Iterator[Callable[[str, int], None]]:
         ("hipRuntimeGetVersion", ["libamdhip64.so.7", "version"]),
     ],
 )
-def test_what_hip_refuses_is_told(
+def test_hip_error_is_reported(
     fake_machine: FakeMachine, library: Library, failing: Callable[[str, int], None], function: str, words: list[str]
 ) -> None:
     failing(function, 1)
@@ -224,7 +218,7 @@ def test_a_target_without_kernels_names_the_folders(kernel_tree: KernelTree, fak
     )  # fmt: skip
 
 
-def test_a_library_that_was_not_told_its_folder_says_so(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
+def test_library_without_root_is_an_error(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
     library = kernel_tree.fresh("gemm_bf16")
     library.library.jax_aiter_set_root(None)
     refused(lambda: gemm(fake_machine, library), PRECONDITION, "libgemm_bf16.so", "jax_aiter_set_root")

@@ -157,7 +157,7 @@ def test_flatmm(kernel_tree: KernelTree, fake_machine: FakeMachine, m: int) -> N
     expect(launch, path, (n // 256, golden.ceil(m, 128), 1), values)
 
 
-def test_a_kernel_that_is_named_is_taken(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
+def test_named_kernel_is_used(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
     mi300 = find_device("gfx942", 304)
     for row in golden.rows(kernel_tree.source, "gfx942", "gemm_bf16"):
         args, results = bf16_call(512, 512, 1024)
@@ -167,7 +167,7 @@ def test_a_kernel_that_is_named_is_taken(kernel_tree: KernelTree, fake_machine: 
         assert launch.kernel == row.kernel
 
 
-def test_nothing_to_compute_launches_nothing(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
+def test_empty_operands_launch_nothing(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
     args, results = bf16_call(0, 64, 64)
     call = {"splitk": 0, "kernel": ""}
     fake_machine.call(kernel_tree.library("gemm_bf16"), "JaxAiterGemmBf16", args, results, call)

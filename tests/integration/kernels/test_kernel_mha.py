@@ -108,7 +108,7 @@ def test_every_kernel_that_is_chosen_fits(
     assert (blocks - 1) * rows < queries <= blocks * rows
 
 
-def test_a_gpu_with_other_compute_units_is_told(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
+def test_unknown_compute_units_are_an_error(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
     fake_machine.device(2, "gfx942:sramecc+:xnack-", 228)
     try:
         library = kernel_tree.fresh("mha_fwd_asm")
@@ -121,7 +121,7 @@ def test_a_gpu_with_other_compute_units_is_told(kernel_tree: KernelTree, fake_ma
         fake_machine.device(2, "gfx942:sramecc+:xnack-", 80)
 
 
-def test_what_the_kernels_cannot_is_refused(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
+def test_unsupported_attention_is_refused(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
     library, attributes = kernel_tree.library("mha_fwd_asm"), {"scale": 1.0, "causal": True}
     for arguments, code, said in (
         (call(300, 300, 192), UNIMPLEMENTED, "no assembly kernel on gfx942"),
@@ -133,7 +133,7 @@ def test_what_the_kernels_cannot_is_refused(kernel_tree: KernelTree, fake_machin
         assert told.value.code == code
 
 
-def test_the_variants_of_the_catalog_are_those_of_aiters_host_code(kernel_tree: KernelTree) -> None:
+def test_catalog_variants_match_aiter_host_code(kernel_tree: KernelTree) -> None:
     objects = load_catalog().modules["mha_fwd_asm"].objects
     text = (kernel_tree.source / "gfx942" / "fmha_v3_fwd" / "codegen.py").read_text()
     for one in objects:

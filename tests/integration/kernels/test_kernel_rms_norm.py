@@ -67,13 +67,13 @@ def test_numerics_of_large_and_small_numbers(kernel_tree: KernelTree, dtype: Dty
 
 
 @pytest.mark.parametrize("barrier", range(BARRIERS))
-def test_a_missing_barrier_is_seen(kernel_tree: KernelTree, barrier: int) -> None:
+def test_missing_barrier_is_detected(kernel_tree: KernelTree, barrier: int) -> None:
     library = kernel_tree.fake / f"racing-{barrier}.so"
     case = Case(F32, 3, 1024, "held", 256, 1)
     assert any(check_forward(HostMachine(library, seed), case, add=False) > 1 for seed in range(8))
 
 
-def test_a_nan_and_an_infinity_reach_the_result(kernel_tree: KernelTree) -> None:
+def test_nan_and_infinity_propagate(kernel_tree: KernelTree) -> None:
     machine = HostMachine(kernel_tree.fake / "rms_norm_host.so", 0)
     for dtype in DTYPES:
         x = [math.nan, 1.0, 2.0, 3.0, math.inf, 1.0, 2.0, 3.0]
@@ -88,7 +88,7 @@ def test_a_nan_and_an_infinity_reach_the_result(kernel_tree: KernelTree) -> None
         assert y[5:] == [0, 0, 0]
 
 
-def test_the_norm_with_an_addition_is_that_of_the_sum(kernel_tree: KernelTree) -> None:
+def test_norm_with_add_equals_norm_of_sum(kernel_tree: KernelTree) -> None:
     machine = HostMachine(kernel_tree.fake / "rms_norm_host.so", 0)
     for dtype, n in itertools.product(DTYPES, (7, 512)):
         form, threads = plan(n, dtype, aligned=True, held=HELD)
@@ -159,7 +159,7 @@ def test_handlers(kernel_tree: KernelTree, fake_machine: FakeMachine, gpu: Gpu, 
     symbol=st.sampled_from(["JaxAiterRmsNorm", "JaxAiterRmsNormWithAdd", "JaxAiterRmsNormBwd"]),
     partials=st.integers(1, 1 << 20),
 )
-def test_whatever_the_row_its_kernel_reaches_all_of_it(
+def test_kernel_covers_whole_row_of_any_length(
     kernel_tree: KernelTree, fake_machine: FakeMachine, n: int, rows: int, dtype: Dtype, aligned: bool, symbol: str,
     partials: int,
 ) -> None:  # fmt: skip
@@ -197,9 +197,7 @@ def test_code_objects_have_every_kernel_and_no_spills(kernel_tree: KernelTree, t
         assert [(arg[".offset"], arg[".value_kind"]) for arg in kernel[".args"]] == [(0, "by_value")]
 
 
-def test_no_rows_launch_nothing_but_the_zeros_of_the_gradient(
-    kernel_tree: KernelTree, fake_machine: FakeMachine
-) -> None:
+def test_no_rows_launch_only_gradient_zeros(kernel_tree: KernelTree, fake_machine: FakeMachine) -> None:
     library = kernel_tree.library("rms_norm")
     x, gamma, y, rstd, partial = tensors(
         ("f32", (0, 8)), ("f32", (8,)), ("f32", (0, 8)), ("f32", (0,)), ("f32", (2, 8))

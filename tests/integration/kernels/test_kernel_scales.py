@@ -33,7 +33,7 @@ def read_by(path: Path, arguments: bytes, block: int, starts: list[int]) -> list
 
 
 @pytest.mark.parametrize(("module", "m"), [(module, m) for module, sizes in M_OF.items() for m in sizes])
-def test_scales_and_weights_are_read_in_the_order_that_the_handler_asks_for(
+def test_code_object_reads_scales_in_handler_order(
     kernel_tree: KernelTree, fake_machine: FakeMachine, module: str, m: int
 ) -> None:
     fake_machine.records()
@@ -61,7 +61,7 @@ def test_scales_and_weights_are_read_in_the_order_that_the_handler_asks_for(
         assert all(256 * block * K <= at < 256 * (block + 1) * K for at in w)
 
 
-def test_what_is_read_follows_the_arguments(kernel_tree: KernelTree) -> None:
+def test_emulator_reads_follow_arguments(kernel_tree: KernelTree) -> None:
     """With N and K exchanged it is a matrix of the other shape."""
     path = kernel_tree.source / "gfx950" / "f8_block_scale_mi350_x128.co"
     starts = [0x1000_0000_0000 * number for number in range(1, 5)]

@@ -83,7 +83,7 @@ def test_without_a_split_there_is_nothing_to_zero(library: Library, fake_machine
         (SHUFFLED, "bf16", 0, 0, "it wants b in another layout"),
     ],
 )
-def test_what_a_kernel_cannot(
+def test_unsupported_gemm_is_refused(
     library: Library, fake_machine: FakeMachine, kernel: str, out: str, bias: int, splitk: int, why: str
 ) -> None:
     args, results = bf16_call(4096, 4096, 1024, out=out, bias=bias)

@@ -74,7 +74,7 @@ def receipt(work_cache: Path, shared_folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.heavy
-def test_every_launcher_and_portable_kernel_is_built_for_every_target(receipt: dict[str, Any]) -> None:
+def test_build_covers_every_module_and_target(receipt: dict[str, Any]) -> None:
     with WheelArchive(Path(receipt["wheel"])) as archive:
         manifest = read_manifest(archive)
         assert manifest.targets == tuple(receipt["targets"])
@@ -92,7 +92,7 @@ def test_every_launcher_and_portable_kernel_is_built_for_every_target(receipt: d
 
 
 @pytest.mark.heavy
-def test_the_wheel_is_clean_under_inspection(receipt: dict[str, Any], tmp_path: Path) -> None:
+def test_built_wheel_passes_inspection(receipt: dict[str, Any], tmp_path: Path) -> None:
     argv = [*CI_BUILD, "inspect", receipt["wheel"], f"--targets={','.join(TARGETS)}", "--json"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -101,7 +101,7 @@ def test_the_wheel_is_clean_under_inspection(receipt: dict[str, Any], tmp_path: 
 
 
 @pytest.mark.heavy
-def test_a_second_run_makes_nothing_and_the_same_bytes(
+def test_second_build_compiles_nothing_and_gives_same_bytes(
     receipt: dict[str, Any], work_cache: Path, tmp_path: Path
 ) -> None:
     again = build(tmp_path, work_cache, ",".join(TARGETS))
@@ -110,7 +110,7 @@ def test_a_second_run_makes_nothing_and_the_same_bytes(
 
 
 @pytest.mark.heavy
-def test_another_target_compiles_that_target_alone(receipt: dict[str, Any], work_cache: Path, tmp_path: Path) -> None:
+def test_additional_target_compiles_only_itself(receipt: dict[str, Any], work_cache: Path, tmp_path: Path) -> None:
     more = build(tmp_path, work_cache, ",".join((*TARGETS, "gfx1102")))
     assert more["steps"]["made"] <= 1
     assert more["steps"]["found"] == receipt["steps"]["made"] + receipt["steps"]["found"] + 1 - more["steps"]["made"]
@@ -127,7 +127,7 @@ def test_launchers_for_two_targets_stay_small(receipt: dict[str, Any], work_cach
 
 
 @pytest.mark.heavy
-def test_a_part_of_the_modules_is_refused_or_marked(receipt: dict[str, Any], work_cache: Path, tmp_path: Path) -> None:
+def test_partial_build_is_refused_or_marked(receipt: dict[str, Any], work_cache: Path, tmp_path: Path) -> None:
     words = ["build", "--targets=gfx942", "--modules=rms_norm", f"--out={tmp_path}"]
     refused = kernels(*words, cache=work_cache, check=False)
     assert refused.returncode == 2
@@ -169,7 +169,7 @@ def digests(built: KernelBuildResult) -> dict[str, str]:
 
 
 @pytest.mark.heavy
-def test_two_builds_in_two_folders_are_the_same_bytes(
+def test_builds_in_two_folders_are_byte_identical(
     pypi: Toolchain, work_cache: Path, own_src: Path, tmp_path: Path
 ) -> None:
     """Other sources' folder, other cache, other copy of the toolchain with a C++ library that it builds itself."""
@@ -185,9 +185,7 @@ def test_two_builds_in_two_folders_are_the_same_bytes(
 
 
 @pytest.mark.heavy
-def test_a_unit_that_fails_is_named_with_its_target_and_its_command(
-    pypi: Toolchain, work_cache: Path, own_src: Path
-) -> None:
+def test_failed_unit_is_named_with_target_and_command(pypi: Toolchain, work_cache: Path, own_src: Path) -> None:
     unit = own_src / "rms_norm.hip"
     unit.write_text('#ifdef __gfx1100__\n#error "not for this one"\n#endif\n' + unit.read_text())
     with pytest.raises(KernelError) as caught:
@@ -212,7 +210,7 @@ def changed(toolchain: Toolchain, *words: str) -> Toolchain:
     ("words", "said"),
     [(("-fno-such-flag",), "unknown argument"), (("-lfoo", "-c"), ""), (("-mno-such-feature",), "unknown argument")],
 )
-def test_a_flag_that_the_compiler_would_drop_is_an_error(
+def test_ignored_compiler_flag_is_an_error(
     words: tuple[str, ...], said: str, pypi: Toolchain, work_cache: Path
 ) -> None:
     with pytest.raises(KernelError) as caught:
@@ -221,7 +219,7 @@ def test_a_flag_that_the_compiler_would_drop_is_an_error(
 
 
 @pytest.mark.heavy
-def test_a_unit_with_other_kernels_than_promised_is_an_error(pypi: Toolchain, work_cache: Path, own_src: Path) -> None:
+def test_unit_with_unexpected_kernels_is_an_error(pypi: Toolchain, work_cache: Path, own_src: Path) -> None:
     unit = own_src / "rms_norm.hip"
     unit.write_text(unit.read_text() + '\nextern "C" __attribute__((global)) void one_more(float* x) { *x = 1; }\n')
     with pytest.raises(KernelError, match=r"has the kernels .*one_more"):
@@ -246,7 +244,7 @@ BREAKS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("said", BREAKS)
-def test_a_checkout_is_taken_as_it_is_and_what_differs_is_named(
+def test_checkout_is_used_and_differences_are_named(
     said: str, checkout: Path, work_cache: Path, tmp_path: Path
 ) -> None:
     copy = tmp_path / "aiter"
@@ -292,7 +290,7 @@ def test_an_archive_without_the_files_is_refused_by_name(
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_version_that_the_index_has_not_got_is_told_with_those_that_it_has(
+def test_missing_version_lists_available_versions(
     pypi: Toolchain, work_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sdist(tmp_path, "9.9")

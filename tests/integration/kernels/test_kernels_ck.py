@@ -141,7 +141,7 @@ def test_the_handler_reaches_real_kernels(
 
 @pytest.mark.heavy
 @pytest.mark.network
-def test_the_wheel_of_a_rocm_runs_wherever_manylinux_2_28_does(
+def test_rocm_compiled_wheel_is_manylinux_2_28(
     engine: docker.Docker, work_cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """auditwheel decides what its platform is: nothing of the container's newer libraries is in it."""

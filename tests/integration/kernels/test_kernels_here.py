@@ -85,7 +85,7 @@ def here(work_cache: Path, tmp_path: Path) -> Here:
     return Here(work_cache, tmp_path)
 
 
-def test_parts_of_several_machines_are_joined_and_a_compiler_cache_knows_the_rocm(here: Here, tmp_path: Path) -> None:
+def test_shards_merge_and_compiler_cache_keys_rocm(here: Here, tmp_path: Path) -> None:
     module, first, second, joined = "--modules=rmsnorm_fwd", *(here.cache(name) for name in ("first", "second", "all"))
     # One unit for the target; it, what chooses and four files of ours for the host.
     parts = [here.build(cache, module, f"--shard={n}/2")["steps"] for n, cache in enumerate((first, second), 1)]

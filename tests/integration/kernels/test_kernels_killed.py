@@ -32,7 +32,7 @@ def kept(cache: Path) -> int:
     return sum(store.measured(f"rms_norm/rms_norm for {target}") is not None for target in TARGETS)
 
 
-def test_what_was_made_before_it_was_killed_is_not_made_again(work_cache: Path, tmp_path: Path) -> None:
+def test_killed_build_resumes(work_cache: Path, tmp_path: Path) -> None:
     words = [f"--targets={','.join(TARGETS)}", f"--out={tmp_path}", f"--cache-dir={work_cache}", *MODULE]
     process = subprocess.Popen([*CI_BUILD, "kernels", "build", *words], stderr=subprocess.DEVNULL)
     end = time.monotonic() + _SECONDS

@@ -63,7 +63,7 @@ def generated(tree: SourceTree, cache: Path, **changes: Any) -> tuple[list[str],
     return sorted(made.units), sorted(made.headers)
 
 
-def test_instances_that_nothing_can_reach_are_left_out(tree: SourceTree, tmp_path: Path) -> None:
+def test_unreachable_instances_are_not_compiled(tree: SourceTree, tmp_path: Path) -> None:
     assert generated(tree, tmp_path / "cache") == (["a_x.cpp", "b_x.cpp"], ["common.hpp"])
     (tree.folder / "gen" / "gen.py").unlink()  # the second time it is not asked
     assert generated(tree, tmp_path / "cache") == (["a_x.cpp", "b_x.cpp"], ["common.hpp"])
@@ -79,7 +79,7 @@ def test_instances_that_nothing_can_reach_are_left_out(tree: SourceTree, tmp_pat
         ({"script": "gen/none.py"}, r"The generator gen/none\.py of ck_rms_norm failed"),
     ],
 )
-def test_generators_that_fail_or_write_something_else_are_errors(
+def test_generator_failure_or_other_output_is_an_error(
     changes: dict[str, Any], said: str, tree: SourceTree, tmp_path: Path
 ) -> None:
     with pytest.raises(KernelError, match=said):
@@ -87,7 +87,7 @@ def test_generators_that_fail_or_write_something_else_are_errors(
     assert [path for path in (tmp_path / "cache" / "generated").iterdir() if path.is_dir()] == []
 
 
-def test_few_instances_need_no_count_and_none_is_an_error(tree: SourceTree, tmp_path: Path) -> None:
+def test_instance_pattern_without_match_is_an_error(tree: SourceTree, tmp_path: Path) -> None:
     few = generate(module(count=9, kept=9), tree, tmp_path, HostRunner(os.environ), Silent(), "_x")
     assert sorted(few.units) == ["a_x.cpp", "b_x.cpp"]
     for changes in ({"keep": ("none",)}, {"keep": (r"rmsnorm2d_fwd_api\.cpp",)}):
@@ -98,14 +98,14 @@ def test_few_instances_need_no_count_and_none_is_an_error(tree: SourceTree, tmp_
 
 
 @pytest.mark.parametrize("line", ["import socket; socket.socket()", "import os; os.system('true')"])
-def test_generators_have_neither_network_nor_other_programs(line: str, tree: SourceTree, tmp_path: Path) -> None:
+def test_generator_cannot_use_network_or_processes(line: str, tree: SourceTree, tmp_path: Path) -> None:
     (tree.folder / "gen" / "gen.py").write_text(f"{line}\n{SCRIPT}")
     with pytest.raises(KernelError, match=r"(?s)gen/gen\.py of ck_rms_norm failed: .*a generator may not do this"):
         generated(tree, tmp_path / "cache")
 
 
 @pytest.mark.network
-def test_a_folder_without_a_compiler_is_no_rocm(work_cache: Path, tmp_path: Path) -> None:
+def test_rocm_without_compiler_is_refused(work_cache: Path, tmp_path: Path) -> None:
     pypi = obtain_pypi(work_cache / "kernels", HostRunner(os.environ), Silent())
     with pytest.raises(InputError, match="has no compiler"):
         with_rocm(pypi, tmp_path, "rocm", tmp_path / "cache")

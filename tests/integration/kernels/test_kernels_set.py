@@ -33,7 +33,7 @@ def gate(out: Path, bucket: Path) -> None:
         ci_build("gate", name, str(out), f"--bucket={bucket}")
 
 
-def test_kernels_are_a_part_of_the_set(work_cache: Path, tmp_path: Path) -> None:
+def test_set_with_kernels_includes_their_wheel(work_cache: Path, tmp_path: Path) -> None:
     out, words = tmp_path / "dist", SET
     ci_build(*words, f"--out={out}", f"--cache-dir={work_cache}")
     made: WheelSet = load_wheel_set((out / "wheels.json").read_text())
@@ -48,7 +48,7 @@ def test_kernels_are_a_part_of_the_set(work_cache: Path, tmp_path: Path) -> None
     gate(out, tmp_path / "bucket")
 
 
-def test_kernels_that_a_rocm_compiled_are_gated_like_the_others(
+def test_rocm_compiled_kernels_pass_gates(
     engine: docker.Docker, work_cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     out, inside = tmp_path / "dist", InContainer(engine, work_cache, monkeypatch).request

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 CASES = ["curl", "full", "full-keep", "build"]
 
 
-def test_every_case_comes_to_its_end_within_its_memory_and_without_a_copy(tmp_path: Path) -> None:
+def test_fetch_cases_stay_within_memory_and_disk(tmp_path: Path) -> None:
     if shutil.which("curl") is None:
         pytest.skip("needs curl")
     work, figures = tmp_path / "not yet there", tmp_path / "figures.json"

@@ -85,7 +85,7 @@ def run(
 
 
 @pytest.mark.heavy
-def test_all_steps_are_listed_and_pytests_own_line_is_the_last(project: Path) -> None:
+def test_summary_lists_steps_before_pytest_line(project: Path) -> None:
     (project / "tests" / "unit" / "test_it.py").write_text("def test_it() -> None:\n    assert True\n")
     done = run(project)
     assert done.returncode == 0, done.stdout
@@ -94,7 +94,7 @@ def test_all_steps_are_listed_and_pytests_own_line_is_the_last(project: Path) ->
     assert done.stdout.splitlines()[-1].strip("= ").startswith("1 passed in ")
 
 
-def test_every_step_runs_though_others_fail(project: Path) -> None:
+def test_every_step_runs_after_failures(project: Path) -> None:
     (project / "core" / "plan.py").write_text("import ci_build\nx: int = 'one'\n")
     write_test(project, "unit", "assert os.sep == 'no'")
     done = run(project)
@@ -113,7 +113,7 @@ def test_one_failed_check_is_enough(project: Path) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("option", ["--fast", "--unit"])
-def test_what_an_option_leaves_out_is_listed_and_fails_in_ci(option: str, project: Path) -> None:
+def test_omission_by_option_is_listed_and_fails_ci(option: str, project: Path) -> None:
     write_test(project, "integration", "raise AssertionError")
     done, ci = run(project, option), run(project, option, env={"CI": "true"})
     assert f"left out: tests/integration: because of {option}" in done.stdout
@@ -130,9 +130,7 @@ def test_what_an_option_leaves_out_is_listed_and_fails_in_ci(option: str, projec
         ("assert True", ("-k", "nothing"), "1 tests: because of the options -k or -m"),
     ],
 )
-def test_a_test_left_out_is_listed_and_fails_in_ci(
-    body: str, words: tuple[str, ...], reason: str, project: Path
-) -> None:
+def test_omitted_test_is_listed_and_fails_ci(body: str, words: tuple[str, ...], reason: str, project: Path) -> None:
     write_test(project, "unit", body)
     (project / "tests" / "unit" / "test_more.py").write_text("def test_nothing() -> None:\n    assert True\n")
     done = run(project, "--unit", *words)
@@ -144,7 +142,7 @@ def test_a_test_left_out_is_listed_and_fails_in_ci(
     assert "FAILED: with CI=true nothing may be left out" in ci.stdout
 
 
-def test_offline_leaves_out_what_needs_the_network(project: Path) -> None:
+def test_offline_omits_network_tests(project: Path) -> None:
     (project / "tests" / "unit" / "test_it.py").write_text(
         "import pytest\n\n\n@pytest.mark.network\ndef test_marked() -> None:\n    raise AssertionError\n\n\n"
         "def test_wheel(real_wheel: object) -> None:\n    raise AssertionError\n\n\n"
@@ -156,7 +154,7 @@ def test_offline_leaves_out_what_needs_the_network(project: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_heavy_tests_are_left_out_unless_asked_for_named_or_in_ci(project: Path) -> None:
+def test_heavy_tests_run_in_ci_or_on_request(project: Path) -> None:
     (project / "tests" / "unit" / "test_it.py").write_text(
         "import pytest\n\n\n@pytest.mark.heavy\ndef test_long() -> None:\n    assert True\n\n\n"
         "def test_short() -> None:\n    assert True\n"
@@ -174,7 +172,7 @@ def test_heavy_tests_are_left_out_unless_asked_for_named_or_in_ci(project: Path)
         assert done.stdout.splitlines()[-1].strip("= ").startswith(f"{passed} passed"), (words, done.stdout)
 
 
-def test_workers_share_files_and_what_they_leave_out_is_told_once(project: Path) -> None:
+def test_workers_share_files_and_list_omissions_once(project: Path) -> None:
     body = (
         "import os\nimport pytest\n\n\ndef test_made(shared_folder, left_out):\n"
         "    (shared_folder / '{0}').write_text(os.environ['PYTEST_XDIST_WORKER'])\n"
@@ -200,7 +198,7 @@ def test_workers_share_files_and_what_they_leave_out_is_told_once(project: Path)
     assert "FAILED: with CI=true nothing may be left out" in ci.stdout
 
 
-def test_what_is_for_looking_closely_runs_in_one_process(project: Path) -> None:
+def test_debugging_options_use_one_process(project: Path) -> None:
     write_test(project, "unit", "print(os.environ.get('PYTEST_XDIST_WORKER', 'in this process'))")
     assert "in this process" in run(project, "--unit", "-s").stdout
     assert run(project, "--unit", "--pdb").returncode == 0
@@ -208,7 +206,7 @@ def test_what_is_for_looking_closely_runs_in_one_process(project: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_a_failed_test_and_a_dead_worker_fail_the_run(project: Path) -> None:
+def test_failed_test_or_dead_worker_fails_run(project: Path) -> None:
     write_test(project, "unit", "os._exit(3)")
     (project / "tests" / "unit" / "test_other.py").write_text(
         "def test_it() -> None:\n    raise AssertionError('red')\n"
@@ -220,7 +218,7 @@ def test_a_failed_test_and_a_dead_worker_fail_the_run(project: Path) -> None:
     assert "│ tests/unit │ FAILED" in done.stdout
 
 
-def test_unit_tests_cannot_reach_out(project: Path) -> None:
+def test_unit_tests_cannot_have_side_effects(project: Path) -> None:
     bodies = [
         "subprocess.run(['true'])",
         "os.system('true')",
@@ -245,7 +243,7 @@ def test_unit_tests_cannot_reach_out(project: Path) -> None:
     assert "a unit test may not start processes or use the network" in done.stdout
 
 
-def test_a_real_wheel_is_verified_and_its_absence_has_a_reason(project: Path, tmp_path: Path) -> None:
+def test_real_wheel_is_verified_or_skipped_with_reason(project: Path, tmp_path: Path) -> None:
     (project / "tests" / "data").mkdir()
     shutil.copy(ROOT / "tests" / "data" / "real_wheels.toml", project / "tests" / "data")
     body = "assert real_wheel('jax', '0.10.2').read_bytes() == b'a wheel'\n"
@@ -270,7 +268,7 @@ def test_a_real_wheel_is_verified_and_its_absence_has_a_reason(project: Path, tm
     assert "1 passed" in run(project, test, module="pytest", env=env).stdout.splitlines()[-1]
 
 
-def test_integration_tests_can(project: Path) -> None:
+def test_integration_tests_may_have_side_effects(project: Path) -> None:
     write_test(project, "integration", "assert subprocess.run(['true']).returncode == 0")
     done = run(project, "tests/integration/test_it.py")
     assert done.stdout.splitlines()[-1].strip("= ").startswith("1 passed")
@@ -292,7 +290,7 @@ def lint_imports(project: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("module", BREACHES)
-def test_each_import_contract_bites(module: str, project: Path) -> None:
+def test_import_contract_refuses_violation(module: str, project: Path) -> None:
     imported, contract = BREACHES[module]
     (project / module).write_text(f"import {imported}\n")
     done = lint_imports(project)
@@ -302,7 +300,7 @@ def test_each_import_contract_bites(module: str, project: Path) -> None:
     assert f"{name} BROKEN" in " ".join(done.stdout.split())
 
 
-def test_imports_may_point_down_any_number_of_floors(project: Path) -> None:
+def test_import_contract_accepts_lower_floors(project: Path) -> None:
     (project / "ci_build" / "gates.py").write_text("import core.process\nimport promotion\nimport wheelkit\n")
     (project / "promotion" / "policy.py").write_text("import core.process\nimport wheelkit\n")
     done = lint_imports(project)

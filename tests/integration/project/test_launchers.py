@@ -138,7 +138,7 @@ def said(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
     return answer
 
 
-def test_the_first_start_makes_the_venv_and_says_so_in_one_line(tree: Tree) -> None:
+def test_first_start_creates_venv_with_one_line(tree: Tree) -> None:
     first, second = tree.run("x"), tree.run("x")
     (line,) = first.stderr.splitlines()
     assert line.startswith("Setting up .venv from build/requirements.lock ... done in ")
@@ -161,7 +161,7 @@ def test_arguments_directory_and_interpreter_options_reach_the_program(made: Tre
     assert said(process)["env"] == sorted(name for name in made.env if name.startswith("PYTHON"))
 
 
-def test_it_runs_as_a_program_of_its_own_and_through_a_link(made: Tree, tmp_path: Path) -> None:
+def test_launcher_runs_directly_and_through_symlink(made: Tree, tmp_path: Path) -> None:
     link = tmp_path / "ci_build"
     link.symlink_to(made.root / "build" / "ci_build")
     for program in (link, made.root / "build" / "ci_build"):
@@ -169,7 +169,7 @@ def test_it_runs_as_a_program_of_its_own_and_through_a_link(made: Tree, tmp_path
 
 
 @pytest.mark.parametrize("env", [{"PYTHONSAFEPATH": "1"}, {"PYTHONPATH": "elsewhere"}, {"PYTHONPATH": ""}])
-def test_modules_of_the_users_directory_are_not_taken(made: Tree, env: dict[str, str]) -> None:
+def test_user_directory_does_not_shadow_modules(made: Tree, env: dict[str, str]) -> None:
     trap = made.root.parent / "stand_in.py"
     trap.write_text("raise SystemExit('the wrong stand_in')\n")
     try:
@@ -178,7 +178,7 @@ def test_modules_of_the_users_directory_are_not_taken(made: Tree, env: dict[str,
         trap.unlink()
 
 
-def test_exit_codes_signals_and_the_process_itself_are_the_programs_own(made: Tree) -> None:
+def test_launcher_keeps_exit_code_signal_and_pid(made: Tree) -> None:
     assert made.run("exit", "7").returncode == 7
     assert made.run("die", str(int(signal.SIGTERM))).returncode == -signal.SIGTERM
     process = made.start()
@@ -194,11 +194,11 @@ def cpu_seconds(action: Callable[[], subprocess.CompletedProcess[str]]) -> float
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def test_a_start_costs_next_to_nothing_once_set_up(made: Tree) -> None:
+def test_second_start_is_cheap(made: Tree) -> None:
     assert min(cpu_seconds(made.run) for _ in range(3)) < 0.25
 
 
-def test_two_starts_at_once_share_one_setup(tree: Tree) -> None:
+def test_concurrent_starts_share_one_setup(tree: Tree) -> None:
     both = [tree.start(), tree.start()]
     ends = [process.communicate(timeout=120) for process in both]
     assert [process.returncode for process in both] == [0, 0], ends
@@ -208,7 +208,7 @@ def test_two_starts_at_once_share_one_setup(tree: Tree) -> None:
 
 
 @pytest.mark.heavy
-def test_a_start_killed_midway_leaves_nothing_that_the_next_one_trusts(tree: Tree) -> None:
+def test_killed_setup_is_repeated(tree: Tree) -> None:
     process = tree.start()
     wait_for(lambda: any(tree.root.glob(".venv/lib/python*/site-packages/pip")))
     process.kill()
@@ -242,7 +242,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.heavy
-def test_a_changed_lock_renews_the_venv_but_not_under_a_running_program(tree: Tree) -> None:
+def test_changed_lock_recreates_idle_venv(tree: Tree) -> None:
     running = tree.start("wait")
     assert running.stdout is not None
     assert json.loads(running.stdout.readline())["version"] == 1
@@ -273,7 +273,7 @@ def test_a_broken_interpreter_and_a_moved_folder_are_rebuilt(tree: Tree) -> None
 
 
 @pytest.mark.heavy
-def test_another_python_renews_the_venv(tree: Tree, second_python: tuple[str, Path]) -> None:
+def test_other_python_recreates_venv(tree: Tree, second_python: tuple[str, Path]) -> None:
     version, python = second_python
     assert said(tree.run())["version"] == 1
     done = tree.run(python=python)
@@ -294,7 +294,7 @@ def test_the_tests_launcher_adds_to_the_same_venv(tree: Tree) -> None:
 
 
 @pytest.mark.heavy
-def test_adding_to_the_venv_does_not_wait_for_running_programs(tree: Tree) -> None:
+def test_adding_packages_does_not_wait(tree: Tree) -> None:
     running = tree.start("wait")
     assert running.stdout is not None
     assert json.loads(running.stdout.readline())["version"] == 1
@@ -305,7 +305,7 @@ def test_adding_to_the_venv_does_not_wait_for_running_programs(tree: Tree) -> No
 
 
 @pytest.mark.heavy
-def test_a_wrong_hash_is_refused_with_pips_own_words(tree: Tree) -> None:
+def test_wrong_hash_is_refused_with_pip_output(tree: Tree) -> None:
     tree.lock("requirements.lock", "stand-in==1", digest="0" * 64)
     done = tree.run()
     assert done.returncode == 18
@@ -317,14 +317,14 @@ def test_a_wrong_hash_is_refused_with_pips_own_words(tree: Tree) -> None:
 
 
 @pytest.mark.heavy
-def test_where_to_install_is_not_for_the_users_settings(tree: Tree, tmp_path: Path) -> None:
+def test_user_settings_do_not_change_install_location(tree: Tree, tmp_path: Path) -> None:
     done = tree.run(env={"PIP_TARGET": str(tmp_path / "t"), "PIP_PREFIX": str(tmp_path / "p"), "PIP_USER": "1"})
     assert said(done)["version"] == 1
     assert not (tmp_path / "t").exists()
 
 
 @pytest.mark.heavy
-def test_without_the_users_settings_the_package_is_not_found(tree: Tree, tmp_path: Path) -> None:
+def test_user_settings_choose_the_index(tree: Tree, tmp_path: Path) -> None:
     # The counterpart of all tests above: nothing but PIP_FIND_LINKS leads to the stand-in.
     done = tree.run(env={"PIP_FIND_LINKS": str(tmp_path)})
     assert done.returncode == 18

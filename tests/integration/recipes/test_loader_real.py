@@ -344,7 +344,7 @@ def test_variables_name_bitcode_and_linker_that_exist(site: Site, stubs: Path) -
     assert json.loads(done.stdout.splitlines()[-1]) == [f"{llvm}/amdgcn/bitcode", "/mine", f"{llvm}/bin"]
 
 
-def test_a_library_that_only_the_plugin_needs_is_told_and_rocm_goes_on(site: Site, stubs: Path) -> None:
+def test_missing_plugin_library_is_reported_and_rocm_starts(site: Site, stubs: Path) -> None:
     site.install()
     site.gpus(MI300)
     incomplete = site.machine / "prefix"
@@ -386,7 +386,7 @@ def test_two_majors_do_not_mix(site: Site, stubs: Path) -> None:
     assert "already registered" not in done.stderr
 
 
-def test_of_two_majors_the_one_whose_rocm_is_here_acts(site: Site, stubs: Path) -> None:
+def test_major_with_installed_rocm_acts(site: Site, stubs: Path) -> None:
     site.install(7, parts=["pjrt"], requires_jaxlib="<0.1")
     site.install(10)
     site.gpus(MI300)

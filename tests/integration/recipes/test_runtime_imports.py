@@ -20,7 +20,7 @@ for name in sys.argv[1:]:
 """
 
 
-def test_every_module_of_promotion_is_imported_without_what_tests_need() -> None:
+def test_promotion_imports_without_test_packages() -> None:
     """Skip files that run in another environment, beside jax or pytest."""
     files = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "promotion").rglob("*.py"))
     own = [name for name in files if not any(suite in name for suite in _SUITES) and not name.endswith("_child.py")]
@@ -30,5 +30,5 @@ def test_every_module_of_promotion_is_imported_without_what_tests_need() -> None
     assert done.returncode == 0, done.stderr
 
 
-def test_the_plugin_and_who_starts_it_agree() -> None:
+def test_plugin_and_harness_agree() -> None:
     assert passes.SESSION == plugin.SESSION

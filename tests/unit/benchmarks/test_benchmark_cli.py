@@ -10,7 +10,7 @@ def cost(wall: float, cpu: float = 0.1) -> Cost:
     return Cost(wall=wall, cpu=cpu, peak_mib=30.0)
 
 
-def test_the_median_is_not_moved_by_one_slow_turn() -> None:
+def test_median_ignores_one_slow_turn() -> None:
     assert median([cost(0.1), cost(9.0), cost(0.2)]) == cost(0.2)
 
 

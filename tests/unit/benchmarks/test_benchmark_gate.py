@@ -21,7 +21,7 @@ def test_each_goal_is_judged_by_the_quickest_runs() -> None:
     assert [goal.met for goal in goals([run(100.0), run(200.0)], [run(105.1), run(106.0)], 10.1)] == [False, False]
 
 
-def test_shards_are_measured_by_what_they_turn_out_to_take() -> None:
+def test_uneven_uses_actual_durations() -> None:
     before = {f"t.py::{n}": 1.0 for n in range(8)}
     assert uneven(before, before, 4) == pytest.approx(0.0)
     # A slower test makes its shard the longest: 3 s beside an ideal of 9 s / 4.
@@ -31,7 +31,7 @@ def test_shards_are_measured_by_what_they_turn_out_to_take() -> None:
     assert uneven({}, {}, 4) == 0.0
 
 
-def test_without_a_python_one_is_made_with_jax_and_what_the_gate_adds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_python_is_created_with_jax(monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[list[str]] = []
 
     def run(argv: list[str], **_: Any) -> None:

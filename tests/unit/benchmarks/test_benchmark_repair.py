@@ -48,7 +48,7 @@ def test_goals_of_cases_that_did_not_run_are_left_out() -> None:
     assert [goal.what for goal in goals(one)] == ["verified re-tag: peak memory"]
 
 
-def test_the_table_says_what_was_met_and_what_was_missed() -> None:
+def test_table_shows_met_and_missed_goals() -> None:
     text = table(list(results().values()), goals(results()))
     assert "faster than the incumbent's chain" in text
     assert text.count("MISSED") == 3

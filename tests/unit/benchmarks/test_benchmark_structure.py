@@ -19,7 +19,7 @@ def test_each_goal_is_judged_by_its_figure() -> None:
     assert [goal.met for goal in goals(cost(241.0, 3073.0), cost(2.1))] == [False, False, False]
 
 
-def test_all_descendants_count_also_after_their_parent_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measure_counts_orphaned_descendants(monkeypatch: pytest.MonkeyPatch) -> None:
     now: dict[int, tuple[int, str, int]] = {}
 
     def processes() -> Iterator[tuple[int, tuple[int, str, int]]]:

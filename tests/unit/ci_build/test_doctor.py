@@ -52,7 +52,7 @@ def roomy_shm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.support.fake_machine.load_finders", roomy)
 
 
-def test_nothing_is_wrong_with_a_good_machine(machine: FakeMachine) -> None:
+def test_doctor_finds_no_problem_on_good_machine(machine: FakeMachine) -> None:
     facts = machine.facts()
     assert machine.problems() == ()
     text = screen.show(facts, ())
@@ -329,7 +329,7 @@ def only(problems: tuple[Problem, ...]) -> Problem:
     return problem
 
 
-def test_one_cause_has_one_message(machine: FakeMachine) -> None:
+def test_doctor_reports_each_cause_once(machine: FakeMachine) -> None:
     machine.uninstall("jax-rocm7-plugin")
     assert only(machine.problems()).code == "not-installed"
     machine.native("plugin")
@@ -348,7 +348,7 @@ def test_one_cause_has_one_message(machine: FakeMachine) -> None:
         (True, False, ["@"], "sudo chmod 0660"),
     ],
 )
-def test_devices_that_may_not_be_opened(
+def test_doctor_names_closed_devices(
     machine: FakeMachine,
     monkeypatch: pytest.MonkeyPatch,
     inside: bool,
@@ -406,7 +406,7 @@ def test_rocm_as_wheels_is_found_and_has_its_version(machine: FakeMachine) -> No
     assert "libhipblas.so.3" in str(facts.packages.lacking)
 
 
-def test_nothing_is_installed_into_a_python_that_no_wheel_is_for(machine: FakeMachine) -> None:
+def test_doctor_proposes_new_environment_for_other_python(machine: FakeMachine) -> None:
     machine.python.update(version="3.10.13")
     machine.remove("opt/rocm")
     _nothing_installed(machine)
@@ -415,13 +415,13 @@ def test_nothing_is_installed_into_a_python_that_no_wheel_is_for(machine: FakeMa
     assert found["rocm-missing"] == (ROCM_WHEELS.replace(PYTHON, "~/jax-rocm/bin/python"),)
 
 
-def test_a_library_beside_the_one_that_needs_it_is_there(machine: FakeMachine) -> None:
+def test_doctor_finds_library_beside_its_user(machine: FakeMachine) -> None:
     machine.remove("opt/rocm/lib/libMIOpen.so.1")
     (machine.site / "jax_rocm7_plugin/libMIOpen.so.1").touch()
     assert machine.problems() == ()
 
 
-def test_a_python_of_the_system_gets_an_environment_first(machine: FakeMachine) -> None:
+def test_doctor_proposes_venv_for_system_python(machine: FakeMachine) -> None:
     machine.python.update(virtual=False, managed=True)
     machine.uninstall("jax-rocm7-plugin")
     (command,) = only(machine.problems()).commands
@@ -438,7 +438,7 @@ def test_without_pip_uv_installs(machine: FakeMachine) -> None:
     )
 
 
-def test_wheels_that_do_not_name_their_targets_get_the_benefit_of_the_doubt(machine: FakeMachine) -> None:
+def test_wheels_without_targets_are_accepted(machine: FakeMachine) -> None:
     machine.uninstall("jax-rocm7-pjrt")
     machine.native("pjrt", silent=True)
     machine.gpus(MI200)
@@ -465,7 +465,7 @@ def index(tmp_path: Path) -> str:
     return str(tmp_path / "bucket")
 
 
-def test_the_set_of_an_index_that_fits_is_proposed_with_its_exact_versions(machine: FakeMachine, index: str) -> None:
+def test_doctor_proposes_fitting_set_of_index(machine: FakeMachine, index: str) -> None:
     machine.uninstall("jax-rocm7-plugin", "jax-rocm7-pjrt")
     problem = only(machine.problems(index))
     simple = (Path(index).resolve() / "v2/multi-arch/simple").as_uri() + "/"
@@ -494,7 +494,7 @@ def test_a_bucket_with_really_promoted_sets_is_read(machine: FakeMachine, tmp_pa
     }  # fmt: skip
 
 
-def test_an_index_is_found_by_bucket_folder_and_address_alike(machine: FakeMachine, index: str) -> None:
+def test_index_is_found_by_bucket_folder_and_url(machine: FakeMachine, index: str) -> None:
     folder = Path(index).resolve() / "v2/multi-arch"
     for where in (index, str(folder), str(folder / "simple"), f"{folder.as_uri()}/simple/", f"{folder.as_uri()}/"):
         assert [offer.digest for offer in machine.facts(where).fitting] == [wheel_set().digest], where
@@ -507,7 +507,7 @@ def test_an_index_is_found_by_bucket_folder_and_address_alike(machine: FakeMachi
         (lambda m: m.python.update(version="3.13.0"), "is for Python 3.13 and gfx942"),
     ],
 )
-def test_that_no_set_fits_is_said(
+def test_doctor_reports_index_without_fitting_set(
     machine: FakeMachine, index: str, harm: Callable[[FakeMachine], object], says: str
 ) -> None:
     harm(machine)
@@ -518,7 +518,7 @@ def test_that_no_set_fits_is_said(
     assert problem.commands == (f"python3 build/ci_build release --local --targets={names} --python-versions={python}",)
 
 
-def test_among_fitting_sets_the_one_for_the_rocm_at_hand_is_preferred(machine: FakeMachine, tmp_path: Path) -> None:
+def test_doctor_prefers_set_for_installed_rocm(machine: FakeMachine, tmp_path: Path) -> None:
     eight = wheel_set(rocm_version="8.0.0")
     where = write_index(tmp_path / "i", (eight, {"gfx942": "compiled"}), (wheel_set(), {"gfx942": "compiled"}))
     assert [offer.rocm for offer in machine.facts(where).fitting] == ["7.2.0", "8.0.0"]
@@ -528,13 +528,13 @@ def test_among_fitting_sets_the_one_for_the_rocm_at_hand_is_preferred(machine: F
     assert [offer.rocm for offer in machine.facts(where).fitting] == ["8.0.0", "7.2.0"], "else the newest"
 
 
-def test_an_address_that_is_none_is_no_crash(machine: FakeMachine) -> None:
+def test_invalid_index_url_is_reported(machine: FakeMachine) -> None:
     for where in ("http://[localhost", "http://localhost:port/v2/multi-arch"):
         assert where in only(machine.problems(where)).message
 
 
 @pytest.mark.parametrize("text", [None, "no JSON", "[]", '{"sets": [{}]}'])
-def test_an_index_that_cannot_be_read_is_no_crash(machine: FakeMachine, tmp_path: Path, text: str | None) -> None:
+def test_unreadable_index_is_reported(machine: FakeMachine, tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / "status.json").write_text(text)
     problem = only(machine.problems(str(tmp_path)))
@@ -552,7 +552,7 @@ def test_json_holds_all_facts(machine: FakeMachine, index: str) -> None:
     assert body["packages"]["installed"]["jaxlib"]["version"] == "0.10.2"  # type: ignore[index]
 
 
-def test_a_damaged_machine_is_no_crash(machine: FakeMachine) -> None:
+def test_damaged_machine_is_reported(machine: FakeMachine) -> None:
     (machine.site / "jax-0.10.2.dist-info/METADATA").write_bytes(b"\xff\xfe\x00")
     (machine.site / "jax_plugins/xla_rocm7/build_info.json").write_text("[")
     (machine.site / "jax_rocm7_plugin/_linalg.so").write_bytes(b"\x7fELF" + bytes(90))
@@ -562,7 +562,7 @@ def test_a_damaged_machine_is_no_crash(machine: FakeMachine) -> None:
     assert {"damaged", "not-installed"} <= codes
 
 
-def test_the_finders_are_the_loaders_own_and_look_at_this_root(tmp_path: Path) -> None:
+def test_finders_come_from_loader_and_use_root(tmp_path: Path) -> None:
     finders = examined.load_finders(tmp_path)
     assert finders.gpus.__file__ == str(Path(__file__).parents[3] / "pjrt/payload/_gpus.py")
     assert tmp_path / "dev/kfd" == finders.gpus.KFD

@@ -32,7 +32,7 @@ def names(rows: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(row.split()[0] for row in rows)
 
 
-def test_the_custom_calls_are_those_of_the_modules(table: ModuleType) -> None:
+def test_custom_calls_match_modules_toml(table: ModuleType) -> None:
     told: dict[str, tuple[Kind, FfiTarget]] = {
         entry.target: (module.kind, entry) for module in load_catalog().modules.values() for entry in module.ffi
     }
@@ -51,11 +51,11 @@ def test_every_custom_call_serves_an_operation(table: ModuleType) -> None:
     assert served == set(table.TARGETS)
 
 
-def test_generic_targets_cover_what_the_table_of_targets_says(table: ModuleType) -> None:
+def test_generic_targets_match_gfx_table(table: ModuleType) -> None:
     assert dict(table.GENERICS) == {name: frozenset(covered) for name, covered in targets.covers().items()}
 
 
-def test_the_package_needs_jax_and_nothing_else() -> None:
+def test_package_requires_only_jax() -> None:
     """numpy is what jax itself cannot be installed without."""
     imported = set()
     for path in PACKAGE.rglob("*.py"):

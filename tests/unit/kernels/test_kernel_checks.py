@@ -49,7 +49,7 @@ def found(tree: Path, module: Module = MODULE, *processors: str) -> list[str]:
     return [item.path for item in find_objects(module, processors or ("gfx942", "gfx1100"), tree, files)]
 
 
-def test_every_object_of_the_table_is_found(tree: Path) -> None:
+def test_find_objects_returns_every_row(tree: Path) -> None:
     assert found(tree) == [f"{FOLDER}/a.co", f"{FOLDER}/b.co"]
     assert found(tree, MODULE, "gfx1100") == []
 
@@ -80,14 +80,14 @@ def rewrite(name: str, content: bytes | str) -> Callable[[Path], object]:
         (rewrite("a.co", b"\x7fELF"), "a.co is not an ELF file"),
     ],
 )
-def test_each_mistake_in_a_table_or_an_object_is_named(change: Callable[[Path], object], said: str, tree: Path) -> None:
+def test_find_objects_names_each_mistake(change: Callable[[Path], object], said: str, tree: Path) -> None:
     change(tree)
     with pytest.raises(KernelError) as caught:
         found(tree)
     assert said in str(caught.value)
 
 
-def test_all_problems_are_told_at_once(tree: Path) -> None:
+def test_reports_all_problems_at_once(tree: Path) -> None:
     rewrite("a.co", code("gfx950", {"ka": 32}))(tree)
     rewrite("b.co", code("gfx942", {"kb": 64}))(tree)
     with pytest.raises(KernelError) as caught:
@@ -106,7 +106,7 @@ def test_objects_of_old_abi_versions_are_read() -> None:
     assert code_problems(code("gfx942", {"k": 8}, abi=1), "x", "gfx942", ["k"]) == []
 
 
-def test_libraries_need_their_handlers_and_nothing_else(tmp_path: Path) -> None:
+def test_library_problems_names_missing_and_extra_symbols(tmp_path: Path) -> None:
     path = tmp_path / "l.so"
     path.write_bytes(library(GLIBC, entry=[TinySymbol("JaxAiterA", defined=True)]))
     assert library_problems(path, "l", ["JaxAiterA"], []) == []
@@ -133,14 +133,14 @@ def lock_of(tree: Path) -> dict[str, str]:
     }
 
 
-def test_the_modules_say_which_files_they_use(tree: Path) -> None:
+def test_used_by_lists_files_of_modules(tree: Path) -> None:
     (tree / FOLDER / "codegen.py").write_text("")
     (tree / "hsa" / "gfx942" / "other.co").write_text("")
     used = sources.used_by([MODULE], lock_of(tree))
     assert used == (f"{FOLDER}/a.co", f"{FOLDER}/b.co", f"{FOLDER}/t.csv")
 
 
-def test_missing_and_changed_and_unlocked_files_are_named(tree: Path) -> None:
+def test_check_names_missing_changed_and_unlocked_files(tree: Path) -> None:
     lock = lock_of(tree)
     assert sources.check(tree, lock, "s", lock) == lock
     (tree / FOLDER / "a.co").unlink()
@@ -150,7 +150,7 @@ def test_missing_and_changed_and_unlocked_files_are_named(tree: Path) -> None:
     assert f"s lacks {FOLDER}/a.co; it has another {FOLDER}/b.co; it is not locked for new.h" in str(caught.value)
 
 
-def test_the_lock_is_written_for_what_is_used_and_read_back(tree: Path, tmp_path: Path) -> None:
+def test_lock_round_trips(tree: Path, tmp_path: Path) -> None:
     path = tmp_path / "sources.lock"
     sources.write_lock(sources.render_lock(tree, [MODULE]), path)
     locked = sources.read_lock(path)

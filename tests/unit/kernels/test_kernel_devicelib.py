@@ -30,7 +30,7 @@ def lib_steps(*processors: str, lib: Module = LIB, tree: SourceTree = TREE) -> d
     return {step.label: step for step in lib_objects(*processors, lib=lib, tree=tree).steps}
 
 
-def test_units_have_device_code_for_the_targets_that_they_serve() -> None:
+def test_units_are_compiled_for_supported_targets_only() -> None:
     devices = [label for label in lib_steps("gfx942", "gfx950", "gfx1030") if " for " in label]
     assert devices == [
         "ck_rms_norm/x_big.cpp for gfx950", "ck_rms_norm/n64.cpp for gfx942", "ck_rms_norm/n64.cpp for gfx950",
@@ -38,7 +38,7 @@ def test_units_have_device_code_for_the_targets_that_they_serve() -> None:
     assert len([label for label in lib_steps("gfx942") if "(host)" in label]) == 3
 
 
-def test_flags_and_headers_of_a_device_lib_decide_what_is_made() -> None:
+def test_device_lib_key_covers_flags_and_headers() -> None:
     def key(**more: Any) -> str:
         step = lib_steps("gfx942", **more)["ck_rms_norm/n64.cpp for gfx942"]
         assert not step.after
@@ -53,7 +53,7 @@ def test_flags_and_headers_of_a_device_lib_decide_what_is_made() -> None:
     assert not [word for word in words if "early-inline-all" in word]
 
 
-def test_a_shim_is_one_library_with_what_it_calls() -> None:
+def test_shim_links_its_device_libs_into_one_library() -> None:
     module, called = load_catalog().modules["rmsnorm_fwd"], lib_objects("gfx942", "gfx950")
     *own, link = shim_steps(module, [called], ROCM, TREE)
     assert [step.label for step in own] == [f"rmsnorm_fwd/{name} (host)" for name in module.host]
@@ -72,7 +72,7 @@ def test_a_shim_is_one_library_with_what_it_calls() -> None:
     assert link.checks["max_size"] == module.max_size + LIB.max_size
 
 
-def test_host_code_of_a_rocm_has_the_c_and_c_library_of_the_other_handlers() -> None:
+def test_rocm_host_code_uses_toolchain_c_and_cxx_library() -> None:
     """Keep libraries of the machine or image out of the wheel."""
     module, called = load_catalog().modules["rmsnorm_fwd"], lib_objects("gfx942")
     *compiled, link = (*called.steps, *shim_steps(module, [called], ROCM, TREE))

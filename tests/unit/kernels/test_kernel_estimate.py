@@ -61,7 +61,7 @@ def dry_run(*words: str) -> Any:
 
 
 @pytest.mark.parametrize("targets", [("gfx942",), ("gfx942", "gfx1100", "gfx9-4-generic")])
-def test_the_bound_of_a_module_without_generated_units_is_what_it_takes(targets: tuple[str, ...], src: Path) -> None:
+def test_bound_of_plain_module_is_its_cost(targets: tuple[str, ...], src: Path) -> None:
     steps = [*(step for _, step in unit_steps(MODULE, targets, TOOLCHAIN, src=src))]
     steps += library_steps(MODULE, TOOLCHAIN, src=src)
     most = bound([MODULE], targets)
@@ -79,7 +79,7 @@ def generated(module: Module, *targets: str) -> Objects:
 
 
 @pytest.mark.parametrize("targets", [("gfx942",), ("gfx942", "gfx950", "gfx1100")])
-def test_the_bound_of_generated_units_is_that_of_each_for_each_target(targets: tuple[str, ...]) -> None:
+def test_bound_of_generated_units_counts_each_target(targets: tuple[str, ...]) -> None:
     module, shim = CATALOG.modules["ck_rms_norm"], CATALOG.modules["rmsnorm_fwd"]
     objects, most = generated(module, *targets), bound([module], targets)
     assert most.steps == len(objects.steps)
@@ -92,7 +92,7 @@ def test_the_bound_of_generated_units_is_that_of_each_for_each_target(targets: t
     assert bound([shim], targets).seconds == pytest.approx(sum(step.seconds for step in units))
 
 
-def test_targets_without_code_cost_nothing() -> None:
+def test_bound_ignores_targets_without_code() -> None:
     module = CATALOG.modules["ck_rms_norm"]
     assert bound([module], ["gfx942", "gfx1030"]) == bound([module], ["gfx942"])
 
@@ -106,7 +106,7 @@ def job(folder: Path, src: Path, *modules: str) -> KernelBuild:
     return KernelBuild(request, expand("gfx942"), TOOLCHAIN, cache=folder, catalog=catalog, src=src)
 
 
-def test_long_work_is_not_started_for_those_who_named_nothing(tmp_path: Path, src: Path) -> None:
+def test_long_build_without_named_modules_is_refused(tmp_path: Path, src: Path) -> None:
     (src / "u.hip").write_text("")
     with pytest.raises(RequestError, match=r"would take 4 hours of CPU.*--modules=m builds all") as e:
         job(tmp_path, src).run(NoProcesses(), Silent(), Capacity(jobs=1, memory_mb=1000))
@@ -116,7 +116,7 @@ def test_long_work_is_not_started_for_those_who_named_nothing(tmp_path: Path, sr
         job(tmp_path, src, "m").run(NoProcesses(), Silent(), Capacity(jobs=1, memory_mb=1000))
 
 
-def test_a_dry_run_says_what_it_costs_and_what_has_to_be_named() -> None:
+def test_dry_run_prints_cost_and_required_names() -> None:
     said = dry_run("--targets=gfx942", "--toolchain=rocm")
     assert "of CPU; --forecast says" in said
     assert "takes only what is named with --modules" in said
@@ -155,7 +155,7 @@ def test_a_dry_run_says_what_it_costs_and_what_has_to_be_named() -> None:
         (["--targets=gfx942", "--jax-version=0.7.1"], r"FFI API 0\.1, which jaxlib 0\.7\.1 does not have"),
     ],
 )
-def test_a_dry_run_refuses_what_the_build_would(words: list[str], said: str) -> None:
+def test_dry_run_refuses_invalid_requests(words: list[str], said: str) -> None:
     with pytest.raises(RequestError, match=said):
         dry_run(*words)
 
@@ -163,7 +163,7 @@ def test_a_dry_run_refuses_what_the_build_would(words: list[str], said: str) -> 
 # Which JAX
 
 
-def test_handlers_are_only_packed_for_a_jaxlib_that_takes_them() -> None:
+def test_old_jaxlib_without_ffi_api_is_refused() -> None:
     for version in ("0.8.0", "0.9.1", "0.10.2", "0.12.0"):
         recipe.check_jax(CATALOG, version)
     for version in ("0.7.1", "0.8.0rc1"):
@@ -171,7 +171,7 @@ def test_handlers_are_only_packed_for_a_jaxlib_that_takes_them() -> None:
             recipe.check_jax(CATALOG, version)
 
 
-def test_it_is_known_which_jaxlib_takes_each_handler() -> None:
+def test_ffi_since_covers_each_handler() -> None:
     assert {handler.api for module in CATALOG.modules.values() for handler in module.ffi} <= set(recipe.FFI_SINCE)
 
 
@@ -179,7 +179,7 @@ def test_it_is_known_which_jaxlib_takes_each_handler() -> None:
 
 
 @pytest.mark.parametrize("wish", ["torch==1.0", "amd-aiter>=1", "/nowhere"])
-def test_only_aiter_is_taken_for_its_source(wish: str, tmp_path: Path) -> None:
+def test_aiter_source_refuses_other_projects(wish: str, tmp_path: Path) -> None:
     source = CATALOG.sources["aiter"]
     with pytest.raises(RequestError, match="is not a folder, a source archive or amd-aiter==VERSION"):
         sources.find(wish, source, cache=tmp_path, runner=NoProcesses(), progress=Silent())
@@ -187,7 +187,7 @@ def test_only_aiter_is_taken_for_its_source(wish: str, tmp_path: Path) -> None:
         sources.find("AMD_aiter==1", source, cache=tmp_path, runner=NoProcesses(), progress=Silent())
 
 
-def test_a_set_is_refused_for_a_source_that_is_not_there() -> None:
+def test_dist_wheels_refuses_missing_aiter_source() -> None:
     words = ["--payload=published", "--targets=gfx942", "--python-versions=3.12", "--kernels", "--dry-run"]
     done = click.testing.CliRunner().invoke(cli.main, ["dist_wheels", *words, "--aiter-source=/nowhere"])
     assert isinstance(done.exception, RequestError)
@@ -197,9 +197,7 @@ def test_a_set_is_refused_for_a_source_that_is_not_there() -> None:
 # Where things are
 
 
-def test_whatever_is_named_relative_to_a_folder_is_found_from_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     digest = hashlib.sha256(toolchains._LAYOUT.encode() + toolchains.LOCK.read_bytes()).hexdigest()
     ready = Path("my cache", "kernels", "toolchains", f"pypi-{digest[:16]}", toolchains._READY)

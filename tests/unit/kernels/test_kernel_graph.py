@@ -50,13 +50,13 @@ def graph_of(src: Path, steps: list[Step], toolchain: Toolchain = TOOLCHAIN) -> 
     return Graph(steps, toolchain, KernelStore(src.parent / "store"), {"src": src})
 
 
-def test_a_source_counts_with_all_that_it_includes(src: Path) -> None:
+def test_closure_follows_includes(src: Path) -> None:
     assert list(closure([src / "m.cc"], src)) == ["a.h", "b.h", "m.cc"]
     with pytest.raises(KernelError, match=r"kernels/src/none\.cc cannot be read"):
         closure([src / "none.cc"], src)
 
 
-def test_includes_that_lead_in_a_circle_or_outside_end(src: Path) -> None:
+def test_closure_ends_at_cycles_and_outside_files(src: Path) -> None:
     (src / "b.h").write_text('#include "a.h"\n#include "../outside.h"\n')
     (src.parent / "outside.h").write_text("")
     assert list(closure([src / "m.cc"], src)) == ["a.h", "b.h", "m.cc"]
@@ -67,13 +67,13 @@ def keys(src: Path, *processors: str, **more: Any) -> dict[str, str]:
     return graph_of(src, steps, more.get("toolchain", TOOLCHAIN)).keys
 
 
-def test_another_target_leaves_every_other_key_as_it_is(src: Path) -> None:
+def test_new_target_keeps_other_keys(src: Path) -> None:
     one, two = keys(src, "gfx942"), keys(src, "gfx942", "gfx1100")
     assert two.items() > one.items()
     assert set(two) - set(one) == {"m/u for gfx1100"}
 
 
-def test_keys_do_not_depend_on_where_anything_is(src: Path, tmp_path: Path) -> None:
+def test_keys_do_not_depend_on_folders(src: Path, tmp_path: Path) -> None:
     other = tmp_path / "elsewhere"
     src_there = other / "src"
     other.mkdir()
@@ -100,7 +100,7 @@ CHANGES: dict[str, Callable[[Path], dict[str, Any]]] = {
 }
 
 
-def test_libraries_share_objects_but_for_what_names_them(src: Path) -> None:
+def test_libraries_share_objects_except_module_name(src: Path) -> None:
     (src / "module.cc").write_text("")
     one, other = (replace(MODULE, name=name, host=("m.cc", "module.cc")) for name in ("one", "other"))
     steps = [*library_steps(one, TOOLCHAIN, src=src), *library_steps(other, TOOLCHAIN, src=src)]
@@ -116,7 +116,7 @@ def test_libraries_share_objects_but_for_what_names_them(src: Path) -> None:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_whatever_decides_a_library_is_part_of_its_key(change: str, src: Path) -> None:
+def test_library_key_covers_every_input(change: str, src: Path) -> None:
     before = list(keys(src, "gfx942").values())[-1]
     more = CHANGES[change](src)
     assert list(keys(src, "gfx942", **more).values())[-1] != before
@@ -130,19 +130,19 @@ def test_whatever_decides_a_library_is_part_of_its_key(change: str, src: Path) -
         replace(UNIT, name="v"),
     ],
 )
-def test_whatever_decides_a_code_object_is_part_of_its_key(unit: Unit, src: Path) -> None:
+def test_code_object_key_covers_every_input(unit: Unit, src: Path) -> None:
     before = next(iter(keys(src, "gfx942").values()))
     assert next(iter(keys(src, "gfx942", module=replace(MODULE, units=(unit,))).values())) != before
 
 
-def test_generic_targets_get_the_newer_code_object_version(src: Path) -> None:
+def test_generic_targets_use_newer_code_object_version(src: Path) -> None:
     words = {step.target: step.argv for step in steps_of(src, "gfx942", "gfx9-4-generic")}
     assert "-mcode-object-version=5" in words["gfx942"]
     assert "-mcode-object-version=6" in words["gfx9-4-generic"]
     assert "--offload-arch=gfx9-4-generic" in words["gfx9-4-generic"]
 
 
-def test_the_ninja_file_has_the_longest_first_and_what_is_there_not_at_all(src: Path) -> None:
+def test_ninja_file_is_longest_first_without_stored_steps(src: Path) -> None:
     graph = graph_of(src, steps_of(src, "gfx942", "gfx1100"))
     work = src.parent / "work"
     work.mkdir()
@@ -172,7 +172,7 @@ def give(graph: Graph, label: str, content: bytes, cost: Cost = QUICK) -> None:
         graph.store.keep(graph.keys[label], folder, step.name, label=label, cost=cost)
 
 
-def test_a_damaged_thing_is_made_again(src: Path) -> None:
+def test_damaged_result_is_rebuilt(src: Path) -> None:
     graph = graph_of(src, steps_of(src, "gfx942"))
     give(graph, "m/u for gfx942", b"good")
     made = graph.store.find(graph.keys["m/u for gfx942"])
@@ -184,7 +184,7 @@ def test_a_damaged_thing_is_made_again(src: Path) -> None:
     assert "m/u for gfx942" in [step.label for step in graph.missing()]
 
 
-def test_what_was_measured_counts_more_than_the_estimate(src: Path) -> None:
+def test_measured_cost_overrides_estimate(src: Path) -> None:
     graph = graph_of(src, steps_of(src, "gfx942", "gfx1100"))
     give(graph, "m/u for gfx942", b"x", Cost(seconds=60, memory_mb=700))
     (src / "u.hip").write_text("// changed\n")
@@ -194,7 +194,7 @@ def test_what_was_measured_counts_more_than_the_estimate(src: Path) -> None:
 
 
 @given(st.lists(st.integers(1, 5000), max_size=12), st.integers(1, 16), st.integers(100, 40000))
-def test_jobs_never_need_more_memory_than_there_is(needs: list[int], cpus: int, available: int) -> None:
+def test_limits_never_exceed_memory(needs: list[int], cpus: int, available: int) -> None:
     limits = limits_for(needs, cpus=cpus, available_mb=available)
     assert limits.heavy_jobs >= 1
     assert 1 <= limits.jobs <= cpus
@@ -210,7 +210,7 @@ def test_jobs_never_need_more_memory_than_there_is(needs: list[int], cpus: int, 
     st.dictionaries(st.text(min_size=1), st.text(), max_size=4),
     st.dictionaries(st.text(min_size=1), st.text(), max_size=4),
 )
-def test_different_parts_have_different_keys(one: Mapping[str, str], two: Mapping[str, str]) -> None:
+def test_shards_differ_by_key(one: Mapping[str, str], two: Mapping[str, str]) -> None:
     assert (key_of(one) == key_of(two)) == (one == two)
 
 
@@ -219,7 +219,7 @@ def test_unknown_placeholders_stay() -> None:
 
 
 @given(st.integers(1, 7))
-def test_parts_do_not_overlap_and_are_everything(count: int) -> None:
+def test_shards_are_disjoint_and_complete(count: int) -> None:
     one = Step(label="", argv=("x",), name="u", inputs={}, seconds=1, memory_mb=1, module="m", rocm=True)
     steps = [replace(one, label=f"s{n}", argv=(str(n),)) for n in range(40)]
     last = replace(one, label="link", after=("s1",))
@@ -228,13 +228,13 @@ def test_parts_do_not_overlap_and_are_everything(count: int) -> None:
     assert sorted(parts) == sorted(step.label for step in steps)
 
 
-def test_a_container_says_what_a_command_in_it_took() -> None:
+def test_container_command_reports_cpu_time() -> None:
     assert timed.split("warning: x\n0m0.01s 0m0.02s\n1m2.50s 0m0.75s\n") == ("warning: x", 63.25)
     assert timed.split("0m0.01s 0m0.02s\n0m2.5s 0m0s\n") == ("", 2.5)
     assert timed.split("docker: no such image\n") == ("docker: no such image\n", 0.0)
 
 
-def test_a_part_can_be_named(src: Path) -> None:
+def test_shard_filters_units_by_pattern(src: Path) -> None:
     one = Step(label="", argv=("x",), name="u", inputs={}, seconds=1, memory_mb=1, module="m", rocm=True)
     names = ["m/a_n64.cpp for gfx942", "m/a_n64.cpp (host)", "m/a_n128.cpp for gfx942"]
     graph = Graph([replace(one, label=name, argv=(name,)) for name in names], TOOLCHAIN, KernelStore(src), {})
@@ -246,7 +246,7 @@ def test_a_part_can_be_named(src: Path) -> None:
         graph.shard(1, 1, "(")
 
 
-def test_a_store_takes_over_what_is_whole_in_another(src: Path, tmp_path: Path) -> None:
+def test_merge_copies_only_complete_results(src: Path, tmp_path: Path) -> None:
     graph = graph_of(src, steps_of(src, "gfx942", "gfx1100"))
     give(graph, "m/u for gfx942", b"one")
     give(graph, "m/u for gfx1100", b"two")

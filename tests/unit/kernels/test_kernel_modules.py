@@ -79,7 +79,7 @@ def problems(change: Callable[[dict[str, Any]], object]) -> str:
     return str(caught.value)
 
 
-def test_the_little_catalog_is_good() -> None:
+def test_parse_catalog_accepts_small_catalog() -> None:
     catalog = parse_catalog(tomli_w.dumps(little()), "some.toml")
     assert [module.kind for module in catalog.modules.values()] == [
         Kind.PORTABLE,
@@ -132,11 +132,11 @@ def test_the_little_catalog_is_good() -> None:
         (lambda b: b["sources"]["up"].update(sha256="0"), "sources.up: sha256 or size is invalid"),
     ],
 )
-def test_each_breach_of_the_schema_is_named(change: Callable[[dict[str, Any]], object], said: str) -> None:
+def test_parse_catalog_names_schema_violation(change: Callable[[dict[str, Any]], object], said: str) -> None:
     assert said in problems(change)
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_reports_all_problems_at_once() -> None:
     def change(body: dict[str, Any]) -> None:
         body["modules"]["a"].update(targets=["gfx943"], source="down")
 
@@ -144,19 +144,19 @@ def test_all_problems_are_told_at_once() -> None:
     assert "down" in problems(change)
 
 
-def test_a_file_that_is_not_toml_is_an_error() -> None:
+def test_parse_catalog_refuses_invalid_toml() -> None:
     with pytest.raises(KernelError, match="is not TOML"):
         parse_catalog("[", "some.toml")
 
 
-def test_the_modules_of_the_seed_are_there() -> None:
+def test_catalog_has_expected_modules() -> None:
     catalog = load_catalog()
     assert set(catalog.modules) >= LAUNCHERS
     for module in catalog.modules.values():
         assert module.about
 
 
-def test_each_target_gets_a_module_kernels_of_our_own_or_nothing() -> None:
+def test_support_is_module_portable_or_none() -> None:
     catalog = parse_catalog(tomli_w.dumps(little()), "some.toml")
     got = {name: [catalog.support(catalog.modules[name], gfx) for gfx in ("gfx942", "gfx1100")] for name in "abd"}
     assert got == {
@@ -166,7 +166,7 @@ def test_each_target_gets_a_module_kernels_of_our_own_or_nothing() -> None:
     }
 
 
-def test_only_what_the_toolchain_can_build_is_chosen_unless_named() -> None:
+def test_chosen_skips_modules_of_other_toolchains() -> None:
     catalog = parse_catalog(tomli_w.dumps(little()), "some.toml")
     assert [module.name for module in catalog.chosen(None, "pypi")] == ["b", "a"]
     assert [module.name for module in catalog.chosen(["c"], "rocm")] == ["d", "c"]
@@ -176,12 +176,12 @@ def test_only_what_the_toolchain_can_build_is_chosen_unless_named() -> None:
         catalog.chosen(["z"])
 
 
-def test_targets_with_features_are_served_by_their_processor() -> None:
+def test_processors_drop_target_features() -> None:
     targets = [GfxTarget.parse(text) for text in ("gfx942:xnack-", "gfx90a", "gfx942:xnack+")]
     assert processors(targets) == ("gfx90a", "gfx942")
 
 
-def test_targets_are_named_in_the_gfx_table_alone() -> None:
+def test_gfx_names_appear_only_in_gfx_table() -> None:
     named = set(re.findall(r"gfx[0-9][0-9a-f]{2,3}\b", MODULES_TOML.read_text()))
     assert named <= set(load_table().targets)
 
@@ -195,14 +195,14 @@ def test_the_toolchain_is_locked_by_hash_and_names_no_host() -> None:
     assert [pin for pin in pinned if f"{pin} \\" not in lock] == []
 
 
-def test_each_file_of_our_own_that_a_module_names_is_there() -> None:
+def test_source_files_of_modules_exist() -> None:
     src = MODULES_TOML.with_name("src")
     for module in load_catalog().modules.values():
         named = [*module.host, *(unit.source for unit in module.units)]
         assert [name for name in named if not (src / name).is_file()] == []
 
 
-def test_each_module_has_the_files_that_it_uses_locked() -> None:
+def test_lock_covers_files_of_each_module() -> None:
     lock = read_lock()
     for module in load_catalog().modules.values():
         if module.source:

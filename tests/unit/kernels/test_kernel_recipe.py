@@ -21,7 +21,7 @@ def names(*processors: str, **request: Any) -> list[str]:
     return [module.name for module in recipe.chosen_modules(CATALOG, processors, KernelRequest(**request))]
 
 
-def test_modules_without_code_for_any_target_are_left_out() -> None:
+def test_chosen_modules_skips_modules_without_code() -> None:
     assert names("gfx1100") == ["rms_norm"]
     assert set(names("gfx942", "gfx1100")) == {"gemm_bf16", "gemm_i8", "flatmm_fp8", "mha_fwd_asm", "rms_norm"}
 
@@ -40,14 +40,14 @@ def test_modules_without_code_for_any_target_are_left_out() -> None:
         (("gfx942", "gfx1100"), {"require": ("gemm_bf16",)}, "gemm_bf16 is required and has no code for gfx1100"),
     ],
 )
-def test_what_cannot_be_built_whole_is_refused(
+def test_chosen_modules_refuses_incomplete_request(
     processors: tuple[str, ...], request_: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(RequestError, match=said):
         names(*processors, **request_)
 
 
-def test_a_partial_wheel_says_what_it_lacks() -> None:
+def test_manifest_names_missing_modules() -> None:
     assert names("gfx942", modules=("rms_norm",), allow_partial=True) == ["rms_norm"]
     library = Native(path="jax_aiter/_kernels/lib/librms_norm.so", file=Path("x"), sha256="0", module="rms_norm")
     whole = recipe.manifest(CATALOG, [library], "1", ["gfx942"])
@@ -56,7 +56,7 @@ def test_a_partial_wheel_says_what_it_lacks() -> None:
     assert b'"partial": [\n  "gemm_i8"\n ]' in partial
 
 
-def test_a_wheel_with_few_instances_says_so_of_what_was_generated() -> None:
+def test_manifest_records_instance_pattern() -> None:
     natives = [
         Native(path=f"jax_aiter/_kernels/lib/lib{name}.so", file=Path("x"), sha256="0", module=name)
         for name in ("rms_norm", "rmsnorm_fwd")
@@ -67,7 +67,7 @@ def test_a_wheel_with_few_instances_says_so_of_what_was_generated() -> None:
     assert body["modules"]["rmsnorm_fwd"]["needs"] == []  # its device-lib is linked into its library
 
 
-def test_code_without_a_handler_makes_no_wheel() -> None:
+def test_device_lib_alone_is_refused() -> None:
     modules = recipe.chosen_modules(
         CATALOG, ["gfx942"], KernelRequest(modules=("ck_mha_fwd",), toolchain="rocm", allow_partial=True)
     )

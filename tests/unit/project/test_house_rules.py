@@ -73,14 +73,14 @@ def house_modules() -> list[str]:
     return sorted(str(path) for path in paths if path.parts[1] != "payload")
 
 
-def test_processes_environment_and_click_each_have_one_door() -> None:
+def test_processes_environment_and_click_are_confined() -> None:
     broken = {
         path: sorted(found) for path in house_modules() if (found := broken_rules(path, (ROOT / path).read_text()))
     }
     assert broken == {}
 
 
-def test_nobody_uses_a_shell_or_unverified_tls() -> None:
+def test_no_shell_and_no_unverified_tls() -> None:
     forbidden = {"shell=True", "verify=False", "ssl.CERT_NONE", "ssl._create_unverified_context"}
     others = [path for top in ("build", "tests", "benchmarks") for path in (ROOT / top).rglob("*.py")]
     assert [str(path) for path in others if broken_rules(str(path), path.read_text()) & forbidden] == []
@@ -103,12 +103,12 @@ def test_nobody_uses_a_shell_or_unverified_tls() -> None:
         ("import ssl\nc = ssl._create_unverified_context()", "ssl._create_unverified_context"),
     ],
 )
-def test_each_breach_is_named(source: str, found: str) -> None:
+def test_broken_rules_names_violation(source: str, found: str) -> None:
     assert found in broken_rules("ci_build/build/plan.py", source)
 
 
 @pytest.mark.parametrize("source", ["import os\nos.path.join('a')", "clicks = 1", "f(shell=False, verify=False)"])
-def test_what_is_allowed_is_not_named(source: str) -> None:
+def test_broken_rules_accepts_allowed_code(source: str) -> None:
     assert broken_rules("ci_build/build/plan.py", source) == set()
 
 
@@ -139,7 +139,7 @@ def test_locks_are_hashed_and_name_no_host(name: str) -> None:
     assert [entry for entry in entries if "==" not in entry or "--hash=sha256:" not in entry] == []
 
 
-def test_the_larger_locks_hold_the_smallest_with_the_same_versions() -> None:
+def test_larger_locks_contain_runtime_lock() -> None:
     small, *larger = (
         set(re.findall(r"^(\S+==\S+)", (ROOT / "build" / f"{name}.lock").read_text(), re.MULTILINE)) for name in LOCKS
     )

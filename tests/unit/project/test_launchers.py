@@ -110,12 +110,12 @@ def test_a_moved_folder_is_not_used(ready: Path, monkeypatch: pytest.MonkeyPatch
     assert not _venv._satisfies("requirements.lock")
 
 
-def test_packages_that_somebody_added_do_no_harm(ready: Path) -> None:
+def test_additional_packages_keep_venv_valid(ready: Path) -> None:
     (ready / ".venv" / "lib" / "python3.11" / "site-packages" / "more-1.dist-info").mkdir()
     assert _venv._satisfies("requirements.lock")
 
 
-def test_the_developers_lock_is_asked_for_by_name(ready: Path) -> None:
+def test_developer_lock_is_checked_by_name(ready: Path) -> None:
     assert not _venv._satisfies("requirements-dev.lock")
     _venv._write_stamp({name: _venv._digest(name) for name in _venv.COVERS["requirements-dev.lock"]})
     assert _venv._satisfies("requirements-dev.lock")
@@ -125,9 +125,7 @@ def test_the_developers_lock_is_asked_for_by_name(ready: Path) -> None:
     assert _venv._satisfies("requirements.lock"), "a runtime lock that did not change stays satisfied"
 
 
-def test_more_is_added_to_a_sound_venv_and_an_unfinished_addition_starts_anew(
-    ready: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unfinished_addition_recreates_venv(ready: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
     monkeypatch.setattr(_venv, "_create", lambda descriptor: made.append("created"))
 
@@ -144,7 +142,7 @@ def test_more_is_added_to_a_sound_venv_and_an_unfinished_addition_starts_anew(
     assert made == ["installing", "created", "installing"]
 
 
-def test_a_venv_made_anew_holds_the_developers_tools_again(ready: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recreated_venv_keeps_developer_tools(ready: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed: list[str] = []
     monkeypatch.setattr(_venv, "_create", lambda descriptors: (ready / ".venv" / "stamp.json").unlink())
     monkeypatch.setattr(_venv, "_install", lambda lock, descriptors, line: installed.append(lock))
@@ -165,7 +163,7 @@ def test_a_python_without_ensurepip_is_explained(ready: Path, monkeypatch: pytes
     assert _venv._satisfies("requirements.lock"), "what was there stays"
 
 
-def test_problems_end_in_one_sentence_and_their_own_exit_code(
+def test_setup_errors_have_one_sentence_and_exit_code(
     ready: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def failing(lock: str) -> NoReturn:
@@ -180,7 +178,7 @@ def test_problems_end_in_one_sentence_and_their_own_exit_code(
     assert capsys.readouterr().err == "ERROR: words of pip\nci_build: error: pip could not.\n"
 
 
-def test_an_interpreter_that_does_not_enter_is_no_endless_loop(
+def test_interpreter_outside_venv_does_not_loop(
     ready: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(ready / ".venv" / "bin" / "python"))
@@ -190,7 +188,7 @@ def test_an_interpreter_that_does_not_enter_is_no_endless_loop(
     assert "does not start inside .venv" in capsys.readouterr().err
 
 
-def test_the_same_command_line_goes_on_in_the_venv(ready: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_enter_keeps_command_line(ready: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[object] = []
 
     def execv(path: Path, argv: list[str]) -> NoReturn:
@@ -227,7 +225,7 @@ def test_the_progress_line_is_rewritten_on_a_terminal_and_plain_elsewhere(
     assert draw() == f"Setting up ...{clear}Setting up ... 1 of 2 packages{clear}Setting up ... done in 0 s\n"
 
 
-def test_a_program_that_never_ends_is_named_after_a_while(ready: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_setup_names_program_that_blocks_it(ready: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_venv, "PATIENCE", 0.2)
     monkeypatch.setattr(_venv, "_digest", lambda lock: "another lock")
     held = _venv._locked(fcntl.LOCK_SH)

@@ -87,12 +87,12 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
     ("version", "name"),
     [(90402, "gfx942"), (90010, "gfx90a"), (110000, "gfx1100"), (110003, "gfx1103"), (100306, "gfx1036"), (0, "")],
 )
-def test_the_kernels_number_becomes_a_target(machine: Machine, version: int, name: str) -> None:
+def test_gfx_name_decodes_kfd_number(machine: Machine, version: int, name: str) -> None:
     machine.install()
     assert machine.load("._gpus").gfx_name(version) == name
 
 
-def test_gpus_are_the_nodes_with_simds_in_the_order_of_their_numbers(machine: Machine) -> None:
+def test_installed_lists_nodes_with_simds_in_order(machine: Machine) -> None:
     machine.install()
     machine.gpus(*[MI300] * 9, PHOENIX)  # node 10 comes after node 2
     found = machine.load("._gpus").installed()
@@ -101,7 +101,7 @@ def test_gpus_are_the_nodes_with_simds_in_the_order_of_their_numbers(machine: Ma
     assert found[9].uuid == ""
 
 
-def test_a_node_that_may_not_be_read_is_somebody_elses(machine: Machine) -> None:
+def test_unreadable_node_is_skipped(machine: Machine) -> None:
     machine.install()
     machine.gpus(MI300, PHOENIX)
     properties = machine.folder / "nodes/1/properties"
@@ -178,7 +178,7 @@ def test_hidden_gpus(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "gfx942 was found, but is hidden by HIP_VISIBLE_DEVICES=-1. Unset HIP_VISIBLE_DEVICES." in text
 
 
-def test_a_gpu_whose_driver_may_not_be_opened(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_kfd_is_a_reason(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.install()
     machine.gpus(MI300)
     diagnose = machine.load("._diagnose")
@@ -398,7 +398,7 @@ def loaded(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Callable[..., l
     return preload
 
 
-def test_only_what_the_dynamic_loader_would_not_find_is_loaded(
+def test_preload_skips_libraries_the_linker_finds(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, loaded: Callable[..., list[str]]
 ) -> None:
     machine.install()
@@ -500,7 +500,7 @@ def test_the_highest_major_without_a_reason_acts(machine: Machine) -> None:
         assert machine.load("._majors", own).acting_major(own, need_gpu=True) == 10
 
 
-def test_where_no_major_works_the_highest_speaks(machine: Machine) -> None:
+def test_highest_major_reports_if_none_works(machine: Machine) -> None:
     machine.install(7)
     machine.install(10)
     machine.load("", 10)
@@ -516,7 +516,7 @@ def test_the_major_whose_modules_jaxlib_has_loaded_acts(machine: Machine, monkey
     assert [machine.load("._majors", own).acting_major(own, need_gpu=True) for own in (7, 10)] == [7, 7]
 
 
-def test_the_loaded_major_speaks_even_where_it_does_not_work(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loaded_major_reports_even_if_broken(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.install(7, targets=["gfx90a"])
     machine.install(10, requires_jaxlib="<0.1")
     machine.gpus(MI300)
@@ -536,7 +536,7 @@ def test_a_second_plugin_is_not_loaded_beside_the_first(machine: Machine, monkey
     assert "jax-rocm10-plugin cannot be imported (jax_rocm7_plugin is loaded already" in machine.reasons(10)[0]
 
 
-def test_a_package_of_somebody_else_beside_ours(machine: Machine) -> None:
+def test_foreign_plugin_package_is_ignored(machine: Machine) -> None:
     machine.install(7)
     other = machine.site / "jax_plugins/xla_rocm10"
     other.mkdir()
@@ -597,7 +597,7 @@ def test_the_plugin_loads_rocm_from_rocm_path(machine: Machine, monkeypatch: pyt
     assert calls == [str(library)]
 
 
-def test_the_plugin_loads_nothing_where_there_is_no_gpu(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plugin_loads_nothing_without_gpu(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.install()
     machine.library("prefix/lib/libhipblas.so.3")
     monkeypatch.setenv("ROCM_PATH", str(machine.folder / "prefix"))
