@@ -1,4 +1,4 @@
-"""The inspection gate: every staged wheel is inspected, and wheels.json and the staged index tell the truth."""
+"""The inspection gate: inspect every staged wheel, and compare wheels.json and the staged index with the wheels."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from wheelkit.inspect.inspect import inspect_wheel
 from wheelkit.inspect.model import WheelReport, member_infos
 from wheelkit.inspect.wheel_set import check_set
 
-_UNTRUE = "Build and stage the set again."
+_REBUILD = "Build and stage the set again."
 
 
 def run(context: GateContext) -> Iterator[Check]:
-    """One check for each wheel, one for the set, one for its index."""
+    """Yield a check for each wheel, one for the set and one for its index."""
     reports = []
     for wheel in context.wheel_set.wheels:
         path = context.wheel(wheel)
         report = _inspect(context, path)
         reports.append(report)
-        findings = (*_counted(report, wheel), *_untrue_members(report, wheel))
+        findings = (*_wheel_findings(report, wheel), *_member_differences(report, wheel))
         yield Check(name=wheel.filename, findings=findings, details=_summary(report))
-    yield Check(name="set", findings=tuple(_placed(finding, "") for finding in check_set(reports)))
+    yield Check(name="set", findings=tuple(_with_location(finding, "") for finding in check_set(reports)))
     yield Check(name="index", findings=tuple(_index_findings(context)))
 
 
@@ -52,14 +52,14 @@ def _inspect(context: GateContext, path: Path) -> WheelReport:
     )
 
 
-def _counted(report: WheelReport, wheel: Wheel) -> Iterator[Finding]:
-    """The findings, each naming the wheel."""
+def _wheel_findings(report: WheelReport, wheel: Wheel) -> Iterator[Finding]:
+    """Yield the findings of a wheel with its name."""
     for finding in as_published(report.findings) if wheel.as_published else report.findings:
-        yield _placed(finding, report.filename)
+        yield _with_location(finding, report.filename)
 
 
-def _placed(finding: Finding, filename: str) -> Finding:
-    """The finding with wheel and file in its sentence, which is all that some people get to see."""
+def _with_location(finding: Finding, filename: str) -> Finding:
+    """Add wheel and file to the message of a finding."""
     member = "" if finding.member in finding.message else finding.member
     return dataclasses.replace(finding, message=": ".join(filter(None, (filename, member, finding.message))))
 
@@ -69,50 +69,54 @@ def _summary(report: WheelReport) -> dict[str, object]:
     return {"sha256": report.sha256, "notes": notes}
 
 
-def _untrue_members(report: WheelReport, wheel: Wheel) -> Iterator[Finding]:
-    """Where wheels.json says something else about the libraries than their bytes do."""
-    found = {member.path: member for member in member_infos(report)}
-    promised = {member.path: member for member in wheel.members}
-    for path in sorted(found.keys() | promised.keys()):
-        differences = _differences(found.get(path), promised.get(path))
+def _member_differences(report: WheelReport, wheel: Wheel) -> Iterator[Finding]:
+    """Compare the libraries of a wheel with their entries in wheels.json."""
+    actual = {member.path: member for member in member_infos(report)}
+    recorded = {member.path: member for member in wheel.members}
+    for path in sorted(actual.keys() | recorded.keys()):
+        differences = _differences(actual.get(path), recorded.get(path))
         if differences:
             text = f"{wheel.filename}: wheels.json is wrong about {path}: {differences}."
-            yield error("wheels-json-untrue", text, _UNTRUE, member=path)
+            yield error("wheels-json-untrue", text, _REBUILD, member=path)
 
 
-def _differences(found: MemberInfo | None, promised: MemberInfo | None) -> str:
-    if found is None:
-        return "there is no such library"
-    if promised is None:
-        return "it is not listed"
-    names = (field.name for field in dataclasses.fields(found))
+def _differences(actual: MemberInfo | None, recorded: MemberInfo | None) -> str:
+    if actual is None:
+        return "the wheel has no such library"
+    if recorded is None:
+        return "wheels.json does not list it"
+    names = (field.name for field in dataclasses.fields(actual))
     return "; ".join(
-        f"{name} is {_plain(getattr(found, name))!r}, not {_plain(getattr(promised, name))!r}"
+        f"{name} is {_sorted(getattr(actual, name))!r}, not {_sorted(getattr(recorded, name))!r}"
         for name in names
-        if _plain(getattr(found, name)) != _plain(getattr(promised, name))
+        if _sorted(getattr(actual, name)) != _sorted(getattr(recorded, name))
     )
 
 
-def _plain(value: object) -> object:
+def _sorted(value: object) -> object:
     return sorted(value) if isinstance(value, tuple) else value
 
 
 def _index_findings(context: GateContext) -> Iterator[Finding]:
-    """Whether the staged index offers every wheel with its hash, and metadata that is the wheel's own."""
+    """Compare hashes and metadata in the staged index with the wheels."""
     for wheel in context.wheel_set.wheels:
         try:
             _, page_key = project_pages(context.staged.simple, wheel.name)
             files = json.loads(context.bucket.get(page_key))["files"]
             (entry,) = [file for file in files if file["filename"] == wheel.filename]
-            said = (entry["hashes"]["sha256"], entry["core-metadata"]["sha256"])
+            listed = (entry["hashes"]["sha256"], entry["core-metadata"]["sha256"])
             sidecar = context.bucket.get(context.staged.file(metadata_name(wheel.filename)))
         except (BucketError, ValueError, KeyError, TypeError) as problem:
-            yield error("index-incomplete", f"{wheel.filename} is not offered properly: {problem}.", _UNTRUE)
+            yield error(
+                "index-incomplete",
+                f"{wheel.filename} is missing or incomplete in the staged index: {problem}.",
+                _REBUILD,
+            )
             continue
         with context.bucket.open(context.staged.file(wheel.filename)) as file:
             own = core_metadata(file, wheel.filename)
         if sidecar != own:
             text = f"{metadata_name(wheel.filename)} is not the METADATA of {wheel.filename}."
-            yield error("index-untrue", text, _UNTRUE)
-        if said != (wheel.sha256, sha256_of(own)):
-            yield error("index-untrue", f"The staged index gives other hashes for {wheel.filename}.", _UNTRUE)
+            yield error("index-untrue", text, _REBUILD)
+        if listed != (wheel.sha256, sha256_of(own)):
+            yield error("index-untrue", f"The staged index has wrong hashes for {wheel.filename}.", _REBUILD)

@@ -107,7 +107,7 @@ def check_published(
             for version in wanted:
                 progress.step(f"install from {published.url} with {installer.name} for Python {version}")
                 with tempfile.TemporaryDirectory(dir=name) as folder:
-                    trial = InstallationTest(source, runner, installer, version, Path(folder), insists=number == 0)
+                    trial = InstallationTest(source, runner, installer, version, Path(folder), check_loader=number == 0)
                     yield from trial.checks(found.get(version))
 
 

@@ -1,4 +1,4 @@
-"""What the gates are made of: programs, and tables that they judge by."""
+"""Digest of the gates' code and tables."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _HERE = Path(__file__).parent
 _FOLDERS = (_HERE.parent, Path(wheelkit.__file__).parent)
 _SUITES = _HERE.parent / "suites"
 _TABLES = (Path(targets.__file__), Path(layouts.__file__))
-"""Each stands beside its table."""
+"""Modules with a table of the same name."""
 
 
 @functools.cache
 def code_digest() -> str:
-    """SHA-256 of the programs and their tables: what a gate said before one of them was changed is no answer.
+    """Return the SHA-256 of the gates' code and tables; evidence of other code is not reused.
 
-    Tables that only one gate reads are among that gate's settings.
+    A table of a single gate is covered by the settings of that gate.
     """
     sums = hashlib.sha256()
     for path in sources():
@@ -31,7 +31,7 @@ def code_digest() -> str:
 
 
 def sources() -> Iterator[Path]:
-    """The files."""
+    """Yield the files that the digest covers."""
     for folder in _FOLDERS:
         found = sorted((*folder.rglob("*.py"), *folder.rglob("*.txt")))
         yield from (path for path in found if _SUITES not in path.parents)

@@ -1,4 +1,4 @@
-"""The nouns of the gates: a gate, what it works with, and a check."""
+"""Gates, their context and their checks."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from promotion.evidence.evidence import ANY
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.keys import StagedSet
 
-_TOLD_OF_ALL = frozenset({"name", "outcome", "why", "findings"})
+_RESERVED = frozenset({"name", "outcome", "why", "findings"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """One thing that a gate looked at; it failed when one of its findings is an error, whatever else it says.
+    """Result of one check of a gate; it failed when one of its findings is an error.
 
     Attributes:
-        name: what was looked at, such as a file name.
-        skipped: why it was not looked at; empty when it was.
-        known: why it was expected to fail and did; empty otherwise.
-        target: gfx target that it is about, or ANY.
-        times: how many things alike it stands for; 0 when it only tells something.
-        details: JSON values worth keeping, under names that evidence has no other use for.
+        name: subject of the check, such as a file name.
+        skipped: reason why the check did not run; empty when it ran.
+        known: reason for an expected failure; empty otherwise.
+        target: gfx target, or ANY.
+        times: number of equal checks that this one stands for; 0 for information that is not counted.
+        details: further JSON values for the evidence.
     """
 
     name: str
@@ -39,29 +39,29 @@ class Check:
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse details that would hide what the evidence says of every check."""
-        if taken := _TOLD_OF_ALL & self.details.keys():
-            raise ValueError(f"details of a check are called {', '.join(sorted(taken))}")
+        """Refuse details that collide with the fields of every check in evidence."""
+        if reserved := _RESERVED & self.details.keys():
+            raise ValueError(f"Names of details are reserved: {', '.join(sorted(reserved))}.")
 
     @property
     def failed(self) -> bool:
-        """Whether it found an error."""
+        """Report whether one of the findings is an error."""
         return any(finding.severity is Severity.ERROR for finding in self.findings)
 
     @property
     def outcome(self) -> str:
-        """One of failed, skipped, known, passed: the name of the count that it adds to."""
+        """Return the count that the check adds to: failed, skipped, known or passed."""
         return "failed" if self.failed else "skipped" if self.skipped else "known" if self.known else "passed"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GateContext:
-    """What a gate works with.
+    """The staged set that a gate checks, and the means to do so.
 
     Attributes:
-        targets: those to look at, some or all of the set's; only a gate that works target by target cares.
-        work: an empty folder that is removed afterwards.
-        shared: a folder that lives as long as the whole run of several gates, for what they can use again.
+        targets: gfx targets to check, some or all of the set's; used by gates with evidence for each target.
+        work: an empty directory, removed after the gate.
+        shared: a directory that all gates of one run share.
     """
 
     bucket: Bucket
@@ -74,7 +74,11 @@ class GateContext:
     shared: Path
 
     def wheel(self, wheel: Wheel) -> Path:
-        """A staged wheel as a file under its own name; GateError when it is not the one that wheels.json names."""
+        """Return the path of a staged wheel.
+
+        Raises:
+            GateError: its sha256 differs from wheels.json.
+        """
         path = self.bucket.fetch(self.staged.file(wheel.filename), self.work)
         if (found := sha256_of(path)) != wheel.sha256:
             raise GateError(
@@ -88,10 +92,10 @@ class Gate:
     """A named gate.
 
     Attributes:
-        per_target: it gives one evidence for each gfx target, else one for the set.
-        run: does the work, check by check.
-        settings: what it was told, and digests of its own data; evidence that was made with others is no answer.
-        partial: it was told to look at a part only, so that its evidence is shown but not kept.
+        per_target: whether there is evidence for each gfx target instead of for the whole set.
+        run: yields the checks.
+        settings: options and digests of the gate's data; evidence with other settings is not reused.
+        partial: whether only a part is checked, so that the evidence is shown but not stored.
     """
 
     name: str
@@ -101,11 +105,11 @@ class Gate:
     settings: Mapping[str, str] = field(default_factory=dict)
     partial: bool = False
 
-    def about(self, targets: tuple[str, ...]) -> tuple[str, ...]:
-        """What its evidence is about when it is asked for some targets."""
+    def subjects(self, targets: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the subjects of the evidence for these targets."""
         return targets if self.per_target else (ANY,)
 
 
 def error(code: str, message: str, remedy: str, *, member: str = "") -> Finding:
-    """A finding that makes a check fail."""
+    """Return a finding that makes a check fail."""
     return Finding(code=code, severity=Severity.ERROR, message=message, remedy=remedy, member=member)

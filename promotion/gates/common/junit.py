@@ -1,7 +1,7 @@
-"""Evidence as JUnit XML, the form that CI services show: a suite for each gate and target, a case for each check.
+"""Evidence as JUnit XML for CI services: a suite for each gate and target, a case for each check.
 
-The XML is what Jenkins, GitLab and GitHub actions read in common: `testsuites` of `testsuite` of `testcase` with
-`failure`, `error` or `skipped`. A known failure is skipped, with its reason.
+The elements are those that Jenkins, GitLab and GitHub actions have in common: `testsuites`, `testsuite`, `testcase`,
+`failure`, `error` and `skipped`. A known failure is skipped, with its reason.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from xml.etree import ElementTree as ET
 from core.model import Evidence, Outcome, Severity
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that no XML 1.0 document may hold; what a crashed process printed may hold them."""
+"""Characters that XML 1.0 forbids; the output of a crashed process may contain them."""
 _ITSELF = "the gate itself"
 
 
 def junit(evidences: Iterable[Evidence]) -> bytes:
-    """The XML document for some evidence."""
+    """Return the XML document for evidence."""
     root = ET.Element("testsuites", name="gates")
     for evidence in evidences:
         root.append(_suite(evidence))
@@ -35,9 +35,9 @@ def junit(evidences: Iterable[Evidence]) -> bytes:
 def _suite(evidence: Evidence) -> ET.Element:
     name = f"{evidence.gate}.{evidence.target}"
     checks = evidence.details.get("checks", ())
-    cases = [_case(name, check) for check in checks]
+    cases = [_check_case(name, check) for check in checks]
     if evidence.outcome is Outcome.ERROR:
-        cases.insert(0, _error(name, evidence, checks))
+        cases.insert(0, _gate_case(name, evidence, checks))
     begun, ended = (datetime.fromisoformat(text) for text in (evidence.started, evidence.ended))
     suite = ET.Element(
         "testsuite",
@@ -57,34 +57,34 @@ def _suite(evidence: Evidence) -> ET.Element:
     return suite
 
 
-def _case(suite: str, check: Mapping[str, Any]) -> ET.Element:
+def _check_case(suite: str, check: Mapping[str, Any]) -> ET.Element:
     seconds = float(check.get("seconds", 0.0))
     case = ET.Element("testcase", classname=suite, name=clean(check["name"]), time=f"{seconds:.3f}")
-    found = [clean(text) for text in check.get("findings", ())]
+    findings = [clean(text) for text in check.get("findings", ())]
     match check["outcome"]:
         case "failed":
-            found = found or ["failed: the evidence does not say why"]
-            failure = ET.SubElement(case, "failure", type=found[0].partition(":")[0], message=found[0])
-            failure.text = clean("\n".join((*found, str(check.get("error", "")))).strip())
+            findings = findings or ["failed: the evidence has no finding"]
+            failure = ET.SubElement(case, "failure", type=findings[0].partition(":")[0], message=findings[0])
+            failure.text = clean("\n".join((*findings, str(check.get("error", "")))).strip())
         case "skipped":
             ET.SubElement(case, "skipped", message=clean(check.get("why", "")))
         case "known":
             ET.SubElement(case, "skipped", message=clean(f"known failure: {check.get('why', '')}"))
-        case _ if found:
-            ET.SubElement(case, "system-out").text = "\n".join(found)
+        case _ if findings:
+            ET.SubElement(case, "system-out").text = "\n".join(findings)
     return case
 
 
-def _error(suite: str, evidence: Evidence, checks: Iterable[Mapping[str, Any]]) -> ET.Element:
-    """A case for what kept a gate from running: errors that no check of it tells."""
-    told = {text for check in checks for text in check.get("findings", ())}
+def _gate_case(suite: str, evidence: Evidence, checks: Iterable[Mapping[str, Any]]) -> ET.Element:
+    """Return a case for the errors of a gate that belong to none of its checks."""
+    of_checks = {text for check in checks for text in check.get("findings", ())}
     texts = [f"{f.code}: {f.message}" for f in evidence.findings if f.severity is Severity.ERROR]
-    own = [clean(text) for text in texts if text not in told] or ["gate-error: it does not say why"]
+    own = [clean(text) for text in texts if text not in of_checks] or ["gate-error: the evidence has no finding"]
     case = ET.Element("testcase", classname=suite, name=_ITSELF, time="0.000")
     ET.SubElement(case, "error", type=own[0].partition(":")[0], message=own[0]).text = "\n".join(own)
     return case
 
 
 def clean(text: str) -> str:
-    """The text without characters that no XML document may hold."""
+    """Replace characters that XML forbids."""
     return _NOT_XML.sub("�", text)

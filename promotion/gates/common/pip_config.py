@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _PRECEDENCE = ("global", "install", ":env:")
-"""Sections of pip's configuration that count for `pip install`; later ones win."""
+"""Sections of pip's configuration that apply to `pip install`; later ones override earlier ones."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UvOptions:
-    """What makes `uv pip install` ask the same indexes as pip would.
+    """Options with which `uv pip install` uses the indexes of pip.
 
     Attributes:
-        no_index: pip asks no index at all, only folders.
+        no_index: whether pip uses directories only, no index.
     """
 
     arguments: tuple[str, ...]
@@ -24,7 +24,7 @@ class UvOptions:
 
 
 def parse_config(text: str) -> Mapping[str, str]:
-    """Read what `pip config list` prints: lines such as `global.index-url='https://…'`; key -> value."""
+    """Parse the output of `pip config list`: lines such as `global.index-url='https://…'`; key -> value."""
     sections: dict[str, dict[str, str]] = {}
     for line in text.splitlines():
         name, _, literal = line.partition("=")
@@ -38,9 +38,9 @@ def parse_config(text: str) -> Mapping[str, str]:
 
 
 def uv_options(config: Mapping[str, str]) -> UvOptions:
-    """Translate; pip takes the best version of all indexes, so uv has to as well.
+    """Translate pip's configuration for uv, including that the best version of all indexes is chosen.
 
-    Indexes may hold credentials, so they go through the environment, which other users of a machine cannot see.
+    URLs of indexes may contain credentials and are passed in the environment, which other users cannot read.
     """
     no_index = config.get("no-index", "").lower() in ("1", "true", "yes", "on")
     environment = {

@@ -13,15 +13,14 @@ _VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 
 
 def find_pythons(versions: Iterable[str], runner: Runner, uv: str) -> Mapping[str, Path]:
-    """Interpreters for versions such as 3.12; those that are not on this machine are left out.
+    """Find interpreters for versions such as 3.12; versions that this machine lacks are left out.
 
-    The running one counts, then what uv finds (PATH and its own), then pyenv's, whose shims on PATH answer only for
-    activated versions.
+    Searched are the running interpreter, uv's search path, and pyenv's versions, which need not be activated.
     """
     found = {}
     for version in versions:
         for candidate in _candidates(version, runner, uv):
-            if _answer((str(candidate), "-I", "-c", _VERSION), runner) == version:
+            if _output((str(candidate), "-I", "-c", _VERSION), runner) == version:
                 found[version] = candidate
                 break
     return found
@@ -30,16 +29,16 @@ def find_pythons(versions: Iterable[str], runner: Runner, uv: str) -> Mapping[st
 def _candidates(version: str, runner: Runner, uv: str) -> Iterator[Path]:
     if version == "{}.{}".format(*sys.version_info[:2]):
         yield Path(sys.executable)
-    if path := _answer((uv, "python", "find", "--no-project", "--no-python-downloads", version), runner):
+    if path := _output((uv, "python", "find", "--no-project", "--no-python-downloads", version), runner):
         yield Path(path)
-    if root := _answer(("pyenv", "root"), runner):
+    if root := _output(("pyenv", "root"), runner):
         yield from sorted(Path(root).glob(f"versions/{version}.*/bin/python{version}"), reverse=True)
 
 
-def _answer(argv: tuple[str, ...], runner: Runner) -> str:
-    """What a command prints, or nothing when it fails or is not there."""
+def _output(argv: tuple[str, ...], runner: Runner) -> str:
+    """Return the output of a command; empty when it fails or does not exist."""
     try:
-        done: Completed = runner.run(argv, check=False)
+        completed: Completed = runner.run(argv, check=False)
     except ProcessError:
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    return completed.stdout.strip() if completed.returncode == 0 else ""

@@ -1,4 +1,4 @@
-"""What an installation of a set consists of, for one Python: its wheels, what they depend on, what to import."""
+"""Wheels, dependencies and importable modules of a set for one Python version."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from core.model import PYLOCK, RocmVersion, Wheel, WheelSet
 
 
 def wheels_for(wheel_set: WheelSet, version: str) -> tuple[Wheel, ...]:
-    """The wheels of a set that a CPython such as 3.12 installs on the platforms that they name (PEP 425)."""
+    """Return the wheels of a set that a CPython such as 3.12 accepts by their tags (PEP 425)."""
     major, minor = map(int, version.split("."))
 
     def fits(wheel: Wheel) -> bool:
@@ -27,7 +27,7 @@ def wheels_for(wheel_set: WheelSet, version: str) -> tuple[Wheel, ...]:
 
 
 def modules(wheel_set: WheelSet) -> list[str]:
-    """What a user of the set imports: jax, jaxlib, the plugin and the pjrt package of its ROCm major."""
+    """Return the modules that users of the set import: jax, jaxlib, the plugin and the pjrt package."""
     major = RocmVersion(text=wheel_set.rocm_version).major
     known = {
         f"jax-rocm{major}-pjrt": f"jax_plugins.xla_rocm{major}",
@@ -38,7 +38,7 @@ def modules(wheel_set: WheelSet) -> list[str]:
 
 
 def locked(pylock: str, version: str, own: Iterable[str]) -> list[str]:
-    """The packages of a lock file (PEP 751) for one Python, but for the set's own, as hash-locked requirements."""
+    """Return hash-locked requirements for one Python from a lock file (PEP 751), without the set's own projects."""
     try:
         lock = Pylock.from_dict(tomllib.loads(pylock))
     except (tomllib.TOMLDecodeError, PylockValidationError) as problem:

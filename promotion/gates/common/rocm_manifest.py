@@ -1,4 +1,4 @@
-"""The ROCm that a gate compares a set with: by the manifest that the set carries, or a tree that the user names."""
+"""The ROCm that gates compare a set with: the manifest in the set, or a tree that the user names."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from wheelkit.rocm_manifest import ROCM_MANIFEST, RocmManifest, dump_manifest, l
 
 @dataclass(frozen=True, kw_only=True)
 class RocmTree:
-    """A real ROCm.
+    """A ROCm installation.
 
     Attributes:
-        folder: its root, absolute: processes with other working directories use it.
-        manifest: what its libraries export.
+        folder: absolute path of its root.
+        manifest: exports of its libraries.
     """
 
     folder: Path
@@ -27,27 +27,27 @@ class RocmTree:
 
     @property
     def library_folders(self) -> tuple[Path, ...]:
-        """Where its libraries lie, the main folder first."""
+        """Return the directories with libraries, the main one first."""
         places = {PurePosixPath(library.path).parent for library in self.manifest.libraries.values()}
         return tuple(self.folder / place for place in sorted(places, key=lambda place: (len(place.parts), place)))
 
     @cached_property
     def sha256(self) -> str:
-        """Of its manifest: what was seen with it is no answer for another one, or for what is there later."""
+        """Return the digest of the manifest, so that evidence is not reused for another ROCm."""
         return manifest_digest(self.manifest)
 
 
 def manifest_digest(manifest: RocmManifest) -> str:
-    """SHA-256 of a manifest; it covers names, sizes, build ids and symbols of all libraries."""
+    """Return the SHA-256 of a manifest, which covers names, sizes, build ids and symbols of all libraries."""
     return hashlib.sha256(dump_manifest(manifest)).hexdigest()
 
 
 def set_manifest(context: GateContext) -> RocmManifest | None:
-    """Read it; None where the set carries none.
+    """Read the manifest of the staged set; None when the set has none.
 
     Raises:
-        GateError: it is not the one that wheels.json names.
-        InputError: it cannot be read.
+        GateError: its sha256 differs from wheels.json.
+        InputError: it cannot be parsed.
     """
     wanted = context.wheel_set.files.get(ROCM_MANIFEST)
     if wanted is None:

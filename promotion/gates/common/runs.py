@@ -35,7 +35,7 @@ from promotion.stage import read_staged
 from promotion.storage.bucket import Bucket
 from promotion.storage.keys import StagedSet
 
-_MOST_TOLD = 20
+_MOST_LISTED = 20
 """Errors listed at the end; thousands of tests may fail for the same reason."""
 MOST = 1 << 20
 """Characters of a gate's output that are kept, the last ones."""
@@ -52,42 +52,41 @@ def run_gates(
     redo: bool = False,
     signer: Signer | None = None,
 ) -> tuple[Evidence, ...]:
-    """Run gates on a staged set and put their evidence beside it.
+    """Run gates on a staged set and store their evidence beside it.
 
-    A gate whose last word on this very set, with these very settings, was that it passed is not run again unless the
-    gates were changed since; one that works target by target runs for the targets of which that is not so. A gate
-    that fails, or that cannot run, does not keep the others from running.
+    A gate is skipped when its latest evidence for this set, with equal settings and code, is that it passed; gates
+    with evidence for each target run for the remaining targets. Later gates run even when an earlier one fails.
 
     Args:
-        bucket: where the set is staged.
-        staged: the set.
-        gates: which ones, in order.
+        bucket: the bucket with the staged set.
+        staged: the staged set.
+        gates: gates in order.
         runner: starts processes.
-        progress: told about each step.
-        targets: those of the set to look at; None means all.
-        redo: run also those that passed.
-        signer: signs the evidence; what passed under another key is run again.
+        progress: reports each step.
+        targets: targets of the set to check; None means all.
+        redo: also run gates that passed.
+        signer: signs the evidence; a gate that passed under another key runs again.
 
     Returns:
-        The evidence of these gates, new and old, in order of gates and targets.
+        New and reused evidence, in order of gates and targets.
 
     Raises:
-        RequestError: a target that the set is not for.
+        RequestError: the set does not have a target.
     """
     wheel_set = read_staged(bucket, staged)
-    wanted = _wanted(wheel_set, targets)
-    last = () if redo else _known(bucket, staged, signer)
+    selected = _selected_targets(wheel_set, targets)
+    last = () if redo else _latest_evidence(bucket, staged, signer)
     evidences: list[Evidence] = []
     with tempfile.TemporaryDirectory(prefix="gates-") as top:
         shared = Path(top, "shared")
         shared.mkdir()
         for gate in gates:
-            about = gate.about(wanted)
-            answers = {old.target: old for old in last if old.target in about and _holds(old, gate)}
-            pending = tuple(target for target in about if target not in answers)
-            if answers:
-                on = "this set" if ANY in answers else ", ".join(answers)
-                progress.step(f"gate {gate.name} passed before on {on}, at {max(e.ended for e in answers.values())}")
+            subjects = gate.subjects(selected)
+            by_target = {old.target: old for old in last if old.target in subjects and _is_reusable(old, gate)}
+            pending = tuple(target for target in subjects if target not in by_target)
+            if by_target:
+                on = "this set" if ANY in by_target else ", ".join(by_target)
+                progress.step(f"gate {gate.name} passed before on {on}, at {max(e.ended for e in by_target.values())}")
             if pending:
                 progress.step(f"gate {gate.name}")
                 with tempfile.TemporaryDirectory(prefix=f"{gate.name}-", dir=top) as work:
@@ -95,23 +94,23 @@ def run_gates(
                         bucket=bucket,
                         staged=staged,
                         wheel_set=wheel_set,
-                        targets=pending if gate.per_target else wanted,
+                        targets=pending if gate.per_target else selected,
                         runner=runner,
                         progress=progress,
                         work=Path(work),
                         shared=shared,
                     )
-                    answers |= {evidence.target: evidence for evidence in _run(gate, context, signer)}
-            evidences += (answers[target] for target in about)
+                    by_target |= {evidence.target: evidence for evidence in _run(gate, context, signer)}
+            evidences += (by_target[target] for target in subjects)
     return tuple(evidences)
 
 
 def _run(gate: Gate, context: GateContext, signer: Signer | None) -> list[Evidence]:
-    """Run a gate and keep its evidence, with what its processes printed, unless it looked at a part only."""
+    """Run a gate and store its evidence and the output of its processes, unless the run was partial."""
     transcript = Transcript()
     if isinstance(context.runner, HostRunner):
         context = dataclasses.replace(context, runner=context.runner.also(transcript))
-    evidences = _evidence(gate, context)
+    evidences = _execute(gate, context)
     if gate.partial:
         return evidences
     if transcript.text:
@@ -122,20 +121,20 @@ def _run(gate: Gate, context: GateContext, signer: Signer | None) -> list[Eviden
     return evidences
 
 
-def _known(bucket: Bucket, staged: StagedSet, signer: Signer | None) -> tuple[Evidence, ...]:
-    """What gates last said, as far as the signer would say it again."""
+def _latest_evidence(bucket: Bucket, staged: StagedSet, signer: Signer | None) -> tuple[Evidence, ...]:
+    """Return the latest evidence of each gate, without passes that another key signed."""
     return latest_by_part(
-        said.evidence
-        for said in read_all(bucket, staged).values()
-        if signer is None or said.key == signer.key or said.evidence.outcome is not Outcome.PASSED
+        signed.evidence
+        for signed in read_all(bucket, staged).values()
+        if signer is None or signed.key == signer.key or signed.evidence.outcome is not Outcome.PASSED
     )
 
 
-def _wanted(wheel_set: WheelSet, targets: Sequence[str] | None) -> tuple[str, ...]:
-    strange = [target for target in targets or () if target not in wheel_set.targets]
-    if strange:
+def _selected_targets(wheel_set: WheelSet, targets: Sequence[str] | None) -> tuple[str, ...]:
+    unknown = [target for target in targets or () if target not in wheel_set.targets]
+    if unknown:
         raise RequestError(
-            f"The set is not for {', '.join(strange)}.", hint=f"It is for {', '.join(wheel_set.targets)}."
+            f"The set has no target {', '.join(unknown)}.", hint=f"Choose from {', '.join(wheel_set.targets)}."
         )
     return wheel_set.targets if targets is None else tuple(t for t in wheel_set.targets if t in targets)
 
@@ -144,17 +143,17 @@ def _settings(gate: Gate) -> dict[str, str]:
     return {**gate.settings, "code": code_digest(), EDITION: edition()}
 
 
-def _holds(old: Evidence, gate: Gate) -> bool:
-    """Whether evidence answers for a gate as it is asked now."""
+def _is_reusable(old: Evidence, gate: Gate) -> bool:
+    """Report whether evidence is a pass of this gate with its current settings."""
     return old.gate == gate.name and old.outcome is Outcome.PASSED and old.settings == _settings(gate)
 
 
 def raise_for_failures(evidences: Iterable[Evidence]) -> None:
-    """Raise one error that lists every gate that did not pass, and why.
+    """Raise one error that lists the errors of every gate that did not pass.
 
     Raises:
-        GateError: some did not.
-        MachineError: the machine alone is to blame for all of these: another one may run them.
+        GateError: a gate failed.
+        MachineError: every failure is a failure of this machine, so that another machine may pass.
     """
     bad = [evidence for evidence in evidences if evidence.outcome in (Outcome.FAILED, Outcome.ERROR)]
     lines = [
@@ -164,14 +163,14 @@ def raise_for_failures(evidences: Iterable[Evidence]) -> None:
         if finding.severity is Severity.ERROR
     ]
     if lines := [*dict.fromkeys(lines)]:
-        if len(lines) > _MOST_TOLD:
-            lines = [*lines[:_MOST_TOLD], f"and {len(lines) - _MOST_TOLD} more, in the evidence."]
+        if len(lines) > _MOST_LISTED:
+            lines = [*lines[:_MOST_LISTED], f"and {len(lines) - _MOST_LISTED} more, in the evidence."]
         kind = MachineError if all(map(is_machine_failure, bad)) else GateError
         raise kind("\n  ".join(("Gates did not pass:", *lines)))
 
 
-def _evidence(gate: Gate, context: GateContext) -> list[Evidence]:
-    """Run a gate; whatever keeps it from finishing is evidence too."""
+def _execute(gate: Gate, context: GateContext) -> list[Evidence]:
+    """Run a gate; an error that ends it early is recorded as evidence too."""
     started = _now()
     failure: tuple[Finding, ...] = ()
     checks: list[Check] = []
@@ -181,34 +180,43 @@ def _evidence(gate: Gate, context: GateContext) -> list[Evidence]:
         code = ENVIRONMENT if isinstance(problem, MachineError) else "gate-error"
         failure = (error(code, problem.message, problem.hint or "Run the gate again."),)
     except OSError as problem:
-        failure = (error("gate-error", f"{type(problem).__name__}: {problem}.", "Look at the disk and the memory."),)
+        failure = (
+            error(
+                "gate-error",
+                f"{type(problem).__name__}: {problem}.",
+                "Check disk space and memory.",
+            ),
+        )
     except AssertionError:
         raise
     except Exception as problem:
         where = traceback.extract_tb(problem.__traceback__)[-1]
         text = f"{type(problem).__name__}: {problem} ({Path(where.filename).name}:{where.lineno})."
-        failure = (error("gate-error", text, "The gate did not expect this of the set: report it with the set."),)
+        failure = (error("gate-error", text, "This is an internal error of the gate: report it with the set."),)
     return [
-        _judge(gate, context.wheel_set, target, [c for c in checks if c.target in (target, ANY)], failure, started)
-        for target in gate.about(context.targets)
+        make_evidence(
+            gate, context.wheel_set, target, [c for c in checks if c.target in (target, ANY)], failure, started
+        )
+        for target in gate.subjects(context.targets)
     ]
 
 
-def _judge(
+def make_evidence(
     gate: Gate, wheel_set: WheelSet, target: str, checks: Sequence[Check], failure: tuple[Finding, ...], started: str
 ) -> Evidence:
+    """Return the evidence of one target from its checks, or from the failure that ended the gate early."""
     count = Counter[str]()
     for check in checks:
         count[check.outcome] += check.times
     if not count.total() and not failure:
-        failure = (error("gate-empty", "There was nothing to look at.", "Check what the set holds."),)
+        failure = (error("gate-empty", "The gate found nothing to check.", "Check the contents of the set."),)
     if failure:
         outcome = Outcome.ERROR
     elif count["failed"]:
         outcome = Outcome.FAILED
     elif count["skipped"] == count.total():
         outcome = Outcome.SKIPPED
-        text = f"Nothing was run: {next(check.skipped for check in checks if check.skipped)}."
+        text = f"Every check was skipped: {next(check.skipped for check in checks if check.skipped)}."
         failure = (Finding(code="gate-skipped", severity=Severity.WARNING, message=text, remedy=""),)
     else:
         outcome = Outcome.PASSED
@@ -228,15 +236,16 @@ def _judge(
             **{word: count[word] for word in ("passed", "failed", "known", "skipped")},
         },
         findings=(*failure, *(f for check in checks for f in check.findings if f.severity is not Severity.NOTE)),
-        details={"checks": [_told(check) for check in checks]},
+        details={"checks": [check_record(check) for check in checks]},
     )
 
 
-def _told(check: Check) -> Mapping[str, Any]:
+def check_record(check: Check) -> Mapping[str, Any]:
+    """Return the JSON form of a check in evidence."""
     why = check.skipped if check.outcome == "skipped" else check.known if check.outcome == "known" else ""
     found = [f"{finding.code}: {finding.message}" for finding in check.findings]
-    told = {"why": why, "findings": found}
-    return {"name": check.name, "outcome": check.outcome, **{k: v for k, v in told.items() if v}, **check.details}
+    reasons = {"why": why, "findings": found}
+    return {"name": check.name, "outcome": check.outcome, **{k: v for k, v in reasons.items() if v}, **check.details}
 
 
 def _now() -> str:
@@ -244,10 +253,10 @@ def _now() -> str:
 
 
 class Transcript:
-    """Takes lines from several threads.
+    """Output of a gate's processes, collected from several threads.
 
     Args:
-        most: so many characters are kept.
+        most: characters that are kept, the last ones.
     """
 
     def __init__(self, most: int = MOST) -> None:
@@ -256,7 +265,7 @@ class Transcript:
         self._lock = threading.Lock()
 
     def __call__(self, line: str) -> None:
-        """One more line."""
+        """Append a line."""
         with self._lock:
             self._lines.append(line)
             self._size += len(line) + 1
@@ -265,6 +274,6 @@ class Transcript:
 
     @property
     def text(self) -> str:
-        """All lines, without credentials; empty when there was none."""
+        """Return all lines, without credentials."""
         with self._lock:
             return without_credentials("".join(f"{line}\n" for line in self._lines))

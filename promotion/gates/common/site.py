@@ -1,4 +1,4 @@
-"""Where gates run a set: an environment that holds its wheels unmodified, and a ROCm that is not this machine's."""
+"""Environments in which gates run a set: its unmodified wheels, and a ROCm other than this machine's."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from wheelkit.rocm_manifest import RocmManifest, from_needs
 TREE, FROM_MANIFEST, FROM_NEEDS = "tree", "stubs from the manifest", "stubs from the wheel's own needs"
 
 _SECONDS = 900.0
-_COMPILED = "PYTHONPYCACHEPREFIX"
-_FOREIGN = (
+_BYTECODE = "PYTHONPYCACHEPREFIX"
+_UNSET = (
     *("LD_LIBRARY_PATH", "LD_PRELOAD", "LD_BIND_NOW", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV"),
     "PYTHONDONTWRITEBYTECODE",
     *("ROCM_PATH", "ROCM_HOME", "HIP_PATH", "HIP_DEVICE_LIB_PATH", "HIP_PLATFORM", "HIP_VISIBLE_DEVICES"),
@@ -40,19 +40,19 @@ _FOREIGN = (
     *("JAX_ROCM_PLUGIN_INTERNAL_BITCODE_PATH", "JAX_ROCM_PLUGIN_INTERNAL_LLD_PATH", "JAX_DEBUG_LOG_MODULES"),
     *("MIOPEN_USER_DB_PATH", "MIOPEN_SYSTEM_DB_PATH", "TENSILE_DB", "ROCBLAS_TENSILE_LIBPATH"),
 )
-"""What a user's environment may say that must not change what a gate sees."""
+"""Variables of the user that gates unset."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Site:
-    """A Python environment that holds the staged wheels and jax, and nothing of the machine's other packages.
+    """A Python environment with the staged wheels, jax and its dependencies.
 
     Attributes:
         python: interpreter of the environment.
         version: such as 3.11.
-        folder: its site-packages.
-        env: changes to the environment for `Runner.run`, so that nothing of the user's has a say. What Python compiles
-            lies outside of `folder`, which holds what was installed and nothing else.
+        folder: site-packages of the environment.
+        env: changes to the environment for `Runner.run`, which isolate the site from the user's settings. Bytecode is
+            written outside of `folder`, which contains installed files only.
     """
 
     python: Path
@@ -62,19 +62,19 @@ class Site:
 
     @property
     def isolated(self) -> tuple[str, ...]:
-        """Its Python, which heeds no variable of its own (`python -I`), so that it has to be told what `env` says."""
-        return (str(self.python), "-I", "-X", f"pycache_prefix={self.env[_COMPILED]}")
+        """Return the arguments of its Python in isolated mode, which ignores PYTHONPYCACHEPREFIX."""
+        return (str(self.python), "-I", "-X", f"pycache_prefix={self.env[_BYTECODE]}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RocmLibraries:
-    """The ROCm that gates load wheels with.
+    """A ROCm to load wheels with.
 
     Attributes:
         folder: root of the tree.
-        weak: made from what the wheels need themselves, so that it proves nothing about a ROCm.
+        weak: whether it was derived from the wheels' own needs, so that it proves nothing about a real ROCm.
         kind: TREE, FROM_MANIFEST or FROM_NEEDS.
-        env: changes to the environment on top of `Site.env`; every symbol is bound at once.
+        env: changes to the environment in addition to `Site.env`; symbols are bound immediately.
     """
 
     folder: Path
@@ -84,14 +84,14 @@ class RocmLibraries:
 
 
 def make_site(context: GateContext, version: str) -> Site:
-    """The environment for one Python of the set, made on the first call of a run.
+    """Return the environment for one Python of the set, created on the first call of a run.
 
-    The staged wheels are installed by uv as they are; jax and what it needs come from the user's index, by the hashes
-    of the set's pylock.toml, or as the newest that fits where the set has none.
+    uv installs the staged wheels; jax and its dependencies come from the user's index, with the hashes of the set's
+    pylock.toml, or as the newest compatible versions when the set has none.
 
     Raises:
-        MachineError: there is no such Python.
-        GateError: the wheels cannot be installed; then it is not a crash of the gate.
+        MachineError: this machine lacks the Python version.
+        GateError: the wheels cannot be installed.
     """
     root = context.shared / f"site-{version}"
     ready = root / "ready"
@@ -99,15 +99,15 @@ def make_site(context: GateContext, version: str) -> Site:
         python=root / "bin" / "python",
         version=version,
         folder=root / "lib" / f"python{version}" / "site-packages",
-        env={**dict.fromkeys(_FOREIGN, ""), "PYTHONNOUSERSITE": "1", _COMPILED: str(root / "bytecode")},
+        env={**dict.fromkeys(_UNSET, ""), "PYTHONNOUSERSITE": "1", _BYTECODE: str(root / "bytecode")},
     )
     if not ready.exists():
-        context.progress.step(f"environment with the set for Python {version}")
+        context.progress.step(f"install the set for Python {version}")
         try:
-            _fill(context, site, root)
+            _install(context, site, root)
         except ProcessError as problem:
-            text = f"The set cannot be installed for Python {version}: {problem.message}"
-            raise GateError(text, hint="Read the output, mend the wheel that it names, and run the gate again.") from (
+            text = f"Cannot install the set for Python {version}: {problem.message}"
+            raise GateError(text, hint="Read the output, fix the wheel that it names and run the gate again.") from (
                 problem
             )
         ready.touch()
@@ -115,21 +115,21 @@ def make_site(context: GateContext, version: str) -> Site:
 
 
 def rocm_libraries(context: GateContext, site: Site, rocm: RocmTree | None) -> RocmLibraries:
-    """The ROCm to load a site's wheels with: a real tree, else stand-ins that only return errors.
+    """Return the ROCm to load a site's wheels with: a real tree, or stubs that only return errors.
 
     Args:
-        rocm: a real one; None takes the set's manifest, or without one what the wheels themselves need.
+        rocm: a real tree; None makes stubs from the set's manifest, or from the wheels' needs when it has none.
 
     Raises:
-        GateError: the tree is without HIP, or the manifest is damaged.
+        GateError: the tree has no HIP library, or the manifest is invalid.
     """
     if rocm is not None:
         if not any(soname.startswith("libamdhip64.so") for soname in rocm.manifest.libraries):
-            raise GateError(f"{rocm.folder} holds no libamdhip64.so.", hint="Give the root of a ROCm tree.")
+            raise GateError(f"{rocm.folder} has no libamdhip64.so.", hint="Pass the root of a ROCm tree.")
         return _libraries(rocm.folder, rocm.library_folders, TREE)
-    carried = set_manifest(context)
-    manifest = carried or _needs(context, site)
-    folder = context.shared / ("rocm" if carried else f"rocm-for-{site.version}")
+    manifest_of_set = set_manifest(context)
+    manifest = manifest_of_set or _manifest_from_needs(context, site)
+    folder = context.shared / ("rocm" if manifest_of_set else f"rocm-for-{site.version}")
     return _libraries(folder, write_stubs(manifest, folder), FROM_NEEDS if manifest.weak else FROM_MANIFEST)
 
 
@@ -138,46 +138,47 @@ def _libraries(folder: Path, folders: Iterable[Path], kind: str) -> RocmLibrarie
     return RocmLibraries(folder=folder, weak=kind == FROM_NEEDS, kind=kind, env=env)
 
 
-def _needs(context: GateContext, site: Site) -> RocmManifest:
+def _manifest_from_needs(context: GateContext, site: Site) -> RocmManifest:
     sonames = allowed_sonames(RocmVersion(text=context.wheel_set.rocm_version))
-    return from_needs(_elfs(context, site), context.wheel_set.rocm_version, sonames)
+    return from_needs(_read_libraries(context, site), context.wheel_set.rocm_version, sonames)
 
 
-def _elfs(context: GateContext, site: Site) -> Iterator[Elf]:
+def _read_libraries(context: GateContext, site: Site) -> Iterator[Elf]:
     for wheel in wheels_for(context.wheel_set, site.version):
         for member in wheel.members:
-            with contextlib.suppress(ElfError, OSError):  # a damaged or missing one is for the gates to report
+            with contextlib.suppress(ElfError, OSError):  # the gates report damaged and missing libraries
                 yield Elf.read(site.folder / member.path)
 
 
-def _fill(context: GateContext, site: Site, root: Path) -> None:
-    python = find_pythons((site.version,), context.runner, find_uv_bin()).get(site.version)
+def _install(context: GateContext, site: Site, root: Path) -> None:
+    version = site.version
+    python = find_pythons((version,), context.runner, find_uv_bin()).get(version)
     if python is None:
-        raise MachineError(f"There is no Python {site.version} on this machine.", hint="Install it, for example by uv.")
-    uv = Uv(find_uv_bin(), uv_options(parse_config(_do(context, PIP_CONFIG))))
-    _do(context, uv.create(python, root))
+        raise MachineError(f"This machine has no Python {version}.", hint=f"Run `uv python install {version}`.")
+    uv = Uv(find_uv_bin(), uv_options(parse_config(_run(context, PIP_CONFIG))))
+    _run(context, uv.create(python, root))
     wheels = wheels_for(context.wheel_set, site.version)
     folders = {context.wheel(wheel).parent for wheel in wheels}
     own = [f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}" for wheel in wheels]
     staged = _write(root / "staged.txt", own)
-    _do(context, uv.install_files(site.python, staged, sorted(folders), context.shared / "uv-cache"))
+    _run(context, uv.install_files(site.python, staged, sorted(folders), context.shared / "uv-cache"))
     rest = root / "rest.txt"
     if context.bucket.head(context.staged.file(PYLOCK)) is not None:
         names = {wheel.name for wheel in context.wheel_set.wheels}
         lock = context.bucket.get(context.staged.file(PYLOCK)).decode()
-        _do(context, uv.install_rest(site.python, _write(rest, locked(lock, site.version, names)), locked=True))
+        _run(context, uv.install_rest(site.python, _write(rest, locked(lock, site.version, names)), locked=True))
         return
     pins = {"jax": context.wheel_set.jax_version} | dict(context.wheel_set.pins)
     command = uv.install_rest(site.python, _write(rest, (f"{n}=={v}" for n, v in pins.items())), locked=False)
-    # The set's own wheels stay even where jax wants others: that is a finding of the gates.
-    kept = _write(root / "kept.txt", (f"{wheel.name}=={wheel.version}" for wheel in wheels))
-    _do(context, Command(argv=(*command.argv, f"--override={kept}"), env=command.env))
+    # The set's own wheels stay even if jax requires other versions, which the gates report.
+    overrides = _write(root / "overrides.txt", (f"{wheel.name}=={wheel.version}" for wheel in wheels))
+    _run(context, Command(argv=(*command.argv, f"--override={overrides}"), env=command.env))
 
 
 PIP_CONFIG = Command(argv=(sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list"))
 
 
-def _do(context: GateContext, command: Command) -> str:
+def _run(context: GateContext, command: Command) -> str:
     return context.runner.run(command.argv, env=command.env, timeout=_SECONDS).stdout
 
 

@@ -1,8 +1,8 @@
-"""A ROCm that only returns errors: libraries with the right names, symbols and versions, for machines without one.
+"""Stub libraries of ROCm for machines without one: right names, symbols and versions, every function fails.
 
-The loader resolves every symbol of a wheel against them, and XLA runs into "no device" as it would on a machine
-without a GPU. No status type of ROCm's libraries has 1 for success; HIP says hipErrorNoDevice, which is 100, and HSA
-has HSA_STATUS_ERROR, which is 0x1000 (hip_runtime_api.h, hsa.h).
+The loader resolves every symbol of a wheel against them, and XLA reports "no device" as on a machine without a GPU.
+HIP functions return hipErrorNoDevice (100), HSA functions HSA_STATUS_ERROR (0x1000) and all others 1, which is success
+in none of ROCm's status types (hip_runtime_api.h, hsa.h).
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ _TEXT = re.compile(
     r".*(?:Error|Status|status)_?(?:Name|String|ToString|to_string|get_string|name|string)"
     r"|ncclGetLastError|hip(?:ApiName|KernelNameRef|KernelNameRefByPtr)|rocprofiler_get_status_(?:name|string)"
 )
-"""Functions that return a text. Some of the same form return a status and store the text: those get a text as status,
-which is not success either, and nobody stores anything."""
+"""Functions that return a string. Some with such names return a status and store the string; a pointer as their
+status is not success either."""
 _VARIABLE = re.compile(r"_ZT[VTISC]|_ZGV")
-"""Tables and type information of C++ (Itanium C++ ABI, section 5.1.4): variables, all others are functions."""
+"""C++ tables and type information (Itanium C++ ABI, section 5.1.4), which are variables; others are functions."""
 _VARIABLE_SIZE = 4096
 _RET = b"\xc3"
 
 
 def write_stubs(manifest: RocmManifest, folder: Path) -> tuple[Path, ...]:
-    """Write every library of a manifest where it lies in its tree.
+    """Write a stub for every library of a manifest.
 
     Args:
-        manifest: which libraries, symbols and versions.
-        folder: becomes the root of the tree.
+        manifest: libraries, symbols and versions.
+        folder: root of the tree.
 
     Returns:
-        The folders with libraries.
+        The directories with libraries.
 
     Raises:
-        GateError: a path of the manifest leads out of the tree.
+        GateError: a path in the manifest escapes the tree.
     """
     folders: dict[Path, None] = {}
     for library in manifest.libraries.values():
         path = PurePosixPath(library.path)
         if path.is_absolute() or ".." in path.parts or path.name != library.soname:
             raise GateError(
-                f"The ROCm manifest says that {library.soname} lies at {library.path}, which cannot be.",
-                hint="Make it again with `ci_build rocm manifest`.",
+                f"The ROCm manifest has an invalid path for {library.soname}: {library.path}.",
+                hint="Write the manifest again with `ci_build rocm manifest`.",
             )
         out = folder / path
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -56,14 +56,14 @@ def write_stubs(manifest: RocmManifest, folder: Path) -> tuple[Path, ...]:
     return tuple(folders)
 
 
-def behaviour(symbol: str) -> bytes:
-    """The x86-64 machine code of a stand-in: what a function of this name does where there is no GPU."""
+def stub_code(symbol: str) -> bytes:
+    """Return x86-64 machine code that fails as a function of this name does without a GPU."""
     if symbol == "hipGetDeviceCount":
         return b"\xc7\x07\0\0\0\0" + _returning(100)  # mov dword [rdi], 0
     if symbol == "__hipRegisterFatBinary":
-        return b"\x48\x8d\x05\0\0\0\0" + _RET  # lea rax, [rip]: any address but null
+        return b"\x48\x8d\x05\0\0\0\0" + _RET  # lea rax, [rip]: any address except null
     if _TEXT.fullmatch(symbol):
-        return b"\x48\x8d\x05\1\0\0\0" + _RET + b"no device: this is a stand-in for ROCm\0"  # lea rax, [rip + 1]
+        return b"\x48\x8d\x05\1\0\0\0" + _RET + b"no device: this is a stub of ROCm\0"  # lea rax, [rip + 1]
     if re.match(r"_*hip[A-Z_]", symbol):
         return _returning(100)
     return _returning(0x1000 if symbol.startswith("hsa_") else 1)
@@ -87,6 +87,6 @@ def _exports(library: RocmLibrary) -> Iterator[Export]:
                 name=name,
                 version=version,
                 default=position == 0,
-                code=b"" if variable else behaviour(name),
+                code=b"" if variable else stub_code(name),
                 data=_VARIABLE_SIZE if variable else 0,
             )

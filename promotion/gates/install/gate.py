@@ -1,4 +1,4 @@
-"""The install gate: pip and uv install the staged set as users do, and refuse what does not fit; Python imports it."""
+"""The install gate: pip and uv install the staged set as users do, and reject incompatible versions of jaxlib."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from promotion.gates.install.installation import InstallationSource, Installatio
 from promotion.gates.install.pair import check_pair
 from promotion.gates.install.serving import StagedIndex, open_index
 
-_AT_ONCE = 2
-"""Trials at a time: half of one is waiting for the disk."""
+_MOST_TESTS = 2
+"""Installations at the same time; each waits for the disk half of the time."""
 
 
 def make_gate(
@@ -31,63 +31,63 @@ def make_gate(
     *,
     with_: Callable[[Runner, Path], Sequence[Installer]] = configured_installers,
 ) -> Gate:
-    """The gate.
+    """Return the gate.
 
     Args:
-        pythons: interpreters by version; None looks for those of the set. Of a version that has none, the wheels are
-            only unpacked, which the evidence counts as skipped.
-        with_: gives the installers to use, for a folder in which they may keep what comes from the staged index.
+        pythons: interpreters by version; None searches for those of the set. Without an interpreter the wheels are
+            only unpacked, and the check counts as skipped.
+        with_: returns the installers, given a directory for their caches.
     """
 
     def run(context: GateContext) -> Iterator[Check]:
         versions = context.wheel_set.python_versions
         found = find_pythons(versions, context.runner, find_uv_bin()) if pythons is None else pythons
-        with _InstallationTests(context, found) as trials:
+        with _InstallationTests(context, found) as tests:
             for number, installer in enumerate(with_(context.runner, context.work / "cache")):
-                # The bytes are the same, so that one environment for each Python is enough to see what jax says.
-                trials.add(installer, insists=number == 0)
-            yield from trials.checks()
+                # All installers install the same files, so one of them checks the messages of the loader.
+                tests.add(installer, check_loader=number == 0)
+            yield from tests.checks()
 
     return Gate(name="install", tier=Tier.STRUCTURE, per_target=False, run=run)
 
 
 class _InstallationTests:
-    """All trials of one run, a few at a time; nothing goes on after the block."""
+    """All installation tests of one run, a few at a time; leaving the context stops them."""
 
     def __init__(self, context: GateContext, pythons: Mapping[str, Path]) -> None:
         self._room, self._pythons = context, pythons
         key = context.staged.file(PYLOCK)
         self._lock = None if context.bucket.head(key) is None else context.bucket.get(key).decode()
         self._stopped = threading.Event()
-        self._open = contextlib.ExitStack()
+        self._stack = contextlib.ExitStack()
         self._pending: list[tuple[str, Future[tuple[Check, ...]]]] = []
 
     def __enter__(self) -> Self:
-        self._pool = ThreadPoolExecutor(_AT_ONCE)
+        self._pool = ThreadPoolExecutor(_MOST_TESTS)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stopped.set()
         self._pool.shutdown(cancel_futures=True)
-        self._open.close()
+        self._stack.close()
 
-    def add(self, installer: Installer, *, insists: bool) -> None:
-        """Try an installer with each Python of the set, and with a pair that does not fit."""
-        shared = self._open.enter_context(open_index(self._room)) if installer.caches else None
+    def add(self, installer: Installer, *, check_loader: bool) -> None:
+        """Start the tests of an installer: each Python of the set, and an incompatible pair."""
+        shared = self._stack.enter_context(open_index(self._room)) if installer.caches else None
         for version in self._room.wheel_set.python_versions:
-            what = f"install with {installer.name} for Python {version}"
-            self._pending.append((what, self._pool.submit(self._install, installer, version, shared, insists)))
-        what = f"resolve a wrong pair with {installer.name}"
-        self._pending.append((what, self._pool.submit(self._pair, installer, shared)))
+            title = f"install with {installer.name} for Python {version}"
+            self._pending.append((title, self._pool.submit(self._install, installer, version, shared, check_loader)))
+        title = f"resolve a wrong pair with {installer.name}"
+        self._pending.append((title, self._pool.submit(self._pair, installer, shared)))
 
     def checks(self) -> Iterator[Check]:
-        """The checks, in the order in which the trials were added."""
-        for what, future in self._pending:
-            self._room.progress.step(what)
+        """Yield the checks in the order in which the tests were added."""
+        for title, future in self._pending:
+            self._room.progress.step(title)
             yield from future.result()
 
     def _install(
-        self, installer: Installer, version: str, shared: StagedIndex | None, insists: bool
+        self, installer: Installer, version: str, shared: StagedIndex | None, check_loader: bool
     ) -> tuple[Check, ...]:
         with self._index(shared) as index, tempfile.TemporaryDirectory(dir=self._room.work) as folder:
             wheels = [wheel.filename for wheel in wheels_for(self._room.wheel_set, version)]
@@ -95,18 +95,18 @@ class _InstallationTests:
                 index=index.url,
                 wheel_set=self._room.wheel_set,
                 lock=self._lock,
-                came=lambda: index.require(wheels),
+                verify_origin=lambda: index.require(wheels),
             )
-            trial = InstallationTest(
+            test = InstallationTest(
                 source,
                 self._room.runner,
                 installer,
                 version,
                 Path(folder),
-                insists=insists,
-                wanted=lambda: not self._stopped.is_set(),
+                check_loader=check_loader,
+                is_wanted=lambda: not self._stopped.is_set(),
             )
-            return tuple(trial.checks(self._pythons.get(version)))
+            return tuple(test.checks(self._pythons.get(version)))
 
     def _pair(self, installer: Installer, shared: StagedIndex | None) -> tuple[Check, ...]:
         version = next((v for v in self._room.wheel_set.python_versions if v in self._pythons), "")
@@ -119,7 +119,7 @@ class _InstallationTests:
 
     @contextlib.contextmanager
     def _index(self, shared: StagedIndex | None) -> Iterator[StagedIndex]:
-        """The index that all trials of an installer share, or else one for this trial, which tells what it took."""
+        """Open the index that all tests of an installer share, or one for this test that records the downloads."""
         if shared is not None:
             yield shared
         else:

@@ -1,4 +1,4 @@
-"""One trial: one installer puts a set into one fresh environment, as a user would, and Python uses it."""
+"""Test of one installer and one Python: install a set into a fresh environment as a user would, and import it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from promotion.gates.common.messages import LOADER_SENTENCE
 from promotion.gates.common.requirements import locked, modules, wheels_for
 from promotion.promote import install_requirements
 
-_GOES_ON = " JAX goes on without it; JAX_PLATFORMS=cpu silences this message."
+_SUFFIX = " JAX goes on without it; JAX_PLATFORMS=cpu silences this message."
 _NO_GPU = "no AMD GPU was found"
 _PROBE = Path(__file__).with_name("probe.py")
 _SECONDS = 900.0
-_AGAIN = "Read the output, mend it, and run the gate again."
+_REMEDY = "Read the output, fix the cause and run the gate again."
 
 
 class InstallationError(GateError):
-    """A step of a trial failed; `code` names the kind of finding."""
+    """A failed step of an installation test; `code` is the code of its finding."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -36,27 +36,27 @@ class InstallationError(GateError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InstallationSource:
-    """Where a trial gets the set from.
+    """The index and lock file from which a set is installed.
 
     Attributes:
-        index: URL of a simple index that offers it.
+        index: URL of a simple index with the set.
         lock: text of the set's pylock.toml; None when it has none.
-        came: called after the set's wheels were installed; raises TrialError unless they came from that index.
+        verify_origin: called after the installation; raises InstallationError unless that index served the wheels.
     """
 
     index: str
     wheel_set: WheelSet
     lock: str | None
-    came: Callable[[], None] = lambda: None
+    verify_origin: Callable[[], None] = lambda: None
 
 
 class InstallationTest:
-    """One installer, one Python version.
+    """Test of one installer with one Python version.
 
     Args:
-        folder: an empty folder.
-        insists: also look at what a user is told who insists on ROCm.
-        wanted: asked before each step; False stops the trial.
+        folder: an empty directory.
+        check_loader: also check the error of the loader with JAX_PLATFORMS=rocm.
+        is_wanted: called before each step; False stops the test.
     """
 
     def __init__(
@@ -67,18 +67,18 @@ class InstallationTest:
         version: str,
         folder: Path,
         *,
-        insists: bool = True,
-        wanted: Callable[[], bool] = lambda: True,
+        check_loader: bool = True,
+        is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
         self.source, self.installer, self.version, self.folder = source, installer, version, folder
         self.wheels = wheels_for(source.wheel_set, version)
-        self._runner, self._insists, self._wanted = runner, insists, wanted
+        self._runner, self._check_loader, self._is_wanted = runner, check_loader, is_wanted
         self._answer: dict[str, Any] = {}
         self._stderr = ""
         self._python = folder / "environment" / "bin" / "python"
 
     def checks(self, python: Path | None) -> Iterator[Check]:
-        """Install, import, resolve; without an interpreter only unpack, which counts as skipped."""
+        """Install, import and resolve the set; without an interpreter only unpack it, which counts as skipped."""
         where = f"{self.installer.name} for Python {self.version}"
         if python is None:
             skipped = f"no Python {self.version} on this machine: unpacked, but not imported"
@@ -86,7 +86,7 @@ class InstallationTest:
             return
         installed = self._check(where, lambda: self._install(python))
         yield installed
-        # Whoever asks for the set by name has to get these very files.
+        # Installing the set by name must choose exactly its files.
         yield self._check(f"resolution by {where}", lambda: self._resolve(python))
         if not installed.failed:
             yield self._check(f"loader after {where}", self._loader)
@@ -99,47 +99,47 @@ class InstallationTest:
             details = work()
         except InstallationError as problem:
             skipped = ""
-            findings = (self._judged(error(problem.code, f"{name}: {problem.message}", _AGAIN)),)
+            findings = (self._with_severity(error(problem.code, f"{name}: {problem.message}", _REMEDY)),)
         seconds = round(time.monotonic() - started, 1)
         return Check(name=name, findings=findings, skipped=skipped, details={**details, "seconds": seconds})
 
-    def _judged(self, finding: Finding) -> Finding:
-        """A loader that was taken from others cannot be mended here."""
+    def _with_severity(self, finding: Finding) -> Finding:
+        """Downgrade findings about the loader in wheels that were not built here."""
         if finding.code.startswith("loader-") and _loader_as_published(self.source.wheel_set):
             return replace(finding, severity=Severity.WARNING)
         return finding
 
     def _install(self, python: Path) -> Mapping[str, Any]:
-        self._do("environment-failed", self.installer.create(python, self.folder / "environment"))
+        self._run("environment-failed", self.installer.create(python, self.folder / "environment"))
         index = self.source.index
-        self._do("install-failed", self.installer.install_staged(self._python, self._requirements(), index))
-        self.source.came()
-        rest, is_locked = self._rest()
-        self._do("dependencies-failed", self.installer.install_rest(self._python, rest, locked=is_locked))
-        self._do("install-inconsistent", self.installer.check(self._python))
+        self._run("install-failed", self.installer.install_staged(self._python, self._requirements(), index))
+        self.source.verify_origin()
+        rest, is_locked = self._remaining_requirements()
+        self._run("dependencies-failed", self.installer.install_rest(self._python, rest, locked=is_locked))
+        self._run("install-inconsistent", self.installer.check(self._python))
         self._answer, self._stderr = self._probe(self._python, self._question(imports=True))
         return {"installed": self._answer["installed"]}
 
     def _unpack(self) -> Mapping[str, Any]:
         target = self.folder / "unpacked"
         index = self.source.index
-        self._do("install-failed", self.installer.unpack(self.version, target, self._requirements(), index))
-        self.source.came()
+        self._run("install-failed", self.installer.unpack(self.version, target, self._requirements(), index))
+        self.source.verify_origin()
         self._probe(Path(sys.executable), {**self._question(imports=False), "paths": [str(target)]})
         return {}
 
     def _resolve(self, python: Path) -> Mapping[str, Any]:
-        """The resolver of the user's installer, told what a user is told to type, takes the set's own files."""
+        """Check that the documented install command resolves to the files of the set."""
         wanted = self._write("wanted.txt", install_requirements(self.source.wheel_set))
-        done = self._do("resolution-failed", self.installer.resolve(python, wanted, self.source.index))
+        completed = self._run("resolution-failed", self.installer.resolve(python, wanted, self.source.index))
         try:
-            chosen = self.installer.chosen(done.stdout)
+            chosen = self.installer.chosen(completed.stdout)
         except ValueError as problem:
             raise InstallationError("resolution-failed", f"{problem}.") from problem
         own = {wheel.sha256 for wheel in self.source.wheel_set.wheels}
         for wheel in self.wheels:
             got = chosen.get(wheel.name, frozenset())
-            # uv's lock lists what fits, best or not; none of that may be from elsewhere.
+            # uv's lock lists every compatible file; none may come from another index.
             if wheel.sha256 not in got or got - own:
                 others = ", ".join(sorted(got - own)) or "nothing of the set"
                 text = f"it chose {wheel.name} with sha256 {others}, not {wheel.filename} with {wheel.sha256}."
@@ -147,52 +147,54 @@ class InstallationTest:
         return {"chosen": sorted(chosen)}
 
     def _loader(self) -> Mapping[str, Any]:
-        """Without a GPU there is one warning, and whoever insists on ROCm gets the same words as an error."""
+        """Check the loader's warning, and that JAX_PLATFORMS=rocm turns it into an error."""
         answer, stderr = self._answer, self._stderr
         if answer["refusal"]:
             raise InstallationError("loader-breaks-jax", f"jax.devices() failed: {answer['refusal']}")
         if "rocm" in answer["platforms"]:
             return {"platforms": answer["platforms"]}
-        said = [match[1] for match in LOADER_SENTENCE.finditer(stderr)]
-        if not said:
-            raise InstallationError("loader-silent", "jax.devices() has no rocm device, and nobody says why.")
-        sentence = said[0].removesuffix(_GOES_ON)
-        if len(said) > 1 or sentence == said[0] or "Traceback" in stderr:
-            text = "one warning that ends in " + repr(_GOES_ON.strip())
-            raise InstallationError("loader-form", f"instead of {text}, there is: {stderr.strip()}")
+        warnings = [match[1] for match in LOADER_SENTENCE.finditer(stderr)]
+        if not warnings:
+            raise InstallationError("loader-silent", "jax.devices() has no rocm device, and no reason was printed.")
+        sentence = warnings[0].removesuffix(_SUFFIX)
+        if len(warnings) > 1 or sentence == warnings[0] or "Traceback" in stderr:
+            text = "one warning that ends in " + repr(_SUFFIX.strip())
+            raise InstallationError("loader-form", f"expected {text}, but got: {stderr.strip()}")
         (pjrt,) = (wheel for wheel in self.wheels if wheel.name.endswith("-pjrt"))
         start = f"{pjrt.name} {pjrt.version} cannot use ROCm: " + ("" if answer["gpu"] else _NO_GPU)
         if not sentence.startswith(start):
-            raise InstallationError("loader-form", f"the warning begins otherwise than {start!r}: {sentence}")
-        if self._insists:
-            self._insist(sentence)
+            raise InstallationError("loader-form", f"the warning does not begin with {start!r}: {sentence}")
+        if self._check_loader:
+            self._check_error(sentence)
         return {"platforms": answer["platforms"], "loader": sentence}
 
-    def _insist(self, sentence: str) -> None:
+    def _check_error(self, sentence: str) -> None:
         question: dict[str, Any] = {"paths": None, "distributions": {}, "imports": [], "devices": True}
         answer, _ = self._probe(self._python, question, platforms="rocm")
         if sentence not in answer["refusal"]:
-            told = answer["refusal"] or f"platforms {', '.join(answer['platforms'])}"
-            raise InstallationError("loader-form", f"with JAX_PLATFORMS=rocm jax does not say the same, but: {told}")
+            message = answer["refusal"] or f"platforms {', '.join(answer['platforms'])}"
+            raise InstallationError(
+                "loader-form", f"with JAX_PLATFORMS=rocm the error of jax differs from the warning: {message}"
+            )
 
-    def _do(self, code: str, command: Command) -> Completed:
-        if not self._wanted():
-            raise InstallationError(code, "it was stopped.")
+    def _run(self, code: str, command: Command) -> Completed:
+        if not self._is_wanted():
+            raise InstallationError(code, "the test was stopped.")
         try:
             return self._runner.run(command.argv, env=command.env, cwd=str(self.folder), timeout=_SECONDS)
         except ProcessError as problem:
             raise InstallationError(code, problem.message) from problem
 
     def _requirements(self) -> Path:
-        """The set's projects with the hashes of all their wheels, as a user's lock would have them."""
+        """Write requirements for the set's projects with the hashes of all their wheels."""
         lines: dict[str, str] = {}
         for wheel in self.source.wheel_set.wheels:
             line = lines.get(wheel.name, f"{wheel.name}=={wheel.version}")
             lines[wheel.name] = f"{line} --hash=sha256:{wheel.sha256}"
         return self._write("staged.txt", lines.values())
 
-    def _rest(self) -> tuple[Path, bool]:
-        """What else has to be installed, and whether it is locked: by the set's pylock.toml if it has one."""
+    def _remaining_requirements(self) -> tuple[Path, bool]:
+        """Write the remaining requirements; also return whether the set's pylock.toml locks them."""
         wheel_set = self.source.wheel_set
         if self.source.lock is None:
             pins = {wheel.name: wheel.version for wheel in self.wheels} | dict(wheel_set.pins)
@@ -206,7 +208,7 @@ class InstallationTest:
         return path
 
     def _question(self, *, imports: bool) -> dict[str, Any]:
-        """What has to be installed and, with `imports`, can be imported."""
+        """Return the question to `probe.py`: distributions and, with `imports`, modules."""
         wheel_set = self.source.wheel_set
         wanted = {
             wheel.name: {"version": wheel.version, "files": {member.path: member.sha256 for member in wheel.members}}
@@ -221,14 +223,14 @@ class InstallationTest:
         }
 
     def _probe(self, python: Path, question: Mapping[str, Any], *, platforms: str = "") -> tuple[dict[str, Any], str]:
-        """Ask a Python; its answer, and what it wrote on standard error."""
+        """Run `probe.py` and return its answer and standard error."""
         argv = (str(python), "-I", str(_PROBE), json.dumps(question))
         env = {"JAX_PLATFORMS": platforms, "JAX_PLATFORM_NAME": ""}
-        done = self._do("probe-failed", Command(argv=argv, env=env))
-        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        completed = self._run("probe-failed", Command(argv=argv, env=env))
+        answer: dict[str, Any] = json.loads(completed.stdout.splitlines()[-1])
         if answer["problems"]:
             raise InstallationError("install-untrue", "; ".join(answer["problems"]))
-        return answer, done.stderr
+        return answer, completed.stderr
 
 
 def _loader_as_published(wheel_set: WheelSet) -> bool:

@@ -1,6 +1,6 @@
-"""A wrong pair: the set's wheels with the jaxlib of the next minor must be refused by the resolver, by metadata alone.
+"""Incompatible pairs: the resolver must reject the set's wheels with the jaxlib of the next minor version.
 
-Such a pair loads, registers, and then fails at every compilation, so nothing but the metadata can forbid it.
+Such a pair loads and registers, then fails at every compilation, so only the metadata can prevent it.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from promotion.gates.common.requirements import wheels_for
 
 _JAXLIB = "jaxlib"
 _SECONDS = 300.0
-_REFUSED = re.compile(r"conflicting dependencies|ResolutionImpossible|depends? on jaxlib")
-"""What pip and uv say when requirements contradict each other, and not when a file or an index is missing."""
+_REJECTED = re.compile(r"conflicting dependencies|ResolutionImpossible|depends? on jaxlib")
+"""Errors of pip and uv for contradicting requirements, not for a missing file or index."""
 
 
 def check_pair(
     wheel_set: WheelSet, index: str, runner: Runner, installer: Installer, version: str, python: Path, folder: Path
 ) -> Check:
-    """Ask a resolver for each of the set's wheels together with the jaxlib of the next minor.
+    """Resolve each of the set's wheels together with the jaxlib of the next minor version.
 
-    That jaxlib is made up, of metadata alone, so that the answer does not depend on what an index has. That the right
-    jaxlib is accepted is what every installation shows.
+    That jaxlib is generated with metadata only, so the result does not depend on an index. The other installation
+    tests show that the right jaxlib is accepted.
 
     Args:
         index: URL of the set's own index.
-        version: of `python`.
-        folder: an empty folder.
+        version: version of `python`.
+        folder: an empty directory.
     """
     started, jaxlib = time.monotonic(), _next_minor(wheel_set)
     write_jaxlib(folder, jaxlib)
@@ -47,51 +47,51 @@ def check_pair(
     own = {wheel.name for wheel in wheel_set.wheels}
     for wheel in wheels_for(wheel_set, version):
         if wheel.name != _JAXLIB:
-            # What the set does not hold is made up too, so that only jaxlib can be refused.
+            # Other dependencies are generated too, so that only jaxlib can be rejected.
             for text in wheel.requires_dist:
                 if canonicalize_name(Requirement(text).name) not in own:
                     write_stand_in(folder, *_stand_in(Requirement(text)))
             requirements = folder / f"{wheel.name}.txt"
             requirements.write_text(f"{wheel.name}=={wheel.version}\n{_JAXLIB}=={jaxlib}\n")
             command = installer.resolve_alone(python, requirements, index, folder)
-            done = runner.run(command.argv, env=command.env, cwd=str(folder), check=False, timeout=_SECONDS)
-            findings += _judged(wheel, jaxlib, done)
+            completed = runner.run(command.argv, env=command.env, cwd=str(folder), check=False, timeout=_SECONDS)
+            findings += _pair_findings(wheel, jaxlib, completed)
     details = {"jaxlib": jaxlib, "seconds": round(time.monotonic() - started, 1)}
     return Check(name=f"wrong pair with {installer.name}", findings=tuple(findings), details=details)
 
 
-def _judged(wheel: Wheel, jaxlib: str, done: Completed) -> Iterator[Finding]:
-    if done.returncode == 0:
-        text = f"{wheel.filename} can be installed with jaxlib {jaxlib}, with which it fails at every compilation."
-        found = error("pair-accepted", text, "Let its Requires-Dist name the jaxlib versions that it works with.")
-        yield replace(found, severity=Severity.WARNING) if wheel.as_published else found
+def _pair_findings(wheel: Wheel, jaxlib: str, completed: Completed) -> Iterator[Finding]:
+    if completed.returncode == 0:
+        text = f"{wheel.filename} can be installed with jaxlib {jaxlib}, with which every compilation fails."
+        finding = error("pair-accepted", text, "Restrict jaxlib in its Requires-Dist to compatible versions.")
+        yield replace(finding, severity=Severity.WARNING) if wheel.as_published else finding
         return
-    said = " ".join((done.stdout + done.stderr).split())  # uv breaks its lines anywhere
-    if not _REFUSED.search(said):
-        text = f"{wheel.filename} with jaxlib {jaxlib} is refused, but for another reason: {said}"
-        yield error("pair-untried", text, "Read the output, mend it, and run the gate again.")
+    output = " ".join((completed.stdout + completed.stderr).split())  # uv wraps lines
+    if not _REJECTED.search(output):
+        text = f"{wheel.filename} with jaxlib {jaxlib} is rejected for another reason: {output}"
+        yield error("pair-untried", text, "Read the output, fix the cause and run the gate again.")
 
 
 def _next_minor(wheel_set: WheelSet) -> str:
-    """The jaxlib that comes a minor after the set's own."""
+    """Return the minor version of jaxlib after the set's own."""
     own = [wheel.version for wheel in wheel_set.wheels if wheel.name == _JAXLIB]
     major, minor = Version(own[0] if own else wheel_set.jax_version).release[:2]
     return f"{major}.{minor + 1}.0"
 
 
 def _stand_in(requirement: Requirement) -> tuple[str, str]:
-    """Name and version of a distribution that a requirement accepts: its lower bound."""
+    """Return name and version of a distribution that a requirement accepts: its lower bound."""
     bounds = [spec.version for spec in requirement.specifier if spec.operator in ("==", ">=", "~=", "===")]
     return requirement.name, bounds[0].removesuffix(".*") if bounds else "1"
 
 
 def write_jaxlib(folder: Path, version: str) -> Path:
-    """Write a jaxlib of metadata alone."""
+    """Write a jaxlib with metadata only."""
     return write_stand_in(folder, _JAXLIB, version)
 
 
 def write_stand_in(folder: Path, project: str, version: str) -> Path:
-    """Write a distribution of metadata alone."""
+    """Write a distribution with metadata only."""
     name = canonicalize_name(project).replace("-", "_")
     info = f"{name}-{version}.dist-info"
     files = {

@@ -1,15 +1,14 @@
-"""Tells whether the right files are installed and can be imported; run by the Python of a fresh environment.
+"""Verify installed files and imports, run by the Python of a fresh environment.
 
 Needs the standard library only. Reads a question (JSON) from its first argument and prints an answer (JSON):
 
-- `paths`: folders with distributions; null means the interpreter's own.
+- `paths`: directories with distributions; null means sys.path.
 - `distributions`: name -> {"version": ..., "files": {path: sha256}}.
-- `imports`: modules to import, in order; `devices`: ask jax for its devices afterwards.
+- `imports`: modules to import, in order; `devices`: whether to call jax.devices() afterwards.
 
-In the answer, `problems` are sentences on what is wrong, `platforms` those of jax's devices, `refusal` is what jax said
-instead of naming devices, and `gpu` whether a driver for AMD GPUs is there.
-
-The answer is the last line, since imports may print too.
+In the answer, `problems` is a list of sentences, `platforms` those of jax's devices, `refusal` the error of
+jax.devices(), and `gpu` whether there is a driver for AMD GPUs. The answer is the last line, since imports may print
+too.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ from pathlib import Path
 from typing import Any
 
 DRIVERS = ("/sys/class/kfd/kfd/topology/nodes", "/dev/dxg")
-"""Where a driver for AMD GPUs shows itself: amdgpu, and WSL's."""
+"""Paths of AMD GPU drivers: amdgpu, and that of WSL."""
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a file, 64 hexadecimal digits."""
+    """Return the SHA-256 of a file, 64 hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def wrong_files(distribution: importlib.metadata.Distribution, expected: dict[str, str]) -> Iterator[str]:
-    """Sentences on installed files that are not what RECORD, or the wheel set, says."""
+    """Yield differences of installed files from RECORD and from the wheel set."""
     seen = set()
     # `distribution.files` leaves out files that do not exist, from Python 3.12 on.
     for file, digest, _ in csv.reader((distribution.read_text("RECORD") or "").splitlines()):
@@ -52,14 +51,14 @@ def wrong_files(distribution: importlib.metadata.Distribution, expected: dict[st
         if digest:
             recorded = base64.urlsafe_b64decode(digest.partition("=")[2] + "==").hex()
             if actual != recorded:
-                yield f"{file} has sha256 {actual}, RECORD says {recorded}"
+                yield f"{file} has sha256 {actual}, RECORD has {recorded}"
         if actual != expected.get(file, actual):
             yield f"{file} has sha256 {actual}, the wheel set says {expected[file]}"
     yield from (f"{path} is not in RECORD" for path in sorted(expected.keys() - seen))
 
 
 def distributions(paths: list[str] | None) -> dict[str, list[importlib.metadata.Distribution]]:
-    """What is installed, by normalised name (PEP 503)."""
+    """Return the installed distributions by normalised name (PEP 503)."""
     found: dict[str, list[importlib.metadata.Distribution]] = {}
     for item in importlib.metadata.distributions(path=paths or sys.path):
         found.setdefault(re.sub(r"[-_.]+", "-", item.metadata["Name"]).lower(), []).append(item)
@@ -69,7 +68,7 @@ def distributions(paths: list[str] | None) -> dict[str, list[importlib.metadata.
 def wrong_distributions(
     installed: dict[str, list[importlib.metadata.Distribution]], wanted: dict[str, Any]
 ) -> Iterator[str]:
-    """Sentences on distributions that are not installed as they should be."""
+    """Yield problems of installed distributions."""
     for name, what in wanted.items():
         found = installed.get(name, [])
         if len(found) != 1:
@@ -81,7 +80,7 @@ def wrong_distributions(
 
 
 def failed_imports(modules: list[str]) -> Iterator[str]:
-    """Sentences on modules that cannot be imported."""
+    """Yield an error for each module that cannot be imported."""
     for module in modules:
         try:
             importlib.import_module(module)

@@ -1,4 +1,4 @@
-"""A staged set as an index that installers can reach, whatever the bucket is."""
+"""Serve a staged set as an index for installers, from any kind of bucket."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from promotion.storage.directory_bucket import DirBucket
 
 
 class StagedIndex:
-    """The index of a staged set while its server is entered; `open_index` does that."""
+    """A running index of a staged set; see `open_index`."""
 
     def __init__(self, root: Path, context: GateContext) -> None:
-        self.server = IndexServer(root, on_request=self._answered)
+        self.server = IndexServer(root, on_request=self._record)
         self._room = context
         self._served: list[Served] = []
         self._lock = threading.Lock()
 
     @property
     def url(self) -> str:
-        """Where the set's simple index is."""
+        """Return the URL of the set's simple index."""
         return self.server.url + self._room.staged.simple
 
-    def _answered(self, answer: Served) -> None:
+    def _record(self, served: Served) -> None:
         with self._lock:
-            self._served.append(answer)
+            self._served.append(served)
 
     def _has_sent(self, key: str, size: int) -> bool:
-        """Whether clients have got that many bytes of a file."""
+        """Report whether clients have received that many bytes of a file."""
         with self._lock:
-            return sum(answer.sent for answer in self._served if answer.path == key) >= size
+            return sum(served.sent for served in self._served if served.path == key) >= size
 
     def require(self, filenames: Iterable[str]) -> None:
-        """Make sure that these wheels of the set were fetched whole.
+        """Verify that clients downloaded these wheels of the set completely.
 
         Raises:
-            TrialError: one was not, so that whatever was installed came from elsewhere.
+            InstallationError: a wheel was not downloaded, so the installed one has another origin.
         """
         sizes = {wheel.filename: wheel.size for wheel in self._room.wheel_set.wheels}
         for filename in filenames:
@@ -54,7 +54,7 @@ class StagedIndex:
 
 @contextlib.contextmanager
 def open_index(context: GateContext) -> Iterator[StagedIndex]:
-    """Serve the staged set on this machine; of a bucket that is no folder, what an installer needs is fetched first."""
+    """Serve the staged set on this machine; files of a remote bucket are downloaded first."""
     bucket = context.bucket
     root = bucket.root if isinstance(bucket, DirBucket) else _fetched(context)
     index = StagedIndex(root, context)
@@ -63,15 +63,15 @@ def open_index(context: GateContext) -> Iterator[StagedIndex]:
 
 
 def _fetched(context: GateContext) -> Path:
-    """A folder with the set's index and wheels, under their keys; made once in a run of gates."""
+    """Download the set's index and wheels once in a run of gates, under their keys."""
     root = context.shared / "bucket"
     for key in _needed(context):
         path = root / key
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            came = context.bucket.fetch(key, path.parent)
-            if came != path:
-                shutil.copyfile(came, path)
+            fetched = context.bucket.fetch(key, path.parent)
+            if fetched != path:
+                shutil.copyfile(fetched, path)
     return root
 
 

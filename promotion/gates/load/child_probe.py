@@ -1,4 +1,4 @@
-"""One look at a piece of a wheel in a process of its own: whatever it does to that process is a finding."""
+"""Run one probe of a wheel in a separate process; a crash or hang of that process becomes a finding."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from promotion.gates.common.site import Site
 
 _CHILD = Path(__file__).with_name("load_child.py")
 _SECONDS = 180.0
-_SAID = 300
+_TAIL_CHARACTERS = 300
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Probe:
-    """A question for `load_child.py`.
+    """A probe that `load_child.py` runs.
 
     Attributes:
-        question: one of its QUESTIONS.
-        about: its arguments.
-        name: for people.
-        member: the file inside the wheel that it looks at, where it is one.
+        function: name of the probe function, see PROBES there.
+        arguments: its arguments.
+        name: name of the check.
+        member: file inside the wheel, if the probe is about one.
     """
 
-    question: str
-    about: tuple[str, ...]
+    function: str
+    arguments: tuple[str, ...]
     name: str
     member: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProbeResult:
-    """What came of it.
+    """Result of a probe.
 
     Attributes:
-        values: the child's answer, empty when there was none.
-        findings: why there was none.
+        values: answer of the child; empty when there is none.
+        findings: reason for a missing answer.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -51,34 +51,36 @@ class ProbeResult:
     findings: tuple[Finding, ...] = ()
 
 
-def ask(
-    runner: Runner, site: Site, env: Mapping[str, str], look: Probe, *, child: Path = _CHILD, seconds: float = _SECONDS
+def run_probe(
+    runner: Runner, site: Site, env: Mapping[str, str], probe: Probe, *, child: Path = _CHILD, seconds: float = _SECONDS
 ) -> ProbeResult:
-    """Ask a process of its own; death, silence and taking too long are findings.
+    """Run a probe in a separate process; a crash, a missing answer or a timeout is a finding.
 
     Args:
         env: changes to the environment.
-        child: the program that answers.
-        seconds: how long it may take.
+        child: program that runs the probe.
+        seconds: time limit.
     """
-    argv = (*site.isolated, str(child), look.question, *look.about)
+    argv = (*site.isolated, str(child), probe.function, *probe.arguments)
     changes = {**env, "TF_CPP_MIN_LOG_LEVEL": "0"}  # jaxlib logs the PJRT API versions as information
     try:
-        done = runner.run(argv, env=changes, check=False, timeout=seconds)
+        completed = runner.run(argv, env=changes, check=False, timeout=seconds)
     except ProcessError as problem:
-        return _none("look-hangs", look, f"did not end: {problem.message}")
+        return _no_answer("look-hangs", probe, f"did not end: {problem.message}")
     try:
-        values = json.loads(done.stdout.rstrip("\n").rpartition("\n")[2])
+        values = json.loads(completed.stdout.rstrip("\n").rpartition("\n")[2])
     except ValueError:
         values = None
-    if done.returncode != 0 or not isinstance(values, dict):
-        last = " ".join(done.stderr.split())[-_SAID:]
-        return _none("look-died", look, f"ended with {how_it_ended(done.returncode)}; last words: {last or 'none'}")
-    return ProbeResult(values=values, stderr=done.stderr)
+    if completed.returncode != 0 or not isinstance(values, dict):
+        last = " ".join(completed.stderr.split())[-_TAIL_CHARACTERS:]
+        return _no_answer(
+            "look-died", probe, f"ended with {how_it_ended(completed.returncode)}; last output: {last or 'none'}"
+        )
+    return ProbeResult(values=values, stderr=completed.stderr)
 
 
 def how_it_ended(returncode: int) -> str:
-    """An exit status in words, such as `signal SIGSEGV`."""
+    """Describe an exit status, such as `signal SIGSEGV`."""
     if returncode >= 0:
         return f"exit code {returncode}"
     try:
@@ -88,7 +90,7 @@ def how_it_ended(returncode: int) -> str:
     return f"signal {name}" + (" (killed, for example because memory ran out)" if name == "SIGKILL" else "")
 
 
-def _none(code: str, look: Probe, what: str) -> ProbeResult:
-    text = f"{look.name} {what}."
-    remedy = "Find out what does that to a process; a module that was built for another Python or ROCm may."
-    return ProbeResult(findings=(error(code, text, remedy, member=look.member),))
+def _no_answer(code: str, probe: Probe, what: str) -> ProbeResult:
+    text = f"{probe.name} {what}."
+    remedy = "Check that the module was built for this Python and ROCm, and debug the crash."
+    return ProbeResult(findings=(error(code, text, remedy, member=probe.member),))

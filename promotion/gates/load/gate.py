@@ -1,4 +1,4 @@
-"""The load gate: with a ROCm of errors, or a real one, the wheels load and register what they should."""
+"""The load gate: the wheels load with stubs or a real ROCm and register the contents of the golden lists."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from promotion.gates.common.site import RocmLibraries, make_site, rocm_libraries
 from promotion.gates.load import golden
 from promotion.gates.load.checks import PJRT, PLUGIN, LoadChecks
 
-_NO_GOLDEN = "Run `ci_build gate load SET --update-golden`, and have the lists that it writes reviewed."
-_GOLDEN = "If the change is meant, run `ci_build gate load SET --update-golden` and have the new lists reviewed."
+_NO_GOLDEN = "Run `ci_build gate load SET --update-golden` and have the new lists reviewed."
+_GOLDEN = "If the change is intended, run `ci_build gate load SET --update-golden` and have the new lists reviewed."
 
 
 def make_gate(*, rocm: RocmTree | None = None, update_golden: bool = False, root: Path = golden.ROOT) -> Gate:
-    """The gate.
+    """Return the gate.
 
     Args:
-        rocm: a real one; None makes stand-ins that only return errors.
-        update_golden: write what was found as the golden lists, then compare with them.
-        root: where the golden lists are.
+        rocm: a real ROCm; None makes stubs that only return errors.
+        update_golden: write the golden lists before the comparison.
+        root: directory with the golden lists.
     """
 
     def run(context: GateContext) -> Iterator[Check]:
@@ -42,15 +42,15 @@ def make_gate(*, rocm: RocmTree | None = None, update_golden: bool = False, root
             try:
                 site = make_site(context, version)
                 libraries = rocm_libraries(context, site, rocm)
-                loading = LoadChecks(context, site, libraries)
+                checks = LoadChecks(context, site, libraries)
             except CiBuildError as problem:
                 finding = error("site-failed", problem.message, problem.hint or "Run the gate again.")
                 yield Check(name=f"Python {version}", findings=(finding,))
                 continue
             context.progress.step(f"load with {libraries.kind} in Python {version}")
-            yield _proof(version, libraries, first=version == next(iter(present)))
-            yield from loading.checks()
-            yield Check(name=f"Python {version}: golden lists", findings=tuple(compare(loading, root, update=update)))
+            yield _rocm_check(version, libraries, first=version == next(iter(present)))
+            yield from checks.run()
+            yield Check(name=f"Python {version}: golden lists", findings=tuple(compare(checks, root, update=update)))
             update = False
 
     settings = {"golden": golden.digest(root), "rocm": rocm.sha256 if rocm else ""} | (
@@ -59,49 +59,49 @@ def make_gate(*, rocm: RocmTree | None = None, update_golden: bool = False, root
     return Gate(name="load", tier=Tier.STRUCTURE, per_target=False, run=run, settings=settings)
 
 
-def _proof(version: str, rocm: RocmLibraries, *, first: bool) -> Check:
-    """Say what the libraries are loaded with; that it proves nothing about a ROCm is said once."""
+def _rocm_check(version: str, rocm: RocmLibraries, *, first: bool) -> Check:
+    """Record the ROCm that the wheels are loaded with, and warn once if it proves nothing about a real one."""
     findings = []
     if rocm.weak and first:
-        text = "The wheels were loaded with stand-ins made from what they need themselves, which proves no ROCm."
-        remedy = "Give a ROCm tree (--rocm), or make the set with a manifest (`dist_wheels --rocm-manifest`)."
+        text = "The wheels were loaded with stubs derived from their own needs, which proves nothing about a ROCm."
+        remedy = "Pass a ROCm tree with --rocm, or build the set with `dist_wheels --rocm-manifest`."
         findings.append(replace(error("rocm-unproven", text, remedy), severity=Severity.WARNING))
     return Check(
         name=f"Python {version}: ROCm", findings=tuple(findings), details={"kind": rocm.kind, "weak": rocm.weak}
     )
 
 
-def compare(loading: LoadChecks, root: Path, *, update: bool) -> Iterator[Finding]:
-    """Differences from the golden lists, which are written first when that was asked for and everything was seen."""
-    context = loading.context
-    jax_version = Version(context.wheel_set.jax_version).base_version  # a post release is of the same jax
-    if loading.unseen:
-        text = f"What the {' and '.join(sorted(loading.unseen))} register for jax {jax_version} is not fully known."
-        yield error("golden-unseen", text, "Mend what the other checks report, and run the gate again.")
+def compare(checks: LoadChecks, root: Path, *, update: bool) -> Iterator[Finding]:
+    """Yield differences from the golden lists, which `update` writes first unless a probe failed."""
+    context = checks.context
+    jax_version = Version(context.wheel_set.jax_version).base_version  # a post release has the same registrations
+    if checks.unseen:
+        text = f"What the {' and '.join(sorted(checks.unseen))} register for jax {jax_version} is not fully known."
+        yield error("golden-unseen", text, "Fix the findings of the other checks and run the gate again.")
         return
     for part in golden.PARTS:
         path = golden.golden_file(root, part, jax_version)
         name = path.relative_to(root)
         if update:
             path.parent.mkdir(parents=True, exist_ok=True)
-            text = golden.dump(loading.found[part], part=part, jax_version=jax_version)
+            text = golden.dump(checks.registered[part], part=part, jax_version=jax_version)
             path.write_text(text, encoding="utf-8")
             context.progress.step(f"wrote {name}, to be reviewed")
         lists = golden.read(path)
         if lists is None:
-            # What others built is judged as it comes; of what is built here somebody has to have looked at the list.
-            text = f"There is no {name} to say what the {part} wheel for jax {jax_version} has to register."
+            # Wheels built here need a reviewed list; for adopted wheels a missing one is a warning.
+            text = f"The golden list of the {part} wheel for jax {jax_version} is missing: {name}."
             severity = Severity.ERROR if context.wheel_set.request.get("payload") == "source" else Severity.WARNING
             yield replace(error("golden-missing", text, _NO_GOLDEN), severity=severity)
             continue
-        for section, text in golden.differences(lists, loading.found[part]):
-            yield error("golden-differs", f"{_member(loading, part, section)} {text}, says {name}.", _GOLDEN)
+        for section, text in golden.differences(lists, checks.registered[part]):
+            yield error("golden-differs", f"{_member(checks, part, section)} {text}, according to {name}.", _GOLDEN)
 
 
-def _member(loading: LoadChecks, part: str, section: str) -> str:
-    """The file that a section of a golden list is about, with its wheel; or its name where no wheel has it."""
+def _member(checks: LoadChecks, part: str, section: str) -> str:
+    """Describe the file that a section of a golden list is about."""
     module = section.partition(".")[0] if part == "plugin" else "xla_rocm_plugin"
-    for library in loading.libraries:
+    for library in checks.libraries:
         found = PLUGIN.fullmatch(library.path) or PJRT.fullmatch(library.path)
         if found and found[2] == module:
             return f"{library} ({section})"

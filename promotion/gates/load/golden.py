@@ -1,8 +1,8 @@
-"""Golden lists: what the wheels for one JAX version registered when somebody last looked at it and agreed.
+"""Golden lists: reviewed lists of everything that the wheels for one JAX version register.
 
-`plugin/golden/<jax>.toml` lists what each extension module hands to XLA; `pjrt/golden/<jax>.toml` lists what XLA's
-plugin offers through its C API and which handlers jax registers with it. `ci_build gate load SET --update-golden`
-writes them, so that a change shows in review.
+`plugin/golden/<jax>.toml` lists the handlers of each extension module; `pjrt/golden/<jax>.toml` lists the C API of
+XLA's plugin and the handlers that jax registers with it. `ci_build gate load SET --update-golden` writes them, so that
+a change shows in review.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any
 from core.errors import GateError
 
 Lists = Mapping[str, Mapping[str, str | int]]
-"""Section, such as `_solver.registrations` -> name -> what is known of it, such as the stages of the handler."""
+"""Section, such as `_solver.registrations` -> name -> value, such as the stages of the handler."""
 
 PARTS = ("plugin", "pjrt")
 ROOT = Path(__file__).parents[3]
-"""Where `plugin/golden` and `pjrt/golden` are."""
+"""Directory that contains `plugin/golden` and `pjrt/golden`."""
 
 _HEADER = """\
 # What the {part} wheel for jax {jax_version} registers; `ci_build gate load SET --update-golden` writes this file.
@@ -35,12 +35,12 @@ _ABOUT = {
 
 
 def golden_file(root: Path, part: str, jax_version: str) -> Path:
-    """Where the list of one part for one JAX version is kept."""
+    """Return the path of the list of one part for one JAX version."""
     return root / part / "golden" / f"{jax_version}.toml"
 
 
 def digest(root: Path) -> str:
-    """SHA-256 over all golden lists: a gate that compared with others has another one."""
+    """Return the SHA-256 over all golden lists."""
     sums = hashlib.sha256()
     for part in PARTS:
         for path in sorted((root / part / "golden").glob("*.toml")):
@@ -49,22 +49,22 @@ def digest(root: Path) -> str:
 
 
 def read(path: Path) -> Lists | None:
-    """A golden list; None when there is none.
+    """Read a golden list; None when the file does not exist.
 
     Raises:
-        GateError: it is no list of this form.
+        GateError: the file actual another form.
     """
     try:
         return dict(_sections(tomllib.loads(path.read_text(encoding="utf-8")), ()))
     except FileNotFoundError:
         return None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError) as problem:
-        hint = "Mend it, or write it anew with --update-golden."
+        hint = "Fix it, or write it again with --update-golden."
         raise GateError(f"{path} is not a golden list: {problem}.", hint=hint) from problem
 
 
 def dump(lists: Lists, *, part: str, jax_version: str) -> str:
-    """The text of a golden list; equal lists give equal text."""
+    """Return the text of a golden list; equal lists have equal text."""
     out = [_HEADER.format(part=part, jax_version=jax_version, about=_ABOUT[part])]
     for section, rows in sorted(lists.items()):
         out.append(f"\n[{section}]\n")
@@ -73,18 +73,18 @@ def dump(lists: Lists, *, part: str, jax_version: str) -> str:
 
 
 def differences(golden: Lists, found: Lists) -> Iterator[tuple[str, str]]:
-    """(section, what differs) for each section that is not as the golden list has it."""
+    """Yield (section, description) for each section that differs from the golden list."""
     for section in sorted(golden.keys() | found.keys()):
-        wanted, has = golden.get(section, {}), found.get(section, {})
+        expected, actual = golden.get(section, {}), found.get(section, {})
         parts = [
-            ("does not register", sorted(wanted.keys() - has.keys())),
-            ("registers in addition", sorted(has.keys() - wanted.keys())),
+            ("does not register", sorted(expected.keys() - actual.keys())),
+            ("registers in addition", sorted(actual.keys() - expected.keys())),
             (
                 "registers otherwise",
                 [
-                    f"{name} ({has[name]}, not {wanted[name]})"
-                    for name in sorted(wanted.keys() & has.keys())
-                    if has[name] != wanted[name]
+                    f"{name} ({actual[name]}, not {expected[name]})"
+                    for name in sorted(expected.keys() & actual.keys())
+                    if actual[name] != expected[name]
                 ],
             ),
         ]
@@ -95,7 +95,7 @@ def differences(golden: Lists, found: Lists) -> Iterator[tuple[str, str]]:
 def _sections(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, dict[str, str | int]]]:
     rows = {name: value for name, value in table.items() if not isinstance(value, dict)}
     if not all(isinstance(value, (str, int)) for value in rows.values()) or (rows and not path):
-        raise TypeError(f"section {'.'.join(path) or 'at the top'} has values that are neither texts nor numbers")
+        raise TypeError(f"section {'.'.join(path) or 'at the top'} actual values that are neither texts nor numbers")
     if rows or (path and not table):
         yield ".".join(path), rows
     for name, value in table.items():

@@ -1,8 +1,8 @@
-"""Looks at one piece of a wheel from inside; run by the Python of a site, one process for each look.
+"""Probes of one part of a wheel, run by the Python of a site in one process each.
 
-Needs the standard library, and jax for some questions. Its arguments are a question and the paths or names that it is
-about; it prints its answer as one line of JSON, the last one, since what it loads may print too. The answer holds
-`error` when something raised; a crash leaves no answer at all.
+Needs the standard library, and jax for some probes. The arguments are the name of a probe and its paths or names; the
+last line of output is the answer in JSON, since loaded libraries may print too. The answer has `error` when the probe
+raised; after a crash there is no answer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 Answer = dict[str, Any]
 _REGISTERING = ("jax", "jax.experimental.pallas", "jax.experimental.rnn", "jax.experimental.sparse")
-"""What registers handlers when it is imported."""
+"""Modules that register handlers when they are imported."""
 _TABLES = ("registrations", "ffi_registrations", "ffi_handlers", "ffi_types")
 """Functions of extension modules that return name -> capsule, or name -> {stage: capsule}."""
 _API_HEADER = 40
@@ -46,14 +46,14 @@ class _PjrtExtension(ctypes.Structure):
 def dlopen(*paths: str) -> Answer:
     """Load libraries and bind all their symbols."""
     for path in paths:
-        sys.stderr.write(f"loading {path}\n")  # the last words, should it crash
+        sys.stderr.write(f"loading {path}\n")  # the last line of output after a crash
         sys.stderr.flush()
         ctypes.CDLL(path, mode=os.RTLD_NOW)
     return {}
 
 
 def api(path: str) -> Answer:
-    """What a PJRT plugin says of itself: version, number of functions, extensions as [type, bytes]."""
+    """Read the API table of a PJRT plugin: version, number of functions, extensions as [type, bytes]."""
     get = ctypes.CDLL(path, mode=os.RTLD_NOW).GetPjrtApi
     get.restype = ctypes.c_void_p
     address = get()
@@ -73,7 +73,7 @@ def api(path: str) -> Answer:
 
 
 def module(name: str) -> Answer:
-    """Import an extension module: table -> name -> stages of the handler."""
+    """Import an extension module and return table -> name -> stages of the handler."""
     found = importlib.import_module(name)
     tables = {table: getattr(found, table)() for table in _TABLES if hasattr(found, table)}
     return {"file": found.__file__, "tables": {table: _stages(rows) for table, rows in tables.items()}}
@@ -84,7 +84,7 @@ def _stages(rows: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def package(name: str) -> Answer:
-    """Import a package and its version module; say which distributions announce it to jax."""
+    """Import a package and its version module, and return the entry points that name it."""
     found = importlib.import_module(name)
     version = importlib.import_module(f"{name}.version")
     points = importlib.metadata.entry_points(group="jax_plugins")
@@ -96,7 +96,7 @@ def package(name: str) -> Answer:
 
 
 def handlers(platform: str) -> Answer:
-    """What jax registers for a platform: name -> API version."""
+    """Return the handlers that jax registers for a platform: name -> API version."""
     found: dict[str, int] = {}
 
     def record(name: Any, _handler: object, _platform: str, api_version: int, *_traits: object) -> None:  # noqa: ANN401
@@ -109,39 +109,39 @@ def handlers(platform: str) -> Answer:
 
 
 def initialize(path: str) -> Answer:
-    """Let jax start the plugin and make its client; the error is what it said."""
+    """Let jax start the plugin and create its client."""
     bridge = importlib.import_module("jax._src.xla_bridge")
     client = importlib.import_module("jax._src.lib").xla_client
     options = client.generate_pjrt_gpu_plugin_options() | {"platform_name": "ROCM"}
     bridge.register_plugin("rocm", priority=500, library_path=path, options=options)
-    made = bridge._backend_factories["rocm"].factory()
-    return {"devices": made.device_count()}
+    client_of_plugin = bridge._backend_factories["rocm"].factory()
+    return {"devices": client_of_plugin.device_count()}
 
 
 def loader(platform: str) -> Answer:
-    """Ask jax for the devices of a platform, as a user does."""
+    """Request the devices of a platform from jax, as users do."""
     devices = importlib.import_module("jax").devices(platform)
     return {"devices": len(devices)}
 
 
-QUESTIONS: dict[str, Callable[..., Answer]] = {
-    question.__name__: question for question in (dlopen, api, module, package, handlers, initialize, loader)
+PROBES: dict[str, Callable[..., Answer]] = {
+    probe.__name__: probe for probe in (dlopen, api, module, package, handlers, initialize, loader)
 }
 
 
-def answer(question: Callable[[], Answer]) -> Answer:
-    """The answer, or the error, and the most memory that this process had, in KiB."""
+def answer(probe: Callable[[], Answer]) -> Answer:
+    """Run a probe and return its answer or error, and the peak memory of this process in KiB."""
     try:
-        found = question()
+        found = probe()
     except Exception as error:
         found = {"error": str(error), "kind": type(error).__name__}
-    # getrusage would count what the parent had before this program replaced its copy.
+    # getrusage would include the memory of the parent before exec.
     status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").split()
     return {**found, "peak_kib": int(status[status.index("VmHWM:") + 1])}
 
 
 if __name__ == "__main__":
-    line = json.dumps(answer(functools.partial(QUESTIONS[sys.argv[1]], *sys.argv[2:])))
+    line = json.dumps(answer(functools.partial(PROBES[sys.argv[1]], *sys.argv[2:])))
     sys.stdout.write(f"\n{line}\n")
     sys.stdout.flush()
-    os._exit(0)  # what destructors of the libraries do on a machine without a GPU is no question
+    os._exit(0)  # skips destructors, which may crash without a GPU

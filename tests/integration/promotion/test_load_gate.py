@@ -27,7 +27,7 @@ from promotion.gates.common.stubs import write_stubs
 from promotion.gates.load import gate as load_gate
 from promotion.gates.load import golden
 from promotion.gates.load.checks import LoadChecks
-from promotion.gates.load.child_probe import Probe, ask
+from promotion.gates.load.child_probe import Probe, run_probe
 from promotion.stage import read_staged, stage
 from promotion.storage.directory_bucket import DirBucket
 from wheelkit.elf.snapshot import Elf
@@ -102,7 +102,7 @@ def _load(folder: Path, wheels: list[Path], version: str) -> Loaded:
     site = make_site(context, PYTHON)
     libraries = rocm_libraries(context, site, None)
     loading = LoadChecks(context, site, libraries)
-    return Loaded(context, site, libraries, tuple(loading.checks()), loading)
+    return Loaded(context, site, libraries, tuple(loading.run()), loading)
 
 
 @contextmanager
@@ -194,7 +194,7 @@ def test_every_broken_piece_is_named(published: Callable[[str], Loaded], tmp_pat
         replaced(loaded.path(entry_points), None),
     ):
         loading = LoadChecks(loaded.context, loaded.site, loaded.rocm)
-        found = errors(tuple(loading.checks()))
+        found = errors(tuple(loading.run()))
     texts = {code: "\n".join(f.message for f in findings) for code, findings in found.items()}
     assert texts.keys() == {"load-failed", "import-failed", "package-broken", "entry-point-missing"}
     for code in ("load-failed", "import-failed"):
@@ -212,8 +212,8 @@ def test_a_truncated_library_is_told_by_the_signal(published: Callable[[str], Lo
     loaded, name = published("0.10.2"), f"{PLUGIN}/_sparse.so"
     (library,) = (library for library in loaded.loading.libraries if library.path == name)
     with replaced(loaded.path(name), loaded.path(name).read_bytes()[:4096]):
-        look = Probe(question="dlopen", about=(str(loaded.path(name)),), name=f"dlopen {library}", member=name)
-        (finding,) = ask(loaded.context.runner, loaded.site, loaded.loading.env, look).findings
+        look = Probe(function="dlopen", arguments=(str(loaded.path(name)),), name=f"dlopen {library}", member=name)
+        (finding,) = run_probe(loaded.context.runner, loaded.site, loaded.loading.env, look).findings
     assert finding.message.startswith(f"dlopen {library} ended with signal SIGBUS")
     assert finding.member == name
 
@@ -225,8 +225,8 @@ def test_modules_of_another_python_are_told_by_the_signal(
     with zipfile.ZipFile(real_wheel("jax-rocm7-plugin", "0.10.2", "3.11")) as archive:
         data = archive.read(name)
     with replaced(loaded.path(name), data):
-        look = Probe(question="module", about=(f"{PLUGIN}.rocm_plugin_extension",), name=f"import {name}")
-        answer = ask(loaded.context.runner, loaded.site, loaded.loading.env, look)
+        look = Probe(function="module", arguments=(f"{PLUGIN}.rocm_plugin_extension",), name=f"import {name}")
+        answer = run_probe(loaded.context.runner, loaded.site, loaded.loading.env, look)
     (finding,) = answer.findings
     assert finding.code == "look-died"
     assert finding.message.startswith(f"import {name} ended with signal SIG")
@@ -244,7 +244,7 @@ def test_a_plugin_for_another_jaxlib_is_told_with_both_numbers(
     write_stubs(from_needs([*elfs(loaded), *elfs(other)], "7", sonames), tmp_path)
     rocm = replace(loaded.rocm, env={**loaded.rocm.env, "LD_LIBRARY_PATH": f"{tmp_path}/lib"})
     with replaced(loaded.path(PJRT), other.path(PJRT)):
-        found = errors(tuple(LoadChecks(loaded.context, loaded.site, rocm).checks()))
+        found = errors(tuple(LoadChecks(loaded.context, loaded.site, rocm).run()))
     (skew,) = found["pjrt-api-skew"]
     assert f"{PJRT} has PJRT API {api[plugin]}, but" in skew.message
     assert f"has {api[jaxlib]}" in skew.message
@@ -276,8 +276,8 @@ def dlopen(loaded: Loaded, manifest: RocmManifest, member: str, folder: Path) ->
     """What becomes of loading a member with the stand-ins of a manifest."""
     write_stubs(manifest, folder)
     env = {**loaded.loading.env, "LD_LIBRARY_PATH": f"{folder}/lib", "ROCM_PATH": str(folder)}
-    look = Probe(question="dlopen", about=(str(loaded.path(member)),), name=member)
-    return str(ask(loaded.context.runner, loaded.site, env, look).values.get("error", ""))
+    look = Probe(function="dlopen", arguments=(str(loaded.path(member)),), name=member)
+    return str(run_probe(loaded.context.runner, loaded.site, env, look).values.get("error", ""))
 
 
 def test_a_missing_symbol_shows_only_with_immediate_binding(published: Callable[[str], Loaded], tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def test_a_renamed_library_is_told(published: Callable[[str], Loaded], tmp_path:
 def test_a_handler_that_is_gone_is_told_and_can_be_accepted(published: Callable[[str], Loaded], tmp_path: Path) -> None:
     loading = published("0.10.2").loading
     for part in golden.PARTS:
-        lists = {section: dict(rows) for section, rows in loading.found[part].items()}
+        lists = {section: dict(rows) for section, rows in loading.registered[part].items()}
         if part == "plugin":
             lists["_solver.registrations"]["hipsolver_lost_ffi"] = "execute"
             lists["_magma.registrations"] = {"hipmagma_ffi": "execute"}
@@ -344,7 +344,7 @@ def test_without_a_golden_list_what_was_built_here_fails(published: Callable[[st
     assert [(f.code, f.severity) for f in adopted] == [("golden-missing", Severity.WARNING)] * 2
     context = replace(loading.context, wheel_set=replace(loading.context.wheel_set, request={"payload": "source"}))
     ours = LoadChecks(context, loading.site, loading.rocm)
-    ours.found = loading.found
+    ours.registered = loading.registered
     own = list(load_gate.compare(ours, tmp_path, update=False))
     assert [(f.code, f.severity) for f in own] == [("golden-missing", Severity.ERROR)] * 2
 
@@ -366,9 +366,9 @@ CHILDREN = {
 def test_whatever_a_process_does_is_a_finding(what: str, published: Callable[[str], Loaded], tmp_path: Path) -> None:
     loaded = published("0.10.2")
     child = tmp_path / "child.py"
-    child.write_text(f"import os, signal, sys, time\nsys.stderr.write('its last words')\nsys.stderr.flush()\n{what}\n")
-    look = Probe(question="dlopen", about=("x",), name="dlopen wheel.whl: member.so")
-    answer = ask(loaded.context.runner, loaded.site, loaded.loading.env, look, child=child, seconds=2)
+    child.write_text(f"import os, signal, sys, time\nsys.stderr.write('its last output')\nsys.stderr.flush()\n{what}\n")
+    look = Probe(function="dlopen", arguments=("x",), name="dlopen wheel.whl: member.so")
+    answer = run_probe(loaded.context.runner, loaded.site, loaded.loading.env, look, child=child, seconds=2)
     (finding,) = answer.findings
     assert re.match(f"dlopen wheel.whl: member.so {CHILDREN[what]}", finding.message)
-    assert ("its last words" in finding.message) == (finding.code == "look-died")
+    assert ("its last output" in finding.message) == (finding.code == "look-died")

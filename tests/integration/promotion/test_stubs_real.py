@@ -69,4 +69,4 @@ def test_functions_do_what_they_do_without_a_gpu(tmp_path: Path) -> None:
     )
     write_stubs(RocmManifest(rocm_version="7.2.0", libraries={hip.soname: hip}), tmp_path)
     told = run(CALL, str(tmp_path / hip.path)).splitlines()
-    assert told == ["100 100 0", "no device: this is a stand-in for ROCm", "True", "True"]
+    assert told == ["100 100 0", "no device: this is a stub of ROCm", "True", "True"]

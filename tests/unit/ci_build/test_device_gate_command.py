@@ -12,7 +12,7 @@ from ci_build.release.device_gate import check_options, device_counts, failure_l
 from core.errors import RequestError
 from core.model import Tier
 from promotion.gates.common.gate import Gate
-from promotion.gates.common.runs import _judge as judge_gate
+from promotion.gates.common.runs import make_evidence
 from promotion.gates.device.lease import JaxPlatform
 from promotion.gates.device.results import TestVerdict
 from tests.support.device_results import RESULTS, checks_of, result
@@ -64,7 +64,7 @@ def test_device_counts_of_families(given_: dict[str, Any], counts: tuple[int, ..
 def test_failure_lines_show_first_failures() -> None:
     gate = Gate(name="device", tier=Tier.DEVICE, per_target=True, run=lambda _: ())
     many = (*RESULTS, *(result(f"bad{n}", V.FAILED, f"E   number {n}") for n in range(5)))
-    judged = judge_gate(gate, wheel_set(), "gfx942", checks_of(many), (), "2026-01-01T00:00:00Z")
+    judged = make_evidence(gate, wheel_set(), "gfx942", checks_of(many), (), "2026-01-01T00:00:00Z")
     lines = list(failure_lines([judged]))
     assert "--- tests/a_test.py::bad" in lines
     assert any("apples" in line for line in lines)
@@ -80,7 +80,7 @@ def test_failure_lines_show_newest_frames_of_a_crash() -> None:
     said = f"Its process died: Segmentation fault.\nCurrent thread 0x1 (most recent call first):\n{frames}"
     gate = Gate(name="device", tier=Tier.DEVICE, per_target=True, run=lambda _: ())
     dead = checks_of((result("dead", V.CRASHED, said),))
-    lines = [*failure_lines([judge_gate(gate, wheel_set(), "gfx942", dead, (), "2026-01-01T00:00:00Z")])]
+    lines = [*failure_lines([make_evidence(gate, wheel_set(), "gfx942", dead, (), "2026-01-01T00:00:00Z")])]
     assert "    Its process died: Segmentation fault." in lines
     assert '      File "x.py", line 0 in f0' in lines
     assert not any("line 499" in line for line in lines)

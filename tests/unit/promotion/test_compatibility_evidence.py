@@ -15,7 +15,7 @@ from core.model import Tier
 from promotion.compatibility.evidence import CheckOutcome, read_evidence
 from promotion.evidence.evidence import record
 from promotion.gates.common.gate import Check as GateCheck
-from promotion.gates.common.runs import _told
+from promotion.gates.common.runs import check_record
 from promotion.gates.device import evidence as device
 from promotion.gates.device.results import TestResult, TestVerdict, dump_results
 from promotion.gates.device.run import RUN
@@ -43,7 +43,9 @@ LOCK = RocmLock(
 )  # fmt: skip
 
 
-def test_what_the_gates_said_is_told_once_with_its_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_gates_said_ischeck_record_once_with_its_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     bucket = DirBucket(tmp_path / "bucket")
     staged = staged_in(bucket, tmp_path, make_wheels(tmp_path))
     wheel_set = read_staged(bucket, staged)
@@ -56,7 +58,7 @@ def test_what_the_gates_said_is_told_once_with_its_reason(tmp_path: Path, capsys
     later = replace(compiled, started="2026-01-02T03:04:06Z", ended="2026-01-02T03:04:07Z")
     known = GateCheck(name="numpy.fft", known="needs hipFFT", target="gfx942")
     for gate, tier, those in (("device", Tier.DEVICE, checks), ("compile", compiled.tier, [known])):
-        told = {"checks": [_told(check) for check in those]}
+        told = {"checks": [check_record(check) for check in those]}
         record(bucket, staged, replace(later, gate=gate, tier=tier, details=told))
     go(bucket, staged)
     # The word and its results go with the set, byte for byte.

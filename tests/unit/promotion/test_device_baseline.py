@@ -14,7 +14,7 @@ from core.model import Outcome, Severity, Tier
 from promotion.evidence.evidence import ENVIRONMENT, record
 from promotion.evidence.known_tests import KnownTestKind, KnownTests, known_tests_for
 from promotion.gates.common.gate import Check, error
-from promotion.gates.common.runs import _told
+from promotion.gates.common.runs import check_record
 from promotion.gates.device import evidence as device
 from promotion.gates.device.baseline import Baseline, baseline, check_ledgers, compare_with_baseline
 from promotion.gates.device.config import DeviceGateConfig
@@ -70,7 +70,7 @@ class Index:
             settings={**like.settings, **settings},
             counts={"collected": run + 5, "run": run, "passed": run, "failed": 0, "known": 0, "skipped": 5},
             findings=() if outcome is Outcome.PASSED else (UNFIT,),
-            details={"checks": [_told(Check(name=RUN, target="gfx942", times=0, details={"files": files}))]},
+            details={"checks": [check_record(Check(name=RUN, target="gfx942", times=0, details={"files": files}))]},
         )
         record(self.bucket, staged, said)
 
@@ -139,7 +139,7 @@ def test_an_entry_is_idle_where_the_whole_suite_has_no_such_test(
     assert [finding.code for finding in found] == (["ledger-idle"] if idle else [])
 
 
-def test_an_entry_whose_time_is_over_is_told_where_it_would_have_spoken() -> None:
+def test_an_entry_whose_time_is_over_ischeck_record_where_it_would_have_spoken() -> None:
     today = date(2026, 4, 1)
     known = known_tests_for(
         [entry(KnownTestKind.FLAKE)], jax="0.10.2", family="gfx94X-dcgpu", platform="rocm", today=today

@@ -10,8 +10,7 @@ from xml.etree import ElementTree as ET
 
 from core.model import Tier
 from promotion.gates.common.gate import Gate
-from promotion.gates.common.runs import _judge as judge_gate
-from promotion.gates.common.runs import raise_for_failures
+from promotion.gates.common.runs import make_evidence, raise_for_failures
 from promotion.gates.device import evidence
 from promotion.gates.device.preflight import PreflightItem
 from promotion.gates.device.results import TestVerdict, load_results
@@ -26,7 +25,7 @@ STAGED = StagedSet(index="multi-arch", digest="a" * 64)
 
 def test_checks_of_tests_count_each_verdict() -> None:
     gate = Gate(name="device", tier=Tier.DEVICE, per_target=True, run=lambda _: ())
-    judged = judge_gate(gate, wheel_set(), "gfx942", checks_of(), (), "2026-01-01T00:00:00Z")
+    judged = make_evidence(gate, wheel_set(), "gfx942", checks_of(), (), "2026-01-01T00:00:00Z")
     assert dict(judged.counts) == {"collected": 9, "run": 5, "passed": 2, "failed": 2, "known": 1, "skipped": 4}
     assert judged.outcome.value == "failed"
     # Thousands of tests that passed are a line for each file.
@@ -37,7 +36,7 @@ def test_checks_of_preflight_alone_make_an_error() -> None:
     gate = Gate(name="device", tier=Tier.DEVICE, per_target=True, run=lambda _: ())
     items = [PreflightItem(name="devices", facts={"x": 1}), PreflightItem(name="tenants", note="somebody")]
     only = list(evidence.checks_of_preflight(items, "gfx942"))
-    judged = judge_gate(gate, wheel_set(), "gfx942", only, (), "2026-01-01T00:00:00Z")
+    judged = make_evidence(gate, wheel_set(), "gfx942", only, (), "2026-01-01T00:00:00Z")
     assert judged.outcome.value == "error"
     assert judged.counts["passed"] == 0
     (bad,) = evidence.checks_of_preflight(
@@ -52,7 +51,7 @@ def test_check_of_empty_shard_is_skipped() -> None:
         *evidence.checks_of_preflight([PreflightItem(name="devices")], "gfx942"),
         evidence.check_of_empty_shard("5/5", "gfx942"),
     ]
-    judged = judge_gate(gate, wheel_set(), "gfx942", config, (), "2026-01-01T00:00:00Z")
+    judged = make_evidence(gate, wheel_set(), "gfx942", config, (), "2026-01-01T00:00:00Z")
     assert judged.outcome.value == "skipped"
     assert judged.counts["passed"] == 0
     raise_for_failures([judged])

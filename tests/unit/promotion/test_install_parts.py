@@ -267,7 +267,7 @@ def test_wrong_installations(site: Path) -> None:
     module = site / "some_thing/__init__.py"
     module.write_text("changed")
     (wrong,) = ask(site)
-    assert "RECORD says" in wrong
+    assert "RECORD has" in wrong
     module.unlink()
     assert ask(site) == ["some-thing: some_thing/__init__.py is not installed"]
 
@@ -298,4 +298,4 @@ def test_a_refusal_is_known_by_its_reason_wherever_lines_break(said: str, tmp_pa
     (wheel, *_) = [made.wheel for made in make_wheels(tmp_path) if made.wheel.name == "jax-rocm7-plugin"]
     for text, codes in ((said, []), ("error: no such file", ["pair-untried"])):
         done = Said(returncode=1, stderr=text)
-        assert [finding.code for finding in pair._judged(wheel, "0.11.0", done)] == codes
+        assert [finding.code for finding in pair._pair_findings(wheel, "0.11.0", done)] == codes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from promotion.gates.common.messages import NO_DEVICE
-from promotion.gates.load.checks import PJRT, PLUGIN, WheelLibrary, _refused
+from promotion.gates.load.checks import PJRT, PLUGIN, WheelLibrary, _check_loader
 from promotion.gates.load.child_probe import how_it_ended
 from tests.support.sets import wheel
 
@@ -42,7 +42,7 @@ def test_the_end_without_a_device_is_exact(said: str, good: bool) -> None:
     ],
 )
 def test_our_loader_has_to_say_why(answer: dict[str, object], ours: bool, codes: list[str]) -> None:
-    findings = list(_refused(LIBRARY, ours=ours)(answer, ""))
+    findings = list(_check_loader(LIBRARY, ours=ours)(answer, ""))
     assert [finding.code for finding in findings] == codes
     assert all(finding.member == LIBRARY.path and LIBRARY.wheel.filename in finding.message for finding in findings)
 

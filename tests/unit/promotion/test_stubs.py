@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import GateError
-from promotion.gates.common.stubs import behaviour, write_stubs
+from promotion.gates.common.stubs import stub_code, write_stubs
 from wheelkit.elf.snapshot import Elf
 from wheelkit.rocm_manifest import RocmLibrary, RocmManifest
 
@@ -50,7 +50,7 @@ def test_exactly_the_symbols_and_versions_of_the_manifest(tmp_path: Path) -> Non
 @pytest.mark.parametrize("path", ["/etc/libx.so.1", "../libx.so.1", "lib/../../libx.so.1", "lib/other.so"])
 def test_a_path_out_of_the_tree_is_refused(path: str, tmp_path: Path) -> None:
     bad = RocmLibrary(soname="libx.so.1", path=path, symbols={})
-    with pytest.raises(GateError, match=r"The ROCm manifest says that libx\.so\.1 lies at"):
+    with pytest.raises(GateError, match=r"invalid path for libx\.so\.1"):
         write_stubs(manifest(bad), tmp_path / "tree")
     assert not list(tmp_path.rglob("*.so*"))
 
@@ -69,7 +69,7 @@ def test_a_path_out_of_the_tree_is_refused(path: str, tmp_path: Path) -> None:
     ],
 )
 def test_functions_return_an_error_of_their_library(symbol: str, status: int) -> None:
-    assert behaviour(symbol) == b"\xb8" + status.to_bytes(4, "little") + b"\xc3"
+    assert stub_code(symbol) == b"\xb8" + status.to_bytes(4, "little") + b"\xc3"
 
 
 @pytest.mark.parametrize(
@@ -89,4 +89,4 @@ def test_functions_return_an_error_of_their_library(symbol: str, status: int) ->
     ],
 )
 def test_functions_that_return_a_text_do(symbol: str) -> None:
-    assert b"stand-in for ROCm\0" in behaviour(symbol)
+    assert b"stub of ROCm\0" in stub_code(symbol)
