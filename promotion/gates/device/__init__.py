@@ -1,1 +1,1 @@
-"""The device gate: JAX's own tests on GPUs, with a verdict on each that tells a failure from the weather."""
+"""Device gate: JAX's own tests on GPUs, with a verdict for each test that separates test and machine failures."""

@@ -1,4 +1,4 @@
-"""What the device gate is told, and the command that tells it the same again."""
+"""Configuration of the device gate, and the command that reproduces a test under it."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ from promotion.storage.bucket import sha256_of
 
 LOCK = Path(__file__).parents[3] / "build" / "requirements-gate.lock"
 AUTO = 0
-"""Workers on a device: as many as it, the cores and the memory can bear."""
+"""Value of `per_device` that derives the number of workers from device, cores and memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceGateConfig:
-    """What the gate is told.
+    """Configuration of one run of the device gate.
 
     Attributes:
-        machine: what was found on this one.
-        environ: the environment as inherited, for masks and promises of Kubernetes.
-        family: as a person named it; empty where the platform has none.
-        source: where JAX's tests are; None takes the smoke suite.
+        machine: devices of this machine.
+        environ: the inherited environment, for masks and Kubernetes' limits.
+        family: value of `--family`; empty if the platform has none.
+        source: location of JAX's tests; None selects the smoke suite.
         size: of JAX's suite; empty with `listed` and with the smoke suite.
-        suite: which suite that is, see `suite.identify`.
-        devices: how many this machine may have; none takes what there is.
-        listed: files and tests to run; such evidence is not kept.
-        shard: the part that this runner does; such evidence is kept as a part.
-        per_device: workers that share a device; AUTO: as many as it can bear.
-        workers: on a CPU; 0: as many as it can bear.
-        cpus: cores that may be used; None: all that are allotted.
-        python: version to test with; empty where it does not matter, as for joining parts.
-        rocm: root of the ROCm to load; None takes the one that the loader finds.
-        also: hash-locked requirements to install beside the set, such as those of NVIDIA's plugin.
-        image: name and digest of the container's image, for evidence.
-        folder: keeps the run, so that one which was killed is gone on with; None keeps nothing.
-        known: what the ledgers say of tests.
-        flaky_before: tests that were flaky in runs of this family that are still written down.
-        seconds: how long tests took before; None takes the last promoted set's.
-        bucket: as a person named it, for the command that runs a test again.
-        signer: signs a shard; evidence is signed by whoever keeps it.
-        on_progress: told how many tests have ended, and of how many.
+        suite: identity of the suite, see `suite.suite_id`.
+        devices: accepted numbers of devices; empty accepts any.
+        listed: files and tests to run; their evidence is not stored.
+        shard: the part for this runner; its results are stored as a shard.
+        per_device: workers per device; AUTO derives the number.
+        workers: number of workers on a CPU; 0 derives it.
+        cpus: number of cores to use; None uses all allotted ones.
+        python: version to test with; empty if it does not matter, as in joining shards.
+        rocm: root of the ROCm to load; None uses the one that the loader finds.
+        also: hash-locked requirements to install with the set, such as NVIDIA's plugin.
+        image: name and digest of the container's image, for the evidence.
+        folder: folder of the run, which an interrupted run resumes; None uses a temporary one.
+        known: ledger entries about tests.
+        flaky_before: tests that were flaky in recorded runs of this family.
+        seconds: known durations of tests, by which shards are split.
+        bucket: value of `--bucket`, for the command that reproduces a test.
+        signer: signs shards; whoever stores evidence signs it.
+        on_progress: called with the numbers of finished and of all tests.
     """
 
     platform: JaxPlatform
@@ -86,32 +86,32 @@ class DeviceGateConfig:
 
     @property
     def skips(self) -> tuple[Skip, ...]:
-        """Tests that are known not to work."""
+        """Return the tests that the ledgers exclude."""
         entries = (entry for entry in self.known.active if entry.kind is KnownTestKind.SKIP)
         return tuple(Skip(pattern=entry.pattern, entry=entry.id, reason=entry.reason) for entry in entries)
 
     def known_flake(self, test: str) -> str:
-        """Why it is no news that a test is flaky; empty when it is."""
+        """Return why a flaky test is already known; "" if it is not."""
         if entry := self.known.of(test, KnownTestKind.FLAKE):
             return entry.id
         return "it was flaky before" if test in self.flaky_before else ""
 
     @property
     def gate_name(self) -> str:
-        """What ran on a CPU, or a CUDA device, is the word of another gate."""
+        """Return the gate's name; runs on CPUs and on CUDA are gates of their own names."""
         return "device" if self.platform is JaxPlatform.ROCM else f"device-{self.platform}"
 
     @property
     def tier(self) -> Tier:
-        """How strong its evidence is."""
+        """Return the tier of the evidence."""
         return {JaxPlatform.ROCM: Tier.DEVICE, JaxPlatform.CPU: Tier.CPU, JaxPlatform.CUDA: Tier.CUDA}[self.platform]
 
     @property
     def left_out(self) -> str:
-        """Why tests that need several devices are not run; empty when they are.
+        """Return why tests that need several devices are left out; "" if they run.
 
         Raises:
-            MachineError: the masks of the environment lie.
+            MachineError: the environment's masks are invalid.
         """
         if self.platform is JaxPlatform.CPU:
             return ""
@@ -122,22 +122,22 @@ class DeviceGateConfig:
 
     @property
     def passes(self) -> tuple[str, ...]:
-        """Names of the passes, in order. Every worker on a CPU has all the virtual devices there are."""
+        """Return the names of the passes in order. Every worker on a CPU has all virtual devices."""
         if self.platform is JaxPlatform.CPU:
             return (ALL,)
         return (SINGLE,) if self.left_out else (SINGLE, MULTI)
 
     @property
     def options(self) -> dict[str, str]:
-        """Those under which a test runs alone as it did here; what has its default is left out."""
-        source, place = self.source, ""
+        """Return the options that reproduce a single test of this run, without those at their defaults."""
+        source, location = self.source, ""
         if source is not None:
-            place = f"{_from_anywhere(source.place, remote=source.remote)}@{source.commit}".rstrip("@")
+            location = f"{_from_anywhere(source.location, remote=source.remote)}@{source.commit}".rstrip("@")
         per_device = {AUTO: "auto", 1: ""}.get(self.per_device, str(self.per_device))
         options = {
             "--platform": self.platform.value,
             "--family": self.family,
-            "--jax-tests": place,
+            "--jax-tests": location,
             "--bucket": _from_anywhere(self.bucket, remote="://" in self.bucket) if self.bucket else "",
             "--python": self.python,
             "--also": str(self.also or ""),
@@ -153,7 +153,7 @@ class DeviceGateConfig:
 
     @property
     def settings(self) -> dict[str, str]:
-        """What shards have to have in common to be joined, and evidence to be an answer."""
+        """Return the settings that shards of a run share, and that must match for evidence to be reused."""
         return {
             "platform": self.platform.value,
             "family": self.family,
@@ -170,17 +170,17 @@ class DeviceGateConfig:
 
 
 def reproduce(options: Mapping[str, str], staged: str, test: str) -> str:
-    """The one line that runs a single test again, on the same bytes and under the same conditions.
+    """Return the command that runs a single test again with the same set and options.
 
     Args:
-        options: see `Told.options`.
-        staged: the set, as INDEX/DIGEST.
+        options: see `DeviceGateConfig.options`.
+        staged: INDEX/DIGEST of the set.
         test: its id.
     """
     words = [f"{name}={value}" for name, value in {**options, "--test": test}.items()]
     return shlex.join(["python3", "build/ci_build", "gate", "device", staged, *words])
 
 
-def _from_anywhere(place: str, *, remote: bool) -> str:
-    """An address without what is secret in it, or the absolute path of a folder."""
-    return without_credentials(place) if remote else str(Path(place).absolute())
+def _from_anywhere(location: str, *, remote: bool) -> str:
+    """Return an address without credentials, or the absolute path of a folder."""
+    return without_credentials(location) if remote else str(Path(location).absolute())

@@ -1,4 +1,4 @@
-"""What a run leaves behind: checks for the evidence, JUnit XML, compact results, logs; all but the upload is pure."""
+"""Checks, JUnit XML, compact results and logs that a run stores as evidence. Pure, except for the upload."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from promotion.storage.keys import StagedSet
 RESULTS, JUNIT, LOGS = "results.json.gz", "junit.xml.gz", "logs.tar.gz"
 _MESSAGE_CHARACTERS = 4_000
 MAX_LISTED_TESTS = 500
-"""So many tests are told of one by one; of a set that is broken through and through, nobody reads more."""
+"""Maximum number of tests with a check of their own; the rest is summarised by file."""
 _LISTED_VERDICTS = (TestVerdict.FAILED, TestVerdict.CRASHED, TestVerdict.FLAKY, TestVerdict.ENVIRONMENT)
 _FIRST_CHARACTERS = 300
 _LOG_NAMES = ("output.log", "*.crash", "*.jsonl", "plan.json", "outcome.json")
 _LOG_BYTES = 8 << 20
-"""Of each log; more is cut off in front."""
+"""Maximum size of each log; its beginning is cut off."""
 
-_WRITE_DOWN = "What may stay so is written down in promotion/evidence/ledgers/flakes.toml."
+_RECORD_HINT = "Record a flake that is accepted in promotion/evidence/ledgers/flakes.toml."
 _NEWEST_FIRST = "(most recent call first)"
-"""Says faulthandler; other tracebacks have the newest call last."""
+"""Marks faulthandler's tracebacks; all others end with the newest call."""
 
 KnownFlake = Callable[[str], str]
-"""Why it is no news that a test is flaky; empty when it is."""
+"""Returns why a flaky test is already known; "" if it is not."""
 Reproduce = Callable[[str], str]
-"""The command that runs one test again."""
+"""Returns the command that runs a test again."""
 
 
 def checks_of_preflight(items: Iterable[PreflightItem], target: str) -> Iterator[Check]:
-    """A check for each thing that was looked at beforehand; they count for nothing, since no test is among them."""
+    """Yield a check for each preflight item; they count no tests."""
     for item in items:
         found = []
         if item.problem:
@@ -57,15 +57,15 @@ def checks_of_preflight(items: Iterable[PreflightItem], target: str) -> Iterator
 def checks_of_tests(
     results: Sequence[TestResult], target: str, reproduce: Reproduce, known_flake: KnownFlake
 ) -> Iterator[Check]:
-    """Checks for all tests: one for each that is worth a word, one for all of a file that are not.
+    """Yield a check for each test that needs attention, and one per file for all others.
 
-    A flake that is no news counts as a known failure; one that is has to be looked at, and fails.
+    A known flake counts as a known failure; an unknown one fails.
     """
     yield from _of_many(results, target)
-    worth = [result for result in results if result.verdict in _LISTED_VERDICTS]
-    for result in worth[:MAX_LISTED_TESTS]:
+    listed = [result for result in results if result.verdict in _LISTED_VERDICTS]
+    for result in listed[:MAX_LISTED_TESTS]:
         yield _of_one(result, target, reproduce, known_flake(result.id))
-    more = Counter((result.file, result.verdict, bool(known_flake(result.id))) for result in worth[MAX_LISTED_TESTS:])
+    more = Counter((result.file, result.verdict, bool(known_flake(result.id))) for result in listed[MAX_LISTED_TESTS:])
     for (file, verdict, known), times in more.items():
         text = f"{file}: {times} more {verdict}"
         if verdict is TestVerdict.ENVIRONMENT:
@@ -73,20 +73,20 @@ def checks_of_tests(
         elif known:
             yield Check(name=text, known=verdict.value, target=target, times=times)
         else:
-            found = (error(f"test-{verdict}", f"{text}.", "See the results beside the evidence."),)
+            found = (error(f"test-{verdict}", f"{text}.", "Read the results stored beside the evidence."),)
             yield Check(name=text, findings=found, target=target, times=times)
 
 
 def check_of_empty_shard(shard: str, target: str) -> Check:
-    """The check for a shard that got no test, since there are more shards: nothing was run, and nothing is wrong."""
+    """Return the check for a shard without tests, which is not a failure."""
     return Check(name=f"shard {shard}", skipped="there are more shards than tests", target=target)
 
 
 def _of_one(result: TestResult, target: str, reproduce: Reproduce, known: str) -> Check:
-    """The check for a test that is worth a word.
+    """Return the check for a test that needs attention.
 
     Args:
-        known: why it is no news that it is flaky; empty when it is.
+        known: why its flakiness is known; "" if it is not.
     """
     details = {
         "seconds": result.seconds,
@@ -95,17 +95,17 @@ def _of_one(result: TestResult, target: str, reproduce: Reproduce, known: str) -
         "device": result.device,
         "error": excerpt(result.message),
     }
-    said = headline(result.message)
+    reason = headline(result.message)
     if result.verdict is TestVerdict.ENVIRONMENT:
-        return Check(name=result.id, skipped=f"environment: {said}", target=target, details=details)
+        return Check(name=result.id, skipped=f"environment: {reason}", target=target, details=details)
     if result.verdict is TestVerdict.FLAKY:
-        why = f"flaky: {said}; it passed in a fresh process"
+        why = f"flaky: {reason}; it passed in a fresh process"
         if known:
             return Check(name=result.id, known=f"{why} ({known})", target=target, details=details)
-        text, remedy = f"{result.id} {why}; nobody knew that it does.", f"Run `{reproduce(result.id)}`. {_WRITE_DOWN}"
+        text, remedy = f"{result.id} is newly {why}.", f"Run `{reproduce(result.id)}`. {_RECORD_HINT}"
         found = error("test-first-flake", text, remedy)
     else:
-        text = f"{result.id} {result.verdict}: {said}".rstrip(".") + "."
+        text = f"{result.id} {result.verdict}: {reason}".rstrip(".") + "."
         found = error(f"test-{result.verdict}", text, f"Run `{reproduce(result.id)}`.")
     return Check(name=result.id, findings=(found,), target=target, details=details)
 
@@ -120,27 +120,27 @@ def _of_many(results: Sequence[TestResult], target: str) -> Iterator[Check]:
             skipped[result.file, headline(result.message), result.entry] += 1
         elif result.verdict is TestVerdict.NOT_RUN:
             skipped[result.file, "not run", ""] += 1
-    for file, those in passed.items():
-        seconds = round(sum(result.seconds for result in those), 3)
-        yield Check(name=file, target=target, times=len(those), details={"tests": len(those), "seconds": seconds})
+    for file, tests in passed.items():
+        seconds = round(sum(result.seconds for result in tests), 3)
+        yield Check(name=file, target=target, times=len(tests), details={"tests": len(tests), "seconds": seconds})
     for (file, why, entry), times in skipped.items():
         name, details = f"{file}: {why}", {"tests": times, **({"entry": entry} if entry else {})}
         yield Check(name=name, skipped=why or "no reason given", target=target, times=times, details=details)
 
 
 def excerpt(message: str) -> str:
-    """The part of what a test said that says most: the end, or the beginning of what a crash left."""
+    """Return the most informative part of a message: its end, or the beginning of a crash's traceback."""
     return message[:_MESSAGE_CHARACTERS] if _NEWEST_FIRST in message else message[-_MESSAGE_CHARACTERS:]
 
 
 def first_lines(message: str, lines: int) -> list[str]:
-    """So many lines of an excerpt, for people."""
+    """Return the most informative lines of an excerpt."""
     every = message.splitlines()
     return every[:lines] if _NEWEST_FIRST in message else every[-lines:]
 
 
 def headline(message: str) -> str:
-    """The one line of a failure that says most: pytest's last line with an E, else the first."""
+    """Return the most informative line of a failure: pytest's first line with an E, or else the first line."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     marked = [line[1:].strip() for line in lines if line.startswith("E ")]
     line = marked[0] if marked else lines[0] if lines else ""
@@ -148,20 +148,20 @@ def headline(message: str) -> str:
 
 
 def to_junit(results: Iterable[TestResult], name: str, reproduce: Reproduce) -> bytes:
-    """JUnit XML, a suite for each file."""
+    """Return JUnit XML with a test suite for each file."""
     files: dict[str, list[TestResult]] = defaultdict(list)
     for result in results:
         files[result.file].append(result)
     root = ET.Element("testsuites", name=name)
-    for file, those in sorted(files.items()):
-        found = counts(those)
-        bad = {"failures": found[TestVerdict.FAILED], "errors": found[TestVerdict.CRASHED]}
+    for file, tests in sorted(files.items()):
+        number = counts(tests)
+        bad = {"failures": number[TestVerdict.FAILED], "errors": number[TestVerdict.CRASHED]}
         silent = (TestVerdict.SKIPPED, TestVerdict.NOT_RUN, TestVerdict.ENVIRONMENT)
-        numbers = {"tests": len(those), **bad, "skipped": sum(found[verdict] for verdict in silent)}
-        time = f"{sum(result.seconds for result in those):.3f}"
+        numbers = {"tests": len(tests), **bad, "skipped": sum(number[verdict] for verdict in silent)}
+        time = f"{sum(result.seconds for result in tests):.3f}"
         attributes = {"name": clean(file), "time": time, **{key: str(number) for key, number in numbers.items()}}
         suite = ET.SubElement(root, "testsuite", attributes)
-        suite.extend(_case(result, reproduce) for result in those)
+        suite.extend(_case(result, reproduce) for result in tests)
     data: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
     return data + b"\n"
 
@@ -187,12 +187,12 @@ def _case(result: TestResult, reproduce: Reproduce) -> ET.Element:
 
 
 def pack(data: bytes) -> bytes:
-    """Compressed; equal bytes give equal bytes."""
+    """Compress reproducibly."""
     return gzip.compress(data, mtime=0)
 
 
 def pack_logs(folder: Path) -> bytes:
-    """What the sessions of a run wrote, as one archive without times and owners."""
+    """Return a reproducible archive of the sessions' logs, without times and owners."""
     out = io.BytesIO()
     with gzip.GzipFile(fileobj=out, mode="wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
         for path in sorted({found for name in _LOG_NAMES for found in folder.glob(f"*/{name}")}):
@@ -204,7 +204,7 @@ def pack_logs(folder: Path) -> bytes:
 
 
 def attachments(results: Sequence[TestResult], folder: Path, name: str, reproduce: Reproduce) -> dict[str, bytes]:
-    """Everything that is put beside the evidence, by kind."""
+    """Return the files to store beside the evidence, by kind."""
     return {
         RESULTS: pack(dump_results(results)),
         JUNIT: pack(to_junit(results, name, reproduce)),
@@ -215,11 +215,11 @@ def attachments(results: Sequence[TestResult], folder: Path, name: str, reproduc
 def upload(
     bucket: Bucket, staged: StagedSet, gate: str, target: str, files: Mapping[str, bytes]
 ) -> dict[str, dict[str, str]]:
-    """Put files beside the set, each once; returns kind -> its name there and its sha256."""
-    told = {}
+    """Store files beside the set, each once; return kind -> name and sha256."""
+    uploaded = {}
     for kind, data in files.items():
         sha256 = sha256_of(data)
         key = staged.evidence_more(gate, target, f"{sha256[:16]}.{kind}")
         bucket.put_if_absent(key, data, sha256=sha256)
-        told[kind] = {"name": key.removeprefix(staged.evidence), "sha256": sha256}
-    return told
+        uploaded[kind] = {"name": key.removeprefix(staged.evidence), "sha256": sha256}
+    return uploaded

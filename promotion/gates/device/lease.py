@@ -1,9 +1,9 @@
-"""Who gets which GPU and which cores: pure; devices and allotments come from elsewhere.
+"""Leases of GPUs and cores to workers. Pure: devices and allotments are detected in `machine`.
 
-A worker is lent one device through the driver's own mask, below HIP and CUDA, so that it cannot reach another one.
+The driver's own mask, below HIP and CUDA, restricts a worker to its device, so it cannot reach another one.
 
-Sources: "GPU isolation techniques" of the ROCm documentation (ROCR_VISIBLE_DEVICES takes indices and UUIDs, and HIP
-counts anew what is left); "CUDA environment variables" of the CUDA programming guide; jax-ml/jax,
+Sources: "GPU isolation techniques" of the ROCm documentation (ROCR_VISIBLE_DEVICES accepts indices and UUIDs, and HIP
+renumbers the remaining devices); "CUDA environment variables" of the CUDA programming guide; jax-ml/jax,
 ci/run_pytest_rocm.sh, for the number of workers.
 """
 
@@ -19,17 +19,17 @@ from core.errors import MachineError, RequestError
 
 GIB = 1 << 30
 DEVICE_SHARE = 2 * GIB
-"""Bytes of device memory that JAX's suite wants for each worker."""
+"""Bytes of device memory that JAX's suite needs for each worker."""
 RAM_SHARE = 6 * GIB
 MOST_WORKERS = 16
 _LIBRARIES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NPROC")
-"""Who asks how many threads to start; NPROC is read by XLA's thread pools."""
+"""Variables that limit the threads of numerical libraries; XLA's thread pools read NPROC."""
 _INDEX = re.compile(r"[0-9]+")
 _UUID = re.compile(r"(?:GPU-|MIG-)[0-9A-Za-z/-]+")
 
 
 class JaxPlatform(enum.StrEnum):
-    """What the tests run on."""
+    """Platform of JAX on which the tests run."""
 
     ROCM = "rocm"
     CPU = "cpu"
@@ -37,7 +37,7 @@ class JaxPlatform(enum.StrEnum):
 
     @property
     def masks(self) -> tuple[str, ...]:
-        """The variables that hide devices, the one of the lowest layer first."""
+        """Return the variables that hide devices, lowest layer first."""
         match self:
             case JaxPlatform.ROCM:
                 return ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "CUDA_VISIBLE_DEVICES")
@@ -49,17 +49,17 @@ class JaxPlatform(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuDevice:
-    """One GPU, as the driver shows it to a process without masks.
+    """A GPU as the driver presents it to a process without masks.
 
     Attributes:
-        index: its place in the driver's order.
-        uuid: as masks take it; empty where the driver tells none.
-        gfx: target such as gfx942; the compute capability, such as 9.0, of a CUDA device.
-        memory: bytes in all.
-        free: bytes that nobody uses; None where nobody tells.
-        name: what the vendor calls it.
-        nodes: files that a process has open while it uses the device.
-        gauge: files in which the kernel says how many bytes it has and how many are in use; empty where there are none.
+        index: position in the driver's order.
+        uuid: in the spelling of masks; empty if the driver has none.
+        gfx: target such as gfx942, or the compute capability of a CUDA device, such as 9.0.
+        memory: total bytes.
+        free: unused bytes; None if unknown.
+        name: product name.
+        nodes: files that every process which uses the device has open.
+        gauge: files of the kernel with the device's total and used bytes; empty if there are none.
     """
 
     index: int
@@ -73,19 +73,19 @@ class GpuDevice:
 
     @property
     def token(self) -> str:
-        """What a mask calls it: the UUID, which stays the same whatever else is hidden, or else its index."""
+        """Return the device's name in a mask: its UUID, which is stable under other masks, or else its index."""
         return self.uuid or str(self.index)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allotment:
-    """What of the host may be used.
+    """Cores and memory of the host that this process may use.
 
     Attributes:
-        cpus: numbers of the cores that may be run on.
-        cores: how many may be busy at once, which a control group may hold below their number; at least 1.
+        cpus: numbers of the usable cores.
+        cores: number of cores that may be busy at once, at least 1; a control group may set it below `len(cpus)`.
         memory: bytes of RAM.
-        why: what set the limit on cores, for people.
+        why: origin of the limit on cores, for display.
     """
 
     cpus: tuple[int, ...]
@@ -96,13 +96,13 @@ class Allotment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lease:
-    """What one worker may use.
+    """Resources of one worker.
 
     Attributes:
-        device: token of its device; empty on a CPU.
-        cpus: cores that it is pinned to.
-        env: changes to its environment, to be made before jax is imported; "" removes.
-        nodes, gauges: of its devices, see `Device`; no gauge of a device that others are lent too.
+        device: token of the device; empty on a CPU.
+        cpus: cores to which the worker is pinned.
+        env: changes to its environment before jax is imported; "" removes a variable.
+        nodes, gauges: of the devices, see `GpuDevice`; a shared device has no gauge here.
     """
 
     slot: int
@@ -116,13 +116,13 @@ class Lease:
 def visible_devices(
     devices: Sequence[GpuDevice], platform: JaxPlatform, environ: Mapping[str, str]
 ) -> tuple[GpuDevice, ...]:
-    """The slice that was inherited: the masks of the environment applied in order, each counting what the last left.
+    """Apply the masks of the inherited environment, in order; each mask indexes what the previous one left.
 
-    An empty ROCR_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES of a CUDA machine hides everything. Of HIP's own masks
-    HIP_VISIBLE_DEVICES counts before the others, and an empty one is as good as none.
+    An empty ROCR_VISIBLE_DEVICES, or CUDA_VISIBLE_DEVICES on a CUDA machine, hides everything. Of HIP's own masks,
+    HIP_VISIBLE_DEVICES takes precedence, and an empty one has no effect.
 
     Raises:
-        MachineError: a mask names a device that is not there, twice the same, or something that is no device.
+        MachineError: a mask names a device that does not exist, or the same device twice, or is invalid.
     """
     left = tuple(devices)
     lowest, *upper = platform.masks or ("",)
@@ -138,9 +138,9 @@ def _masked(devices: Sequence[GpuDevice], name: str, text: str) -> tuple[GpuDevi
     for word in words:
         found = _find(devices, word)
         if len(found) != 1:
-            what = "no device" if not found else "more than one device"
+            what = "is not a device" if not found else "matches several devices"
             there = ", ".join(device.token for device in devices) or "none"
-            raise MachineError(f"{name}={text} names {word!r}, which is {what}.", hint=f"There are {there}.")
+            raise MachineError(f"{name}={text}: {word!r} {what}.", hint=f"The devices are {there}.")
         if found[0] in chosen:
             raise MachineError(f"{name}={text} names {word!r} twice.", hint="Name each device once.")
         chosen += found
@@ -148,7 +148,7 @@ def _masked(devices: Sequence[GpuDevice], name: str, text: str) -> tuple[GpuDevi
 
 
 def _find(devices: Sequence[GpuDevice], word: str) -> list[GpuDevice]:
-    """The devices that a word of a mask means: an index among these, a UUID, or the beginning of one."""
+    """Return the devices that an entry of a mask matches: an index, a UUID, or the beginning of a UUID."""
     if _INDEX.fullmatch(word):
         return list(devices[int(word) : int(word) + 1])
     if not _UUID.fullmatch(word):
@@ -158,7 +158,7 @@ def _find(devices: Sequence[GpuDevice], word: str) -> list[GpuDevice]:
 
 
 def workers_per_device(devices: Sequence[GpuDevice], allotment: Allotment) -> int:
-    """How many workers each device can bear: min(memory / 2 GiB, cores, RAM / 6 GiB, 16) over all, at least one."""
+    """Return the workers per device: min(memory / 2 GiB, cores, RAM / 6 GiB, 16) over all devices, at least one."""
     if not devices:
         return 0
     by_memory = min((device.memory for device in devices), default=0) // DEVICE_SHARE
@@ -167,34 +167,34 @@ def workers_per_device(devices: Sequence[GpuDevice], allotment: Allotment) -> in
 
 
 def workers_on_cpu(allotment: Allotment) -> int:
-    """How many workers a machine without GPUs can bear: a core each, with the memory for it."""
+    """Return the workers of a machine without GPUs: one per core that has enough memory."""
     return max(1, min(allotment.cores, allotment.memory // RAM_SHARE, MOST_WORKERS))
 
 
 def leases(
     platform: JaxPlatform, devices: Sequence[GpuDevice], allotment: Allotment, *, per_device: int = 1, workers: int = 0
 ) -> tuple[Lease, ...]:
-    """A lease for each worker; no two share a device unless `per_device` says so, and every device is used.
+    """Return a lease for each worker; every device is used, and `per_device` workers share one.
 
     Args:
-        platform: what the tests run on.
-        devices: the slice, see `visible`; none on a CPU.
+        platform: platform of the tests.
+        devices: devices left by `visible_devices`; none on a CPU.
         allotment: of the host.
-        per_device: so many workers share a device.
-        workers: on a CPU, so many; 0 means as many as it can bear.
+        per_device: number of workers per device.
+        workers: number of workers on a CPU; 0 chooses it.
 
     Raises:
-        RequestError: a number that makes no sense.
-        MachineError: no device at all.
+        RequestError: an invalid number.
+        MachineError: there is no device.
     """
     if per_device < 1 or workers < 0:
-        raise RequestError(f"{per_device} workers on a device make no sense.", hint="Give a whole number from 1.")
+        raise RequestError(f"Invalid number of workers per device: {per_device}.", hint="Give a positive number.")
     if platform is JaxPlatform.CPU:
         owners: list[GpuDevice | None] = [None] * (workers or workers_on_cpu(allotment))
     elif not devices:
-        raise MachineError(f"There is no {platform} device to lend.", hint="See whether the masks hide them.")
+        raise MachineError(f"No {platform} device is available.", hint="Check whether masks hide the devices.")
     else:
-        # Round by round, so that whoever runs with fewer workers than leases still uses every device.
+        # Round by round, so that a session with fewer workers than leases still uses every device.
         owners = [device for _ in range(per_device) for device in devices]
     shares = _share_cores(allotment, len(owners))
     threads = max(1, allotment.cores // len(owners))
@@ -212,7 +212,7 @@ def leases(
 
 
 def whole_machine_lease(platform: JaxPlatform, devices: Sequence[GpuDevice], allotment: Allotment) -> Lease:
-    """The lease of a process that works with all devices of the slice at once."""
+    """Return the lease of a process that uses all devices at once."""
     tokens = ",".join(device.token for device in devices)
     env = (
         {**_only(platform, tokens, len(devices)), **thread_limits(allotment.cores)}
@@ -228,7 +228,7 @@ def _gauges(devices: Iterable[GpuDevice]) -> tuple[tuple[str, ...], ...]:
 
 
 def thread_limits(threads: int) -> dict[str, str]:
-    """What keeps numerical libraries from starting a thread for each core of the machine in each worker."""
+    """Return variables that limit numerical libraries to a number of threads per process."""
     return dict.fromkeys(_LIBRARIES, str(threads))
 
 
@@ -237,7 +237,7 @@ def _mask_of(platform: JaxPlatform, device: GpuDevice | None) -> dict[str, str]:
 
 
 def _only(platform: JaxPlatform, tokens: str, count: int) -> dict[str, str]:
-    """The driver's mask for some devices; the layers above count from zero what is left, so their own masks agree."""
+    """Return masks for these devices; masks of upper layers number the remaining devices from zero."""
     env = dict.fromkeys(platform.masks, "")
     lowest = platform.masks[0]
     env[lowest] = tokens
@@ -247,7 +247,7 @@ def _only(platform: JaxPlatform, tokens: str, count: int) -> dict[str, str]:
 
 
 def _share_cores(allotment: Allotment, count: int) -> list[tuple[int, ...]]:
-    """Deal out neighbouring cores; with more workers than cores, several workers have the same one."""
+    """Assign neighbouring cores to workers; if there are more workers than cores, several workers share one."""
     cpus = allotment.cpus
     if count >= len(cpus):
         return [(cpus[number % len(cpus)],) if cpus else () for number in range(count)]

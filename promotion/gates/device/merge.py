@@ -22,7 +22,7 @@ def make_gate(config: DeviceGateConfig, run: ShardResults) -> Gate:
         name=config.gate_name,
         tier=config.tier,
         per_target=config.platform is JaxPlatform.ROCM,
-        run=lambda room: _checks(room, config, run),
+        run=lambda context: _checks(context, config, run),
         settings=run.settings,
     )
 
@@ -47,15 +47,15 @@ def join_results(shards: Sequence[ShardResult]) -> tuple[TestResult, ...]:
     return tuple(joined[test] for test in sorted(joined))
 
 
-def _checks(room: GateContext, config: DeviceGateConfig, run: ShardResults) -> Iterator[Check]:
+def _checks(context: GateContext, config: DeviceGateConfig, run: ShardResults) -> Iterator[Check]:
     results = join_results(run.shards)
     options = {result.id: shard.run.get("options", config.options) for shard in run.shards for result in shard.results}
 
     def again(test: str) -> str:
-        return reproduce(options[test], str(room.staged), test)
+        return reproduce(options[test], str(context.staged), test)
 
     yield from evidence.checks_of_tests(results, run.target, again, config.known_flake)
-    before = baseline(room.bucket, room.staged.index, config.gate_name, run.target, run.settings)
+    before = baseline(context.bucket, context.staged.index, config.gate_name, run.target, run.settings)
     skipped = sum(result.verdict is TestVerdict.SKIPPED for result in results)
     findings = [
         *compare_with_baseline(executed(results), skipped, before),
@@ -68,7 +68,7 @@ def _checks(room: GateContext, config: DeviceGateConfig, run: ShardResults) -> I
     details = {
         "suite": config.suite,
         "verdicts": {verdict.value: number for verdict, number in counts(results).items()},
-        "files": evidence.upload(room.bucket, room.staged, config.gate_name, run.target, files),
+        "files": evidence.upload(context.bucket, context.staged, config.gate_name, run.target, files),
         "shards": [dict(shard.run) for shard in run.shards],
         "baseline": before.set_digest,
     }

@@ -1,8 +1,8 @@
-"""Looks at jax and its devices from inside; run by the Python that is tested, before any test.
+"""Check of jax and its devices from inside, run by the tested Python before any test.
 
-Standard library, numpy and jax. Its argument is the platform; it prints one line of JSON, the last one: `platforms`
-of the devices and the `default` one, `client` (what the runtime says of itself), `version` of jax, `devices` (id, kind,
-capability, what their kernel said), `libraries` that are mapped; or `error`.
+Uses only the standard library, numpy and jax. The argument is the platform. The last line of output is JSON:
+`platforms` of the devices and the `default` one, `client` (the runtime's version), `version` of jax, `devices` (id,
+kind, capability, result of their kernel), mapped `libraries`, or `error`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SIZE = 64
 
 
 def kernel(device: Any) -> str:  # noqa: ANN401 - a device of jax
-    """Compile one kernel for a device and run it there; what is wrong with its numbers, or nothing."""
+    """Compile and run one kernel on a device; return a description of wrong results, or ""."""
     jax, numpy = importlib.import_module("jax"), importlib.import_module("numpy")
     whole = numpy.arange(_SIZE * _SIZE, dtype=numpy.int32).reshape(_SIZE, _SIZE) % 7 - 3
     real = whole.astype(numpy.float32) / 8
@@ -38,7 +38,7 @@ def kernel(device: Any) -> str:  # noqa: ANN401 - a device of jax
 
 
 def about(device: Any) -> Answer:  # noqa: ANN401 - a device of jax
-    """What jax knows of a device, and how the kernel went there."""
+    """Describe a device and the result of its kernel."""
     try:
         said = kernel(device)
     except Exception as error:
@@ -48,13 +48,13 @@ def about(device: Any) -> Answer:  # noqa: ANN401 - a device of jax
 
 
 def libraries() -> list[str]:
-    """The libraries that this process has mapped."""
+    """Return the libraries that this process has mapped."""
     lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="backslashreplace").splitlines()
     return sorted({line.split(None, 5)[5] for line in lines if ".so" in line and len(line.split(None, 5)) == 6})
 
 
 def main(platform: str) -> Answer:
-    """Everything."""
+    """Describe jax, its devices and its libraries."""
     try:
         jax = importlib.import_module("jax")
         devices = jax.local_devices(backend=platform)

@@ -1,4 +1,4 @@
-"""The device gate: the staged wheels, installed by hash, run a suite on the devices of this machine."""
+"""The device gate: run a suite on this machine's devices with the staged wheels, installed by hash."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from promotion.gates.device.preflight import (
 )
 from promotion.gates.device.results import TestResult, TestVerdict, counts, executed, judge
 from promotion.gates.device.sessions.harness import DONE, Harness, RunPlan, RunReport
-from promotion.gates.device.sessions.passes import Pass, base_env, passes
+from promotion.gates.device.sessions.passes import base_env, passes
 from promotion.gates.device.shards import Shard, ShardResult, digest_of_tests, now, split_tests, upload_shard
 from promotion.gates.device.suite import PreparedSuite, jax_suite, smoke_suite
 from promotion.gates.device.suite_requirements import copy_test_helpers, release_mismatch, unmet_requirements
@@ -43,23 +43,19 @@ from promotion.gates.device.suite_requirements import copy_test_helpers, release
 _INSTALL_SECONDS = 900.0
 _NAMED = 5
 RUN = "run"
-"""The check that tells what was run on what; it counts for nothing."""
+"""Name of the check that describes the run; it counts no tests."""
 
 
-def make_gate(told: DeviceGateConfig) -> Gate:
-    """The gate."""
-
-    def run(room: GateContext) -> Iterator[Check]:
-        yield from _GateRun(room, told).checks()
-
-    # What the whole said is no answer to somebody who asks for a part.
-    part = {"part": " ".join((str(told.shard or ""), *told.listed))} if told.shard or told.listed else {}
+def make_gate(config: DeviceGateConfig) -> Gate:
+    """Return the device gate."""
+    # Evidence of a whole suite must not be reused for a part of it.
+    part = {"part": " ".join((str(config.shard or ""), *config.listed))} if config.shard or config.listed else {}
     return Gate(
-        name=told.gate_name,
-        tier=told.tier,
-        per_target=told.platform is JaxPlatform.ROCM,
-        run=run,
-        settings={**told.settings, **part},
+        name=config.gate_name,
+        tier=config.tier,
+        per_target=config.platform is JaxPlatform.ROCM,
+        run=lambda context: _GateRun(context, config).checks(),
+        settings={**config.settings, **part},
         partial=bool(part),
     )
 
@@ -67,130 +63,135 @@ def make_gate(told: DeviceGateConfig) -> Gate:
 class _GateRun:
     """One run of the gate."""
 
-    def __init__(self, room: GateContext, told: DeviceGateConfig) -> None:
-        if not isinstance(room.runner, HostRunner):
+    def __init__(self, context: GateContext, config: DeviceGateConfig) -> None:
+        if not isinstance(context.runner, HostRunner):
             raise GateError("The device gate can watch only processes of this machine.")
-        self.room, self.told, self.runner = room, told, room.runner
-        self.devices = visible_devices(told.machine.devices, told.platform, told.environ)
+        self.context, self.config, self.runner = context, config, context.runner
+        self.devices = visible_devices(config.machine.devices, config.platform, config.environ)
         kinds = {device.gfx for device in self.devices}
-        own = [target for target in room.targets if target.partition(":")[0] in kinds]
-        self.target = ANY if told.platform is not JaxPlatform.ROCM else (own or list(room.targets))[0]
-        if told.platform is JaxPlatform.ROCM and len(kinds) > 1:
+        own = [target for target in context.targets if target.partition(":")[0] in kinds]
+        self.target = ANY if config.platform is not JaxPlatform.ROCM else (own or list(context.targets))[0]
+        if config.platform is JaxPlatform.ROCM and len(kinds) > 1:
             raise MachineError(
                 f"The devices are of several kinds: {', '.join(sorted(kinds))}.",
-                hint="Show this run those of one kind, by ROCR_VISIBLE_DEVICES.",
+                hint="Select devices of one kind with ROCR_VISIBLE_DEVICES.",
             )
 
     def checks(self) -> Iterator[Check]:
-        """Preflight, passes, retries, and what they add up to.
+        """Run the preflight, the passes and the retries; yield their checks.
 
         Raises:
-            MachineError: the machine is unfit, or was for some tests.
-            GateError: not everything was run; never because a test failed.
+            MachineError: the machine is unfit, or caused the failures.
+            GateError: not everything ran; failed tests alone never raise it.
         """
-        room, told = self.room, self.told
-        room.progress.step("preflight of the machine")
-        self.host = detect_allotment(told.environ, cpus=told.cpus, first=self.devices[0].index if self.devices else 0)
-        rocm = set_manifest(room) if told.platform is JaxPlatform.ROCM else None
-        wanted = expected_machine(
-            told.platform, room.wheel_set, self.devices, room.targets, told.python, rocm, counts=told.devices
+        context, config = self.context, self.config
+        context.progress.step("preflight of the machine")
+        self.host = detect_allotment(
+            config.environ, cpus=config.cpus, first=self.devices[0].index if self.devices else 0
         )
-        items = [*check_host(told.machine, self.devices, wanted, Path("/"))]
-        yield from self._preflight(items)
-        site = install_site(room, told)
+        rocm = set_manifest(context) if config.platform is JaxPlatform.ROCM else None
+        expected = expected_machine(
+            config.platform,
+            context.wheel_set,
+            self.devices,
+            context.targets,
+            config.python,
+            rocm,
+            counts=config.devices,
+        )
+        host_items = [*check_host(config.machine, self.devices, expected, Path("/"))]
+        yield from self._preflight(host_items)
+        site = install_site(context, config)
         tests = self._tests(site)
-        env = {**site.env, **base_env(told.platform, tests.suite.env)}
-        if told.rocm:
-            env |= {"ROCM_PATH": str(told.rocm), "LD_LIBRARY_PATH": str(told.rocm / "lib")}
-        everything = whole_machine_lease(told.platform, self.devices, self.host)
+        env = {**site.env, **base_env(config.platform, tests.suite.env)}
+        if config.rocm:
+            env |= {"ROCM_PATH": str(config.rocm), "LD_LIBRARY_PATH": str(config.rocm / "lib")}
+        machine_env = {**env, **whole_machine_lease(config.platform, self.devices, self.host).env}
         python = (str(site.python),)
-        room.progress.step("preflight of jax")
-        wanted = replace(wanted, site=site.folder)
-        found = [*check_jax(query_jax(self.runner, python, {**env, **everything.env}, told.platform), wanted)]
-        yield from self._preflight(found)
-        work = self._work(python, env, tests)
-        folder = told.folder or room.work / "run"
-        count = len(work.passes[0].leases)
-        room.progress.step(f"tests of {tests.suite.commit} with {count} worker{'s' if count > 1 else ''}")
-        report = Harness(self.runner, work, folder, told.on_progress).run()
-        results = self._settled(report, python, {**env, **everything.env}, wanted)
-        options = {**told.options, "--python": site.version}
-        again = functools.partial(reproduce, options, str(room.staged))
-        yield from evidence.checks_of_tests(results, self.target, again, told.known_flake)
-        if told.shard and not results:
-            yield evidence.check_of_empty_shard(str(told.shard), self.target)
-        check = self._told_of(report, results, tests, [*items, *found], folder, options)
+        context.progress.step("preflight of jax")
+        expected = replace(expected, site=site.folder)
+        jax_items = [*check_jax(query_jax(self.runner, python, machine_env, config.platform), expected)]
+        yield from self._preflight(jax_items)
+        plan = self._plan(python, env, tests)
+        folder = config.folder or context.work / "run"
+        count = len(plan.passes[0].leases)
+        context.progress.step(f"tests of {tests.suite.commit} with {count} worker{'s' if count > 1 else ''}")
+        report = Harness(self.runner, plan, folder, config.on_progress).run()
+        results = self._verdicts(report, python, machine_env, expected)
+        options = {**config.options, "--python": site.version}
+        again = functools.partial(reproduce, options, str(context.staged))
+        yield from evidence.checks_of_tests(results, self.target, again, config.known_flake)
+        if config.shard and not results:
+            yield evidence.check_of_empty_shard(str(config.shard), self.target)
+        check = self._run_check(report, results, tests, [*host_items, *jax_items], folder, options)
         yield check
-        if told.shard:
-            self._keep_part(told.shard, report, results, check, tests.notes)
-        if told.folder and not report.problems:
+        if config.shard:
+            self._upload_shard(config.shard, report, results, check, tests.notes)
+        if config.folder and not report.problems:
             (folder / DONE).touch()
-        problems = (*report.problems, *missing_tests(told.listed, report.collected))
-        raise_unless_complete(problems, len(report.collected), results, shard=told.shard is not None)
+        problems = (*report.problems, *missing_tests(config.listed, report.collected))
+        raise_unless_complete(problems, len(report.collected), results, shard=config.shard is not None)
 
     def _preflight(self, items: Sequence[PreflightItem]) -> Iterator[Check]:
-        """Tell what was looked at; MachineError when something is not as it should be."""
         yield from evidence.checks_of_preflight(items, self.target)
-        if bad := [item.name for item in items if item.problem]:
-            raise MachineError(f"The machine is not fit: {', '.join(bad)}.", hint="This says nothing of the set.")
+        if failed := [item.name for item in items if item.problem]:
+            hint = "Fix the machine; the wheels were not tested."
+            raise MachineError(f"The preflight of the machine failed: {', '.join(failed)}.", hint=hint)
 
     def _tests(self, site: Site) -> PreparedSuite:
-        told = self.told
-        if told.source is None:
-            return smoke_suite(told.listed)
-        work = self.room.work / "tests"
+        config = self.config
+        if config.source is None:
+            return smoke_suite(config.listed)
+        work = self.context.work / "tests"
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
-        tests = jax_suite(told.source, told.platform, work, self.runner, size=told.size, listed=told.listed)
-        notes = [*tests.notes, *unmet_requirements(tests.asks, LOCK.read_text(encoding="utf-8"), site.version)]
+        tests = jax_suite(config.source, config.platform, work, self.runner, size=config.size, listed=config.listed)
+        lock = LOCK.read_text(encoding="utf-8")
+        notes = [*tests.notes, *unmet_requirements(tests.requirements, lock, site.version)]
         if tests.checkout:
-            wheel_set = self.room.wheel_set
+            wheel_set = self.context.wheel_set
             notes.append(release_mismatch(tests.checkout, wheel_set.pins.get("jax", wheel_set.jax_version)))
-            if taken := copy_test_helpers(tests.checkout, site.folder):
-                notes.append(f"What tests import and jax's wheel leaves out is the checkout's: {', '.join(taken)}.")
+            if copied := copy_test_helpers(tests.checkout, site.folder):
+                notes.append(f"Test helpers that jax's wheel lacks come from the checkout: {', '.join(copied)}.")
         return replace(tests, notes=tuple(filter(None, notes)))
 
-    def _work(self, python: tuple[str, ...], env: Mapping[str, str], tests: PreparedSuite) -> RunPlan:
-        told = self.told
+    def _plan(self, python: tuple[str, ...], env: Mapping[str, str], tests: PreparedSuite) -> RunPlan:
+        config = self.config
+        per_device = config.per_device or workers_per_device(self.devices, self.host)
+        single = leases(config.platform, self.devices, self.host, per_device=per_device, workers=config.workers)
+        whole = whole_machine_lease(config.platform, self.devices, self.host)
         return RunPlan(
             python=python,
             suite=tests.suite,
             env=env,
-            passes=self._passes(),
-            skips=told.skips,
+            passes=passes(config.passes, single, whole),
+            skips=config.skips,
             choose=self._choose(tests),
-            limits=told.limits,
-            retries=told.retries,
-            identity=json.dumps([self.room.staged.digest, told.settings, str(told.shard), told.listed]),
+            limits=config.limits,
+            retries=config.retries,
+            identity=json.dumps([self.context.staged.digest, config.settings, str(config.shard), config.listed]),
         )
 
-    def _passes(self) -> tuple[Pass, ...]:
-        told = self.told
-        per_device = told.per_device or workers_per_device(self.devices, self.host)
-        single = leases(told.platform, self.devices, self.host, per_device=per_device, workers=told.workers)
-        return passes(told.passes, single, whole_machine_lease(told.platform, self.devices, self.host))
-
     def _choose(self, tests: PreparedSuite) -> Callable[[Sequence[str]], Sequence[str]] | None:
-        shard = self.told.shard
+        shard = self.config.shard
         if shard is None:
             return tests.choose
-        seconds = self.told.seconds or {}
+        seconds = self.config.seconds or {}
         listed: Callable[[Sequence[str]], Sequence[str]] = tests.choose or list
-        return lambda there: split_tests(listed(there), seconds, shard.count)[shard.number - 1]
+        return lambda available: split_tests(listed(available), seconds, shard.count)[shard.number - 1]
 
-    def _settled(
-        self, report: RunReport, python: Sequence[str], env: Mapping[str, str], wanted: ExpectedMachine
+    def _verdicts(
+        self, report: RunReport, python: Sequence[str], env: Mapping[str, str], expected: ExpectedMachine
     ) -> tuple[TestResult, ...]:
-        """The results; where something fell, the devices are looked at again: a broken one makes many failures."""
-        fell = [r for r in report.results if r.verdict in (TestVerdict.FAILED, TestVerdict.CRASHED)]
-        if not fell:
+        """Return the results; after failures, check the devices again, since a broken one causes many failures."""
+        if not any(result.verdict in (TestVerdict.FAILED, TestVerdict.CRASHED) for result in report.results):
             return report.results
-        after = check_jax(query_jax(self.runner, python, env, self.told.platform), wanted)
+        after = check_jax(query_jax(self.runner, python, env, self.config.platform), expected)
         if not any(item.problem for item in after):
             return report.results
-        return tuple(judge(result.id, report.attempts[result.id], sick=True) for result in report.results)
+        return tuple(judge(result.id, report.attempts[result.id], machine_unfit=True) for result in report.results)
 
-    def _told_of(
+    def _run_check(
         self,
         report: RunReport,
         results: Sequence[TestResult],
@@ -199,50 +200,45 @@ class _GateRun:
         folder: Path,
         options: Mapping[str, str],
     ) -> Check:
-        """What was run on what, and where the rest is told."""
-        room, told = self.room, self.told
-        before = baseline(room.bucket, room.staged.index, told.gate_name, self.target, told.settings)
-        silent = sum(result.verdict is TestVerdict.SKIPPED for result in results)
-        found: list[Finding] = []
-        if not told.shard and not told.listed:
-            found += [
-                *compare_with_baseline(executed(results), silent, before),
-                *check_ledgers(told.known, results, told.settings),
-            ]
-        found += [
+        """Return the check that describes the run and names its attachments."""
+        context, config = self.context, self.config
+        before = baseline(context.bucket, context.staged.index, config.gate_name, self.target, config.settings)
+        skipped = sum(result.verdict is TestVerdict.SKIPPED for result in results)
+        findings: list[Finding] = []
+        if not config.shard and not config.listed:
+            findings += compare_with_baseline(executed(results), skipped, before)
+            findings += check_ledgers(config.known, results, config.settings)
+        findings += [
             Finding(code="device-note", severity=Severity.WARNING, message=note, remedy="")
             for note in (*tests.notes, *report.notes)
         ]
-        if told.left_out:
-            text = f"Tests that need several devices were left out: {told.left_out}."
-            found.append(Finding(code="multi-left-out", severity=Severity.WARNING, message=text, remedy=""))
-        name = f"{told.gate_name}.{self.target}"
-        again = functools.partial(reproduce, options, str(room.staged))
-        files = evidence.attachments(results, folder, name, again)
-        uploaded = evidence.upload(room.bucket, room.staged, told.gate_name, self.target, files)
-        facts = {key: value for item in items for key, value in item.facts.items()}
+        if config.left_out:
+            text = f"Tests that need several devices were left out: {config.left_out}."
+            findings.append(Finding(code="multi-left-out", severity=Severity.WARNING, message=text, remedy=""))
+        again = functools.partial(reproduce, options, str(context.staged))
+        files = evidence.attachments(results, folder, f"{config.gate_name}.{self.target}", again)
         details = {
             "suite": tests.suite.commit,
-            "image": told.image,
+            "image": config.image,
             "devices": [device.token for device in self.devices],
             "verdicts": {verdict.value: number for verdict, number in counts(results).items()},
-            "shard": str(told.shard) if told.shard else "",
+            "shard": str(config.shard) if config.shard else "",
             "sessions": report.sessions,
-            "files": uploaded,
-            "machine": facts,
+            "files": evidence.upload(context.bucket, context.staged, config.gate_name, self.target, files),
+            "machine": {key: value for item in items for key, value in item.facts.items()},
             "options": options,
             "allotment": {"cores": self.host.cores, "memory": self.host.memory, "why": self.host.why},
             "baseline": before.set_digest,
         }
-        return Check(name=RUN, findings=tuple(found), target=self.target, times=0, details=details)
+        return Check(name=RUN, findings=tuple(findings), target=self.target, times=0, details=details)
 
-    def _keep_part(
+    def _upload_shard(
         self, shard: Shard, report: RunReport, results: Sequence[TestResult], check: Check, notes: Sequence[str]
     ) -> None:
-        part = ShardResult(
+        result = ShardResult(
             shard=shard,
             target=self.target,
-            settings=self.told.settings,
+            settings=self.config.settings,
             tests=digest_of_tests(report.collected),
             problems=report.problems,
             notes=(*notes, *report.notes),
@@ -250,26 +246,26 @@ class _GateRun:
             run=check.details,
             at=now(),
         )
-        upload_shard(self.room.bucket, self.room.staged, self.told.gate_name, part, self.told.signer)
+        upload_shard(self.context.bucket, self.context.staged, self.config.gate_name, result, self.config.signer)
 
 
-def install_site(room: GateContext, told: DeviceGateConfig) -> Site:
-    """The set's wheels by hash, and what runs tests, in an environment of this run alone."""
-    site = make_site(room, told.python)
+def install_site(context: GateContext, config: DeviceGateConfig) -> Site:
+    """Install the set's wheels by hash, and the packages that run tests, in a new environment."""
+    site = make_site(context, config.python)
     try:
-        config = room.runner.run(PIP_CONFIG.argv, env=PIP_CONFIG.env).stdout
-        uv = Uv(find_uv_bin(), uv_options(parse_config(config)))
-        for lock in filter(None, (LOCK, told.also)):
+        pip_config = context.runner.run(PIP_CONFIG.argv, env=PIP_CONFIG.env).stdout
+        uv = Uv(find_uv_bin(), uv_options(parse_config(pip_config)))
+        for lock in filter(None, (LOCK, config.also)):
             command = uv.install_rest(site.python, lock, locked=True)
-            room.runner.run(command.argv, env=command.env, timeout=_INSTALL_SECONDS)
+            context.runner.run(command.argv, env=command.env, timeout=_INSTALL_SECONDS)
     except ProcessError as problem:
-        text = f"What runs the tests cannot be installed: {problem.message}"
-        raise MachineError(text, hint="See whether the package index is there; run the gate again.") from problem
+        text = f"Cannot install the packages that run the tests: {problem.message}"
+        raise MachineError(text, hint="Check the package index and run the gate again.") from problem
     return site
 
 
 def missing_tests(listed: Sequence[str], collected: Collection[str]) -> Iterator[str]:
-    """What is wrong with a list: it names tests that the suite does not have, or leaves out by itself."""
+    """Yield a problem if listed tests do not exist or are deselected by the suite."""
     if missing := [test for test in listed if "::" in test and test not in set(collected)]:
         yield f"the suite has no {', '.join(missing[:_NAMED])}" + (" and others" if missing[_NAMED:] else "")
 
@@ -277,25 +273,26 @@ def missing_tests(listed: Sequence[str], collected: Collection[str]) -> Iterator
 def raise_unless_complete(
     problems: Sequence[str], collected: int, results: Sequence[TestResult], *, shard: bool = False
 ) -> None:
-    """Raise an error when a run is not all that it should have been; that a test failed is no such thing.
+    """Raise an error if not everything ran as it should; a failed test is not an error.
 
     Args:
-        shard: it is a part, which may happen to have nothing to execute.
+        shard: the run is a shard, which may have no test to execute.
 
     Raises:
-        MachineError: the machine is to blame for all that was found.
-        GateError: something else is, too.
+        MachineError: the machine caused all problems.
+        GateError: there are other problems.
     """
-    found, said = counts(results), list(problems)
+    number, reasons = counts(results), list(problems)
     if not collected:
-        said.append("no test was collected")
-    elif not executed(results) and not shard and not found[TestVerdict.ENVIRONMENT]:
-        said.append("no test was executed")
-    if found[TestVerdict.NOT_RUN]:
-        said.append(f"{found[TestVerdict.NOT_RUN]} tests were not run")
-    if found[TestVerdict.ENVIRONMENT]:
-        said.append(f"{found[TestVerdict.ENVIRONMENT]} tests failed because of the machine")
-    fell = [found[verdict] for verdict in (TestVerdict.FAILED, TestVerdict.CRASHED, TestVerdict.FLAKY)]
-    if said:
-        kind = MachineError if found[TestVerdict.ENVIRONMENT] and not any((*fell, *said[:-1])) else GateError
-        raise kind(f"Not everything was run: {'; '.join(said)}.", hint="What was run is told; run the gate again.")
+        reasons.append("no test was collected")
+    elif not executed(results) and not shard and not number[TestVerdict.ENVIRONMENT]:
+        reasons.append("no test was executed")
+    if number[TestVerdict.NOT_RUN]:
+        reasons.append(f"{number[TestVerdict.NOT_RUN]} tests were not run")
+    if number[TestVerdict.ENVIRONMENT]:
+        reasons.append(f"{number[TestVerdict.ENVIRONMENT]} tests failed because of the machine")
+    failures = [number[verdict] for verdict in (TestVerdict.FAILED, TestVerdict.CRASHED, TestVerdict.FLAKY)]
+    if reasons:
+        only_machine = number[TestVerdict.ENVIRONMENT] and not any((*failures, *reasons[:-1]))
+        kind = MachineError if only_machine else GateError
+        raise kind(f"The run is incomplete: {'; '.join(reasons)}.", hint="Run the gate again.")

@@ -1,4 +1,4 @@
-"""Runs of the device gate go into the history of tests: what evidence says, in a form that can be asked."""
+"""Recording of device gate runs in the index's history of tests."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _EVIDENCE = re.compile(rf"([0-9a-f]{{64}})/{EVIDENCE_FOLDER}/device(?:-\w+)?/[^/
 def runs_of(
     bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, evidences: Iterable[Evidence]
 ) -> Iterator[tuple[SuiteRun, tuple[TestResult, ...]]]:
-    """The runs that ended in evidence, with the results that lie beside it.
+    """Yield the runs that evidence describes, with the results stored beside it.
 
     Raises:
-        BucketError: evidence whose results are gone or damaged.
+        BucketError: results are missing or damaged.
     """
     for evidence in evidences:
         for name in results_names(evidence.details):
@@ -34,12 +34,12 @@ def runs_of(
             try:
                 results = load_results(gzip.decompress(bucket.get(key)), key)
             except (OSError, EOFError, GateError) as problem:
-                raise BucketError(f"{key} holds no test results.", hint="Run the gate again.") from problem
+                raise BucketError(f"Cannot read test results: {key}.", hint="Run the gate again.") from problem
             yield _run(evidence, wheel_set), results
 
 
 def results_names(details: Any) -> Iterator[str]:  # noqa: ANN401 - whatever evidence holds
-    """Names of the files with a run's results, beside its evidence."""
+    """Yield the names of the files with a run's results, relative to its evidence."""
     checks = details.get("checks")
     for check in checks if isinstance(checks, list) else []:
         files = check.get("files") if isinstance(check, dict) else None
@@ -48,33 +48,33 @@ def results_names(details: Any) -> Iterator[str]:  # noqa: ANN401 - whatever evi
 
 
 def _run(evidence: Evidence, wheel_set: WheelSet) -> SuiteRun:
-    told = evidence.settings
+    settings = evidence.settings
     return SuiteRun(
         evidence=sha256_of(dump_evidence(evidence)),
         set_digest=evidence.set_digest,
-        platform=told.get("platform", ""),
-        family=told.get("family", ""),
+        platform=settings.get("platform", ""),
+        family=settings.get("family", ""),
         jax=wheel_set.jax_version,
         rocm=str(wheel_set.rocm_version),
-        suite=told.get("size") or "smoke",
+        suite=settings.get("size") or "smoke",
         finished=evidence.ended,
     )
 
 
 def record_evidence(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, evidences: Iterable[Evidence]) -> int:
-    """Write down runs on a set; what is written down stays. Returns how many were new."""
+    """Record runs of a set; return the number of new ones. Recorded runs never change."""
     return record(bucket, staged.index, [*runs_of(bucket, staged, wheel_set, evidences)])
 
 
 def rebuild_history(bucket: Bucket, index: str) -> int:
-    """Write down all runs whose evidence lies beside staged sets of an index; returns how many were new."""
+    """Record all runs with evidence beside staged sets of an index; return the number of new ones."""
     root = f"{Channel.STAGING}/{index}/"
-    found: dict[str, list[Evidence]] = {}
+    by_set: dict[str, list[Evidence]] = {}
     for key in bucket.list(root):
         if match := _EVIDENCE.fullmatch(key.removeprefix(root)):
-            found.setdefault(match[1], []).append(load_evidence(bucket.get(key), key))
+            by_set.setdefault(match[1], []).append(load_evidence(bucket.get(key), key))
     new = 0
-    for digest, evidences in found.items():
+    for digest, evidences in by_set.items():
         staged = StagedSet(index=index, digest=digest)
         new += record_evidence(bucket, staged, read_staged(bucket, staged), evidences)
     return new

@@ -1,8 +1,7 @@
-"""What the scripts with which JAX runs its own suite set: read, never executed.
+"""Environment and deselected tests from the scripts with which JAX runs its own suite; they are never executed.
 
-Understood are assignments, `source`, and the command lines of pytest. What a test could see and what cannot be told
-without executing something is an error, never a guess: a suite that runs under other conditions than its own says
-nothing.
+The reader understands assignments, `source`, and the command lines of pytest. A setting that is visible to tests, and
+cannot be determined without executing something, is an error: results under other conditions would be meaningless.
 """
 
 from __future__ import annotations
@@ -23,33 +22,33 @@ _OPEN, _CLOSE = frozenset({"if", "for", "while", "until", "case"}), frozenset({"
 _WORDS_BEFORE = frozenset({"then", "else", "elif", "do", "!", "time", "exec", "command", "env"})
 _OPAQUE = frozenset({"eval", "declare", "typeset", "read", "printf", "local"})
 _NOT_FOR_TESTS = "JAXCI_"
-"""Part of the names that only the scripts themselves use."""
+"""Part of variable names that only the scripts themselves use."""
 _OURS = frozenset(
     {
         *("JAX_ENABLE_ROCM_XDIST", "JAX_ENABLE_CUDA_XDIST", "NPROC", "PATH", "PY_COLORS"),
         *("MAX_PROCESSES", "MAX_PROCESSES_ARG"),
     }
 )
-"""What the gate decides itself, so that it does not matter how a script computes it."""
+"""Variables that the gate sets itself, so scripts may compute them."""
 _PROCESSES = frozenset({"-n", "--numprocesses", "--maxprocesses"})
-"""Options whose value may be computed: how many processes there are is for the gate to say."""
+"""Options whose value may be computed, since the gate sets the number of processes."""
 _MARKS = frozenset({"multiaccelerator", "not multiaccelerator"})
-"""What the passes of the gate choose by."""
+"""Marks that the passes of the gate select."""
 _CHOOSING = re.compile(r"(?<!\S)(--deselect|--ignore|-k|-m)(?![\w-])")
 _INSTALLERS = ("install_wheels_locally.sh", "setup_build_environment.sh", "setup_portserver.sh")
-"""Sourced scripts that install or build; the gate has its own environment."""
+"""Sourced scripts that install or build; the gate has an environment of its own."""
 _FILES_DEEP = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Script:
-    """What was read.
+    """Settings that a script contains.
 
     Attributes:
-        env: what tests see of it.
-        deselect: node ids, or beginnings of some, that are left out.
-        ignore: files that are left out.
-        files: the scripts themselves, relative to the checkout.
+        env: variables that tests see.
+        deselect: node ids to leave out, or their beginnings.
+        ignore: files to leave out.
+        files: the scripts that were read, relative to the checkout.
     """
 
     env: Mapping[str, str]
@@ -62,32 +61,32 @@ class Script:
 class _ScriptReader:
     root: Path
     values: dict[str, str | None] = field(default_factory=dict)
-    """None: it takes executing something to know it."""
+    """Values of variables; None if only execution would determine them."""
     exported: dict[str, str] = field(default_factory=dict)
     """Name -> where."""
     conditional: dict[str, str] = field(default_factory=dict)
-    """Name -> where it is set under a condition."""
+    """Name -> place where a condition decides about it."""
     choosing: dict[str, str] = field(default_factory=dict)
-    """Name -> where it is set, under a condition, to options that choose tests."""
+    """Name -> place where a condition decides about options that select tests."""
     pytest: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     all_exported: bool = False
 
 
 def read_script(root: Path, name: str) -> Script:
-    """Read a script of a checkout, and what it sources.
+    """Read a script of a checkout and the scripts that it sources.
 
     Args:
         root: of the checkout.
-        name: of the script, relative to it.
+        name: of the script, relative to the checkout.
 
     Raises:
-        GateError: it is not there, runs no pytest, or sets something for tests in a way that cannot be told.
+        GateError: the script is missing, does not run pytest, or sets something for tests in an unknown way.
     """
     reading = _ScriptReader(root=root)
     _read(reading, name, 0)
     if not reading.pytest:
-        raise _unreadable(name, "it runs no pytest")
+        raise _unreadable(name, "it does not run pytest")
     env: dict[str, str] = {}
     for variable, where in reading.exported.items():
         if not _for_tests(variable):
@@ -114,18 +113,18 @@ def read_script(root: Path, name: str) -> Script:
 
 
 def _for_tests(variable: str) -> bool:
-    """Whether a test could make something of it."""
+    """Return whether a variable may affect tests."""
     return variable.isupper() and variable not in _OURS and _NOT_FOR_TESTS not in variable
 
 
 def _read(reading: _ScriptReader, name: str, deep: int) -> None:
     path = reading.root / name
     if deep > _FILES_DEEP or not path.resolve().is_relative_to(reading.root.resolve()):
-        raise _unreadable(name, "it is outside the checkout, or sources itself")
+        raise _unreadable(name, "it is outside the checkout or sources itself")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
-        raise _unreadable(name, f"it cannot be read: {problem}") from problem
+        raise _unreadable(name, f"reading failed: {problem}") from problem
     reading.files.append(name)
     depth = 0
     for number, line in _statements(text):
@@ -136,7 +135,7 @@ def _read(reading: _ScriptReader, name: str, deep: int) -> None:
 
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with their numbers, continued ones joined, quotes that span lines too; no comments."""
+    """Yield statements with their line numbers; continued lines and multi-line quotes are joined, comments dropped."""
     pending, begun = "", 0
     for number, raw in enumerate(text.splitlines(), 1):
         if not pending and raw.lstrip().startswith("#"):
@@ -182,7 +181,7 @@ def _statement(reading: _ScriptReader, line: str, where: str, deep: int, *, insi
     if verb in ("source", "."):
         target = _value(reading, rest.split()[0]) if rest else None
         if target is None:
-            raise _unreadable(where, "it sources what only its execution would tell")
+            raise _unreadable(where, "it sources a computed path")
         target = target.removeprefix("./")
         if Path(target).name not in _INSTALLERS:
             _read(reading, target, deep + 1)
@@ -208,7 +207,7 @@ def _runs_pytest(line: str) -> bool:
 
 def _assign(reading: _ScriptReader, text: str, where: str, *, exported: bool, inside: bool) -> None:
     match = _ASSIGNMENT.match(text)
-    if match is None:  # `export NAME` of what was set before
+    if match is None:  # `export NAME` of a variable set before
         for name in text.split():
             if re.fullmatch(_NAME, name) and name in reading.values:
                 reading.exported[name] = where
@@ -224,7 +223,7 @@ def _assign(reading: _ScriptReader, text: str, where: str, *, exported: bool, in
 
 
 def _value(reading: _ScriptReader, text: str) -> str | None:
-    """What a word stands for; None when that takes executing something."""
+    """Return the value of a word; None if only execution would determine it."""
     if _COMPUTED.search(text) and not text.startswith("'"):
         return None
     try:
@@ -254,7 +253,7 @@ def _expand(reading: _ScriptReader, word: str) -> str | None:
 
 
 def _words(reading: _ScriptReader, line: str, script: str) -> list[str]:
-    """The words of a command line after `pytest`; a variable in it may hold several."""
+    """Return the arguments of pytest on a command line; a variable may hold several."""
     words: list[str] = []
     for word in shlex.split(line, comments=True):
         match = _REFERENCE.fullmatch(word)
@@ -263,10 +262,10 @@ def _words(reading: _ScriptReader, line: str, script: str) -> list[str]:
             continue
         name = match[1] or match[2]
         if name in reading.choosing:
-            raise _unreadable(reading.choosing[name], "which tests are left out depends on a condition")
+            raise _unreadable(reading.choosing[name], "a condition decides which tests are left out")
         value = reading.values.get(name, match[3])
         if value is None and _for_tests(name.upper()) and not (words and words[-1] in _PROCESSES):
-            raise _unreadable(script, f"{name}, which pytest is given, is computed")
+            raise _unreadable(script, f"pytest's argument {name} is computed")
         words += (value or "").split()
     return words
 
@@ -280,6 +279,6 @@ def _options(words: list[str]) -> Iterator[tuple[str, str]]:
 
 def _unreadable(where: str, why: str) -> GateError:
     return GateError(
-        f"What JAX's suite wants to be run with cannot be read from {where}: {why}.",
-        hint="Give a checkout whose scripts are understood, or teach promotion/gates/device/shell_env.py this form.",
+        f"Cannot determine how JAX's suite runs from {where}: {why}.",
+        hint="Use another checkout, or extend promotion/gates/device/shell_env.py.",
     )

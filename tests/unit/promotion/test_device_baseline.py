@@ -147,7 +147,7 @@ def test_an_entry_whose_time_is_over_ischeck_record_where_it_would_have_spoken()
     results = [TestResult(id="tests/pallas/a_test.py::x", file="tests/pallas/a_test.py", verdict=TestVerdict.FLAKY)]
     (found,) = check_ledgers(known, results, SMALL)
     assert (found.code, found.severity) == ("ledger-over", Severity.WARNING)
-    assert "no-mosaic in ledgers/flakes.toml expired on 2026-04-01; it would be for 1 tests" in found.message
+    assert "no-mosaic in ledgers/flakes.toml expired on 2026-04-01; it would match 1 tests" in found.message
     assert (
         DeviceGateConfig(
             platform=JaxPlatform.ROCM, machine=MachineInfo(devices=()), environ={}, known=known

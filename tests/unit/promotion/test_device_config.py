@@ -21,7 +21,7 @@ EVERYTHING = DeviceGateConfig(
     machine=MachineInfo(devices=()),
     environ={},
     family="gfx94X-dcgpu",
-    source=SuiteSource(place="https://user:secret@example.invalid/jax.git", commit="0" * 40),
+    source=SuiteSource(location="https://user:secret@example.invalid/jax.git", commit="0" * 40),
     bucket="s3://b c",
     devices=(8,),
     per_device=12,
@@ -51,7 +51,7 @@ def test_options_omit_defaults() -> None:
     assert config.options == {"--platform": "cpu"}
     assert replace(config, per_device=AUTO).options["--workers-per-device"] == "auto"
     # What lies here is found from any folder.
-    here = replace(config, source=SuiteSource(place="jax"), bucket="bucket").options
+    here = replace(config, source=SuiteSource(location="jax"), bucket="bucket").options
     assert (here["--jax-tests"], here["--bucket"]) == (str(Path("jax").absolute()), str(Path("bucket").absolute()))
 
 

@@ -57,12 +57,12 @@ def test_a_cuda_machine_has_one_mask() -> None:
 @pytest.mark.parametrize(
     ("environ", "said"),
     [
-        ({ROCR: "0,9"}, "'9', which is no device"),
+        ({ROCR: "0,9"}, "'9' is not a device"),
         ({ROCR: "0,0"}, "'0' twice"),
-        ({ROCR: "GPU-0"}, "more than one device"),
-        ({ROCR: "gpu1"}, "'gpu1', which is no device"),
-        ({ROCR: "-1"}, "'-1', which is no device"),
-        ({ROCR: "1,2", HIP: "2"}, "HIP_VISIBLE_DEVICES=2 names '2'"),
+        ({ROCR: "GPU-0"}, "matches several devices"),
+        ({ROCR: "gpu1"}, "'gpu1' is not a device"),
+        ({ROCR: "-1"}, "'-1' is not a device"),
+        ({ROCR: "1,2", HIP: "2"}, "HIP_VISIBLE_DEVICES=2: '2'"),
     ],
 )
 def test_a_mask_that_lies_is_refused(environ: Mapping[str, str], said: str) -> None:

@@ -209,7 +209,7 @@ def test_a_fit_host_has_no_problem(tmp_path: Path) -> None:
 def test_each_fault_of_a_host_has_its_name(tmp_path: Path) -> None:
     root = tree(tmp_path, {"dev/kfd": "", "dev/shm/x": ""})
     good = fake_devices(2)
-    assert host(root, ()) == {"devices": "there is no rocm device that may be used"}
+    assert host(root, ()) == {"devices": "no rocm device is available"}
     assert host(root, fake_devices(2, gfx="gfx950")) == {"devices": "the devices are gfx950, not gfx942"}
     poor = [GpuDevice(index=0, gfx="gfx942", memory=16 * GIB, free=GIB)]
     assert list(host(root, poor)) == ["device memory"]
@@ -235,7 +235,7 @@ def test_fewer_or_more_devices_than_the_runner_has_are_the_environments(
     tmp_path: Path, counts: tuple[int, ...], good: bool
 ) -> None:
     root = tree(tmp_path, {"dev/kfd": "", "dev/shm/x": ""})
-    said = {"devices": f"of devices that may be used there are 2, not {' or '.join(map(str, counts))}"}
+    said = {"devices": f"2 devices are available, not {' or '.join(map(str, counts))}"}
     assert host(root, fake_devices(2), counts=counts) == ({} if good else said)
 
 
@@ -288,7 +288,9 @@ def test_each_fault_of_jax_has_its_name(tmp_path: Path) -> None:
     libraries = said["libraries"]
     assert isinstance(libraries, list)
     assert "none of" in problems(libraries=libraries[1:])["libraries"]
-    assert "none of the set's" in problems(libraries=["/usr/lib/xla_rocm_plugin.so", *libraries[1:]])["libraries"]
+    assert (
+        "does not belong to the set" in problems(libraries=["/usr/lib/xla_rocm_plugin.so", *libraries[1:]])["libraries"]
+    )
     other = str(tmp_path / "elsewhere/jax_plugins/xla_rocm7/xla_rocm_plugin.so")
     assert "instead of" in problems(libraries=[other, *libraries[1:]])["libraries"]
     assert list(problems(libraries=libraries[:1])) == ["ROCm"]
@@ -318,7 +320,7 @@ def test_the_rocm_is_the_one_that_the_set_was_built_with(tmp_path: Path) -> None
 
     assert problem() == ""
     assert "size" in problem(size=elf.size + 1)
-    assert "has build id none, that of the set's ROCm has ab" in problem(build_id="ab")
+    assert "has build id none; the set's ROCm has ab" in problem(build_id="ab")
     assert problem(soname="libamdhip64.so.6") == "no library of the set's ROCm was loaded"
     # The very bytes count, where the manifest has their digest: a build id, or a size, is kept when code is patched.
     digest = sha256_of(hip)
@@ -327,7 +329,7 @@ def test_the_rocm_is_the_one_that_the_set_was_built_with(tmp_path: Path) -> None
     data[-1] ^= 1
     hip.write_bytes(data)
     assert problem() == ""
-    assert f"has sha256 {sha256_of(hip)}, that of the set's ROCm has {digest}" in problem(sha256=digest)
+    assert f"has sha256 {sha256_of(hip)}; the set's ROCm has {digest}" in problem(sha256=digest)
     assert {item.name: item.note for item in items()}["ROCm's libraries"].startswith("the set's manifest has no sha256")
     hip.write_bytes(b"no library")
-    assert "cannot be read" in problem()
+    assert "cannot read" in problem()

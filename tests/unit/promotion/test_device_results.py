@@ -61,8 +61,8 @@ def test_verdicts(attempts: list[Attempt], verdict: TestVerdict) -> None:
 
 
 def test_what_fails_on_a_sick_machine_is_the_machines_fault() -> None:
-    assert judge(TEST, [at(P, Ending.CRASHED)], sick=True).verdict is TestVerdict.ENVIRONMENT
-    assert judge(TEST, [at(P, Ending.PASSED)], sick=True).verdict is TestVerdict.PASSED
+    assert judge(TEST, [at(P, Ending.CRASHED)], machine_unfit=True).verdict is TestVerdict.ENVIRONMENT
+    assert judge(TEST, [at(P, Ending.PASSED)], machine_unfit=True).verdict is TestVerdict.PASSED
 
 
 def test_a_flaky_test_keeps_what_it_failed_with() -> None:

@@ -89,19 +89,19 @@ def test_an_environment_in_a_file_of_its_own_is_followed(tmp_path: Path) -> None
         ("if true; then\nexport XLA_FLAGS=--a\nfi", "XLA_FLAGS depends on a condition"),
         ("eval $(cat flags)", "it uses eval"),
         ("declare -x XLA_FLAGS=--a", "it uses declare"),
-        ("source $(find . -name env.sh)", "sources what only its execution would tell"),
+        ("source $(find . -name env.sh)", "sources a computed path"),
         ("source ../outside.sh", "outside the checkout"),
-        ("source ci/not_there.sh", "cannot be read"),
+        ("source ci/not_there.sh", "reading failed"),
         ("source ci/run_pytest_rocm.sh", "sources itself"),
         ("python -m pytest tests -k 'not slow'", "chooses tests with -k"),
         ("python -m pytest tests -m 'not slow'", "chooses tests with -m"),
-        ("left=$(cat left)\npython -m pytest $left tests", "left, which pytest is given, is computed"),
-        ("python -m pytest $LEFT tests", "LEFT, which pytest is given, is computed"),
+        ("left=$(cat left)\npython -m pytest $left tests", "argument left is computed"),
+        ("python -m pytest $LEFT tests", "argument LEFT is computed"),
         ("LEFT=\nif true; then\nLEFT=--ignore=tests/a_test.py\nfi\npytest $LEFT", "depends on a condition"),
     ],
 )
 def test_what_takes_executing_something_is_an_error(tmp_path: Path, line: str, said: str) -> None:
-    with pytest.raises(GateError, match="cannot be read from") as refused:
+    with pytest.raises(GateError, match="Cannot determine how JAX's suite runs") as refused:
         read(tmp_path, SCRIPT.replace('echo "Running', f'{line}\necho "Running'))
     assert said in refused.value.message
 
@@ -147,13 +147,13 @@ def test_nothing_is_executed(tmp_path: Path) -> None:
 def test_sources_name_a_commit() -> None:
     commit = "0123456789" * 4
     assert parse_source(f"https://example.invalid/jax.git@{commit}") == SuiteSource(
-        place="https://example.invalid/jax.git", commit=commit
+        location="https://example.invalid/jax.git", commit=commit
     )
     assert parse_source(f"git@example.invalid:jax.git@{commit}").remote
-    assert parse_source("/some/where") == SuiteSource(place="/some/where")
+    assert parse_source("/some/where") == SuiteSource(location="/some/where")
     assert parse_source(f"where@{commit}").commit == commit
     for text in ("https://example.invalid/jax.git", "https://example.invalid/jax@main", "git@example.invalid:jax.git"):
-        with pytest.raises(RequestError, match="names no commit"):
+        with pytest.raises(RequestError, match="has no commit"):
             parse_source(text)
 
 
@@ -168,7 +168,7 @@ class NoGit:
 
 def prepared(root: Path, work: Path, **more: object) -> object:
     work.mkdir(exist_ok=True)
-    return jax_suite(SuiteSource(place=str(root)), JaxPlatform.ROCM, work, NoGit(), **more)  # type: ignore[arg-type]
+    return jax_suite(SuiteSource(location=str(root)), JaxPlatform.ROCM, work, NoGit(), **more)  # type: ignore[arg-type]
 
 
 def test_the_tests_are_taken_without_the_jax_beside_them(tmp_path: Path) -> None:
@@ -225,9 +225,9 @@ def test_a_list_chooses_tests_and_whole_files(tmp_path: Path) -> None:
 def test_a_size_of_which_most_is_missing_is_refused(tmp_path: Path) -> None:
     root = checkout(tmp_path / "jax-src")
     (root / "tests").mkdir()
-    with pytest.raises(RequestError, match="has 0 of the"):
+    with pytest.raises(RequestError, match="has only 0 of the"):
         prepared(root, tmp_path / "work", size="small")
-    with pytest.raises(RequestError, match="no size 'tiny'"):
+    with pytest.raises(RequestError, match="Unknown size: 'tiny'"):
         prepared(root, tmp_path / "other", size="tiny")
     with pytest.raises(InputError):
         prepared(tmp_path / "nowhere", tmp_path / "third", size="small")
@@ -240,7 +240,7 @@ def test_a_file_of_a_size_that_a_release_does_not_have_is_told(tmp_path: Path) -
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("")
     tests = prepared(root, tmp_path / "work", size="small")
-    assert tests.notes == (f"The suite has no {gone}, which size small names.",)  # type: ignore[attr-defined]
+    assert tests.notes == (f"The suite lacks {gone} of size small.",)  # type: ignore[attr-defined]
     assert tests.suite.files == tuple(there)  # type: ignore[attr-defined]
 
 
