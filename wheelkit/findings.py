@@ -1,7 +1,7 @@
-"""What can be wrong with a wheel, as data: code -> severity, title, remedy.
+"""Kinds of defects of a wheel: code -> severity, title, remedy.
 
-A rule that finds something makes a `Finding` with `finding(code, …)`, which takes severity and remedy from here. Kinds
-that other modules of this package find (RECORD, fat binaries, auditwheel) stand here as well, so the list is whole.
+A rule makes a `Finding` with `finding(code, …)`, which adds severity and remedy. Kinds that other modules find (RECORD,
+fat binaries, auditwheel) are listed as well, so that the table is complete.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ class FindingKind:
 
     Attributes:
         title: a few words, for tables.
-        remedy: one line: what the person who makes the wheel has to do.
-        integrity: the bytes are not what they say they are; such an error counts also for wheels that are taken as
-            published and that nobody here can change.
+        remedy: one line for the builder of the wheel.
+        integrity: the bytes are not what they claim to be; stays an error in wheels that others published.
     """
 
     severity: Severity
@@ -48,15 +47,15 @@ def _note(title: str, remedy: str) -> FindingKind:
     return FindingKind(severity=NOTE, title=title, remedy=remedy)
 
 
-_AGAIN = "Download the wheel again, or report it to whoever built it."
-_RECORD = "Write RECORD last, from the bytes that are in the archive; until then do not install it."
+_AGAIN = "Download the wheel again, or report it to its builder."
+_RECORD = "Do not install it. Write RECORD last, from the bytes in the archive."
 _PLATFORM = "Build with the toolchain of the platform in the tag, or use a tag that is true."
 
 FINDING_KINDS: Mapping[str, FindingKind] = MappingProxyType(
     {
         # Archive and RECORD.
         "archive-damaged": _broken(
-            "archive damaged or unsafe", "Download it again; if it was made like this, write it in one strict pass."
+            "archive damaged or unsafe", "Download it again. If it was built like this, write it in one strict pass."
         ),
         "member-damaged": _broken("file in the archive damaged", _AGAIN),
         "record-unreadable": _broken("RECORD cannot be read", _RECORD),
@@ -65,19 +64,19 @@ FINDING_KINDS: Mapping[str, FindingKind] = MappingProxyType(
         "record-no-such-file": _broken("RECORD lists a file that is missing", _RECORD),
         "record-missing-entry": _broken("file is not in RECORD", _RECORD),
         "record-no-sha256": _broken("RECORD without a hash", _RECORD),
-        "record-wrong-hash": _broken("content is not what RECORD says", _RECORD),
-        "record-wrong-size": _broken("size is not what RECORD says", _RECORD),
+        "record-wrong-hash": _broken("content differs from RECORD", _RECORD),
+        "record-wrong-size": _broken("size differs from RECORD", _RECORD),
         "mode-private": _warning("file mode hides it from others", "Write files as 0644 and libraries as 0755."),
         # Wheels of kernel modules.
         "kernels-manifest-damaged": _broken("manifest of the kernels cannot be read", _AGAIN),
-        "kernels-manifest-untrue": _broken("manifest of the kernels is not true", _AGAIN),
+        "kernels-manifest-untrue": _broken("kernel manifest does not match the files", _AGAIN),
         "kernels-missing": _broken("kernel module or file of one is missing", _AGAIN),
         "kernels-partial": _warning("kernel modules were left out", "Build it without --allow-partial."),
         "handler-missing": _broken("library without its FFI handler", "Build it again from whole sources."),
         # ELF files.
-        "elf-unreadable": _broken("library cannot be read", "Build it again; the file is cut off or not a library."),
+        "elf-unreadable": _broken("library cannot be read", "Build it again; the file is truncated or not a library."),
         "library-not-elf": _error("library that is no ELF file", "Build it again; nothing can load this file."),
-        "elf-not-read": _note("library not looked into", "Only 64-bit little-endian ELF files are read."),
+        "elf-not-read": _note("library not inspected", "Only 64-bit little-endian ELF files are read."),
         "symbols-not-stripped": _warning(
             "symbol tables not stripped", "Move .symtab and .strtab into a debug file (`dist_wheels` does by default)."
         ),
@@ -91,51 +90,55 @@ FINDING_KINDS: Mapping[str, FindingKind] = MappingProxyType(
             "RUNPATH depends on the current folder", "Remove empty and relative entries; start them with $ORIGIN."
         ),
         "runpath-excessive": _warning(
-            "RUNPATH is very long", "Keep one entry for each install layout; each one costs look-ups at every load."
+            "RUNPATH is very long", "Keep one entry for each install layout; each entry costs look-ups at every load."
         ),
         "rpath-used": _warning("RPATH instead of RUNPATH", "Link with --enable-new-dtags; RPATH overrides the user."),
         "hip-needed-missing": _warning(
             "HIP runtime not in NEEDED",
-            "Link with -lamdhip64 (`dist_wheels` adds it); now it works only where HIP is loaded.",
+            "Link with -lamdhip64 (`dist_wheels` adds it); HIP may not be loaded yet.",
         ),
         "init-name-wrong": _error(
             "module cannot be imported", "Name the file after its PyInit_ function, or the other way round."
         ),
-        "pjrt-api-missing": _error("PJRT plugin without its entry", "Export GetPjrtApi; jax looks it up by that name."),
+        "pjrt-api-missing": _error(
+            "PJRT plugin without its entry point", "Export GetPjrtApi; jax looks it up by that name."
+        ),
         "exports-unexpected": _error(
             "private symbols exported",
             "Link with a version script that exports the entry points only; others may clash.",
         ),
         # Device code.
         "bundle-damaged": _broken(
-            "device code damaged", "Build or download it again; GPUs would get wrong code or none."
+            "device code damaged", "Build or download it again; GPUs would get wrong or missing code."
         ),
         "code-object-wrong": _broken(
-            "device code is not what it says", "Build it again; the code object is for another processor."
+            "device code does not match its name", "Build it again; the code object is for another processor."
         ),
-        "target-missing": _error("promised target without code", "Build with this target, or do not promise it."),
-        "target-extra": _error("target that was not asked for", "Slim the wheel to its targets (`--targets`)."),
+        "target-missing": _error("promised target without code", "Build with this target, or do not list it."),
+        "target-extra": _error("target that was not requested", "Slim the wheel to its targets (`--targets`)."),
         "device-code-missing": _error("no device code at all", "Build with --offload-arch for every promised target."),
         "target-refused": _warning(
             "targets that XLA refuses", "Leave them out (`--targets`); XLA's run-time allow-list never uses them."
         ),
         "target-uncovered": _note("targets without code", "Add them if users of these GPUs should be served."),
         "bundles-uneven": _warning(
-            "fat binaries differ in targets", "Compile every kernel for all targets, or say why one is not."
+            "fat binaries differ in targets", "Compile every kernel for all targets, or document the exceptions."
         ),
         # Tags.
         "tag-mismatch": _error("file name and WHEEL disagree", "Write the same tags into both (`wheel tags` does)."),
-        "tag-untrue": _error("platform tag is not true", "Build against the older system, or use the honest tag."),
-        "tag-unjudged": _note("platform tag not judged", "Use a platform tag that auditwheel has rules for."),
+        "tag-untrue": _error(
+            "platform tag is not true", "Build against the older system, or use the tag that is true."
+        ),
+        "tag-unjudged": _note("platform tag not checked", "Use a platform tag that auditwheel has rules for."),
         "tag-by-exception": _note(
-            "tag holds by exception only", "Keep the exceptions listed and documented; auditwheel alone says linux."
+            "tag holds only with exceptions", "Keep the exceptions listed and documented; auditwheel alone says linux."
         ),
         "tag-too-new": _note("platform tag newer than needed", "An older tag would reach more systems."),
         "tag-redundant": _note(
             "platform tag implied by another", "Keep the lowest manylinux tag; it implies the others."
         ),
-        # What auditwheel's policies and the table of libstdc++ say (`manylinux`).
-        "needed-not-allowed": _error("needs a library that nobody promised", _PLATFORM),
+        # Policies of auditwheel and the table of libstdc++ (`manylinux`).
+        "needed-not-allowed": _error("needs a library outside the platform", _PLATFORM),
         "symbol-not-allowed": _error("uses private symbols", _PLATFORM),
         "symbol-version-too-new": _error("needs a newer system than the tag says", _PLATFORM),
         "unversioned-symbol-too-new": _error("symbols that the platform lacks", _PLATFORM),
@@ -154,7 +157,7 @@ FINDING_KINDS: Mapping[str, FindingKind] = MappingProxyType(
         "requires-python-missing": _warning("no Requires-Python", "Add Requires-Python, such as >=3.11."),
         "license-missing": _warning("no licence file", "Ship the licence in dist-info/licenses with License-File."),
         "version-unstamped": _warning("version.py is not stamped", "Write the version into _release_version."),
-        "version-stale": _error("version.py tells another version", "Rewrite _release_version together with METADATA."),
+        "version-stale": _error("version.py has another version", "Rewrite _release_version together with METADATA."),
         "jaxlib-unpinned": _warning("no requirement on jaxlib", "Add the range of jaxlib whose PJRT API it fits."),
         "pin-missing": _warning("plugin without its pjrt", "Add Requires-Dist on the pjrt wheel, ==own version."),
         "pin-inexact": _warning("pjrt pin is loose", "Pin the pjrt wheel to exactly the plugin's own version."),
@@ -164,9 +167,9 @@ FINDING_KINDS: Mapping[str, FindingKind] = MappingProxyType(
         "entry-point-broken": _error("entry point leads nowhere", "Point it at a module that the wheel contains."),
         "size-budget": _warning("wheel above its size budget", "Strip, slim to fewer targets, or raise the limit."),
         # Several wheels.
-        "set-duplicate": _error("two wheels for the same slot", "Keep one; pip and uv choose by chance."),
-        "set-wheel-missing": _error("wheel of the set is not there", "Take the folder whole, or make the set anew."),
-        "set-wheel-differs": _error("wheel is not the set's", "Take the folder as it was made, or make the set anew."),
+        "set-duplicate": _error("two wheels for the same slot", "Keep one; which one pip and uv choose is undefined."),
+        "set-wheel-missing": _error("wheel of the set is missing", "Copy the whole folder, or build the set again."),
+        "set-wheel-differs": _error("wheel differs from the set", "Copy the folder unchanged, or build the set again."),
         "set-pin-unmet": _error("requirement not met in the set", "Put wheels that fit each other into one set."),
         "set-rocm-differs": _error("wheels of different ROCm", "Build plugin and pjrt with one ROCm."),
         "set-targets-differ": _warning("wheels of different targets", "Slim plugin and pjrt to the same targets."),
@@ -191,29 +194,29 @@ UNINSTALLABLE = frozenset(
         "rocm-llvm",
     )
 )
-"""Normalised names of distributions that published extras ask for and that no index offers."""
+"""Normalized names of distributions that published extras require and that no index has."""
 
 
 def finding(code: str, message: str, *, member: str = "") -> Finding:
-    """Make a finding of a known kind; `KeyError` for an unknown code, since that is a mistake in this program."""
+    """Return a finding of a known kind; an unknown code raises KeyError."""
     rule = FINDING_KINDS[code]
     return Finding(code=code, severity=rule.severity, message=message, remedy=rule.remedy, member=member)
 
 
 def is_integrity(item: Finding) -> bool:
-    """Whether a finding says that bytes are not what they claim to be."""
+    """Return whether a finding says that bytes are not what they claim to be."""
     return item.code in FINDING_KINDS and FINDING_KINDS[item.code].integrity
 
 
 def as_published(items: Iterable[Finding]) -> Iterator[Finding]:
-    """Findings on a wheel taken as others published it: of the errors, only those about broken bytes stay errors."""
+    """Yield findings on a wheel that others published: errors become warnings, except those about broken bytes."""
     for item in items:
         mild = item.severity is ERROR and not is_integrity(item)
         yield replace(item, severity=WARNING) if mild else item
 
 
 def title(item: Finding) -> str:
-    """A few words on a finding's kind."""
+    """Return a short title of a finding's kind."""
     return FINDING_KINDS[item.code].title if item.code in FINDING_KINDS else item.code.replace("-", " ")
 
 
@@ -221,10 +224,10 @@ _ORDER = {severity: position for position, severity in enumerate((ERROR, WARNING
 
 
 def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Errors first; within a severity by code, then in the order found; exact repetitions once."""
+    """Sort by severity (errors first), then by code; drop exact repetitions."""
     return tuple(sorted(dict.fromkeys(findings), key=lambda item: (_ORDER[item.severity], item.code)))
 
 
 def worst_severity(findings: Iterable[Finding]) -> Severity | None:
-    """The highest severity, or None without findings."""
+    """Return the highest severity, or None without findings."""
     return min((item.severity for item in findings), key=_ORDER.__getitem__, default=None)

@@ -1,8 +1,8 @@
-"""Wheels of kernel modules: code objects in folders by target, libraries that launch them, a manifest of all.
+"""Wheels of kernel modules: code objects in folders by target, libraries that launch them, and a manifest.
 
-Layout: `jax_aiter/_kernels/lib/lib<module>.so`, `jax_aiter/_kernels/hsa/<gfx>[/<variant>]/<module>/*.co`, beside them
-the table that a launcher chooses from (`*.csv`), and `jax_aiter/_kernels/manifest.json` with the digest of each;
-`kernels/recipe.py` writes it.
+Layout: `jax_aiter/_kernels/lib/lib<module>.so`, `jax_aiter/_kernels/hsa/<gfx>[/<variant>]/<module>/*.co` with the
+tables that launchers choose from (`*.csv`), and `jax_aiter/_kernels/manifest.json` with the digest of each file, which
+`kernels/recipe.py` writes.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _OBJECT = re.compile(rf"{_ROOT}/hsa/(?P<gfx>gfx[0-9a-z-]+)/(?:[A-Z0-9]+/)?(?P<mo
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelModule:
-    """What the manifest says of one module.
+    """One kernel module of the manifest.
 
     Attributes:
         library: path inside the wheel.
         sha256: of the library.
         symbols: of its handlers.
         objects: target -> path inside the wheel -> sha256.
-        instances: what the names of its generated kernels had to match; empty where all are there.
+        instances: pattern that the names of its generated kernels had to match; empty if all are included.
     """
 
     name: str
@@ -64,15 +64,15 @@ class KernelManifest:
 
 
 def is_kernel_wheel(archive: WheelArchive) -> bool:
-    """Whether it has a manifest of kernel modules."""
+    """Return whether the wheel has a manifest of kernel modules."""
     return MANIFEST in archive
 
 
 def read_manifest(archive: WheelArchive) -> KernelManifest:
-    """The manifest.
+    """Read the manifest.
 
     Raises:
-        ArchiveError: it is not one, or of another schema.
+        ArchiveError: it is invalid, or has another schema.
     """
     try:
         body = json.loads(archive.read(MANIFEST))
@@ -80,7 +80,7 @@ def read_manifest(archive: WheelArchive) -> KernelManifest:
             raise ValueError(f"schema {body['schema']!r}")
         modules = tuple(_module(name, entry) for name, entry in body["modules"].items())
         if set(body["load_order"]) != set(body["modules"]) or len(body["load_order"]) != len(modules):
-            raise ValueError("load_order does not name every module once")
+            raise ValueError("load_order does not list every module exactly once")
         return KernelManifest(
             version=str(body["version"]),
             targets=tuple(map(str, body["targets"])),
@@ -88,7 +88,7 @@ def read_manifest(archive: WheelArchive) -> KernelManifest:
             missing=tuple(map(str, body.get("partial", ()))),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ArchiveError(f"{MANIFEST} of {archive.name} cannot be read: {error!r}.") from error
+        raise ArchiveError(f"Cannot read {MANIFEST} of {archive.name}: {error!r}.") from error
 
 
 def _module(name: str, entry: Mapping[str, Any]) -> KernelModule:
@@ -109,14 +109,14 @@ def _module(name: str, entry: Mapping[str, Any]) -> KernelModule:
 
 
 def code_objects(archive: WheelArchive) -> tuple[str, ...]:
-    """Members that are plain AMDGPU code objects, not fat binaries inside of a library."""
+    """Return the members that are plain AMDGPU code objects, not fat binaries inside a library."""
     found = []
     for member in archive.members:
         if member.name.endswith(".co"):
             try:
                 head = next(iter(archive.chunks(member.name)), b"")
             except ArchiveError:
-                continue  # the check of RECORD names it
+                continue  # the check of RECORD reports it
             if is_code_object(head):
                 found.append(member.name)
     return tuple(found)
@@ -125,7 +125,7 @@ def code_objects(archive: WheelArchive) -> tuple[str, ...]:
 def member_infos(
     archive: WheelArchive, names: Iterable[str], record: Mapping[str, RecordEntry], machs: Mapping[str, int]
 ) -> tuple[MemberInfo, ...]:
-    """What wheels.json says of code objects: each is for the one target that its header names."""
+    """Return the entries of code objects for wheels.json; each is for the one target in its header."""
     infos = []
     for name in names:
         head = next(iter(archive.chunks(name)), b"")
@@ -143,7 +143,7 @@ def member_infos(
 
 
 def target_of(head: bytes, machs: Mapping[str, int]) -> tuple[str, ...]:
-    """The processor that the header of a code object names; none when nobody knows its number."""
+    """Return the processor that the header of a code object names; empty if its number is unknown."""
     found = [name for name, mach in machs.items() if mach == mach_of(head)]
     return tuple(found[:1])
 
@@ -151,11 +151,12 @@ def target_of(head: bytes, machs: Mapping[str, int]) -> tuple[str, ...]:
 def check_kernel_wheel(
     archive: WheelArchive, machs: Mapping[str, int], exported: Mapping[str, Iterable[str]]
 ) -> tuple[Finding, ...]:
-    """What is wrong with the kernel modules of a wheel.
+    """Check the kernel modules of a wheel.
 
     Args:
-        machs: processor -> EF_AMDGPU_MACH; empty compares none.
-        exported: library inside the wheel -> symbols that it offers, of those that could be read.
+        archive: the wheel.
+        machs: processor -> EF_AMDGPU_MACH; empty skips the comparison.
+        exported: library inside the wheel -> its exported symbols, for readable libraries.
     """
     try:
         manifest = read_manifest(archive)
@@ -171,7 +172,7 @@ def _findings(
         text = f"the manifest is of version {manifest.version}, the wheel of {archive.name.version}."
         yield finding("kernels-manifest-untrue", text, member=MANIFEST)
     if not manifest.modules:
-        yield finding("kernels-missing", "it holds no kernel module at all.", member=MANIFEST)
+        yield finding("kernels-missing", "it lists no kernel module.", member=MANIFEST)
     if manifest.missing:
         text = f"made without {', '.join(manifest.missing)} (--allow-partial)."
         yield finding("kernels-partial", text, member=MANIFEST)
@@ -198,7 +199,7 @@ def _findings(
 
 
 def check_target(manifest: KernelManifest, gfx: str) -> Iterator[Finding]:
-    """Whether each module that promises a target has code for it."""
+    """Check that each module that promises a target has code for it."""
     for module in manifest.modules:
         coded = any(path.endswith(".co") for path in module.objects.get(gfx, ()))
         if gfx in module.targets and not coded and module.kind in ("co-launcher", "portable"):
@@ -209,28 +210,28 @@ def _misplaced(module: KernelModule, gfx: str, files: Mapping[str, str]) -> Iter
     for path in files:
         place = _OBJECT.fullmatch(path)
         if place is None or (place["gfx"], place["module"]) != (gfx, module.name):
-            text = f"it is listed for {module.name} on {gfx} and lies elsewhere."
+            text = f"it is listed for {module.name} on {gfx}, but is in another folder."
             yield finding("kernels-manifest-untrue", text, member=path)
 
 
 def _untrue(archive: WheelArchive, listed: Mapping[str, str]) -> Iterator[Finding]:
-    """Where the manifest and the files differ."""
+    """Yield differences between the manifest and the files."""
     present = {m.name for m in archive.members if m.name.startswith(f"{_ROOT}/") and m.name != MANIFEST}
     for name in sorted(listed.keys() - present):
-        yield finding("kernels-missing", "the manifest lists it and it is not there.", member=name)
+        yield finding("kernels-missing", "the manifest lists it, but the wheel does not have it.", member=name)
     for name in sorted(present - listed.keys()):
         yield finding("kernels-manifest-untrue", "the manifest does not list it.", member=name)
     for name in sorted(present & listed.keys()):
         try:
             digest = archive.digest(name)
         except ArchiveError:
-            continue  # the check of RECORD names it
+            continue  # the check of RECORD reports it
         if digest != listed[name]:
             yield finding("kernels-manifest-untrue", f"the manifest says sha256 {listed[name]}.", member=name)
 
 
 def _wrong_code(archive: WheelArchive, name: str, machs: Mapping[str, int]) -> Iterator[Finding]:
-    """A code object against the folder that it lies in, and whether its kernels are described."""
+    """Check a code object against its folder, and that its kernels are described."""
     place = _OBJECT.fullmatch(name)
     try:
         data = archive.read(name)

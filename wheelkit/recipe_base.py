@@ -1,4 +1,4 @@
-"""What the pjrt and the plugin wheel have alike: build information, supported Pythons, files of the payload."""
+"""Common parts of the pjrt and plugin recipes: build information, supported Pythons, payload files."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def repair_plan(
     about: str,
     payload: Path,
 ) -> RepairPlan:
-    """What to make of a wheel's libraries: exact targets, the documented run path, exact pins, true metadata.
+    """Return the repair plan of a wheel: exact targets, documented run path, exact pins, true metadata.
 
     Args:
         kind: which of the two wheels.
-        request: what was asked for.
+        request: the build request.
         version: from `versions.wheel_version`.
         folder: the package's folder inside the wheel.
         members: every native library of the wheel.
-        device_members: those that must have code for every gfx target.
-        about: what the wheel is, for its Summary.
+        device_members: the libraries that must have code for every gfx target.
+        about: description of the wheel for its Summary.
         payload: folder with its Python files.
 
     Raises:
-        RequestError: nobody has listed the libraries of that ROCm.
+        RequestError: the libraries of that ROCm are not listed.
     """
     rocm = request.rocm_version
     return RepairPlan(
@@ -66,9 +66,9 @@ def repair_plan(
 
 
 def build_info(kind: versions.Kind, request: BuildRequest, version: str) -> dict[str, Any]:
-    """What `build_info.json` says before the repair adds `members`, and the driver `inputs` and `tools`.
+    """Return `build_info.json` without the repair's `members` and the driver's `inputs` and `tools`.
 
-    The loader in `pjrt/payload` acts on it; `build_info.py` beside it in the wheel says what each field means.
+    The loader in `pjrt/payload` uses it; `build_info.py` beside it in the wheel documents the fields.
     """
     return {
         "version": version,
@@ -87,33 +87,33 @@ def build_info(kind: versions.Kind, request: BuildRequest, version: str) -> dict
 
 
 def rocm_release(rocm: RocmVersion) -> str:
-    """The release that a ROCm version is, or is on the way to: 7.10.0a20251120 -> 7.10.0."""
+    """Return the release of a ROCm version, also of a pre-release: 7.10.0a20251120 -> 7.10.0."""
     return Version(str(rocm)).base_version
 
 
 def requires_python(jax_version: str) -> str:
-    """The Requires-Python of a JAX release's wheels."""
+    """Return the Requires-Python of a JAX release's wheels."""
     release = Version(Version(jax_version).base_version)
     return next(python for first, python in _OLDEST_PYTHON if release >= first)
 
 
 def content(request: BuildRequest) -> str:
-    """The ROCm version and the targets, for a Summary."""
+    """Return the ROCm version and the targets, for a Summary."""
     held = "all targets of the build" if request.targets is None else ", ".join(map(str, request.targets))
     return f"ROCm {request.rocm_version}; {held}"
 
 
 def payload_files(folder: Path, package: str, version: str) -> dict[str, bytes]:
-    """The Python files of a wheel.
+    """Return the Python files of a wheel.
 
     Args:
-        folder: where they are in this repository.
+        folder: their folder in this repository.
         package: folder inside the wheel.
         version: of the wheel.
 
     Returns:
-        Path inside the wheel -> content. `version.py`, which jaxlib reads, is made here: with a stamp of its own, so
-        that an inspection can compare it.
+        Path inside the wheel -> content. `version.py`, which jaxlib reads, is generated here with a stamp that an
+        inspection can compare.
     """
     stamp = f'"""The version of this wheel."""\n\n_release_version: str = {version!r}\n__version__ = _release_version\n'
     sources = {f"{package}/{file.name}": file.read_bytes() for file in sorted(folder.glob("*.py"))}
@@ -121,5 +121,5 @@ def payload_files(folder: Path, package: str, version: str) -> dict[str, bytes]:
 
 
 def license_text() -> bytes:
-    """The licence of this project, which is also that of JAX and XLA: Apache 2.0."""
+    """Return the licence of this project, which is also that of JAX and XLA: Apache 2.0."""
     return _LICENSE.read_bytes()

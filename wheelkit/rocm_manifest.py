@@ -1,8 +1,8 @@
-"""What the shared libraries of one ROCm offer: soname -> symbol -> versions, as data that a set can carry.
+"""Exports of the shared libraries of one ROCm: soname -> symbol -> versions, as data that a wheel set can carry.
 
-The JSON is made to be reviewed and compared: names are sorted, one on each line, below the version that they have. The
-keys are written as linkers write them: `@@hip_4.2` is the default version of its symbols, `@hip_4.0` one that only old
-programs ask for, and the empty key holds symbols without a version (LSB, "Symbol Versioning").
+The JSON is easy to review and compare: names are sorted, one per line, below their version. Keys are written as linkers
+write them: `@@hip_4.2` is the default version of its symbols, `@hip_4.0` one that only old programs use, and the empty
+key holds symbols without a version (LSB, "Symbol Versioning").
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROCM_MANIFEST = "rocm-manifest.json"
 """Name of the file in a wheel set."""
 
 _PYTHON = re.compile(r"_?Py[A-Z_]\w*")
-"""Names of CPython's C API (Python documentation, "API and ABI Versioning"): the interpreter brings them."""
+"""Names of CPython's C API (Python documentation, "API and ABI Versioning"), provided by the interpreter."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,15 +31,15 @@ class RocmLibrary:
     """One shared library of a ROCm.
 
     Attributes:
-        soname: the name that others need it by.
-        path: below the root of its tree, ending in the soname, such as lib/libamdhip64.so.7.
-        symbols: exported symbol -> its versions, the default one first; "" stands for no version. Those of the C++
-            standard library do not count, whoever exports them.
+        soname: DT_SONAME.
+        path: relative to the root of its tree, ending in the soname, such as lib/libamdhip64.so.7.
+        symbols: exported symbol -> its versions, the default one first; "" for no version. Symbols of the C++ standard
+            library are left out.
         needed: DT_NEEDED sonames in order.
-        runpath: entries of DT_RUNPATH, or of DT_RPATH where it has no other.
-        size: bytes; 0 where no file was read.
-        build_id: of the linker, hexadecimal; empty when there is none.
-        sha256: of the file; empty where none was read.
+        runpath: entries of DT_RUNPATH, or of DT_RPATH if there is no RUNPATH.
+        size: bytes; 0 if no file was read.
+        build_id: hexadecimal; empty if there is none.
+        sha256: of the file; empty if no file was read.
     """
 
     soname: str
@@ -58,7 +58,7 @@ class RocmManifest:
 
     Attributes:
         libraries: by soname.
-        weak: derived from what wheels need, so that it proves nothing about any ROCm.
+        weak: derived from the needs of wheels, so that it proves nothing about any ROCm.
     """
 
     rocm_version: str
@@ -67,7 +67,7 @@ class RocmManifest:
 
 
 def dump_manifest(manifest: RocmManifest) -> bytes:
-    """The text of `rocm-manifest.json`; equal manifests give equal bytes."""
+    """Return the text of `rocm-manifest.json`; output is reproducible."""
     body = {
         "schema": SCHEMA_VERSION,
         "rocm_version": manifest.rocm_version,
@@ -78,7 +78,7 @@ def dump_manifest(manifest: RocmManifest) -> bytes:
 
 
 def load_manifest(data: bytes) -> RocmManifest:
-    """Read `rocm-manifest.json`.
+    """Parse `rocm-manifest.json`.
 
     Raises:
         InputError: another schema, or not a manifest.
@@ -87,27 +87,27 @@ def load_manifest(data: bytes) -> RocmManifest:
         body = json.loads(data)
         if body["schema"] != SCHEMA_VERSION:
             raise InputError(
-                f"The ROCm manifest has schema {body['schema']!r}, this program reads {SCHEMA_VERSION}.",
-                hint="Make it again with `ci_build rocm manifest`.",
+                f"The ROCm manifest has schema {body['schema']!r}; only {SCHEMA_VERSION} is supported.",
+                hint="Generate it again with `ci_build rocm manifest`.",
             )
         libraries = {str(soname): _library(str(soname), row) for soname, row in body["libraries"].items()}
         return RocmManifest(rocm_version=str(body["rocm_version"]), weak=bool(body["weak"]), libraries=libraries)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(
-            f"The ROCm manifest cannot be read: {error!r}.", hint="Make it with `ci_build rocm manifest`."
+            f"Cannot read the ROCm manifest: {error!r}.", hint="Generate it with `ci_build rocm manifest`."
         ) from error
 
 
 def from_needs(elfs: Iterable[Elf], rocm_version: str, rocm_sonames: Collection[str]) -> RocmManifest:
-    """The libraries that would satisfy exactly what some libraries need; weak, since no ROCm was looked at.
+    """Return the libraries that would satisfy exactly the needs of some libraries; weak, since no ROCm was read.
 
-    A symbol that is wanted without a version says nothing about where it comes from: it is given to the library whose
-    name is part of it, or else to the first one that its user needs. For the loader all of them are one.
+    A reference without a version does not name its library. It is assigned to the library whose name is part of the
+    symbol, else to the first one that its user needs. The loader searches all of them.
 
     Args:
         elfs: the libraries of the wheels.
-        rocm_version: of the ROCm that they were built for.
-        rocm_sonames: sonames that a ROCm brings; all other needs are left to the system.
+        rocm_version: the ROCm that they were built for.
+        rocm_sonames: sonames of ROCm; all other needs are left to the system.
     """
     elfs = tuple(elfs)
     own = {symbol for elf in elfs for symbol in elf.exported}
@@ -135,7 +135,7 @@ def from_needs(elfs: Iterable[Elf], rocm_version: str, rocm_sonames: Collection[
 
 
 def is_foreign(symbol: str) -> bool:
-    """Whether a symbol is the interpreter's or the C++ standard library's, so that no ROCm is asked for it."""
+    """Return whether a symbol belongs to the interpreter or the C++ standard library rather than to ROCm."""
     return _PYTHON.fullmatch(symbol) is not None or libstdcxx.is_standard(symbol)
 
 
@@ -146,7 +146,7 @@ def _owner(symbol: str, sonames: Iterable[str]) -> str:
 
 
 def _stem(soname: str) -> str:
-    """What the names of a library's functions hold, as a rule: librocblas.so.5 -> rocblas."""
+    """Return the usual part of a library's function names: librocblas.so.5 -> rocblas."""
     stem = soname.removeprefix("lib").partition(".so")[0].lower()
     return {"rccl": "nccl", "rocm_smi64": "rsmi", "amdhip64": "hip", "hsa-runtime64": "hsa"}.get(stem, stem)
 

@@ -1,4 +1,4 @@
-"""Two wheels that should be the same: which members differ, and in a library which sections."""
+"""Comparison of two wheels that should be equal, down to the sections of libraries."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _READ = 1 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """One thing that is not the same.
+    """One difference between two wheels.
 
     Attributes:
         member: path inside the wheel.
-        section: of a library; empty for another file, or for what lies outside of all sections.
+        section: of a library; empty for other files, or for bytes outside all sections.
         what: how it differs, one clause.
     """
 
@@ -30,12 +30,14 @@ class Difference:
 
 
 def compare_wheels(before: Path, now: Path, scratch: Path) -> tuple[Difference, ...]:
-    """Every difference between two wheels; how they are compressed does not count.
+    """Return every difference between two wheels; compression is ignored.
 
-    RECORD is left out: it says of the other members what is found in them anyway.
+    RECORD is left out, since it follows from the other members.
 
     Args:
-        scratch: an existing folder for libraries while they are looked at.
+        before: the first wheel.
+        now: the second wheel.
+        scratch: an existing folder for extracted libraries.
     """
     with (
         WheelArchive(before) as first,
@@ -51,9 +53,9 @@ def _compare(before: WheelArchive, now: WheelArchive, scratch: Path) -> Iterator
         if name.endswith(".dist-info/RECORD"):
             continue
         if name not in names[1]:
-            yield Difference(member=name, section="", what="is there no more")
+            yield Difference(member=name, section="", what="was removed")
         elif name not in names[0]:
-            yield Difference(member=name, section="", what="is new")
+            yield Difference(member=name, section="", what="was added")
         elif before.digest(name) != now.digest(name):
             yield from _member(before, now, name, scratch)
 
@@ -73,16 +75,18 @@ def _member(before: WheelArchive, now: WheelArchive, name: str, scratch: Path) -
 
 
 def compare_libraries(before: Path, now: Path, name: str) -> Iterator[Difference]:
-    """Every section that two libraries do not have in common, byte for byte.
+    """Yield every section in which two libraries differ.
 
     Args:
-        name: what the library is called.
+        before: the first library.
+        now: the second library.
+        name: their name in the result.
     """
     old, new = Elf.read(before).sections, Elf.read(now).sections
     found = False
     for section in dict.fromkeys((*old, *new)):
         if section not in new or section not in old:
-            what = "is there no more" if section not in new else "is new"
+            what = "was removed" if section not in new else "was added"
         elif old[section].type != new[section].type or old[section].size != new[section].size:
             what = f"{old[section].size} bytes, now {new[section].size}"
         else:
@@ -98,7 +102,7 @@ def compare_libraries(before: Path, now: Path, name: str) -> Iterator[Difference
 
 
 def _differing(before: Path, at: int, now: Path, there: int, size: int) -> int:
-    """How many bytes of two ranges are not the same."""
+    """Return how many bytes of two ranges differ."""
     count = 0
     with before.open("rb") as first, now.open("rb") as second:
         first.seek(at)

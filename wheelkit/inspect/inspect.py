@@ -1,7 +1,7 @@
-"""Inspect wheels: what they contain, what is wrong with it, and what to do about it.
+"""Inspection of a wheel: its contents, its defects, and their remedies.
 
-`inspect_wheel` does not raise for what is wrong with a wheel: damage is a finding like any other, and the report goes
-as far as the file can be read. Each library is inflated once, into a scratch folder, while RECORD is checked.
+`inspect_wheel` does not raise for defects of a wheel: damage is a finding, and the report covers what can be read. Each
+library is inflated once, into a scratch folder, while RECORD is checked.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from wheelkit.inspect.platform_tag import ROCM_SONAME, check_platform
 
 _LIBRARY = re.compile(r".*\.so(\.[0-9]+)*")
 _NO_LIBRARY = re.compile(r".*\.(py|pyi|txt|md|rst|h|hpp|json|html|css|js|typed|o|a|csv|toml|xml|png|svg)")
-"""Members that are not looked into, by name; the first bytes of all others decide."""
+"""Names of members that are not libraries; for all others the first bytes decide."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expectations:
-    """What the caller knows about a wheel; the arguments of `inspect_wheel`."""
+    """The caller's knowledge of a wheel; the arguments of `inspect_wheel`."""
 
     expected: tuple[GfxTarget, ...] | None = None
     covers: Mapping[str, Collection[str]] = field(default_factory=dict)
@@ -60,19 +60,19 @@ def inspect_wheel(
     scratch: Path | None = None,
     progress: Progress | None = None,
 ) -> WheelReport:
-    """Report on one wheel, anybody's.
+    """Inspect any wheel and return a report.
 
     Args:
         path: the wheel file.
-        expected: gfx targets that its device code must be for, and no others; None asks for nothing.
+        expected: gfx targets that its device code must be for, and no others; None skips the check.
         covers: generic target -> the processors that run its code.
-        machs: processor -> EF_AMDGPU_MACH number of its code objects; None does not compare them.
-        allow_list: processors that XLA accepts at run time; empty says nothing about them.
+        machs: processor -> EF_AMDGPU_MACH number of its code objects; None skips the comparison.
+        allow_list: processors that XLA accepts at run time; empty skips the check.
         allowed_sonames: exact names of libraries that may be missing from wheel and platform; None allows ROCm's.
-        size_budget: bytes above which the wheel counts as too large.
-        verify: check RECORD and the MD5 of device code; without it only what is needed is read.
-        scratch: folder for the unpacked libraries; needs their size once, and is left as it was.
-        progress: told about each step.
+        size_budget: bytes above which the wheel is too large.
+        verify: check RECORD and the MD5 of device code; without it only the necessary parts are read.
+        scratch: folder for the unpacked libraries; needs room for them and is left unchanged.
+        progress: receives each step.
 
     Raises:
         OSError: the file cannot be read at all, or the scratch folder is full.
@@ -99,7 +99,7 @@ def inspect_wheel(
 
 
 def _identity(path: Path, *, verify: bool) -> WheelReport:
-    """What can be said without opening the archive."""
+    """Return a report with the facts that do not need an open archive."""
     report = WheelReport(
         filename=path.name, size=path.stat().st_size, sha256=file_sha256(path),
         project="", version="", build="", tags=(), verified=verify,
@@ -114,7 +114,7 @@ def _identity(path: Path, *, verify: bool) -> WheelReport:
 
 
 class _Inspection:
-    """The work on one open archive; `root` receives its libraries as they lie in the wheel."""
+    """Inspection of one open archive; `root` receives its libraries, laid out as in the wheel."""
 
     def __init__(self, archive: TracedArchive, root: Path, wanted: Expectations, progress: Progress | None) -> None:
         self.archive, self.root, self.wanted, self.progress = archive, root, wanted, progress
@@ -153,7 +153,7 @@ class _Inspection:
         )  # fmt: skip
 
     def _libraries(self) -> list[str]:
-        """Names of the members that begin like an ELF file which can be read."""
+        """Return the members that begin like a readable ELF file."""
         names = []
         for member in self.archive.members:
             if _NO_LIBRARY.fullmatch(member.name):
@@ -161,7 +161,7 @@ class _Inspection:
             try:
                 head = next(iter(self.archive.chunks(member.name)), b"")
             except ArchiveError:
-                continue  # named by the check of RECORD, or by the extraction
+                continue  # reported by the check of RECORD or by the extraction
             if head.startswith(ELF64_LITTLE):
                 names.append(member.name)
             elif head.startswith(MAGIC):
@@ -171,11 +171,11 @@ class _Inspection:
         return names
 
     def _extract(self, libraries: Mapping[str, Path]) -> dict[str, str]:
-        """Write the libraries to disk and check RECORD on the way: name -> SHA-256 of those that are intact."""
+        """Write the libraries to disk, check RECORD, and return name -> SHA-256 of the intact ones."""
         if self.wanted.verify:
             found = verify_record(self.archive, extract=libraries, progress=self.progress)
             self.findings += found
-            if not found:  # RECORD was just found true, and hashing again takes time
+            if not found:  # RECORD is correct, and hashing again takes time
                 record = self.archive.record()
                 return {name: record[name].sha256 or "" for name in libraries}
         damaged = {item.member for item in self.findings if item.code == "member-damaged"}
@@ -202,7 +202,7 @@ class _Inspection:
             device = library.code_object_facts(path, self.wanted.machs or {})
         return library.library_facts(
             name, elf, device, stored=self.archive[name].compressed_size, sha256=sha256,
-            checkpoints=self.archive.way_of(name),
+            checkpoints=self.archive.checkpoints_of(name),
         )  # fmt: skip
 
     def _library_rules(self, elfs: Sequence[ElfFacts], project: str, *, whole: bool) -> Iterator[Finding]:

@@ -28,7 +28,7 @@ def library_facts(
     sha256: str,
     checkpoints: Sequence[Checkpoint] = (),
 ) -> ElfFacts:
-    """Put together what is known of one library.
+    """Combine all facts about one library.
 
     Args:
         name: path inside the wheel.
@@ -64,10 +64,11 @@ def library_facts(
 
 
 def code_object_facts(path: Path, machs: Mapping[str, int]) -> DeviceCode:
-    """A file that is itself a code object, without a bundle around it.
+    """Return the device code of a file that is itself a code object, without a bundle.
 
     Args:
-        machs: processor -> EF_AMDGPU_MACH; without it nobody can say which target the code is for.
+        path: the file.
+        machs: processor -> EF_AMDGPU_MACH; without it the target is unknown.
     """
     with path.open("rb") as file:
         targets = target_of(file.read(HEAD_SIZE), machs)
@@ -76,7 +77,7 @@ def code_object_facts(path: Path, machs: Mapping[str, int]) -> DeviceCode:
 
 
 def _symbol_table_bytes(elf: Elf) -> int:
-    """Bytes of .symtab and the string table that belongs to it."""
+    """Return the bytes of .symtab and its string table."""
     tables = [section for section in elf.sections.values() if section.type == constants.SHT_SYMTAB]
     if not tables:
         return 0
@@ -85,29 +86,29 @@ def _symbol_table_bytes(elf: Elf) -> int:
 
 
 def lay_out(root: Path, name: str) -> Path:
-    """Where a member goes below `root`, so that $ORIGIN finds its siblings; the folder is made."""
+    """Return the path of a member below `root`, so that $ORIGIN finds its siblings, and create its folder."""
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 
 
 def rocm_versions(elfs: Sequence[ElfFacts]) -> tuple[str, ...]:
-    """ROCm versions that compiled device code, sorted by number."""
+    """Return the ROCm versions that compiled device code, sorted by number."""
     found = {elf.rocm for elf in elfs if elf.rocm}
     return tuple(sorted(found, key=lambda text: [int(part) for part in text.split(".")]))
 
 
 MIN_SYMBOL_TABLE = 4096
-"""Bytes of symbol tables below which stripping is not worth a word."""
+"""Symbol tables below this many bytes are not reported."""
 
 MAX_RUNPATH_ENTRIES = 40
-"""Above this many entries a RUNPATH is called excessive; every install layout known today fits in it twice."""
+"""Entries above which a RUNPATH is excessive; twice those of all known install layouts."""
 
 PJRT_ENTRY = "GetPjrtApi"
-"""What a PJRT plugin exports (XLA, xla/pjrt/c/pjrt_c_api.h)."""
+"""Function that a PJRT plugin exports (XLA, xla/pjrt/c/pjrt_c_api.h)."""
 
 _PUBLIC = re.compile(rf"{PJRT_ENTRY}|PyInit_\w+|__(start|stop)_\w+|_init|_fini|_edata|_end|__bss_start|VERS_[\d.]+")
-"""Entry points, and what linkers export by themselves."""
+"""Entry points, and symbols that linkers export by themselves."""
 _ENTRY_ID = "hipv4-amdgcn-amd-amdhsa--"
 _LEFTOVER = re.compile(r"_solib_|\.runfiles(/|$)|bazel-|/execroot/|/_bazel_")
 _SYSTEM = re.compile(r"/(opt/rocm|usr/lib|usr/local/lib|lib)(64)?\b")
@@ -115,7 +116,7 @@ _EXTENSION = re.compile(r"(?P<name>\w+)(\.(?P<abi>cpython-\d+t?|abi3|cp\d+t?)[\w
 
 
 def check_linking(elf: ElfFacts) -> Iterator[Finding]:
-    """What the linker left in one library."""
+    """Check the symbol tables, search path and NEEDED entries of one library."""
     if elf.symbol_table_bytes >= MIN_SYMBOL_TABLE:
         yield finding(
             "symbols-not-stripped",
@@ -132,7 +133,7 @@ def check_linking(elf: ElfFacts) -> Iterator[Finding]:
 
 
 def check_search_path(entries: Sequence[str], member: str) -> Iterator[Finding]:
-    """What is wrong with the entries of a RUNPATH; each entry counts for one finding only."""
+    """Check the entries of a RUNPATH; each entry counts for one finding only."""
     groups: dict[str, list[str]] = {}
     for entry in entries:
         code = _entry_problem(entry)
@@ -154,7 +155,7 @@ def _entry_problem(entry: str) -> str | None:
 
 
 def check_module_name(elf: ElfFacts, pythons: Collection[str], abis: Collection[str]) -> Iterator[Finding]:
-    """Whether Python can import an extension under the file's name, and whether the wheel's tags say for which Python.
+    """Check that Python can import an extension by its file name, and that the wheel's tags match it.
 
     Args:
         elf: the library.
@@ -166,7 +167,7 @@ def check_module_name(elf: ElfFacts, pythons: Collection[str], abis: Collection[
     name = PurePosixPath(elf.path).name
     match = _EXTENSION.fullmatch(name)
     if match is None or (match["name"] not in elf.modules and not match["name"].startswith("lib")):
-        yield finding("init-name-wrong", f"{name} offers {_some(sorted(elf.modules))} only.", member=elf.path)
+        yield finding("init-name-wrong", f"{name} exports only {_some(sorted(elf.modules))}.", member=elf.path)
     suffix = (match["abi"] or "") if match else ""
     built = suffix.replace("cpython-", "cp")
     if built.startswith("cp") and not any(_same_python(built, abi) for abi in abis):
@@ -174,12 +175,12 @@ def check_module_name(elf: ElfFacts, pythons: Collection[str], abis: Collection[
         yield finding("python-tag-wrong", f"{name} is for {built} in a wheel for {tags}.", member=elf.path)
     elif "none" in abis and all(python.startswith("py") for python in pythons) and built != "abi3":
         yield finding(
-            "python-tag-wrong", "an extension module in a wheel that is said to fit every Python.", member=elf.path
+            "python-tag-wrong", "an extension module in a wheel whose tag fits every Python.", member=elf.path
         )
 
 
 def _same_python(built: str, abi: str) -> bool:
-    """cp312-x86_64-linux-gnu belongs to the ABI tag cp312; abi3 says nothing about a single version."""
+    """Return whether an extension's suffix fits an ABI tag: cp312-x86_64-linux-gnu fits cp312."""
     return built.partition("-")[0] == abi
 
 
@@ -190,14 +191,14 @@ def check_device_code(
     *,
     whole: bool = True,
 ) -> Iterator[Finding]:
-    """Whether every library with device code has code for exactly the expected targets.
+    """Check that every library with device code has code for exactly the expected targets.
 
     Args:
-        elfs: libraries of the wheel; those without device code are not asked for any (facts: some never have it).
-        expected: the targets promised.
-        covers: generic target -> the processors that run its code; such code stands in for an exact target, by the
-            same choice that slimming makes (`bundle.select`).
-        whole: every library could be read; else the absence of device code proves nothing.
+        elfs: libraries of the wheel; those without device code are skipped, since some never have any.
+        expected: the promised targets.
+        covers: generic target -> the processors that run its code; such code replaces exact code, by the same choice as
+            in slimming (`bundle.select_entries`).
+        whole: every library could be read; otherwise missing device code proves nothing.
     """
     device = [elf for elf in elfs if elf.device.bundles]
     if whole and expected and not device:
@@ -212,13 +213,13 @@ def check_device_code(
 
 
 def check_exports(elfs: Iterable[ElfFacts], *, plugin: bool) -> Iterator[Finding]:
-    """Whether the libraries of a JAX wheel for ROCm offer their entry points and nothing else.
+    """Check that the libraries of a JAX wheel for ROCm export their entry points and nothing else.
 
-    They are loaded into one process with others that hold the same LLVM, so what they export can clash.
+    They share a process with other libraries that contain the same LLVM, so private exports can clash.
 
     Args:
         elfs: libraries of the wheel.
-        plugin: one of them has to be a PJRT plugin.
+        plugin: one of them must be a PJRT plugin.
     """
     libraries = list(elfs)
     if plugin and libraries and not any(PJRT_ENTRY in elf.exported for elf in libraries):
@@ -232,7 +233,7 @@ def check_exports(elfs: Iterable[ElfFacts], *, plugin: bool) -> Iterator[Finding
 
 
 def check_evenness(elf: ElfFacts) -> Iterator[Finding]:
-    """Whether all fat binaries of one library have code for the same targets."""
+    """Check that all fat binaries of one library have code for the same targets."""
     partial = [f"{c.target} in {c.bundles}" for c in elf.device.targets if c.bundles < elf.device.bundles]
     if partial:
         yield finding("bundles-uneven", f"{_some(partial)} of {elf.device.bundles} fat binaries.", member=elf.path)
@@ -245,9 +246,9 @@ def check_runtime_targets(
 
     Args:
         elfs: libraries of a JAX wheel for ROCm.
-        allow_list: processors that XLA accepts; empty means unknown, and nothing is said.
+        allow_list: processors that XLA accepts; empty means unknown and skips the check.
         covers: generic target -> the processors that run its code.
-        promised: the wheel was asked for certain targets, so that leaving others out is intended.
+        promised: the wheel was requested for certain targets, so leaving others out is intended.
     """
     sizes: dict[str, int] = {}
     for elf in elfs:
@@ -267,7 +268,7 @@ def check_runtime_targets(
 
 
 def target_order(name: str) -> tuple[bool, int, str]:
-    """Sort key that puts gfx900 before gfx1100, and generic targets last."""
+    """Return a sort key that puts gfx900 before gfx1100, and generic targets last."""
     return "generic" in name, len(name.partition(":")[0]), name
 
 
@@ -280,6 +281,6 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _some(names: Sequence[str], limit: int = 4) -> str:
-    """The first few of a list, and how many more there are."""
+    """Join the first few names and the number of the others."""
     more = len(names) - limit
     return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")

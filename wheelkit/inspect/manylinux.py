@@ -1,8 +1,8 @@
-"""Which manylinux platform a wheel's libraries are good for; auditwheel's policies decide, on files, without grafting.
+"""The manylinux platform that a wheel's libraries support, by auditwheel's policies; nothing is grafted.
 
-auditwheel is asked as a library, piece by piece, for three reasons: its command puts libraries of the build machine
-into the wheel when it finds one that was not excluded, leaves an unrepaired wheel behind when it fails, and cannot
-see symbols that are wanted without a version. Source: PEP 600 and auditwheel's manylinux-policy.json.
+auditwheel is used as a library for three reasons. Its command adds libraries of the build machine to the wheel if one
+was not excluded, leaves an unrepaired wheel behind when it fails, and does not see symbol references without a
+version. Source: PEP 600 and auditwheel's manylinux-policy.json.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _MakeFinding = Callable[[str, Severity, str, str], Finding]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlatformVerdict:
-    """What the libraries of a wheel are good for.
+    """The platform that the libraries of a wheel support.
 
     Attributes:
-        platform: the platform tag asked for.
-        policy: the oldest platform that they run on, such as manylinux_2_27_x86_64; linux_x86_64 when there is none.
-        findings: errors are reasons against `platform`; notes are worth knowing.
+        platform: the requested platform tag.
+        policy: the oldest platform that they run on, such as manylinux_2_27_x86_64; linux_x86_64 if there is none.
+        findings: errors are reasons against `platform`; the others are informative.
         symbol_versions: member -> highest version per prefix, such as {"GLIBC": "2.27"}.
-        external: member -> the libraries from outside the wheel and the platform that it needs and may need.
+        external: member -> libraries on the allow-list that it needs.
     """
 
     platform: str
@@ -48,7 +48,7 @@ class PlatformVerdict:
 
     @property
     def ok(self) -> bool:
-        """Whether the wheel may carry the platform tag asked for."""
+        """Whether the wheel may carry the requested platform tag."""
         return not any(f.severity is Severity.ERROR for f in self.findings)
 
 
@@ -57,11 +57,11 @@ class _JudgedLibrary:
     """One library as auditwheel and our own reader see it.
 
     Attributes:
-        references: per policy name, what must come from outside and what it may not use.
+        references: per policy name, the external libraries and forbidden symbols.
         allowed: sonames on the allow-list that it needs.
         assumed: symbol -> version that libstdc++ gives it, for strong references without a version.
-        unknown: the same for symbols of namespace std that libstdc++ does not export.
-        optional: the same for weak references, whatever libstdc++ exports.
+        unknown: such references to symbols of namespace std that libstdc++ does not export.
+        optional: weak references without a version to symbols of namespace std.
     """
 
     name: str
@@ -75,7 +75,7 @@ class _JudgedLibrary:
 
     @property
     def versions(self) -> dict[str, set[str]]:
-        """Soname -> versions wanted from it, assumed ones included; the loader's own do not count."""
+        """Soname -> versions required from it, including assumed ones, without the loader's own."""
         wanted = {k: set(v) for k, v in self.elf.version_needs.items() if not k.startswith("ld-linux")}
         if self.assumed:
             wanted.setdefault(libstdcxx.SONAME, set()).update(self.assumed.values())
@@ -85,11 +85,11 @@ class _JudgedLibrary:
 def platform_verdict(
     libraries: Mapping[str, Path], *, allowed_sonames: frozenset[str], platform: str
 ) -> PlatformVerdict:
-    """Judge the ELF members of one wheel.
+    """Check the ELF members of one wheel against a platform.
 
     Args:
         libraries: member path -> file, laid out as in the wheel so that $ORIGIN finds siblings.
-        allowed_sonames: exact names of libraries that may come from elsewhere; patterns mean nothing.
+        allowed_sonames: exact names of libraries that may come from elsewhere; no patterns.
         platform: tag such as manylinux_2_28_x86_64.
 
     Raises:
@@ -115,7 +115,7 @@ def platform_verdict(
 
 
 def platform_libraries(platform: str) -> frozenset[str]:
-    """Sonames that every system of a platform has, its dynamic loader among them.
+    """Return the sonames that every system of a platform has, including its dynamic loader.
 
     Raises:
         RepairError: an unknown platform.
@@ -136,7 +136,7 @@ def _policies(platform: str) -> tuple[WheelPolicies, Policy]:
         return policies, policies.get_policy_by_name(platform)
     except (StopIteration, LookupError) as error:
         raise RepairError(
-            f"{platform!r} is not a platform that auditwheel knows.", hint="Write it like manylinux_2_28_x86_64."
+            f"auditwheel does not know the platform {platform!r}.", hint="Write it like manylinux_2_28_x86_64."
         ) from error
 
 
@@ -152,13 +152,13 @@ def _member(
 ) -> _JudgedLibrary:
     from auditwheel.lddtree import ldd
 
-    # Empty search paths: what happens to be installed on the build machine must not change the verdict.
+    # Empty search paths: libraries of the build machine must not change the verdict.
     nowhere: dict[str, list[str]] = {"conf": [], "env": [], "interp": []}
     try:
         # auditwheel matches exclusions as patterns, and leaves them out of `needed`.
         tree = ldd(root / name, ldpaths=nowhere, exclude=frozenset(glob.escape(soname) for soname in allowed))
         references = policies.lddtree_external_references(tree, root)
-    except Exception as error:  # its parsers raise whatever they stumble over
+    except Exception as error:  # its parsers raise many kinds of errors
         raise ElfError(f"auditwheel cannot read {name}: {error!r}.", hint="The library is damaged.") from error
     unversioned = [s for s in elf.undefined if s.version is None and s.name not in exported]
     standard = [s for s in unversioned if libstdcxx.is_standard(s.name)]
@@ -177,7 +177,7 @@ def _member(
 
 
 def _best(members: Sequence[_JudgedLibrary], policies: WheelPolicies) -> Policy:
-    """The oldest platform on which every member finds what it needs; references without a version count as assumed."""
+    """Return the oldest platform on which every member finds its needs; assumed versions count."""
     if any(member.problems for member in members):
         return policies.linux
     versions: dict[str, set[str]] = {}
@@ -202,7 +202,7 @@ def _machine_problems(name: str, tree: DynamicExecutable, policies: WheelPolicie
     try:
         baseline, extended = tree.platform.baseline_architecture, tree.platform.extended_architecture
     except ValueError as error:
-        yield problem("machine-foreign", f"The machine is not known: {error}.", "Leave the file out of the wheel.")
+        yield problem("machine-foreign", f"The machine is unknown: {error}.", "Leave the file out of the wheel.")
         return
     if baseline != ours.baseline:
         yield problem("machine-foreign", f"It is for {baseline}, not {ours}.", f"Build it for {ours}.")
@@ -222,7 +222,7 @@ def _findings(member: _JudgedLibrary, wanted: Policy) -> Iterator[Finding]:
         yield finding(
             "needed-not-allowed", Severity.ERROR,
             f"It needs {soname}, which is neither part of {wanted.name} nor on the allow-list.",
-            "Link it statically or without it, or allow that exact soname if users are bound to have it.",
+            "Link it statically or without it, or allow that exact soname if all users have it.",
         )  # fmt: skip
     for soname, symbols in sorted(reference.blacklist.items()):
         yield finding(
@@ -242,7 +242,7 @@ def _findings(member: _JudgedLibrary, wanted: Policy) -> Iterator[Finding]:
 
 
 def _unversioned(member: _JudgedLibrary, wanted: Policy, finding: _MakeFinding) -> Iterator[Finding]:
-    """Findings about symbols of the standard library that are wanted without a version."""
+    """Yield findings about references to the standard library without a version."""
     for version in _too_new(wanted, set(member.assumed.values())):
         names = [name for name, brought in member.assumed.items() if brought == version]
         files = [name for name in names if "10filesystem" in name]
@@ -265,12 +265,12 @@ def _unversioned(member: _JudgedLibrary, wanted: Policy, finding: _MakeFinding) 
         yield finding(
             "unversioned-symbol-optional", Severity.NOTE,
             f"It looks for {_some(member.optional)} without a version; it runs without them.",
-            "Nothing to do, unless they are meant to be there.",
+            "Nothing to do, unless they should be present.",
         )  # fmt: skip
 
 
 def _too_new(policy: Policy, versions: Iterable[str]) -> list[str]:
-    """Versions that a policy lists neither as present nor leaves open by saying nothing about their prefix."""
+    """Return the versions whose prefix a policy lists, but not with that number."""
     return [
         version
         for version in sorted(versions)
@@ -280,6 +280,6 @@ def _too_new(policy: Policy, versions: Iterable[str]) -> list[str]:
 
 
 def _some(names: Sequence[str]) -> str:
-    """A few names and how many more."""
+    """Join a few names and the number of the others."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more

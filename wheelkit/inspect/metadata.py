@@ -1,4 +1,4 @@
-"""Metadata of a wheel: reading METADATA, WHEEL, entry points and version.py, and the rules on them."""
+"""Metadata of a wheel: METADATA, WHEEL, entry points and version.py, and the rules on them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_TEXT = 4 << 20
 
 
 def read_metadata(archive: WheelArchive) -> tuple[WheelMetadata, list[Finding]]:
-    """Read METADATA, WHEEL, entry_points.txt and every version.py; what is missing reads as empty."""
+    """Read METADATA, WHEEL, entry_points.txt and every version.py; missing files and fields are empty."""
     findings: list[Finding] = []
 
     def headers(read: Callable[[], Message], name: str) -> Message:
@@ -59,7 +59,7 @@ def read_metadata(archive: WheelArchive) -> tuple[WheelMetadata, list[Finding]]:
 
 
 def _license_files(archive: WheelArchive, declared: tuple[str, ...]) -> tuple[str, ...]:
-    """License-File values whose file is there (PEP 639), else files of dist-info that are named like a licence."""
+    """Return the License-File values that exist (PEP 639), else files of dist-info that are named like a licence."""
     roots = (f"{archive.dist_info}/licenses/", f"{archive.dist_info}/")
     there = tuple(name for name in declared if any(root + name in archive for root in roots))
     named = re.compile(re.escape(archive.dist_info) + r"/(licenses/.+|(LICEN[CS]E|COPYING|NOTICE)[^/]*)", re.IGNORECASE)
@@ -67,7 +67,7 @@ def _license_files(archive: WheelArchive, declared: tuple[str, ...]) -> tuple[st
 
 
 def _entry_points(archive: WheelArchive, findings: list[Finding]) -> dict[str, dict[str, str]]:
-    """entry_points.txt (entry points specification); empty when there is none."""
+    """Read entry_points.txt (entry points specification); empty if there is none."""
     name = f"{archive.dist_info}/entry_points.txt"
     if name not in archive:
         return {}
@@ -82,7 +82,7 @@ def _entry_points(archive: WheelArchive, findings: list[Finding]) -> dict[str, d
 
 
 def _stamps(archive: WheelArchive) -> dict[str, str]:
-    """`_release_version` of each version.py that has one; "" where it is None."""
+    """Return the `_release_version` of each version.py that has one; "" for None."""
     stamps: dict[str, str] = {}
     for member in archive.members:
         if not member.name.endswith("/version.py") or member.size > _MAX_TEXT:
@@ -90,27 +90,27 @@ def _stamps(archive: WheelArchive) -> dict[str, str]:
         try:
             found = _STAMP.search(archive.read(member.name).decode())
         except (ArchiveError, UnicodeDecodeError):
-            continue  # RECORD and CRC checks name a damaged member
+            continue  # RECORD and CRC checks report a damaged member
         if found:
             stamps[member.name] = found["version"] or ""
     return stamps
 
 
 JAX_ROCM = re.compile(r"jax-rocm(?P<major>\d+)-(?P<kind>pjrt|plugin)")
-"""Normalised names of JAX's ROCm wheels."""
+"""Normalized names of JAX's ROCm wheels."""
 
 SIZE_BUDGET = 100 << 20
-"""Bytes; what the public package index accepts for a file when a project has no raised limit."""
+"""Bytes that the public package index accepts for a file, without a raised limit."""
 
 _ROCM_IN_SUMMARY = re.compile(r"\bROCm[:\s]\s*([\w.+]+)")
 
 
 def check_identity(meta: WheelMetadata, project: str, version: str, tags: Collection[str]) -> Iterator[Finding]:
-    """Whether file name, METADATA and WHEEL tell the same (PEP 427, PEP 491).
+    """Check that file name, METADATA and WHEEL agree (PEP 427, PEP 491).
 
     Args:
-        meta: as written.
-        project: normalised name, from the file name.
+        meta: metadata of the wheel.
+        project: normalized name, from the file name.
         version: from the file name.
         tags: expanded tags of the file name.
     """
@@ -127,10 +127,10 @@ def check_identity(meta: WheelMetadata, project: str, version: str, tags: Collec
 
 
 def check_description(meta: WheelMetadata, rocm: Collection[str], *, has_elf: bool) -> Iterator[Finding]:
-    """What an installer, a licence check and a person read in METADATA.
+    """Check the fields of METADATA for installers, licence checks and people.
 
     Args:
-        meta: as written.
+        meta: metadata of the wheel.
         rocm: ROCm versions that compiled the wheel's device code; empty if unknown.
         has_elf: the wheel contains libraries.
     """
@@ -143,29 +143,33 @@ def check_description(meta: WheelMetadata, rocm: Collection[str], *, has_elf: bo
     if not meta.requires_python:
         yield finding("requires-python-missing", "pip offers it to every Python.")
     if not meta.license_files:
-        yield finding("license-missing", f"METADATA says {meta.license or 'no licence'}, and no text is in it.")
+        yield finding(
+            "license-missing", f"METADATA says {meta.license or 'no licence'}, but the wheel has no licence text."
+        )
     if meta.purelib and has_elf:
-        yield finding("purelib-with-elf", "WHEEL says `Root-Is-Purelib: true`, and it has libraries.")
+        yield finding("purelib-with-elf", "WHEEL says `Root-Is-Purelib: true`, but the wheel has libraries.")
 
 
 def rocm_in_summary(summary: str) -> str:
-    """The ROCm version that a Summary names, or empty: `(ROCm:7.14.0)`, but not `(ROCm:unknown)`."""
+    """Return the ROCm version in a Summary such as `(ROCm:7.14.0)`; empty for `(ROCm:unknown)`."""
     said = _ROCM_IN_SUMMARY.search(summary)
     return said[1] if said and _version(said[1]) else ""
 
 
 def check_versions(meta: WheelMetadata) -> Iterator[Finding]:
-    """Whether version.py files were stamped, and with METADATA's version."""
+    """Check that version.py files are stamped with METADATA's version."""
     for path, stamp in meta.stamped.items():
         if not stamp:
-            yield finding("version-unstamped", "_release_version is None, so a date or git decides.", member=path)
+            yield finding(
+                "version-unstamped", "_release_version is None, so the version depends on a date or git.", member=path
+            )
         elif meta.version and _version(stamp) != _version(meta.version):
             text = f"_release_version is {stamp}, METADATA says {meta.version}."
             yield finding("version-stale", text, member=path)
 
 
 def check_requirements(meta: WheelMetadata) -> Iterator[Finding]:
-    """Pins between plugin, pjrt and jaxlib, and extras that nobody can install."""
+    """Check the pins between plugin, pjrt and jaxlib, and for extras that cannot be installed."""
     parsed = [(line, _requirement(line)) for line in meta.requires_dist]
     for line, requirement in parsed:
         if requirement is None:
@@ -176,7 +180,7 @@ def check_requirements(meta: WheelMetadata) -> Iterator[Finding]:
     match = JAX_ROCM.fullmatch(canonicalize_name(meta.name))
     if match:
         if not {"jax", "jaxlib"} & always.keys():
-            yield finding("jaxlib-unpinned", "any jaxlib is accepted, also one with another PJRT API.")
+            yield finding("jaxlib-unpinned", "any jaxlib is accepted, even one with another PJRT API.")
         if match["kind"] == "plugin":
             yield from _pjrt_pin(always.get(f"jax-rocm{match['major']}-pjrt"), match["major"], meta.version)
     for extra in meta.extras:
@@ -185,12 +189,12 @@ def check_requirements(meta: WheelMetadata) -> Iterator[Finding]:
         if dead:
             yield finding(
                 "extra-uninstallable",
-                f"[{extra}] asks for {len(dead)} distributions that no index has, such as {dead[0]}.",
+                f"[{extra}] requires {len(dead)} distributions that no index has, such as {dead[0]}.",
             )
 
 
 def _pjrt_pin(requirement: Requirement | None, major: str, version: str) -> Iterator[Finding]:
-    """The plugin's requirement on its pjrt: exactly its own version, local part included."""
+    """Check that the plugin requires its pjrt at exactly its own version, local part included."""
     if requirement is None:
         yield finding("pin-missing", f"no Requires-Dist on jax-rocm{major}-pjrt.")
     elif not requirement.specifier.contains(version, prereleases=True):
@@ -200,10 +204,10 @@ def _pjrt_pin(requirement: Requirement | None, major: str, version: str) -> Iter
 
 
 def check_entry_points(meta: WheelMetadata, files: Collection[str]) -> Iterator[Finding]:
-    """Whether JAX can discover a pjrt wheel and every entry point leads to a module of the wheel.
+    """Check that JAX can discover a pjrt wheel and that every entry point names a module of the wheel.
 
     Args:
-        meta: as written.
+        meta: metadata of the wheel.
         files: member names.
     """
     match = JAX_ROCM.fullmatch(canonicalize_name(meta.name))
@@ -224,10 +228,10 @@ def _has_module(module: str, installed: Iterable[str]) -> bool:
 
 
 def check_modes(files: Mapping[str, int]) -> Iterator[Finding]:
-    """Files that only their owner may read once an installer keeps the modes.
+    """Check for files that only their owner may read if an installer keeps the modes.
 
     Args:
-        files: member name -> permission bits, 0 when the archive has none.
+        files: member name -> permission bits, 0 if the archive has none.
     """
     private = [name for name, mode in files.items() if mode and mode & 0o044 != 0o044]
     if private:
@@ -237,7 +241,7 @@ def check_modes(files: Mapping[str, int]) -> Iterator[Finding]:
 
 
 def check_size(stored: int, budget: int) -> Iterator[Finding]:
-    """Whether the wheel is too large to publish; both in bytes."""
+    """Check that the wheel is not too large to publish; both in bytes."""
     if stored > budget:
         yield finding("size-budget", f"{human(stored)}, the budget is {human(budget)}.")
 
@@ -250,7 +254,7 @@ def _version(text: str) -> Version | None:
 
 
 def same_release(first: str, second: str) -> bool:
-    """Whether two versions have the same first two numbers; compilers do not always tell the third."""
+    """Return whether two versions have the same first two numbers; compilers do not always report the third."""
     one, other = _version(first), _version(second)
     return one is None or other is None or one.release[:2] == other.release[:2]
 
@@ -263,7 +267,7 @@ def _requirement(line: str) -> Requirement | None:
 
 
 def _in_extra(requirement: Requirement, extras: Iterable[str]) -> bool:
-    """Whether a requirement holds only when one of the extras is asked for."""
+    """Return whether a requirement holds only if one of the extras is requested."""
     marker = requirement.marker
     if marker is None or "extra" not in str(marker):
         return False

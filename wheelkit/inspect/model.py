@@ -1,4 +1,4 @@
-"""What an inspection tells about a wheel: frozen, without behaviour, JSON-able with `core.model.to_json`."""
+"""Data classes of an inspection: frozen, without behaviour, converted to JSON by `core.model.to_json`."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ class ContentPart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ElfFacts:
-    """What one library is.
+    """Facts about one library.
 
     Attributes:
         path: path inside the wheel.
         stored: compressed bytes in the archive.
-        machine: as pyelftools names it, such as EM_X86_64.
-        runpath: entries of DT_RUNPATH, or of DT_RPATH when `rpath` is set.
+        machine: as in `Elf.machine`, such as x86_64.
+        runpath: entries of DT_RUNPATH, or of DT_RPATH if `rpath` is set.
         symbol_versions: highest version per prefix, such as {"GLIBC": "2.27"}.
-        symbol_table_bytes: of .symtab and .strtab; 0 when stripped.
+        symbol_table_bytes: of .symtab and .strtab; 0 if stripped.
         compilers: lines of .comment.
         rocm: ROCm version that compiled the device code, or empty.
         modules: names of the Python modules that it can initialise (`PyInit_<name>`).
-        exported: names of the symbols that it offers to others, sorted.
+        exported: names of its exported symbols, sorted.
         hip_symbols: undefined symbols of the HIP runtime, sorted.
-        sections: bytes per part, in the part names of `parts`.
+        sections: bytes per part, named as in `parts`.
     """
 
     path: str
@@ -65,13 +65,13 @@ class ElfFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WheelMetadata:
-    """METADATA, WHEEL and entry_points.txt as they are written.
+    """METADATA, WHEEL and entry_points.txt of a wheel.
 
     Attributes:
         purelib: `Root-Is-Purelib` of WHEEL.
         tags: the Tag lines of WHEEL.
         entry_points: group -> name -> object reference.
-        stamped: `_release_version` of each version.py: path -> version, or "" when it says None.
+        stamped: path of each version.py -> its `_release_version`, or "" for None.
     """
 
     name: str
@@ -91,11 +91,11 @@ class WheelMetadata:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlatformSupport:
-    """What the libraries allow as platform tag.
+    """The platform tag that the libraries allow.
 
     Attributes:
         policy: the best manylinux policy that holds with the exceptions in `external`.
-        external: libraries outside the wheel and outside the policy that were allowed, sorted.
+        external: allowed libraries outside the wheel and the policy, sorted.
     """
 
     policy: str
@@ -104,12 +104,12 @@ class PlatformSupport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WheelReport:
-    """Everything that an inspection found out about one wheel.
+    """Result of the inspection of one wheel.
 
     Attributes:
-        project: normalised project name (PEP 503), from the file name.
+        project: normalized project name (PEP 503), from the file name.
         tags: expanded tags of the file name, sorted.
-        metadata: None when the archive could not be opened.
+        metadata: None if the archive could not be opened.
         platform: None for wheels without libraries.
         verified: RECORD hashes and MD5 of device code were checked.
         rocm: ROCm versions that compiled device code in it, sorted.
@@ -137,7 +137,7 @@ class WheelReport:
 
 
 def member_infos(report: WheelReport) -> tuple[MemberInfo, ...]:
-    """The libraries of a wheel as `wheels.json` lists them."""
+    """Return the libraries of a wheel as `wheels.json` lists them."""
     return tuple(
         MemberInfo(
             path=elf.path,

@@ -1,4 +1,4 @@
-"""Which bytes of a wheel are what: sections of libraries and kinds of files, unpacked and as stored in the archive."""
+"""Bytes of a wheel by kind of content, unpacked and as stored in the archive."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _SMALL = 8 << 20
 _BROKEN = cast("type[Exception]", isal_zlib.IsalError)
 
 Checkpoint = tuple[int, int]
-"""(unpacked bytes, stored bytes) reached at one moment of inflating a member; both only grow."""
+"""(unpacked bytes, stored bytes) at one moment while a member is inflated; both only grow."""
 
 
 class TracedArchive(WheelArchive):
-    """A wheel that notes, per member, how many stored bytes had been read when so many unpacked ones had come out."""
+    """A wheel that records how many stored bytes were read when each chunk of a member was inflated."""
 
     def __init__(self, path: Path) -> None:
         self.checkpoints: dict[str, list[Checkpoint]] = {}
@@ -45,12 +45,12 @@ class TracedArchive(WheelArchive):
         super().__init__(path)
 
     def pread(self, size: int, offset: int) -> bytes:
-        """As in `WheelArchive`; the end of what was asked for is remembered."""
+        """Read as `WheelArchive` does, and record the end of the range."""
         self._read_to = offset + size
         return super().pread(size, offset)
 
     def chunks(self, name: str, *, cuts: CutPoints | None = None) -> Iterator[bytes]:
-        """As in `WheelArchive`; the way is noted in `checkpoints`."""
+        """Yield chunks as `WheelArchive` does, and record `checkpoints`."""
         start, done = self[name].data_offset, 0
         line = self.checkpoints[name] = []
         for chunk in super().chunks(name, cuts=cuts):
@@ -58,8 +58,8 @@ class TracedArchive(WheelArchive):
             line.append((done, self._read_to - start))
             yield chunk
 
-    def way_of(self, name: str) -> Sequence[Checkpoint]:
-        """What was noted on the way; small members are inflated again in smaller steps, for it is coarse."""
+    def checkpoints_of(self, name: str) -> Sequence[Checkpoint]:
+        """Return the recorded checkpoints; small members are inflated again in smaller steps."""
         member = self[name]
         if member.method == STORED or member.compressed_size > _SMALL:
             return self.checkpoints.get(name, ())
@@ -67,7 +67,7 @@ class TracedArchive(WheelArchive):
 
 
 def part_of_section(section: Section) -> str:
-    """The part that a section's bytes belong to (gABI section types and flags; names where those do not tell)."""
+    """Return the part that a section belongs to, by gABI type and flags, else by name."""
     if section.name == _FATBIN:
         return DEVICE
     if section.name.startswith((".eh_frame", ".gcc_except_table")):
@@ -84,7 +84,7 @@ def part_of_section(section: Section) -> str:
 
 
 def part_of_file(name: str) -> str:
-    """The part that a file other than a library belongs to."""
+    """Return the part that a file other than a library belongs to."""
     if ".dist-info/" in name:
         return METADATA
     return PYTHON if name.endswith((".py", ".pyi", ".pth", ".typed")) else OTHER
@@ -93,14 +93,14 @@ def part_of_file(name: str) -> str:
 def split_library(
     sections: Iterable[Section], size: int, stored: int, checkpoints: Sequence[Checkpoint] = ()
 ) -> tuple[ContentPart, ...]:
-    """Divide one library among its parts; what no section claims (headers, padding) is `other`.
+    """Divide one library among its parts; bytes outside all sections (headers, padding) are `other`.
 
     Args:
         sections: of the library, in any order.
         size: bytes of the library; the parts' `unpacked` add up to it.
         stored: its compressed bytes; the parts' `stored` add up to it.
-        checkpoints: from inflating it, ascending. Between two of them bytes count as equally compressed; without any,
-            the whole library does.
+        checkpoints: from inflating it, ascending. Bytes between two of them count as equally compressed; without any,
+            all bytes of the library do.
     """
     line = [(0, 0), *checkpoints, (size, stored)]
     unpacked: dict[str, int] = {}
@@ -120,7 +120,7 @@ def split_library(
 
 
 def checkpoints(packed: bytes) -> list[Checkpoint]:
-    """Inflate raw deflate data in steps of a few kB and note the way; damage ends it early."""
+    """Inflate raw deflate data in steps of a few kB and return the checkpoints; damage ends it early."""
     line, done, inflater = [], 0, isal_zlib.decompressobj(-15)
     with contextlib.suppress(_BROKEN):
         for at in range(_STEP, len(packed) + _STEP, _STEP):
@@ -130,7 +130,7 @@ def checkpoints(packed: bytes) -> list[Checkpoint]:
 
 
 def sum_parts(parts: Iterable[ContentPart]) -> tuple[ContentPart, ...]:
-    """Add parts of the same name; largest stored size first, empty ones left out."""
+    """Add up parts of the same name; largest stored size first, empty ones left out."""
     sums: dict[str, tuple[int, int]] = {}
     for part in parts:
         unpacked, stored = sums.get(part.name, (0, 0))
@@ -140,7 +140,7 @@ def sum_parts(parts: Iterable[ContentPart]) -> tuple[ContentPart, ...]:
 
 
 def _stored_at(line: Sequence[Checkpoint], offset: int) -> float:
-    """Stored bytes that lead up to an unpacked offset, by linear interpolation."""
+    """Return the stored bytes up to an unpacked offset, by linear interpolation."""
     right = bisect.bisect_left(line, (offset, 0), lo=1, hi=len(line) - 1)
     (x0, y0), (x1, y1) = line[right - 1], line[right]
     return float(y1) if x1 <= x0 else y0 + (y1 - y0) * min(1.0, (offset - x0) / (x1 - x0))

@@ -1,4 +1,4 @@
-"""Whether a wheel's platform tags are true: auditwheel's verdict on its libraries against the file name's tags."""
+"""Check of a wheel's platform tags against auditwheel's verdict on its libraries."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from wheelkit.inspect.manylinux import PlatformVerdict, platform_verdict
 from wheelkit.inspect.model import ElfFacts, PlatformSupport
 
 ROCM_SONAME = re.compile(r"lib(amdhip64|amd_\w+|hip\w*|hsa\w*|roc\w*|rccl\w*|MIOpen\w*)(-\w+)*\.so(\.\d+)*")
-"""Libraries that a ROCm installation brings; allowed when the caller has no list of its own."""
+"""Libraries of a ROCm installation; allowed if the caller passes no list."""
 
 _LEGACY = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
 _MANYLINUX = re.compile(r"(?P<legacy>manylinux(?:1|2010|2014))_(?P<arch>\w+)|manylinux_(\d+)_(\d+)_(?P<machine>\w+)")
 _YARDSTICK = "manylinux_2_28"
-"""Platform to measure against when the tag names none that auditwheel has rules for."""
+"""Platform to check against if auditwheel has no rules for the tag."""
 
 
 def check_platform(
@@ -27,13 +27,13 @@ def check_platform(
     platforms: Sequence[str],
     allowed_sonames: Collection[str] | None,
 ) -> tuple[PlatformSupport | None, list[Finding]]:
-    """Compare what the libraries need with what the tags promise.
+    """Compare the needs of the libraries with the platform tags.
 
     Args:
         elfs: libraries of the wheel for the processor; empty for a wheel without any.
         files: path inside the wheel -> file, laid out as in the wheel.
         platforms: platform tags of the file name.
-        allowed_sonames: exact names of libraries that users are known to have; None allows what ROCm brings.
+        allowed_sonames: exact names of libraries that users have; None allows the libraries of ROCm.
     """
     if not elfs:
         return None, []
@@ -48,7 +48,7 @@ def check_platform(
         result = platform_verdict(files, allowed_sonames=allowed, platform=claimed[0] if claimed else _yardstick(elfs))
     except CiBuildError as error:
         return None, [*found, finding("tag-unjudged", error.message)]
-    except Exception as error:  # auditwheel and pyelftools stumble in many ways over libraries that are damaged
+    except Exception as error:  # auditwheel and pyelftools raise many kinds of errors for damaged libraries
         return None, [*found, finding("tag-unjudged", f"auditwheel cannot read the libraries ({error!r}).")]
     external = tuple(sorted({soname for names in result.external.values() for soname in names}))
     found += _against_tags(result, claimed, external, platforms)
@@ -58,7 +58,7 @@ def check_platform(
 def _against_tags(
     result: PlatformVerdict, claimed: Sequence[str], external: Collection[str], platforms: Sequence[str]
 ) -> Iterator[Finding]:
-    """What the verdict means for the tags; without a manylinux tag its details concern nobody."""
+    """Yield the findings that follow from the verdict; without a manylinux tag its details are left out."""
     honest = result.policy
     if not claimed:
         if _MANYLINUX.fullmatch(honest) and "any" not in platforms:
@@ -73,11 +73,11 @@ def _against_tags(
     if len(claimed) > 1:
         yield finding("tag-redundant", f"{lowest} implies {', '.join(claimed[1:])}.")
     if external:
-        yield finding("tag-by-exception", f"{lowest} holds only if users bring {', '.join(external)}.")
+        yield finding("tag-by-exception", f"{lowest} holds only if users have {', '.join(external)}.")
 
 
 def _glibc(platform: str) -> tuple[int, int]:
-    """The glibc version that a manylinux tag stands for (PEP 600; PEP 513, 571 and 599 for the old names)."""
+    """Return the glibc version of a manylinux tag (PEP 600; PEP 513, 571 and 599 for the old names)."""
     found = _MANYLINUX.fullmatch(platform)
     assert found is not None
     return _LEGACY[found["legacy"]] if found["legacy"] else (int(found[3]), int(found[4]))

@@ -1,4 +1,4 @@
-"""An inspection's report for people: sizes, device code, libraries, findings; readable in 100 columns."""
+"""Text report of an inspection: sizes, device code, libraries, findings; readable in 100 columns."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def render(report: WheelReport, console: Console, *, verbose: bool = False) -> N
 
     Args:
         report: of `inspect_wheel`.
-        console: where to.
-        verbose: every RUNPATH entry, NEEDED and compiler line, too.
+        console: the output.
+        verbose: also print every RUNPATH entry, NEEDED and compiler line.
     """
     console.print()
     console.print(report.filename, style="bold", markup=False, highlight=False, overflow="fold")
@@ -47,7 +47,7 @@ def render(report: WheelReport, console: Console, *, verbose: bool = False) -> N
 
 
 def render_findings(findings: Sequence[Finding], console: Console, *, heading: str = "Findings") -> None:
-    """Print findings, those of one kind together: what, where, and the remedy."""
+    """Print findings grouped by kind, with the place and the remedy."""
     _print(console, _findings(findings) if findings else _line("nothing found"), heading=heading)
     counts = [f"{sum(f.severity is s for f in findings)} {s.value}s" for s in Severity]
     if findings:
@@ -64,7 +64,7 @@ def _print(console: Console, block: RenderableType, *, heading: str = "") -> Non
 
 
 def _grid(*columns: str) -> Table:
-    """A table without lines; a column spec is a heading, `>` in front of it aligns right, `*` lets it take the rest."""
+    """Return a table without lines; in a column's heading `>` aligns right and `*` takes the remaining width."""
     from rich.table import Table
 
     headed = any(column.strip(">*") for column in columns)
@@ -81,7 +81,7 @@ def _grid(*columns: str) -> Table:
 
 
 def _line(text: str, style: str = "") -> Text:
-    """Text as it is, without markup; what a terminal could take for a command is replaced."""
+    """Return text without markup; control characters are replaced."""
     from rich.text import Text
 
     safe = "".join(letter if letter.isprintable() or letter == "\n" else "\N{REPLACEMENT CHARACTER}" for letter in text)
@@ -221,7 +221,7 @@ def _findings(findings: Sequence[Finding]) -> Table:
 
 
 def _sentence(item: Finding) -> str:
-    """A finding's message behind the file's name, where it is about one file."""
+    """Return a finding's message, prefixed with the file's name if it is about one file."""
     place = PurePosixPath(item.member).name
     if not place:
         return item.message

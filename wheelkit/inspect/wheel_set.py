@@ -20,42 +20,42 @@ from wheelkit.inspect.model import WheelReport
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SetReport:
-    """Several wheels, and what is wrong between them."""
+    """Reports of several wheels, and the findings between them."""
 
     wheels: tuple[WheelReport, ...]
     findings: tuple[Finding, ...]
 
 
 def inspect_set(paths: Sequence[Path], inspect: Callable[[Path], WheelReport] = inspect_wheel) -> SetReport:
-    """Report on wheels that are meant to be installed together.
+    """Inspect wheels that are installed together.
 
     Args:
         paths: wheel files.
-        inspect: `inspect_wheel`, with arguments bound if need be.
+        inspect: `inspect_wheel`, with bound arguments if necessary.
     """
     reports = tuple(inspect(path) for path in paths)
     return SetReport(wheels=reports, findings=check_set(reports))
 
 
 def check_set(reports: Sequence[WheelReport]) -> tuple[Finding, ...]:
-    """What is wrong between wheels; `member` of each finding is a file name."""
+    """Return the findings between wheels; `member` of each is a file name."""
     known = [report for report in reports if report.project]
     return sort_findings((*check_duplicates(known), *check_pins(known), *check_partners(known)))
 
 
 def wheels_below(folder: Path) -> tuple[Path, ...]:
-    """Every wheel file in a folder and its subfolders, sorted."""
+    """Return every wheel file in a folder and its subfolders, sorted."""
     return tuple(sorted(path for path in folder.rglob("*.whl") if path.is_file()))
 
 
 def worst_finding(report: WheelReport | SetReport) -> Severity | None:
-    """The highest severity found, or None; of a set, in any wheel or between them."""
+    """Return the highest severity found, or None; of a set, in any wheel or between them."""
     nested = report.wheels if isinstance(report, SetReport) else ()
     return worst_severity([*report.findings, *(item for wheel in nested for item in wheel.findings)])
 
 
 def check_duplicates(reports: Sequence[WheelReport]) -> Iterator[Finding]:
-    """Wheels that an installer cannot tell apart: same project, version, build and a common tag."""
+    """Check for wheels that an installer cannot distinguish: same project, version, build and a common tag."""
     for one, other in itertools.combinations(reports, 2):
         same = (one.project, one.build) == (other.project, other.build)
         if same and Version(one.version) == Version(other.version) and set(one.tags) & set(other.tags):
@@ -64,7 +64,7 @@ def check_duplicates(reports: Sequence[WheelReport]) -> Iterator[Finding]:
 
 
 def check_pins(reports: Sequence[WheelReport]) -> Iterator[Finding]:
-    """Requirements on projects of the set that no wheel of the set meets."""
+    """Check that each requirement on a project of the set is met by a wheel of the set."""
     for report in reports:
         for requirement in _requirements(report):
             offered = [r for r in reports if r.project == canonicalize_name(requirement.name)]
@@ -75,7 +75,7 @@ def check_pins(reports: Sequence[WheelReport]) -> Iterator[Finding]:
 
 
 def check_partners(reports: Sequence[WheelReport]) -> Iterator[Finding]:
-    """Whether each plugin and the pjrt that its pin selects come from one ROCm and serve the same targets."""
+    """Check that each plugin and its pjrt come from one ROCm and serve the same targets."""
     for plugin in reports:
         match = JAX_ROCM.fullmatch(plugin.project)
         wanted = [r for r in _requirements(plugin) if match and r.name.endswith("pjrt")]
@@ -96,14 +96,14 @@ def _pair(plugin: WheelReport, pjrt: WheelReport) -> Iterator[Finding]:
 
 
 def _rocm(report: WheelReport) -> str:
-    """The ROCm that compiled a wheel, else the one that its Summary names."""
+    """Return the ROCm that compiled a wheel, else the one in its Summary."""
     if report.rocm:
         return report.rocm[-1]
     return rocm_in_summary(report.metadata.summary) if report.metadata else ""
 
 
 def _requirements(report: WheelReport) -> list[Requirement]:
-    """The requirements that hold everywhere; those under a marker depend on who installs."""
+    """Return the requirements without a marker, which hold everywhere."""
     found = []
     for line in report.metadata.requires_dist if report.metadata else ():
         try:

@@ -1,1 +1,1 @@
-"""Repair of wheels."""
+"""Repair of wheels: exact targets, true tags, stripped libraries, correct metadata."""

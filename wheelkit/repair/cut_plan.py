@@ -1,4 +1,4 @@
-"""Where a library should be taken apart for the edits that a repair may make."""
+"""Offsets at which to split a large library before it is edited."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from wheelkit.elf.constants import HEADER, SECTION, SHF_ALLOC, SHF_EXECINSTR, SH
 from wheelkit.gpu.bundle import PAGE
 
 _LEADS = 8 << 20, 2 << 20
-"""How many bytes before a section cuts are looked for: where blocks stand for much, the second comes too late."""
+"""Bytes before a section at which to split; where blocks are large, the second point may be too late."""
 
 Row = tuple[int, ...]
 """A section's header: name, type, flags, address, offset, size, link, info, alignment, entry size."""
 
 
 def plan_cuts(archive: WheelArchive, member: ZipMember) -> CutPoints:
-    """Cuts around dynamic strings and table, around fat binaries, and before what only debuggers read.
+    """Return split points around dynamic strings and table, around fat binaries, and before debug sections.
 
-    Nothing is certain here: where this guesses wrongly, more is compressed anew, or all of it.
+    They are guesses: after a wrong guess more of the library, or all of it, is recompressed.
     """
     goals: list[int] = []
     for _, kind, flags, _, offset, size, *_, alignment, _ in _sections(archive, member):
@@ -37,7 +37,7 @@ def plan_cuts(archive: WheelArchive, member: ZipMember) -> CutPoints:
 
 
 def _sections(archive: WheelArchive, member: ZipMember) -> Iterator[Row]:
-    """The section headers, which usually are a library's last bytes; the first one stands for nothing."""
+    """Yield the section headers, which are usually a library's last bytes, without the null section."""
     head = next(archive.chunks(member.name), b"")
     if member.method != DEFLATED or len(head) < HEADER.size:
         return

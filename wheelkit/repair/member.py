@@ -1,4 +1,4 @@
-"""What a repair does to one library, in place: device code, RUNPATH, NEEDED, symbols; and which ranges it touched."""
+"""Edits of one library in place: device code, RUNPATH, NEEDED and symbols, and the byte ranges that they change."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from wheelkit.repair.plan import RepairPlan
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemberEdit:
-    """What became of one library.
+    """Result of editing one library.
 
     Attributes:
         name: path inside the new wheel.
         path: the edited file.
-        elf: what it is now.
-        size_before: bytes.
-        changed: ranges that may differ from before, sorted and apart.
-        has_code: whether it holds device code.
+        elf: snapshot after the edits.
+        size_before: bytes before the edits.
+        changed: ranges that may differ from before, sorted and disjoint.
+        has_code: the library has device code.
         targets_kept, targets_dropped: sorted.
         code_before, code_after: bytes of its fat binaries.
+        symbols_saved: bytes of the removed symbol tables.
         debug: file with its symbols, if they were moved out.
     """
 
@@ -48,7 +49,7 @@ class MemberEdit:
     debug: Path | None
 
     def info(self, sha256: str | None) -> MemberInfo:
-        """What the new wheel says of it, once its digest is known."""
+        """Return the wheel's record of the library, given its digest."""
         assert sha256 is not None
         return MemberInfo(
             path=self.name, size=self.elf.size, sha256=sha256, targets=self.targets_kept, needed=self.elf.needed,
@@ -72,8 +73,8 @@ def edit_members(files: Mapping[str, Path], plan: RepairPlan, debug_dir: Path | 
 
     Args:
         files: path inside the new wheel -> extracted file, edited in place.
-        plan: what to change.
-        debug_dir: gets `{member path}.debug` for each that loses its symbols; None throws the symbols away.
+        plan: the changes.
+        debug_dir: receives `{member path}.debug` for each library that loses its symbols; None discards the symbols.
 
     Raises:
         CiBuildError: the first kind of error, with the problems of all members in its message.
@@ -90,7 +91,7 @@ def edit_members(files: Mapping[str, Path], plan: RepairPlan, debug_dir: Path | 
         raise errors[0]
     problems = list(_misplaced_code(edits, plan.device_members))
     if problems:
-        raise RepairError(" ".join(problems), hint="Correct `device_members`, or take a wheel that was built whole.")
+        raise RepairError(" ".join(problems), hint="Correct `device_members`, or use a complete wheel.")
     return edits
 
 
@@ -98,9 +99,9 @@ def edit_member(name: str, path: Path, plan: RepairPlan, debug: Path | None) -> 
     """Edit one library in place.
 
     Raises:
-        ElfError: it cannot be edited without moving anything.
+        ElfError: the edits would have to move bytes.
         FatbinError: its device code is damaged, or lacks a target of the plan.
-        RepairError: it has a RUNPATH and the plan none for it.
+        RepairError: it has a RUNPATH, but the plan has none for it.
     """
     before = Elf.read(path)
     _check_rocm(name, before, plan)
@@ -126,7 +127,7 @@ def _check_rocm(name: str, elf: Elf, plan: RepairPlan) -> None:
     if plan.rocm_version and marks and plan.rocm_version not in marks:
         raise RepairError(
             f"{name} was compiled with ROCm {', '.join(marks)}, not {plan.rocm_version}.",
-            hint=f"Ask for --rocm-version={marks[-1]}, or take another wheel.",
+            hint=f"Use --rocm-version={marks[-1]} or another wheel.",
         )
 
 
@@ -156,7 +157,9 @@ def _loading(name: str, path: Path, elf: Elf, plan: RepairPlan) -> list[ByteRang
     if plan.runpath and (elf.runpath or elf.rpath):
         wanted = next((value for glob, value in plan.runpath.items() if fnmatchcase(name, glob)), None)
         if wanted is None:
-            raise RepairError(f"{name} has a RUNPATH and the plan has none for it.", hint="Add a glob that matches it.")
+            raise RepairError(
+                f"{name} has a RUNPATH, but the plan has none for it.", hint="Add a glob that matches it."
+            )
         if wanted != elf.runpath:
             changed += set_runpath(path, wanted)
     if plan.hip_soname and plan.hip_soname not in elf.needed and elf.hip_symbols:
@@ -172,4 +175,4 @@ def _misplaced_code(edits: Sequence[MemberEdit], globs: Sequence[str]) -> Iterat
         yield from (f"{edit.name} has no device code." for edit in matching if not edit.has_code)
     for edit in edits:
         if edit.has_code and not any(fnmatchcase(edit.name, glob) for glob in globs):
-            yield f"{edit.name} has device code and should have none."
+            yield f"{edit.name} has device code, but should have none."

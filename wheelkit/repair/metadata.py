@@ -1,8 +1,8 @@
-"""METADATA, WHEEL and entry_points.txt of a repaired wheel: changed fields are replaced, every other byte stays.
+"""METADATA, WHEEL and entry_points.txt of a repaired wheel: changed fields are replaced, all other bytes stay.
 
-The standard library's email package would fold long lines and reorder nothing but rewrite much; these files are
-edited by line instead, and packaging.metadata validates what comes out. Sources: the core metadata specification 2.4,
-PEP 427 (wheel), PEP 639 (licences), PEP 685 (extras).
+The email package of the standard library would fold long lines and rewrite others. These files are therefore edited by
+line, and packaging.metadata validates the result. Sources: the core metadata specification 2.4, PEP 427 (wheel), PEP
+639 (licences), PEP 685 (extras).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from wheelkit.repair.plan import RepairPlan
 GENERATOR = "jax-rocm-release (1)"
 LICENSE_FILE = "LICENSE.txt"
 _METADATA_VERSION = "2.4"
-# Where a field goes that the file did not have: behind those that come before it in the specification.
+# Order of the specification; a new field is inserted after those that precede it here.
 _ORDER = (
     "metadata-version", "wheel-version", "generator", "root-is-purelib", "tag", "build", "name", "version", "summary",
     "home-page", "author", "author-email", "license", "license-expression", "license-file", "classifier",
@@ -43,14 +43,14 @@ class _Field(NamedTuple):
 
 
 class Headers:
-    """A file of RFC 822 headers whose untouched lines keep their bytes.
+    """A file of RFC 822 headers; unchanged lines keep their bytes.
 
     Args:
         raw: the file.
-        label: what it is called in errors.
+        label: name of the file in errors.
 
     Raises:
-        RepairError: a line that is no header, or not UTF-8.
+        RepairError: a line is not a header, or the file is not UTF-8.
     """
 
     def __init__(self, raw: bytes, *, label: str) -> None:
@@ -74,14 +74,14 @@ class Headers:
             raise RepairError(f"{label} is not UTF-8: {error}.", hint="The wheel is damaged.") from error
 
     def values(self, name: str) -> list[str]:
-        """Every value of a field, in order."""
+        """Return every value of a field, in order."""
         return [field.value for field in self._fields if field.name.lower() == name.lower()]
 
     def set(self, name: str, *values: str) -> None:
-        """Replace a field by these values, where it stood or where it belongs; no values remove it.
+        """Replace the values of a field, in its old place or where it belongs; no values remove it.
 
         Raises:
-            RepairError: a value with a line break, which would smuggle in another field.
+            RepairError: a value has a line break, which would add another field.
         """
         if self.values(name) == list(values):
             return
@@ -95,7 +95,7 @@ class Headers:
         self._fields += [f for f in after if f.name.lower() != name.lower()]
 
     def drop(self, name: str, values: Iterable[str]) -> None:
-        """Remove single values of a field and leave its others as they are."""
+        """Remove single values of a field and keep the others."""
         unwanted = set(values)
         self._fields = [f for f in self._fields if f.name.lower() != name.lower() or f.value not in unwanted]
 
@@ -111,11 +111,11 @@ class Headers:
 
 
 def rewrite_metadata(raw: bytes, plan: RepairPlan) -> bytes:
-    """METADATA with the version, summary, requirements and licence of the plan.
+    """Return METADATA with the version, summary, requirements and licence of the plan.
 
     Raises:
-        RepairError: the file belongs to another project, or the result breaks the core metadata specification; every
-            problem is named.
+        RepairError: the file belongs to another project, or the result violates the core metadata specification; every
+            problem is listed.
     """
     headers = Headers(raw, label="METADATA")
     names = headers.values("Name")
@@ -139,7 +139,7 @@ def rewrite_metadata(raw: bytes, plan: RepairPlan) -> bytes:
 
 
 def rewrite_wheel(raw: bytes, *, tags: Sequence[str], build: str) -> bytes:
-    """WHEEL of a platform wheel: the tags of its file name, `Root-Is-Purelib: false`, and us among the generators.
+    """Return WHEEL with the tags of the file name, `Root-Is-Purelib: false`, and this project as a generator.
 
     Args:
         raw: the source's file.
@@ -155,7 +155,7 @@ def rewrite_wheel(raw: bytes, *, tags: Sequence[str], build: str) -> bytes:
 
 
 def render_entry_points(groups: Mapping[str, Mapping[str, str]]) -> bytes:
-    """entry_points.txt (entry points specification): groups and names in the order given."""
+    """Return entry_points.txt (entry points specification) with groups and names in the given order."""
     blocks = [f"[{group}]\n" + "".join(f"{n} = {target}\n" for n, target in m.items()) for group, m in groups.items()]
     return "\n".join(blocks).encode()
 
@@ -168,7 +168,7 @@ def _older(found: Sequence[str], wanted: str) -> bool:
 
 
 def _conditional(extras: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Requirements of extras, each with its `extra == "…"` marker."""
+    """Return the requirements of extras, each with its `extra == "…"` marker."""
     lines = []
     for extra, requirements in extras.items():
         for text in requirements:

@@ -1,4 +1,4 @@
-"""What a repair shall make of a wheel, and what it made: two nouns without behaviour."""
+"""Plan and result of a repair: data classes without behaviour."""
 
 from __future__ import annotations
 
@@ -12,41 +12,42 @@ from core.model import Finding, GfxTarget, MemberInfo
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RepairPlan:
-    """Everything that a repair changes; what is not named here stays as it is, byte for byte.
+    """Everything that a repair changes; all other bytes stay.
 
     Paths are those of the new wheel; globs are `fnmatch` patterns on whole member paths.
 
     Attributes:
-        project: name of the project as METADATA spells it; the source must be a wheel of it.
-        version: the new version (PEP 440), local part included: 0.10.2+rocm7.2.0.
+        project: name of the project as in METADATA; the source must be one of its wheels.
+        version: the new version (PEP 440) with local part: 0.10.2+rocm7.2.0.
         build: build tag of the file name (PEP 427), or empty.
-        platform_tag: platform that the wheel shall be valid for; auditwheel decides whether it is.
+        platform_tag: platform tag of the new wheel; auditwheel decides whether it is true.
         targets: gfx targets to keep in every fat binary, exactly these; None keeps all.
         covers: generic target -> the processors that run its code.
-        machs: processor -> EF_AMDGPU_MACH, to name the target of members that are plain code objects, which stay as
-            they are; needed where there are any.
-        rocm_version: the release of ROCm that must have compiled the device code, as far as the compiler's marks tell;
-            empty asks nothing.
+        machs: processor -> EF_AMDGPU_MACH, to name the target of members that are plain code objects; these stay
+            unchanged. Required if there are any.
+        rocm_version: ROCm release that must have compiled the device code, according to the compiler's marks; empty
+            skips the check.
         strip: move symbol tables out of the libraries.
-        verify_bundles: check the MD5 of each compressed bundle before cutting it.
+        verify_bundles: check the MD5 of each compressed bundle before slimming it.
         runpath: glob -> DT_RUNPATH; the first match counts, and each member with a RUNPATH must match one; empty
             keeps them all.
-        hip_soname: NEEDED where hip* symbols are used without it, such as libamdhip64.so.7; empty adds none.
-        members: every library that the wheel must hold, and no other; empty: whichever there are.
-        device_members: globs of the members with device code; each must match at least one,
-            and no other member may have device code.
+        hip_soname: NEEDED entry to add where hip* symbols are used without it, such as libamdhip64.so.7; empty adds
+            none.
+        members: every library that the wheel must contain, and no others; empty allows any.
+        device_members: globs of the members with device code; each must match at least one, and no other member may
+            have device code.
         summary: METADATA Summary.
         requires_python: METADATA Requires-Python, such as >=3.11.
-        requires_dist: every unconditional requirement; the source's own are dropped.
-        extras: extra -> its requirements; the source's extras are dropped.
+        requires_dist: every unconditional requirement; those of the source are dropped.
+        extras: extra -> its requirements; those of the source are dropped.
         license_expression: SPDX expression (PEP 639).
         license_text: content of `licenses/LICENSE.txt` in the dist-info folder.
         entry_points: group -> name -> object; None keeps the source's entry_points.txt.
-        files: path -> content, new or replaced; no libraries, which nobody would judge.
+        files: path -> content of new or replaced files; not for libraries, which would not be checked.
         remove: globs of members to leave out.
-        build_info: JSON values written to `build_info_path`; the repair adds `members`, a MemberInfo of each library.
+        build_info: JSON values written to `build_info_path`; the repair adds `members`, a MemberInfo per library.
         build_info_path: path of that file, or empty for none.
-        allowed_sonames: libraries outside the wheel and the platform that members may need; exact names.
+        allowed_sonames: exact names of libraries outside the wheel and the platform that members may need.
     """
 
     project: str
@@ -79,7 +80,7 @@ class RepairPlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SizePart:
-    """Bytes of one part of a wheel, before and after.
+    """Bytes of one part of a wheel, before and after the repair.
 
     Attributes:
         part: `wheel`, `members`, `symbols` or `device code`.
@@ -97,10 +98,10 @@ class RepairedWheel:
     Attributes:
         size: bytes of the wheel.
         sha256: of the wheel, 64 hexadecimal digits.
-        members: every ELF member as it is now, in the wheel's order.
+        members: every ELF member after the repair, in the wheel's order.
         targets_kept: over all members, sorted.
         targets_dropped: over all members, sorted.
-        sizes: where bytes were saved.
+        sizes: bytes before and after, by part.
         findings: warnings and notes; errors raise RepairError instead.
         debug_files: member path -> file with its symbols.
     """

@@ -1,7 +1,7 @@
-"""Repair: a published wheel becomes a clean, stripped, target-exact one under a true tag, or nothing at all.
+"""Repair of a published wheel: exact targets, stripped, under a true tag.
 
-Order: everything is verified and edited in a hidden folder beside the output, auditwheel judges the edited libraries,
-and only then one rename makes the wheel visible. Nothing is ever grafted.
+Everything is verified and edited in a hidden folder beside the output. auditwheel checks the edited libraries, and only
+then one rename makes the wheel visible. No library is ever grafted.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from wheelkit.repair.metadata import LICENSE_FILE, render_entry_points, rewrite_
 from wheelkit.repair.plan import RepairedWheel, RepairPlan, SizePart
 
 _BIG = 32 << 20
-"""Libraries from this size on are taken apart while they are unpacked."""
+"""Libraries of at least this size are split while they are unpacked."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-"""Of every member: the earliest time that a zip file can hold, so that equal contents are equal bytes."""
+"""Timestamp of every member, the earliest of the zip format, for reproducible output."""
 
 
 def repair(
@@ -45,21 +45,21 @@ def repair(
 ) -> RepairedWheel:
     """Make a repaired copy of `source` in `out_dir`, named after the plan's version and platform.
 
-    Equal input gives equal bytes, wherever it runs.
+    Output is reproducible on every machine.
 
     Args:
         source: a wheel; it is only read.
-        plan: what to change; everything else stays.
+        plan: the changes.
         out_dir: an existing folder with room for the unpacked libraries.
-        debug_dir: gets `{wheel's stem}/{member}.debug` for each library that loses its symbols; None: they are lost.
-        progress: told about the steps.
+        debug_dir: receives `{wheel's stem}/{member}.debug` for each library that loses its symbols; None discards them.
+        progress: receives the steps.
 
     Raises:
         MachineError: a folder is missing, full or read-only.
-        ArchiveError: the source is damaged, or not what its RECORD says.
+        ArchiveError: the source is damaged, or does not match its RECORD.
         ElfError, FatbinError: a library cannot be edited, or lacks a target.
-        RepairError: the result would not deserve its platform tag, or the plan does not fit; all reasons are in the
-            message, and neither wheel nor debug files are left behind.
+        RepairError: the platform tag would not be true, or the plan does not fit; all reasons are in the message, and
+            neither wheel nor debug files are left behind.
     """
     with WheelArchive(source) as archive, _scratch(out_dir) as scratch, ThreadPoolExecutor(2) as pool:
         name = _new_name(archive.name, plan)
@@ -78,7 +78,7 @@ def repair(
         _expect_members(files, plan, source.name)
         _say(progress, f"Editing {len(files)} libraries of {name.project}")
         edits = edit_members(files, plan, scratch / "debug" if debug_dir else None)
-        judging = pool.submit(_judge, files, plan, source.name)
+        judging = pool.submit(_check_libraries, files, plan, source.name)
         for edit in edits:
             if edit.changed or edit.elf.size != edit.size_before:
                 rewrite.set_file(edit.name, edit.path, changed=edit.changed, blocks=blocks.get(edit.name))
@@ -88,7 +88,7 @@ def repair(
         final = out_dir / str(name)
         written = rewrite.write(scratch / final.name)
         findings = judging.result()
-        pool.submit(shutil.rmtree, scratch / "tree")  # it takes as long as the digest, and nobody needs it any more
+        pool.submit(shutil.rmtree, scratch / "tree")  # takes as long as the digest
         members, sha256 = _infos(edits, written.record), written.sha256
         members += kernel_wheel.member_infos(archive, codes, archive.record(), plan.machs)
         debug_files = _publish_debug(edits, debug_dir, final.stem)
@@ -108,7 +108,7 @@ def _scratch(out_dir: Path) -> Iterator[Path]:
             yield Path(folder)
     except OSError as error:
         raise MachineError(
-            f"{out_dir} cannot be worked in: {error.strerror} ({error.filename}).",
+            f"Cannot use {out_dir}: {error.strerror} ({error.filename}).",
             hint="Choose a folder with room for the unpacked libraries, 1 GB for the pjrt wheel.",
         ) from error
 
@@ -128,12 +128,12 @@ def _new_name(old: WheelName, plan: RepairPlan) -> WheelName:
         return WheelName.parse(str(name))
     except ArchiveError as error:
         raise RepairError(
-            f"The repaired wheel cannot be named {name}.", hint="Correct version, build or tag."
+            f"The repaired wheel would have the invalid name {name}.", hint="Correct version, build or tag."
         ) from error
 
 
 def _rename_folders(rewrite: WheelRewrite, archive: WheelArchive, name: WheelName) -> dict[str, str]:
-    """Move .dist-info and .data to the new version; returns old member name -> new."""
+    """Rename .dist-info and .data for the new version; return old member name -> new."""
     stem, new_stem = archive.dist_info.removesuffix(".dist-info"), f"{name.project}-{name.version}"
     folders = {f"{stem}.{kind}": f"{new_stem}.{kind}" for kind in ("dist-info", "data")}
     renamed = {}
@@ -156,7 +156,7 @@ def _leave_out(rewrite: WheelRewrite, names: Iterable[str], plan: RepairPlan) ->
 
 
 def _rewrite_texts(rewrite: WheelRewrite, archive: WheelArchive, name: WheelName, plan: RepairPlan) -> None:
-    """Everything small that the plan decides without looking at libraries, so that a bad plan fails early."""
+    """Set all files that do not depend on libraries, so that an invalid plan fails early."""
     info = f"{name.project}-{name.version}.dist-info"
     rewrite.set(f"{info}/METADATA", rewrite_metadata(archive.read(f"{archive.dist_info}/METADATA"), plan))
     wheel = rewrite_wheel(archive.read(f"{archive.dist_info}/WHEEL"), tags=name.tags, build=name.build)
@@ -166,12 +166,12 @@ def _rewrite_texts(rewrite: WheelRewrite, archive: WheelArchive, name: WheelName
         rewrite.set(f"{info}/entry_points.txt", render_entry_points(plan.entry_points))
     for path, content in plan.files.items():
         if content.startswith(MAGIC):
-            raise RepairError(f"{path} is a library; the plan can bring other files only.")
+            raise RepairError(f"{path} is a library; the plan can add only other files.")
         rewrite.set(path, content)
 
 
 def _to_cut(archive: WheelArchive, libraries: Mapping[str, str], plan: RepairPlan) -> Iterator[str]:
-    """Old names of big libraries that will be edited, so that most of their deflate data can be kept."""
+    """Yield the old names of large libraries that will be edited, so that most of their deflate data can be kept."""
     if plan.targets is not None or plan.strip or plan.runpath or plan.hip_soname:
         yield from (old for old in libraries if archive[old].size >= _BIG)
 
@@ -186,8 +186,11 @@ def _unpack(
     """Check every member against RECORD and write the libraries to `tree`, laid out as in the new wheel.
 
     Args:
+        archive: the source.
         libraries: old member name -> new.
-        cuts: old member name -> where it is taken apart; emptied where that turns out wrong.
+        cuts: old member name -> split points; cleared if one turns out wrong.
+        tree: the folder for the libraries.
+        progress: receives the progress.
 
     Returns:
         New member name -> file.
@@ -196,13 +199,13 @@ def _unpack(
     for path in files.values():
         path.parent.mkdir(parents=True, exist_ok=True)
     problems = verify_record(archive, extract=files, cuts=cuts, progress=progress)
-    if problems and cuts:  # perhaps it is only that no block begins at one of them
+    if problems and cuts:  # perhaps only a split point was wrong
         cuts.clear()
         problems = verify_record(archive, extract=files, progress=progress)
     if problems:
         raise ArchiveError(
-            f"{archive.path.name} is not what it says:{_listed(problems)}",
-            hint="Get the wheel anew; nothing was made.",
+            f"{archive.path.name} does not match its RECORD:{_listed(problems)}",
+            hint="Download the wheel again. Nothing was written.",
         )
     return {libraries[old]: path for old, path in files.items()}
 
@@ -215,7 +218,7 @@ def _is_elf(archive: WheelArchive, name: str) -> bool:
     try:
         return next(archive.chunks(name), b"").startswith(MAGIC)
     except ArchiveError:
-        return False  # verify_record names the damage together with all other
+        return False  # verify_record reports the damage with all other problems
 
 
 def _expect_members(files: Collection[str], plan: RepairPlan, source: str) -> None:
@@ -225,19 +228,19 @@ def _expect_members(files: Collection[str], plan: RepairPlan, source: str) -> No
     problems = [f"lacks {name}" for name in missing] + [f"holds {name}" for name in extra if plan.members]
     if problems:
         raise RepairError(
-            f"{source} is not the wheel that was planned for: it {', '.join(problems)}.",
-            hint="Take a wheel that was built whole, or change the recipe's list of members.",
+            f"{source} does not have the planned members: it {', '.join(problems)}.",
+            hint="Use a complete wheel, or change the recipe's list of members.",
         )
 
 
-def _judge(files: Mapping[str, Path], plan: RepairPlan, source: str) -> tuple[Finding, ...]:
-    """The verdict of auditwheel on the edited libraries; only warnings and notes are returned."""
+def _check_libraries(files: Mapping[str, Path], plan: RepairPlan, source: str) -> tuple[Finding, ...]:
+    """Check the edited libraries with auditwheel; return warnings and notes."""
     judged = platform_verdict(files, allowed_sonames=plan.allowed_sonames, platform=plan.platform_tag)
     if not judged.ok:
         errors = [f for f in judged.findings if f.severity is Severity.ERROR]
         raise RepairError(
             f"{source} cannot become a {plan.platform_tag} wheel:{_listed(errors)}",
-            hint="Nothing was written; nothing is ever grafted.",
+            hint="Nothing was written. Libraries are never grafted.",
         )
     return judged.findings
 
@@ -256,7 +259,7 @@ def _build_info(edits: Iterable[MemberEdit], plan: RepairPlan, record: Mapping[s
 
 
 def _publish_debug(edits: Sequence[MemberEdit], debug_dir: Path | None, stem: str) -> dict[str, Path]:
-    """Put the debug files under `{debug_dir}/{stem}` in one rename, in place of an earlier run's."""
+    """Put the debug files under `{debug_dir}/{stem}` in one rename, replacing those of an earlier run."""
     made = {edit.name: edit.debug for edit in edits if edit.debug is not None}
     if debug_dir is None:
         return {}

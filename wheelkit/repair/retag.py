@@ -1,4 +1,4 @@
-"""A wheel whose libraries are right as they are gets the platform tag that they deserve; nothing else of it changes."""
+"""A wheel re-tagged with the platform that its libraries support; nothing else changes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 def retag(
     source: Path, out_dir: Path, *, platform: str = "manylinux_2_28_x86_64", progress: Progress | None = None
 ) -> tuple[Path, tuple[Finding, ...]]:
-    """Make a copy of a wheel in `out_dir` with another platform tag, if auditwheel finds it to be true.
+    """Make a copy of a wheel in `out_dir` with another platform tag, if auditwheel confirms the tag.
 
     Returns:
         The wheel, and warnings and notes on its libraries.
 
     Raises:
-        ArchiveError: the source is damaged, or not what its RECORD says.
+        ArchiveError: the source is damaged, or does not match its RECORD.
         RepairError: its libraries need more than the platform has; nothing is written.
     """
     with WheelArchive(source) as archive, tempfile.TemporaryDirectory(prefix=".retag-", dir=out_dir) as folder:
@@ -39,14 +39,14 @@ def retag(
         for path in libraries.values():
             path.parent.mkdir(parents=True, exist_ok=True)
         if problems := verify_record(archive, extract=libraries, progress=progress):
-            told = "; ".join(f"{item.member} {item.message}" for item in problems)
-            raise ArchiveError(f"{source.name} is not what it says: {told}.", hint="Build it again.")
+            listed = "; ".join(f"{item.member} {item.message}" for item in problems)
+            raise ArchiveError(f"{source.name} does not match its RECORD: {listed}.", hint="Build it again.")
         if not libraries:
             raise RepairError(f"{source.name} holds no libraries, so {platform} cannot be true.")
         findings = platform_verdict(libraries, allowed_sonames=frozenset(), platform=platform).findings
         if errors := [item for item in findings if item.severity is Severity.ERROR]:
-            told = "; ".join(f"{item.member} [{item.code}]: {item.message}" for item in errors)
-            raise RepairError(f"{source.name} cannot become a {platform} wheel: {told}", hint="Nothing was written.")
+            listed = "; ".join(f"{item.member} [{item.code}]: {item.message}" for item in errors)
+            raise RepairError(f"{source.name} cannot become a {platform} wheel: {listed}", hint="Nothing was written.")
         name = archive.name._replace(platform=platform)
         rewrite = WheelRewrite(archive, date_time=_EPOCH)
         wheel = f"{archive.dist_info}/WHEEL"

@@ -87,7 +87,7 @@ def test_the_environment_may_name_it(tmp_path: Path) -> None:
     ("name", "error", "words"),
     [
         ("nowhere", InputError, "nowhere is not there"),
-        ("text.json", InputError, "cannot be read"),
+        ("text.json", InputError, "Cannot read"),
         ("other.json", RequestError, "of ROCm 7.1.0, the set is for 7.2.0"),
         ("tree", RequestError, "says ROCm 7.1.0, not 7.2.0"),
         ("empty", InputError, "holds no shared libraries"),

@@ -61,8 +61,8 @@ def test_members_come_go_and_change(tmp_path: Path) -> None:
         made.files["jax_plugins/xla_rocm7/version.py"] = b"x = 1\n"
 
     assert differences(tmp_path, change) == [
-        ("jax_plugins/xla_rocm7/__init__.py", "", "is there no more"),
-        ("jax_plugins/xla_rocm7/more.py", "", "is new"),
+        ("jax_plugins/xla_rocm7/__init__.py", "", "was removed"),
+        ("jax_plugins/xla_rocm7/more.py", "", "was added"),
         ("jax_plugins/xla_rocm7/version.py", "", "51 bytes, now 6"),
     ]
 

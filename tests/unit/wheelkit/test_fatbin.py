@@ -248,7 +248,7 @@ def test_what_follows_a_bundle_must_be_one(tmp_path: Path) -> None:
     report = read_targets(path, name="plugin.so")
     assert [b.index for b in report.bundles] == [0]
     assert [f.code for f in report.findings] == ["bundle-damaged"]
-    assert f"number 1 should be, at byte {place:#x}" in report.findings[0].message
+    assert f"bundle 1 is damaged, at byte {place:#x}" in report.findings[0].message
     assert {t.bundles for t in report.device.targets} == {1}
     with pytest.raises(FatbinError):
         slim(path, gfx("gfx942"))

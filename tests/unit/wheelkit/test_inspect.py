@@ -266,7 +266,7 @@ def test_markup_and_escape_sequences_are_shown_and_not_obeyed(tmp_path: Path) ->
     made.metadata += ["Provides-Extra: with-rocm", 'Requires-Dist: amd_rccl_instinct; extra == "with-rocm"']
     text = shown(look(made, tmp_path))
     assert "[red]loud[/] \ufffd[31mred\ufffd (ROCm:7.2.0)" in text
-    assert "[with-rocm] asks for 1 distributions" in text
+    assert "[with-rocm] requires 1 distributions" in text
     assert "\x1b" not in text
 
 

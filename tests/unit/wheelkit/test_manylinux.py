@@ -179,7 +179,7 @@ def test_all_problems_of_all_members_come_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("platform", ["manylinux_2_28", "manylinux_9_99_x86_64", "win_amd64", ""])
 def test_an_unknown_platform_is_refused(judge: Judge, platform: str) -> None:
-    with pytest.raises(RepairError, match="not a platform"):
+    with pytest.raises(RepairError, match="does not know the platform"):
         judge(platform=platform)
 
 

@@ -66,5 +66,5 @@ def test_a_wheel_without_libraries_is_for_no_platform(tmp_path: Path) -> None:
 def test_a_wheel_that_is_not_what_its_record_says_is_refused(tmp_path: Path) -> None:
     made = wheel()
     made.record = lambda rows: [[name, "sha256=AAAA" if name == LIB else digest, size] for name, digest, size in rows]
-    with pytest.raises(ArchiveError, match="is not what it says"):
+    with pytest.raises(ArchiveError, match="does not match its RECORD"):
         retag(made.write(tmp_path), tmp_path)

@@ -52,7 +52,7 @@ def test_json_groups_symbols_by_version_with_default_versions_marked() -> None:
     "text", [b"", b"[]", b"{}", b'{"schema": 1}', b'{"schema": 1, "libraries": {"a": 1}}', b"\xff"]
 )
 def test_what_is_no_manifest_is_refused(text: bytes) -> None:
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="Cannot read"):
         load_manifest(text)
 
 
