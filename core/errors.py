@@ -1,4 +1,4 @@
-"""Errors for people: one sentence, a hint, and one exit code per kind."""
+"""Every error that a person may see: one clear sentence, a hint what to do next, an exit code of its own."""
 
 from typing import ClassVar
 
@@ -7,7 +7,7 @@ class CiBuildError(Exception):
     """Root of all errors of this project.
 
     Args:
-        message: the problem, one sentence.
+        message: what was found, one sentence.
         hint: what to do next, one sentence; empty when the message says it already.
     """
 
@@ -23,55 +23,55 @@ class CiBuildError(Exception):
 
 
 class RequestError(CiBuildError):
-    """Options contradict each other or name something that does not exist."""
+    """The options contradict each other or ask for something that does not exist."""
 
     exit_code = 2
 
 
 class UnknownTargetError(RequestError):
-    """A gfx target or family is not in the table."""
+    """A gfx target or family that the table does not hold."""
 
     exit_code = 3
 
 
 class VersionRuleError(RequestError):
-    """A version is invalid, or two different contents would share it."""
+    """A version that no wheel may carry, or that two different contents would share."""
 
     exit_code = 4
 
 
 class NoContainerEngineError(CiBuildError):
-    """A build from source needs a container engine, and neither docker nor podman is available."""
+    """A build from source was asked for and neither docker nor podman is there."""
 
     exit_code = 5
 
 
 class InputError(CiBuildError):
-    """An input is not available, or differs from its digest."""
+    """An input could not be had, or is not what its digest says."""
 
     exit_code = 6
 
 
 class ArchiveError(CiBuildError):
-    """A wheel or a tarball is damaged, ambiguous or unsafe to unpack."""
+    """A wheel or a tarball that is damaged, ambiguous or unsafe to unpack."""
 
     exit_code = 7
 
 
 class ElfError(CiBuildError):
-    """An ELF file cannot be read, or cannot be edited in place."""
+    """An ELF file that cannot be read, or cannot be edited in place."""
 
     exit_code = 8
 
 
 class FatbinError(CiBuildError):
-    """A HIP fat binary is damaged, or lacks a requested target."""
+    """A HIP fat binary that is damaged, or lacks a requested target."""
 
     exit_code = 9
 
 
 class RepairError(CiBuildError):
-    """A wheel does not meet the requested platform tag."""
+    """A wheel that cannot honestly be given the platform tag asked for."""
 
     exit_code = 10
 
@@ -83,19 +83,19 @@ class InspectionError(CiBuildError):
 
 
 class ProcessError(CiBuildError):
-    """A child process failed."""
+    """A process that was started failed."""
 
     exit_code = 12
 
 
 class WheelSetError(CiBuildError):
-    """A `wheels.json` cannot be read, or files differ from it."""
+    """A `wheels.json` that cannot be read, or files that are not the ones it names."""
 
     exit_code = 13
 
 
 class BucketError(CiBuildError):
-    """A bucket refused a request, or holds other bytes than expected."""
+    """A bucket refused, or holds other bytes than expected."""
 
     exit_code = 14
 
@@ -107,7 +107,7 @@ class GateError(CiBuildError):
 
 
 class PromotionBlockedError(CiBuildError):
-    """The policy blocks this set."""
+    """The policy does not let this set through."""
 
     exit_code = 16
 
@@ -125,24 +125,24 @@ class MachineError(CiBuildError):
 
 
 class KernelError(CiBuildError):
-    """A kernel module differs from `modules.toml`, or could not be built."""
+    """A kernel module that is not what `modules.toml` says, or that could not be built."""
 
     exit_code = 19
 
 
 class DifferentError(CiBuildError):
-    """A rebuild gave other wheels than the original build."""
+    """A rebuild gave other wheels than the ones that it should reproduce."""
 
     exit_code = 20
 
 
 class DriftError(CiBuildError):
-    """A workflow uses commands that this version does not accept."""
+    """Somebody's workflow has commands that this program does not take."""
 
     exit_code = 21
 
 
 class SickMachineError(CiBuildError):
-    """The doctor found a problem that keeps jax from using the GPU."""
+    """The doctor found something on this machine that keeps jax from using its GPU."""
 
     exit_code = 30

@@ -22,7 +22,7 @@ SBOM = "sbom.cdx.json"
 
 
 class Severity(enum.StrEnum):
-    """Severity of a finding; an error makes the exit code non-zero and a gate fail."""
+    """How bad a finding is; an error makes the exit code non-zero and a gate fail."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -107,14 +107,14 @@ class RocmVersion:
 
 
 class Payload(enum.StrEnum):
-    """Origin of the native code."""
+    """Where the native code comes from."""
 
     SOURCE = "source"
     PUBLISHED = "published"
 
 
 class Channel(enum.StrEnum):
-    """Prefix of a bucket: staged sets, or promoted sets."""
+    """The two prefixes of a bucket: what was built, and what passed."""
 
     STAGING = "v2-staging"
     RELEASED = "v2"
@@ -122,17 +122,17 @@ class Channel(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelRequest:
-    """Kernel modules of the set's `jax_aiter` wheel, and their build.
+    """Which kernel modules the `jax_aiter` wheel of a set shall hold, and how they are built.
 
     Attributes:
         modules: names; empty means all that the toolchain builds and the targets have.
         toolchain: pypi, rocm or container.
-        rocm: folder of the ROCm for the toolchains rocm and container; empty means /opt/rocm.
-        image: image of the toolchain container.
-        source: AITER's source: a folder, a source archive, `amd-aiter==VERSION`; empty means the pinned one.
-        require: modules that must have code for every target.
-        allow_partial: leave out modules that cannot be built, and mark the wheel.
-        instances: regular expression that names of generated kernels contain; empty means all.
+        rocm: folder of the ROCm that the toolchains rocm and container compile with; empty means /opt/rocm.
+        image: that the toolchain container runs in.
+        source: AITER's: a folder, a source archive, `amd-aiter==VERSION`; empty means the pinned one.
+        require: modules that have to have code for every target.
+        allow_partial: leave out what cannot be built, and mark the wheel.
+        instances: regular expression; only generated kernels whose name it matches somewhere. Empty means all.
     """
 
     modules: tuple[str, ...] = ()
@@ -147,19 +147,19 @@ class KernelRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildRequest:
-    """Parsed and checked build request; equal requests give equal plans.
+    """What somebody asked for, parsed and checked; equal requests give equal plans.
 
     Attributes:
         jax_version: release of jax to build for, such as 0.10.2; a `.postN` names a post release of the plugin.
-        rocm_version: the ROCm of the native code.
+        rocm_version: the ROCm that the native code was, or shall be, built against.
         python_versions: such as ("3.11", "3.12"), ascending.
-        targets: gfx targets of the wheels; None keeps all that the payload has.
+        targets: gfx targets that the wheels shall hold; None keeps all that the payload has.
         rocm_version_extra: append `+rocm<version>` to wheel versions.
         post_release: N of `.postN`, or None.
         strip: move symbol tables into separate debug files.
-        rocm_manifest: sha256 of the set's manifest of its ROCm; empty without one.
-        source: request of a build from source; None with published wheels.
-        kernels: kernel modules of the set; None for none.
+        rocm_manifest: sha256 of the manifest of the ROCm that the set carries; empty when it carries none.
+        source: what a build from source is asked for beside that; None with published wheels.
+        kernels: the kernel modules that the set holds too; None for none.
     """
 
     payload: Payload
@@ -177,11 +177,11 @@ class BuildRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemberInfo:
-    """Facts about one ELF file of a wheel.
+    """What one ELF file of a wheel is.
 
     Attributes:
         path: path inside the wheel.
-        targets: gfx targets of its device code, sorted; empty without device code.
+        targets: gfx targets that have code in it, sorted; empty when it holds no device code.
         needed: DT_NEEDED sonames, in order.
         symbol_versions: highest version per prefix, such as {"GLIBC": "2.27"}.
     """
@@ -219,13 +219,13 @@ class Wheel:
 
     @property
     def as_published(self) -> bool:
-        """Whether the wheel was taken byte for byte from an index."""
+        """Whether it was taken byte for byte, so that nobody here can mend it."""
         return self.sha256 == self.source_sha256
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputFile:
-    """Origin and digest of a file that went into a set."""
+    """A file that went into a set: where it came from and what it was."""
 
     filename: str
     size: int
@@ -266,7 +266,7 @@ class WheelSet:
 
 
 class Outcome(enum.StrEnum):
-    """Outcome of a gate; `skipped` if it had a reason to check nothing."""
+    """What a gate found; `skipped` when there was a reason to look at nothing."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -275,9 +275,9 @@ class Outcome(enum.StrEnum):
 
 
 class Tier(enum.StrEnum):
-    """Strength of evidence, weakest first; results on a CPU or a CUDA device prove nothing about ROCm.
+    """How strong evidence is, weakest first; what was seen on a CPU or a CUDA device says nothing of ROCm.
 
-    The last two stand outside the order: they only meet a requirement for themselves.
+    The last two stand beside the others, see `LADDER`: they meet no requirement but one for themselves.
     """
 
     STRUCTURE = "structure"
@@ -321,15 +321,15 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """Result of a policy for the evidence of a set; promotion requires an empty `blocked_by`.
+    """What the policy makes of the evidence; promotion needs `blocked_by` to be empty.
 
     Attributes:
         blocked_by: a sentence for each reason.
-        tiers: gfx target -> tier of its evidence, without bypasses.
-        bypassed: a sentence for each bypassed reason, with its owner.
-        warnings: sentences for people that do not block.
-        attested: signer of attestations -> file names of the wheels.
-        provenances: file name of a wheel -> sha256 of its verified attestations.
+        tiers: gfx target -> how strongly it was tested, whatever was passed over.
+        bypassed: a sentence for each reason that a bypass passed over, with who answers for it.
+        warnings: what a person should know all the same.
+        attested: who signed attestations -> file names of the wheels.
+        provenances: file name of a wheel -> sha256 of its attestations, as they were verified.
     """
 
     set_digest: str
@@ -347,13 +347,13 @@ class Verdict:
 
 
 class Progress(Protocol):
-    """Receiver of progress reports; implemented by `core.report`."""
+    """What long work reports to; `core.report` implements it."""
 
     def step(self, text: str) -> None:
-        """Start a new step."""
+        """A new step begins."""
 
     def advance(self, done: int, total: int) -> None:
-        """Report the bytes of the current step that are done, and their total."""
+        """So many bytes of so many are done in the current step."""
 
 
 def to_json(value: Any) -> Any:  # noqa: ANN401 - nouns in, JSON values out
@@ -376,13 +376,13 @@ def to_json(value: Any) -> Any:  # noqa: ANN401 - nouns in, JSON values out
 
 
 def dump_wheel_set(wheel_set: WheelSet) -> str:
-    """Return the text of `wheels.json`: the set, its schema and its digest."""
+    """The text of `wheels.json`: the set, its schema and its digest."""
     body = {"schema": SCHEMA_VERSION, "digest": wheel_set.digest, **to_json(wheel_set)}
     return json.dumps(body, indent=2, ensure_ascii=False) + "\n"
 
 
 def load_wheel(body: Mapping[str, Any]) -> Wheel:
-    """Return a wheel from its JSON values; KeyError or TypeError for missing or unknown fields."""
+    """A wheel from its JSON values; KeyError or TypeError when fields are missing or unknown."""
     members = tuple(
         MemberInfo(**{**member, "targets": tuple(member["targets"]), "needed": tuple(member["needed"])})
         for member in body["members"]

@@ -1,7 +1,6 @@
-"""Parts of the command line that commands share: lazy groups, the reporter, processes, buckets, JSON output.
+"""What commands share: the state of the whole command line, the reporter, the door to processes, JSON output.
 
-A command's module is imported when the command is used. An import that would slow its `--help` down noticeably stands
-in the function that needs it.
+Modules of commands import work inside their functions, never at their head, so that `--help` stays quick.
 """
 
 from __future__ import annotations
@@ -95,17 +94,17 @@ class LazyGroup(cloup.Group):
 
 
 class State:
-    """The options that were given before the command."""
+    """What the group hands to its commands: options given before the subcommand."""
 
     def __init__(self, before: Mapping[str, Any]) -> None:
         self.before = before
 
     def settings(self, after: Mapping[str, Any]) -> options.Settings:
-        """Return all options, with those given after the command."""
+        """All options, with those given after the subcommand."""
         return options.Settings(after, self.before)
 
     def reporter(self, after: Mapping[str, Any] | None = None) -> Reporter:
-        """Return a reporter of progress on standard error."""
+        """What tells a person on standard error how it goes."""
         from core.report import Reporter
 
         place = options.Surroundings.detect()
@@ -117,7 +116,7 @@ class State:
 
 
 def host_runner(reporter: Reporter) -> HostRunner:
-    """Return a runner of processes on this machine."""
+    """The door to processes of this machine."""
     from core.process import HostRunner
 
     return HostRunner(options.environment(), echo=reporter.detail, sink=reporter.detail)
@@ -130,37 +129,36 @@ def connector(reporter: Reporter) -> Connect:
         # Most commands never download anything.
         from core.http.client import Client
 
-        return Client(proxy=options.proxy_of, tell=reporter.warning)
+        return Client(find_proxy=options.proxy_of, notice=reporter.warning)
 
     return connect
 
 
 def echo_error(line: str) -> None:
-    """Print a line of a process's standard error on our own."""
+    """A line that a command has written to its standard error, on ours."""
     click.echo(line, err=True)
 
 
 def print_json(value: object) -> None:
-    """Print a dataclass or JSON values on standard output."""
+    """A noun, or JSON values, on standard output."""
     from core.model import to_json
 
     click.echo(json.dumps(to_json(value), indent=2, ensure_ascii=False))
 
 
 def open_bucket(text: str, reporter: Reporter, *, dry_run: bool = False, existing: bool = True) -> Bucket:
-    """Open a bucket; in a dry run, its writes are printed instead of done.
+    """The bucket that a person named; in a dry run one that tells each write and does none.
 
     Raises:
-        RequestError: its directory is missing, but has to exist.
+        RequestError: it is a folder that is not there, and should be.
     """
-    # Slow to import.
     from promotion.storage.bucket_url import open_bucket as opened
     from promotion.storage.directory_bucket import DirBucket
     from promotion.storage.dry_run import DryRunBucket
 
     bucket = opened(text)
     if existing and isinstance(bucket, DirBucket) and not bucket.root.is_dir():
-        raise RequestError(f"Bucket {text} does not exist.", hint="Stage a set first, or give another --bucket.")
+        raise RequestError(f"{text} is not a bucket's folder.", hint="Stage a set first, or give its --bucket.")
     if not dry_run:
         return bucket
     click.get_current_context().call_on_close(lambda: reporter.line("dry run: nothing was changed"))

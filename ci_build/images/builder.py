@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ci_build.cli import options
 from ci_build.containers.engine import Engine, find_engine
 from ci_build.images import local
-from ci_build.images.fetch import Connect, fetch
+from ci_build.images.fetch import fetch
 from ci_build.images.pins import DOCKER, Pin, Pins, load_pins, machine
 from ci_build.images.recipe import (
     ContainerImage,
@@ -29,7 +29,7 @@ from core.model import Progress
 from core.process import HostRunner
 
 if TYPE_CHECKING:
-    from core.http.client import Client
+    from core.http.client import Client, Connect
     from core.report import Reporter
 
 SEARCH = "search"
@@ -101,7 +101,7 @@ def image_request(
         # Most requests never download anything, and a dry run never does.
         from core.http.client import Client
 
-        return Client(proxy=options.proxy_of, tell=reporter.warning)
+        return Client(find_proxy=options.proxy_of, notice=reporter.warning)
 
     loaded = load_pins(pins) if pins else load_pins()
     name = settings.get("container_engine", *tables).value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,9 +14,7 @@ from core.process import without_credentials
 
 _READ = 1 << 20
 if TYPE_CHECKING:  # a dry run connects to nobody
-    from core.http.client import Client
-
-Connect = Callable[[], "Client"]
+    from core.http.client import Connect
 
 
 def fetch(pin: Pin, connect: Connect, cache: Path, progress: Progress) -> Path:
@@ -63,20 +60,16 @@ def _append(url: str, connect: Connect, part: Path, progress: Progress) -> str:
     from core.http.download import RemoteFile
 
     sha256, done = hashlib.sha256(), 0
-    client = connect()
-    try:
-        with part.open("ab+") as file:
-            file.seek(0)
-            while data := file.read(_READ):
-                sha256.update(data)
-                done += len(data)
-            remote = RemoteFile(client, url)
-            for chunk in remote.chunks(done, sha256):
-                file.write(chunk)
-                done += len(chunk)
-                progress.advance(done, remote.version.size or 0)
-            file.flush()
-            os.fsync(file.fileno())
-    finally:
-        client.close()
+    with part.open("ab+") as file:
+        file.seek(0)
+        while data := file.read(_READ):
+            sha256.update(data)
+            done += len(data)
+        remote = RemoteFile(connect(), url)
+        for chunk in remote.chunks(done, sha256):
+            file.write(chunk)
+            done += len(chunk)
+            progress.advance(done, remote.version.size or 0)
+        file.flush()
+        os.fsync(file.fileno())
     return sha256.hexdigest()

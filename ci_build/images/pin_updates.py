@@ -71,11 +71,7 @@ def _in_registry(pin: Pin, reference: str, request: ImageRequest) -> str:
             f"{pin.label} comes from a registry, and none is configured.",
             hint="Give --image-registry HOST, set CI_BUILD_IMAGE_REGISTRY, or name only files.",
         )
-    client = request.connect()
-    try:
-        return fetch_digest(request.registry, pin.origin, reference, client)
-    finally:
-        client.close()
+    return fetch_digest(request.registry, pin.origin, reference, request.connect())
 
 
 def problems(request: ImageRequest, arch: str, *, online: bool) -> Iterator[str]:
@@ -102,11 +98,7 @@ def _online(pin: Pin, request: ImageRequest) -> str:
         if pin.kind == "base":
             _in_registry(pin, pin.digest, request)
             return ""
-        client = request.connect()
-        try:
-            RemoteFile(client, pin.origin).probe()
-        finally:
-            client.close()
+        RemoteFile(request.connect(), pin.origin).probe()
     except InputError as error:
         return error.message
     return ""

@@ -9,13 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import threading
-from contextlib import closing
 from urllib.parse import urlencode
 
 from ci_build.images.local import is_loopback
 from core.errors import InputError
-from core.http.client import PASSING, Client, Tries, judge
+from core.http.client import Client
 
 _MANIFESTS = (
     "application/vnd.oci.image.index.v1+json",
@@ -25,7 +23,7 @@ _MANIFESTS = (
 )
 _LARGEST = 4 << 20
 """Registries accept no larger manifests (distribution specification)."""
-_UNAUTHORISED, _ABSENT = 401, 404
+_UNAUTHORISED, _ABSENT = _NO_MANIFEST = 401, 404
 
 
 def fetch_digest(registry: str, repository: str, reference: str, client: Client) -> str:
@@ -42,39 +40,24 @@ def fetch_digest(registry: str, repository: str, reference: str, client: Client)
     name = "/".join(part for part in (path, repository) if part)
     url = f"{scheme}://{host}/v2/{name}/manifests/{reference}"
     headers = {"Accept": ", ".join(_MANIFESTS)}
-    status, told, body = _get(client, url, headers)
-    if status == _UNAUTHORISED:
-        headers["Authorization"] = f"Bearer {_token(client, told.get('www-authenticate', ''), host)}"
-        status, told, body = _get(client, url, headers)
-    if status != 200:
+    answer = client.fetch(url, headers=headers, accept=_NO_MANIFEST, limit=_LARGEST)
+    if answer.status == _UNAUTHORISED:
+        headers["Authorization"] = f"Bearer {_token(client, answer.headers.get('www-authenticate', ''), host)}"
+        answer = client.fetch(url, headers=headers, accept=_NO_MANIFEST, limit=_LARGEST)
+    if (status := answer.status) != 200:
         said = {_ABSENT: "has no such image", _UNAUTHORISED: "does not let us in"}.get(status, f"answers {status}")
         raise InputError(f"{registry}/{repository}, {reference}: the registry {said}.", hint="Check name and tag.")
-    digest = "sha256:" + hashlib.sha256(body).hexdigest()
-    claimed = {told.get("docker-content-digest", digest), reference if reference.startswith("sha256:") else digest}
+    digest = "sha256:" + hashlib.sha256(answer.body).hexdigest()
+    claimed = {
+        answer.headers.get("docker-content-digest", digest),
+        reference if reference.startswith("sha256:") else digest,
+    }
     if claimed != {digest}:
         raise InputError(
             f"{registry}/{repository}, {reference}: the registry gave a manifest with digest {digest}.",
             hint="Something between here and the registry changes what it says.",
         )
     return digest
-
-
-def _get(client: Client, url: str, headers: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
-    """Status, header fields in small letters, body."""
-    tries = Tries(url, client, threading.Event())
-    while True:
-        try:
-            with closing(client.request(url, headers)) as response:
-                if response.status not in (_UNAUTHORISED, _ABSENT):
-                    judge(response, url)
-                body = response.read(_LARGEST + 1, decode_content=True)
-                fields = {name.lower(): value for name, value in response.headers.items()}
-        except PASSING as error:
-            tries.failed(error)
-            continue
-        if len(body) > _LARGEST:
-            raise InputError(f"{url} is larger than any manifest.", hint="Check the registry's name.")
-        return response.status, fields, body
 
 
 def _token(client: Client, challenge: str, host: str) -> str:
@@ -85,9 +68,9 @@ def _token(client: Client, challenge: str, host: str) -> str:
     if not challenge.lower().startswith("bearer ") or not realm.startswith(allowed):
         raise InputError(f"{host} does not let us in.", hint="Use a registry that may be read by anybody.")
     query = urlencode({name: fields[name] for name in ("service", "scope") if name in fields})
-    status, _, body = _get(client, f"{realm}?{query}", {})
+    answer = client.fetch(f"{realm}?{query}", accept=_NO_MANIFEST, limit=_LARGEST)
     try:
-        answer = json.loads(body)
-        return str(answer.get("token") or answer["access_token"])
+        granted = json.loads(answer.body)
+        return str(granted.get("token") or granted["access_token"])
     except (ValueError, KeyError, AttributeError) as error:
-        raise InputError(f"{realm} gives no token, but {status}.", hint="Check the registry's name.") from error
+        raise InputError(f"{realm} gives no token, but {answer.status}.", hint="Check the registry's name.") from error

@@ -57,12 +57,8 @@ def obtain_rocm(asked: Asked, storage: RocmStorage, reporter: Reporter, runner: 
 
     with reporter.group(f"ROCm: {asked.source.rpartition('/')[2] or without_credentials(asked.source)}"):
         store = RocmStore(storage.cache / "rocm", progress=reporter, keep_tarballs=storage.keep_tarballs)
-        client = connect()
-        try:
-            finder = _finder(storage.cache, reporter, runner)
-            rocm = obtain(asked, gfx_names(), store, client, progress=reporter, find_packages=finder)
-        finally:
-            client.close()
+        finder = _finder(storage.cache, reporter, runner)
+        rocm = obtain(asked, gfx_names(), store, connect(), progress=reporter, find_packages=finder)
     for note in rocm.notes:
         reporter.warning(note)
     reporter.line(f"ROCm {rocm.facts.version}, {rocm.facts.compiler}, in {rocm.root}; {rocm.trust}")

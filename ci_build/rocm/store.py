@@ -27,8 +27,7 @@ from ci_build.rocm.packages import Packages, prefix_of
 from core.digests import file_sha256
 from core.errors import ArchiveError, InputError
 from core.http.client import Client
-from core.http.download import ChangedError, Hash, RemoteFile
-from core.http.validators import known, said, unchanged
+from core.http.download import ChangedError, Hash, RemoteFile, load_version
 from core.model import Progress
 from core.process import without_credentials
 from core.treefiles import NEW, differences, hold, remove, sweep
@@ -143,7 +142,8 @@ class RocmStore:
         """The tree of what came from there before, if it is what is wanted and nothing of it was lost."""
         if not sha256:
             origin = self.root / "origins" / hashlib.sha256(url.encode()).hexdigest()
-            sha256 = unchanged(origin, RemoteFile(client, url))
+            version, known = load_version(origin)
+            sha256 = known if version is not None and RemoteFile(client, url).is_unchanged(version) else ""
         if not sha256:
             return None
         if tree := self.find(sha256, selection):
@@ -193,10 +193,10 @@ class RocmStore:
     ) -> StoredTree:
         remote, hashed, data = RemoteFile(client, url), hashlib.sha256(), part / "data"
         begun = data.stat().st_size if data.exists() else 0
-        if begun and (version := known(part / "version.json")):
-            remote.version = version
+        if begun:
+            remote.version = load_version(part / "version.json")[0] or remote.version
         self._progress.step(f"fetch and unpack {name}{f', from byte {begun} on' if begun else ''}")
-        feed = Feed(self._arriving(remote, hashed, part, begun), remote.halt)
+        feed = Feed(self._arriving(remote, hashed, part, begun), remote.cancel)
         try:
             tree = self._unpack(feed, name, hashed, selection, expected=expected, where=without_credentials(url))
         except (ArchiveError, WrongDigestError):
@@ -209,7 +209,7 @@ class RocmStore:
         shutil.rmtree(part, ignore_errors=True)
         origin = self.root / "origins" / part.name
         origin.parent.mkdir(exist_ok=True)
-        origin.write_text(said(remote.version, sha256=tree.sha256), encoding="utf-8")
+        origin.write_text(remote.version.to_json(sha256=tree.sha256), encoding="utf-8")
         return tree
 
     def _arriving(self, remote: RemoteFile, hashed: Hash, part: Path, begun: int) -> Iterator[bytes | memoryview]:
@@ -226,7 +226,7 @@ class RocmStore:
         with (part / "data").open("ab", buffering=0) as file:
             for chunk in remote.chunks(begun, hashed):
                 if done == begun:
-                    (part / "version.json").write_text(said(remote.version), encoding="utf-8")
+                    (part / "version.json").write_text(remote.version.to_json(), encoding="utf-8")
                 rest = memoryview(chunk)
                 while rest:  # a disk that is almost full takes less
                     rest = rest[file.write(rest) :]

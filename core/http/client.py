@@ -1,36 +1,40 @@
-"""Requests to servers of files as RFC 9110 has them: redirects (15.4), Retry-After (10.2.3); TLS is always checked."""
+"""An HTTP client on `requests`: it retries, verifies TLS, and shows no credentials."""
 
 from __future__ import annotations
 
+import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
+from typing import Any, Self
+from urllib.parse import urljoin, urlsplit, urlunsplit
 
+import requests
 import urllib3
-from urllib3.exceptions import HTTPError, LocationParseError, SSLError
-from urllib3.util import make_headers
+from requests.adapters import HTTPAdapter
+from urllib3.exceptions import HTTPError, InvalidHeader, MaxRetryError, ProtocolError, SSLError
 
 from core.errors import InputError, RequestError
 from core.process import without_credentials
 from core.units import parse_url
 
-_REDIRECTS = 6
-_TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
-_MOVED = frozenset({301, 302, 303, 307, 308})
-_ABSENT = frozenset({403, 404, 410})
-"""An object store that may not be listed answers 403 for what it does not have."""
+_MAX_REDIRECTS = 5
+_RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
+ABSENT = frozenset({403, 404, 410})
+"""An object store that may not be listed answers 403 for missing objects."""
+TRANSIENT = (HTTPError, OSError)
+"""Errors while a body is read that may not occur again."""
 
-Proxy = Callable[[str], str | None]
-Tell = Callable[[str], None]
+FindProxy = Callable[[str], str | None]
+Notice = Callable[[str], None]
 Connect = Callable[[], "Client"]
-"""Opens connections when the first one is needed."""
+"""Makes a client when the first one is needed: many commands never import this module."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Patience:
-    """How long to wait, in seconds, and how often to try again without a single new byte in between."""
+class RetryPolicy:
+    """Timeouts and waits in seconds, and the number of tries in a row that may fail without a single new byte."""
 
     connect: float = 10
     read: float = 30
@@ -39,56 +43,205 @@ class Patience:
     longest_wait: float = 30
 
 
-class TryAgainError(Exception):
-    """Something that may pass; says what."""
-
-    def __init__(self, reason: str, *, after: float = 0) -> None:
-        super().__init__(reason)
-        self.after = after
-
-
 class StoppedError(Exception):
-    """Nobody wants the rest."""
+    """A download was cancelled."""
 
 
-PASSING = (HTTPError, OSError, TryAgainError)
-"""What may work at the next try."""
+class RetryState(urllib3.Retry):
+    """The failed tries of one request: logs each of them, and waits so that a cancelled download ends at once."""
 
+    def __init__(self, *, session: Session, reason: str = "", **options: Any) -> None:  # noqa: ANN401 - urllib3's own
+        super().__init__(**options)
+        self._session, self._reason = session, reason
 
-class Tries:
-    """Counts failures in a row, tells of each, and waits longer after each."""
+    def new(self, **changes: Any) -> Self:  # noqa: ANN401 - urllib3's own
+        """Return a copy with changes; urllib3 calls this for each try."""
+        return super().new(**{"session": self._session, **changes})
 
-    def __init__(self, url: str, client: Client, stop: threading.Event) -> None:
-        self._url, self._patience, self._tell, self._stop = url, client.patience, client.tell, stop
-        self._failed = 0
+    def increment(self, *request: Any, **failure: Any) -> Self:  # noqa: ANN401 - urllib3's own
+        """Return the state after one more failure, which is a `response` or an `error`.
 
-    def progress(self) -> None:
-        """Bytes came."""
-        self._failed = 0
-
-    def failed(self, error: Exception) -> None:
-        """Wait before the next try, or give up with InputError."""
-        self._failed += 1
-        if self._stop.is_set():
-            raise StoppedError from error
+        Raises:
+            InputError: TLS failed, or that was the last try.
+            StoppedError: the download was cancelled.
+        """
+        name, response, error = self._session.name, failure.get("response"), failure.get("error")
+        if self._session.stop.is_set():
+            raise StoppedError
         if isinstance(error, SSLError):
-            raise InputError(f"{self._url}: TLS failed: {error}.", hint="Check the certificates of this machine.")
-        if self._failed >= self._patience.tries:
+            raise InputError(f"{name}: TLS failed: {error}.", hint="Check the certificates of this machine.")
+        reason = str(error) if response is None else f"it answers {status_text(response.status, response.reason)}"
+        try:
+            following = super().increment(*request, **failure)
+        except MaxRetryError as last:
+            if response is not None:
+                response.close()  # urllib3 leaves that to whoever catches its own error
             raise InputError(
-                f"{self._url} could not be fetched: {self._failed} tries failed, the last one with: {error}.",
-                hint="Run the same command again to go on from here.",
-            ) from error
-        wait = min(self._patience.first_wait * 2 ** (self._failed - 1), self._patience.longest_wait)
-        if isinstance(error, TryAgainError):
-            wait = max(wait, min(error.after, self._patience.longest_wait))
-        attempt = f"try {self._failed + 1} of {self._patience.tries} in {wait:g} s"
-        self._tell(f"{self._url}: {error}; {attempt}")
-        if self._stop.wait(wait):
-            raise StoppedError from error
+                f"{name} could not be fetched: {self._session.policy.tries} tries failed, the last one with: {reason}.",
+                hint="Run the same command again to resume.",
+            ) from last
+        following._reason = reason
+        return following
+
+    def failed(self, error: Exception) -> Self:
+        """Return the state after a body could not be read, and wait; otherwise as `increment`."""
+        following = self.increment("GET", error=ProtocolError(str(error)))
+        following.sleep()
+        return following
+
+    def get_backoff_time(self) -> float:
+        """Return the seconds to wait, which double with each failure."""
+        policy = self._session.policy
+        return float(min(policy.first_wait * 2 ** (len(self.history) - 1), policy.longest_wait))
+
+    def sleep(self, response: urllib3.BaseHTTPResponse | None = None) -> None:
+        """Log the failure and wait, at least as long as a Retry-After header asks for."""
+        policy, wait = self._session.policy, self.get_backoff_time()
+        try:
+            after = (response is not None and self.get_retry_after(response)) or 0.0
+        except InvalidHeader:
+            after = 0.0
+        wait = max(wait, min(after, policy.longest_wait))
+        attempt = f"try {len(self.history) + 1} of {policy.tries} in {wait:g} s"
+        self._session.notice(f"{self._session.name}: {self._reason}; {attempt}")
+        if self._session.stop.wait(wait):
+            raise StoppedError
+
+
+class Session(requests.Session):
+    """Connections for one URL and the URLs that it redirects to.
+
+    Attributes:
+        name: The URL without credentials, for messages.
+        stop: Ends all waiting when it is set.
+        retries: State of a request that has not failed yet.
+    """
+
+    def __init__(self, url: str, client: Client, stop: threading.Event | None = None) -> None:
+        super().__init__()
+        self.name, self.policy, self.notice = without_credentials(url), client.policy, client.notice
+        self.stop = stop or threading.Event()
+        self.retries = RetryState(session=self, total=client.policy.tries - 1, status_forcelist=_RETRIED)
+        self._find_proxy = client.find_proxy
+        # The environment is read by the command line only; a .netrc is never used.
+        self.trust_env = False
+        self.max_redirects = _MAX_REDIRECTS
+        trusted = ssl.get_default_verify_paths()
+        self.verify = trusted.cafile or trusted.capath or True
+        self.headers.update({"Accept-Encoding": "identity", "User-Agent": "jax-rocm-release"})
+        for scheme in ("http://", "https://"):
+            self.mount(scheme, HTTPAdapter(max_retries=self.retries, pool_maxsize=client.connections + 1))
+
+    def open(self, url: str, headers: Mapping[str, str], accept: Collection[int] = ()) -> requests.Response:
+        """Send a GET request and follow redirects; the body is still to be read.
+
+        Raises:
+            InputError: a status that is neither 200, 206 nor in `accept`, or no answer after all tries.
+        """
+        limits = (self.policy.connect, self.policy.read)
+        try:
+            response = self.get(url, headers=headers, stream=True, timeout=limits, proxies=self._proxies(url))
+        except requests.TooManyRedirects as error:
+            raise InputError(f"{self.name} leads from one place to another.", hint="Check the URL.") from error
+        except requests.RequestException as error:
+            raise InputError(f"{self.name} cannot be fetched: {error}.", hint="Check the URL.") from error
+        if response.status_code not in (200, 206, *accept):
+            status = status_text(response.status_code, response.reason)
+            response.close()
+            raise InputError(f"{self.name} cannot be fetched: the server answers {status}.", hint="Check the URL.")
+        return response
+
+    def get_redirect_target(self, resp: requests.Response) -> str | None:
+        """Return the URL that an answer redirects to.
+
+        Raises:
+            InputError: it leaves TLS; RequestError: it is no http or https URL.
+        """
+        if (location := super().get_redirect_target(resp)) is None:
+            return None
+        url = canonical(urljoin(resp.url, location))
+        if resp.url.startswith("https:") and not url.startswith("https:"):
+            raise InputError(f"{self.name} leads to {url}, which is not encrypted.", hint="Give an https URL.")
+        return url
+
+    def rebuild_proxies(self, prepared_request: requests.PreparedRequest, proxies: Any) -> Any:  # noqa: ANN401, ARG002
+        """Return the proxies for a URL that was redirected to."""
+        return self._proxies(str(prepared_request.url))
+
+    def _proxies(self, url: str) -> dict[str, str]:
+        proxy = self._find_proxy(without_user(url))
+        return {"http": proxy, "https": proxy} if proxy else {}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """A small answer that was read whole; header names are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Client:
+    """Settings of HTTP requests.
+
+    Args:
+        find_proxy: URL -> the proxy to use for it, or None.
+        connections: Number of ranges that are downloaded at once.
+        notice: Receives a line for each failed try but the last, from any thread.
+    """
+
+    def __init__(
+        self,
+        *,
+        find_proxy: FindProxy = lambda _: None,
+        policy: RetryPolicy | None = None,
+        connections: int = 4,
+        notice: Notice = lambda _: None,
+    ) -> None:
+        self.find_proxy, self.policy = find_proxy, policy or RetryPolicy()
+        self.connections, self.notice = connections, notice
+
+    def fetch(
+        self, url: str, *, headers: Mapping[str, str] | None = None, accept: Collection[int] = (), limit: int
+    ) -> Answer:
+        """Fetch a small file whole.
+
+        Args:
+            accept: Statuses other than 200 that are no errors.
+            limit: Bytes that it may have.
+
+        Raises:
+            InputError: no answer, another status, or more than `limit` bytes.
+        """
+        url = canonical(url)
+        with Session(url, self) as session:
+            retries = session.retries
+            while True:
+                with closing(session.open(url, headers or {}, accept)) as response:
+                    try:
+                        body = response.raw.read(limit + 1, decode_content=True)
+                    except TRANSIENT as error:
+                        retries = retries.failed(error)
+                        continue
+                if len(body) > limit:
+                    raise InputError(f"{session.name} is larger than {limit} bytes.", hint="Check the URL.")
+                fields = {name.lower(): value for name, value in response.headers.items()}
+                return Answer(status=response.status_code, headers=fields, body=body)
+
+    def text(self, url: str, *, limit: int = 32 << 20) -> str | None:
+        """Return a small text file, such as a listing or a checksum; None if there is none. Otherwise as `fetch`."""
+        answer = self.fetch(url, accept=ABSENT, limit=limit)
+        return None if answer.status in ABSENT else answer.body.decode("utf-8", "replace")
+
+
+def status_text(status: int, reason: str | None) -> str:
+    """Return a status as people know it, such as `404 Not Found`."""
+    return f"{status} {reason or ''}".strip()
 
 
 def canonical(url: str) -> str:
-    """The URL as it is requested and recorded: no fragment, `+` of the path as %2B, which object stores insist on.
+    """Return a URL as it is requested and recorded: no fragment, `+` of the path as %2B for object stores.
 
     Raises:
         RequestError: not an http or https URL.
@@ -100,108 +253,12 @@ def canonical(url: str) -> str:
 
 
 def sidecar(url: str) -> str:
-    """Where the sha256 of a canonical URL's file is: beside it, for the same query."""
+    """Return the URL of the sha256 beside a canonical URL's file, with the same query."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(path=parts.path + ".sha256"))
 
 
 def without_user(url: str) -> str:
-    """The URL without user and password."""
+    """Return the URL without user and password."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-
-
-class Client:
-    """Connections to servers.
-
-    Args:
-        proxy: URL -> the proxy to use for it, or None.
-        connections: how many ranges are fetched side by side.
-        tell: told of every try that failed and is not the last, from any thread.
-    """
-
-    def __init__(
-        self,
-        *,
-        proxy: Proxy = lambda _: None,
-        patience: Patience | None = None,
-        connections: int = 4,
-        tell: Tell = lambda _: None,
-    ) -> None:
-        self.patience = patience or Patience()
-        self.connections = connections
-        self.tell = tell
-        self._proxy = proxy
-        self._pools: dict[str | None, urllib3.PoolManager] = {}
-        self._lock = threading.Lock()
-
-    def close(self) -> None:
-        """Close all connections that nobody reads from."""
-        for pool in self._pools.values():
-            pool.clear()
-
-    def text(self, url: str, *, limit: int = 32 << 20) -> str | None:
-        """A small file, such as a listing or a checksum; None where there is none.
-
-        Raises:
-            InputError: no answer, or more than `limit` bytes.
-        """
-        url = canonical(url)
-        tries = Tries(without_credentials(url), self, threading.Event())
-        while True:
-            try:
-                with closing(self.request(url, {})) as response:
-                    if response.status in _ABSENT:
-                        return None
-                    judge(response, url)
-                    data = response.read(limit + 1, decode_content=True)
-            except PASSING as error:
-                tries.failed(error)
-                continue
-            if len(data) > limit:
-                raise InputError(f"{without_credentials(url)} is larger than {limit} bytes.", hint="Check the URL.")
-            return data.decode("utf-8", "replace")
-
-    def request(self, url: str, headers: dict[str, str]) -> urllib3.BaseHTTPResponse:
-        """One GET, with the redirects that follow; the body is still to be read."""
-        origin = urlsplit(url)
-        for _ in range(_REDIRECTS):
-            parts = urlsplit(url)
-            wanted = {"Accept-Encoding": "identity", "User-Agent": "jax-rocm-release", **headers}
-            if parts.username is not None and parts.hostname == origin.hostname:
-                wanted |= make_headers(basic_auth=f"{unquote(parts.username)}:{unquote(parts.password or '')}")
-            bare = without_user(url)
-            timeout = urllib3.Timeout(connect=self.patience.connect, read=self.patience.read)
-            try:
-                response = self._pool(bare).request(
-                    "GET", bare, headers=wanted, preload_content=False, redirect=False, retries=False, timeout=timeout
-                )
-            except LocationParseError as error:
-                raise RequestError(f"{bare!r} is not a URL.", hint="Write it like https://host/file.") from error
-            if response.status not in _MOVED:
-                return response
-            response.close()
-            url = canonical(urljoin(url, response.headers.get("Location", "")))
-            if parts.scheme == "https" and urlsplit(url).scheme != "https":
-                raise InputError(f"{bare} leads to {url}, which is not encrypted.", hint="Give an https URL.")
-        raise InputError(f"{without_credentials(url)} leads from one place to another.", hint="Check the URL.")
-
-    def _pool(self, url: str) -> urllib3.PoolManager:
-        proxy = self._proxy(url)
-        with self._lock:
-            if proxy not in self._pools:
-                size = self.connections + 1
-                made = urllib3.ProxyManager(proxy, maxsize=size) if proxy else urllib3.PoolManager(maxsize=size)
-                self._pools[proxy] = made
-            return self._pools[proxy]
-
-
-def judge(response: urllib3.BaseHTTPResponse, name: str) -> None:
-    """Accept 200 and 206."""
-    if response.status in (200, 206):
-        return
-    said = f"{response.status} {response.reason or ''}".strip()
-    if response.status in _TRY_AGAIN:
-        after = response.headers.get("Retry-After", "")
-        raise TryAgainError(f"it answers {said}", after=float(after) if after.isdecimal() else 0)
-    raise InputError(f"{without_credentials(name)} cannot be had: the server answers {said}.", hint="Check the URL.")

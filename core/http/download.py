@@ -1,30 +1,31 @@
-"""The bytes behind a URL, in order: parallel ranges where the server allows them, resumed wherever it fails.
+"""Downloads: parallel ranges where the server allows them, resumed after every failure.
 
-What arrives is a prefix of the file at every moment, so that whoever keeps it on disk can go on from there after a
-kill, and whoever unpacks it need not wait for the end. Ranges and validators are those of RFC 9110 (14 and 8.8).
+The bytes arrive in order. A caller that writes them to disk can resume after a crash, and one that unpacks them need
+not wait for the end. Ranges and validators are those of RFC 9110 (14 and 8.8).
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import threading
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Protocol
 
 import urllib3
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, ProtocolError
 
 from core.errors import InputError
-from core.http.client import PASSING, Client, StoppedError, Tries, TryAgainError, canonical, judge
-from core.process import without_credentials
+from core.http.client import TRANSIENT, Client, Session, StoppedError, canonical
 
 PIECE = 4 << 20
-"""Bytes asked for at once."""
+"""Bytes of one range request."""
 AHEAD = 6
 """Pieces that may wait in memory for the one before them."""
 _READ = 256 << 10
@@ -34,105 +35,137 @@ class Hash(Protocol):
     """A hash of hashlib."""
 
     def update(self, data: bytes | memoryview, /) -> None:
-        """More bytes."""
+        """Add bytes."""
 
     def digest(self) -> bytes:
-        """Of the bytes so far."""
+        """Return the digest of the bytes so far."""
 
     def hexdigest(self) -> str:
-        """The same as text."""
+        """Return the same as text."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Version:
-    """Which state of a file a server speaks of.
+class FileVersion:
+    """The state of a file on a server.
 
     Attributes:
-        size: in bytes; None where the server does not tell.
-        etag, modified: its validators, or empty.
+        size: In bytes; None if the server does not send it.
+        etag, modified: Its validators, or empty.
     """
 
     size: int | None
     etag: str = ""
     modified: str = ""
 
-    def differs(self, other: Version) -> bool:
-        """Whether the file was changed, as far as both tell."""
+    def differs(self, other: FileVersion) -> bool:
+        """Return whether the file was changed, as far as both versions show."""
         pairs = ((self.size, other.size), (self.etag, other.etag), (self.modified, other.modified))
         return any(mine and theirs and mine != theirs for mine, theirs in pairs)
 
+    def to_json(self, **more: str) -> str:
+        """Return the text for a file in a cache.
+
+        Args:
+            more: Values to keep beside it, such as the sha256.
+        """
+        return json.dumps({**more, **asdict(self)})
+
+
+def load_version(path: Path) -> tuple[FileVersion | None, str]:
+    """Read a file with the text of `FileVersion.to_json`; the version, or None, and the sha256 beside it, or empty."""
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+        sha256 = str(body.pop("sha256", ""))
+        return FileVersion(**body), sha256
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None, ""
+
 
 class ChangedError(InputError):
-    """The file is not the one that was begun with; what was fetched of it is of no use."""
+    """A file on a server was changed during its download."""
 
 
 class RemoteFile:
-    """One file of a server, to be read once.
+    """A file on a server, to be read once.
 
     Attributes:
-        version: what the server said first, or what a caller knows from before.
+        version: From the server's first answer, or set by a caller that resumes.
     """
 
     def __init__(self, client: Client, url: str) -> None:
         self.url = canonical(url)
-        self.version = Version(size=None)
-        self._client = client
-        self._name = without_credentials(url)
+        self.version = FileVersion(size=None)
+        self._connections = client.connections
         self._stop = threading.Event()
+        self._session = Session(url, client, self._stop)
         self._open: set[urllib3.BaseHTTPResponse] = set()
         self._lock = threading.Lock()
 
     def chunks(self, start: int, sha256: Hash) -> Iterator[memoryview]:
-        """The bytes from `start` on, in order; closing the iterator ends what is under way.
+        """Return the bytes from `start` on, in order; closing the iterator cancels the download.
 
-        Each chunk is good until the next one is asked for.
+        Each chunk is valid until the next one is asked for.
 
         Args:
-            sha256: has seen the bytes before, and sees these.
+            sha256: Has the bytes before `start`, and is updated with these.
 
         Raises:
-            InputError: the file is not there, or does not come in spite of all patience.
-            ChangedError: it is not the same file any more.
+            InputError: the file is not there, or cannot be downloaded after all tries.
+            ChangedError: it is another file now.
         """
         if start and start == self.version.size:
             return
-        tries = self._tries()
-        while True:
-            try:
-                # One byte tells whether there are ranges; where there are none the answer is the whole file.
-                response = self._get(start, start + 1)
-                break
-            except PASSING as error:
-                tries.failed(error)
-        if response.status == 200:
-            yield from self._whole(response, start, sha256)
-            return
-        self._done(response)
-        if response.status == 416 and self.version.size != start:
-            raise self._changed(f"it has {self.version.size} bytes, and {start} were fetched")
-        if response.status == 206:
-            yield from self._ranges(start, sha256)
+        retries, status = self._session.retries, 0
+        with self._session:
+            while not status:
+                try:
+                    # One byte shows whether the server has ranges; otherwise the answer is the whole file.
+                    with self._get(start, start + 1) as response:
+                        for chunk in self._whole(response, start, sha256) if response.status == 200 else ():
+                            start += len(chunk)
+                            retries = self._session.retries
+                            yield chunk
+                        status = response.status
+                except TRANSIENT as error:
+                    retries = retries.failed(error)
+            if status == 416 and self.version.size != start:
+                raise self._changed(f"it has {self.version.size} bytes, and {start} were fetched")
+            if status == 206:
+                yield from self._ranges(start, sha256)
 
-    def probe(self) -> Version:
-        """Ask which state it is in, for one byte at most."""
-        tries = self._tries()
-        while True:
-            try:
-                self._done(self._get(0, 1))
-            except PASSING as error:
-                tries.failed(error)
-            else:
-                return self.version
+    def probe(self) -> FileVersion:
+        """Ask the server for the file's version; at most one byte is read."""
+        retries = self._session.retries
+        with self._session:
+            while True:
+                try:
+                    with self._get(0, 1):
+                        return self.version
+                except TRANSIENT as error:
+                    retries = retries.failed(error)
+
+    def is_unchanged(self, known: FileVersion) -> bool:
+        """Return whether the server still has a version that was downloaded before."""
+        # Without a validator, equal sizes do not prove equal files.
+        return bool(known.etag or known.modified) and self.probe() == known
+
+    def cancel(self) -> None:
+        """Wake every thread that waits for bytes; the rest is not needed."""
+        self._stop.set()
+        with self._lock:
+            for response in self._open:
+                with suppress(Exception):  # it has just ended
+                    response.shutdown()
 
     def _ranges(self, start: int, sha256: Hash) -> Iterator[memoryview]:
-        """Pieces side by side, handed on in order, and hashed meanwhile.
+        """Download pieces in parallel, and return them in order.
 
-        Memory that was read is filled again: new memory costs as much time as hashing does.
+        Buffers are used again: allocating new memory costs as much time as hashing it.
         """
         assert self.version.size is not None
         free: list[memoryview] = []
         waiting: deque[tuple[Future[None], memoryview, int]] = deque()
-        with ThreadPoolExecutor(self._client.connections, "fetch") as pool, ThreadPoolExecutor(1, "hash") as hasher:
+        with ThreadPoolExecutor(self._connections, "fetch") as pool, ThreadPoolExecutor(1, "hash") as hasher:
             try:
                 while waiting or start < self.version.size:
                     while len(waiting) < AHEAD and start < self.version.size:
@@ -148,122 +181,86 @@ class RemoteFile:
                     hashed.result()
                     free.append(buffer)
             finally:
-                self.halt()
+                self.cancel()
                 pool.shutdown(wait=True, cancel_futures=True)
 
     def _piece(self, start: int, into: memoryview) -> None:
-        """Fill it with the bytes from `start` on; each try goes on where the last one ended."""
-        tries, done, size = self._tries(), 0, len(into)
+        """Fill a buffer with the bytes from `start` on; each try resumes where the last one ended."""
+        retries, done, size = self._session.retries, 0, len(into)
         while done < size:
             try:
-                response = self._get(start + done, start + size)
-                try:
+                with self._get(start + done, start + size) as response:
                     if response.status != 206:
-                        raise TryAgainError("it gives no ranges any more")
+                        raise ProtocolError("it no longer supports ranges")
                     while done < size and (data := response.read(min(_READ, size - done), decode_content=False)):
                         into[done : done + len(data)] = data
                         done += len(data)
-                        tries.progress()
+                        retries = self._session.retries
                     if done < size:
-                        raise TryAgainError("it ended too early")
-                finally:
-                    self._done(response)
-            except PASSING as error:
-                tries.failed(error)
+                        raise ProtocolError("it ended too early")
+            except TRANSIENT as error:
+                retries = retries.failed(error)
 
     def _whole(self, response: urllib3.BaseHTTPResponse, start: int, sha256: Hash) -> Iterator[memoryview]:
-        """From a server that always starts at 0: what was handed on before is compared, the rest is handed on."""
-        tries = self._tries()
-        while True:
-            again, at = hashlib.sha256(), 0
-            try:
-                while data := response.read(min(_READ, start - at) if at < start else _READ, decode_content=False):
-                    at += len(data)
-                    if at > start:
-                        sha256.update(data)
-                        start = at
-                        tries.progress()
-                        yield memoryview(data)
-                        continue
-                    again.update(data)
-                    if at == start and again.digest() != sha256.digest():
-                        raise self._changed("what was fetched before is different now")
-                if at < start or (self.version.size or 0) > at:
-                    raise TryAgainError(f"it ended after {at} bytes")
-                return
-            except PASSING as error:
-                tries.failed(error)
-            finally:
-                self._done(response)
-            while True:
-                try:
-                    response = self._get(0, None)
-                    break
-                except PASSING as error:
-                    tries.failed(error)
+        """Read an answer that begins at byte 0: the bytes before `start` are compared, the rest is returned."""
+        again, at = hashlib.sha256(), 0
+        while data := response.read(min(_READ, start - at) if at < start else _READ, decode_content=False):
+            at += len(data)
+            if at > start:
+                sha256.update(data)
+                yield memoryview(data)
+                continue
+            again.update(data)
+            if at == start and again.digest() != sha256.digest():
+                raise self._changed("the bytes that were fetched before are different now")
+        if at < start or (self.version.size or 0) > at:
+            raise ProtocolError(f"it ended after {at} bytes")
 
-    def _get(self, start: int, end: int | None) -> urllib3.BaseHTTPResponse:
-        """Ask for the bytes from `start` up to and without `end`; for all of them where it is None.
+    @contextmanager
+    def _get(self, start: int, end: int) -> Iterator[urllib3.BaseHTTPResponse]:
+        """Ask for the bytes from `start` up to and without `end`.
 
         Returns:
-            200 with the whole file, 206 with exactly these bytes to come, or 416: it is not that long.
+            An answer with status 200 and the whole file, 206 and exactly these bytes, or 416: it is not that long.
         """
-        headers = {} if end is None else {"Range": f"bytes={start}-{end - 1}"}
-        response = self._client.request(self.url, headers)
+        answer = self._session.open(self.url, {"Range": f"bytes={start}-{end - 1}"}, accept=(416,))
+        response: urllib3.BaseHTTPResponse = answer.raw
         with self._lock:
             self._open.add(response)
         try:
             if self._stop.is_set():
                 raise StoppedError
-            told = response.headers.get("Content-Range", "")
+            content_range = response.headers.get("Content-Range", "")
             if response.status == 416:
-                found = re.fullmatch(r"bytes \*/(\d+)", told)
-                self._same(response, int(found[1]) if found else None)
-                return response
-            judge(response, self._name)
-            if response.status == 206:
-                found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", told)
+                found = re.fullmatch(r"bytes \*/(\d+)", content_range)
+                self._note_version(response, int(found[1]) if found else None)
+            elif response.status == 206:
+                found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", content_range)
                 if found is None or int(found[1]) != start:
-                    raise TryAgainError(f"it answers with the range {told!r}")
-                self._same(response, int(found[3]))
+                    raise ProtocolError(f"it answers with the range {content_range!r}")
+                self._note_version(response, int(found[3]))
             else:
                 size = response.headers.get("Content-Length", "")
-                self._same(response, int(size) if size.isdecimal() else None)
-        except BaseException:
-            self._done(response)
-            raise
-        return response
+                self._note_version(response, int(size) if size.isdecimal() else None)
+            yield response
+        finally:
+            with self._lock:
+                self._open.discard(response)
+            # The connection is used again if its answer was read to the end, or nearly.
+            if response.status == 206 and (response.length_remaining or 0) <= 1:
+                with suppress(HTTPError, OSError):
+                    response.drain_conn()
+                    response.release_conn()
+            else:
+                response.close()
 
-    def _done(self, response: urllib3.BaseHTTPResponse) -> None:
-        """Read as far as it was wanted; the connection serves again if nothing is left in it."""
-        with self._lock:
-            self._open.discard(response)
-        if response.status == 206 and (response.length_remaining or 0) <= 1:
-            with suppress(HTTPError, OSError):
-                response.drain_conn()
-                response.release_conn()
-                return
-        response.close()
-
-    def halt(self) -> None:
-        """Nobody wants the rest: wake every thread that waits for bytes."""
-        self._stop.set()
-        with self._lock:
-            for response in self._open:
-                with suppress(Exception):  # it has just ended by itself
-                    response.shutdown()
-
-    def _tries(self) -> Tries:
-        return Tries(self._name, self._client, self._stop)
-
-    def _same(self, response: urllib3.BaseHTTPResponse, size: int | None) -> None:
-        """Note which state of the file an answer is of, and refuse another one than before."""
+    def _note_version(self, response: urllib3.BaseHTTPResponse, size: int | None) -> None:
         headers = response.headers
-        now = Version(size=size, etag=headers.get("ETag", ""), modified=headers.get("Last-Modified", ""))
+        now = FileVersion(size=size, etag=headers.get("ETag", ""), modified=headers.get("Last-Modified", ""))
         if self.version.differs(now):
             raise self._changed("the server has another version now")
         if self.version.size is None:
             self.version = now
 
     def _changed(self, what: str) -> ChangedError:
-        return ChangedError(f"{self._name} was changed while it was fetched: {what}.", hint="Fetch it again.")
+        return ChangedError(f"{self._session.name} was changed while it was fetched: {what}.", hint="Fetch it again.")

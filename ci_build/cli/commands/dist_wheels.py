@@ -17,7 +17,7 @@ def dist_wheels(state: State, /, **after: object) -> None:
 
     Options may also stand before the command, and each can be set as CI_BUILD_<NAME> in the environment.
     """
-    from ci_build.build import dist_wheels  # slow to import
+    from ci_build.build import dist_wheels
 
     settings, reporter = state.settings(after), state.reporter(after)
     made = dist_wheels.dist_wheels(settings, reporter, host_runner(reporter), "build")

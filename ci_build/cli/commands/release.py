@@ -13,15 +13,9 @@ from core.errors import RequestError
 
 
 @cloup.command()
-@click.option("--local", is_flag=True, help="Release into a directory of this machine; required.")
-@click.option(
-    "--bucket",
-    metavar="DIR",
-    help=f"Directory of the bucket.  [default: {options.defaults()['release_local']['bucket']}]",
-)
-@click.option(
-    "--corpus", type=click.Choice(options.CORPORA), help=f"JAX programs to compile.  [default: {options.CORPORA[0]}]"
-)
+@click.option("--local", is_flag=True, help="The whole way on this machine, into a bucket that is a folder.")
+@click.option("--bucket", metavar="DIR", help="The folder.")
+@click.option("--corpus", type=click.Choice(options.CORPORA), help="JAX programs to compile; small if not given.")
 @options.signing_key_option
 @options.build_options("release_local", "build")
 @click.pass_obj
@@ -35,12 +29,11 @@ def release(
     signing_key: Path | None,
     **after: object,
 ) -> None:
-    """Build, stage, gate and promote a set to `v2`, and print the command that installs it."""
-    # Slow to import, as below.
+    """Build a set, stage it, gate it, promote it to `v2`, and print the line that installs it."""
     from ci_build.release import release as way
 
     if not local:
-        raise RequestError("`release` requires --local.", hint="Run `ci_build release --local`.")
+        raise RequestError("release needs --local.", hint="Run `ci_build release --local`.")
     settings, reporter = state.settings({**after, "bucket": bucket, "corpus": corpus}), state.reporter(after)
     receipt = way.release_local(settings, reporter, host_runner(reporter), options.signing_key(signing_key))
     if receipt is not None and settings.flag("json"):
@@ -51,10 +44,10 @@ def release(
 @click.argument("wheel_set", metavar="SET", type=click.Path(path_type=Path))
 @options.bucket_option
 @options.dry_run_option
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was staged as JSON.")
 @click.pass_obj
 def stage(state: State, /, wheel_set: Path, bucket: str, *, dry_run: bool, as_json: bool) -> None:
-    """Upload the set in directory SET to `v2-staging`, under its digest; nothing is overwritten."""
+    """Put the wheel set in folder SET under its digest in `v2-staging`; never overwrites."""
     from ci_build.release import release as way
 
     reporter = state.reporter()
@@ -84,9 +77,9 @@ def promote(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Promote a set to `v2` if the policy accepts its evidence.
+    """Promote a set to `v2`, if the policy finds its evidence enough.
 
-    SET is INDEX/DIGEST as printed by `stage`, or the set's directory.
+    SET is INDEX/DIGEST as `stage` prints it, or the set's folder.
     """
     from ci_build.release import gating
     from ci_build.release import release as way

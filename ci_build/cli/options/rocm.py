@@ -187,12 +187,8 @@ def _choose(settings: Settings, reporter: Reporter, connect: Connect, choice: st
     if not families:
         raise RequestError("--family is empty.", hint="See `ci_build targets`.")
     check_families(families)
-    client = connect()
-    try:
-        builds = list_builds(client, str(settings.get("therock_listing", *tables).value))
-        build = choose(builds, choice, families)
-    finally:
-        client.close()
+    builds = list_builds(connect(), str(settings.get("therock_listing", *tables).value))
+    build = choose(builds, choice, families)
     reporter.line(f"--therock={choice}: {build.name}")
     return build.url
 

@@ -1,4 +1,4 @@
-"""Checks of the ABI gate with the simulated loader: each declared layout of ROCm."""
+"""The checks of the ABI gate that need the loader simulated: each declared way of installing ROCm, for each Python."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from promotion.gates.abi.symbols import abbreviate
 from promotion.gates.common.gate import Check, error
 from wheelkit.rocm_manifest import RocmLibrary
 
-_ADD_LAYOUT = "Add the folder to core/layouts.toml, from which RUNPATH and the loader of the wheel are generated."
-_SET_PATH = "Users must set LD_LIBRARY_PATH or install ROCm in another layout."
+_LAYOUT = "Add the folder to the layouts in core/layouts.toml, which RUNPATH and the loader of the wheel are made of."
+_OTHERS = "Its users have to set LD_LIBRARY_PATH, or install ROCm in another way."
 
 
 def layout_checks(
@@ -24,29 +24,26 @@ def layout_checks(
     system: Collection[str],
     suffix: str,
 ) -> Iterator[Check]:
-    """Yield one check for each layout.
+    """One check for each layout.
 
     Args:
-        members: libraries of all wheels that one Python installs.
-        libraries: libraries of the ROCm.
-        targets: targets of the set.
+        members: the libraries of all wheels that one Python installs.
+        libraries: those of the ROCm.
+        targets: what the set is for.
         system: sonames of the platform.
-        suffix: suffix of the checks' names.
+        suffix: of the checks' names.
     """
-    installed = {member.path: _installed(member) for member in members}
-    wheels = {library.path: library for library in installed.values()}
+    at = {member.path: _installed(member) for member in members}
+    wheels = {library.path: library for library in at.values()}
     libraries = tuple(libraries)
-    provided = {library.soname for library in libraries} | {path.name for path in wheels}
+    brought = {library.soname for library in libraries} | {path.name for path in wheels}
     for scenario in scenarios(libraries, targets):
         loads = [
-            (member, load(installed[member.path], scenario, wheels, system=system, preload=member.preload))
+            (member, load(at[member.path], scenario, wheels, system=system, preload=member.preload))
             for member in members
         ]
-        findings = (
-            *_unresolved(loads, scenario, installed, provided),
-            *_unresolved_in_rocm(loads, scenario, installed),
-        )
-        files = _files([result for _, result in loads])
+        findings = (*_unfound(loads, scenario, at, brought), *_unfound_by_rocm(loads, scenario, at))
+        files = _files([done for _, done in loads])
         yield Check(name=f"layout {scenario.name}{suffix}", findings=findings, details={"files": files})
 
 
@@ -57,40 +54,40 @@ def _installed(member: ElfMember) -> InstalledLibrary:
     return in_site_packages(member.path, soname=elf.soname or "", needed=elf.needed, runpath=path or "")
 
 
-def _unresolved(
+def _unfound(
     loads: Sequence[tuple[ElfMember, LoadResult]],
     scenario: Scenario,
-    installed: Mapping[str, InstalledLibrary],
-    provided: Collection[str],
+    at: Mapping[str, InstalledLibrary],
+    brought: Collection[str],
 ) -> Iterator[Finding]:
-    """Yield the libraries that each wheel would not find, if some library of the set or ROCm has that name."""
+    """For each wheel what its libraries do not find; what nobody brings is told elsewhere."""
     found: dict[str, tuple[list[ElfMember], dict[str, None]]] = {}
-    for member, result in loads:
-        sonames = [name for path, name in result.missing if path == installed[member.path].path and name in provided]
+    for member, done in loads:
+        sonames = [name for path, name in done.missing if path == at[member.path].path and name in brought]
         if sonames:
             users, missing = found.setdefault(member.wheel.filename, ([], {}))
             users.append(member)
             missing |= dict.fromkeys(sonames)
     for filename, (users, missing) in found.items():
         first = users[0]
-        names = abbreviate([member.path for member in users])
-        text = f"{filename}: {names} would not find {', '.join(missing)} with ROCm in layout {scenario.name}."
+        who = abbreviate([member.path for member in users])
+        text = f"{filename}: {who} would not find {', '.join(missing)} where ROCm is installed as {scenario.name}."
         if not first.wheel.as_published:
-            yield error("layout-unresolved", text, _ADD_LAYOUT, member=first.path)
+            yield error("layout-unresolved", text, _LAYOUT, member=first.path)
         else:
-            yield _warning(text, _SET_PATH, first)
+            yield _warning(text, _OTHERS, first)
 
 
-def _unresolved_in_rocm(
-    loads: Sequence[tuple[ElfMember, LoadResult]], scenario: Scenario, installed: Mapping[str, InstalledLibrary]
+def _unfound_by_rocm(
+    loads: Sequence[tuple[ElfMember, LoadResult]], scenario: Scenario, at: Mapping[str, InstalledLibrary]
 ) -> Iterator[Finding]:
-    """Yield warnings about ROCm's libraries that would not find each other, which a wheel cannot fix."""
-    reported: set[tuple[PurePosixPath, str]] = set()
-    for member, result in loads:
-        for path, soname in result.missing:
-            if path != installed[member.path].path and (path, soname) not in reported:
-                reported.add((path, soname))
-                text = f"{member.name} loads {path}, which would not find {soname} ({scenario.name})."
+    """What ROCm's own libraries do not find of each other: whose RUNPATH is to blame is not for a wheel to say."""
+    told: set[tuple[PurePosixPath, str]] = set()
+    for member, done in loads:
+        for path, soname in done.missing:
+            if path != at[member.path].path and (path, soname) not in told:
+                told.add((path, soname))
+                text = f"{member.name} brings in {path}, which would not find {soname} ({scenario.name})."
                 yield _warning(text, "Check the RUNPATH of that library of ROCm.", member)
 
 
@@ -99,10 +96,10 @@ def _warning(text: str, remedy: str, member: ElfMember) -> Finding:
 
 
 def _files(loads: Iterable[LoadResult]) -> Mapping[str, str]:
-    """Return soname -> file; several files where the libraries resolve it differently."""
+    """Soname -> the file that it comes from; several where the libraries do not agree."""
     found: dict[str, dict[str, None]] = {}
-    for result in loads:
-        for soname, path in result.found.items():
+    for done in loads:
+        for soname, path in done.found.items():
             if path != SYSTEM:
                 found.setdefault(soname, {})[path] = None
     return {soname: " and ".join(paths) for soname, paths in sorted(found.items())}

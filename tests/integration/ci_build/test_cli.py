@@ -38,7 +38,7 @@ def test_verbose_may_stand_before_every_command(tmp_path: Path) -> None:
 
 def test_the_environment_can_name_the_bucket(tmp_path: Path) -> None:
     done = ci_build("index", "serve", cwd=tmp_path, env={"CI_BUILD_BUCKET": "elsewhere"})
-    assert (done.returncode, done.stderr.partition(".")[0]) == (2, "error: elsewhere is not a directory")
+    assert (done.returncode, done.stderr.partition(".")[0]) == (2, "error: elsewhere is not a folder")
 
 
 @pytest.mark.parametrize("port", ["-1", "65536"])

@@ -14,7 +14,7 @@ import pytest
 
 from ci_build.images.registry import fetch_digest
 from core.errors import InputError
-from core.http.client import Client, Patience
+from core.http.client import Client, RetryPolicy
 
 MANIFEST = json.dumps({"schemaVersion": 2, "manifests": []}).encode()
 DIGEST = "sha256:" + hashlib.sha256(MANIFEST).hexdigest()
@@ -81,11 +81,8 @@ def told() -> Iterator[Told]:
 
 
 def ask(told: Told, repository: str = "a/b", reference: str = "1", below: str = "") -> str:
-    client = Client(patience=Patience(tries=2, first_wait=0.01))
-    try:
-        return fetch_digest(told.address + below, repository, reference, client)
-    finally:
-        client.close()
+    client = Client(policy=RetryPolicy(tries=2, first_wait=0.01))
+    return fetch_digest(told.address + below, repository, reference, client)
 
 
 def test_a_digest_is_that_of_the_bytes_of_a_tag_or_of_a_digest(told: Told) -> None:

@@ -23,7 +23,7 @@ from ci_build.rocm.facts import selection
 from ci_build.rocm.store import RocmStore, StoredTree, WrongDigestError
 from core import cache
 from core.errors import ArchiveError, InputError
-from core.http.client import Client, Patience
+from core.http.client import Client, RetryPolicy
 from core.report import Reporter
 from core.treefiles import differences, in_use
 from tests.support.file_server import Behaviour, serving
@@ -34,11 +34,11 @@ CHILD = """
 import sys
 from pathlib import Path
 from core.report import Reporter
-from ci_build.rocm import fetch
+from core.http import download
 from core.http.client import Client
 from ci_build.rocm.facts import selection
 from ci_build.rocm.store import RocmStore
-fetch.PIECE = 128 << 10
+download.PIECE = 128 << 10
 store = RocmStore(Path(sys.argv[1]), progress=Reporter(terminal=False))
 tree = store.from_url(Client(connections=2), sys.argv[2], sys.argv[3], selection(full=True))
 print(tree.sha256)
@@ -58,7 +58,7 @@ def store(root: Path, *, keep: bool = True) -> RocmStore:
 def from_url(
     told: Behaviour, root: Path, *, sha256: str = "", full: bool = True, keep: bool = True, path: str = PATH
 ) -> StoredTree:
-    client, name = Client(patience=Patience(read=2, tries=3, first_wait=0.01)), path.rpartition("/")[2]
+    client, name = Client(policy=RetryPolicy(read=2, tries=3, first_wait=0.01)), path.rpartition("/")[2]
     return store(root, keep=keep).from_url(client, told.url + path, name, selection(full=full), sha256=sha256)
 
 

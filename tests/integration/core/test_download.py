@@ -21,13 +21,13 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from core.errors import InputError, RequestError
 from core.http import download
-from core.http.client import Client, Patience
+from core.http.client import Client, RetryPolicy
 from core.http.download import ChangedError, RemoteFile
 from tests.support.file_server import Behaviour, serving
 
 NAME = "/tarball/therock-dist-linux-gfx94X-dcgpu-7.10.0.dev0+abc.tar.gz"
 DATA = random.Random(5).randbytes(3_000_001)
-QUICK = Patience(connect=2, read=1, tries=4, first_wait=0.01, longest_wait=0.05)
+QUICK = RetryPolicy(connect=2, read=1, tries=4, first_wait=0.01, longest_wait=0.05)
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def fetched(told: Behaviour, start: int = 0, prefix: bytes | None = None) -> bytes:
     sha256 = hashlib.sha256(DATA[:start] if prefix is None else prefix)
-    data = b"".join(map(bytes, RemoteFile(Client(patience=QUICK), told.url + NAME).chunks(start, sha256)))
+    data = b"".join(map(bytes, RemoteFile(Client(policy=QUICK), told.url + NAME).chunks(start, sha256)))
     assert sha256.digest() == hashlib.sha256((DATA[:start] if prefix is None else prefix) + data).digest()
     return data
 
@@ -126,7 +126,7 @@ def test_a_file_that_changes_meanwhile_is_an_error(*, ranges: bool) -> None:
 
 
 def test_without_validators_the_beginning_is_compared_again() -> None:
-    words = "what was fetched before is different now"
+    words = "fetched before are different now"
     with serving(behaviour(ranges=False, etag=False)) as told, pytest.raises(ChangedError, match=words):
         fetched(told, 100, b"x" * 100)
 
@@ -137,9 +137,9 @@ def test_a_file_that_became_shorter_is_an_error() -> None:
 
 
 def test_who_stops_waits_for_nobody() -> None:
-    patience = replace(QUICK, read=30)
+    policy = replace(QUICK, read=30)
     with serving(behaviour(pause=0.5)) as told:
-        chunks = RemoteFile(Client(patience=patience), told.url + NAME).chunks(0, hashlib.sha256())
+        chunks = RemoteFile(Client(policy=policy), told.url + NAME).chunks(0, hashlib.sha256())
         next(chunks)
         began = time.monotonic()
         chunks.close()  # type: ignore[attr-defined] # it is a generator
@@ -148,7 +148,7 @@ def test_who_stops_waits_for_nobody() -> None:
 
 def test_certificates_are_checked(tmp_path: Path) -> None:
     with self_signed_server(tmp_path) as url, pytest.raises(InputError, match="TLS failed"):
-        b"".join(RemoteFile(Client(patience=QUICK), url).chunks(0, hashlib.sha256()))
+        b"".join(RemoteFile(Client(policy=QUICK), url).chunks(0, hashlib.sha256()))
 
 
 @contextmanager
@@ -187,7 +187,7 @@ def test_credentials_go_to_their_own_host_and_into_no_message() -> None:
 def test_small_texts() -> None:
     with serving(Behaviour(files={"/a.sha256": b"abc"}, answers=[503])) as told:
         heard: list[str] = []
-        client = Client(patience=QUICK, tell=heard.append)
+        client = Client(policy=QUICK, notice=heard.append)
         assert client.text(told.url + "/a.sha256") == "abc"
         (word,) = heard
         assert word.startswith(f"{told.url}/a.sha256: it answers 503")

@@ -79,7 +79,7 @@ def test_retention_is_told_first_and_done_when_asked(
     before = objects(bucket)
     assert run(bucket, *words) == 0
     assert "the set of entry 1 leaves the pages" in (said := capsys.readouterr().err)
-    assert "nothing was changed; --apply applies the plan" in said
+    assert "nothing was changed; --apply does it" in said
     assert objects(bucket) == before
     digest = json.loads(bucket.get(RELEASED.status))["sets"][1]["digest"]
     wheels_json = bucket.path(RELEASED.set_file(digest, "wheels.json"))
@@ -108,7 +108,7 @@ def test_what_a_rollback_leaves_out_is_told(bucket: DirBucket, capsys: pytest.Ca
     assert run(bucket, "quarantine", "multi-arch/2", "--reason", "leaks") == 0
     assert run(bucket, "rollback", "multi-arch", "--to", "2", "--reason", "back") == 0
     said = capsys.readouterr().err
-    assert "not restored, since in quarantine, retired or removed: the sets of entries 2\nnothing to do\n" in said
+    assert "not brought back, since in quarantine, retired or removed: the sets of entries 2\nnothing to do\n" in said
 
 
 def test_an_index_that_is_not_there(bucket: DirBucket, capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,6 +178,6 @@ def test_an_index_that_is_not_there_is_not_published(bucket: DirBucket, capsys: 
     before = objects(bucket)
     for more in ((), ("--everything",), ("--dry-run",)):
         assert run(bucket, "index", "publish", "multi-arhc", *more) == RequestError.exit_code
-        assert "The bucket has no index multi-arhc" in capsys.readouterr().err
+        assert "The bucket has no index multi-arhc. Nothing was ever promoted to it." in capsys.readouterr().err
     assert objects(bucket) == before
     assert run(bucket, "index", "publish", "multi-arch") == 0

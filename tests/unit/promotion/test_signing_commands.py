@@ -74,7 +74,7 @@ def test_a_key_is_made_for_its_owner_alone_and_shown(tmp_path: Path, capsys: pyt
     assert cli.run(["keys", "show", str(file)]) == 0
     assert capsys.readouterr().out == made
     assert cli.run(["keys", "new", str(file)]) == 2
-    assert f"{file} already exists" in capsys.readouterr().err
+    assert f"{file} is there already" in capsys.readouterr().err
 
 
 def test_show_without_a_file_is_about_the_key_that_would_sign(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
