@@ -11,11 +11,12 @@ from core.model import GfxTarget, InputFile, KernelRequest, Progress
 from core.process import Runner
 from core.units import human
 from kernels import estimate, machine, recipe, sources
+from kernels.catalog import load_catalog
 from kernels.checks import find_objects
 from kernels.devicelib import Objects, device_objects, places, shim_steps
 from kernels.generate import Generated, generate
 from kernels.graph import Forecast, Graph
-from kernels.modules import Catalog, Kind, Module, load_catalog, processors
+from kernels.modules import Catalog, Kind, Module, processors
 from kernels.recipe import Native
 from kernels.steps import SRC, Step, library_steps, unit_steps
 from kernels.store import KernelStore, Made

@@ -1,9 +1,8 @@
-"""The catalog of kernel modules (`modules.toml`) and the support of gfx targets; `schema.py` checks the file."""
+"""Kernel modules, their parts, and the support of gfx targets."""
 
 from __future__ import annotations
 
 import enum
-import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,6 @@ from core import targets as table
 from core.errors import RequestError
 from core.model import GfxTarget
 
-MODULES_TOML = Path(__file__).with_name("modules.toml")
 GENERATORS = Path(__file__).with_name("generators")
 """Programs that run in place of the source's generators."""
 EVERY = "every"
@@ -268,15 +266,3 @@ def processors(targets: Iterable[GfxTarget]) -> tuple[str, ...]:
     the code of its processor.
     """
     return tuple(dict.fromkeys(target.processor for target in table.in_order(targets)))
-
-
-@functools.cache
-def load_catalog() -> Catalog:
-    """Read `modules.toml`; once per process.
-
-    Raises:
-        KernelError: every problem of the file.
-    """
-    from kernels.schema import parse_catalog
-
-    return parse_catalog(MODULES_TOML.read_text(encoding="utf-8"), str(MODULES_TOML))

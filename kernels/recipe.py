@@ -13,7 +13,8 @@ from packaging.version import Version
 from core import targets, versions
 from core.errors import RequestError
 from core.model import BuildRequest, KernelRequest
-from kernels.modules import Catalog, Kind, Module, load_catalog
+from kernels.catalog import load_catalog
+from kernels.modules import Catalog, Kind, Module
 from wheelkit import recipe_base
 from wheelkit.repair.plan import RepairPlan
 

@@ -29,7 +29,7 @@ def make_request(settings: options.Settings) -> tuple[BuildRequest, str]:
     Raises:
         RequestError: contradictions, no targets, a JAX that is too old for the handlers, no such source.
     """
-    from kernels.modules import load_catalog
+    from kernels.catalog import load_catalog
     from kernels.recipe import check_jax
 
     origin = "ci_build kernels"
@@ -58,7 +58,7 @@ def check_source(request: BuildRequest) -> None:
     Raises:
         RequestError: it is neither a path nor a version.
     """
-    from kernels.modules import load_catalog
+    from kernels.catalog import load_catalog
     from kernels.sources import check_wish
 
     for source in load_catalog().sources.values():
@@ -149,7 +149,8 @@ def parse_part(request: KernelRequest, shard: str | None, units: str) -> tuple[i
 
 def table(wanted: Sequence[GfxTarget], names: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """What each target gets of each module: yes, portable or unsupported."""
-    from kernels.modules import load_catalog, processors
+    from kernels.catalog import load_catalog
+    from kernels.modules import processors
 
     catalog = load_catalog()
     return [
@@ -171,7 +172,8 @@ def planned(request: BuildRequest, version: str) -> dict[str, Any]:
         RequestError: what the build itself would refuse before it starts.
     """
     from kernels import estimate, recipe
-    from kernels.modules import load_catalog, processors
+    from kernels.catalog import load_catalog
+    from kernels.modules import processors
 
     assert request.kernels is not None
     wanted, catalog = every_target(request), load_catalog()

@@ -12,7 +12,8 @@ from core import targets, versions
 from core.model import BuildRequest, Payload
 from core.source_request import Checkout
 from kernels import recipe as kernels_recipe
-from kernels.modules import load_catalog, processors
+from kernels.catalog import load_catalog
+from kernels.modules import processors
 from pjrt import recipe as pjrt_recipe
 from plugin import recipe as plugin_recipe
 from wheelkit.repair.plan import RepairPlan

@@ -119,7 +119,7 @@ def build(
 def lock(state: State, aiter_source: str, cache_dir: str | None) -> None:
     """Write the digests of what the modules use of AITER's sources to kernels/sources.lock."""
     from kernels import sources
-    from kernels.modules import load_catalog
+    from kernels.catalog import load_catalog
 
     reporter, catalog = state.reporter(), load_catalog()
     cache = options.cache_dir(state.settings({"cache_dir": cache_dir})) / "kernels"

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from kernels.modules import load_catalog
+from kernels.catalog import load_catalog
 from tests.support.kernels_fake.calls import CallError, FakeMachine, Tensor, tensors
 from tests.support.kernels_fake.gemm_calls import bf16_call, fp4_call, fp8_call, i8_call
 from tests.support.kernels_fake.refused import refused

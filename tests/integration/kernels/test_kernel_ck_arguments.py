@@ -13,7 +13,7 @@ from filelock import FileLock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.modules import load_catalog
+from kernels.catalog import load_catalog
 from tests.support import docker, forky
 from tests.support.kernels_fake import ck
 from tests.support.kernels_fake.calls import MEMSET, FakeMachine, Library, Tensor, tensors

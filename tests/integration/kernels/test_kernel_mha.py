@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.modules import load_catalog
+from kernels.catalog import load_catalog
 from tests.support.kernels_fake import golden
 from tests.support.kernels_fake.calls import LAUNCH, CallError, FakeMachine, Tensor, tensors
 from tests.support.kernels_fake.trees import KernelTree, find_device

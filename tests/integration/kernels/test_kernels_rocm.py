@@ -19,9 +19,10 @@ from core.process import HostRunner
 from core.targets import machs
 from kernels.assemble import toolchain_for
 from kernels.build import Capacity, KernelBuild, KernelBuildResult
+from kernels.catalog import load_catalog
 from kernels.checks import SYSTEM
 from kernels.generate import generate
-from kernels.modules import Generator, Module, load_catalog
+from kernels.modules import Generator, Module
 from kernels.rocmchain import with_rocm
 from kernels.sources import SourceTree
 from kernels.toolchains import obtain_pypi

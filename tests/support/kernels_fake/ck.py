@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from core.process import HostRunner
-from kernels.modules import load_catalog
+from kernels.catalog import load_catalog
 from kernels.rocmchain import with_rocm
 from kernels.steps import SRC, fill, named
 from kernels.toolchains import obtain_pypi

@@ -11,7 +11,8 @@ from types import ModuleType
 import pytest
 
 from core import targets
-from kernels.modules import FfiTarget, Kind, load_catalog
+from kernels.catalog import load_catalog
+from kernels.modules import FfiTarget, Kind
 
 PACKAGE = Path(__file__).resolve().parents[3] / "kernels" / "payload" / "jax_aiter"
 

@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from kernels.catalog import load_catalog
 from kernels.devicelib import Objects, device_objects, shim_steps
 from kernels.generate import Generated
-from kernels.modules import Module, load_catalog
+from kernels.modules import Module
 from kernels.sources import SourceTree
 from kernels.steps import Step
 from tests.unit.kernels.test_kernel_graph import TOOLCHAIN

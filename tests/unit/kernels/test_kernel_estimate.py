@@ -19,10 +19,11 @@ from core.targets import expand
 from kernels import recipe, sources, toolchains
 from kernels.assemble import prepare
 from kernels.build import Capacity, KernelBuild
+from kernels.catalog import load_catalog
 from kernels.devicelib import Objects, device_objects, shim_steps
 from kernels.estimate import HOURS_UNASKED, bound
 from kernels.generate import Generated
-from kernels.modules import Catalog, Module, load_catalog
+from kernels.modules import Catalog, Module
 from kernels.sources import SourceTree
 from kernels.steps import library_steps, unit_steps
 from tests.unit.kernels.test_kernel_devicelib import ROCM

@@ -12,8 +12,8 @@ import tomli_w
 from core.errors import KernelError, RequestError
 from core.model import GfxTarget
 from core.targets import load_table
-from kernels.modules import MODULES_TOML, Kind, Support, load_catalog, processors
-from kernels.schema import parse_catalog
+from kernels.catalog import MODULES_TOML, load_catalog, parse_catalog
+from kernels.modules import Kind, Support, processors
 from kernels.sources import read_lock, used_by
 
 LAUNCHERS = {"gemm_bf16", "gemm_i8", "gemm_fp8_mi350", "gemm_fp4", "flatmm_fp8"}

@@ -11,7 +11,7 @@ import pytest
 from core.errors import RequestError
 from core.model import KernelRequest
 from kernels import recipe
-from kernels.modules import load_catalog
+from kernels.catalog import load_catalog
 from kernels.recipe import Native
 
 CATALOG = load_catalog()

@@ -1,21 +1,23 @@
-"""Schema of `modules.toml`: types, names and the fields of each kind of module."""
+"""The catalog of kernel modules: `modules.toml`, read and checked against its schema."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import re
 import tomllib
 import types
 import typing
 from collections.abc import Iterator, Mapping
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from core import targets as table
 from core.errors import KernelError
 from kernels.modules import EVERY, GENERATORS, Catalog, Kind, Module, Objects, Source
 
+MODULES_TOML = Path(__file__).with_name("modules.toml")
 SCHEMA = 1
 TOOLCHAINS = ("pypi", "rocm", "container")
 _T = TypeVar("_T")
@@ -27,6 +29,16 @@ _HAS: Mapping[Kind, tuple[tuple[str, ...], tuple[str, ...]]] = {
     Kind.FFI_SHIM: (("source", "host", "ffi", "needs", "abi"), ("objects", "units", "generators", "only")),
 }
 """Kind -> required fields, forbidden fields."""
+
+
+@functools.cache
+def load_catalog() -> Catalog:
+    """Read `modules.toml`; once per process.
+
+    Raises:
+        KernelError: every problem of the file.
+    """
+    return parse_catalog(MODULES_TOML.read_text(encoding="utf-8"), str(MODULES_TOML))
 
 
 def parse_catalog(text: str, origin: str) -> Catalog:
