@@ -6,7 +6,7 @@ fat binaries, auditwheel) are listed as well, so that the table is complete.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -22,7 +22,7 @@ class FindingKind:
     Attributes:
         title: a few words, for tables.
         remedy: one line for the builder of the wheel.
-        integrity: the bytes are not what they claim to be; stays an error in wheels that others published.
+        integrity: the bytes are damaged or wrong; such a finding stays an error in wheels that others published.
     """
 
     severity: Severity
@@ -204,7 +204,7 @@ def finding(code: str, message: str, *, member: str = "") -> Finding:
 
 
 def is_integrity(item: Finding) -> bool:
-    """Return whether a finding says that bytes are not what they claim to be."""
+    """Return whether a finding means damaged or wrong bytes."""
     return item.code in FINDING_KINDS and FINDING_KINDS[item.code].integrity
 
 
@@ -231,3 +231,9 @@ def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 def worst_severity(findings: Iterable[Finding]) -> Severity | None:
     """Return the highest severity, or None without findings."""
     return min((item.severity for item in findings), key=_ORDER.__getitem__, default=None)
+
+
+def some(names: Sequence[str], limit: int = 4) -> str:
+    """Join the first few names and the number of the others."""
+    more = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # re-tagging a wheel needs neither threads nor libz
     from wheelkit.archive.file_member import FileContent
 
 EPOCH: DateTime = (1980, 1, 1, 0, 0, 0)
-"""The earliest timestamp of the zip format; new members get it."""
+"""The earliest timestamp of the zip format, for new members and reproducible output."""
 _LEVEL = 6
 _NEW_FILE = 0o100644 << 16
 """External attributes of a new member: a regular file, rw-r--r--."""

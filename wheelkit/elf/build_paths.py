@@ -38,7 +38,7 @@ def _paths(data: mmap.mmap, mark: bytes, start: int, end: int) -> Iterator[str]:
         assert before is not None
         assert after is not None
         text = before[0] + after[0]
-        # A folder alone may be a word of a sentence; a path continues.
+        # Text that ends after the mark may be part of a sentence instead of a path.
         if text.startswith(b"/") and len(after[0]) > len(mark):
             yield text.decode("ascii", errors="replace")
         at = data.find(mark, at + len(after[0]), end)

@@ -154,7 +154,7 @@ class ElfImage:
         ]
         for section in sections:
             if section.file_size and section.offset + section.file_size > len(self.data):
-                raise ElfError(f"{self.label} ends before section {section.name} does.", hint="It is truncated.")
+                raise ElfError(f"{self.label} ends before section {section.name} does.", hint="The file is truncated.")
         return tuple(sections)
 
     def read(self, offset: int, size: int) -> bytes:
@@ -184,7 +184,9 @@ class ElfImage:
         for segment in self.segments:
             if segment.type == PT_LOAD and 0 <= address - segment.address < segment.file_size:
                 return address - segment.address + segment.offset
-        raise ElfError(f"{self.label} refers to address {address:#x}, which no segment holds.", hint="It is damaged.")
+        raise ElfError(
+            f"{self.label} refers to address {address:#x}, which no segment holds.", hint="The file is damaged."
+        )
 
     def dynamic(self) -> tuple[DynamicEntry, ...]:
         """Return the dynamic table as the loader sees it, DT_NULL entries included; empty for a static file."""

@@ -92,7 +92,7 @@ class Elf:
 
     @property
     def has_symtab(self) -> bool:
-        """Whether the file still has the static symbol table that `strip` removes."""
+        """True if the file still has the static symbol table that `strip` removes."""
         return any(s.type == constants.SHT_SYMTAB for s in self.sections.values())
 
     @property
@@ -181,7 +181,7 @@ def _symbols(
     table = next((s for s in image.sections if s.type == constants.SHT_DYNSYM), None)
     if table is None:
         if constants.DT_SYMTAB in tags:
-            raise ElfError(f"{image.label} has dynamic symbols but no section for them.", hint="It is damaged.")
+            raise ElfError(f"{image.label} has dynamic symbols but no section for them.", hint="The file is damaged.")
         return (), {}
     indices = [1] * (len(image.contents(table)) // constants.SYMBOL.size)
     if constants.DT_VERSYM in tags:

@@ -48,7 +48,7 @@ class BundleEntry:
 
     @property
     def is_host(self) -> bool:
-        """Whether the entry is the host's; HIP keeps it empty."""
+        """True for the host's entry, which HIP keeps empty."""
         return self.id.startswith("host-")
 
     @property

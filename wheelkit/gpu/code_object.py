@@ -27,7 +27,7 @@ _KERNEL = ".kd"
 
 
 def code_object_problem(head: bytes, target: GfxTarget, machs: Mapping[str, int]) -> str:
-    """Describe what is wrong with a code object.
+    """Describe the defect of a code object.
 
     Args:
         head: its first HEAD_SIZE bytes.
@@ -35,7 +35,7 @@ def code_object_problem(head: bytes, target: GfxTarget, machs: Mapping[str, int]
         machs: processor -> EF_AMDGPU_MACH value; processors without a value are not compared.
 
     Returns:
-        A clause without a full stop; empty if nothing is wrong.
+        A clause without a full stop; empty without a defect.
     """
     if len(head) < HEAD_SIZE or head[:4] != constants.MAGIC:
         return "is not an ELF file"
@@ -75,7 +75,7 @@ def kernel_names(code: bytes, label: str) -> Iterator[str]:
     image = ElfImage.parse(code, label)
     table = next((s for s in image.sections if s.type == constants.SHT_DYNSYM), None)
     if table is None or table.link >= len(image.sections):
-        raise ElfError(f"{label} has no dynamic symbols.", hint="It is damaged.")
+        raise ElfError(f"{label} has no dynamic symbols.", hint="The file is damaged.")
     strings = image.contents(image.sections[table.link])
     for symbol in image.symbols(table):
         if symbol.section and symbol.name:
@@ -115,7 +115,7 @@ def kernarg_sizes(image: ElfImage) -> dict[str, int]:
             for entry in read_metadata(image).get("amdhsa.kernels", ())
         }
     except (KeyError, TypeError, ValueError) as error:
-        raise ElfError(f"{image.label} has metadata without {error}.", hint="It is damaged.") from error
+        raise ElfError(f"{image.label} has metadata without {error}.", hint="The file is damaged.") from error
 
 
 def _notes(data: bytes) -> Iterator[tuple[bytes, int, bytes]]:

@@ -123,7 +123,7 @@ class _HostCode:
         image = self._image
         table = next((section for section in image.sections if section.type == constants.SHT_DYNSYM), None)
         if table is None or table.link >= len(image.sections):
-            raise ElfError(f"{image.label} has no dynamic symbols.", hint="It is damaged.")
+            raise ElfError(f"{image.label} has no dynamic symbols.", hint="The file is damaged.")
         strings = image.contents(image.sections[table.link])
         named = (
             (index, reader.bytes_at(strings, symbol.name, image.label))

@@ -10,7 +10,7 @@ from core.model import Finding, GfxTarget
 from core.units import human
 from wheelkit.elf import constants
 from wheelkit.elf.snapshot import Elf
-from wheelkit.findings import finding
+from wheelkit.findings import finding, some
 from wheelkit.gpu.bundle import BundleEntry, select_entries
 from wheelkit.gpu.code_object import HEAD_SIZE
 from wheelkit.gpu.device_code import DeviceCode, TargetCode
@@ -127,7 +127,7 @@ def check_linking(elf: ElfFacts) -> Iterator[Finding]:
         yield finding("rpath-used", f"DT_RPATH with {len(elf.runpath)} entries.", member=elf.path)
     hip = next((soname for soname in elf.needed if soname.startswith("libamdhip64.so")), "")
     if elf.hip_symbols and not hip:
-        names = _some(sorted(elf.hip_symbols, key=lambda name: name.lstrip("_")), limit=2)
+        names = some(sorted(elf.hip_symbols, key=lambda name: name.lstrip("_")), limit=2)
         yield finding("hip-needed-missing", f"uses {names} without NEEDED on libamdhip64.", member=elf.path)
     yield from check_search_path(elf.runpath, elf.path)
 
@@ -140,7 +140,8 @@ def check_search_path(entries: Sequence[str], member: str) -> Iterator[Finding]:
         if code:
             groups.setdefault(code, []).append(entry or "(empty)")
     for code, bad in groups.items():
-        yield finding(code, f"{len(bad)} of {len(entries)} entries, such as {_short(bad[0])}", member=member)
+        example = bad[0] if len(bad[0]) <= 48 else f"{bad[0][:47]}…"
+        yield finding(code, f"{len(bad)} of {len(entries)} entries, such as {example}", member=member)
     if len(entries) > MAX_RUNPATH_ENTRIES:
         size = len(":".join(entries))
         yield finding("runpath-excessive", f"{len(entries)} entries in {size} bytes.", member=member)
@@ -167,21 +168,16 @@ def check_module_name(elf: ElfFacts, pythons: Collection[str], abis: Collection[
     name = PurePosixPath(elf.path).name
     match = _EXTENSION.fullmatch(name)
     if match is None or (match["name"] not in elf.modules and not match["name"].startswith("lib")):
-        yield finding("init-name-wrong", f"{name} exports only {_some(sorted(elf.modules))}.", member=elf.path)
+        yield finding("init-name-wrong", f"{name} exports only {some(sorted(elf.modules))}.", member=elf.path)
     suffix = (match["abi"] or "") if match else ""
     built = suffix.replace("cpython-", "cp")
-    if built.startswith("cp") and not any(_same_python(built, abi) for abi in abis):
+    if built.startswith("cp") and built.partition("-")[0] not in abis:
         tags = " ".join(sorted(abis))
         yield finding("python-tag-wrong", f"{name} is for {built} in a wheel for {tags}.", member=elf.path)
     elif "none" in abis and all(python.startswith("py") for python in pythons) and built != "abi3":
         yield finding(
             "python-tag-wrong", "an extension module in a wheel whose tag fits every Python.", member=elf.path
         )
-
-
-def _same_python(built: str, abi: str) -> bool:
-    """Return whether an extension's suffix fits an ABI tag: cp312-x86_64-linux-gnu fits cp312."""
-    return built.partition("-")[0] == abi
 
 
 def check_device_code(
@@ -202,7 +198,7 @@ def check_device_code(
     """
     device = [elf for elf in elfs if elf.device.bundles]
     if whole and expected and not device:
-        yield finding("device-code-missing", f"no library has device code for {_some([str(t) for t in expected])}.")
+        yield finding("device-code-missing", f"no library has device code for {some([str(t) for t in expected])}.")
     for elf in device:
         entries = [BundleEntry(id=_ENTRY_ID + code.target, offset=0, size=1) for code in elf.device.targets]
         chosen = select_entries(entries, expected, {name: tuple(served) for name, served in covers.items()})
@@ -227,16 +223,14 @@ def check_exports(elfs: Iterable[ElfFacts], *, plugin: bool) -> Iterator[Finding
     for elf in libraries:
         private = [name for name in elf.exported if not _PUBLIC.fullmatch(name)]
         if private:
-            yield finding(
-                "exports-unexpected", f"{len(private)} symbols, such as {_some(private, 2)}.", member=elf.path
-            )
+            yield finding("exports-unexpected", f"{len(private)} symbols, such as {some(private, 2)}.", member=elf.path)
 
 
 def check_evenness(elf: ElfFacts) -> Iterator[Finding]:
     """Check that all fat binaries of one library have code for the same targets."""
     partial = [f"{c.target} in {c.bundles}" for c in elf.device.targets if c.bundles < elf.device.bundles]
     if partial:
-        yield finding("bundles-uneven", f"{_some(partial)} of {elf.device.bundles} fat binaries.", member=elf.path)
+        yield finding("bundles-uneven", f"{some(partial)} of {elf.device.bundles} fat binaries.", member=elf.path)
 
 
 def check_runtime_targets(
@@ -272,15 +266,5 @@ def target_order(name: str) -> tuple[bool, int, str]:
     return "generic" in name, len(name.partition(":")[0]), name
 
 
-def _short(text: str, limit: int = 48) -> str:
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
-
-
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names, key=target_order))
-
-
-def _some(names: Sequence[str], limit: int = 4) -> str:
-    """Join the first few names and the number of the others."""
-    more = len(names) - limit
-    return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")

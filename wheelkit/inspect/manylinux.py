@@ -11,16 +11,17 @@ import glob
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+
+from auditwheel.architecture import Architecture
+from auditwheel.lddtree import DynamicExecutable, ldd
+from auditwheel.libc import Libc
+from auditwheel.policy import ExternalReference, Policy, WheelPolicies
 
 from core.errors import ElfError, RepairError
 from core.model import Finding, Severity
 from wheelkit.elf import libstdcxx
 from wheelkit.elf.snapshot import Elf
-
-if TYPE_CHECKING:
-    from auditwheel.lddtree import DynamicExecutable
-    from auditwheel.policy import ExternalReference, Policy, WheelPolicies
+from wheelkit.findings import some
 
 _SHOWN = 3
 _LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
@@ -48,7 +49,7 @@ class PlatformVerdict:
 
     @property
     def ok(self) -> bool:
-        """Whether the wheel may carry the requested platform tag."""
+        """True if the wheel may have the requested platform tag."""
         return not any(f.severity is Severity.ERROR for f in self.findings)
 
 
@@ -126,9 +127,6 @@ def platform_libraries(platform: str) -> frozenset[str]:
 
 
 def _policies(platform: str) -> tuple[WheelPolicies, Policy]:
-    from auditwheel.architecture import Architecture
-    from auditwheel.libc import Libc
-    from auditwheel.policy import WheelPolicies
 
     try:
         machine = next(a for a in Architecture if platform.endswith(f"_{a.value}"))
@@ -143,14 +141,13 @@ def _policies(platform: str) -> tuple[WheelPolicies, Policy]:
 def _root(libraries: Mapping[str, Path]) -> Path:
     roots = {path.parents[len(PurePosixPath(name).parts) - 1] for name, path in libraries.items()}
     if len(roots) != 1 or any(path != next(iter(roots)) / name for name, path in libraries.items()):
-        raise RepairError("The libraries to judge are not laid out as in their wheel, or there are none.")
+        raise RepairError("The libraries are not laid out as in their wheel, or there are none.")
     return roots.pop()
 
 
 def _member(
     name: str, elf: Elf, *, root: Path, policies: WheelPolicies, allowed: frozenset[str], exported: set[str]
 ) -> _JudgedLibrary:
-    from auditwheel.lddtree import ldd
 
     # Empty search paths: libraries of the build machine must not change the verdict.
     nowhere: dict[str, list[str]] = {"conf": [], "env": [], "interp": []}
@@ -193,7 +190,6 @@ def _best(members: Sequence[_JudgedLibrary], policies: WheelPolicies) -> Policy:
 
 
 def _machine_problems(name: str, tree: DynamicExecutable, policies: WheelPolicies) -> Iterator[Finding]:
-    from auditwheel.libc import Libc
 
     def problem(code: str, what: str, remedy: str) -> Finding:
         return Finding(code=code, severity=Severity.ERROR, member=name, message=what, remedy=remedy)
@@ -227,7 +223,7 @@ def _findings(member: _JudgedLibrary, wanted: Policy) -> Iterator[Finding]:
     for soname, symbols in sorted(reference.blacklist.items()):
         yield finding(
             "symbol-not-allowed", Severity.ERROR,
-            f"It uses {_some(symbols)} of {soname}, which {wanted.name} does not promise.",
+            f"It uses {some(symbols, _SHOWN)} of {soname}, which {wanted.name} does not promise.",
             f"Do not use private symbols of {soname}.",
         )  # fmt: skip
     for soname, versions in sorted(member.elf.version_needs.items()):
@@ -235,7 +231,7 @@ def _findings(member: _JudgedLibrary, wanted: Policy) -> Iterator[Finding]:
             users = [s.name for s in member.elf.undefined if s.version == version]
             yield finding(
                 "symbol-version-too-new", Severity.ERROR,
-                f"It needs {version} of {soname} (for {_some(users)}), which {wanted.name} lacks.",
+                f"It needs {version} of {soname} (for {some(users, _SHOWN)}), which {wanted.name} lacks.",
                 "Build with the toolchain of that platform.",
             )  # fmt: skip
     yield from _unversioned(member, wanted, finding)
@@ -249,8 +245,8 @@ def _unversioned(member: _JudgedLibrary, wanted: Policy, finding: _MakeFinding) 
         what = f"{len(names)} symbol{'s' * (len(names) > 1)} of {'std::filesystem' if files else 'libstdc++'}"
         yield finding(
             "unversioned-symbol-too-new", Severity.ERROR,
-            f"It needs {what} without a version: {_some(files or names)}; libstdc++ has them from {version} on, "
-            f"which {wanted.name} lacks.",
+            f"It needs {what} without a version: {some(files or names, _SHOWN)}; libstdc++ has them from {version} "
+            f"on, which {wanted.name} lacks.",
             "Link libstdc++fs.a of GCC 8 into it." if files else "Build with the toolchain of that platform.",
         )  # fmt: skip
     if member.unknown:
@@ -258,13 +254,13 @@ def _unversioned(member: _JudgedLibrary, wanted: Policy, finding: _MakeFinding) 
         severity = Severity.WARNING if member.allowed else Severity.ERROR
         yield finding(
             "unversioned-symbol-unknown", severity,
-            f"It needs {_some(member.unknown)} without a version, which libstdc++ does not export.",
+            f"It needs {some(member.unknown, _SHOWN)} without a version, which libstdc++ does not export.",
             "Check that a library that it needs exports it, or link that code statically.",
         )  # fmt: skip
     if member.optional:
         yield finding(
             "unversioned-symbol-optional", Severity.NOTE,
-            f"It looks for {_some(member.optional)} without a version; it runs without them.",
+            f"It looks for {some(member.optional, _SHOWN)} without a version; it runs without them.",
             "Nothing to do, unless they should be present.",
         )  # fmt: skip
 
@@ -277,9 +273,3 @@ def _too_new(policy: Policy, versions: Iterable[str]) -> list[str]:
         for prefix, _, number in [version.partition("_")]
         if prefix in policy.symbol_versions and number not in policy.symbol_versions[prefix]
     ]
-
-
-def _some(names: Sequence[str]) -> str:
-    """Join a few names and the number of the others."""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

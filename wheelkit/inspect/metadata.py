@@ -67,7 +67,7 @@ def _license_files(archive: WheelArchive, declared: tuple[str, ...]) -> tuple[st
 
 
 def _entry_points(archive: WheelArchive, findings: list[Finding]) -> dict[str, dict[str, str]]:
-    """Read entry_points.txt (entry points specification); empty if there is none."""
+    """Return the groups of entry_points.txt (entry points specification); empty without that file."""
     name = f"{archive.dist_info}/entry_points.txt"
     if name not in archive:
         return {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from core.errors import CiBuildError
@@ -17,7 +17,7 @@ ROCM_SONAME = re.compile(r"lib(amdhip64|amd_\w+|hip\w*|hsa\w*|roc\w*|rccl\w*|MIO
 
 _LEGACY = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
 _MANYLINUX = re.compile(r"(?P<legacy>manylinux(?:1|2010|2014))_(?P<arch>\w+)|manylinux_(\d+)_(\d+)_(?P<machine>\w+)")
-_YARDSTICK = "manylinux_2_28"
+_DEFAULT = "manylinux_2_28"
 """Platform to check against if auditwheel has no rules for the tag."""
 
 
@@ -45,7 +45,9 @@ def check_platform(
     if not claimed and not any(p == "any" or p.startswith("linux_") for p in platforms):
         return None, found
     try:
-        result = platform_verdict(files, allowed_sonames=allowed, platform=claimed[0] if claimed else _yardstick(elfs))
+        result = platform_verdict(
+            files, allowed_sonames=allowed, platform=claimed[0] if claimed else f"{_DEFAULT}_{elfs[0].machine}"
+        )
     except CiBuildError as error:
         return None, [*found, finding("tag-unjudged", error.message)]
     except Exception as error:  # auditwheel and pyelftools raise many kinds of errors for damaged libraries
@@ -81,7 +83,3 @@ def _glibc(platform: str) -> tuple[int, int]:
     found = _MANYLINUX.fullmatch(platform)
     assert found is not None
     return _LEGACY[found["legacy"]] if found["legacy"] else (int(found[3]), int(found[4]))
-
-
-def _yardstick(elfs: Iterable[ElfFacts]) -> str:
-    return f"{_YARDSTICK}_{next(iter(elfs)).machine}"

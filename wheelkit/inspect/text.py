@@ -5,17 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
 from core.model import Finding, Severity
 from core.units import human
 from wheelkit.findings import title
 from wheelkit.inspect.model import ElfFacts, WheelMetadata, WheelReport
-
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-    from rich.table import Table
-    from rich.text import Text
 
 _STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 _SHOWN_MEMBERS = 3
@@ -55,7 +54,6 @@ def render_findings(findings: Sequence[Finding], console: Console, *, heading: s
 
 
 def _print(console: Console, block: RenderableType, *, heading: str = "") -> None:
-    from rich.padding import Padding
 
     if heading:
         console.print()
@@ -65,8 +63,6 @@ def _print(console: Console, block: RenderableType, *, heading: str = "") -> Non
 
 def _grid(*columns: str) -> Table:
     """Return a table without lines; in a column's heading `>` aligns right and `*` takes the remaining width."""
-    from rich.table import Table
-
     headed = any(column.strip(">*") for column in columns)
     table = Table(box=None, show_header=headed, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", expand=False)
     for column in columns:
@@ -82,8 +78,6 @@ def _grid(*columns: str) -> Table:
 
 def _line(text: str, style: str = "") -> Text:
     """Return text without markup; control characters are replaced."""
-    from rich.text import Text
-
     safe = "".join(letter if letter.isprintable() or letter == "\n" else "\N{REPLACEMENT CHARACTER}" for letter in text)
     return Text(safe, style=style, overflow="fold")
 
@@ -165,7 +159,6 @@ def _device(report: WheelReport, width: int) -> Table:
 
 
 def _libraries(report: WheelReport) -> Table:
-    from rich.text import Text
 
     table = _grid("*file", ">size", ">symbols", ">targets", ">RUNPATH", "*highest versions")
     for elf in sorted(report.elfs, key=lambda item: -item.size)[:_SHOWN_LIBRARIES]:
@@ -202,7 +195,6 @@ def _details(elf: ElfFacts) -> Table:
 
 
 def _findings(findings: Sequence[Finding]) -> Table:
-    from rich.text import Text
 
     table = _grid("", "*")
     for (severity, code), group in itertools.groupby(findings, key=lambda item: (item.severity, item.code)):

@@ -23,6 +23,7 @@ from core.model import Finding, MemberInfo, Progress, Severity, to_json
 from wheelkit import kernel_wheel
 from wheelkit.archive.blocks import CutPoints
 from wheelkit.archive.filename import WheelName
+from wheelkit.archive.member_writer import EPOCH
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.record import RecordEntry
 from wheelkit.archive.rewrite import WheelRewrite
@@ -36,8 +37,6 @@ from wheelkit.repair.plan import RepairedWheel, RepairPlan, SizePart
 
 _BIG = 32 << 20
 """Libraries of at least this size are split while they are unpacked."""
-_EPOCH = (1980, 1, 1, 0, 0, 0)
-"""Timestamp of every member, the earliest of the zip format, for reproducible output."""
 
 
 def repair(
@@ -63,14 +62,16 @@ def repair(
     """
     with WheelArchive(source) as archive, _scratch(out_dir) as scratch, ThreadPoolExecutor(2) as pool:
         name = _new_name(archive.name, plan)
-        rewrite = WheelRewrite(archive, date_time=_EPOCH)
+        rewrite = WheelRewrite(archive, date_time=EPOCH)
         renamed = _rename_folders(rewrite, archive, name)
-        _leave_out(rewrite, renamed.values(), plan)
+        replaced = {*_leave_out(rewrite, renamed.values(), plan), *plan.files}
         _rewrite_texts(rewrite, archive, name, plan)
         _say(progress, f"Verifying and unpacking {source.name}")
         codes = kernel_wheel.code_objects(archive) if plan.machs else ()
         libraries = {
-            old: new for old, new in renamed.items() if _stays(new, plan) and old not in codes and _is_elf(archive, old)
+            old: new
+            for old, new in renamed.items()
+            if new not in replaced and old not in codes and _is_elf(archive, old)
         }
         cuts = {old: plan_cuts(archive, archive[old]) for old in _to_cut(archive, libraries, plan)}
         files = _unpack(archive, libraries, cuts, scratch / "tree", progress)
@@ -146,13 +147,16 @@ def _rename_folders(rewrite: WheelRewrite, archive: WheelArchive, name: WheelNam
     return renamed
 
 
-def _leave_out(rewrite: WheelRewrite, names: Iterable[str], plan: RepairPlan) -> None:
+def _leave_out(rewrite: WheelRewrite, names: Iterable[str], plan: RepairPlan) -> set[str]:
+    """Remove the members that match the plan's globs; return their names."""
     unwanted = {glob: [name for name in names if fnmatchcase(name, glob)] for glob in plan.remove}
     idle = [glob for glob, matching in unwanted.items() if not matching]
     if idle:
         raise RepairError(f"No member matches {', '.join(idle)}, which should be left out.")
-    for name in dict.fromkeys(name for matching in unwanted.values() for name in matching):
+    removed = {name for matching in unwanted.values() for name in matching}
+    for name in removed:
         rewrite.remove(name)
+    return removed
 
 
 def _rewrite_texts(rewrite: WheelRewrite, archive: WheelArchive, name: WheelName, plan: RepairPlan) -> None:
@@ -208,10 +212,6 @@ def _unpack(
             hint="Download the wheel again. Nothing was written.",
         )
     return {libraries[old]: path for old, path in files.items()}
-
-
-def _stays(name: str, plan: RepairPlan) -> bool:
-    return name not in plan.files and not any(fnmatchcase(name, glob) for glob in plan.remove)
 
 
 def _is_elf(archive: WheelArchive, name: str) -> bool:

@@ -7,14 +7,13 @@ from pathlib import Path
 
 from core.errors import ArchiveError, RepairError
 from core.model import Finding, Progress, Severity
+from wheelkit.archive.member_writer import EPOCH
 from wheelkit.archive.reader import WheelArchive
 from wheelkit.archive.rewrite import WheelRewrite
 from wheelkit.archive.verify import verify_record
 from wheelkit.elf.constants import MAGIC
 from wheelkit.inspect.manylinux import platform_verdict
 from wheelkit.repair.metadata import rewrite_wheel
-
-_EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def retag(
@@ -48,7 +47,7 @@ def retag(
             listed = "; ".join(f"{item.member} [{item.code}]: {item.message}" for item in errors)
             raise RepairError(f"{source.name} cannot become a {platform} wheel: {listed}", hint="Nothing was written.")
         name = archive.name._replace(platform=platform)
-        rewrite = WheelRewrite(archive, date_time=_EPOCH)
+        rewrite = WheelRewrite(archive, date_time=EPOCH)
         wheel = f"{archive.dist_info}/WHEEL"
         rewrite.set(wheel, rewrite_wheel(archive.read(wheel), tags=name.tags, build=name.build))
         written = rewrite.write(scratch / str(name))
