@@ -13,13 +13,13 @@ from core.units import human
 from kernels import estimate, machine, recipe, sources
 from kernels.catalog import load_catalog
 from kernels.checks import find_objects
-from kernels.devicelib import Objects, device_objects, places, shim_steps
+from kernels.devicelib import LinkInputs, device_objects, places, shim_steps
 from kernels.generate import Generated, generate
 from kernels.graph import Forecast, Graph
-from kernels.modules import Catalog, Kind, Module, processors
-from kernels.recipe import Native
-from kernels.steps import SRC, Step, library_steps, unit_steps
-from kernels.store import KernelStore, Made
+from kernels.modules import Catalog, KernelModule, ModuleKind, processors
+from kernels.recipe import NativeFile
+from kernels.steps import SRC, CompileStep, library_steps, unit_steps
+from kernels.store import KernelStore, StoredFile
 from kernels.toolchains import Toolchain
 
 
@@ -50,7 +50,7 @@ class KernelBuildResult:
     """
 
     wanted: tuple[str, ...]
-    natives: tuple[Native, ...]
+    natives: tuple[NativeFile, ...]
     missing: tuple[str, ...]
     source: InputFile | None
     forecast: Forecast
@@ -99,10 +99,10 @@ class KernelBuild:
                 lines.append(f"{module.name} has no code for {', '.join(lacking)}{instead}")
         return tuple(lines)
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[CompileStep, ...]:
         """Return every compiler step; those of device-libs are known only after `fetch`."""
-        found: list[Step] = []
-        objects: dict[str, Objects] = {}
+        found: list[CompileStep] = []
+        objects: dict[str, LinkInputs] = {}
         tree, chain, src = self._tree, self.toolchain, self.src
         for module in self.modules:
             if module.name in self._generated:
@@ -111,7 +111,7 @@ class KernelBuild:
                 objects[module.name] = device_objects(module, self.wanted, chain, tree, made, src=src)
                 found += objects[module.name].steps
             found += [step for _, step in unit_steps(module, self.wanted, chain, src=src)]
-            if module.kind is Kind.FFI_SHIM:
+            if module.kind is ModuleKind.FFI_SHIM:
                 if tree is not None:
                     called = [objects[name] for name in module.needs]
                     found += shim_steps(module, called, chain, tree, strip=self.strip, src=src)
@@ -201,16 +201,16 @@ class KernelBuild:
         source = self.catalog.sources[name]
         return sources.obtain(self.request.source, source, users, cache=self.cache, runner=runner, progress=progress)
 
-    def _objects(self, tree: sources.SourceTree | None) -> list[Native]:
+    def _objects(self, tree: sources.SourceTree | None) -> list[NativeFile]:
         """Return AITER's code objects for the requested targets."""
-        natives: list[Native] = []
+        natives: list[NativeFile] = []
         for module in self.modules:
-            if module.kind is Kind.CO_LAUNCHER:
+            if module.kind is ModuleKind.CO_LAUNCHER:
                 assert tree is not None
                 for found in find_objects(module, self.wanted, tree.folder, tree.files):
                     path = recipe.object_path(module.name, found.target, found.name, found.sku)
                     natives.append(
-                        Native(
+                        NativeFile(
                             path=path,
                             file=tree.folder / found.path,
                             sha256=tree.files[found.path],
@@ -221,12 +221,12 @@ class KernelBuild:
                 natives += self._tables(module, tree)
         return natives
 
-    def _tables(self, module: Module, tree: sources.SourceTree) -> Iterator[Native]:
+    def _tables(self, module: KernelModule, tree: sources.SourceTree) -> Iterator[NativeFile]:
         """Yield the tables from which a launcher chooses; they lie beside the code objects."""
         for objects in module.objects:
             for target in (name for name in self.wanted if objects.csv and name in objects.targets):
                 path = f"{objects.folder.replace('{target}', target)}/{objects.csv}"
-                yield Native(
+                yield NativeFile(
                     path=recipe.object_path(module.name, target, objects.csv, objects.sku),
                     file=tree.folder / path,
                     sha256=tree.files[path],
@@ -236,7 +236,7 @@ class KernelBuild:
 
     def _make(
         self, graph: Graph, runner: Runner, progress: Progress, capacity: Capacity
-    ) -> dict[str, tuple[Step, Made]]:
+    ) -> dict[str, tuple[CompileStep, StoredFile]]:
         """Return the results of the steps; with `allow_partial`, without failed ones if a module is complete."""
         try:
             graph.build(self.work(), runner, progress, cpus=capacity.jobs, available_mb=capacity.memory_mb)
@@ -249,8 +249,8 @@ class KernelBuild:
         return {step.label: (step, made) for step, made in found if made is not None}
 
     def _natives(
-        self, made: Mapping[str, tuple[Step, Made]], objects: Sequence[Native]
-    ) -> tuple[tuple[Native, ...], tuple[str, ...]]:
+        self, made: Mapping[str, tuple[CompileStep, StoredFile]], objects: Sequence[NativeFile]
+    ) -> tuple[tuple[NativeFile, ...], tuple[str, ...]]:
         """Return the files of every complete module, and the missing modules."""
         wanted = self.steps()
         broken = {step.module for step in wanted if step.label not in made}
@@ -269,17 +269,17 @@ class KernelBuild:
             )
         return tuple(sorted(natives, key=lambda native: native.path)), missing
 
-    def _packed(self, step: Step) -> bool:
+    def _packed(self, step: CompileStep) -> bool:
         """Return whether the result of a step goes into the wheel itself rather than into a library."""
         module = self.catalog.modules[step.module]
-        return step.name == module.library or (module.kind is Kind.PORTABLE and bool(step.target))
+        return step.name == module.library or (module.kind is ModuleKind.PORTABLE and bool(step.target))
 
-    def _native(self, step: Step, made: Made) -> Native:
+    def _native(self, step: CompileStep, made: StoredFile) -> NativeFile:
         module = self.catalog.modules[step.module]
         if not step.target:
-            return Native(path=recipe.library_path(module), file=made.path, sha256=made.sha256, module=module.name)
+            return NativeFile(path=recipe.library_path(module), file=made.path, sha256=made.sha256, module=module.name)
         path = recipe.object_path(module.name, step.target, step.name)
-        return Native(path=path, file=made.path, sha256=made.sha256, module=module.name, target=step.target)
+        return NativeFile(path=path, file=made.path, sha256=made.sha256, module=module.name, target=step.target)
 
 
 def said(forecast: Forecast) -> str:

@@ -15,18 +15,24 @@ from typing import Any, TypeVar
 
 from core import targets as table
 from core.errors import KernelError
-from kernels.modules import EVERY, GENERATORS, Catalog, Kind, Module, Objects, Source
+from kernels.modules import EVERY, GENERATORS, Catalog, CodeObjectSet, KernelModule, ModuleKind, UpstreamSource
 
 MODULES_TOML = Path(__file__).with_name("modules.toml")
 SCHEMA = 1
 TOOLCHAINS = ("pypi", "rocm", "container")
 _T = TypeVar("_T")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-_HAS: Mapping[Kind, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    Kind.CO_LAUNCHER: (("source", "host", "ffi", "objects"), ("units", "generators", "flags", "compiled", "only")),
-    Kind.PORTABLE: (("host", "ffi", "units"), ("source", "objects", "generators", "compiled", "headers", "only")),
-    Kind.DEVICE_LIB: (("source", "generators", "flags", "headers"), ("objects", "units", "ffi", "host", "sonames")),
-    Kind.FFI_SHIM: (("source", "host", "ffi", "needs", "abi"), ("objects", "units", "generators", "only")),
+_HAS: Mapping[ModuleKind, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    ModuleKind.CO_LAUNCHER: (
+        ("source", "host", "ffi", "objects"),
+        ("units", "generators", "flags", "compiled", "only"),
+    ),
+    ModuleKind.PORTABLE: (("host", "ffi", "units"), ("source", "objects", "generators", "compiled", "headers", "only")),
+    ModuleKind.DEVICE_LIB: (
+        ("source", "generators", "flags", "headers"),
+        ("objects", "units", "ffi", "host", "sonames"),
+    ),
+    ModuleKind.FFI_SHIM: (("source", "host", "ffi", "needs", "abi"), ("objects", "units", "generators", "only")),
 }
 """Kind -> required fields, forbidden fields."""
 
@@ -56,8 +62,8 @@ def parse_catalog(text: str, origin: str) -> Catalog:
         problems.append(f"schema is {data.get('schema')!r}, not {SCHEMA}")
     if unknown := sorted(set(data) - {"schema", "sources", "modules"}):
         problems.append(f"{', '.join(unknown)} is unknown")
-    sources = _read_all(Source, data.get("sources", {}), "sources", problems)
-    modules = _read_all(Module, data.get("modules", {}), "modules", problems)
+    sources = _read_all(UpstreamSource, data.get("sources", {}), "sources", problems)
+    modules = _read_all(KernelModule, data.get("modules", {}), "modules", problems)
     catalog = Catalog(sources=sources, modules=modules)
     for module in modules.values():
         problems += [f"modules.{module.name}: {problem}" for problem in _problems(module, catalog)]
@@ -127,7 +133,7 @@ def _value(hint: Any, value: object, where: str, problems: list[str]) -> Any:  #
     return None
 
 
-def _problems(module: Module, catalog: Catalog) -> Iterator[str]:
+def _problems(module: KernelModule, catalog: Catalog) -> Iterator[str]:
     """Return the problems of one module whose fields have the right types."""
     needed, forbidden = _HAS[module.kind]
     yield from (f"a {module.kind} needs {name}" for name in needed if not getattr(module, name))
@@ -139,7 +145,7 @@ def _problems(module: Module, catalog: Catalog) -> Iterator[str]:
     if module.abi not in ("", "c", "c++"):
         yield f"abi is {module.abi!r}, not c or c++"
     # The pypi toolchain links its own C++ library, which is not ABI-compatible with a ROCm's.
-    if (module.abi == "c++" or module.kind is Kind.DEVICE_LIB) and "pypi" in module.toolchains:
+    if (module.abi == "c++" or module.kind is ModuleKind.DEVICE_LIB) and "pypi" in module.toolchains:
         yield "the pypi toolchain cannot build device-libs or modules called through a C++ ABI"
     for ffi in module.ffi:
         camel = "".join(word.capitalize() for word in ffi.target.split("_"))
@@ -149,7 +155,7 @@ def _problems(module: Module, catalog: Catalog) -> Iterator[str]:
             yield f"{ffi.target} has neither args nor results"
     for objects in module.objects:
         yield from (f"objects of {', '.join(objects.targets)}: {problem}" for problem in _bad_objects(objects, module))
-    for target in module.targets if module.kind is Kind.CO_LAUNCHER else ():
+    for target in module.targets if module.kind is ModuleKind.CO_LAUNCHER else ():
         if not any(target in objects.targets for objects in module.objects):
             yield f"{target} has no objects"
     for unit in module.units:
@@ -168,7 +174,7 @@ def _problems(module: Module, catalog: Catalog) -> Iterator[str]:
             yield f"only: {pattern!r} is not a regular expression, or its processors are not targets of the module"
 
 
-def _bad_names(module: Module, catalog: Catalog) -> Iterator[str]:
+def _bad_names(module: KernelModule, catalog: Catalog) -> Iterator[str]:
     """Return the references to targets, modules, sources and toolchains that do not exist."""
     if not module.targets or (EVERY in module.targets and len(module.targets) > 1):
         yield f"targets are processors, or {EVERY!r} alone"
@@ -180,9 +186,9 @@ def _bad_names(module: Module, catalog: Catalog) -> Iterator[str]:
     for name in module.needs:
         if name not in order or order.index(name) >= order.index(module.name):
             yield f"{name}, which it needs, must come before it"
-        elif (catalog.modules[name].kind is Kind.DEVICE_LIB) != (module.kind is Kind.FFI_SHIM):
+        elif (catalog.modules[name].kind is ModuleKind.DEVICE_LIB) != (module.kind is ModuleKind.FFI_SHIM):
             yield f"{name}: an ffi-shim needs device-libs, and nothing else does"
-    if module.fallback and getattr(catalog.modules.get(module.fallback), "kind", None) is not Kind.PORTABLE:
+    if module.fallback and getattr(catalog.modules.get(module.fallback), "kind", None) is not ModuleKind.PORTABLE:
         yield f"its fallback {module.fallback} is not a portable module"
     if not module.toolchains or not set(module.toolchains) <= set(TOOLCHAINS):
         yield f"toolchains must be among {', '.join(TOOLCHAINS)}"
@@ -190,7 +196,7 @@ def _bad_names(module: Module, catalog: Catalog) -> Iterator[str]:
         yield f"flags must be among {', '.join(TOOLCHAINS)}"
 
 
-def _bad_paths(module: Module) -> Iterator[str]:
+def _bad_paths(module: KernelModule) -> Iterator[str]:
     paths = [*module.host, *module.headers, *module.include, *module.compiled]
     paths += [unit.source for unit in module.units] + [generator.script for generator in module.generators]
     paths += [objects.folder for objects in module.objects] + [objects.csv for objects in module.objects]
@@ -201,7 +207,7 @@ def _bad_paths(module: Module) -> Iterator[str]:
             yield f"{path} is not a path below a folder"
 
 
-def _bad_objects(objects: Objects, module: Module) -> Iterator[str]:
+def _bad_objects(objects: CodeObjectSet, module: KernelModule) -> Iterator[str]:
     if not objects.targets or not set(objects.targets) <= set(module.targets):
         yield "its targets are not targets of the module"
     if bool(objects.csv) == bool(objects.files):

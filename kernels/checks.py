@@ -11,7 +11,7 @@ from pathlib import Path
 from core.errors import ElfError, KernelError
 from core.model import GfxTarget
 from core.targets import machs
-from kernels.modules import Module, Objects
+from kernels.modules import CodeObjectSet, KernelModule
 from wheelkit.elf.reader import ElfImage
 from wheelkit.elf.snapshot import Elf
 from wheelkit.gpu.code_object import HEAD_SIZE, code_object_problem, kernarg_sizes
@@ -96,7 +96,9 @@ def library_problems(
     return problems
 
 
-def find_objects(module: Module, processors: Sequence[str], root: Path, files: Mapping[str, str]) -> list[CodeObject]:
+def find_objects(
+    module: KernelModule, processors: Sequence[str], root: Path, files: Mapping[str, str]
+) -> list[CodeObject]:
     """Return the code objects of a co-launcher for some processors, each checked.
 
     Args:
@@ -132,7 +134,7 @@ def find_objects(module: Module, processors: Sequence[str], root: Path, files: M
     return found
 
 
-def _rows(objects: Objects, folder: Path, label: str) -> tuple[dict[str, str], list[str]]:
+def _rows(objects: CodeObjectSet, folder: Path, label: str) -> tuple[dict[str, str], list[str]]:
     """Return file name -> kernel symbol, and the problems of the table."""
     if objects.files:
         return dict(objects.files), []

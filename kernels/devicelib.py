@@ -14,9 +14,9 @@ from pathlib import Path
 from kernels.checks import COMMON_EXPORTS
 from kernels.estimate import HOST_SHARE
 from kernels.generate import Generated, cuid
-from kernels.modules import Module
+from kernels.modules import KernelModule
 from kernels.sources import SourceTree, digest_of
-from kernels.steps import EXPORTS, NAMED, SRC, Step, closure, fill, named
+from kernels.steps import EXPORTS, NAMED, SRC, CompileStep, closure, fill, named
 from kernels.store import key_of
 from kernels.toolchains import Toolchain
 
@@ -26,7 +26,7 @@ _REGISTERING = ("__hipRegisterFatBinary", "__hipRegisterFunction")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Objects:
+class LinkInputs:
     """Inputs of the link of a device-lib.
 
     Attributes:
@@ -35,32 +35,32 @@ class Objects:
         max_size: bytes that they may add to a library.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[CompileStep, ...]
     parts: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
     max_size: int
 
 
-def places(module: Module, generated: Generated) -> dict[str, Path]:
+def places(module: KernelModule, generated: Generated) -> dict[str, Path]:
     """Return the placeholder of a module's generated files."""
     return {f"generated {module.name}": generated.folder}
 
 
 def device_objects(
-    module: Module,
+    module: KernelModule,
     processors: Sequence[str],
     toolchain: Toolchain,
     tree: SourceTree,
     generated: Generated,
     *,
     src: Path = SRC,
-) -> Objects:
+) -> LinkInputs:
     """Return the objects of one device-lib."""
     headers = {"headers": digest_of(tree.files, module.headers), "generated": key_of(dict(generated.headers))}
     headers |= closure([src / _PRELUDE], src)
     wanted = [name for name in processors if module.supports(name)]
     units = [(f"{{generated {module.name}}}/{name}", name, digest) for name, digest in generated.units.items()]
     units += [(f"{{source}}/{path}", path, tree.files[path]) for path in module.compiled]
-    steps: list[Step] = []
+    steps: list[CompileStep] = []
     parts = []
     for path, name, digest in units:
         inputs = {name: digest, **headers}
@@ -72,10 +72,10 @@ def device_objects(
         }
         steps += [*devices.values(), host]
         parts.append((host.label, tuple(sorted((target, step.label) for target, step in devices.items()))))
-    return Objects(steps=tuple(steps), parts=tuple(parts), max_size=module.max_size)
+    return LinkInputs(steps=tuple(steps), parts=tuple(parts), max_size=module.max_size)
 
 
-def _common(module: Module, toolchain: Toolchain, name: str) -> tuple[str, ...]:
+def _common(module: KernelModule, toolchain: Toolchain, name: str) -> tuple[str, ...]:
     return (
         *toolchain.device_lib_command("compile", "libraries"),
         f"-cuid={cuid(module, name)}",
@@ -83,16 +83,18 @@ def _common(module: Module, toolchain: Toolchain, name: str) -> tuple[str, ...]:
     )
 
 
-def _generated(module: Module, toolchain: Toolchain, name: str) -> tuple[str, ...]:
+def _generated(module: KernelModule, toolchain: Toolchain, name: str) -> tuple[str, ...]:
     folders = (*(f"{{source}}/{folder}" for folder in module.include), f"{{generated {module.name}}}")
     include = (word for folder in folders for word in ("-I", folder))
     return (*_common(module, toolchain, name), *toolchain.device_lib_command("generated"), *include)
 
 
-def _device(module: Module, toolchain: Toolchain, path: str, name: str, inputs: Mapping[str, str], target: str) -> Step:
+def _device(
+    module: KernelModule, toolchain: Toolchain, path: str, name: str, inputs: Mapping[str, str], target: str
+) -> CompileStep:
     words = {"target": target, "code_object_version": toolchain.code_object_version(target)}
     more = [fill(word, words) for word in toolchain.device_lib_command("device")]
-    return Step(
+    return CompileStep(
         label=f"{module.name}/{name} for {target}",
         argv=(*_generated(module, toolchain, name), *more, path, "-o", "{out}"),
         name="unit.co",
@@ -106,9 +108,9 @@ def _device(module: Module, toolchain: Toolchain, path: str, name: str, inputs: 
     )
 
 
-def _host(module: Module, toolchain: Toolchain, path: str, name: str, inputs: Mapping[str, str]) -> Step:
+def _host(module: KernelModule, toolchain: Toolchain, path: str, name: str, inputs: Mapping[str, str]) -> CompileStep:
     more = toolchain.device_lib_command("host")
-    return Step(
+    return CompileStep(
         label=f"{module.name}/{name} (host)",
         argv=(*_generated(module, toolchain, name), *more, path, "-o", "{out}"),
         name="unit.o",
@@ -121,14 +123,14 @@ def _host(module: Module, toolchain: Toolchain, path: str, name: str, inputs: Ma
 
 
 def shim_steps(
-    module: Module,
-    libraries: Sequence[Objects],
+    module: KernelModule,
+    libraries: Sequence[LinkInputs],
     toolchain: Toolchain,
     tree: SourceTree,
     *,
     strip: bool = True,
     src: Path = SRC,
-) -> tuple[Step, ...]:
+) -> tuple[CompileStep, ...]:
     """Return the steps of a handler library: its objects, compiled with the device-libs' headers, and the link.
 
     Args:
@@ -140,7 +142,7 @@ def shim_steps(
     parts = [(step.label, ()) for step in own] + [part for library in libraries for part in library.parts]
     exports = (*COMMON_EXPORTS, *_REGISTERING, *(ffi.symbol for ffi in module.ffi))
     most = module.max_size + sum(library.max_size for library in libraries)
-    link = Step(
+    link = CompileStep(
         label=f"{module.library} (link)",
         argv=(
             *toolchain.device_lib_command("link"),
@@ -160,10 +162,12 @@ def shim_steps(
     return (*own, link)
 
 
-def _own(module: Module, toolchain: Toolchain, tree: SourceTree, name: str, words: Sequence[str], src: Path) -> Step:
+def _own(
+    module: KernelModule, toolchain: Toolchain, tree: SourceTree, name: str, words: Sequence[str], src: Path
+) -> CompileStep:
     """Return the step for the object of one of this project's sources."""
     inputs = closure([src / name, src / _PRELUDE], src) | {"headers": digest_of(tree.files, module.headers)}
-    return Step(
+    return CompileStep(
         label=f"{module.name}/{name} (host)",
         argv=(
             *_common(module, toolchain, name),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from core.errors import RequestError
-from kernels.modules import Kind, Module
+from kernels.modules import KernelModule, ModuleKind
 
 HOURS_UNASKED = 4.0
 """Maximum CPU hours of a build whose modules were not named: above RMSNorm for all its targets, far below attention
@@ -34,14 +34,14 @@ class Bound:
         return self.seconds / 3600
 
 
-def bound(modules: Sequence[Module], wanted: Sequence[str]) -> Bound:
+def bound(modules: Sequence[KernelModule], wanted: Sequence[str]) -> Bound:
     """Return the cost of modules of which nothing exists yet, as if each unit had code for each target."""
     steps, seconds = 0, 0.0
     for module in modules:
         own = sum(1 for name in wanted if module.supports(name))
         steps += own * len(module.units)
         seconds += own * sum(unit.seconds for unit in module.units)
-        if module.kind is not Kind.DEVICE_LIB:
+        if module.kind is not ModuleKind.DEVICE_LIB:
             # Files that libraries share count for each library.
             steps += 1 + len(module.host)
             seconds += module.seconds
@@ -52,7 +52,7 @@ def bound(modules: Sequence[Module], wanted: Sequence[str]) -> Bound:
     return Bound(steps=steps, seconds=seconds)
 
 
-def refuse_unasked(seconds: float, modules: Sequence[Module], named: Sequence[str]) -> None:
+def refuse_unasked(seconds: float, modules: Sequence[KernelModule], named: Sequence[str]) -> None:
     """Refuse a long build unless its modules were named.
 
     Args:

@@ -14,7 +14,7 @@ from core.digests import file_sha256
 from core.errors import KernelError, ProcessError
 from core.model import Progress
 from core.process import Runner
-from kernels.modules import GENERATORS, Generator, Module
+from kernels.modules import GENERATORS, Generator, KernelModule
 from kernels.sources import SourceTree, digest_of
 from kernels.steps import fill
 from kernels.store import key_of
@@ -37,7 +37,7 @@ class Generated:
 
 
 def generate(
-    module: Module, tree: SourceTree, cache: Path, runner: Runner, progress: Progress, instances: str = ""
+    module: KernelModule, tree: SourceTree, cache: Path, runner: Runner, progress: Progress, instances: str = ""
 ) -> Generated:
     """Run a module's generators unless the cache has their output.
 
@@ -66,7 +66,9 @@ def generate(
     return _sorted(module, folder)
 
 
-def _run(module: Module, generator: Generator, tree: SourceTree, out: Path, runner: Runner, instances: str) -> None:
+def _run(
+    module: KernelModule, generator: Generator, tree: SourceTree, out: Path, runner: Runner, instances: str
+) -> None:
     before = set(out.iterdir())
     places = {"out": str(out), "source": str(tree.folder), "keep": next(iter(generator.keep), "")}
     scripts = [str(tree.folder / generator.script)]
@@ -89,7 +91,7 @@ def _run(module: Module, generator: Generator, tree: SourceTree, out: Path, runn
             path.unlink()
 
 
-def _check_all(module: Module, generator: Generator, wrote: int, kept: int) -> None:
+def _check_all(module: KernelModule, generator: Generator, wrote: int, kept: int) -> None:
     if wrote != generator.count:
         raise KernelError(
             f"The generator {generator.script} of {module.name} wrote {wrote} files, not {generator.count}.",
@@ -102,7 +104,7 @@ def _check_all(module: Module, generator: Generator, wrote: int, kept: int) -> N
         )
 
 
-def _check_few(module: Module, generator: Generator, kept: Sequence[str], instances: str) -> None:
+def _check_few(module: KernelModule, generator: Generator, kept: Sequence[str], instances: str) -> None:
     """Check a restricted set of instances; the dispatcher is written even if none remain."""
     if not any(module.compiles(name, target) for name in kept for target in module.targets):
         raise KernelError(
@@ -121,13 +123,13 @@ def keeps(generator: Generator, name: str) -> bool:
     return not generator.keep or any(re.fullmatch(pattern, name) for pattern in generator.keep)
 
 
-def _sorted(module: Module, folder: Path) -> Generated:
+def _sorted(module: KernelModule, folder: Path) -> Generated:
     suffixes = tuple(generator.suffix for generator in module.generators)
     found = {path.name: file_sha256(path) for path in sorted(folder.iterdir()) if path.is_file()}
     units = {name: digest for name, digest in found.items() if name.endswith(suffixes)}
     return Generated(folder=folder, units=units, headers={n: d for n, d in found.items() if n not in units})
 
 
-def cuid(module: Module, name: str) -> str:
+def cuid(module: KernelModule, name: str) -> str:
     """Return an identifier of a translation unit within its library that does not depend on machine or folder."""
     return hashlib.sha256(f"{module.name}/{name}".encode()).hexdigest()[:16]

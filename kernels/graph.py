@@ -13,8 +13,8 @@ from pathlib import Path
 from core.errors import KernelError
 from core.model import Progress
 from core.process import Runner
-from kernels.steps import Step, fill
-from kernels.store import Cost, KernelStore, Made
+from kernels.steps import CompileStep, fill
+from kernels.store import Cost, KernelStore, StoredFile
 from kernels.toolchains import Toolchain
 
 _FAILED = "failed: "
@@ -23,7 +23,7 @@ _BEGUN = re.compile(r"\[\d+/\d+\] ")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class JobLimits:
     """Limits of concurrent jobs. Heavy jobs are those that not every slot could hold.
 
     Attributes:
@@ -52,10 +52,10 @@ class Forecast:
     found: int
     seconds: float
     wall_seconds: float
-    limits: Limits
+    limits: JobLimits
 
 
-def limits_for(memory_mb: Sequence[int], *, cpus: int, available_mb: int) -> Limits:
+def limits_for(memory_mb: Sequence[int], *, cpus: int, available_mb: int) -> JobLimits:
     """Return the number of jobs whose worst combination fits the memory.
 
     Args:
@@ -67,12 +67,12 @@ def limits_for(memory_mb: Sequence[int], *, cpus: int, available_mb: int) -> Lim
     heavy = [need for need in memory_mb if need > share]
     light = max((need for need in memory_mb if need <= share), default=0)
     if not heavy:
-        return Limits(jobs=cpus, heavy_jobs=cpus, heavy_mb=share)
+        return JobLimits(jobs=cpus, heavy_jobs=cpus, heavy_mb=share)
     most = max(heavy)
     heavy_jobs = max(1, min(cpus, (available_mb - cpus * light) // (most - light)))
     rest = available_mb - heavy_jobs * most
     jobs = min(cpus, heavy_jobs + (max(0, rest) // light if light else 0))
-    return Limits(jobs=jobs, heavy_jobs=heavy_jobs, heavy_mb=share)
+    return JobLimits(jobs=jobs, heavy_jobs=heavy_jobs, heavy_mb=share)
 
 
 class Graph:
@@ -84,7 +84,7 @@ class Graph:
     """
 
     def __init__(
-        self, steps: Sequence[Step], toolchain: Toolchain, store: KernelStore, places: Mapping[str, Path]
+        self, steps: Sequence[CompileStep], toolchain: Toolchain, store: KernelStore, places: Mapping[str, Path]
     ) -> None:
         self.steps, self.toolchain, self.store = tuple(steps), toolchain, store
         self.places = {name: str(path) for name, path in places.items()} | dict(toolchain.places)
@@ -115,11 +115,11 @@ class Graph:
         own = [step for step in free if int(self.keys[step.label][:15], 16) % count == number - 1]
         return Graph(own, self.toolchain, self.store, {name: Path(path) for name, path in self.places.items()})
 
-    def cost(self, step: Step) -> Cost:
+    def cost(self, step: CompileStep) -> Cost:
         """Return the cost of a step: as last measured, else as estimated in the catalog."""
         return self.store.measured(step.label) or Cost(seconds=step.seconds, memory_mb=step.memory_mb)
 
-    def missing(self) -> tuple[Step, ...]:
+    def missing(self) -> tuple[CompileStep, ...]:
         """Return the steps whose results are not stored or damaged, longest first."""
         steps = [step for step in self.steps if self.store.find(self.keys[step.label]) is None]
         return tuple(sorted(steps, key=lambda step: (-self.cost(step).seconds, step.label)))
@@ -135,7 +135,9 @@ class Graph:
             steps=len(missing), found=len(self.steps) - len(missing), seconds=total, wall_seconds=wall, limits=limits
         )
 
-    def build(self, work: Path, runner: Runner, progress: Progress, *, cpus: int, available_mb: int) -> dict[str, Made]:
+    def build(
+        self, work: Path, runner: Runner, progress: Progress, *, cpus: int, available_mb: int
+    ) -> dict[str, StoredFile]:
         """Run the missing steps and return label -> result of every step.
 
         Raises:
@@ -149,7 +151,11 @@ class Graph:
             file.write_text(self.ninja(missing, work, limits), encoding="utf-8")
             argv = (str(self.toolchain.ninja), "-f", str(file), "-j", str(limits.jobs), "-k", "0")
             done = runner.run(
-                argv, env={"NINJA_STATUS": _STATUS}, on_line=_step_reporter(progress), check=False, cwd=str(_root())
+                argv,
+                env={"NINJA_STATUS": _STATUS},
+                on_line=_step_reporter(progress),
+                check=False,
+                cwd=str(Path(__file__).parents[1]),
             )
             if done.returncode:
                 raise KernelError(self._failure(done.stdout, missing), hint="\nRun the command by itself for details.")
@@ -161,7 +167,7 @@ class Graph:
             )
         return {label: found for label, found in made.items() if found is not None}
 
-    def ninja(self, steps: Sequence[Step], work: Path, limits: Limits) -> str:
+    def ninja(self, steps: Sequence[CompileStep], work: Path, limits: JobLimits) -> str:
         """Return the text of the ninja file and write the spec of each step beside it."""
         lines = ["ninja_required_version = 1.10", f"builddir = {_escape(str(work))}", "", "pool heavy"]
         lines += [f"  depth = {limits.heavy_jobs}", "", "rule step", "  command = $run", "  description = $label", ""]
@@ -179,13 +185,13 @@ class Graph:
                 lines.append("  pool = heavy")
         return "\n".join(lines) + "\n"
 
-    def command(self, step: Step) -> tuple[str, ...]:
+    def command(self, step: CompileStep) -> tuple[str, ...]:
         """Return the command of a step, with `{out}` still open."""
         made = {} if step.link else {label: self._made(label) for label in step.after}
         words = tuple(fill(word, {**self.places, **made}) for word in step.argv)
         return (*self.toolchain.wrap, *self.toolchain.launcher, *words) if step.rocm else words
 
-    def spec(self, step: Step) -> dict[str, object]:
+    def spec(self, step: CompileStep) -> dict[str, object]:
         """Return the spec of a step for `kernels.step_process`."""
         return {
             "label": step.label,
@@ -205,7 +211,7 @@ class Graph:
         """Return the path of a step's result."""
         return str(self.store.folder(self.keys[label]) / self._by_label[label].name)
 
-    def _failure(self, output: str, missing: Sequence[Step]) -> str:
+    def _failure(self, output: str, missing: Sequence[CompileStep]) -> str:
         """Return the failures reported by the steps, else the end of ninja's output."""
         lines = output.splitlines()
         starts = [at for at, line in enumerate(lines) if line.startswith(_FAILED)]
@@ -239,7 +245,3 @@ def _escape(text: str) -> str:
 
 def _escape_path(text: str) -> str:
     return text.replace("$", "$$").replace(" ", "$ ").replace(":", "$:")
-
-
-def _root() -> Path:
-    return Path(__file__).parents[1]

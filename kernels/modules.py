@@ -18,7 +18,7 @@ EVERY = "every"
 """Value of `targets` that means every target of the gfx table."""
 
 
-class Kind(enum.StrEnum):
+class ModuleKind(enum.StrEnum):
     """Content of a module.
 
     co-launcher: a host library that launches AITER's prebuilt code objects.
@@ -42,7 +42,7 @@ class Support(enum.StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
+class UpstreamSource:
     """Origin of a module's upstream files.
 
     Attributes:
@@ -62,7 +62,7 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FfiTarget:
+class FfiHandler:
     """One XLA FFI handler.
 
     Attributes:
@@ -83,7 +83,7 @@ class FfiTarget:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Objects:
+class CodeObjectSet:
     """Code objects of a co-launcher for some targets, and the table that names them.
 
     Attributes:
@@ -156,7 +156,7 @@ class Generator:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Module:
+class KernelModule:
     """One module of `modules.toml`.
 
     Attributes:
@@ -181,7 +181,7 @@ class Module:
     """
 
     name: str
-    kind: Kind
+    kind: ModuleKind
     about: str
     targets: tuple[str, ...]
     host: tuple[str, ...]
@@ -199,8 +199,8 @@ class Module:
     only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     sonames: tuple[str, ...] = ()
-    ffi: tuple[FfiTarget, ...] = ()
-    objects: tuple[Objects, ...] = ()
+    ffi: tuple[FfiHandler, ...] = ()
+    objects: tuple[CodeObjectSet, ...] = ()
     units: tuple[Unit, ...] = ()
     generators: tuple[Generator, ...] = ()
 
@@ -223,10 +223,10 @@ class Module:
 class Catalog:
     """Content of `modules.toml`, in dependency order."""
 
-    sources: Mapping[str, Source]
-    modules: Mapping[str, Module]
+    sources: Mapping[str, UpstreamSource]
+    modules: Mapping[str, KernelModule]
 
-    def chosen(self, names: Sequence[str] | None, toolchain: str = "") -> tuple[Module, ...]:
+    def chosen(self, names: Sequence[str] | None, toolchain: str = "") -> tuple[KernelModule, ...]:
         """Return the named modules and their dependencies, or all that the toolchain can build.
 
         Raises:
@@ -250,10 +250,10 @@ class Catalog:
                 wanted |= set(module.needs)
         return tuple(module for module in self.modules.values() if module.name in wanted)
 
-    def support(self, module: Module, processor: str) -> Support:
+    def support(self, module: KernelModule, processor: str) -> Support:
         """Return the support of a target by a module."""
         if module.supports(processor):
-            return Support.PORTABLE if module.kind is Kind.PORTABLE else Support.YES
+            return Support.PORTABLE if module.kind is ModuleKind.PORTABLE else Support.YES
         if module.fallback and self.modules[module.fallback].supports(processor):
             return Support.PORTABLE
         return Support.UNSUPPORTED

@@ -14,7 +14,7 @@ from core import targets, versions
 from core.errors import RequestError
 from core.model import BuildRequest, KernelRequest
 from kernels.catalog import load_catalog
-from kernels.modules import Catalog, Kind, Module
+from kernels.modules import Catalog, KernelModule, ModuleKind
 from wheelkit import recipe_base
 from wheelkit.repair.plan import RepairPlan
 
@@ -36,7 +36,7 @@ _REQUIRES_PYTHON = ">=3.11"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Native:
+class NativeFile:
     """One native file of the wheel.
 
     Attributes:
@@ -53,7 +53,7 @@ class Native:
     target: str = ""
 
 
-def library_path(module: Module) -> str:
+def library_path(module: KernelModule) -> str:
     """Return the path of a module's library in the wheel."""
     return f"{KERNELS}/lib/{module.library}"
 
@@ -63,12 +63,12 @@ def object_path(module: str, target: str, name: str, sku: str = "") -> str:
     return "/".join(filter(None, (KERNELS, "hsa", target, sku, module, name)))
 
 
-def expected_modules(catalog: Catalog, wanted: Sequence[str], toolchain: str) -> tuple[Module, ...]:
+def expected_modules(catalog: Catalog, wanted: Sequence[str], toolchain: str) -> tuple[KernelModule, ...]:
     """Return the modules of a complete wheel: all that the toolchain builds and one of the processors has.
 
     A device-lib is not among them: it is linked into the library that calls it.
     """
-    chosen = [module for module in catalog.chosen(None, toolchain) if module.kind is not Kind.DEVICE_LIB]
+    chosen = [module for module in catalog.chosen(None, toolchain) if module.kind is not ModuleKind.DEVICE_LIB]
     return tuple(module for module in chosen if any(map(module.supports, wanted)))
 
 
@@ -86,7 +86,7 @@ def check_jax(catalog: Catalog, jax_version: str) -> None:
         )
 
 
-def chosen_modules(catalog: Catalog, wanted: Sequence[str], request: KernelRequest) -> tuple[Module, ...]:
+def chosen_modules(catalog: Catalog, wanted: Sequence[str], request: KernelRequest) -> tuple[KernelModule, ...]:
     """Return the modules to build: those that have code for one of the processors.
 
     Raises:
@@ -122,13 +122,13 @@ def chosen_modules(catalog: Catalog, wanted: Sequence[str], request: KernelReque
     return found
 
 
-def refuse_code_alone(modules: Sequence[Module]) -> None:
+def refuse_code_alone(modules: Sequence[KernelModule]) -> None:
     """Refuse a request of device-libs alone, which are only linked into handler libraries.
 
     Raises:
         RequestError: no module has a handler.
     """
-    if all(module.kind is Kind.DEVICE_LIB for module in modules):
+    if all(module.kind is ModuleKind.DEVICE_LIB for module in modules):
         raise RequestError(
             f"{', '.join(m.name for m in modules)} is a device library without a handler.",
             hint="Name the module that needs it (kernels/modules.toml), or compile it alone with --shard=1/1.",
@@ -136,9 +136,14 @@ def refuse_code_alone(modules: Sequence[Module]) -> None:
 
 
 def manifest(
-    catalog: Catalog, natives: Sequence[Native], version: str, wanted: Sequence[str], *, missing: Sequence[str] = (),
+    catalog: Catalog,
+    natives: Sequence[NativeFile],
+    version: str,
+    wanted: Sequence[str],
+    *,
+    missing: Sequence[str] = (),
     instances: str = "",
-) -> bytes:  # fmt: skip
+) -> bytes:
     """Return the text of manifest.json.
 
     Args:
@@ -157,14 +162,14 @@ def manifest(
         "modules": {name: _entry(catalog.modules[name], natives, wanted) for name in order},
     }
     for name in order:
-        if instances and catalog.modules[name].kind is Kind.FFI_SHIM:
+        if instances and catalog.modules[name].kind is ModuleKind.FFI_SHIM:
             body["modules"][name]["instances"] = instances
     if missing:
         body["partial"] = sorted(missing)
     return (json.dumps(body, indent=1, sort_keys=True) + "\n").encode()
 
 
-def _entry(module: Module, natives: Sequence[Native], wanted: Sequence[str]) -> dict[str, Any]:
+def _entry(module: KernelModule, natives: Sequence[NativeFile], wanted: Sequence[str]) -> dict[str, Any]:
     own = [native for native in natives if native.module == module.name]
     (library,) = (native for native in own if not native.target)
     objects: dict[str, dict[str, str]] = {}
@@ -176,7 +181,7 @@ def _entry(module: Module, natives: Sequence[Native], wanted: Sequence[str]) -> 
         "kind": module.kind.value,
         "library": library.path.removeprefix(f"{KERNELS}/"),
         "sha256": library.sha256,
-        "needs": [] if module.kind is Kind.FFI_SHIM else list(module.needs),
+        "needs": [] if module.kind is ModuleKind.FFI_SHIM else list(module.needs),
         "targets": [name for name in wanted if module.supports(name)],
         "ffi": [
             {"target": f.target, "symbol": f.symbol, "api": list(f.api), "command_buffer": f.command_buffer}
@@ -187,7 +192,7 @@ def _entry(module: Module, natives: Sequence[Native], wanted: Sequence[str]) -> 
     }
 
 
-def _variants(module: Module, wanted: Sequence[str]) -> dict[str, dict[str, str]]:
+def _variants(module: KernelModule, wanted: Sequence[str]) -> dict[str, dict[str, str]]:
     """Return processor -> number of compute units -> subfolder, for processors with variants."""
     told: dict[str, dict[str, str]] = {}
     for objects in module.objects:
@@ -219,10 +224,10 @@ def repair_plan(request: BuildRequest, version: str, catalog: Catalog | None = N
     )
 
 
-def with_members(plan: RepairPlan, catalog: Catalog, natives: Sequence[Native]) -> RepairPlan:
+def with_members(plan: RepairPlan, catalog: Catalog, natives: Sequence[NativeFile]) -> RepairPlan:
     """Return the plan with exactly the libraries of these files, and device code where it belongs."""
     libraries = [native for native in natives if not native.target]
-    coded = [native.path for native in libraries if catalog.modules[native.module].kind is Kind.FFI_SHIM]
+    coded = [native.path for native in libraries if catalog.modules[native.module].kind is ModuleKind.FFI_SHIM]
     return replace(plan, members=tuple(native.path for native in libraries), device_members=tuple(coded))
 
 

@@ -25,7 +25,7 @@ from core.process import Runner
 from core.treefiles import remove
 from core.unpack.extract import Limits, extract
 from core.unpack.formats import format_of
-from kernels.modules import Module, Source
+from kernels.modules import KernelModule, UpstreamSource
 
 SOURCES_LOCK = Path(__file__).with_name("sources.lock")
 _CHILD = Path(__file__).with_name("pip_child.py")
@@ -56,7 +56,7 @@ def read_lock(path: Path = SOURCES_LOCK) -> dict[str, str]:
     return {name: sha256 for sha256, name in rows}
 
 
-def used_by(modules: Iterable[Module], files: Iterable[str]) -> tuple[str, ...]:
+def used_by(modules: Iterable[KernelModule], files: Iterable[str]) -> tuple[str, ...]:
     """Return the sorted files of a source that the modules use."""
     exact: set[str] = set()
     folders: set[str] = set()
@@ -79,7 +79,13 @@ def used_by(modules: Iterable[Module], files: Iterable[str]) -> tuple[str, ...]:
 
 
 def obtain(
-    wish: str, source: Source, modules: Iterable[Module], *, cache: Path, runner: Runner, progress: Progress
+    wish: str,
+    source: UpstreamSource,
+    modules: Iterable[KernelModule],
+    *,
+    cache: Path,
+    runner: Runner,
+    progress: Progress,
 ) -> SourceTree:
     """Find or fetch a source and verify the files that the modules use; otherwise like `find`.
 
@@ -90,7 +96,7 @@ def obtain(
     return replace(tree, files=check(tree.folder, used_by(modules, read_lock()), tree.name))
 
 
-def find(wish: str, source: Source, *, cache: Path, runner: Runner, progress: Progress) -> SourceTree:
+def find(wish: str, source: UpstreamSource, *, cache: Path, runner: Runner, progress: Progress) -> SourceTree:
     """Find or fetch a source without verifying it.
 
     Args:
@@ -114,7 +120,7 @@ def find(wish: str, source: Source, *, cache: Path, runner: Runner, progress: Pr
     return SourceTree(folder=root, files={}, origin=origin, name=name)
 
 
-def check_wish(wish: str, source: Source) -> str:
+def check_wish(wish: str, source: UpstreamSource) -> str:
     """Return the version to fetch from the package index; empty for an existing folder or archive.
 
     Raises:
@@ -165,7 +171,7 @@ def check(root: Path, wanted: Iterable[str], name: str, lock: Mapping[str, str] 
     return good
 
 
-def render_lock(root: Path, modules: Iterable[Module]) -> str:
+def render_lock(root: Path, modules: Iterable[KernelModule]) -> str:
     """Return the text of `sources.lock` for a source."""
     names = [str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and not path.is_symlink()]
     used = used_by(modules, names)
@@ -179,7 +185,7 @@ def write_lock(text: str, path: Path = SOURCES_LOCK) -> None:
 
 
 def _from_index(
-    project: str, version: str, source: Source, cache: Path, runner: Runner, progress: Progress
+    project: str, version: str, source: UpstreamSource, cache: Path, runner: Runner, progress: Progress
 ) -> tuple[Path, InputFile]:
     """Return the tree of an archive of the package index; the pinned one is cached by its digest."""
     pinned = source.sha256 if (project, version) == (source.project, source.version) else ""
@@ -207,7 +213,7 @@ def _from_index(
         return _unpack(Path(folder, found["filename"]), cache, progress, found["url"])
 
 
-def _from_archive(path: Path, source: Source, cache: Path, progress: Progress) -> tuple[Path, InputFile]:
+def _from_archive(path: Path, source: UpstreamSource, cache: Path, progress: Progress) -> tuple[Path, InputFile]:
     if path.name == source.filename and file_sha256(path) != source.sha256:
         progress.step(f"{path.name} differs from the pinned archive; each used file is compared")
     return _unpack(path, cache, progress, "")

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from core.errors import KernelError
 from kernels.checks import COMMON_EXPORTS
-from kernels.modules import Module, Unit
+from kernels.modules import KernelModule, Unit
 from kernels.store import key_of
 from kernels.toolchains import Toolchain
 
@@ -25,7 +25,7 @@ _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
+class CompileStep:
     """One command that makes one file.
 
     Attributes:
@@ -72,7 +72,9 @@ class Step:
         return key_of(parts)
 
 
-def library_steps(module: Module, toolchain: Toolchain, *, strip: bool = True, src: Path = SRC) -> tuple[Step, ...]:
+def library_steps(
+    module: KernelModule, toolchain: Toolchain, *, strip: bool = True, src: Path = SRC
+) -> tuple[CompileStep, ...]:
     """Return the steps of a module's host library, which is the same for all targets.
 
     Objects that several libraries share are compiled once.
@@ -88,7 +90,7 @@ def library_steps(module: Module, toolchain: Toolchain, *, strip: bool = True, s
         *(f"{{{label}}}" for label in labels),
         *("-o", "{out}"),
     )
-    library = Step(
+    library = CompileStep(
         label=f"{module.library} (host)",
         argv=argv,
         name=module.library,
@@ -102,10 +104,10 @@ def library_steps(module: Module, toolchain: Toolchain, *, strip: bool = True, s
     return (*own, library)
 
 
-def _object(module: Module, toolchain: Toolchain, name: str, words: Sequence[str], src: Path) -> Step:
+def _object(module: KernelModule, toolchain: Toolchain, name: str, words: Sequence[str], src: Path) -> CompileStep:
     """Return the step for the object of a source; modules share it unless it holds the module's name."""
     shared = name != NAMED
-    return Step(
+    return CompileStep(
         label=f"{name} (host)" if shared else f"{module.name}/{name} (host)",
         argv=(*toolchain.host_command(), *(() if shared else words), "-c", f"{{src}}/{name}", "-o", "{out}"),
         name="unit.o",
@@ -116,14 +118,14 @@ def _object(module: Module, toolchain: Toolchain, name: str, words: Sequence[str
     )
 
 
-def named(module: Module, digest: str) -> tuple[str, ...]:
+def named(module: KernelModule, digest: str) -> tuple[str, ...]:
     """Return the compiler options that tell a library its module and source; see `module.cc`."""
     return (f'-DJAX_AITER_MODULE="{module.name}"', f'-DJAX_AITER_SOURCE_DIGEST="{digest}"')
 
 
 def unit_steps(
-    module: Module, processors: Sequence[str], toolchain: Toolchain, *, src: Path = SRC
-) -> Iterator[tuple[Unit, Step]]:
+    module: KernelModule, processors: Sequence[str], toolchain: Toolchain, *, src: Path = SRC
+) -> Iterator[tuple[Unit, CompileStep]]:
     """Yield the device code steps of a portable module, for each unit and target."""
     for unit in module.units:
         inputs = closure([src / unit.source], src)
@@ -138,7 +140,7 @@ def unit_steps(
             argv += [f"-D{name}={value}" if value else f"-D{name}" for name, value in sorted(unit.defines.items())]
             yield (
                 unit,
-                Step(
+                CompileStep(
                     label=f"{module.name}/{unit.name} for {target}",
                     argv=(*argv, f"{{src}}/{unit.source}", "-o", "{out}"),
                     name=f"{unit.name}.co",

@@ -18,7 +18,7 @@ _RECORD = "record.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Made:
+class StoredFile:
     """A stored file.
 
     Attributes:
@@ -58,13 +58,13 @@ class KernelStore:
         """Return the file that exists once the result of a key is complete."""
         return self.folder(key) / _RECORD
 
-    def find(self, key: str) -> Made | None:
+    def find(self, key: str) -> StoredFile | None:
         """Return the result of a key; remove it and return None if it is damaged."""
         folder = self.folder(key)
         try:
             body = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
             path = folder / str(body["name"])
-            made = Made(
+            made = StoredFile(
                 path=path, sha256=str(body["sha256"]), seconds=float(body["seconds"]), memory_mb=int(body["memory_mb"])
             )
             if file_sha256(path) == made.sha256:

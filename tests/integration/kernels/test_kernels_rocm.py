@@ -22,7 +22,7 @@ from kernels.build import Capacity, KernelBuild, KernelBuildResult
 from kernels.catalog import load_catalog
 from kernels.checks import SYSTEM
 from kernels.generate import generate
-from kernels.modules import Generator, Module
+from kernels.modules import Generator, KernelModule
 from kernels.rocmchain import with_rocm
 from kernels.sources import SourceTree
 from kernels.toolchains import obtain_pypi
@@ -41,7 +41,7 @@ sys.exit(int(sys.argv[2]))
 """
 
 
-def module(**changes: Any) -> Module:
+def module(**changes: Any) -> KernelModule:
     generator = Generator(
         script="gen/gen.py", arguments=("{out}", "0"), suffix=".cpp", count=3, kept=2, keep=(r".*_x\.cpp",)
     )

@@ -12,7 +12,7 @@ import pytest
 
 from core import targets
 from kernels.catalog import load_catalog
-from kernels.modules import FfiTarget, Kind
+from kernels.modules import FfiHandler, ModuleKind
 
 PACKAGE = Path(__file__).resolve().parents[3] / "kernels" / "payload" / "jax_aiter"
 
@@ -34,7 +34,7 @@ def names(rows: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def test_custom_calls_match_modules_toml(table: ModuleType) -> None:
-    told: dict[str, tuple[Kind, FfiTarget]] = {
+    told: dict[str, tuple[ModuleKind, FfiHandler]] = {
         entry.target: (module.kind, entry) for module in load_catalog().modules.values() for entry in module.ffi
     }
     assert {
@@ -43,7 +43,7 @@ def test_custom_calls_match_modules_toml(table: ModuleType) -> None:
         name: (entry.symbol, names(entry.args), names(entry.results), names(entry.attrs))
         for name, (_, entry) in told.items()
     }
-    backends = {name: "portable" if kind is Kind.PORTABLE else "aiter" for name, (kind, _) in told.items()}
+    backends = {name: "portable" if kind is ModuleKind.PORTABLE else "aiter" for name, (kind, _) in told.items()}
     assert {target.name: target.backend for target in table.TARGETS.values()} == backends
 
 

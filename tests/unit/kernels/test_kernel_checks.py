@@ -12,13 +12,13 @@ import pytest
 from core.errors import KernelError
 from kernels import sources
 from kernels.checks import code_problems, find_objects, library_problems
-from kernels.modules import Kind, Module, Objects
+from kernels.modules import CodeObjectSet, KernelModule, ModuleKind
 from tests.support.made_kernels import code
 from tests.support.made_wheel import GLIBC, library
 from tests.support.tiny_elf import TinySymbol
 
 FOLDER = "hsa/gfx942/gemm"
-OBJECTS = Objects(
+OBJECTS = CodeObjectSet(
     targets=("gfx942",),
     folder="hsa/{target}/gemm",
     csv="t.csv",
@@ -27,8 +27,8 @@ OBJECTS = Objects(
     count=2,
     kernarg=32,
 )
-MODULE = Module(
-    name="gemm", kind=Kind.CO_LAUNCHER, about="", source="up", targets=("gfx942",), host=("a.cc",), seconds=1,
+MODULE = KernelModule(
+    name="gemm", kind=ModuleKind.CO_LAUNCHER, about="", source="up", targets=("gfx942",), host=("a.cc",), seconds=1,
     memory_mb=1, max_size=1, objects=(OBJECTS,),
 )  # fmt: skip
 
@@ -44,7 +44,7 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def found(tree: Path, module: Module = MODULE, *processors: str) -> list[str]:
+def found(tree: Path, module: KernelModule = MODULE, *processors: str) -> list[str]:
     files = {str(p.relative_to(tree)): "" for p in tree.rglob("*") if p.is_file()}
     return [item.path for item in find_objects(module, processors or ("gfx942", "gfx1100"), tree, files)]
 

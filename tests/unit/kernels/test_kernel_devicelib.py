@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from kernels.catalog import load_catalog
-from kernels.devicelib import Objects, device_objects, shim_steps
+from kernels.devicelib import LinkInputs, device_objects, shim_steps
 from kernels.generate import Generated
-from kernels.modules import Module
+from kernels.modules import KernelModule
 from kernels.sources import SourceTree
-from kernels.steps import Step
+from kernels.steps import CompileStep
 from tests.unit.kernels.test_kernel_graph import TOOLCHAIN
 
 ROCM = replace(
@@ -21,13 +21,13 @@ TREE = SourceTree(folder=Path("/source"), files={"inc/a.hpp": "1", "gen/g.py": "
 LIB = replace(load_catalog().modules["ck_rms_norm"], headers=("inc",), only={"api.cpp": (), "x_.*": ("gfx950",)})
 
 
-def lib_objects(*processors: str, lib: Module = LIB, tree: SourceTree = TREE) -> Objects:
+def lib_objects(*processors: str, lib: KernelModule = LIB, tree: SourceTree = TREE) -> LinkInputs:
     units = {"api.cpp": "3", "x_big.cpp": "4", "n64.cpp": "5"}
     made = Generated(folder=Path("/g"), units=units, headers={"common.hpp": "6"})
     return device_objects(lib, processors, ROCM, tree, made)
 
 
-def lib_steps(*processors: str, lib: Module = LIB, tree: SourceTree = TREE) -> dict[str, Step]:
+def lib_steps(*processors: str, lib: KernelModule = LIB, tree: SourceTree = TREE) -> dict[str, CompileStep]:
     return {step.label: step for step in lib_objects(*processors, lib=lib, tree=tree).steps}
 
 

@@ -20,10 +20,10 @@ from kernels import recipe, sources, toolchains
 from kernels.assemble import prepare
 from kernels.build import Capacity, KernelBuild
 from kernels.catalog import load_catalog
-from kernels.devicelib import Objects, device_objects, shim_steps
+from kernels.devicelib import LinkInputs, device_objects, shim_steps
 from kernels.estimate import HOURS_UNASKED, bound
 from kernels.generate import Generated
-from kernels.modules import Catalog, Module
+from kernels.modules import Catalog, KernelModule
 from kernels.sources import SourceTree
 from kernels.steps import library_steps, unit_steps
 from tests.unit.kernels.test_kernel_devicelib import ROCM
@@ -70,7 +70,7 @@ def test_bound_of_plain_module_is_its_cost(targets: tuple[str, ...], src: Path) 
     assert most.seconds == pytest.approx(sum(step.seconds for step in steps))
 
 
-def generated(module: Module, *targets: str) -> Objects:
+def generated(module: KernelModule, *targets: str) -> LinkInputs:
     """Its objects, for as many units as modules.toml says."""
     (generator,) = module.generators
     names = {f"n{number}.cpp": str(number) for number in range(generator.kept)}

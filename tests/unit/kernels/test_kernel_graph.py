@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from core.errors import KernelError
 from kernels import timed
 from kernels.graph import Graph, limits_for
-from kernels.modules import Kind, Module, Unit
-from kernels.steps import Step, closure, fill, library_steps, unit_steps
+from kernels.modules import KernelModule, ModuleKind, Unit
+from kernels.steps import CompileStep, closure, fill, library_steps, unit_steps
 from kernels.store import Cost, KernelStore, key_of
 from kernels.toolchains import Toolchain, load
 
@@ -23,10 +23,17 @@ TOOLCHAIN = Toolchain(
     name="pypi", digest="d" * 64, places={"pypi": "/t"}, environment={}, ninja=Path("/t/bin/ninja"), data=load()
 )
 UNIT = Unit(name="u", source="u.hip", kernels=("k",), seconds=2.0)
-MODULE = Module(
-    name="m", kind=Kind.PORTABLE, about="", targets=("every",), host=("m.cc",), seconds=5, memory_mb=100, max_size=10,
+MODULE = KernelModule(
+    name="m",
+    kind=ModuleKind.PORTABLE,
+    about="",
+    targets=("every",),
+    host=("m.cc",),
+    seconds=5,
+    memory_mb=100,
+    max_size=10,
     units=(UNIT,),
-)  # fmt: skip
+)
 
 
 @pytest.fixture
@@ -41,12 +48,14 @@ def src(tmp_path: Path) -> Path:
     return folder
 
 
-def steps_of(src: Path, *processors: str, toolchain: Toolchain = TOOLCHAIN, module: Module = MODULE) -> list[Step]:
+def steps_of(
+    src: Path, *processors: str, toolchain: Toolchain = TOOLCHAIN, module: KernelModule = MODULE
+) -> list[CompileStep]:
     units = [step for _, step in unit_steps(module, processors, toolchain, src=src)]
     return [*units, *library_steps(module, toolchain, src=src)]
 
 
-def graph_of(src: Path, steps: list[Step], toolchain: Toolchain = TOOLCHAIN) -> Graph:
+def graph_of(src: Path, steps: list[CompileStep], toolchain: Toolchain = TOOLCHAIN) -> Graph:
     return Graph(steps, toolchain, KernelStore(src.parent / "store"), {"src": src})
 
 
@@ -220,7 +229,7 @@ def test_unknown_placeholders_stay() -> None:
 
 @given(st.integers(1, 7))
 def test_shards_are_disjoint_and_complete(count: int) -> None:
-    one = Step(label="", argv=("x",), name="u", inputs={}, seconds=1, memory_mb=1, module="m", rocm=True)
+    one = CompileStep(label="", argv=("x",), name="u", inputs={}, seconds=1, memory_mb=1, module="m", rocm=True)
     steps = [replace(one, label=f"s{n}", argv=(str(n),)) for n in range(40)]
     last = replace(one, label="link", after=("s1",))
     graph = Graph([*steps, last], TOOLCHAIN, KernelStore(Path("/nowhere")), {})
@@ -235,7 +244,7 @@ def test_container_command_reports_cpu_time() -> None:
 
 
 def test_shard_filters_units_by_pattern(src: Path) -> None:
-    one = Step(label="", argv=("x",), name="u", inputs={}, seconds=1, memory_mb=1, module="m", rocm=True)
+    one = CompileStep(label="", argv=("x",), name="u", inputs={}, seconds=1, memory_mb=1, module="m", rocm=True)
     names = ["m/a_n64.cpp for gfx942", "m/a_n64.cpp (host)", "m/a_n128.cpp for gfx942"]
     graph = Graph([replace(one, label=name, argv=(name,)) for name in names], TOOLCHAIN, KernelStore(src), {})
     assert [step.label for step in graph.shard(1, 1, r"_n64\.cpp").steps] == names[:2]

@@ -13,7 +13,7 @@ from core.errors import KernelError, RequestError
 from core.model import GfxTarget
 from core.targets import load_table
 from kernels.catalog import MODULES_TOML, load_catalog, parse_catalog
-from kernels.modules import Kind, Support, processors
+from kernels.modules import ModuleKind, Support, processors
 from kernels.sources import read_lock, used_by
 
 LAUNCHERS = {"gemm_bf16", "gemm_i8", "gemm_fp8_mi350", "gemm_fp4", "flatmm_fp8"}
@@ -82,10 +82,10 @@ def problems(change: Callable[[dict[str, Any]], object]) -> str:
 def test_parse_catalog_accepts_small_catalog() -> None:
     catalog = parse_catalog(tomli_w.dumps(little()), "some.toml")
     assert [module.kind for module in catalog.modules.values()] == [
-        Kind.PORTABLE,
-        Kind.CO_LAUNCHER,
-        Kind.DEVICE_LIB,
-        Kind.FFI_SHIM,
+        ModuleKind.PORTABLE,
+        ModuleKind.CO_LAUNCHER,
+        ModuleKind.DEVICE_LIB,
+        ModuleKind.FFI_SHIM,
     ]
 
 

@@ -12,7 +12,7 @@ from core.errors import RequestError
 from core.model import KernelRequest
 from kernels import recipe
 from kernels.catalog import load_catalog
-from kernels.recipe import Native
+from kernels.recipe import NativeFile
 
 CATALOG = load_catalog()
 
@@ -49,7 +49,7 @@ def test_chosen_modules_refuses_incomplete_request(
 
 def test_manifest_names_missing_modules() -> None:
     assert names("gfx942", modules=("rms_norm",), allow_partial=True) == ["rms_norm"]
-    library = Native(path="jax_aiter/_kernels/lib/librms_norm.so", file=Path("x"), sha256="0", module="rms_norm")
+    library = NativeFile(path="jax_aiter/_kernels/lib/librms_norm.so", file=Path("x"), sha256="0", module="rms_norm")
     whole = recipe.manifest(CATALOG, [library], "1", ["gfx942"])
     partial = recipe.manifest(CATALOG, [library], "1", ["gfx942"], missing=["gemm_i8"])
     assert b"partial" not in whole
@@ -58,7 +58,7 @@ def test_manifest_names_missing_modules() -> None:
 
 def test_manifest_records_instance_pattern() -> None:
     natives = [
-        Native(path=f"jax_aiter/_kernels/lib/lib{name}.so", file=Path("x"), sha256="0", module=name)
+        NativeFile(path=f"jax_aiter/_kernels/lib/lib{name}.so", file=Path("x"), sha256="0", module=name)
         for name in ("rms_norm", "rmsnorm_fwd")
     ]
     body = json.loads(recipe.manifest(CATALOG, natives, "1", ["gfx942"], instances="_n64_"))
