@@ -122,17 +122,17 @@ class Channel(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelRequest:
-    """Which kernel modules the `jax_aiter` wheel of a set shall hold, and how they are built.
+    """Kernel modules of the `jax_aiter` wheel, and how they are built.
 
     Attributes:
-        modules: names; empty means all that the toolchain builds and the targets have.
+        modules: names; empty selects all that the toolchain builds for the targets.
         toolchain: pypi, rocm or container.
-        rocm: folder of the ROCm that the toolchains rocm and container compile with; empty means /opt/rocm.
-        image: that the toolchain container runs in.
-        source: AITER's: a folder, a source archive, `amd-aiter==VERSION`; empty means the pinned one.
-        require: modules that have to have code for every target.
-        allow_partial: leave out what cannot be built, and mark the wheel.
-        instances: regular expression; only generated kernels whose name it matches somewhere. Empty means all.
+        rocm: ROCm folder of the toolchains rocm and container; empty selects /opt/rocm.
+        image: image of the toolchain container.
+        source: AITER's sources: a folder, an archive or `amd-aiter==VERSION`; empty selects the pinned release.
+        require: modules that must have code for every target.
+        allow_partial: leave out modules that cannot be built, and mark the wheel.
+        instances: regular expression that selects generated kernels by name; empty selects all.
     """
 
     modules: tuple[str, ...] = ()
@@ -147,19 +147,18 @@ class KernelRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildRequest:
-    """What somebody asked for, parsed and checked; equal requests give equal plans.
+    """What a wheel set has to hold, parsed and checked; equal requests give equal plans.
 
     Attributes:
         jax_version: release of jax to build for, such as 0.10.2; a `.postN` names a post release of the plugin.
-        rocm_version: the ROCm that the native code was, or shall be, built against.
+        rocm_version: the ROCm that the native code is built against.
         python_versions: such as ("3.11", "3.12"), ascending.
-        targets: gfx targets that the wheels shall hold; None keeps all that the payload has.
+        targets: gfx targets of the wheels; None keeps all that the published wheels have.
         rocm_version_extra: append `+rocm<version>` to wheel versions.
         post_release: N of `.postN`, or None.
         strip: move symbol tables into separate debug files.
-        rocm_manifest: sha256 of the manifest of the ROCm that the set carries; empty when it carries none.
-        source: what a build from source is asked for beside that; None with published wheels.
-        kernels: the kernel modules that the set holds too; None for none.
+        source: options of a build from source; None with published wheels.
+        kernels: kernel modules of the set; None for none.
     """
 
     payload: Payload
@@ -170,7 +169,6 @@ class BuildRequest:
     rocm_version_extra: bool = True
     post_release: int | None = None
     strip: bool = True
-    rocm_manifest: str = ""
     source: SourceRequest | None = None
     kernels: KernelRequest | None = None
 

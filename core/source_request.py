@@ -1,9 +1,9 @@
-"""What a build from source is asked for, parsed and checked; frozen, without I/O. Part of `model.BuildRequest`."""
+"""A build from source: what was requested, and the commits and digests that it is built from."""
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 class Compiler(enum.StrEnum):
@@ -19,9 +19,9 @@ class Checkout:
 
     Attributes:
         name: jax, xla or rocm-jax.
-        url: where it is fetched from; empty for a folder of the user's.
-        commit: 40 hexadecimal digits; of a folder with changes `<commit>-dirty.<digest>`, of one that git does not
-            know `tree-<digest>`; `HEAD` in a plan that is only looked at, and never afterwards.
+        url: repository to fetch from; empty for a folder of the user.
+        commit: 40 hexadecimal digits; `<commit>-dirty.<digest>` for a folder with changes, `tree-<digest>` for a
+            folder outside git; `HEAD` in a dry run only.
         folder: the user's folder; empty for a tree that is fetched.
     """
 
@@ -37,10 +37,10 @@ class Remote:
 
     Attributes:
         endpoint: grpc:// or grpcs:// URL; empty when the bazelrc of the credentials names it.
-        platform: label of the platform that the executors are, or empty.
-        jobs: actions under way at once.
-        fallback: what fails there is built here; otherwise the build fails.
-        accept_cached: take results that are there already; otherwise every action is carried out once more.
+        platform: label of the executors' platform, or empty.
+        jobs: number of concurrent actions.
+        fallback: build locally what fails remotely; otherwise the build fails.
+        accept_cached: use cached results; otherwise every action runs again.
     """
 
     endpoint: str = ""
@@ -52,12 +52,12 @@ class Remote:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Credentials:
-    """Files that open remote executors and caches; only their paths are passed on, and Bazel reads them.
+    """Files that authenticate to remote executors and caches; Bazel reads them, only their paths are passed on.
 
     Attributes:
-        ca: certificates of the authorities that may have signed the server's, in place of the usual ones.
-        cert, key: the client's certificate and its key.
-        credential_helper: program that Bazel asks for the headers of a request.
+        ca: CA bundle that verifies the server, instead of the system's.
+        cert, key: client certificate and its key.
+        credential_helper: program that Bazel runs to get the headers of a request.
         bazelrc: further options, such as `build --remote_header=…`.
     """
 
@@ -75,7 +75,7 @@ class ActionCache:
     Attributes:
         remote: URL of a remote cache; empty for none.
         disk: folder; empty for none.
-        read_only: take from them, and put nothing there.
+        read_only: read from the caches, but never write to them.
     """
 
     remote: str = ""
@@ -88,10 +88,10 @@ class Container:
     """Where commands of the build run.
 
     Attributes:
-        host: on this machine itself, without a container.
-        engine: docker or podman; empty takes the one that is there.
-        image: builder image by name, `search` to find one, empty to build one.
-        base: base image that a builder image is built on; empty takes the pinned one.
+        host: run on this machine, without a container.
+        engine: docker, podman or a file; empty detects the engine.
+        image: name of the builder image, `search` to find one, empty to build one.
+        base: base image of a builder image that is built; empty uses the pinned one.
         network, memory, shm_size: as the engine's options; empty memory sets no limit.
     """
 
@@ -106,34 +106,21 @@ class Container:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceRequest:
-    """All that a build from source is asked for beside what every build is.
+    """The part of a build request that only a build from source has.
 
     Attributes:
-        sources: the trees that it is made of.
+        sources: source trees; the commit of a folder is empty, that of `--xla=head` is HEAD.
         xla: pin, head, a commit, or dir where the user gave a folder.
-        jax_commit, xla_commit: of what the pjrt and plugin wheels are compiled of, also where a pin of the sources
-            themselves decides.
         jaxlib: build jaxlib too.
-        epoch: SOURCE_DATE_EPOCH, seconds since 1970: when the commit that is built was made.
-        own_commit: of this repository.
-        rocm: sha256 of the ROCm's lock, and of names and sizes where it is a folder; empty in a plan that is only
-            looked at.
-        builder: digest of the builder image, or what compiles on this machine; empty like `rocm`.
-        credentials: for `remote` and for the remote one of `cache`.
-        one_target: the fast loop of a developer: one target, one Python, no jaxlib.
-        clang: path of the host clang as the build sees it; empty takes the newest one that is there.
+        credentials: for `remote` and for the remote part of `cache`.
+        one_target: build one target for one Python without jaxlib, for a developer.
+        clang: path of the host clang inside the build environment; empty selects the newest one there.
     """
 
     compiler: Compiler = Compiler.CLANG
     sources: tuple[Checkout, ...] = ()
     xla: str = "pin"
-    jax_commit: str = ""
-    xla_commit: str = ""
     jaxlib: bool = False
-    epoch: int = 0
-    own_commit: str = ""
-    rocm: str = ""
-    builder: str = ""
     container: Container = Container()
     remote: Remote | None = None
     credentials: Credentials = Credentials()
@@ -141,12 +128,38 @@ class SourceRequest:
     one_target: bool = False
     clang: str = ""
 
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceInputs:
+    """Commits and digests of everything that a build from source uses, resolved from its request.
+
+    Attributes:
+        sources: source trees with their commits.
+        jax_commit, xla_commit: of the code in the pjrt and plugin wheels, also where the sources themselves pin it.
+        epoch: SOURCE_DATE_EPOCH, the commit time in seconds since 1970.
+        own_commit: of this repository.
+        rocm: sha256 of the ROCm's lock, and of names and sizes where it is a folder; empty in a dry run.
+        builder: digest of the builder image, or a description of the host's compiler; empty in a dry run.
+    """
+
+    sources: tuple[Checkout, ...] = ()
+    jax_commit: str = ""
+    xla_commit: str = ""
+    epoch: int = 0
+    own_commit: str = ""
+    rocm: str = ""
+    builder: str = ""
+
     def source(self, name: str) -> Checkout | None:
-        """The tree of that name, if the build has one."""
+        """Return the source tree of that name, if the build has one."""
         return next((checkout for checkout in self.sources if checkout.name == name), None)
 
+    def with_tools(self, *, rocm: str, builder: str) -> SourceInputs:
+        """Return the same inputs with the digests of the ROCm and of the builder."""
+        return replace(self, rocm=rocm, builder=builder)
+
     def stamps(self) -> dict[str, str]:
-        """What the wheels say they were made of, by name; each is a commit or a digest."""
+        """Return the commits and digests that the wheels record, by name."""
         found = {
             "jax": self.jax_commit,
             "xla": self.xla_commit,
@@ -156,7 +169,7 @@ class SourceRequest:
         }
         if tree := self.source("rocm-jax"):
             found["rocm-jax"] = tree.commit
-            # rocm-jax compiles the jax that it pins; a tree of one's own is where jaxlib comes from.
+            # rocm-jax compiles the jax that it pins; a jax folder beside it is only the source of jaxlib.
             if own := self.source("jax"):
                 found["jaxlib"] = own.commit
         return found

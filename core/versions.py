@@ -28,7 +28,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from core.errors import VersionRuleError
-from core.model import GfxTarget, RocmVersion
+from core.model import BuildRequest, GfxTarget, RocmVersion
 from core.targets import families_equal_to, in_order, is_default
 
 Kind = Literal["pjrt", "plugin"]
@@ -56,6 +56,21 @@ def parse_package_name(name: str) -> tuple[Kind, int] | None:
     if found is None:
         return None
     return ("pjrt" if found[2] == "pjrt" else "plugin"), int(found[1])
+
+
+def set_version(request: BuildRequest) -> str:
+    """Return the version of the pjrt, plugin and jax-aiter wheels of a request."""
+    variant = variant_label(request.targets, stripped=request.strip)
+    return wheel_version(request.jax_version, rocm=_named_rocm(request), post=request.post_release, variant=variant)
+
+
+def jaxlib_version(request: BuildRequest) -> str:
+    """Return the version of a jaxlib built from source; its ROCm label tells it from the published jaxlib."""
+    return wheel_version(request.jax_version, rocm=_named_rocm(request), post=request.post_release)
+
+
+def _named_rocm(request: BuildRequest) -> RocmVersion | None:
+    return request.rocm_version if request.rocm_version_extra else None
 
 
 def wheel_version(base: str, *, rocm: RocmVersion | None, post: int | None = None, variant: str = "") -> str:

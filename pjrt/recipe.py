@@ -6,6 +6,7 @@ no requirement in here could be met from the index that this wheel comes from.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,12 +31,13 @@ def device_members(major: int) -> tuple[str, ...]:
     return members(major)
 
 
-def repair_plan(request: BuildRequest, version: str) -> RepairPlan:
+def repair_plan(request: BuildRequest, version: str, sources: Mapping[str, str] | None = None) -> RepairPlan:
     """Return the repair plan of XLA's library: loader, exact targets, documented RUNPATH, metadata.
 
     Args:
         request: the build request.
-        version: from `versions.wheel_version`.
+        version: from `versions.set_version`.
+        sources: commits and digests of a build from source, by name.
 
     Raises:
         RequestError: the libraries of that ROCm release are not listed.
@@ -50,6 +52,7 @@ def repair_plan(request: BuildRequest, version: str) -> RepairPlan:
         device_members=device_members(major),
         about="XLA's PJRT plugin",
         payload=Path(__file__).with_name("payload"),
+        sources=sources,
     )
     module = versions.module_name("pjrt", major)
     return replace(plan, entry_points={"jax_plugins": {module.rpartition(".")[2]: module}})

@@ -5,6 +5,7 @@ Like the pjrt wheel that it pins, it offers no extra that would install ROCm.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from core import versions
@@ -31,12 +32,13 @@ def device_members(major: int) -> tuple[str, ...]:
     return tuple(f"{package(major)}/{name}.so" for name in _DEVICE)
 
 
-def repair_plan(request: BuildRequest, version: str) -> RepairPlan:
+def repair_plan(request: BuildRequest, version: str, sources: Mapping[str, str] | None = None) -> RepairPlan:
     """Return the repair plan of the extension modules: exact targets, documented RUNPATH, exact pins, metadata.
 
     Args:
         request: the build request.
-        version: from `versions.wheel_version`.
+        version: from `versions.set_version`.
+        sources: commits and digests of a build from source, by name.
 
     Raises:
         RequestError: the libraries of that ROCm release are not listed.
@@ -51,4 +53,5 @@ def repair_plan(request: BuildRequest, version: str) -> RepairPlan:
         device_members=device_members(major),
         about="jaxlib's extension modules",
         payload=Path(__file__).with_name("payload"),
+        sources=sources,
     )

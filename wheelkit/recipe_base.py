@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ def repair_plan(
     device_members: tuple[str, ...],
     about: str,
     payload: Path,
+    sources: Mapping[str, str] | None = None,
 ) -> RepairPlan:
     """Return the repair plan of a wheel: exact targets, documented run path, exact pins, true metadata.
 
@@ -38,6 +40,7 @@ def repair_plan(
         device_members: the libraries that must have code for every gfx target.
         about: description of the wheel for its Summary.
         payload: folder with its Python files.
+        sources: commits and digests of a build from source, by name.
 
     Raises:
         RequestError: the libraries of that ROCm are not listed.
@@ -59,13 +62,15 @@ def repair_plan(
         requires_dist=versions.pins(kind, version, major=rocm.major),
         license_text=license_text(),
         files=payload_files(payload, folder, version),
-        build_info=build_info(kind, request, version),
+        build_info=build_info(kind, request, version, sources),
         build_info_path=f"{folder}/build_info.json",
         allowed_sonames=layouts.allowed_sonames(rocm),
     )
 
 
-def build_info(kind: versions.Kind, request: BuildRequest, version: str) -> dict[str, Any]:
+def build_info(
+    kind: versions.Kind, request: BuildRequest, version: str, sources: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Return `build_info.json` without the repair's `members` and the driver's `inputs` and `tools`.
 
     The loader in `pjrt/payload` uses it; `build_info.py` beside it in the wheel documents the fields.
@@ -82,7 +87,7 @@ def build_info(kind: versions.Kind, request: BuildRequest, version: str) -> dict
         "rocm_sonames": sorted(layouts.allowed_sonames(request.rocm_version)),
         "runpath": layouts.runpath(kind, request.targets),
         "stripped": request.strip,
-        **({"sources": request.source.stamps()} if request.source else {}),
+        **({"sources": dict(sources)} if sources else {}),
     }
 
 

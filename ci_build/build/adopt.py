@@ -17,10 +17,10 @@ from packaging.version import Version
 
 from ci_build.build import set_files
 from ci_build.build.finished_wheels import describe
-from ci_build.build.output_dir import refuse_foreign, sweep_beside, take_place
+from ci_build.build.output_dir import check_output_dir, remove_leftovers, replace_folder
 from ci_build.build.published import jax_release
-from ci_build.cli import options
 from core import targets, versions
+from core.defaults import defaults
 from core.errors import ArchiveError, BusyError, InputError, RequestError
 from core.model import GfxTarget, MemberInfo, Progress, RocmVersion, Wheel, WheelSet
 from wheelkit import kernel_wheel
@@ -77,11 +77,11 @@ def adopt(words: Sequence[str], *, out: Path, rocm: RocmVersion | None, progress
         raise RequestError(text, hint="Name the wheels of one release: pjrt, and plugin and jaxlib for each Python.")
     wheel_set = _describe_set(given, rocm)
     out = out.absolute()
-    refuse_foreign(out)
+    check_output_dir(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(out.parent / f".{out.name}.lock", timeout=0):
-            sweep_beside(out)
+            remove_leftovers(out)
             return _write(given, wheel_set, out)
     except Timeout as error:
         raise BusyError(f"Another run works on {out}.", hint="Wait for it, or give another --out.") from error
@@ -138,7 +138,7 @@ def _members(path: Path, report: WheelReport) -> tuple[MemberInfo, ...]:
 
 def _supported() -> tuple[str, ...]:
     """Pythons that wheels can be made for, oldest first."""
-    return tuple(options.defaults()["pythons"]["supported"])
+    return tuple(defaults()["pythons"]["supported"])
 
 
 def _problems(given: Sequence[_Given]) -> Iterator[str]:
@@ -210,5 +210,5 @@ def _write(given: Sequence[_Given], wheel_set: WheelSet, out: Path) -> WheelSet:
             shutil.copyfile(item.path, fresh / item.path.name)
         # Without a lock: what an index offers today is no property of the wheels.
         wheel_set = set_files.write_set(fresh, wheel_set, None)
-        take_place(fresh, out, Path(name) / "old")
+        replace_folder(fresh, out, Path(name) / "old")
     return wheel_set

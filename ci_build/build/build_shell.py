@@ -1,4 +1,4 @@
-"""The place where the last wheel of a set was compiled, for a person who wants to look at it: `ci_build shell`."""
+"""The environment in which the last wheel of a set was built: `ci_build shell`."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _HISTORY = ".history"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
-    """Where a command of a build was run.
+class BuildEnvironment:
+    """The environment of the last command of a build.
 
     Attributes:
-        what: the wheel, as build.py calls it.
+        what: name of the wheel for build.py.
         state: running, done or failed.
         argv, env, cwd: the command.
-        out: folder of this machine that the build sees as the parent of its output folders.
-        inside: the same folder as the build sees it.
-        spec: the container; None on this machine itself.
+        out: parent of the output folders on this machine.
+        inside: the same folder as seen by the build.
+        spec: the container; None for this machine.
     """
 
     what: str
@@ -42,17 +42,17 @@ class Place:
     spec: ContainerSpec | None
 
 
-def load_place(folder: Path) -> Place:
-    """Read what a build wrote down beside its set.
+def load_environment(folder: Path) -> BuildEnvironment:
+    """Read the environment that a build recorded beside its set.
 
     Raises:
-        InputError: nothing was compiled for it.
+        InputError: the set was not built from source here.
     """
     path = logs_of(folder.absolute()) / STATE
     try:
         body: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         spec = load_spec(body["where"]["spec"]) if body["where"]["kind"] == "container" else None
-        return Place(
+        return BuildEnvironment(
             what=body["what"],
             state=body["state"],
             argv=tuple(body["argv"]),
@@ -64,55 +64,62 @@ def load_place(folder: Path) -> Place:
         )
     except FileNotFoundError as error:
         raise InputError(
-            f"Nothing was compiled for {folder}: there is no {path}.", hint="Only a build from source has such a place."
+            f"Nothing was compiled for {folder}: {path} does not exist.",
+            hint="Give a set that was built from source here.",
         ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} cannot be read: {error!r}.", hint="Build the set again.") from error
 
 
-def prepare(place: Place) -> None:
-    """Put the command into the history that the shell starts with.
+def prepare(environment: BuildEnvironment) -> None:
+    """Write the command to the shell's history.
 
     Raises:
-        InputError: something that the container would see of this machine is gone.
+        InputError: a mounted file or folder was removed.
     """
-    gone = [str(mount.source) for mount in (place.spec.mounts if place.spec else ()) if not mount.source.exists()]
+    gone = [
+        str(mount.source)
+        for mount in (environment.spec.mounts if environment.spec else ())
+        if not mount.source.exists()
+    ]
     if gone:
-        raise InputError(f"{', '.join(gone)} is there no more.", hint="Build the set again.")
-    place.out.mkdir(parents=True, exist_ok=True)
-    (place.out / _HISTORY).write_text(f"cd {shlex.quote(place.cwd)}\n{render(place.argv)}\n", encoding="utf-8")
+        raise InputError(f"Mounted in the container, but removed: {', '.join(gone)}.", hint="Build the set again.")
+    environment.out.mkdir(parents=True, exist_ok=True)
+    (environment.out / _HISTORY).write_text(
+        f"cd {shlex.quote(environment.cwd)}\n{render(environment.argv)}\n", encoding="utf-8"
+    )
 
 
-def shell_argv(place: Place, command: Sequence[str] = (), *, terminal: bool) -> tuple[str, ...]:
-    """What opens the shell there, or runs a command there.
+def shell_argv(environment: BuildEnvironment, command: Sequence[str] = (), *, terminal: bool) -> tuple[str, ...]:
+    """Return the command that opens a shell in the environment, or runs a command there.
 
     Args:
-        command: instead of the shell.
-        terminal: somebody sits in front of it.
+        command: command to run instead of a shell.
+        terminal: whether standard error is a terminal.
     """
-    words = tuple(command) or ("bash",)
-    if place.spec is None:
-        return words
-    env = {**place.env, "HISTFILE": f"{place.inside}/{_HISTORY}"}
+    argv = tuple(command) or ("bash",)
+    if environment.spec is None:
+        return argv
+    env = {**environment.env, "HISTFILE": f"{environment.inside}/{_HISTORY}"}
     more = ("--interactive", "--tty") if terminal and not command else ()
-    return container_argv(place.spec, words, env, cwd=place.cwd, more=more)
+    return container_argv(environment.spec, argv, env, cwd=environment.cwd, more=more)
 
 
-def environment_of(place: Place) -> dict[str, str]:
-    """What the command on this machine inherits beside the usual; a container gets it by its own options."""
-    return {} if place.spec is not None else {**place.env, "HISTFILE": str(place.out / _HISTORY)}
+def variables_of(environment: BuildEnvironment) -> dict[str, str]:
+    """Return environment variables for the command on this machine; those of a container are in its options."""
+    return {} if environment.spec is not None else {**environment.env, "HISTFILE": str(environment.out / _HISTORY)}
 
 
-def folder_of(place: Place) -> str | None:
-    """Where a command on this machine starts."""
-    return None if place.spec is not None else place.cwd
+def working_directory(environment: BuildEnvironment) -> str | None:
+    """Return the working directory of the command on this machine; that of a container is in its options."""
+    return None if environment.spec is not None else environment.cwd
 
 
 def refuse_without_terminal(*, terminal: bool) -> None:
-    """A shell needs somebody in front of it.
+    """Check that there is a terminal for the shell.
 
     Raises:
-        MachineError: nobody is.
+        MachineError: there is none.
     """
     if not terminal:
-        raise MachineError("A shell needs a terminal, and there is none.", hint="Give a command to run there.")
+        raise MachineError("A shell needs a terminal.", hint="Give a command to run instead of a shell.")

@@ -1,4 +1,4 @@
-"""BuildPlan -> WheelSet on disk: carries the steps out, resumes by input hash, writes wheels.json last."""
+"""Execution of a plan: finished steps are reused, and wheels.json is written last."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from ci_build.build import set_files
 from ci_build.build.finished_wheels import DEBUG, WheelMaker, set_targets
-from ci_build.build.output_dir import refuse_foreign, sweep_beside, take_place
+from ci_build.build.output_dir import check_output_dir, remove_leftovers, replace_folder
 from ci_build.build.plan import BuildPlan, Effect, Step
 from ci_build.build.published import resolve
-from ci_build.build.source.native import Native
+from ci_build.build.source.native import SourceBuilder
 from core import wheelset
 from core.errors import BusyError, InputError, WheelSetError
-from core.model import Finding, GfxTarget, InputFile, Progress, WheelSet, to_json
+from core.model import Finding, GfxTarget, InputFile, Progress, WheelSet
 from core.pip import InputStore, Resolved
 from core.process import Runner
 from core.store import FinishedStep, StepStore, sweep, tool_versions
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Made:
-    """A finished set.
+class BuildResult:
+    """A finished wheel set.
 
     Attributes:
-        folder: where it lies.
-        up_to_date: nothing had to be done.
-        seconds: file name -> wall time of its step, where it ran now; the others were found finished.
+        folder: folder of the set.
+        up_to_date: whether the set was finished before.
+        seconds: file name -> wall time of the steps that ran.
         findings: file name -> warnings and notes.
-        saved: file name -> what was dropped and saved.
+        saved: file name -> what the repair dropped and saved.
     """
 
     wheel_set: WheelSet
@@ -47,16 +47,16 @@ class Made:
     saved: dict[str, str]
 
 
-def up_to_date(plan: BuildPlan, out: Path) -> Made | None:
-    """The finished set in `out`, if it is exactly what the plan would make and every file is still the same."""
+def up_to_date(plan: BuildPlan, out: Path) -> BuildResult | None:
+    """Return the set in `out` if it is the result of this plan and its files are unchanged."""
     try:
         wheel_set = wheelset.read_set(out)
     except WheelSetError:
         return None
-    same = wheel_set.request == to_json(plan.request) and wheel_set.tools == tool_versions()
+    same = wheel_set.request == plan.record() and wheel_set.tools == tool_versions()
     if not same or wheelset.check_files(out, wheel_set):
         return None
-    return Made(wheel_set=wheel_set, folder=out, up_to_date=True, seconds={}, findings={}, saved={})
+    return BuildResult(wheel_set=wheel_set, folder=out, up_to_date=True, seconds={}, findings={}, saved={})
 
 
 def execute(
@@ -66,31 +66,32 @@ def execute(
     cache: Path,
     runner: Runner,
     progress: Progress,
-    native: Native | None = None,
-    place: CompilerLocation | None = None,
-) -> Made:
-    """Carry out a plan.
+    builder: SourceBuilder | None = None,
+    compilers: CompilerLocation | None = None,
+) -> BuildResult:
+    """Run a plan.
 
-    The set appears in `out` whole, in place of the one before it, or not at all.
+    The set replaces the previous one in `out` as a whole, or not at all.
 
     Args:
-        native: carries out what compiles; a plan with published wheels has nothing of it.
+        builder: builds native wheels from source; None with published wheels.
+        compilers: compilers of a ROCm for the kernels; None uses those from the package index.
 
     Raises:
-        RequestError: `out` holds something that is not a wheel set.
-        BusyError: another run works on `out`.
+        RequestError: `out` has files that are not of a wheel set.
+        BusyError: another run uses `out`.
     """
     from filelock import FileLock, Timeout
 
     out = out.absolute()
-    refuse_foreign(out)
+    check_output_dir(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(out.parent / f".{out.name}.lock", timeout=0):
-            sweep_beside(out)
-            return up_to_date(plan, out) or _Run(plan, out, cache, runner, progress, native, place).run()
+            remove_leftovers(out)
+            return up_to_date(plan, out) or _Run(plan, out, cache, runner, progress, builder, compilers).run()
     except Timeout as error:
-        raise BusyError(f"Another run works on {out}.", hint="Wait for it, or give another --out.") from error
+        raise BusyError(f"Another run uses {out}.", hint="Wait for it, or give another --out.") from error
 
 
 class _Run:
@@ -103,11 +104,11 @@ class _Run:
         cache: Path,
         runner: Runner,
         progress: Progress,
-        native: Native | None = None,
-        place: CompilerLocation | None = None,
+        builder: SourceBuilder | None = None,
+        compilers: CompilerLocation | None = None,
     ) -> None:
-        self.place = place
-        self.plan, self.out, self.runner, self.progress, self.native = plan, out, runner, progress, native
+        self.builder, self.compilers = builder, compilers
+        self.plan, self.out, self.runner, self.progress = plan, out, runner, progress
         self.cache, self.inputs = cache, InputStore(cache / "inputs")
         self.wheels = WheelMaker(plan.request, self.inputs, StepStore(cache / "steps"), tool_versions(), progress)
         self.resolved: dict[str, tuple[Resolved, ...]] = {}
@@ -116,15 +117,15 @@ class _Run:
         self.recipes: dict[str, RepairPlan] = {}
         self.done: list[FinishedStep] = []
 
-    def run(self) -> Made:
-        """Every stage in order."""
+    def run(self) -> BuildResult:
+        """Run every stage in order."""
         for name in ("inputs", "steps"):
             sweep(self.cache / name)
         for stage in self.plan.stages:
             for step in stage.steps:
                 self._do(step)
         wheel_set = self._assemble()
-        return Made(
+        return BuildResult(
             wheel_set=wheel_set,
             folder=self.out,
             up_to_date=False,
@@ -141,13 +142,13 @@ class _Run:
             case Effect.FETCH:
                 self._fetch(step)
             case Effect.CHECKOUT:
-                assert self.native is not None
+                assert self.builder is not None
                 assert step.checkout is not None
-                self.native.checkout(*step.checkout)
+                self.builder.checkout(*step.checkout)
             case Effect.BUILD:
-                assert self.native is not None
+                assert self.builder is not None
                 assert step.build is not None
-                self.built[step.project, step.python] = self.native.build(step.build, self.inputs)
+                self.built[step.project, step.python] = self.builder.build(step.build, self.inputs)
             case Effect.KERNELS:
                 self._build_kernels(step)
             case Effect.REPAIR | Effect.TAKE | Effect.RETAG:
@@ -157,14 +158,14 @@ class _Run:
                 self.progress.step(step.what)
 
     def _build_kernels(self, step: Step) -> None:
-        """Build what is missing of the kernels; the packed wheel is an input from then on."""
+        """Build the kernels; the packed wheel is the input of the next step."""
         from kernels import assemble, recipe
 
         request, version = self.plan.request, self.plan.version
         self.progress.step(step.what)
         held = set_targets(request, [done.wheel for done in self.done])
         targets = [GfxTarget.parse(target) for target in held]
-        place = self.place or assemble.THIS_MACHINE
+        place = self.compilers or assemble.THIS_MACHINE
         job = assemble.prepare(
             request, targets, cache=self.cache, runner=self.runner, progress=self.progress, place=place
         )
@@ -188,34 +189,34 @@ class _Run:
         for line in packed.built.skipped:
             self.progress.step(line)
 
-    def _wanted(self, python: str) -> list[Resolved]:
-        """The distributions of one Python that go into the set as they are fetched."""
+    def _fetched(self, python: str) -> list[Resolved]:
+        """Return the fetched distributions of one Python that go into the set."""
         steps = [step for stage in self.plan.stages for step in stage.steps]
         built = {step.project for step in steps if step.effect in (Effect.BUILD, Effect.KERNELS)}
         projects = {step.project for step in steps if step.project} - built
         return [item for item in self.resolved[python] if item.name in projects]
 
     def _fetch(self, step: Step) -> None:
-        missing = [item for item in self._wanted(step.python) if not self.inputs.has(item)]
+        missing = [item for item in self._fetched(step.python) if not self.inputs.has(item)]
         if missing:
             self.progress.step(f"fetch {', '.join(item.filename for item in missing)}")
             self.inputs.fetch(missing, step.python, self.runner, self.progress.advance)
 
     def _input(self, step: Step) -> Resolved:
-        """The input of a step: what was built for it, else a fetched file, the same for each Python that it serves."""
+        """Return the input of a step: a built wheel, else the fetched file that all its Pythons share."""
         if built := self.built.get((step.project, step.python)):
             return built
         pythons = [step.python] if step.python else list(self.plan.request.python_versions)
-        found = {item for python in pythons for item in self._wanted(python) if item.name == step.project}
+        found = {item for python in pythons for item in self._fetched(python) if item.name == step.project}
         if len(found) != 1:
             names = ", ".join(sorted(item.filename for item in found)) or "nothing"
             raise InputError(
-                f"One wheel of {step.project} is needed for Python {', '.join(pythons)}; pip found {names}."
+                f"One wheel of {step.project} is needed for Python {', '.join(pythons)}, but pip found {names}."
             )
         return found.pop()
 
     def _assemble(self) -> WheelSet:
-        """Lay the wheels out in a new folder, write the set's files, and let it take the place of the old one."""
+        """Copy the wheels into a new folder, write the set's files, and replace the old folder."""
         request = self.plan.request
         used = {self._input(step) for stage in self.plan.stages for step in stage.steps if step.project}
         wheel_set = WheelSet(
@@ -224,7 +225,7 @@ class _Run:
             rocm_version=str(request.rocm_version),
             jax_version=request.jax_version,
             python_versions=request.python_versions,
-            request=to_json(request),
+            request=self.plan.record(),
             inputs=tuple(sorted([*map(self.inputs.input_file, used), *self.sources], key=lambda item: item.filename)),
             tools=self.wheels.tools,
             pins=dict(self.plan.pins),
@@ -240,5 +241,5 @@ class _Run:
             if self.plan.rocm_manifest:
                 (fresh / ROCM_MANIFEST).write_bytes(self.plan.rocm_manifest)
             wheel_set = set_files.write_set(fresh, wheel_set, self.resolved)
-            take_place(fresh, self.out, Path(name) / "old")
+            replace_folder(fresh, self.out, Path(name) / "old")
         return wheel_set

@@ -1,4 +1,4 @@
-"""`ci_build kernels` as a person asks for it: options become a request, results become lines."""
+"""Builds of the kernel wheel alone: checks of the request, compilers, and reports as JSON values."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ci_build.cli import options
-from core import targets, versions
+from core import targets
 from core.errors import RequestError
 from core.model import BuildRequest, GfxTarget, KernelRequest
 from core.process import HostRunner, which
@@ -20,77 +19,62 @@ if TYPE_CHECKING:
     from kernels.build import Capacity, KernelBuild, KernelBuildResult
     from kernels.graph import Forecast
 
-_TABLES = ("build", "published")
 
-
-def make_request(settings: options.Settings) -> tuple[BuildRequest, str]:
-    """The request, and the version of the wheel.
+def check_request(request: BuildRequest) -> None:
+    """Check a request for kernels before anything is downloaded.
 
     Raises:
-        RequestError: contradictions, no targets, a JAX that is too old for the handlers, no such source.
+        RequestError: JAX is too old, a module is unknown, or the source does not exist.
     """
     from kernels.catalog import load_catalog
     from kernels.recipe import check_jax
 
-    origin = "ci_build kernels"
-    implied = {"kernels": True, "payload": "published"}
-    settings = settings.with_defaults(
-        {name: options.Setting(value=value, origin=origin) for name, value in implied.items()}
-    )
-    request, _ = options.build_request(settings, *_TABLES)
+    assert request.kernels is not None
     catalog = load_catalog()
     check_jax(catalog, request.jax_version)
-    if request.kernels is not None:
-        catalog.chosen((*request.kernels.modules, *(request.kernels.require or ())) or None, request.kernels.toolchain)
-    check_source(request)
-    version = versions.wheel_version(
-        request.jax_version,
-        rocm=request.rocm_version if request.rocm_version_extra else None,
-        post=request.post_release,
-        variant=versions.variant_label(request.targets, stripped=request.strip),
-    )
-    return request, version
+    catalog.chosen((*request.kernels.modules, *request.kernels.require) or None, request.kernels.toolchain)
+    check_source(request.kernels)
 
 
-def check_source(request: BuildRequest) -> None:
-    """Refuse a source of the kernels that is not there, before anything is fetched.
+def check_source(request: KernelRequest) -> None:
+    """Check that the source of the kernels exists, before anything is downloaded.
 
     Raises:
-        RequestError: it is neither a path nor a version.
+        RequestError: the source is neither a path nor a version.
     """
     from kernels.catalog import load_catalog
     from kernels.sources import check_wish
 
     for source in load_catalog().sources.values():
-        check_wish(request.kernels.source if request.kernels else "", source)
+        check_wish(request.source, source)
 
 
 def every_target(request: BuildRequest) -> tuple[GfxTarget, ...]:
-    """The targets of a request; `all` means every concrete one of the table."""
+    """Return the targets of a request; `all` selects every concrete target of the table."""
     return targets.expand(targets.ALL) if request.targets is None else request.targets
 
 
 def capacity(jobs: str | None, memory: str | None) -> Capacity:
-    """How much a build may use; what is not given follows from the machine.
+    """Return how many jobs and how much memory a build may use; the defaults depend on the machine.
 
     Raises:
-        RequestError: not numbers above 0.
+        RequestError: a value is not a number above 0.
     """
     from kernels.build import Capacity
 
-    made = Capacity()
+    default = Capacity()
     for option, value in (("--jobs", jobs), ("--memory", memory)):
         if value is not None and (not value.isdecimal() or int(value) < 1):
             raise RequestError(f"{option} is {value!r}.", hint="Give a whole number from 1.")
-    return Capacity(jobs=int(jobs or made.jobs), memory_mb=int(memory or made.memory_mb))
+    return Capacity(jobs=int(jobs or default.jobs), memory_mb=int(memory or default.memory_mb))
 
 
-def place_for(request: KernelRequest, settings: options.Settings, runner: HostRunner) -> CompilerLocation:
-    """Where the compilers of a ROCm run: on this machine with ccache or sccache where there is one, or in a container.
+def find_compilers(request: KernelRequest, cache: Path, runner: HostRunner) -> CompilerLocation:
+    """Return where the compilers of a ROCm run: on this machine, with ccache or sccache if present, or in a container.
 
     Raises:
         NoContainerEngineError: there is no engine.
-        RequestError: the engine has no such image.
+        RequestError: the engine does not have the image.
     """
     from kernels.assemble import THIS_MACHINE, CompilerLocation
 
@@ -104,18 +88,18 @@ def place_for(request: KernelRequest, settings: options.Settings, runner: HostRu
     from kernels.timed import TIMED
 
     engine = find_engine(None, runner)
-    asked = runner.run((engine.program, "image", "inspect", "--format={{.Id}}", request.image), check=False)
-    if asked.returncode:
+    found = runner.run((engine.program, "image", "inspect", "--format={{.Id}}", request.image), check=False)
+    if found.returncode:
         raise RequestError(f"{engine.name} has no image {request.image}.", hint="Pull or build it first.")
-    cache = options.cache_dir(settings) / "kernels"
+    cache = cache / "kernels"
     cache.mkdir(parents=True, exist_ok=True)
     rocm = Path(request.rocm or "/opt/rocm").resolve()
     mounts = [Mount(cache, str(cache), writable=True), Mount(rocm, str(INSIDE)), Mount(SRC, str(SRC))]
     if request.source and Path(request.source).is_dir():
         source = Path(request.source).resolve()
         mounts.append(Mount(source, str(source)))
-    spec = make_spec(engine, asked.stdout.strip(), mounts=mounts)
-    return CompilerLocation(wrap=container_argv(replace(spec, network="none"), TIMED), image=asked.stdout.strip())
+    spec = make_spec(engine, found.stdout.strip(), mounts=mounts)
+    return CompilerLocation(wrap=container_argv(replace(spec, network="none"), TIMED), image=found.stdout.strip())
 
 
 def parse_shard(text: str) -> tuple[int, int]:

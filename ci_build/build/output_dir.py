@@ -1,4 +1,4 @@
-"""The folder that a set appears in: never somebody else's files, never half of a set."""
+"""The output folder of a set: only files of sets are replaced, and always as a whole."""
 
 from __future__ import annotations
 
@@ -10,23 +10,27 @@ from core import wheelset
 from core.errors import RequestError
 
 
-def refuse_foreign(out: Path) -> None:
-    """Refuse to replace a folder that this program did not fill."""
+def check_output_dir(out: Path) -> None:
+    """Check that a folder holds nothing but a wheel set.
+
+    Raises:
+        RequestError: it holds other files, or is a file.
+    """
     if out.is_dir() and any(out.iterdir()):
         foreign = wheelset.foreign_files(out)
         if foreign:
             raise RequestError(
-                f"{out} holds files that belong to no wheel set, such as {foreign[0]}.",
+                f"{out} has files that are not of a wheel set, such as {foreign[0]}.",
                 hint="Give another --out, or move them away.",
             )
     if out.exists() and not out.is_dir():
         raise RequestError(f"{out} is not a folder.", hint="Give another --out.")
 
 
-def sweep_beside(out: Path) -> None:
-    """Remove what a killed run left beside `out`; the caller holds the lock, so nobody uses it.
+def remove_leftovers(out: Path) -> None:
+    """Remove temporary folders of killed runs beside `out`; the caller holds the lock.
 
-    Only names that `tempfile` makes for this very folder count: the folder of a run for `dist-2` is not one of `dist`.
+    Only names that `tempfile` creates for this folder match: a run for `dist-2` is not one for `dist`.
     """
     own = re.compile(re.escape(f".{out.name}-") + "[a-z0-9_]{8}")
     for left in out.parent.iterdir():
@@ -34,8 +38,8 @@ def sweep_beside(out: Path) -> None:
             shutil.rmtree(left, ignore_errors=True)
 
 
-def take_place(fresh: Path, out: Path, old: Path) -> None:
-    """Let one folder take the place of another, which goes to `old`, or comes back when that is interrupted."""
+def replace_folder(fresh: Path, out: Path, old: Path) -> None:
+    """Replace a folder; the previous one moves to `old`, and back if the replacement is interrupted."""
     try:
         if out.exists():
             out.rename(old)

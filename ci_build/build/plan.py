@@ -1,16 +1,19 @@
-"""BuildRequest -> BuildPlan: pure, so equal requests give equal plans, and `--dry-run` can print them."""
+"""The plan of a wheel set; planning is pure, so that `--dry-run` can print it."""
 
 from __future__ import annotations
 
 import enum
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ci_build.build import published
-from ci_build.build.source.build_py import IN_CONTAINER, BuildCommand, Places, build_commands, jaxlib_version, source_of
+from ci_build.build.source.build_py import IN_CONTAINER, BuildCommand, BuildPaths, build_commands
 from ci_build.build.source.git_source import fetch_commands
 from core import targets, versions
-from core.model import BuildRequest, Payload
-from core.source_request import Checkout
+from core.model import BuildRequest, to_json
+from core.source_request import Checkout, SourceInputs
 from kernels import recipe as kernels_recipe
 from kernels.catalog import load_catalog
 from kernels.modules import processors
@@ -21,7 +24,7 @@ from wheelkit.rocm_manifest import ROCM_MANIFEST
 
 
 class Effect(enum.StrEnum):
-    """What a step does."""
+    """Kind of a step."""
 
     RESOLVE = "resolve"
     FETCH = "fetch"
@@ -36,16 +39,16 @@ class Effect(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """One thing to do.
+    """One step of a stage.
 
     Attributes:
-        what: a line for people.
-        project: normalised name of the distribution it is about, or empty.
-        python: the Python it is for; empty when it serves all.
-        commands: what processes do of it, in order.
-        recipe: what a repair changes.
-        checkout: the source tree that it brings, and where.
-        build: the wheel that it builds.
+        what: description for the log.
+        project: normalised name of the distribution, or empty.
+        python: Python version of the result; empty when it serves all.
+        commands: commands that the step runs, in order.
+        recipe: changes of a repair.
+        checkout: source tree to fetch, and its folder.
+        build: wheel to build.
     """
 
     what: str
@@ -60,67 +63,85 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """Named steps in order, and the wheels that they owe (name==version, for a Python or for all)."""
+    """Steps in order.
+
+    Attributes:
+        expected_wheels: name==version of each wheel that the stage produces, with its Python where it has one.
+    """
 
     name: str
     steps: tuple[Step, ...]
-    owes: tuple[str, ...] = ()
+    expected_wheels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildPlan:
-    """Everything that will be done for a request.
+    """All work for a request.
 
     Attributes:
+        inputs: commits and digests of a build from source.
         version: of the pjrt and plugin wheels.
         index: name of the index that the set belongs to.
         pins: exact versions of projects that belong to the set without being in it.
-        rocm_manifest: the file whose digest the request names; empty when it names none.
+        rocm_manifest: content of the ROCm manifest in the set; empty for none.
     """
 
     request: BuildRequest
+    inputs: SourceInputs | None = None
     version: str
     index: str
     pins: tuple[tuple[str, str], ...]
     stages: tuple[Stage, ...]
     rocm_manifest: bytes = b""
 
+    def record(self) -> dict[str, Any]:
+        """Return the request and its inputs as JSON values, as `wheels.json` keeps them."""
+        body: dict[str, Any] = to_json(self.request)
+        body["rocm_manifest"] = hashlib.sha256(self.rocm_manifest).hexdigest() if self.rocm_manifest else ""
+        if self.inputs is not None:
+            body["source"] |= to_json(self.inputs)
+        return body
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceLayout:
-    """Where a build from source finds and puts things.
+    """Paths of a build from source.
 
     Attributes:
-        places: as the commands of the build see them.
-        checkouts: folder of this machine for source trees that are fetched.
+        paths: as seen by the build's commands.
+        checkouts: folder on this machine for fetched source trees.
     """
 
-    places: Places = IN_CONTAINER
+    paths: BuildPaths = IN_CONTAINER
     checkouts: str = "sources"
 
     def folder(self, checkout: Checkout) -> str:
-        """Where a source tree lies on this machine."""
+        """Return the folder of a source tree on this machine."""
         return checkout.folder or f"{self.checkouts}/{checkout.name}-{checkout.commit}"
 
 
-def make_plan(request: BuildRequest, *, rocm_manifest: bytes = b"", layout: SourceLayout = SourceLayout()) -> BuildPlan:
-    """Lay out the work of a request, and of the manifest that its set carries.
+def make_plan(
+    request: BuildRequest,
+    inputs: SourceInputs | None = None,
+    *,
+    rocm_manifest: bytes = b"",
+    layout: SourceLayout = SourceLayout(),
+) -> BuildPlan:
+    """Return the plan of a request.
 
     Args:
-        layout: for a request with sources.
+        inputs: commits and digests of a build from source.
+        rocm_manifest: content of the manifest that the set carries.
+        layout: paths of a build from source.
 
     Raises:
-        RequestError: the sources cannot do what was asked for.
+        RequestError: the sources do not support the request.
     """
-    version = versions.wheel_version(
-        request.jax_version,
-        rocm=request.rocm_version if request.rocm_version_extra else None,
-        post=request.post_release,
-        variant=versions.variant_label(request.targets, stripped=request.strip),
-    )
-    native = (_checkout(request, layout), _build(request, version, layout)) if request.payload is Payload.SOURCE else ()
+    version = versions.set_version(request)
+    native = () if inputs is None else (_checkout(inputs, layout), _build(request, inputs, version, layout))
     return BuildPlan(
         request=request,
+        inputs=inputs,
         version=version,
         index=targets.MULTI_ARCH if request.targets is None else targets.family_of(request.targets),
         pins=(("jax", published.jax_release(request.jax_version)),),
@@ -128,18 +149,18 @@ def make_plan(request: BuildRequest, *, rocm_manifest: bytes = b"", layout: Sour
             _resolve(request),
             _fetch(request),
             *native,
-            _repair(request, version),
+            _repair(request, version, inputs.stamps() if inputs else None),
             _take(request),
             *([_kernels(request, version)] if request.kernels else []),
-            _write(request),
+            _write(rocm_manifest),
         ),
         rocm_manifest=rocm_manifest,
     )
 
 
-def _checkout(request: BuildRequest, layout: SourceLayout) -> Stage:
+def _checkout(inputs: SourceInputs, layout: SourceLayout) -> Stage:
     steps = []
-    for checkout in source_of(request).sources:
+    for checkout in inputs.sources:
         folder = layout.folder(checkout)
         what = f"{checkout.name} at {checkout.commit} in {folder}"
         commands = fetch_commands(checkout, folder) if checkout.url else ()
@@ -154,9 +175,9 @@ def _checkout(request: BuildRequest, layout: SourceLayout) -> Stage:
     return Stage(name="sources", steps=tuple(steps))
 
 
-def _build(request: BuildRequest, version: str, layout: SourceLayout) -> Stage:
-    steps, owes = [], []
-    for command in build_commands(request, version, layout.places):
+def _build(request: BuildRequest, inputs: SourceInputs, version: str, layout: SourceLayout) -> Stage:
+    steps, expected = [], []
+    for command in build_commands(request, inputs, version, layout.paths):
         python = f" for Python {command.python}" if command.python else ""
         steps.append(
             Step(
@@ -168,8 +189,10 @@ def _build(request: BuildRequest, version: str, layout: SourceLayout) -> Stage:
                 build=command,
             )
         )
-        owes.append(f"{command.project}=={command.versions[0]}" + (f" ({command.python})" if command.python else ""))
-    return Stage(name="build", steps=tuple(steps), owes=tuple(owes))
+        expected.append(
+            f"{command.project}=={command.versions[0]}" + (f" ({command.python})" if command.python else "")
+        )
+    return Stage(name="build", steps=tuple(steps), expected_wheels=tuple(expected))
 
 
 def _resolve(request: BuildRequest) -> Stage:
@@ -197,42 +220,44 @@ def _fetch(request: BuildRequest) -> Stage:
     return Stage(name="fetch", steps=steps)
 
 
-def _repair(request: BuildRequest, version: str) -> Stage:
+def _repair(request: BuildRequest, version: str, sources: Mapping[str, str] | None) -> Stage:
     major = request.rocm_version.major
     pjrt, plugin = versions.package_name("pjrt", major), versions.package_name("plugin", major)
     # pjrt serves every Python, so it is made once for the set.
     steps = [
         Step(
-            what=f"repair {pjrt}", effect=Effect.REPAIR, project=pjrt, recipe=pjrt_recipe.repair_plan(request, version)
+            what=f"repair {pjrt}",
+            effect=Effect.REPAIR,
+            project=pjrt,
+            recipe=pjrt_recipe.repair_plan(request, version, sources),
         )
     ]
-    recipe = plugin_recipe.repair_plan(request, version)
+    recipe = plugin_recipe.repair_plan(request, version, sources)
     for python in request.python_versions:
         what = f"repair {plugin} for Python {python}"
         steps.append(Step(what=what, effect=Effect.REPAIR, project=plugin, python=python, recipe=recipe))
-    owes = tuple(f"{step.project}=={version}" + (f" ({step.python})" if step.python else "") for step in steps)
-    return Stage(name="repair", steps=tuple(steps), owes=owes)
+    expected = tuple(f"{step.project}=={version}" + (f" ({step.python})" if step.python else "") for step in steps)
+    return Stage(name="repair", steps=tuple(steps), expected_wheels=expected)
 
 
 def _take(request: BuildRequest) -> Stage:
     built = request.source is not None and request.source.jaxlib
-    base = jaxlib_version(request) if built else published.jax_release(request.jax_version)
-    # What others published stays as it is; of our own, the build only guessed for which platform it is.
+    base = versions.jaxlib_version(request) if built else published.jax_release(request.jax_version)
+    # A published jaxlib stays as it is; the platform tag of a built one is a guess of its build.
     effect, how = (Effect.RETAG, "retag") if built else (Effect.TAKE, "take")
     end = "to the platform that its libraries allow" if built else "as it is"
     steps = tuple(
         Step(what=f"{how} jaxlib {base} for Python {python} {end}", effect=effect, project="jaxlib", python=python)
         for python in request.python_versions
     )
-    return Stage(
-        name="take", steps=steps, owes=tuple(f"jaxlib=={base} ({python})" for python in request.python_versions)
-    )
+    expected = tuple(f"jaxlib=={base} ({python})" for python in request.python_versions)
+    return Stage(name="take", steps=steps, expected_wheels=expected)
 
 
 def _kernels(request: BuildRequest, version: str) -> Stage:
     assert request.kernels is not None
     wanted = "the set's targets" if request.targets is None else ", ".join(map(str, request.targets))
-    # Refused here, before anything that takes time.
+    # Refuse here, before anything that takes time.
     known = targets.expand(targets.ALL) if request.targets is None else request.targets
     kernels_recipe.check_jax(load_catalog(), request.jax_version)
     chosen = kernels_recipe.chosen_modules(load_catalog(), processors(known), request.kernels)
@@ -249,10 +274,11 @@ def _kernels(request: BuildRequest, version: str) -> Stage:
             recipe=kernels_recipe.repair_plan(request, version),
         ),
     )
-    return Stage(name="kernels", steps=steps, owes=(f"{project}=={version}",))
+    return Stage(name="kernels", steps=steps, expected_wheels=(f"{project}=={version}",))
 
 
-def _write(request: BuildRequest) -> Stage:
-    manifest = f"{ROCM_MANIFEST} (sha256 {request.rocm_manifest[:12]}), " if request.rocm_manifest else ""
+def _write(rocm_manifest: bytes) -> Stage:
+    digest = hashlib.sha256(rocm_manifest).hexdigest()
+    manifest = f"{ROCM_MANIFEST} (sha256 {digest[:12]}), " if rocm_manifest else ""
     files = f"{manifest}constraints.txt, pylock.toml, SHA256SUMS, and wheels.json last"
     return Stage(name="write", steps=(Step(what=f"write {files}", effect=Effect.WRITE),))

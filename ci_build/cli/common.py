@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -144,6 +144,11 @@ def print_json(value: object) -> None:
     from core.model import to_json
 
     click.echo(json.dumps(to_json(value), indent=2, ensure_ascii=False))
+
+
+def show_plan(lines: Sequence[str], *, as_json: bool) -> None:
+    """Print the lines of a dry run on standard output."""
+    click.echo(json.dumps({"plan": lines}, indent=2) if as_json else "\n".join(lines))
 
 
 def open_bucket(text: str, reporter: Reporter, *, dry_run: bool = False, existing: bool = True) -> Bucket:

@@ -1,4 +1,4 @@
-"""Detection of the container engine: docker or podman, and whether it can run and build."""
+"""Which container engine this machine has: docker or podman, and whether it can run and build."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from core.errors import NoContainerEngineError, ProcessError
 from core.process import HostRunner, which
 
 ENGINES = ("docker", "podman")
-"""Engines that are looked for, in this order."""
+"""Names that are looked for, in this order, where nobody says which one."""
 _USUAL_PLACES = ("/usr/bin", "/usr/local/bin", "/bin")
-"""Searched besides PATH, since the first `docker` of PATH may be an incomplete client."""
+"""Looked at beside PATH: the first `docker` of PATH may be a client that lacks what it needs."""
 _PROBE_SECONDS = 30.0
 _BUILDS_BY_ITSELF = 23
-"""First major version whose client builds through a plugin (Docker Engine 23.0 release notes)."""
+"""From this major on, docker's client builds through a plugin (Docker Engine 23.0 release notes)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Engine:
-    """A container engine that answers.
+    """An engine that answers.
 
     Attributes:
         program: path of its client.
-        podman: whether it is podman, or a `docker` that is podman.
-        version: version of the server, or of podman.
+        podman: it is podman, or a `docker` that is podman.
+        version: that of the server, or of podman.
         client: version of the client.
-        rootless: whether it runs without root, so that uid 0 in a container is the caller.
-        selinux: whether SELinux labels separate containers.
-        builds: whether the client can build images.
+        rootless: it runs without root: uid 0 in a container is whoever started it.
+        selinux: the kernel separates containers by labels.
+        builds: this client can build images with it.
     """
 
     program: str
@@ -48,33 +48,33 @@ class Engine:
         return "podman" if self.podman else "docker"
 
     def user(self, uid: int, gid: int) -> str:
-        """Return the value of `--user` with which new files in a mount belong to that user.
+        """What `--user` has to say so that files which are made in a mount belong to that user.
 
-        In rootless docker, root is the caller and every other uid is foreign. Rootless podman can keep the caller's
-        own uid (`userns`).
+        In a rootless docker root is the caller and every other uid is somebody else. Rootless podman can keep the
+        caller's own number (`userns`).
         """
         return "0:0" if self.rootless and not self.podman else f"{uid}:{gid}"
 
     @property
     def userns(self) -> str:
-        """The value of `--userns` for the same purpose, or empty."""
+        """What `--userns` has to say for that, if anything."""
         return "keep-id" if self.rootless and self.podman else ""
 
     @property
     def security(self) -> tuple[str, ...]:
-        """The security options for mounts of the caller's directories, whose labels must not change."""
+        """Security options that mounts of the caller's folders need: their labels are left as they are."""
         return ("label=disable",) if self.selinux else ()
 
 
 def find_engine(name: str | None, host: HostRunner) -> Engine:
-    """Return the first engine that can run and build, else the first that can run.
+    """The engine to use: the first that can run and build, else the first that can run.
 
     Args:
-        name: docker, podman, or the path of a client; None for any.
-        host: runner that starts the clients.
+        name: docker, podman, or the path of a client; None takes what is there.
+        host: starts the clients that are asked.
 
     Raises:
-        NoContainerEngineError: none answers; the reason is given for each client.
+        NoContainerEngineError: none answers; says for each client why.
     """
     found: list[Engine] = []
     problems: list[str] = []
@@ -88,15 +88,15 @@ def find_engine(name: str | None, host: HostRunner) -> Engine:
             found.append(answer)
     if found:
         return found[0]
-    reason = f": {'; '.join(problems)}" if problems else ", and none is on PATH" if not name else ": it does not exist"
+    why = f": {'; '.join(problems)}" if problems else ", and none is on PATH" if not name else ": it is not there"
     raise NoContainerEngineError(
-        f"No container engine answers ({name or ' or '.join(ENGINES)} was looked for){reason}.",
-        hint="Install Docker or Podman and start its daemon, or give --payload=published, which compiles nothing.",
+        f"No container engine answers ({name or ' or '.join(ENGINES)} was looked for){why}.",
+        hint="Install Docker or Podman, and start its daemon; with --payload=published nothing is compiled.",
     )
 
 
 def _programs(names: Iterable[str]) -> Iterator[str]:
-    """Yield the paths of clients of these names, those on PATH first, each file once."""
+    """Paths of clients of these names, PATH's first; the same file is given once."""
     seen: set[Path] = set()
     for name in names:
         places = (name,) if "/" in name else (which(name), *(f"{folder}/{name}" for folder in _USUAL_PLACES))
@@ -108,7 +108,7 @@ def _programs(names: Iterable[str]) -> Iterator[str]:
 
 
 def _ask(program: str, host: HostRunner) -> Engine | str:
-    """Return the engine of a client, or the reason why it is unusable."""
+    """What a client says of itself and its server, or why it is of no use."""
     try:
         info = host.run([program, "info", "--format", "{{json .}}"], check=False, timeout=_PROBE_SECONDS)
     except ProcessError as error:
@@ -127,7 +127,7 @@ def _ask(program: str, host: HostRunner) -> Engine | str:
 
 
 def read_info(program: str, facts: Mapping[str, Any]) -> Engine:
-    """Return the engine that `docker info` or `podman info` describe; its version is empty if no server answers.
+    """What `docker info` or `podman info` say as JSON, as an engine; its version is empty where no server answers.
 
     Source: the reference of `docker info` (SecurityOptions, ClientInfo) and of `podman info` (host.security).
     """
@@ -155,10 +155,10 @@ def read_info(program: str, facts: Mapping[str, Any]) -> Engine:
 
 def _needs_plugin(client: str) -> bool:
     major = client.split(".")[0]
-    # The client of 20.10 does not report its version here, and needs no plugin.
+    # 20.10's client does not say its version here, and builds by itself.
     return major.isdecimal() and int(major) >= _BUILDS_BY_ITSELF
 
 
 def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1].rstrip(".") if lines else "no message"
+    return lines[-1].rstrip(".") if lines else "it says nothing"

@@ -1,8 +1,8 @@
-"""A check of the build arguments that a Dockerfile uses.
+"""Dockerfiles, as far as it takes to know which build arguments they consume.
 
-Engines only warn about an undeclared build argument, and ignore one that is declared but unused; the image would then
-differ from the request. Source of the syntax: the Dockerfile reference, "Understand how ARG and FROM interact" and
-"Scope".
+An engine only warns of a build argument that nothing declares, and says nothing of one that is declared and unused:
+the image is then made of something else than what was asked for. Source of the syntax: the Dockerfile reference,
+"Understand how ARG and FROM interact" and "Scope".
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from core.errors import RequestError
 
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")
 _PREDEFINED = frozenset((*_PROXIES, *map(str.upper, _PROXIES)))
-"""Predefined arguments of every Dockerfile."""
+"""Arguments that every Dockerfile has."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Instruction:
-    """An instruction of a Dockerfile, with its lines joined.
+    """One instruction, its lines joined.
 
     Attributes:
-        word: keyword in capitals, such as FROM.
-        text: arguments of the instruction.
+        word: in capitals, such as FROM.
+        text: what follows it.
     """
 
     word: str
@@ -32,13 +32,13 @@ class Instruction:
 
 
 def parse(text: str) -> tuple[Instruction, ...]:
-    """Return the instructions of a Dockerfile.
+    """The instructions of a Dockerfile without comments.
 
     Raises:
-        RequestError: it has a here-document or another escape character, which older engines do not support.
+        RequestError: it has a here-document, or another escape character, which older engines do not read.
     """
     if re.search(r"(?im)^#\s*escape\s*=", text):
-        raise RequestError("The Dockerfile sets an escape character.", hint="Remove the directive.")
+        raise RequestError("The Dockerfile sets an escape character.", hint="Leave the directive out.")
     found, pending = [], ""
     for raw in text.splitlines():
         line = raw.strip()
@@ -50,13 +50,13 @@ def parse(text: str) -> tuple[Instruction, ...]:
         word, _, rest = (pending + line).strip().partition(" ")
         pending = ""
         if re.search(r"(?:^|\s)<<-?['\"]?\w", rest) and word.upper() in ("RUN", "COPY", "ADD"):
-            raise RequestError("The Dockerfile has a here-document.", hint="Write a separate file, and COPY it.")
+            raise RequestError("The Dockerfile has a here-document.", hint="Write a file of its own, and COPY it.")
         found.append(Instruction(word=word.upper(), text=rest.strip()))
     return tuple(found)
 
 
 def consumed(text: str) -> frozenset[str]:
-    """Return the build arguments that are used in the scope of their declaration."""
+    """Build arguments that are declared and then used in the scope of their declaration."""
     declared: set[str] = set()
     before_from: set[str] = set()
     used: set[str] = set()
@@ -80,17 +80,17 @@ def _uses(text: str, name: str) -> bool:
 
 
 def check_arguments(text: str, arguments: Iterable[str], name: str) -> None:
-    """Check that a Dockerfile uses all build arguments.
+    """Refuse build arguments that the Dockerfile does nothing with.
 
     Args:
-        name: name of the Dockerfile in the error.
+        name: of the Dockerfile, for the error.
 
     Raises:
-        RequestError: it does not; all unused arguments are listed.
+        RequestError: names each of them.
     """
-    unused = sorted(set(arguments) - consumed(text) - _PREDEFINED)
-    if unused:
+    useless = sorted(set(arguments) - consumed(text) - _PREDEFINED)
+    if useless:
         raise RequestError(
-            f"{name} does not use the build argument{'s' if len(unused) > 1 else ''} {', '.join(unused)}.",
-            hint="Declare it with ARG and use it after that, or omit it.",
+            f"{name} does nothing with the build argument{'s' if len(useless) > 1 else ''} {', '.join(useless)}.",
+            hint="Declare it with ARG and use it after that, or leave it out.",
         )

@@ -12,9 +12,9 @@ from typing import Any
 
 from uv import find_uv_bin
 
-from ci_build.cli import options
 from ci_build.release import gating
 from ci_build.release import release as way
+from ci_build.release.request import DeviceOptions
 from core.errors import GateError, RequestError
 from core.model import Evidence
 from core.process import Runner
@@ -48,8 +48,13 @@ SHOWN_FAILURES = 3
 _TRACEBACK_LINES = 40
 
 
-def parse_config(opts: options.DeviceOptions, runner: Runner, signer: Signer | None, bucket: str) -> DeviceGateConfig:
+def parse_config(
+    opts: DeviceOptions, environ: Mapping[str, str], runner: Runner, signer: Signer | None, bucket: str
+) -> DeviceGateConfig:
     """Return the configuration that these options describe.
+
+    Args:
+        environ: environment of the tests.
 
     Raises:
         RequestError: options are invalid or contradict each other.
@@ -62,7 +67,7 @@ def parse_config(opts: options.DeviceOptions, runner: Runner, signer: Signer | N
     return DeviceGateConfig(
         platform=platform,
         machine=device_lister(platform, runner).machine(),
-        environ=options.environment(),
+        environ=environ,
         family=opts.family,
         source=source,
         suite=suite_id(source, runner),
@@ -85,7 +90,7 @@ def parse_config(opts: options.DeviceOptions, runner: Runner, signer: Signer | N
     )
 
 
-def device_counts(opts: options.DeviceOptions, platform: JaxPlatform) -> tuple[int, ...]:
+def device_counts(opts: DeviceOptions, platform: JaxPlatform) -> tuple[int, ...]:
     """Return the numbers of devices that this machine may have, from `--devices` or from the family's runners."""
     if opts.devices is not None:
         return (opts.devices,)
@@ -93,7 +98,7 @@ def device_counts(opts: options.DeviceOptions, platform: JaxPlatform) -> tuple[i
     return families[opts.family].device_counts if opts.family in families else ()
 
 
-def check_options(opts: options.DeviceOptions, platform: JaxPlatform) -> None:
+def check_options(opts: DeviceOptions, platform: JaxPlatform) -> None:
     """Raise RequestError if options are invalid, contradict each other or have no effect."""
     rocm = platform is JaxPlatform.ROCM
     if rocm and not opts.family:

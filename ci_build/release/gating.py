@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from ci_build.cli import options
+from ci_build.release.request import CORPORA, GATES, STRUCTURE, SigningKey
 from core.errors import RequestError
 from core.model import WHEELS_JSON, Evidence, Finding, Severity
 from core.process import Runner
@@ -71,7 +71,7 @@ class GateOptions:
 
 def gates_named(name: str) -> tuple[str, ...]:
     """The gates that a word stands for."""
-    return options.GATES if name == options.STRUCTURE else (name,)
+    return GATES if name == STRUCTURE else (name,)
 
 
 def check_gate_options(name: str, told: GateOptions) -> None:
@@ -79,7 +79,7 @@ def check_gate_options(name: str, told: GateOptions) -> None:
     unused = [
         "--" + option.replace("_", "-")
         for option, users in _USED_BY.items()
-        if getattr(told, option) and name not in (*users, options.STRUCTURE)
+        if getattr(told, option) and name not in (*users, STRUCTURE)
     ]
     if unused:
         raise RequestError(f"The gate {name} has no use for {', '.join(unused)}.", hint="See `ci_build gate --help`.")
@@ -100,7 +100,7 @@ def make_gate(name: str, told: GateOptions, reporter: Reporter, tree: RocmTree |
             return load_gate.make_gate(rocm=tree, update_golden=told.update_golden)
         case "compile":
             how = compile_gate.CompileOptions(
-                corpus=told.corpus or options.CORPORA[0],
+                corpus=told.corpus or CORPORA[0],
                 programs=told.program,
                 jobs=told.jobs,
                 rocm=tree,
@@ -112,7 +112,7 @@ def make_gate(name: str, told: GateOptions, reporter: Reporter, tree: RocmTree |
         case "install":
             return install_gate.make_gate()
         case other:
-            raise AssertionError(f"options.GATES names {other!r}, which nobody makes")
+            raise AssertionError(f"GATES names {other!r}, which nobody makes")
 
 
 def read_rocm(rocm: Path, reporter: Reporter) -> RocmTree:
@@ -149,7 +149,7 @@ def find_set(text: str, bucket: Bucket, reporter: Reporter) -> StagedSet:
     return parse_staged(text)
 
 
-def find_signer(key: options.SigningKey, reporter: Reporter) -> Signer:
+def find_signer(key: SigningKey, reporter: Reporter) -> Signer:
     """What signs evidence; the user's own key is made the first time.
 
     Raises:

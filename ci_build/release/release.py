@@ -5,13 +5,14 @@ Part of the command line: only it knows both sides, building and promotion.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ci_build.build import dist_wheels
-from ci_build.cli import options
+from ci_build.build.source.source_build import PreparedBuild
 from ci_build.release import gating
+from ci_build.release.request import GATES, SERVE_PORT, LocalRelease
 from core.model import Verdict
 from core.process import HostRunner, render
 from core.report import Reporter
@@ -42,7 +43,12 @@ def stage(folder: Path, bucket: Bucket, reporter: Reporter) -> StagedSet:
 
 
 def promote(
-    staged: StagedSet, bucket: Bucket, channel: str, reporter: Reporter, trust_config: Path | None = None
+    staged: StagedSet,
+    bucket: Bucket,
+    channel: str,
+    reporter: Reporter,
+    actor: str,
+    trust_config: Path | None = None,
 ) -> Promotion:
     """Promote a staged set, and say what the policy warned of and what it was told to pass over.
 
@@ -51,7 +57,7 @@ def promote(
     """
     policy = load_policy(staged.index, channel=channel)
     done = promotion_promote.promote(
-        bucket, staged, policy, actor=options.actor(), progress=reporter, verify=lazy_verifier(trust_config)
+        bucket, staged, policy, actor=actor, progress=reporter, verify=lazy_verifier(trust_config)
     )
     for text in done.warnings:
         reporter.warning(text)
@@ -98,45 +104,44 @@ def _by_tier(tiers: Mapping[str, str]) -> str:
     return "; ".join(f"{tier}: {', '.join(targets)}" for tier, targets in found.items())
 
 
-def release_local(
-    settings: options.Settings, reporter: Reporter, runner: HostRunner, key: options.SigningKey
-) -> Mapping[str, Any] | None:
-    """Make, stage, gate and promote a set with the embedded defaults; with `--dry-run` print what would happen.
+def plan_lines(release: LocalRelease) -> Iterator[str]:
+    """Yield the lines of a dry run for the steps after the build."""
+    bucket = release.bucket
+    yield f"stage: the set goes to {bucket}/v2-staging/<index>/<set digest>/"
+    yield f"gates: {', '.join(GATES)} ({release.corpus} corpus), on the staged bytes; evidence goes beside them"
+    yield f"promote: copied to {bucket}/v2/<index>/ if promotion/policy.toml allows; ledger, then pages"
 
-    Returns:
-        The receipt as JSON values.
+
+def release_local(
+    release: LocalRelease, prepared: PreparedBuild, reporter: Reporter, runner: HostRunner, *, show: bool
+) -> Mapping[str, Any]:
+    """Build, stage, gate and promote a set, and return the receipt as JSON values.
+
+    Args:
+        show: print the receipt.
     """
-    tables = ("release_local", "build")
-    where = Path(str(settings.get("bucket", *tables).value))
-    bucket = DirBucket(where)
-    told = gating.GateOptions(corpus=str(settings.get("corpus", *tables).value))
-    afterwards = (
-        f"stage: the set goes to {where}/v2-staging/<index>/<set digest>/",
-        f"gates: {', '.join(options.GATES)} ({told.corpus} corpus), on the staged bytes; evidence goes beside them",
-        f"promote: copied to {where}/v2/<index>/ if promotion/policy.toml allows; ledger, then pages",
-    )
-    made = dist_wheels.dist_wheels(settings, reporter, runner, *tables, afterwards=afterwards)
-    if made is None:
-        return None
+    bucket = DirBucket(release.bucket)
+    gate_options = gating.GateOptions(corpus=release.corpus)
+    built = dist_wheels.dist_wheels(release.wheel_set, prepared, reporter, runner)
     with reporter.group("stage"):
-        staged = stage(made.folder, bucket, reporter)
+        staged = stage(built.folder, bucket, reporter)
     with reporter.group("gates"):
-        signer = gating.find_signer(key, reporter)
-        evidences = gating.run_gates(options.GATES, staged, bucket, told, reporter, runner, signer)
+        signer = gating.find_signer(release.key, reporter)
+        evidences = gating.run_gates(GATES, staged, bucket, gate_options, reporter, runner, signer)
     gating.show_evidence(evidences, reporter)
     raise_for_failures(evidences)
     with reporter.group("promote"):
-        done = promote(staged, bucket, LOCAL, reporter)
-    url = f"http://127.0.0.1:{options.SERVE_PORT}/{done.simple}"
-    serve = ("python3", _launcher(), "index", "serve", "--bucket", str(where), "--port", str(options.SERVE_PORT))
+        done = promote(staged, bucket, LOCAL, reporter, release.actor)
+    url = f"http://127.0.0.1:{SERVE_PORT}/{done.simple}"
+    serve = ("python3", _launcher(), "index", "serve", "--bucket", str(release.bucket), "--port", str(SERVE_PORT))
     lines = (render(serve), install_line(done.wheel_set, url))
     receipt = {
-        **dist_wheels.receipt(made),
+        **dist_wheels.receipt(built),
         **receipt_of(done),
         "install": lines,
     }
-    if not settings.flag("json"):
-        dist_wheels.show_receipt(made, reporter)
+    if show:
+        dist_wheels.show_receipt(built, reporter)
         reporter.line(f"tested at tier: {tiers_text(done.promoted.tiers)}; serve the index and install from it:")
         reporter.line(f"  {lines[0]}\n  {lines[1]}")
     return receipt

@@ -1,7 +1,7 @@
-"""History of tests in an index: the outcome of each test in each run, in one SQLite file per index.
+"""What became of every test, run by run: one SQLite file for each index, beside its staged sets.
 
-It provides durations of tests, earlier flakes, and numbers of skipped tests by reason. All of it can be rebuilt from
-the evidence. It is not signed and has no effect on promotion.
+It says how long tests take, which were flaky before, and how many were skipped for which reason. It holds nothing that
+the evidence does not hold, is signed by nobody, and promotes nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from promotion.storage.bucket import Bucket, ConflictError
 from promotion.storage.keys import run_history_file
 
 MOST_RUNS = 60
-"""Number of newest runs kept for each family, platform and suite."""
+"""For each family, platform and suite so many runs are kept, the newest ones."""
 _ATTEMPTS = 8
 _SCHEMA_VERSION = 2
 _SCHEMA = f"""
@@ -55,10 +55,10 @@ _WHY_CHARACTERS = 80
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SuiteRun:
-    """A run of a suite on one machine.
+    """One run of a suite on one machine.
 
     Attributes:
-        evidence: SHA-256 of its evidence; each evidence is recorded once.
+        evidence: SHA-256 of the evidence that it ended in; the same one is kept once.
         family: exact name; empty on a CPU.
         finished: UTC, ISO 8601.
     """
@@ -75,7 +75,7 @@ class SuiteRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordedOutcome:
-    """Outcome of one test in one run."""
+    """What became of one test in one run."""
 
     test: str
     verdict: TestVerdict
@@ -86,12 +86,12 @@ class RecordedOutcome:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunTally:
-    """Summary of one run.
+    """How one run went.
 
     Attributes:
-        verdicts: number of tests per verdict that occurred.
-        skipped: ledger entry or reason in the suite -> number of skipped tests.
-        seconds: total duration of the tests.
+        verdicts: only those that were given.
+        skipped: id of a ledger's entry, or what the suite itself said -> how many tests were skipped for it.
+        seconds: of all tests together.
     """
 
     run: SuiteRun
@@ -104,13 +104,13 @@ _RUN = tuple(field.name for field in fields(SuiteRun))
 
 
 class TestRuns:
-    """History of one index in memory; a context manager.
+    """The history of one index, in memory; a context manager.
 
     Args:
-        data: content of the file; empty creates a new history.
+        data: the file; empty for a new one.
 
     Raises:
-        BucketError: the file is damaged.
+        BucketError: the file is no such history.
     """
 
     __test__ = False
@@ -134,7 +134,7 @@ class TestRuns:
             self._db.close()
             raise BucketError(
                 f"The history of tests is damaged: {error}.",
-                hint="Remove it and rebuild it with `ci_build history INDEX --tests --rebuild`.",
+                hint="Remove it; `ci_build history INDEX --tests --rebuild` makes it anew from the evidence.",
             ) from error
 
     def __enter__(self) -> Self:
@@ -144,12 +144,12 @@ class TestRuns:
         self._db.close()
 
     def dump(self) -> bytes:
-        """Return the content of the file; equal histories that were written in the same order give equal bytes."""
+        """The file as it is stored; equal histories, written in the same order, are equal bytes."""
         self._db.execute("vacuum")
         return self._db.serialize()
 
     def add(self, run: SuiteRun, results: Collection[TestResult], *, keep: int = MOST_RUNS) -> bool:
-        """Record a run and drop the oldest ones of its family; return False if it was recorded before."""
+        """Write a run down, and let the oldest of its family go; False when it is there already."""
         with self._transaction():
             if self._db.execute("select 1 from run where evidence = ?", (run.evidence,)).fetchone():
                 return False
@@ -176,12 +176,12 @@ class TestRuns:
         return True
 
     def flaky_before(self, *, platform: str, family: str, but: str = "") -> frozenset[str]:
-        """Return the tests that were flaky in a recorded run of this family.
+        """Tests that were flaky in a run of this family that is still written down.
 
         Args:
             platform: rocm, cpu or cuda.
             family: exact name; empty on a CPU.
-            but: digest of the set under test, whose own runs do not make a flake known.
+            but: digest of a set whose runs do not count: a flake is no old one because it was seen a moment ago.
         """
         rows = self._db.execute(
             "select distinct name from outcome join test on test.id = test join run on run.id = run"
@@ -191,60 +191,60 @@ class TestRuns:
         return frozenset(name for (name,) in rows)
 
     def families(self) -> frozenset[str]:
-        """Return the families of recorded runs; runs on CPUs have none."""
+        """Those that runs are of; a CPU's have none."""
         return frozenset(name for (name,) in self._db.execute("select distinct family from run where family != ''"))
 
     def outcomes(
         self, pattern: str = "*", *, family: str | None = None, limit: int = 1000
     ) -> Iterator[RecordedOutcome]:
-        """Yield outcomes of tests, newest run first.
+        """What became of tests, the newest run first.
 
         Args:
-            pattern: of node ids, in which only * and ? are special.
-            family: family of the runs; None selects all.
-            limit: maximum number of outcomes.
+            pattern: of node ids; * and ? stand for anything, all else for itself.
+            family: only of this one; None for all.
+            limit: at most so many.
         """
         yield from self._outcomes(pattern_of(pattern), family, limit)
 
     def tallies(self, *, family: str | None = None, limit: int = 1000) -> Iterator[RunTally]:
-        """Yield summaries of runs, newest first; the arguments are those of `outcomes`."""
+        """How runs went, the newest first; arguments as of `outcomes`."""
         runs = self._db.execute(
             "select evidence, set_digest, platform, family, jax, rocm, suite, finished, id"
             " from run where ? is null or family = ? order by finished desc, id desc limit ?",
             (family, family, limit),
         ).fetchall()
-        for *columns, number in runs:
+        for *told, number in runs:
             verdicts, skipped, seconds = Counter[TestVerdict](), Counter[str](), 0.0
             rows = self._db.execute(
                 "select verdict, why, count(*), sum(seconds) from outcome where run = ? group by verdict, why",
                 (number,),
             )
-            for verdict, why, count, duration in rows:
+            for verdict, why, count, took in rows:
                 verdicts[TestVerdict(verdict)] += count
-                seconds += duration
+                seconds += took
                 if verdict == TestVerdict.SKIPPED:
                     skipped[why] += count
-            yield RunTally(run=_run(columns), verdicts=verdicts, skipped=skipped, seconds=round(seconds, 3))
+            yield RunTally(run=_run(told), verdicts=verdicts, skipped=skipped, seconds=round(seconds, 3))
 
     def outcomes_of(self, test: str, *, limit: int) -> Iterator[RecordedOutcome]:
-        """Yield the outcomes of one test by its node id, newest run first."""
+        """What became of one test, by its node id, the newest run first."""
         yield from self._outcomes(re.compile(re.escape(test)), None, limit)
 
-    def _outcomes(self, pattern: re.Pattern[str], family: str | None, limit: int) -> Iterator[RecordedOutcome]:
+    def _outcomes(self, wanted: re.Pattern[str], family: str | None, limit: int) -> Iterator[RecordedOutcome]:
         rows = self._db.execute(
             "select name, verdict, seconds, attempts,"
             " evidence, set_digest, platform, family, jax, rocm, suite, finished"
             " from outcome join test on test.id = test join run on run.id = run"
             " order by finished desc, run.id desc, name"
         )
-        for name, verdict, seconds, attempts, *columns in rows:
-            if pattern.fullmatch(name) is None or (family is not None and columns[3] != family):
+        for name, verdict, seconds, attempts, *told in rows:
+            if wanted.fullmatch(name) is None or (family is not None and told[3] != family):
                 continue
             if limit <= 0:
                 return
             limit -= 1
             verdict = TestVerdict(verdict)
-            yield RecordedOutcome(test=name, verdict=verdict, seconds=seconds, attempts=attempts, run=_run(columns))
+            yield RecordedOutcome(test=name, verdict=verdict, seconds=seconds, attempts=attempts, run=_run(told))
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -257,31 +257,31 @@ class TestRuns:
         self._db.execute("commit")
 
 
-def _run(columns: Sequence[str]) -> SuiteRun:
-    return SuiteRun(**dict(zip(_RUN, columns, strict=True)))
+def _run(told: Sequence[str]) -> SuiteRun:
+    return SuiteRun(**dict(zip(_RUN, told, strict=True)))
 
 
 def _why(result: TestResult) -> str:
-    """Return the ledger entry or the reason in the suite for which a test was skipped; "" if it ran."""
+    """Why a test was skipped: by which entry of a ledger, or what the suite says; empty when it was not."""
     if result.verdict is not TestVerdict.SKIPPED:
         return ""
     return result.entry if result.entry not in ("", "suite") else " ".join(result.message.split())[:_WHY_CHARACTERS]
 
 
 def read_runs(bucket: Bucket, index: str) -> TestRuns:
-    """Return the history of an index; a new one if nothing was tested yet."""
+    """The history of an index; an empty one where nothing was tested yet."""
     found = bucket.read(run_history_file(index))
     return TestRuns(found[0] if found else b"")
 
 
 def record(bucket: Bucket, index: str, runs: Sequence[tuple[SuiteRun, Collection[TestResult]]]) -> int:
-    """Record runs, preserving concurrent changes; recorded runs never change.
+    """Write runs down; those that are there already stay as they are. Somebody else's meanwhile are kept, too.
 
     Returns:
-        The number of new runs.
+        How many were new.
 
     Raises:
-        BucketError: too many concurrent writes, or the file is damaged.
+        BucketError: others write all the time, or the file is damaged.
     """
     key = run_history_file(index)
     for _ in range(_ATTEMPTS):
@@ -295,4 +295,4 @@ def record(bucket: Bucket, index: str, runs: Sequence[tuple[SuiteRun, Collection
             except ConflictError:
                 continue
             return new
-    raise BucketError(f"Too many concurrent writes: {key}.", hint="Try again; no data was lost.")
+    raise BucketError(f"{key} is written by others all the time.", hint="Try again; nothing was lost.")

@@ -11,43 +11,57 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from ci_build.build.plan import make_plan
 from ci_build.build.source import pins
 from ci_build.build.source.build_py import IN_CONTAINER, build_commands
 from core.model import BuildRequest, GfxTarget, Payload, RocmVersion, to_json
-from core.source_request import ActionCache, Checkout, Credentials, Remote, SourceRequest
+from core.source_request import ActionCache, Checkout, Credentials, Remote, SourceInputs, SourceRequest
+from core.versions import set_version
 
 FOLDER = Path(__file__).parents[1] / "data" / "golden" / "build_py"
 OWN = "0123456789abcdef0123456789abcdef01234567"
 
 
-def request(jax_version: str, *, full: bool = False) -> BuildRequest:
-    """A request for a release with pinned sources.
-
-    Args:
-        full: with jaxlib, another XLA, remote execution and caches.
-    """
+def inputs(jax_version: str, *, full: bool = False) -> SourceInputs:
+    """Return the resolved inputs of `request`."""
     pinned, interface = pins.pins_for(jax_version), pins.interface_for(jax_version)
     assert pinned is not None
     name, commit = ("rocm-jax", pinned.rocm_jax) if interface.kind is pins.Kind.ROCM_JAX else ("jax", pinned.jax)
-    source = SourceRequest(
-        sources=(Checkout(name=name, url=pins.repository_url(name), commit=commit),),
+    sources: tuple[Checkout, ...] = (Checkout(name=name, url=pins.repository_url(name), commit=commit),)
+    if full:
+        own_tree = Checkout(name="jax", folder="/home/me/jax", commit=pinned.jax)
+        others = tuple(checkout for checkout in sources if checkout.name != "jax")
+        xla = Checkout(name="xla", url=pins.repository_url(interface.xla_repository), commit="c" * 40)
+        sources = (*others, own_tree, xla)
+    return SourceInputs(
+        sources=sources,
         jax_commit=pinned.jax,
-        xla_commit=pinned.xla,
+        xla_commit="c" * 40 if full else pinned.xla,
         epoch=pinned.epoch,
         own_commit=OWN,
         rocm="a" * 64,
         builder="sha256:" + "b" * 64,
     )
+
+
+def inputs_of(asked: BuildRequest) -> SourceInputs:
+    """Return the resolved inputs of a request that was made by `request`, and perhaps changed since."""
+    assert asked.source is not None
+    return inputs(asked.jax_version, full=any(tree.folder for tree in asked.source.sources))
+
+
+def request(jax_version: str, *, full: bool = False) -> BuildRequest:
+    """Return a request for a release with pinned sources.
+
+    Args:
+        full: with jaxlib, another XLA, remote execution and caches.
+    """
+    interface = pins.interface_for(jax_version)
+    trees = tuple(replace(tree, commit="") if tree.folder else tree for tree in inputs(jax_version, full=full).sources)
+    source = SourceRequest(sources=trees)
     if full:
-        own_tree = Checkout(name="jax", folder="/home/me/jax", commit=pinned.jax)
-        others = tuple(checkout for checkout in source.sources if checkout.name != "jax")
-        xla = Checkout(name="xla", url=pins.repository_url(interface.xla_repository), commit="c" * 40)
         source = replace(
             source,
-            sources=(*others, own_tree, xla),
             xla="c" * 40,
-            xla_commit="c" * 40,
             jaxlib=True,
             remote=Remote(
                 endpoint="grpcs://executors.example:443",
@@ -75,7 +89,7 @@ def request(jax_version: str, *, full: bool = False) -> BuildRequest:
 def text(jax_version: str, *, full: bool) -> str:
     """What a golden file has to hold."""
     asked = request(jax_version, full=full)
-    commands = build_commands(asked, make_plan(asked).version, IN_CONTAINER)
+    commands = build_commands(asked, inputs_of(asked), set_version(asked), IN_CONTAINER)
     return json.dumps([to_json(command) for command in commands], indent=1) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Options that Bazel gets, and what its output tells; pure, and the same whatever build.py stands in between."""
+"""Options for Bazel, and parsing of its output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PROGRESS = re.compile(r"^\[([\d,]+) / ([\d,]+)\]\s*(.*)$")
 _PROCESSES = re.compile(r"^INFO: [\d,]+ process(?:es)?: (.*)\.$")
 _UNREACHED = re.compile(r"^ERROR: (Failed to query remote execution capabilities: .*)$")
 _REMOTE_FAILED = "(Exit 34)"
-"""How Bazel marks an action that failed because of the executors: why they cannot be reached, it told before."""
+"""Mark of an action that failed because of the executors; an earlier line has the cause."""
 _REMOTE_WARNING = re.compile(r"^WARNING: (.*\b[Rr]emote\b.*)$")
 _ERROR = re.compile(r"^ERROR: (?!Build did NOT complete)(.*)$")
 _TARGET = re.compile(r"(?:from target |target '?|no such target ')((?:@@?[\w.~+-]*)?//[^\s)':]*(?::[^\s)',;]+)?)")
@@ -27,34 +27,34 @@ _BUILD_FILE = re.compile(r"^(/\S*?)/BUILD(?:\.bazel)?:\d+:\d+: ")
 
 
 def word(value: str) -> str:
-    """A value that Bazel reads from a bazelrc and that one build.py also puts into a shell command.
+    """Return a value quoted for bazelrc files, which build.py may also put into a shell command.
 
     Raises:
-        RequestError: it has a character that the two would read differently.
+        RequestError: a bazelrc and a shell would read a character of it differently.
     """
     if _NEVER.search(value):
         raise RequestError(
-            f"{value!r} cannot be handed to Bazel: it has a quote, a backslash, a dollar sign or a control character.",
+            f"Cannot pass {value!r} to Bazel: it has a quote, a backslash, a dollar sign or a control character.",
             hint="Use a path or a name without these.",
         )
     return value if _PLAIN.fullmatch(value) else f'"{value}"'
 
 
 def setting(option: str, value: str) -> str:
-    """`--option=value`, quoted where needed."""
+    """Return `--option=value`, quoted where needed."""
     return f"--{option}={word(value)}"
 
 
 def environment_settings(name: str, value: str, *kinds: str) -> tuple[str, ...]:
-    """`--repo_env=NAME=value` and `--action_env=NAME=value`, or those of the two that are named."""
+    """Return `--repo_env=NAME=value` and `--action_env=NAME=value`, or only the kinds that are named."""
     return tuple(f"--{kind}={name}={word(value)}" for kind in kinds or ("repo_env", "action_env"))
 
 
 def device_options(wanted: Iterable[GfxTarget], rocm: str) -> tuple[str, ...]:
-    """What every rule and action has to know of ROCm and the gfx targets.
+    """Return the options that name ROCm and the gfx targets.
 
     TF_ROCM_AMDGPU_TARGETS goes to repository rules and to actions, because releases of XLA differ in where they read
-    it; HCC_AMDGPU_TARGET is what hipcc compiles for where nobody gives --offload-arch; GPU_ARCHS is AITER's.
+    it; HCC_AMDGPU_TARGET is hipcc's default for --offload-arch; GPU_ARCHS is AITER's.
     """
     chosen = tuple(wanted)
     options = [
@@ -69,17 +69,17 @@ def device_options(wanted: Iterable[GfxTarget], rocm: str) -> tuple[str, ...]:
 
 
 def xla_options(folder: str) -> tuple[str, ...]:
-    """Another XLA than the one that the sources pin, for both of Bazel's ways to find repositories."""
+    """Return the override of the pinned XLA, for WORKSPACE and for Bzlmod."""
     return (setting("override_repository", f"xla={folder}"), setting("override_module", f"xla={folder}"))
 
 
 def cache_options(cache: ActionCache, disk: str) -> tuple[str, ...]:
-    """Where results of actions are kept.
+    """Return the options of action caches.
 
-    Bazel has no option that would keep it from writing to a cache on disk; where that is wanted, `disk` is a copy.
+    Bazel cannot use a disk cache read-only; for that, `disk` is a copy.
 
     Args:
-        disk: the disk cache's folder as the build sees it.
+        disk: folder of the disk cache as seen by the build.
     """
     options = []
     if cache.disk:
@@ -92,13 +92,12 @@ def cache_options(cache: ActionCache, disk: str) -> tuple[str, ...]:
 
 
 def credential_options(given: Credentials, seen: Credentials, servers: Iterable[str]) -> tuple[str, ...]:
-    """What opens remote executors and caches, by the paths of files alone.
+    """Return the options that authenticate to remote executors and caches.
 
     Args:
-        given: which of the files there are.
-        seen: their paths as the build sees them.
-        servers: URLs that the credential helper is for; it is asked for no other host, unless one of them is empty:
-            Bazel alone knows that one.
+        given: files that were given.
+        seen: their paths as seen by the build.
+        servers: URLs that the credential helper serves; an empty URL, which only Bazel knows, allows every host.
     """
     options = []
     if given.ca:
@@ -110,13 +109,13 @@ def credential_options(given: Credentials, seen: Credentials, servers: Iterable[
         scopes = dict.fromkeys(f"{host}=" if all(hosts) else "" for host in hosts)
         options += [setting("credential_helper", f"{scope}{seen.credential_helper}") for scope in scopes]
     if given.bazelrc:
-        # jax's own bazelrc lets Bazel print what it reads, headers with tokens too.
+        # jax's bazelrc makes Bazel print every option that it reads, including headers with tokens.
         options.append("--noannounce_rc")
     return tuple(options)
 
 
 def remote_options(remote: Remote | None) -> tuple[str, ...]:
-    """Remote execution, and building here what the executors fail to take, where that is wanted."""
+    """Return the options of remote execution, with or without fallback to this machine."""
     if remote is None:
         return ()
     options = []
@@ -130,27 +129,27 @@ def remote_options(remote: Remote | None) -> tuple[str, ...]:
     return (
         *options,
         "--spawn_strategy=remote,worker,sandboxed,local",
-        *_fallback(wanted=remote.fallback),
+        *_fallback(enabled=remote.fallback),
         "--remote_timeout=3600",
         "--grpc_keepalive_time=30s",
         f"--jobs={remote.jobs}",
     )
 
 
-def _fallback(*, wanted: bool) -> tuple[str, ...]:
-    """What is built here needs what was built there: unless it was brought here at once, it is gone with the server."""
-    if not wanted:
+def _fallback(*, enabled: bool) -> tuple[str, ...]:
+    if not enabled:
         return ("--noremote_local_fallback",)
+    # Local actions need the outputs of remote ones, which are lost with the server unless they were downloaded.
     return ("--remote_local_fallback", "--remote_download_outputs=all")
 
 
 def output_options() -> tuple[str, ...]:
-    """Lines that a program can read: no colours, no cursor movements, progress at most once a second."""
+    """Return the options for parseable output: no colours, no cursor movements, progress once a second."""
     return ("--color=no", "--curses=no", "--show_progress_rate_limit=1")
 
 
 def progress_of(line: str) -> tuple[int, int, str] | None:
-    """Actions done, actions known so far, and what goes on; None for a line that is no progress."""
+    """Return finished actions, known actions and the current action; None for other lines."""
     found = _PROGRESS.match(line)
     if found is None:
         return None
@@ -158,7 +157,7 @@ def progress_of(line: str) -> tuple[int, int, str] | None:
 
 
 def processes_of(line: str) -> dict[str, int] | None:
-    """How actions were carried out, such as `remote cache hit`, `remote`, `sandbox`; None for any other line."""
+    """Return the number of actions by strategy, such as `remote cache hit` or `sandbox`; None for other lines."""
     found = _PROCESSES.match(line)
     if found is None:
         return None
@@ -167,45 +166,44 @@ def processes_of(line: str) -> dict[str, int] | None:
 
 
 @dataclass(kw_only=True, slots=True)
-class Carried:
-    """Where actions were carried out, and why not on the executors: feed it every line in order.
+class ActionCounts:
+    """Where actions ran, parsed from every line of the output in order.
 
     Attributes:
-        counts: as `processes_of` tells.
-        warning: the first one that is about executors or a cache; that there are none, Bazel calls an error.
+        counts: from `processes_of`.
+        warning: the first warning about executors or a cache, or the error that executors cannot be reached.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
     warning: str = ""
 
     def feed(self, line: str) -> None:
-        """Look at one line."""
+        """Parse one line."""
         if not self.warning and (found := _UNREACHED.match(line) or _REMOTE_WARNING.match(line)):
             self.warning = found[1].strip()
         if (counts := processes_of(line)) is not None:
             self.counts = counts
 
     @property
-    def here(self) -> int:
-        """Actions that were carried out on this machine; what Bazel does within itself is none."""
+    def local(self) -> int:
+        """Number of actions that ran on this machine, without Bazel's internal ones."""
         elsewhere = ("internal", "remote", "remote cache hit", "disk cache hit", "action cache hit")
         return sum(count for how, count in self.counts.items() if how not in elsewhere)
 
     def summary(self) -> str:
-        """One line; empty when nothing was carried out."""
+        """Return one line; empty when no action ran."""
         return ", ".join(f"{count:,} {how}" for how, count in self.counts.items() if how != "internal")
 
 
 @dataclass(kw_only=True, slots=True)
 class Failure:
-    """Why a build failed, as far as its output has told: feed it every line in order.
+    """Why a build failed, parsed from every line of the output in order.
 
     Attributes:
-        root: folder of the workspace, as the build sees it.
-        error: Bazel's first error, where there is another one than that the executors cannot be reached: with a
-            fallback that one is none.
-        target: label of the target that it is about, or of its package where no more is told.
-        cause: the first error of a compiler or linker after it, which says more.
+        root: folder of the workspace as seen by the build.
+        error: Bazel's first error; unreachable executors count only if there is no other error.
+        target: label of the failed target, or of its package.
+        cause: the first error of a compiler or linker after it.
     """
 
     root: str = ""
@@ -214,7 +212,7 @@ class Failure:
     cause: str = ""
 
     def feed(self, line: str) -> None:
-        """Look at one line."""
+        """Parse one line."""
         if not self.error or _UNREACHED.fullmatch(f"ERROR: {self.error}"):
             if (found := _ERROR.match(line)) and not (self.error and _REMOTE_FAILED in line):
                 self.error = found[1].strip()
@@ -231,6 +229,6 @@ class Failure:
         return f"//{found[1].removeprefix(self.root).strip('/')}" if found and found[1].startswith(self.root) else ""
 
     def summary(self) -> str:
-        """One line; empty when no line was an error of Bazel's."""
+        """Return one line; empty when Bazel printed no error."""
         target = f"in {self.target}" if self.target and self.target not in self.error else ""
         return "; ".join(part for part in (self.error, target, self.cause) if part)

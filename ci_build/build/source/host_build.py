@@ -1,4 +1,4 @@
-"""A build from source on this machine itself, without a container: where its tools are, and which are missing."""
+"""A build from source on this machine, without a container: its tools and their paths."""
 
 from __future__ import annotations
 
@@ -6,31 +6,33 @@ import hashlib
 import platform
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from ci_build.build.source.build_py import Places, source_of
+from ci_build.build.source.build_py import BuildPaths, source_of
 from ci_build.build.source.pins import interface_for
 from core.errors import MachineError
 from core.model import BuildRequest
-from core.process import HostRunner, which
-from core.source_request import Compiler, SourceRequest
+from core.process import Runner, which
+from core.source_request import Checkout, Compiler, SourceRequest
 
 _CLANG = re.compile(r"llvm-(\d+)")
 _ROCM_PROGRAMS = ("bin/hipcc", "llvm/bin/clang", "lib/llvm/bin/clang")
 
 
-def host_places(source: SourceRequest, cache: Path, built: Path, rocm: str) -> Places:
-    """Where this machine has everything; a program that it does not have keeps its bare name.
+def host_paths(source: SourceRequest, checkouts: Sequence[Checkout], cache: Path, built: Path, rocm: str) -> BuildPaths:
+    """Return the paths of a build on this machine; a program that is missing keeps its bare name.
 
     Args:
-        cache: for source trees that are fetched.
-        built: for what Bazel keeps, and for wheels.
+        cache: folder for fetched source trees.
+        built: folder for Bazel's output and for wheels.
     """
-    folders = {checkout.name: checkout.folder or str(cache / "sources" / f"{checkout.name}-{checkout.commit}")
-               for checkout in source.sources}  # fmt: skip
+    folders = {
+        checkout.name: checkout.folder or str(cache / "sources" / f"{checkout.name}-{checkout.commit}")
+        for checkout in checkouts
+    }
     own = str(Path(source.clang).absolute()) if source.clang else ""
-    return Places(
+    return BuildPaths(
         rocm=rocm,
         sources=folders,
         cache=str(built / "bazel"),
@@ -46,7 +48,7 @@ def host_places(source: SourceRequest, cache: Path, built: Path, rocm: str) -> P
 
 
 def newest_clang(libraries: Path) -> str:
-    """The clang of the newest LLVM below a folder such as /usr/lib, by number and not by name; empty for none."""
+    """Return the clang of the newest LLVM below a folder such as /usr/lib; empty if there is none."""
     found = [
         (int(number[1]), str(path / "bin" / "clang"))
         for path in libraries.glob("llvm-*")
@@ -56,52 +58,52 @@ def newest_clang(libraries: Path) -> str:
 
 
 def check_machine() -> None:
-    """Refuse a machine that compiles for another platform than the one that wheels are made for.
+    """Check that this machine compiles for the platform of the wheels.
 
     Raises:
-        MachineError: it is not Linux on x86_64.
+        MachineError: the machine is not Linux on x86_64.
     """
     system, processor = platform.system(), platform.machine()
     if (system, processor) != ("Linux", "x86_64"):
         raise MachineError(
-            f"Wheels are made for Linux on x86_64, and this is {system} on {processor}.",
+            f"Wheels are made for Linux on x86_64, but this machine is {system} on {processor}.",
             hint="Build them on an x86_64 machine.",
         )
 
 
-def check_tools(request: BuildRequest, places: Places) -> None:
-    """Refuse what this machine cannot build; the ROCm may still have to be fetched.
+def check_tools(request: BuildRequest, paths: BuildPaths) -> None:
+    """Check that this machine has the tools of a build, before the ROCm is fetched.
 
     Raises:
-        MachineError: everything that it lacks.
+        MachineError: tools are missing.
     """
-    _refuse(_missing_tools(request, places))
+    _refuse(_missing_tools(request, paths))
 
 
 def check_rocm(rocm: Path) -> None:
-    """Refuse a tree that nothing can be compiled with.
+    """Check that a ROCm has a compiler.
 
     Raises:
-        MachineError: it is not there, or has no compiler.
+        MachineError: the folder or its compiler is missing.
     """
     _refuse(_missing_in(rocm))
 
 
-def _refuse(lacking: Iterable[str]) -> None:
-    if clauses := tuple(lacking):
+def _refuse(missing: Iterable[str]) -> None:
+    if clauses := tuple(missing):
         raise MachineError(
-            f"This machine lacks what a build without a container needs: {'; '.join(clauses)}.",
+            f"A build without a container needs tools that are missing: {'; '.join(clauses)}.",
             hint="Install them, or leave --host out.",
         )
 
 
-def _missing_tools(request: BuildRequest, places: Places) -> Iterator[str]:
+def _missing_tools(request: BuildRequest, paths: BuildPaths) -> Iterator[str]:
     source = source_of(request)
-    if which(places.bazel) is None:
+    if which(paths.bazel) is None:
         yield f"bazel or bazelisk on PATH (the sources are made for Bazel {interface_for(request.jax_version).bazel})"
-    if source.compiler is Compiler.GCC and which(places.gcc) is None:
+    if source.compiler is Compiler.GCC and which(paths.gcc) is None:
         yield "gcc on PATH"
-    if source.compiler is Compiler.CLANG and which(places.clang) is None:
+    if source.compiler is Compiler.CLANG and which(paths.clang) is None:
         yield "clang, in /usr/lib/llvm-* or on PATH" if not source.clang else f"the clang {source.clang}"
     if which("git") is None:
         yield "git on PATH"
@@ -114,18 +116,18 @@ def _missing_in(rocm: Path) -> Iterator[str]:
         yield f"a compiler in the ROCm ({' or '.join(_ROCM_PROGRAMS)} in {rocm})"
 
 
-def describe_host(places: Places, runner: HostRunner) -> str:
-    """What stands in for an image's digest: the system, and what its compiler and Bazel say of themselves.
+def describe_host(paths: BuildPaths, runner: Runner) -> str:
+    """Return the host's replacement for an image digest: the system and the versions of its compiler and Bazel.
 
     Raises:
-        MachineError: one of them does not say anything.
+        MachineError: a program prints no version.
     """
-    words = [" ".join(platform.freedesktop_os_release().get(name, "") for name in ("ID", "VERSION_ID"))]
-    for program in (places.clang, places.bazel):
+    versions = [" ".join(platform.freedesktop_os_release().get(name, "") for name in ("ID", "VERSION_ID"))]
+    for program in (paths.clang, paths.bazel):
         done = runner.run((program, "--version"), check=False)
         first = done.stdout.strip().partition("\n")[0]
         if done.returncode or not first:
-            raise MachineError(f"{program} --version says nothing.", hint="Mend it, or leave --host out.")
-        words.append(first)
-    text = "; ".join(words)
+            raise MachineError(f"`{program} --version` prints no version.", hint="Fix it, or leave --host out.")
+        versions.append(first)
+    text = "; ".join(versions)
     return f"host:{hashlib.sha256(text.encode()).hexdigest()[:16]} ({text})"

@@ -1,7 +1,7 @@
-"""Carries out the part of a plan that compiles: source trees, one command for each wheel, and what came of it.
+"""Builds of native wheels from source: one command for each wheel, its log, and its result.
 
-What was built is kept by what went into it, like every step: its key is made of the command, the source trees, the
-ROCm, the builder and the gfx targets. A build's output goes into a log beside the set, line by line as it comes.
+Results are kept by a key of everything that decides them: the command, the source trees, the ROCm, the builder and
+the gfx targets. A build's output goes into a log beside the set, line by line.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from filelock import FileLock
 
 from ci_build.build.plan import SourceLayout
 from ci_build.build.source import bazel, sources
-from ci_build.build.source.build_output import name_of_built, wheel_said
-from ci_build.build.source.build_py import BuildCommand, source_of
+from ci_build.build.source.build_output import name_of_built, wheel_path
+from ci_build.build.source.build_py import BuildCommand
 from core.atomic import write_whole
 from core.digests import file_sha256
 from core.errors import InputError, ProcessError
-from core.model import BuildRequest, Progress, to_json
+from core.model import Progress, to_json
 from core.pip import InputStore, Resolved
 from core.process import LineSink, Runner
-from core.source_request import Checkout
+from core.source_request import Checkout, SourceInputs, SourceRequest
 from core.store import step_key
 from wheelkit.archive.reader import WheelArchive
 
 STATE = "state.json"
-"""File of the log folder: what was run where, and what failed; `shell` reads it."""
+"""File of the log folder that describes the last command; `shell` reads it."""
 _KEEP = 1 << 16
 _KILLED = 137
 """Exit code of a container whose command was killed."""
@@ -39,32 +39,34 @@ _FORMAT = 1
 
 
 class BuildProgress(Progress, Protocol):
-    """What a build reports to; `core.report` implements it."""
+    """Progress of a build; `core.report` implements it."""
 
     def count(self, done: int, total: int, what: str) -> None:
-        """So many actions of so many are done in the current step, and what goes on."""
+        """Report the number of finished actions, their total, and the current action."""
 
     def warning(self, text: str) -> None:
-        """Something that is not as it should be but does not stop the work."""
+        """Report a problem that does not stop the build."""
 
 
 @dataclass(kw_only=True)
-class Native:
-    """Everything that the compiling part of a plan needs.
+class SourceBuilder:
+    """Builds wheels from source, in a container or on this machine.
 
     Attributes:
-        request: what is built, with every commit and digest.
-        layout: where things are.
+        request: the source build that was requested.
+        inputs: commits and digests of the build.
+        layout: paths of the build.
         host: runs git on this machine.
-        inside: makes a door to where the build runs, which tells a listener every line that is printed.
-        work: folder of this machine that the build sees as `layout.places.out`.
-        builds: records of what was built.
-        logs: the folder beside the set.
-        where: how to get to where the build runs, as JSON values, for `shell`.
-        again: a command that goes into the builder, for people; empty when there is no such place.
+        inside: returns a runner for the build environment that passes every printed line to a listener.
+        work: folder on this machine that the build sees as `layout.paths.out`.
+        builds: folder for records of finished builds.
+        logs: log folder beside the set.
+        where: description of the build environment as JSON values, for `shell`.
+        shell_command: command that opens the build environment; empty when there is none.
     """
 
-    request: BuildRequest
+    request: SourceRequest
+    inputs: SourceInputs
     layout: SourceLayout
     host: Runner
     inside: Callable[[LineSink], Runner]
@@ -73,95 +75,95 @@ class Native:
     logs: Path
     progress: BuildProgress
     where: Mapping[str, Any] = field(default_factory=dict)
-    again: str = ""
+    shell_command: str = ""
 
     def checkout(self, checkout: Checkout, folder: str) -> None:
-        """Bring one source tree; a folder of the user's has to be still what it was when the plan was made.
+        """Fetch a source tree, or check that the user's folder is unchanged since planning.
 
         Raises:
-            InputError: it cannot be had, or was changed.
+            InputError: the tree cannot be fetched, or was changed.
         """
-        sources.refuse_unknown(source_of(self.request))
+        sources.check_complete(self.inputs)
         if checkout.folder:
             now = sources.folder_commit(Path(checkout.folder), self.host)[0]
             if now != checkout.commit:
                 raise InputError(
-                    f"{checkout.folder} was changed meanwhile: it is {now}, and was {checkout.commit}.",
+                    f"{checkout.folder} was changed during the build: it is {now}, and was {checkout.commit}.",
                     hint="Run the same command again.",
                 )
             return
-        sources.bring(checkout, Path(folder), self.host, self.progress)
+        sources.fetch_tree(checkout, Path(folder), self.host, self.progress)
 
     def build(self, command: BuildCommand, inputs: InputStore) -> Resolved:
-        """The wheel of a command, built now or found; it lies in `inputs` afterwards.
+        """Return the wheel of a command, building it if there is no record of it; it is in `inputs` afterwards.
 
         Raises:
-            ProcessError: the build failed; the message says why, and where its log is.
-            InputError: it made something else.
+            ProcessError: the build failed; the message has the cause and the log.
+            InputError: the build produced another wheel.
         """
-        key = step_key(format=_FORMAT, command=command, made_of=made_of(self.request))
+        key = step_key(format=_FORMAT, command=command, made_of=made_of(self.inputs))
         record = self.builds / f"{key}.json"
         if (found := _recorded(record)) is not None and inputs.has(found):
             return found
         self.builds.mkdir(parents=True, exist_ok=True)
-        # Bazel's own output tree and this folder have one user at a time.
+        # Bazel's output tree and this folder may have one user at a time.
         with FileLock(self.work.with_suffix(".lock")):
             if (found := _recorded(record)) is not None and inputs.has(found):
                 return found
-            made = self._run(command)
-            built = _describe(made, source_of(self.request).jax_commit)
-            inputs.adopt(built, made)
+            wheel = self._run(command)
+            built = _describe(wheel, self.inputs.jax_commit)
+            inputs.adopt(built, wheel)
         write_whole(record, json.dumps(to_json(built), indent=1).encode())
         return built
 
     def _run(self, command: BuildCommand) -> Path:
-        """Run the command; the wheel that it says it made."""
-        folder = self.work / Path(command.output).relative_to(self.layout.places.out)
+        """Run the command and return the wheel that it names."""
+        folder = self.work / Path(command.output).relative_to(self.layout.paths.out)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         self.logs.mkdir(parents=True, exist_ok=True)
         log = self.logs / f"{command.target}{'-' + command.python if command.python else ''}.log"
-        self._note(command, log, "running")
+        self._write_state(command, log, "running")
         python = f" for Python {command.python}" if command.python else ""
         self.progress.step(f"build {command.project}{python}, log in {log}")
         with log.open("w", encoding="utf-8", buffering=1) as file:
-            watch = _Watch(file, self.progress, command.cwd)
-            door = self.inside(watch.line)
-            done = door.run(command.argv, env=command.env, cwd=command.cwd, check=False, keep=_KEEP)
+            output = _Output(file, self.progress, command.cwd)
+            runner = self.inside(output.line)
+            done = runner.run(command.argv, env=command.env, cwd=command.cwd, check=False, keep=_KEEP)
         if done.returncode:
-            self._note(command, log, "failed")
-            raise ProcessError(*self._failure(command, watch, done.returncode, log))
-        name = name_of_built(watch.said, command)
-        made = folder / name
-        if not made.is_file():
-            raise InputError(f"The build says that it made {name}, and {made} is not there.", hint=f"Look at {log}.")
-        self._note(command, log, "done")
-        self._tell_where(command, watch.carried)
-        return made
+            self._write_state(command, log, "failed")
+            raise self._failure(command, output, done.returncode, log)
+        name = name_of_built(output.wheels, command)
+        wheel = folder / name
+        if not wheel.is_file():
+            raise InputError(f"The build of {command.target} did not write the wheel {wheel}.", hint=f"Read {log}.")
+        self._write_state(command, log, "done")
+        self._report_actions(command, output.actions)
+        return wheel
 
-    def _tell_where(self, command: BuildCommand, carried: bazel.Carried) -> None:
-        """Say how much came from a cache or from executors, and above all when those did not do their part."""
-        source = source_of(self.request)
-        if source.remote is None and not source.cache.remote and not source.cache.disk:
+    def _report_actions(self, command: BuildCommand, actions: bazel.ActionCounts) -> None:
+        """Log how many actions came from caches and executors; warn of actions that fell back to this machine."""
+        request = self.request
+        if request.remote is None and not request.cache.remote and not request.cache.disk:
             return
-        self.progress.step(f"{command.project}: {carried.summary() or 'nothing had to be done'}")
-        told = [carried.warning] if carried.warning else []
-        if carried.here and (told or source.remote is not None):
-            told = [f"{carried.here:,} actions were carried out here", *told]
-        if told:
-            self.progress.warning(f"{command.project}: {': '.join(told)}")
+        self.progress.step(f"{command.project}: {actions.summary() or 'no actions had to run'}")
+        warnings = [actions.warning] if actions.warning else []
+        if actions.local and (warnings or request.remote is not None):
+            warnings = [f"{actions.local:,} actions ran on this machine", *warnings]
+        if warnings:
+            self.progress.warning(f"{command.project}: {': '.join(warnings)}")
 
-    def _failure(self, command: BuildCommand, watch: _Watch, returncode: int, log: Path) -> tuple[str]:
-        """What to tell when a build failed."""
-        ended = f"exit code {returncode}; it ended with: {watch.last or 'nothing'}"
-        why = watch.failure.summary() or ended
+    def _failure(self, command: BuildCommand, output: _Output, returncode: int, log: Path) -> ProcessError:
+        """Return the error of a failed build."""
+        ended = f"exit code {returncode}; last line: {output.last or 'none'}"
+        cause = output.failure.summary() or ended
         if returncode == _KILLED:
-            why = f"it was killed, most likely for want of memory (see --container-memory); {ended}"
-        again = f" `{self.again}` opens the same place with the command at hand." if self.again else ""
-        return (f"The build of {command.project} failed: {why}. The whole log is {log}.{again}",)
+            cause = f"killed, most likely out of memory (see --container-memory); {ended}"
+        hint = f"Open the build environment with `{self.shell_command}`." if self.shell_command else ""
+        return ProcessError(f"The build of {command.project} failed: {cause}. The log is {log}.", hint=hint)
 
-    def _note(self, command: BuildCommand, log: Path, state: str) -> None:
-        """Write down what was run, so that a person can do it again by hand."""
+    def _write_state(self, command: BuildCommand, log: Path, state: str) -> None:
+        """Write the command to the log folder, so that `shell` can repeat it."""
         body = {
             "state": state,
             "what": command.target,
@@ -170,45 +172,44 @@ class Native:
             "cwd": command.cwd,
             "log": log.name,
             "out": str(self.work),
-            "inside": self.layout.places.out,
+            "inside": self.layout.paths.out,
             "where": self.where,
         }
         write_whole(self.logs / STATE, json.dumps(body, indent=1).encode())
 
 
-class _Watch:
-    """Reads a build's output: log, progress, wheels, errors."""
+class _Output:
+    """The output of a build: written to the log, and parsed for progress, wheels and errors."""
 
     def __init__(self, log: TextIO, progress: BuildProgress, root: str) -> None:
         self._log, self._progress = log, progress
-        self.said: list[str] = []
+        self.wheels: list[str] = []
         self.failure = bazel.Failure(root=root)
-        self.carried = bazel.Carried()
+        self.actions = bazel.ActionCounts()
         self.last = ""
 
     def line(self, line: str) -> None:
-        """One line of it."""
+        """Log and parse one line."""
         line = line.rstrip("\r")
         self._log.write(f"{time.strftime('%H:%M:%S')} {line}\n")
         if (progress := bazel.progress_of(line)) is not None:
             self._progress.count(*progress)
             return
-        if (path := wheel_said(line)) is not None:
-            self.said.append(path)
+        if (path := wheel_path(line)) is not None:
+            self.wheels.append(path)
         self.failure.feed(line)
-        self.carried.feed(line)
+        self.actions.feed(line)
         if line.strip():
             self.last = line.strip()
 
 
-def made_of(request: BuildRequest) -> dict[str, Any]:
-    """What decides a build's result beside its command; this repository's own commit does not."""
-    source = source_of(request)
+def made_of(inputs: SourceInputs) -> dict[str, Any]:
+    """Return the inputs that decide a build's result beside its command; this repository's commit does not."""
     return {
-        "rocm": source.rocm,
-        "builder": source.builder,
-        "xla": source.xla_commit,
-        "sources": [(checkout.name, checkout.commit) for checkout in source.sources],
+        "rocm": inputs.rocm,
+        "builder": inputs.builder,
+        "xla": inputs.xla_commit,
+        "sources": [(checkout.name, checkout.commit) for checkout in inputs.sources],
     }
 
 
@@ -220,7 +221,7 @@ def _recorded(record: Path) -> Resolved | None:
 
 
 def _describe(path: Path, commit: str) -> Resolved:
-    """A wheel that was built, as one that was fetched."""
+    """Return a built wheel in the form of a fetched one."""
     from packaging.utils import parse_wheel_filename
 
     with WheelArchive(path) as archive:

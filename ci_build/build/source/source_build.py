@@ -1,4 +1,4 @@
-"""Options -> everything that a build from source needs: sources by commit, the ROCm, the builder, the plan."""
+"""Preparation of a build from source: commits, the ROCm, the build environment, and the plan."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci_build.cli import options
 from core.errors import MachineError
 from core.model import BuildRequest
 from core.process import HostRunner
@@ -18,208 +17,218 @@ from core.report import Reporter
 
 if TYPE_CHECKING:
     from ci_build.build.plan import BuildPlan, SourceLayout
-    from ci_build.build.source.build_py import Places
-    from ci_build.build.source.native import Native
-    from ci_build.rocm.request import Asked
+    from ci_build.build.request import WheelSetRequest
+    from ci_build.build.source.build_py import BuildPaths
+    from ci_build.build.source.native import SourceBuilder
+    from ci_build.images.builder import ImageRequest
     from ci_build.rocm.source import Rocm
-    from core.source_request import ActionCache
+    from core.http.client import Connect
+    from core.source_request import ActionCache, SourceInputs, SourceRequest
 
 OWN = Path(__file__).parents[3]
-"""This repository."""
+"""Root of this repository."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Prepared:
-    """A plan, and what carries out the part of it that compiles; None where nothing is compiled."""
+class PreparedBuild:
+    """A plan, and the builder of its native wheels; None with published wheels and in a dry run."""
 
     plan: BuildPlan
-    native: Native | None = None
+    builder: SourceBuilder | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Circumstances:
-    """What a build from source is prepared with.
+class SourceBuildContext:
+    """A build from source, with the ROCm that was obtained for it and what it runs with.
 
     Attributes:
-        asked: the ROCm that was asked for.
-        rocm: the same when it is there; None in a dry run.
-        manifest: what the set carries of it.
-        tables: of defaults.toml.
-        anew: a folder in which everything is built anew; None takes what the cache has.
-        own_commit: what the wheels say of this repository; empty finds it out.
+        rocm: the ROCm; None in a dry run.
+        manifest: content of the ROCm manifest in the set.
+        connect: opens HTTP connections.
     """
 
-    settings: options.Settings
-    reporter: Reporter
-    runner: HostRunner
-    asked: Asked
+    request: WheelSetRequest
     rocm: Rocm | None
     manifest: bytes
-    tables: tuple[str, ...] = ()
-    anew: Path | None = None
-    own_commit: str = ""
+    reporter: Reporter
+    runner: HostRunner
+    connect: Connect
 
     @property
-    def cache(self) -> Path:
-        """For what is fetched."""
-        return options.cache_dir(self.settings)
+    def build(self) -> BuildRequest:
+        """Content of the wheel set."""
+        return self.request.build
 
     @property
-    def built(self) -> Path:
-        """For what is built."""
-        return self.anew or self.cache
+    def source(self) -> SourceRequest:
+        """Options of the build from source."""
+        assert self.build.source is not None
+        return self.build.source
 
     @property
     def out(self) -> Path:
-        """Where the set shall lie."""
-        return Path(str(self.settings.get("out", *self.tables).value)).absolute()
+        """Folder of the wheel set."""
+        return self.request.out.absolute()
+
+    def images(self) -> ImageRequest:
+        """Return the request for the builder image."""
+        return _images(self.request, self.runner, self.connect)
 
 
-def without_results(request: BuildRequest) -> BuildRequest:
-    """The same, built anew on remote executors too: what they know of an earlier build would prove nothing."""
-    source = request.source
-    if source is None or source.remote is None:
-        return request
-    return replace(request, source=replace(source, remote=replace(source.remote, accept_cached=False)))
+def _images(request: WheelSetRequest, runner: HostRunner, connect: Connect) -> ImageRequest:
+    from ci_build.images.builder import ImageSettings, image_request
+
+    assert request.build.source is not None
+    container = request.build.source.container
+    settings = ImageSettings(
+        engine=container.engine,
+        builder_image=container.image,
+        base=container.base,
+        registry=request.registry,
+        cache=request.cache,
+    )
+    return image_request(settings, runner, connect)
 
 
-def check_place(
-    request: BuildRequest, settings: options.Settings, runner: HostRunner, reporter: Reporter, *tables: str
-) -> None:
-    """Refuse what has nowhere to be built, before gigabytes are fetched for it.
+def check_environment(request: WheelSetRequest, reporter: Reporter, runner: HostRunner, connect: Connect) -> None:
+    """Check that there is a build environment, before gigabytes are downloaded for it.
 
     Raises:
-        NoContainerEngineError: there is no engine.
-        InputError: the builder image is not here, and there is nothing to make it of.
-        MachineError: it compiles for another platform, or a build on it itself was asked for and it lacks tools.
+        NoContainerEngineError: there is no container engine.
+        InputError: the builder image is missing and cannot be built.
+        MachineError: the machine has another platform, or lacks tools of a build without a container.
     """
-    if request.source is None:
+    source = request.build.source
+    if source is None:
         return
-    from ci_build.build.source.host_build import check_machine, check_tools, host_places
+    from ci_build.build.source.host_build import check_machine, check_tools, host_paths
 
     check_machine()
-    if request.source.container.host:
-        cache = options.cache_dir(settings)
-        check_tools(request, host_places(request.source, cache, cache, rocm=""))
+    if source.container.host:
+        check_tools(request.build, host_paths(source, source.sources, request.cache, request.built, rocm=""))
         return
-    from ci_build.images.builder import check_obtainable, image_request
+    from ci_build.images.builder import check_obtainable
 
-    check_obtainable(image_request(settings, runner, reporter, *tables), runner, reporter)
+    check_obtainable(_images(request, runner, connect), runner, reporter)
 
 
-def prepare(request: BuildRequest, given: Circumstances) -> Prepared:
-    """Find out every commit and digest, and lay out the work; without a ROCm, in a dry run, nothing is asked for.
+def prepare(context: SourceBuildContext) -> PreparedBuild:
+    """Resolve every commit and digest, and plan the build; a dry run asks no server and starts no container.
 
     Raises:
-        NoContainerEngineError, MachineError: there is nowhere to build.
-        RequestError: the sources cannot do what was asked for.
+        NoContainerEngineError, MachineError: there is no build environment.
+        RequestError: the sources do not support the request.
     """
     from ci_build.build import plan
     from ci_build.build.source import sources
     from core import store
 
-    look_only, runner = given.rocm is None, given.runner
-    request = sources.identify(request, runner, own=OWN, own_digest=lambda: store.own_digest(OWN), look_only=look_only)
-    assert request.source is not None
-    if given.own_commit:
-        request = replace(request, source=replace(request.source, own_commit=given.own_commit))
-        assert request.source is not None
-    layout = plan.SourceLayout(places=_places(request, given), checkouts=str(given.cache / "sources"))
-    if given.rocm is None:
-        _tell_where(request, given)
-        return Prepared(plan=plan.make_plan(request, rocm_manifest=given.manifest, layout=layout))
-    request = _with_rocm(request, given.rocm)
-    assert request.source is not None
-    build_in = _on_host if request.source.container.host else _in_container
-    native = build_in(request, layout, given, given.rocm)
-    made = plan.make_plan(native.request, rocm_manifest=given.manifest, layout=native.layout)
-    return Prepared(plan=made, native=native)
+    request = context.request
+    inputs = sources.resolve_inputs(
+        context.build,
+        context.runner,
+        own=OWN,
+        own_digest=lambda: store.own_digest(OWN),
+        own_commit=request.own_commit,
+        offline=context.rocm is None,
+    )
+    layout = plan.SourceLayout(paths=_paths(context, inputs), checkouts=str(request.cache / "sources"))
+    if context.rocm is None:
+        _report_environment(context)
+        return PreparedBuild(plan=plan.make_plan(context.build, inputs, rocm_manifest=context.manifest, layout=layout))
+    build_in = _on_host if context.source.container.host else _in_container
+    builder = build_in(context, inputs, layout, context.rocm)
+    planned = plan.make_plan(context.build, builder.inputs, rocm_manifest=context.manifest, layout=builder.layout)
+    return PreparedBuild(plan=planned, builder=builder)
 
 
-def _tell_where(request: BuildRequest, given: Circumstances) -> None:
-    """Say, in a dry run, where the build would run."""
-    if request.source is None or request.source.container.host:
-        given.reporter.line("would build on this machine itself")
+def _report_environment(context: SourceBuildContext) -> None:
+    """Report, in a dry run, where the build would run."""
+    reporter, runner = context.reporter, context.runner
+    if context.source.container.host:
+        reporter.line("would build on this machine, without a container")
         return
-    from ci_build.images.builder import builder_recipe, image_request, planned_image
+    from ci_build.images.builder import builder_recipe, planned_image
     from ci_build.images.recipe import describe
 
-    wanted = image_request(given.settings, given.runner, given.reporter, *given.tables)
-    given.reporter.line(f"would build in a container of {planned_image(wanted, given.runner, given.reporter)}")
-    if not wanted.builder_image:
-        given.reporter.line("would make that image, if it is not there")
-        for line in describe([builder_recipe(wanted, given.runner, given.reporter)]):
-            given.reporter.line(f"  {line}")
+    images = context.images()
+    reporter.line(f"would build in a container of {planned_image(images, runner, reporter)}")
+    if not images.builder_image:
+        reporter.line("would make that image, if it is not there")
+        for line in describe([builder_recipe(images, runner, reporter)]):
+            reporter.line(f"  {line}")
 
 
-def _with_rocm(request: BuildRequest, rocm: Rocm) -> BuildRequest:
+def _rocm_digest(rocm: Rocm) -> str:
     from ci_build.rocm.lock import dump_lock
 
-    assert request.source is not None
     digest = hashlib.sha256(dump_lock(rocm.lock).encode())
     if not rocm.lock.sha256:
-        # A folder can be changed in place: what a lock says of it is little, and reading all of it would take minutes.
+        # A folder can be changed in place: a lock has little of it, and reading all of it would take minutes.
         for line in listing(rocm.root):
             digest.update(line.encode(errors="surrogateescape"))
-    return replace(request, source=replace(request.source, rocm=digest.hexdigest()))
+    return digest.hexdigest()
 
 
 def listing(root: Path) -> Iterator[str]:
-    """A line for each file of a tree, with its size or where it leads; sorted."""
+    """Yield a line for each file of a tree, with its size or link target; sorted."""
     for top, folders, names in os.walk(root):
         folders.sort()
         for name in sorted({*names, *(name for name in folders if Path(top, name).is_symlink())}):
             path = Path(top, name)
-            told = f"-> {path.readlink()}" if path.is_symlink() else str(path.stat().st_size)
-            yield f"{path.relative_to(root)} {told}\n"
+            content = f"-> {path.readlink()}" if path.is_symlink() else str(path.stat().st_size)
+            yield f"{path.relative_to(root)} {content}\n"
 
 
-def _places(request: BuildRequest, given: Circumstances) -> Places:
-    """Where the build finds things, as far as nobody has to be asked."""
+def _paths(context: SourceBuildContext, inputs: SourceInputs) -> BuildPaths:
+    """Return the paths of the build, as far as they are known without looking into an image."""
     from ci_build.build.source.build_py import IN_CONTAINER
 
-    assert request.source is not None
-    if request.source.container.host:
-        from ci_build.build.source.host_build import host_places
-        from ci_build.rocm.debs import debs_in
+    request, source = context.request, context.source
+    if not source.container.host:
+        return replace(IN_CONTAINER, clang=source.clang or IN_CONTAINER.clang)
+    from ci_build.build.source.host_build import host_paths
+    from ci_build.rocm.debs import debs_in
 
-        source = given.asked.source
-        rocm = source if Path(source).is_dir() and not debs_in(source) else str(given.cache / "rocm" / "trees")
-        return host_places(request.source, given.cache, given.built, rocm)
-    return replace(IN_CONTAINER, clang=request.source.clang or IN_CONTAINER.clang)
+    assert request.rocm is not None
+    folder = request.rocm.source
+    used_in_place = Path(folder).is_dir() and not debs_in(folder)
+    rocm = folder if used_in_place else str(request.cache / "rocm" / "trees")
+    return host_paths(source, inputs.sources, request.cache, request.built, rocm)
 
 
-def _on_host(request: BuildRequest, layout: SourceLayout, given: Circumstances, rocm: Rocm) -> Native:
-    from ci_build.build.source.host_build import check_rocm, describe_host, host_places
-    from ci_build.build.source.native import Native
+def _on_host(context: SourceBuildContext, inputs: SourceInputs, layout: SourceLayout, rocm: Rocm) -> SourceBuilder:
+    from ci_build.build.source.host_build import check_rocm, describe_host, host_paths
+    from ci_build.build.source.native import SourceBuilder
 
-    assert request.source is not None
-    places = host_places(request.source, given.cache, given.built, str(rocm.root))
+    source, built = context.source, context.request.built
+    paths = host_paths(source, inputs.sources, context.request.cache, built, str(rocm.root))
     check_rocm(rocm.root)
-    builder = describe_host(places, given.runner)
-    if (disk := disk_cache(request.source.cache, given.built)) is not None:
-        places = replace(places, disk_cache=str(disk))
-    return Native(
-        request=replace(request, source=replace(request.source, builder=builder)),
-        layout=replace(layout, places=places),
-        host=given.runner,
-        inside=given.runner.also,
-        work=Path(places.out),
-        builds=given.built / "builds",
-        logs=logs_of(given.out),
-        progress=given.reporter,
+    described = describe_host(paths, context.runner)
+    if (disk := disk_cache(source.cache, built)) is not None:
+        paths = replace(paths, disk_cache=str(disk))
+    return SourceBuilder(
+        request=source,
+        inputs=inputs.with_tools(rocm=_rocm_digest(rocm), builder=described),
+        layout=replace(layout, paths=paths),
+        host=context.runner,
+        inside=context.runner.also,
+        work=Path(paths.out),
+        builds=built / "builds",
+        logs=logs_of(context.out),
+        progress=context.reporter,
         where={"kind": "host"},
-        again=f"ci_build shell {given.out}",
+        shell_command=f"ci_build shell {context.out}",
     )
 
 
 def disk_cache(cache: ActionCache, built: Path) -> Path | None:
-    """The folder that Bazel may use as its cache on disk; None where none was asked for.
+    """Return the folder of Bazel's disk cache; None for none.
 
-    Of one that is only to be read it is a copy by hard links: Bazel never changes a file there, it makes new ones.
+    A read-only cache is a copy by hard links: Bazel never changes a file in its cache, it only adds new ones.
 
     Raises:
-        MachineError: there can be no such copy.
+        MachineError: the cache cannot be copied.
     """
     if not cache.disk:
         return None
@@ -231,51 +240,50 @@ def disk_cache(cache: ActionCache, built: Path) -> Path | None:
         shutil.copytree(cache.disk, copy, copy_function=os.link)
     except OSError as error:
         raise MachineError(
-            f"{cache.disk} cannot be used without writing to it: {copy} would have to hold links to its files, and "
-            f"{error.strerror or 'that fails'}.",
-            hint="Put --cache-dir onto the same file system, as the owner of those files.",
+            f"Cannot use the disk cache {cache.disk} read-only: hard links in {copy} failed: "
+            f"{error.strerror or 'unknown error'}.",
+            hint="Put --cache-dir on the same file system, owned by the same user.",
         ) from error
     return copy
 
 
 def logs_of(out: Path) -> Path:
-    """The folder beside a set for logs of what was compiled for it."""
+    """Return the folder beside a set for the logs of its builds."""
     return out.parent / f"{out.name}.logs"
 
 
-def _in_container(request: BuildRequest, layout: SourceLayout, given: Circumstances, rocm: Rocm) -> Native:
+def _in_container(context: SourceBuildContext, inputs: SourceInputs, layout: SourceLayout, rocm: Rocm) -> SourceBuilder:
     from ci_build.build.source.builder import find_tools, make_mounts, spec_values
-    from ci_build.build.source.native import Native
+    from ci_build.build.source.native import SourceBuilder
     from ci_build.containers.container import ContainerRunner, make_spec
-    from ci_build.images.builder import builder_image, image_request
+    from ci_build.images.builder import builder_image
 
-    assert request.source is not None
-    runner, reporter = given.runner, given.reporter
-    asked, work = request.source.container, given.built / "builds" / "out"
-    wanted = image_request(given.settings, runner, reporter, *given.tables)
-    engine = wanted.engine()
+    source, built = context.source, context.request.built
+    runner, reporter, work = context.runner, context.reporter, built / "builds" / "out"
+    images = context.images()
+    engine = images.engine()
     with reporter.group("builder image"):
-        image = builder_image(wanted, runner, reporter)
-    mounts = make_mounts(
-        request, layout, rocm.root, given.built, work, disk_cache=disk_cache(request.source.cache, given.built)
-    )
+        image = builder_image(images, runner, reporter)
+    disk = disk_cache(source.cache, built)
+    mounts = make_mounts(source, inputs.sources, layout, rocm.root, built, work, disk_cache=disk)
     spec = replace(
         make_spec(engine, image.id or image.name, mounts=mounts),
-        network=asked.network,
-        memory=asked.memory,
-        shm_size=asked.shm_size,
+        network=source.container.network,
+        memory=source.container.memory,
+        shm_size=source.container.shm_size,
     )
     bare = ContainerRunner(runner, replace(spec, mounts=()), say=reporter.line)
-    places = find_tools(request, layout.places, image.name, bare)
-    return Native(
-        request=replace(request, source=replace(request.source, builder=image.digest)),
-        layout=replace(layout, places=places),
+    paths = find_tools(context.build, layout.paths, image.name, bare)
+    return SourceBuilder(
+        request=source,
+        inputs=inputs.with_tools(rocm=_rocm_digest(rocm), builder=image.digest),
+        layout=replace(layout, paths=paths),
         host=runner,
         inside=lambda listener: ContainerRunner(runner.also(listener), spec, say=reporter.line),
         work=work,
-        builds=given.built / "builds",
-        logs=logs_of(given.out),
+        builds=built / "builds",
+        logs=logs_of(context.out),
         progress=reporter,
         where={"kind": "container", "image": image.name, "spec": spec_values(spec)},
-        again=f"ci_build shell {given.out}",
+        shell_command=f"ci_build shell {context.out}",
     )

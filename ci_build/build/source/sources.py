@@ -1,4 +1,4 @@
-"""Source trees: which commit each one is, and bringing those that are fetched."""
+"""Source trees: their commits, and fetching them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
@@ -19,85 +18,81 @@ from core.digests import file_sha256
 from core.errors import InputError, ProcessError, RequestError
 from core.model import BuildRequest, Progress
 from core.process import Runner
-from core.source_request import Checkout, SourceRequest
+from core.source_request import Checkout, SourceInputs
 
-_ZIP_BEGINS = 315532800
-"""1980-01-01: no member of a wheel can be older."""
+_ZIP_EPOCH = 315532800
+"""1980-01-01, the oldest time of a member of a zip file."""
 _LEFT_BY_BUILDS = re.compile(r"bazel-.*|\.jax_configure\.bazelrc|MODULE\.bazel\.lock|__pycache__|\.git")
 _VERSION = re.compile(r'^_version = "([^"]+)"$', re.MULTILINE)
 _XLA_PIN = re.compile(r'^XLA_COMMIT = "([0-9a-f]{40})"$', re.MULTILINE)
 
 
-def identify(
-    request: BuildRequest, runner: Runner, *, own: Path, own_digest: Callable[[], str], look_only: bool
-) -> BuildRequest:
-    """The same request with the commit of every source tree, of this repository, and of what they pin.
+def resolve_inputs(
+    request: BuildRequest, runner: Runner, *, own: Path, own_digest: Callable[[], str], own_commit: str, offline: bool
+) -> SourceInputs:
+    """Return the commits of every source tree, of this repository, and of what the trees pin.
 
-    A folder with changes is not refused: its commit is marked `-dirty.<digest of the changes>`, so that no result of
-    it is taken for one of the commit, and everybody sees it.
+    A folder with changes is not refused: its commit is marked `-dirty.<digest of the changes>`, so that its results
+    are never mistaken for those of the commit.
 
     Args:
-        own: this repository.
-        own_digest: makes that of this program, for a repository that git does not know.
-        look_only: ask no server anything; `--xla=head` stays HEAD.
+        own: root of this repository.
+        own_digest: computes the digest of this program, for a repository outside git.
+        own_commit: commit of this repository; empty detects it.
+        offline: do not ask servers; `--xla=head` stays HEAD.
 
     Raises:
-        RequestError: a tree that is another release than the one that was asked for, or that does not tell its XLA.
+        RequestError: a tree is another release than requested, or does not name its XLA.
     """
     assert request.source is not None
-    source, pins = request.source, pins_for(request.jax_version)
-    found, times = [], {}
-    for checkout in source.sources:
+    pins = pins_for(request.jax_version)
+    sources, times = [], {}
+    for checkout in request.source.sources:
         if checkout.folder:
             commit, times[checkout.name] = folder_commit(Path(checkout.folder), runner)
-            found.append(replace(checkout, commit=commit))
-        elif checkout.commit == git_source.HEAD and not look_only:
-            found.append(replace(checkout, commit=remote_head(checkout.url, runner)))
+        elif checkout.commit == git_source.HEAD and not offline:
+            commit = remote_head(checkout.url, runner)
         else:
-            found.append(checkout)
-    source = replace(source, sources=tuple(found))
-    jax, xla = source.source("jax"), source.source("xla")
+            commit = checkout.commit
+        sources.append(Checkout(name=checkout.name, url=checkout.url, commit=commit, folder=checkout.folder))
+    trees = {checkout.name: checkout for checkout in sources}
+    jax, xla = trees.get("jax"), trees.get("xla")
     if jax is not None and jax.folder:
         _check_release(Path(jax.folder), request.jax_version)
-    pinned_by_folder = jax is not None and jax.folder and source.source("rocm-jax") is None
+    # rocm-jax compiles the jax that it pins, whatever jax lies beside it.
+    compiled = jax if "rocm-jax" not in trees else None
     if xla is not None:
         xla_commit = xla.commit
-    elif pinned_by_folder and jax is not None:
-        xla_commit = pinned_xla(Path(jax.folder))
+    elif compiled is not None and compiled.folder:
+        xla_commit = pinned_xla(Path(compiled.folder))
     else:
         xla_commit = pins.xla if pins else ""
-    of_folder = jax is not None and source.source("rocm-jax") is None
-    jax_commit = jax.commit if jax is not None and of_folder else (pins.jax if pins else "")
-    return replace(
-        request,
-        source=replace(
-            source,
-            jax_commit=jax_commit,
-            xla_commit=xla_commit,
-            epoch=times.get("jax", pins.epoch if pins else _ZIP_BEGINS),
-            own_commit=folder_commit(own, runner, digest=own_digest)[0],
-        ),
+    return SourceInputs(
+        sources=tuple(sources),
+        jax_commit=compiled.commit if compiled is not None else (pins.jax if pins else ""),
+        xla_commit=xla_commit,
+        epoch=times.get("jax", pins.epoch if pins else _ZIP_EPOCH),
+        own_commit=own_commit or folder_commit(own, runner, digest=own_digest)[0],
     )
 
 
 def folder_commit(folder: Path, runner: Runner, *, digest: Callable[[], str] | None = None) -> tuple[str, int]:
-    """What a folder is, and when that was made, in seconds since 1970.
+    """Return the commit of a folder, and its time in seconds since 1970.
+
+    The commit is `<commit>-dirty.<digest>` where files differ from it, and `tree-<digest>` for a folder that is not
+    the root of a git repository.
 
     Args:
-        digest: makes the digest of a folder that git does not know; a hash of all its files unless given.
-
-    Returns:
-        Its commit, `<commit>-dirty.<digest>` where files differ from it, `tree-<digest>` where it is not the root of
-        a git repository.
+        digest: computes the digest of a folder outside git; by default a hash of all its files.
     """
     try:
         root = runner.run(git_source.root_command(str(folder)), check=False)
         known = root.returncode == 0 and Path(root.stdout.strip()).resolve() == folder.resolve()
     except ProcessError:
-        known = False  # without git a folder is what is in it
+        known = False  # git is not installed
     if not known:
-        made = tree_digest(folder) if digest is None else digest()
-        return f"tree-{made[:16]}", _ZIP_BEGINS
+        content = tree_digest(folder) if digest is None else digest()
+        return f"tree-{content[:16]}", _ZIP_EPOCH
     commit = runner.run(git_source.commit_command(str(folder))).stdout.strip()
     seconds = int(runner.run(git_source.time_command(str(folder))).stdout)
     changed = git_source.changed_paths(runner.run(git_source.changes_command(str(folder))).stdout)
@@ -108,7 +103,7 @@ def folder_commit(folder: Path, runner: Runner, *, digest: Callable[[], str] | N
 
 
 def tree_digest(folder: Path) -> str:
-    """SHA-256 over the names and contents of all files, but those that builds leave behind."""
+    """Return the SHA-256 of the names and contents of all files, without those that builds leave behind."""
     return _digest_of(folder, sorted(_files(folder)))
 
 
@@ -135,22 +130,22 @@ def _digest_of(folder: Path, paths: Sequence[str]) -> str:
 
 
 def remote_head(url: str, runner: Runner) -> str:
-    """The newest commit of a repository's default branch.
+    """Return the newest commit of a repository's default branch.
 
     Raises:
-        InputError: the repository does not tell.
+        InputError: the repository has no HEAD.
     """
     commit = git_source.head_of(runner.run(git_source.remote_head_command(url)).stdout)
     if commit is None:
-        raise InputError(f"{url} does not tell its HEAD.", hint="Give a commit.")
+        raise InputError(f"The repository has no HEAD: {url}.", hint="Give a commit.")
     return commit
 
 
 def release_of(folder: Path) -> str:
-    """The release that a jax tree is on the way to.
+    """Return the release of a jax tree.
 
     Raises:
-        RequestError: it is no jax tree.
+        RequestError: the folder is not a jax tree.
     """
     try:
         found = _VERSION.search((folder / "jax" / "version.py").read_text(encoding="utf-8"))
@@ -158,7 +153,7 @@ def release_of(folder: Path) -> str:
         found = None
     if found is None:
         raise RequestError(
-            f"{folder} is no jax tree: jax/version.py with its _version is missing.",
+            f"{folder} is not a jax tree: jax/version.py with _version is missing.",
             hint="Give the root of a checkout of jax-ml/jax or ROCm/jax.",
         )
     return found[1]
@@ -172,39 +167,39 @@ def _check_release(folder: Path, jax_version: str) -> None:
         same = False
     if not same:
         raise RequestError(
-            f"{folder} is jax {release}, and jax {jax_version} was asked for.", hint=f"Give --jax-version={release}."
+            f"{folder} is jax {release}, but jax {jax_version} was requested.", hint=f"Give --jax-version={release}."
         )
 
 
 def pinned_xla(folder: Path) -> str:
-    """The commit of XLA that a jax tree pins.
+    """Return the XLA commit that a jax tree pins.
 
     Raises:
-        RequestError: it does not tell.
+        RequestError: the tree pins none.
     """
     for name in ("revision.bzl", "workspace.bzl"):
         path = folder / "third_party" / "xla" / name
         if path.is_file() and (found := _XLA_PIN.search(path.read_text(encoding="utf-8"))):
             return found[1]
     raise RequestError(
-        f"{folder} does not tell which XLA it is built with: XLA_COMMIT is not in third_party/xla.",
+        f"{folder} does not pin an XLA: XLA_COMMIT is not in third_party/xla.",
         hint="Give --xla=<commit> or --xla-source-dir.",
     )
 
 
-def bring(checkout: Checkout, folder: Path, runner: Runner, progress: Progress) -> None:
-    """See to it that a source tree is there, at its commit, as it was committed.
+def fetch_tree(checkout: Checkout, folder: Path, runner: Runner, progress: Progress) -> None:
+    """Fetch a source tree at its commit, unless it is there already.
 
-    It is made under another name and renamed when it is whole; a tree that was changed since is made anew. It is in use
-    from now on until this process ends, so that nobody takes it for garbage.
+    The tree is fetched under a temporary name and then renamed; a tree with changes is fetched again. It stays marked
+    as in use until this process ends, so that garbage collection skips it.
 
     Raises:
-        InputError: it cannot be had, or is another commit.
+        InputError: the commit cannot be fetched.
     """
     if checkout.folder:
         return
     if COMMIT.fullmatch(checkout.commit) is None:
-        raise InputError(f"{checkout.name}: {checkout.commit!r} is no commit.", hint="Give all 40 digits.")
+        raise InputError(f"{checkout.name}: not a commit: {checkout.commit!r}.", hint="Give all 40 digits.")
     from filelock import FileLock
 
     from core.treefiles import hold
@@ -230,23 +225,23 @@ def _fetch(checkout: Checkout, folder: Path, runner: Runner) -> None:
                 runner.run(argv, env={"GIT_TERMINAL_PROMPT": "0"})
         except ProcessError as error:
             raise InputError(
-                f"{checkout.name} at {checkout.commit} cannot be fetched from {checkout.url}. {error.message}",
-                hint="Check the network, or give --source-mirror or a folder of your own.",
+                f"Cannot fetch {checkout.name} at {checkout.commit} from {checkout.url}. {error.message}",
+                hint="Check the network, or give --source-mirror or a local folder.",
             ) from error
         at = folder_commit(work, runner)[0]
         if at != checkout.commit:
-            raise InputError(f"{checkout.url} gave {at} for {checkout.commit}.", hint="Report this to its owner.")
+            raise InputError(f"{checkout.url} served {at} for {checkout.commit}.", hint="Report this to its owner.")
         work.rename(folder)
 
 
-def refuse_unknown(source: SourceRequest) -> None:
-    """See to it that everything that the wheels are made of is known: none of their stamps may be empty.
+def check_complete(inputs: SourceInputs) -> None:
+    """Check that every commit and digest that the wheels record is known.
 
     Raises:
-        InputError: all that is not known.
+        InputError: some are unknown.
     """
-    if empty := sorted(name for name, value in source.stamps().items() if value in ("", git_source.HEAD)):
+    if empty := sorted(name for name, value in inputs.stamps().items() if value in ("", git_source.HEAD)):
         raise InputError(
-            f"What the wheels would be made of is not known: {', '.join(empty)}.",
+            f"Internal error: unknown commits or digests of sources: {', '.join(empty)}.",
             hint="Report this; nothing was built.",
         )

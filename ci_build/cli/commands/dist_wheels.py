@@ -6,7 +6,7 @@ import click
 import cloup
 
 from ci_build.cli import options
-from ci_build.cli.common import State, host_runner, print_json
+from ci_build.cli.common import State, connector, host_runner, print_json, show_plan
 
 
 @cloup.command("dist_wheels")
@@ -20,8 +20,15 @@ def dist_wheels(state: State, /, **after: object) -> None:
     from ci_build.build import dist_wheels
 
     settings, reporter = state.settings(after), state.reporter(after)
-    made = dist_wheels.dist_wheels(settings, reporter, host_runner(reporter), "build")
-    if made is not None and settings.flag("json"):
-        print_json(dist_wheels.receipt(made))
-    elif made is not None:
-        dist_wheels.show_receipt(made, reporter)
+    runner, connect = host_runner(reporter), connector(reporter)
+    request = options.wheel_set_request(settings, reporter, runner, connect, "build")
+    prepared = dist_wheels.prepare(request, reporter, runner, connect)
+    as_json = settings.flag("json")
+    if request.dry_run:
+        show_plan([*dist_wheels.plan_lines(prepared.plan, request.out)], as_json=as_json)
+        return
+    result = dist_wheels.dist_wheels(request, prepared, reporter, runner)
+    if as_json:
+        print_json(dist_wheels.receipt(result))
+    else:
+        dist_wheels.show_receipt(result, reporter)

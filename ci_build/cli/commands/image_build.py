@@ -296,7 +296,7 @@ def _build_with_packages(job: ImageJob, packages: tuple[str, str], recipes: Sequ
     with job.reporter.group("ROCm's pip packages"):
         for recipe, name in zip(recipes, names, strict=True):
             image = job.builder.build(recipe)
-            found = rocm_packages(job.builder, image.id, python, index, version)
+            found = rocm_packages(job.builder, image.id, python, index, version, options.connection())
             top = runtime.packages_recipe(job.builder.as_base(recipe), python, found.files, found.version, labels)
             built.append((job.builder.build(top), tuple(dict.fromkeys((name, top.name))), top.labels))
     job.finish(built)

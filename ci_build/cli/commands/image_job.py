@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ci_build.cli import options
-from ci_build.cli.common import State, host_runner, print_json
+from ci_build.cli.common import State, connector, host_runner, print_json
 from ci_build.images import builder as images
 from ci_build.images import local
 from ci_build.images.builder import ImageRequest
@@ -48,14 +48,9 @@ class ImageJob:
         """
         settings, reporter = state.settings(values), state.reporter(values)
         host = host_runner(reporter)
-        request = images.image_request(
-            settings,
-            host,
-            reporter,
-            "build",
-            pins=pins or values.get("pins"),
-            no_cache=bool(values.get("no_cache")),
-        )
+        no_cache = bool(values.get("no_cache"))
+        image_settings = options.image_settings(settings, "build", pins=pins or values.get("pins"), no_cache=no_cache)
+        request = images.image_request(image_settings, host, connector(reporter))
         builder = ImageBuilder(request=request, host=host, progress=reporter)
         job = cls(values=values, settings=settings, reporter=reporter, host=host, builder=builder)
         if count is not None:

@@ -57,15 +57,18 @@ def build(
     from ci_build.build import kernels
     from ci_build.build.dist_wheels import kernel_lines
     from core.errors import RequestError
+    from core.versions import set_version
     from kernels.assemble import make_wheel, prepare
     from kernels.build import sizes
 
     settings, reporter = state.settings(after), state.reporter(after)
-    request, version = kernels.make_request(settings)
+    request = options.kernels_request(settings)
     asked = request.kernels
     assert asked is not None
+    kernels.check_request(request)
+    version = set_version(request)
     part = kernels.parse_part(asked, shard, units or "")
-    room, out = kernels.capacity(jobs, memory), Path(str(settings.get("out", "build").value))
+    room, out = kernels.capacity(jobs, memory), options.out_dir(settings, "build")
     if out.exists() and not out.is_dir():
         raise RequestError(f"--out is {out}, which is no folder.", hint="Name a folder, or one that is not there yet.")
     if settings.flag("dry_run"):
@@ -81,7 +84,7 @@ def build(
 
     request = replace(request, targets=kernels.every_target(request))
     runner = host_runner(reporter)
-    place = kernels.place_for(asked, settings, runner)
+    place = kernels.find_compilers(asked, options.cache_dir(settings), runner)
     if shard or units or forecast:
         job = prepare(
             request, request.targets or (), cache=options.cache_dir(settings), runner=runner, progress=reporter,

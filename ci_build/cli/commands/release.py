@@ -8,7 +8,7 @@ import click
 import cloup
 
 from ci_build.cli import options
-from ci_build.cli.common import State, host_runner, open_bucket, print_json
+from ci_build.cli.common import State, connector, host_runner, open_bucket, print_json, show_plan
 from core.errors import RequestError
 
 
@@ -30,13 +30,30 @@ def release(
     **after: object,
 ) -> None:
     """Build a set, stage it, gate it, promote it to `v2`, and print the line that installs it."""
+    from ci_build.build import dist_wheels
     from ci_build.release import release as way
+    from ci_build.release.request import LocalRelease
 
     if not local:
         raise RequestError("release needs --local.", hint="Run `ci_build release --local`.")
     settings, reporter = state.settings({**after, "bucket": bucket, "corpus": corpus}), state.reporter(after)
-    receipt = way.release_local(settings, reporter, host_runner(reporter), options.signing_key(signing_key))
-    if receipt is not None and settings.flag("json"):
+    runner, connect = host_runner(reporter), connector(reporter)
+    tables, as_json = ("release_local", "build"), settings.flag("json")
+    request = LocalRelease(
+        wheel_set=options.wheel_set_request(settings, reporter, runner, connect, *tables),
+        bucket=Path(str(settings.get("bucket", *tables).value)),
+        corpus=str(settings.get("corpus", *tables).value),
+        key=options.signing_key(signing_key),
+        actor=options.actor(),
+    )
+    prepared = dist_wheels.prepare(request.wheel_set, reporter, runner, connect)
+    if request.wheel_set.dry_run:
+        show_plan(
+            [*dist_wheels.plan_lines(prepared.plan, request.wheel_set.out), *way.plan_lines(request)], as_json=as_json
+        )
+        return
+    receipt = way.release_local(request, prepared, reporter, runner, show=not as_json)
+    if as_json:
         print_json(receipt)
 
 
@@ -86,6 +103,8 @@ def promote(
 
     reporter = state.reporter()
     opened = open_bucket(bucket, reporter, dry_run=dry_run, existing=not Path(staged).is_dir())
-    done = way.promote(gating.find_set(staged, opened, reporter), opened, channel, reporter, trust_config)
+    done = way.promote(
+        gating.find_set(staged, opened, reporter), opened, channel, reporter, options.actor(), trust_config
+    )
     if as_json:
         print_json({**way.receipt_of(done), "new": done.new, "warnings": done.warnings})

@@ -8,7 +8,7 @@ import click
 import cloup
 
 from ci_build.cli import options
-from ci_build.cli.common import State, host_runner, print_json
+from ci_build.cli.common import State, connector, host_runner, print_json
 from core.errors import DifferentError
 
 
@@ -36,7 +36,20 @@ def reproduce(state: State, /, folder: Path, *, as_json: bool, **after: object) 
     from ci_build.build import reproduce
 
     settings, reporter = state.settings(after), state.reporter(after)
-    found = reproduce.reproduce(folder, settings, reporter, host_runner(reporter))
+    runner, connect = host_runner(reporter), connector(reporter)
+    before = reproduce.read_source_set(folder)
+    with reproduce.rebuild_folder(options.cache_dir(settings)) as rebuild:
+        recorded = options.recorded_settings(before, settings, rebuild / "set")
+        request = options.wheel_set_request(
+            recorded,
+            reporter,
+            runner,
+            connect,
+            "build",
+            rebuild=rebuild,
+            own_commit=before.request["source"]["own_commit"],
+        )
+        found = reproduce.reproduce(folder, before, request, reporter, runner, connect)
     if as_json:
         print_json(found)
     else:

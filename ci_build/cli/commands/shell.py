@@ -25,17 +25,19 @@ def shell(state: State, folder: Path, command: tuple[str, ...], *, show: bool) -
     from core.process import become, render
 
     reporter = state.reporter()
-    place = build_shell.load_place(folder)
+    environment = build_shell.load_environment(folder)
     if show:
-        click.echo(render(build_shell.shell_argv(place, command, terminal=True)))
+        click.echo(render(build_shell.shell_argv(environment, command, terminal=True)))
         return
-    build_shell.prepare(place)
+    build_shell.prepare(environment)
     terminal = options.Surroundings.detect().terminal and not command
-    argv = build_shell.shell_argv(place, command, terminal=terminal)
+    argv = build_shell.shell_argv(environment, command, terminal=terminal)
     if command:
-        env, cwd = build_shell.environment_of(place), build_shell.folder_of(place)
+        env, cwd = build_shell.variables_of(environment), build_shell.working_directory(environment)
         host_runner(reporter).run(argv, env=env, cwd=cwd, on_line=click.echo, on_error_line=echo_error)
         return
     build_shell.refuse_without_terminal(terminal=terminal)
-    reporter.line(f"the last build there, of {place.what}, {place.state}; its command is in the history (arrow up)")
-    become(argv, {**options.environment(), **build_shell.environment_of(place)})
+    reporter.line(
+        f"the last build there, of {environment.what}, {environment.state}; its command is in the history (arrow up)"
+    )
+    become(argv, {**options.environment(), **build_shell.variables_of(environment)})

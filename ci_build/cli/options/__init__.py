@@ -1,12 +1,11 @@
-"""Words become a BuildRequest here: options, their environment variables, their defaults, and what contradicts what.
+"""Options of the command line, their environment variables and defaults, parsed into frozen requests.
 
-The only room that reads the environment. Each option stands before or after the subcommand, and each value
-remembers where it came from. Other rooms take what they need from here, whichever module has it.
+Only this package reads the environment. Options stand before or after the subcommand, and each value remembers
+where it came from. The commands import everything from here.
 """
 
-from ci_build.cli.options.device import DeviceOptions, device_options, device_run_options, parse_device_options
+from ci_build.cli.options.device import device_options, device_run_options, parse_device_options
 from ci_build.cli.options.environment import (
-    SigningKey,
     Surroundings,
     actor,
     connection,
@@ -16,10 +15,6 @@ from ci_build.cli.options.environment import (
 )
 from ci_build.cli.options.release import (
     CHANNELS,
-    CORPORA,
-    GATES,
-    SERVE_PORT,
-    STRUCTURE,
     bucket_option,
     channel_option,
     dry_run_option,
@@ -27,11 +22,15 @@ from ci_build.cli.options.release import (
     signing_key_option,
     trust_config_option,
 )
+from ci_build.cli.options.reproduction import recorded_settings
 from ci_build.cli.options.request import (
     build_request,
     chosen_pythons,
+    kernels_request,
+    out_dir,
     require_known_pythons,
     this_python_and_one_more,
+    wheel_set_request,
 )
 from ci_build.cli.options.rocm import (
     build_job_defaults,
@@ -42,7 +41,7 @@ from ci_build.cli.options.rocm import (
     rocm_storage,
 )
 from ci_build.cli.options.settings import Setting, Settings, cache_dir, cache_note, refuse_misplaced, words
-from ci_build.cli.options.source import container_size, source_defaults
+from ci_build.cli.options.source import container_size, image_settings, source_defaults
 from ci_build.cli.options.table import (
     CONTAINER_OPTIONS,
     NEEDS_KERNELS,
@@ -52,6 +51,7 @@ from ci_build.cli.options.table import (
     chosen_options,
     option_names,
 )
+from ci_build.release.request import CORPORA, GATES, SERVE_PORT, STRUCTURE, DeviceOptions, SigningKey
 from core.defaults import defaults
 
 __all__ = [
@@ -87,10 +87,14 @@ __all__ = [
     "dry_run_option",
     "environment",
     "find_rocm",
+    "image_settings",
     "junit_option",
+    "kernels_request",
     "option_names",
+    "out_dir",
     "parse_device_options",
     "proxy_of",
+    "recorded_settings",
     "refuse_misplaced",
     "require_known_pythons",
     "rocm_build_url",
@@ -102,5 +106,6 @@ __all__ = [
     "source_defaults",
     "this_python_and_one_more",
     "trust_config_option",
+    "wheel_set_request",
     "words",
 ]

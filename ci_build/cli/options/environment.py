@@ -7,9 +7,10 @@ import os
 import platform
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
+from ci_build.release.request import SigningKey
 from core.errors import MachineError
 
 _PROJECT = "jax-rocm-release"
@@ -30,23 +31,6 @@ def environment() -> dict[str, str]:
     folder = writable_folder(usual, "cache")
     caches = {} if folder == usual else {"XDG_CACHE_HOME": str(folder)}
     return {name: value for name, value in os.environ.items() if name != SIGNING_KEY} | caches
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SigningKey:
-    """Where the key is that signs evidence.
-
-    Attributes:
-        file: the file; None when the environment holds the key.
-        text: the key, never shown; empty when a file holds it.
-        origin: for errors.
-        own: it is the user's own, which is made when it is needed.
-    """
-
-    file: Path | None
-    text: str = field(default="", repr=False)
-    origin: str = ""
-    own: bool = False
 
 
 def signing_key(file: Path | None) -> SigningKey:

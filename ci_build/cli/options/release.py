@@ -9,14 +9,6 @@ import click
 from ci_build.cli.options.environment import ENV_PREFIX, SIGNING_KEY
 from core.defaults import defaults
 
-GATES = ("inspection", "abi", "load", "coverage", "compile", "install")
-"""The gates that need no GPU, in the order in which they run."""
-STRUCTURE = "structure"
-"""The word for all of them."""
-CORPORA = ("small", "full")
-"""What the compile gate may be given, first what it is given when nobody says."""
-SERVE_PORT = 8000
-"""Port of `ci_build index serve` unless it is told another one."""
 CHANNELS = ("local", "nightly", "release")
 """What promotion/policy.toml has a table for."""
 

@@ -1,14 +1,17 @@
-"""Settings become a BuildRequest here, and what contradicts what is refused."""
+"""Settings become a request here, and contradictions are refused."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ci_build.cli.options.rocm import rocm_problems
-from ci_build.cli.options.settings import Setting, Settings, words
-from ci_build.cli.options.source import source_problems, source_readings, source_request
+from ci_build.cli.options.rocm import find_rocm, rocm_defaults, rocm_problems, rocm_storage
+from ci_build.cli.options.settings import Problems, Setting, Settings, cache_dir, words
+from ci_build.cli.options.source import source_defaults, source_problems, source_request
 from ci_build.cli.options.table import (
     CONTAINER_OPTIONS,
     KERNEL_TOOLCHAINS,
@@ -18,104 +21,167 @@ from ci_build.cli.options.table import (
 )
 from core.defaults import defaults
 from core.errors import RequestError
-from core.model import BuildRequest, KernelRequest, Payload, RocmVersion
-from core.source_request import SourceRequest
+from core.model import BuildRequest, GfxTarget, KernelRequest, Payload, RocmVersion
 
-_HELP = "See `ci_build dist_wheels --help`."
+if TYPE_CHECKING:
+    from ci_build.build.request import WheelSetRequest
+    from core.http.client import Connect
+    from core.process import HostRunner
+    from core.report import Reporter
 
 
-def build_request(settings: Settings, *tables: str) -> tuple[BuildRequest, tuple[str, ...]]:
-    """Turn settings into a request, with warnings about options that it has no use for.
+def wheel_set_request(
+    settings: Settings,
+    reporter: Reporter,
+    runner: HostRunner,
+    connect: Connect,
+    *tables: str,
+    rebuild: Path | None = None,
+    own_commit: str = "",
+) -> WheelSetRequest:
+    """Return the complete request for a wheel set; options without effect are warned of.
 
     Args:
-        tables: tables of defaults.toml to consult, first one first.
+        tables: tables of defaults.toml, the first one first.
+        rebuild: folder for everything that is built; results of caches and executors are then not used.
+        own_commit: commit of this repository that the wheels record; empty detects it.
 
     Raises:
-        RequestError: every contradiction at once.
+        RequestError: options contradict each other.
     """
-    from core.targets import expand, is_all
+    from ci_build.build.request import WheelSetRequest
+    from ci_build.rocm.request import check_name, check_source
+    from ci_build.rocm.selection import gfx_names
 
+    from_source = settings.get("payload", *tables).value == Payload.SOURCE
+    if from_source:
+        settings = settings.with_defaults(source_defaults(settings))
+    rocm = find_rocm(settings, reporter, runner, connect, *tables)
+    if rocm is not None and from_source:
+        settings = settings.with_defaults(rocm_defaults(rocm))
+    build, warnings = build_request(settings, *tables, accept_cached=rebuild is None)
+    for text in warnings:
+        reporter.warning(text)
+    if rocm is not None:
+        targets = build.targets or () if build.payload is Payload.SOURCE else ()
+        rocm = replace(rocm, version=str(build.rocm_version), targets=targets)
+        check_name(rocm, gfx_names())
+        check_source(rocm)
+    elif build.payload is Payload.SOURCE:
+        raise RequestError(
+            "A build from source needs a ROCm.", hint="Give --therock-path or --therock, or use --payload=published."
+        )
+    manifest = settings.get("rocm_manifest").value
+    return WheelSetRequest(
+        build=build,
+        rocm=rocm,
+        rocm_manifest=None if manifest is None else Path(str(manifest)),
+        storage=rocm_storage(settings, *tables),
+        registry=str(settings.get("image_registry", *tables).value or ""),
+        out=out_dir(settings, *tables),
+        cache=cache_dir(settings),
+        rebuild=rebuild,
+        own_commit=own_commit,
+        dry_run=settings.flag("dry_run"),
+    )
+
+
+def out_dir(settings: Settings, *tables: str) -> Path:
+    """Return the folder of the wheel set."""
+    return Path(str(settings.get("out", *tables).value))
+
+
+def kernels_request(settings: Settings) -> BuildRequest:
+    """Return the request of `ci_build kernels build`, for the kernel wheel alone.
+
+    Raises:
+        RequestError: options contradict each other.
+    """
+    implied = {"kernels": True, "payload": Payload.PUBLISHED.value}
+    origin = "ci_build kernels"
+    settings = settings.with_defaults({name: Setting(value=value, origin=origin) for name, value in implied.items()})
+    return build_request(settings, "build")[0]
+
+
+def build_request(settings: Settings, *tables: str, accept_cached: bool = True) -> tuple[BuildRequest, tuple[str, ...]]:
+    """Return the content of a wheel set, and warnings about options without effect.
+
+    Args:
+        tables: tables of defaults.toml, the first one first.
+        accept_cached: let remote executors use cached results.
+
+    Raises:
+        RequestError: options contradict each other; the message names every contradiction.
+    """
     payload = _payload(settings.get("payload", *tables))
-    problems = rocm_problems(settings)
+    problems = Problems(rocm_problems(settings))
     if payload is Payload.PUBLISHED:
         tables = (*tables, "published")
-        problems += [
-            f"{settings.get(name).origin} belongs to a build from source and contradicts --payload=published."
-            for name in REFUSED_WITH_PUBLISHED
-            if settings.given(name)
-        ]
-        problems += [
-            f"{settings.get(name).origin} is about containers, and --payload=published starts none."
-            for name in CONTAINER_OPTIONS
-            if settings.get(name).origin.startswith("--")
-        ]
+        problems.add(*_source_options(settings))
     else:
-        problems += source_problems(settings)
+        problems.add(*source_problems(settings))
     rocm = settings.get("rocm_version", *tables)
     if rocm.value is None:
-        problems.append("--rocm-version is missing; only --payload=published knows it by itself.")
-    kernels, more = _kernels(settings, *tables)
-    problems += more
-    spec = _text(settings.get("targets", *tables))
-    # What a build from source holds is what it is told to: there is no other list that `all` could mean.
-    listed = payload is Payload.SOURCE or not is_all(spec)
-
-    def jax() -> str:
-        return _version(settings.get("jax_version", *tables))
-
-    def source_of(jax_version: str) -> SourceRequest | None:
-        return source_request(settings, jax_version, *tables) if payload is Payload.SOURCE else None
-
-    _refuse(
-        problems,
-        lambda: chosen_pythons(settings, tables),
-        lambda: _pythons_of(jax(), settings, tables),
-        lambda: source_of(jax()),
-        lambda: expand(spec) if listed else None,
-        lambda: _positive(settings.get("wheel_post_release")),
-        *(source_readings(settings, *tables) if payload is Payload.SOURCE else ()),
-    )
-    warnings = tuple(
-        f"--{name} has no use with --payload=published: nothing is compiled."
-        for name in WARNED_WITH_PUBLISHED
-        if payload is Payload.PUBLISHED and settings.given(name)
-    )
-    jax_version = jax()
-    pythons, source = _pythons_of(jax_version, settings, tables), source_of(jax_version)
-    wanted = expand(spec) if listed else None
+        problems.add("--rocm-version is missing; only --payload=published has a default.")
+    kernels, kernel_problems = _kernels(settings, *tables)
+    problems.add(*kernel_problems)
+    pythons = problems.read(lambda: chosen_pythons(settings, tables))
+    jax_version = problems.read(lambda: _version(settings.get("jax_version", *tables)))
+    if jax_version and pythons:
+        pythons = problems.read(lambda: _pythons_of(jax_version, pythons, settings, *tables))
+    source = None
+    if payload is Payload.SOURCE:
+        source = source_request(settings, jax_version, problems, *tables, accept_cached=accept_cached)
+    targets = problems.read(lambda: _targets(settings, payload, *tables))
+    post_release = problems.read(lambda: _positive(settings.get("wheel_post_release")))
+    problems.refuse()
     if source is not None and source.one_target:
-        wanted, pythons = (wanted or ())[:1], pythons[:1]
+        targets, pythons = (targets or ())[:1], pythons[:1]
     request = BuildRequest(
         payload=payload,
         jax_version=jax_version,
         rocm_version=RocmVersion(text=str(rocm.value)),
         python_versions=pythons,
-        targets=wanted,
+        targets=targets,
         rocm_version_extra=not settings.flag("no_rocm_version_extra"),
-        post_release=_positive(settings.get("wheel_post_release")),
+        post_release=post_release,
         strip=not settings.flag("no_strip"),
         source=source,
         kernels=kernels,
     )
+    warnings = tuple(
+        f"--{name} has no effect with --payload=published: nothing is compiled."
+        for name in WARNED_WITH_PUBLISHED
+        if payload is Payload.PUBLISHED and settings.given(name)
+    )
     return request, warnings
 
 
-def _refuse(problems: list[str], *readings: Callable[[], object]) -> None:
-    """Raise all contradictions, and everything that cannot be read; one alone keeps its own hint and exit code."""
-    errors: dict[str, RequestError] = {}
-    for read in readings:
-        try:
-            read()
-        except RequestError as error:
-            errors[error.message if error.hint == _HELP else str(error)] = error
-    if len(errors) == 1 and not problems:
-        raise errors.popitem()[1]
-    if errors or problems:
-        raise RequestError(" ".join([*problems, *errors]), hint=_HELP)
+def _source_options(settings: Settings) -> list[str]:
+    """Return the contradictions of `--payload=published` to options of a build from source."""
+    problems = [
+        f"{settings.get(name).origin} belongs to a build from source and contradicts --payload=published."
+        for name in REFUSED_WITH_PUBLISHED
+        if settings.given(name)
+    ]
+    problems += [
+        f"{settings.get(name).origin} is about containers, and --payload=published starts none."
+        for name in CONTAINER_OPTIONS
+        if settings.get(name).origin.startswith("--")
+    ]
+    return problems
+
+
+def _targets(settings: Settings, payload: Payload, *tables: str) -> tuple[GfxTarget, ...] | None:
+    """Return the targets, expanded; None for `all` of published wheels, whose targets are known once they are read."""
+    from core.targets import expand, is_all
+
+    spec = _text(settings.get("targets", *tables))
+    return None if payload is Payload.PUBLISHED and is_all(spec) else expand(spec)
 
 
 def _kernels(settings: Settings, *tables: str) -> tuple[KernelRequest | None, list[str]]:
-    """What is asked of the kernels, and what contradicts it."""
+    """Return the request for kernels, and its contradictions."""
     if not settings.flag("kernels"):
         given = [name for name in NEEDS_KERNELS if settings.given(name)]
         return None, [f"{settings.get(name).origin} needs --kernels." for name in given]
@@ -158,12 +224,12 @@ def _text(setting: Setting) -> str:
 
 
 def _payload(setting: Setting) -> Payload:
-    """From the environment comes any word: only the command line was checked before."""
+    """Return the payload; values from the environment were not checked before."""
     try:
         return Payload(setting.value)
     except ValueError as error:
         known = ", ".join(Payload)
-        raise RequestError(f"{setting.origin} is {setting.value!r}.", hint=f"Known are {known}.") from error
+        raise RequestError(f"{setting.origin} is {setting.value!r}.", hint=f"Give one of {known}.") from error
 
 
 def _positive(setting: Setting) -> int | None:
@@ -187,63 +253,63 @@ def _version(setting: Setting) -> str:
 
 
 def chosen_pythons(settings: Settings, tables: tuple[str, ...]) -> tuple[str, ...]:
-    """The Pythons that were asked for, oldest first.
+    """Return the requested Pythons, oldest first.
 
     Raises:
-        RequestError: one that is not supported, or none.
+        RequestError: a Python is not supported, or none was given.
     """
     supported = supported_pythons()
     if not settings.given("python_versions") and "release_local" in tables:
         return this_python_and_one_more(supported, f"{sys.version_info.major}.{sys.version_info.minor}")
     setting = settings.get("python_versions", *tables)
-    wanted = [word.strip() for word in _text(setting).split(",") if word.strip()]
-    require_known_pythons(wanted, setting.origin)
-    return tuple(version for version in supported if version in wanted)
+    chosen = words(_text(setting))
+    require_known_pythons(chosen, setting.origin)
+    return tuple(version for version in supported if version in chosen)
 
 
 def supported_pythons() -> list[str]:
-    """Versions such as 3.12, oldest first."""
+    """Return the supported Python versions such as 3.12, oldest first."""
     return list(defaults()["pythons"]["supported"])
 
 
-def require_known_pythons(wanted: Sequence[str], origin: str) -> None:
-    """Refuse other versions than the supported ones, and none at all.
+def require_known_pythons(versions: Sequence[str], origin: str) -> None:
+    """Check that there are Python versions, and that all are supported.
 
     Args:
-        origin: who asks for them.
+        origin: option that they come from.
 
     Raises:
-        RequestError: with the versions that are known.
+        RequestError: a version is not supported, or there is none.
     """
-    unknown = [version for version in wanted if version not in supported_pythons()]
-    if unknown or not wanted:
-        hint = f"Known are {', '.join(supported_pythons())}."
+    unknown = [version for version in versions if version not in supported_pythons()]
+    if unknown or not versions:
+        hint = f"Supported are {', '.join(supported_pythons())}."
         raise RequestError(f"{origin} asks for {', '.join(unknown) or 'nothing'}.", hint=hint)
 
 
-def _pythons_of(jax_version: str, settings: Settings, tables: tuple[str, ...]) -> tuple[str, ...]:
-    """The Pythons to build for: those that were asked for, or of the default ones those that the release runs with.
+def _pythons_of(jax_version: str, pythons: tuple[str, ...], settings: Settings, *tables: str) -> tuple[str, ...]:
+    """Return the Pythons that the JAX release supports.
 
     Raises:
-        RequestError: one was asked for that the release does not run with.
+        RequestError: an explicitly requested Python is not supported.
     """
     from packaging.specifiers import SpecifierSet
 
     from wheelkit.recipe_base import requires_python
 
-    pythons, wanted = chosen_pythons(settings, tables), requires_python(jax_version)
-    good = tuple(python for python in pythons if python in SpecifierSet(wanted))
+    supported = requires_python(jax_version)
+    good = tuple(python for python in pythons if python in SpecifierSet(supported))
     if not good or (settings.given("python_versions") and good != pythons):
         raise RequestError(
-            f"jax {jax_version} needs Python {wanted}, and {settings.get('python_versions', *tables).origin} asks for "
-            f"{', '.join(python for python in pythons if python not in good)}.",
+            f"jax {jax_version} needs Python {supported}, but {settings.get('python_versions', *tables).origin} "
+            f"requests {', '.join(python for python in pythons if python not in good)}.",
             hint="Leave these out, or build an older --jax-version.",
         )
     return good
 
 
 def this_python_and_one_more(supported: list[str], current: str) -> tuple[str, ...]:
-    """The running Python and its neighbour, the newer one where there is one."""
+    """Return the running Python and its neighbour, the newer one if it is supported."""
     if current not in supported:
         return tuple(supported[-2:])
     at = supported.index(current)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from ci_build.cli.options.environment import ENV_PREFIX, cache_folder
 from ci_build.cli.options.table import SWITCHES, option_names
 from core.defaults import defaults
 from core.errors import RequestError
 from core.units import parse_url
+
+T = TypeVar("T")
+HELP_HINT = "See `ci_build dist_wheels --help`."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,6 +25,41 @@ class Setting:
 
     value: Any
     origin: str
+
+
+class Problems:
+    """Contradictions and unreadable values of options, reported together.
+
+    Args:
+        texts: contradictions that are known already.
+    """
+
+    def __init__(self, texts: Iterable[str] = ()) -> None:
+        self._texts = list(texts)
+        self._errors: dict[str, RequestError] = {}
+
+    def add(self, *texts: str) -> None:
+        """Record contradictions."""
+        self._texts += texts
+
+    def read(self, reading: Callable[[], T]) -> T:
+        """Return the value of a reading; of one that fails, nothing, since `refuse` then raises."""
+        try:
+            return reading()
+        except RequestError as error:
+            self._errors[error.message if error.hint == HELP_HINT else str(error)] = error
+            return cast("T", None)
+
+    def refuse(self) -> None:
+        """Raise all problems as one error; a single unreadable value keeps its own hint and exit code.
+
+        Raises:
+            RequestError: there are problems.
+        """
+        if len(self._errors) == 1 and not self._texts:
+            raise self._errors.popitem()[1]
+        if self._errors or self._texts:
+            raise RequestError(" ".join([*self._texts, *self._errors]), hint=HELP_HINT)
 
 
 def words(text: str | None) -> tuple[str, ...]:

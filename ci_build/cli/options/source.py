@@ -1,18 +1,22 @@
-"""Settings of a build from source become a SourceRequest here."""
+"""Options of a build from source."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from ci_build.cli.options.rocm import build_job_defaults
-from ci_build.cli.options.settings import Setting, Settings
+from ci_build.cli.options.settings import Problems, Setting, Settings, cache_dir
 from core.errors import RequestError
 from core.source_request import ActionCache, Checkout, Compiler, Container, Credentials, Remote, SourceRequest
 from core.units import check_engine_size
+
+if TYPE_CHECKING:
+    from ci_build.build.source.pins import Interface
+    from ci_build.images.builder import ImageSettings
 
 _ONLY_WITH_RBE = ("rbe_endpoint", "no_rbe_fallback", "rbe_platform", "rbe_jobs")
 _CREDENTIALS = ("rbe_ca", "rbe_cert", "rbe_key", "rbe_credential_helper", "rbe_bazelrc")
@@ -26,38 +30,58 @@ _ONLY_IN_CONTAINER = (
 )
 
 
-def source_request(settings: Settings, jax_version: str, *tables: str) -> SourceRequest:
-    """What the build is asked for, without what only the folders and the ROCm themselves can tell.
+def source_request(
+    settings: Settings, jax_version: str | None, problems: Problems, *tables: str, accept_cached: bool = True
+) -> SourceRequest | None:
+    """Return the options of a build from source.
 
     Args:
         settings: without `source_problems`.
+        jax_version: release of jax; None when it could not be read.
+        problems: receives every unreadable value, and every option that the release does not support.
+        accept_cached: let remote executors use cached results.
 
-    Raises:
-        RequestError: what that release of jax cannot do, all of it at once.
+    Returns:
+        The request, which is valid unless there are problems; None without a release.
     """
-    from ci_build.build.source.pins import Kind, interface_for, pins_for, releases
+    from ci_build.build.source.pins import interface_for
 
-    problems = []
-    interface = interface_for(jax_version)
-    compiler = _compiler(settings.get("compiler", *tables))
-    if compiler not in interface.compilers:
-        problems.append(f"--compiler={compiler}: jax {jax_version} is built by {', '.join(interface.compilers)} only.")
-    if not settings.given("jax_source_dir") and pins_for(jax_version) is None:
-        problems.append(
-            f"There are no pinned sources of jax {jax_version}, only of {', '.join(releases())}: give --jax-source-dir."
-        )
-    elif pins_for(jax_version) is None and interface.kind is Kind.ROCM_JAX:
-        problems.append(f"There are no pinned sources of jax {jax_version}, and rocm-jax builds its plugin.")
-    if problems:
-        raise RequestError(" ".join(problems), hint="See `ci_build dist_wheels --help`.")
+    compiler = problems.read(lambda: _compiler(settings.get("compiler", *tables)))
+    endpoint = problems.read(lambda: _endpoint(settings))
+    jobs = problems.read(lambda: _jobs(settings, *tables))
+    memory = problems.read(lambda: container_size(settings, "container_memory", *tables))
+    shm_size = problems.read(lambda: container_size(settings, "container_shm_size", *tables))
+    if not jax_version:
+        return None
+    interface = problems.read(lambda: interface_for(jax_version))
+    if not interface:  # the release is older than every known build
+        return None
+    problems.add(*_unsupported(settings, jax_version, interface, compiler))
     one_target = settings.flag("one_target")
+    platform = str(settings.get("rbe_platform").value or interface.rbe_platform)
+    remote = Remote(
+        endpoint=endpoint,
+        platform="" if platform == "none" else platform,
+        jobs=jobs,
+        fallback=not settings.flag("no_rbe_fallback"),
+        accept_cached=accept_cached,
+    )
+    container = Container(
+        host=settings.flag("host"),
+        engine=str(settings.get("container_engine", *tables).value or ""),
+        image=str(settings.get("builder_image").value or ""),
+        base=str(settings.get("base_docker").value or ""),
+        network=str(settings.get("container_network", *tables).value),
+        memory=memory,
+        shm_size=shm_size,
+    )
     return SourceRequest(
         compiler=compiler,
         sources=_sources(settings, jax_version, *tables),
         xla="dir" if settings.given("xla_source_dir") else str(settings.get("xla", *tables).value),
         jaxlib=settings.given("jax_source_dir") and not one_target,
-        container=_container(settings, *tables),
-        remote=_remote(settings, interface.rbe_platform, *tables),
+        container=container,
+        remote=remote if settings.flag("rbe") else None,
         credentials=Credentials(
             **{name.removeprefix("rbe_"): _absolute(settings.get(name).value) for name in _CREDENTIALS}
         ),
@@ -69,6 +93,19 @@ def source_request(settings: Settings, jax_version: str, *tables: str) -> Source
         one_target=one_target,
         clang=str(settings.get("clang_path").value or ""),
     )
+
+
+def _unsupported(settings: Settings, jax_version: str, interface: Interface, compiler: Compiler) -> Iterator[str]:
+    """Yield what the release of jax does not support."""
+    from ci_build.build.source.pins import Kind, pins_for, releases
+
+    if compiler and compiler not in interface.compilers:
+        yield f"--compiler={compiler}: jax {jax_version} is built by {', '.join(interface.compilers)} only."
+    if not settings.given("jax_source_dir") and pins_for(jax_version) is None:
+        known = ", ".join(releases())
+        yield f"There are no pinned sources of jax {jax_version}, only of {known}: give --jax-source-dir."
+    elif pins_for(jax_version) is None and interface.kind is Kind.ROCM_JAX:
+        yield f"There are no pinned sources of jax {jax_version}, and rocm-jax builds its plugin."
 
 
 def source_defaults(settings: Settings) -> Mapping[str, Setting]:
@@ -83,17 +120,17 @@ def source_defaults(settings: Settings) -> Mapping[str, Setting]:
 
 
 def _compiler(setting: Setting) -> Compiler:
-    """From the environment comes any word: only the command line was checked before."""
+    """Return the compiler; values from the environment were not checked before."""
     try:
         return Compiler(str(setting.value))
     except ValueError as error:
         raise RequestError(
-            f"{setting.origin} is {setting.value!r}.", hint=f"Known are {', '.join(Compiler)}."
+            f"{setting.origin} is {setting.value!r}.", hint=f"Give one of {', '.join(Compiler)}."
         ) from error
 
 
 def source_problems(settings: Settings) -> list[str]:
-    """What contradicts what in the options of a build from source, whichever the release of jax."""
+    """Return the contradictions of options of a build from source, for every release of jax."""
     from ci_build.build.source.pins import COMMIT
 
     problems = []
@@ -183,38 +220,29 @@ def _sources(settings: Settings, jax_version: str, *tables: str) -> tuple[Checko
     return tuple(found)
 
 
-def _container(settings: Settings, *tables: str) -> Container:
-    return Container(
-        host=settings.flag("host"),
+def image_settings(settings: Settings, *tables: str, pins: Path | None = None, no_cache: bool = False) -> ImageSettings:
+    """Return the options about images."""
+    from ci_build.images.builder import ImageSettings
+
+    return ImageSettings(
         engine=str(settings.get("container_engine", *tables).value or ""),
-        image=str(settings.get("builder_image").value or ""),
-        base=str(settings.get("base_docker").value or ""),
-        network=str(settings.get("container_network", *tables).value),
-        memory=container_size(settings, "container_memory", *tables),
-        shm_size=container_size(settings, "container_shm_size", *tables),
+        builder_image=str(settings.get("builder_image", *tables).value or ""),
+        base=str(settings.get("base_docker", *tables).value or ""),
+        registry=str(settings.get("image_registry", *tables).value or ""),
+        cache=cache_dir(settings),
+        pins=pins,
+        no_cache=no_cache,
     )
 
 
 def container_size(settings: Settings, name: str, *tables: str) -> str:
-    """A limit of containers, checked before anything is fetched; empty when nobody says one.
+    """Return a limit of containers; empty for none.
 
     Raises:
-        RequestError: it is no size.
+        RequestError: the value is not a size.
     """
     setting = settings.get(name, *tables)
     return check_engine_size(str(setting.value), setting.origin) if setting.value else ""
-
-
-def _remote(settings: Settings, platform: str, *tables: str) -> Remote | None:
-    if not settings.flag("rbe"):
-        return None
-    given = str(settings.get("rbe_platform").value or platform)
-    return Remote(
-        endpoint=_endpoint(settings),
-        platform="" if given == "none" else given,
-        jobs=_jobs(settings, *tables),
-        fallback=not settings.flag("no_rbe_fallback"),
-    )
 
 
 def _endpoint(settings: Settings) -> str:
@@ -233,14 +261,6 @@ def _jobs(settings: Settings, *tables: str) -> int:
     if not jobs.isdecimal() or int(jobs) < 1:
         raise RequestError(f"{setting.origin} is {jobs!r}.", hint="Give a whole number from 1.")
     return int(jobs)
-
-
-def source_readings(settings: Settings, *tables: str) -> Iterator[Callable[[], object]]:
-    """What reads each value that can be read without the others, and raises RequestError where it cannot."""
-    yield partial(_compiler, settings.get("compiler", *tables))
-    yield partial(_endpoint, settings)
-    yield partial(_jobs, settings, *tables)
-    yield from (partial(container_size, settings, name, *tables) for name in ("container_memory", "container_shm_size"))
 
 
 def _absolute(value: object) -> str:

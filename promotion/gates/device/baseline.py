@@ -97,11 +97,11 @@ def check_ledgers(known: KnownTests, results: Sequence[TestResult], settings: Ma
         settings: of the run; only a run of a whole suite shows that an entry matches no test.
     """
     tests = [result.id for result in results]
-    for entry, count in known.inactive_matches(tests):
+    for entry, count in known.missed(tests):
         text = f"{entry.id} in ledgers/{entry.kind}.toml {entry.state(known.today)}; it would match {count} tests."
         remedy = f"Ask {entry.owner} to renew it, or remove it."
         yield Finding(code="ledger-over", severity=Severity.WARNING, message=text, remedy=remedy)
-    for entry in known.unmatched(tests):
+    for entry in known.idle(tests):
         if not _is_about(entry, settings):
             continue
         text = f"{entry.id} in ledgers/{entry.kind}.toml matches no test of this suite."

@@ -167,7 +167,7 @@ def test_a_folder_with_other_files_is_not_touched(cache: Path, tmp_path: Path) -
     (tmp_path / "letter.txt").write_text("dear")
     done = dist_wheels(tmp_path, cache)
     assert done.returncode == 2
-    assert "holds files that belong to no wheel set, such as letter.txt" in done.stderr
+    assert "not of a wheel set, such as letter.txt" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 
 
@@ -176,7 +176,7 @@ def test_a_persons_file_in_a_sets_folder_is_not_thrown_away(made: Path, cache: P
     (tmp_path / "dist" / "NOTES.txt").write_text("keep")
     done = dist_wheels(tmp_path / "dist", cache, "--wheel-post-release=3")
     assert done.returncode == 2
-    assert "belong to no wheel set, such as NOTES.txt" in done.stderr
+    assert "not of a wheel set, such as NOTES.txt" in done.stderr
     assert (tmp_path / "dist" / "NOTES.txt").read_text() == "keep"
 
 

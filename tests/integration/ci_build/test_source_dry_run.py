@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.build.plan import make_plan
 from ci_build.build.source.build_py import IN_CONTAINER, build_commands
 from ci_build.build.source.pins import pins_for
 from core.model import GfxTarget
+from core.versions import set_version
 from tests.integration.conftest import CI_BUILD
-from tests.support.golden_build_py import request
+from tests.support.golden_build_py import inputs, request
 
 SEED = [
     "--compiler=clang",
@@ -46,7 +46,8 @@ def test_the_commands_are_those_that_the_plan_runs(tmp_path: Path) -> None:
     asked = request("0.10.2")
     # The family in the tarball's name is what is built for, where nobody says.
     asked = replace(asked, python_versions=("3.12",), targets=(GfxTarget.parse("gfx942"),))
-    wanted = [list(command.argv) for command in build_commands(asked, make_plan(asked).version, IN_CONTAINER)]
+    commands = build_commands(asked, inputs("0.10.2"), set_version(asked), IN_CONTAINER)
+    wanted = [list(command.argv) for command in commands]
     assert shown(done.stdout) == wanted
     pinned = pins_for("0.10.2")
     assert pinned is not None
@@ -65,13 +66,13 @@ def test_it_can_be_read_by_a_machine(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "status", "words"),
     [
-        (["--rocm-build-job=nightly"], 2, "nobody said where that job keeps its tarballs"),
+        (["--rocm-build-job=nightly"], 2, "No URL template was given"),
         (["--rocm-build-job=nightly", "--rocm-build-url=https://h/{job}"], 2, "excludes --rocm-build-job"),
         (["--jax-version=0.12.0"], 2, "There are no pinned sources of jax 0.12.0"),
         (["--compiler=gcc"], 2, "jax 0.10.2 is built by clang only"),
         (["--xla=main"], 2, "neither pin, head nor a whole commit"),
         (["--rbe"], 2, "--rbe needs to know the executors"),
-        (["--jax-source-dir=."], 2, "is no jax tree"),
+        (["--jax-source-dir=."], 2, "is not a jax tree"),
         (["--targets=gfx950"], 2, "is for gfx94X-dcgpu, and --targets asks for gfx950"),
     ],
 )

@@ -123,7 +123,7 @@ def test_remote_executors_build_also_when_one_is_killed(place: Place, service: r
         done = processes_in(path)
         assert "sandbox" not in done
         assert int(re.findall(r"(\d+) remote\b(?! cache)", done)[0]) >= 4
-    assert "were carried out here" not in said
+    assert "actions ran on this machine" not in said
     members = [member for wheel in wheels_json(out)["wheels"] for member in wheel["members"]]
     assert {Path(member["path"]).name for member in members if member["targets"] == ["gfx942"]} == DEVICE
     # The token was in one file, and went nowhere else. The stand-in's bazelrc asks Bazel to print all options.
@@ -145,7 +145,7 @@ def test_executors_that_reproduce_a_set_do_all_of_it_again(place: Place, service
         assert service.ran(worker) > 20
     # Two that were built, and the jaxlib of that night.
     assert done.stdout.count("same  ") == 3
-    assert "were carried out here" not in done.stderr
+    assert "actions ran on this machine" not in done.stderr
 
 
 def test_another_xla_is_built_and_what_a_cache_has_is_not_built_again(
@@ -190,7 +190,7 @@ def test_strangers_are_refused_and_it_is_built_here_and_said_or_fails(place: Pla
     done = warm.run(alone, *SMALL, *there, f"--rbe-ca={keys.folder / 'ca.crt'}", token)
     assert done.returncode == 0, done.stderr
     assert wheels_json(alone)["request"]["source"]["xla_commit"] == pinned_xla(WORKSPACE)
-    assert "were carried out here" in done.stderr
+    assert "actions ran on this machine" in done.stderr
     assert "Failed to query remote execution capabilities: UNAVAILABLE" in done.stderr, "it has no certificate"
     # Of another target nothing is there: something has to be carried out.
     done = warm.run(refused, *SMALL, "--targets=gfx1100", *there, *keys.tls, "--no-rbe-fallback")
@@ -210,4 +210,4 @@ def test_when_the_executors_go_away_it_goes_on_here(place: Place, service: rbe.S
         service.stop()
         _, said = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, said
-    assert "were carried out here" in said
+    assert "actions ran on this machine" in said

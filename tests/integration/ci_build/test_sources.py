@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 
 from ci_build.build.source.sources import (
-    bring,
+    fetch_tree,
     folder_commit,
-    identify,
     pinned_xla,
     release_of,
     remote_head,
+    resolve_inputs,
     tree_digest,
 )
 from core.errors import InputError, RequestError
 from core.model import BuildRequest
 from core.process import HostRunner
-from core.source_request import Checkout
+from core.source_request import Checkout, SourceInputs
 from tests.support.golden_build_py import request
 from tests.unit.ci_build.test_native import FakeProgress
 
@@ -66,11 +66,11 @@ def checkout(jax: Path, commit: str = "") -> Checkout:
 
 def test_a_commit_is_brought_and_then_found(tmp_path: Path, jax: Path, runner: HostRunner) -> None:
     wanted, folder, progress = checkout(jax), tmp_path / "cache" / "jax", FakeProgress()
-    bring(wanted, folder, runner, progress)
+    fetch_tree(wanted, folder, runner, progress)
     assert (folder / "build/build.py").read_text() == "print('build')\n"
     assert folder_commit(folder, runner) == (wanted.commit, 1760000000)
     (jax / "build/build.py").unlink()
-    bring(wanted, folder, runner, progress)
+    fetch_tree(wanted, folder, runner, progress)
     assert len(progress.said) == 1
     assert sorted(path.name for path in folder.parent.iterdir()) == [".jax.lock", "jax"]
 
@@ -80,34 +80,34 @@ def test_an_older_commit_than_the_newest_can_be_brought(tmp_path: Path, jax: Pat
     (jax / "jax/version.py").write_text('_version = "0.11.0"\n')
     git(jax, "commit", "--quiet", "--all", "--message=two")
     git(jax, "config", "uploadpack.allowReachableSHA1InWant", "true")
-    bring(first, tmp_path / "jax", runner, FakeProgress())
+    fetch_tree(first, tmp_path / "jax", runner, FakeProgress())
     assert release_of(tmp_path / "jax") == "0.10.2"
     assert remote_head(str(jax), runner) == git(jax, "rev-parse", "HEAD") != first.commit
 
 
 def test_a_tree_that_was_changed_is_brought_anew(tmp_path: Path, jax: Path, runner: HostRunner) -> None:
     folder = tmp_path / "jax"
-    bring(checkout(jax), folder, runner, FakeProgress())
+    fetch_tree(checkout(jax), folder, runner, FakeProgress())
     (folder / "build/build.py").write_text("changed\n")
-    bring(checkout(jax), folder, runner, FakeProgress())
+    fetch_tree(checkout(jax), folder, runner, FakeProgress())
     assert (folder / "build/build.py").read_text() == "print('build')\n"
 
 
 def test_what_a_build_leaves_behind_is_no_change(tmp_path: Path, jax: Path, runner: HostRunner) -> None:
     folder = tmp_path / "jax"
-    bring(checkout(jax), folder, runner, FakeProgress())
+    fetch_tree(checkout(jax), folder, runner, FakeProgress())
     (folder / "bazel-bin").symlink_to("/nowhere")
     (folder / ".jax_configure.bazelrc").write_text("build\n")
     (folder / "MODULE.bazel.lock").write_text("{}")
     progress = FakeProgress()
-    bring(checkout(jax), folder, runner, progress)
+    fetch_tree(checkout(jax), folder, runner, progress)
     assert progress.said == []
 
 
 @pytest.mark.parametrize("commit", ["f" * 40, "main", "HEAD"])
 def test_what_cannot_be_had_leaves_nothing(tmp_path: Path, jax: Path, runner: HostRunner, commit: str) -> None:
     with pytest.raises(InputError, match=commit):
-        bring(checkout(jax, commit), tmp_path / "cache" / "jax", runner, FakeProgress())
+        fetch_tree(checkout(jax, commit), tmp_path / "cache" / "jax", runner, FakeProgress())
     assert not list(tmp_path.glob("cache/[!.]*"))
     assert not list(tmp_path.glob("cache/.jax-*"))
 
@@ -142,16 +142,18 @@ def asked(jax: Path, **more: Any) -> BuildRequest:
     made = request("0.10.2")
     assert made.source is not None
     own = Checkout(name="jax", folder=str(jax), commit="")
-    return replace(made, source=replace(made.source, sources=(own,), own_commit="", **more))
+    return replace(made, source=replace(made.source, sources=(own,), **more))
+
+
+def resolve(asked: BuildRequest, runner: HostRunner, *, own: Path, offline: bool = False) -> SourceInputs:
+    return resolve_inputs(asked, runner, own=own, own_digest=lambda: "0" * 64, own_commit="", offline=offline)
 
 
 def test_a_folder_tells_its_commit_its_time_and_its_xla(tmp_path: Path, jax: Path, runner: HostRunner) -> None:
-    made = identify(asked(jax), runner, own=jax, own_digest=lambda: "0" * 64, look_only=False).source
-    assert made is not None
+    made = resolve(asked(jax), runner, own=jax)
     commit = git(jax, "rev-parse", "HEAD")
     assert (made.jax_commit, made.xla_commit, made.own_commit, made.epoch) == (commit, XLA, commit, 1760000000)
-    elsewhere = identify(asked(jax), runner, own=tmp_path, own_digest=lambda: "0" * 64, look_only=False).source
-    assert elsewhere is not None
+    elsewhere = resolve(asked(jax), runner, own=tmp_path)
     assert elsewhere.own_commit == "tree-" + "0" * 16
 
 
@@ -160,27 +162,25 @@ def test_head_is_a_commit_before_anything_is_built(jax: Path, runner: HostRunner
     assert made.source is not None
     trees = (*made.source.sources, Checkout(name="xla", url=str(jax), commit="HEAD"))
     made = replace(made, source=replace(made.source, sources=trees))
-    built = identify(made, runner, own=jax, own_digest=str, look_only=False).source
-    looked = identify(made, runner, own=jax, own_digest=str, look_only=True).source
-    assert built is not None
-    assert looked is not None
+    built = resolve(made, runner, own=jax)
+    looked = resolve(made, runner, own=jax, offline=True)
     assert built.xla_commit == git(jax, "rev-parse", "HEAD")
     assert looked.xla_commit == "HEAD"
 
 
 def test_another_release_is_refused(jax: Path, runner: HostRunner) -> None:
     (jax / "jax/version.py").write_text('_version = "0.11.0"\n')
-    with pytest.raises(RequestError, match=r"is jax 0\.11\.0, and jax 0\.10\.2 was asked for") as caught:
-        identify(asked(jax), runner, own=jax, own_digest=str, look_only=True)
+    with pytest.raises(RequestError, match=r"is jax 0\.11\.0, but jax 0\.10\.2 was requested") as caught:
+        resolve(asked(jax), runner, own=jax, offline=True)
     assert caught.value.exit_code == 2
 
 
 def test_a_folder_that_is_no_jax_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="is no jax tree"):
+    with pytest.raises(RequestError, match="not a jax tree"):
         release_of(tmp_path)
 
 
 def test_a_tree_that_does_not_tell_its_xla_is_refused(jax: Path) -> None:
     (jax / "third_party/xla/revision.bzl").unlink()
-    with pytest.raises(RequestError, match="does not tell which XLA"):
+    with pytest.raises(RequestError, match="does not pin an XLA"):
         pinned_xla(jax)

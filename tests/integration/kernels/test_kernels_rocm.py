@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from ci_build.build import kernels
-from ci_build.cli import options
 from core.errors import InputError, KernelError
 from core.model import GfxTarget, KernelRequest
 from core.process import HostRunner
@@ -145,8 +144,7 @@ class InContainer:
         )
 
     def job(self, targets: Sequence[str]) -> KernelBuild:
-        settings = options.Settings({"cache_dir": str(self.cache)}, {}, {})
-        place = kernels.place_for(self.request, settings, self.runner)
+        place = kernels.find_compilers(self.request, self.cache, self.runner)
         toolchain = toolchain_for(self.request, self.cache / "kernels", self.runner, Silent(), place)
         wanted = [GfxTarget.parse(target) for target in targets]
         return KernelBuild(self.request, wanted, toolchain, cache=self.cache / "kernels")

@@ -13,24 +13,33 @@ import pytest
 
 from ci_build.build import build_shell
 from ci_build.build.plan import SourceLayout
+from ci_build.build.request import WheelSetRequest
 from ci_build.build.source.build_py import IN_CONTAINER
 from ci_build.build.source.builder import find_tools, load_spec, make_mounts, spec_values
 from ci_build.build.source.host_build import check_rocm, check_tools, newest_clang
 from ci_build.build.source.native import STATE
-from ci_build.build.source.source_build import check_place, disk_cache
-from ci_build.cli.options import Settings
+from ci_build.build.source.source_build import check_environment, disk_cache
 from ci_build.containers.container import ContainerSpec, Mount
+from ci_build.rocm.request import RocmStorage
 from core.errors import InputError, MachineError
 from core.model import BuildRequest
 from core.process import HostRunner, ProcessResult
 from core.report import Reporter
 from core.source_request import ActionCache, Compiler, SourceRequest
-from tests.support.golden_build_py import request
+from tests.support.golden_build_py import inputs_of, request
 
 
 def source(asked: BuildRequest) -> SourceRequest:
     assert asked.source is not None
     return asked.source
+
+
+def wheel_set(asked: BuildRequest) -> WheelSetRequest:
+    here = Path("/nowhere")
+    storage = RocmStorage(cache=here, keep_tarballs=True, limit=0)
+    return WheelSetRequest(
+        build=asked, rocm=None, rocm_manifest=None, storage=storage, registry="", out=here, cache=here
+    )
 
 
 # Mounts
@@ -42,7 +51,9 @@ def test_only_what_a_build_writes_to_can_be_written_to(tmp_path: Path) -> None:
     layout = SourceLayout(checkouts=str(tmp_path / "sources"))
     (tmp_path / "rocm").mkdir()
     disk = disk_cache(source(asked).cache, tmp_path / "cache")
-    mounts = make_mounts(asked, layout, tmp_path / "rocm", tmp_path / "cache", tmp_path / "out", disk_cache=disk)
+    trees = inputs_of(asked).sources
+    folders = (tmp_path / "rocm", tmp_path / "cache", tmp_path / "out")
+    mounts = make_mounts(source(asked), trees, layout, *folders, disk_cache=disk)
     assert {(mount.target, mount.writable) for mount in mounts} == {
         ("/opt/rocm", False),
         ("/out", True),
@@ -77,7 +88,7 @@ def test_a_cache_that_is_only_read_is_a_copy_that_takes_no_room(tmp_path: Path) 
 
 
 def test_such_a_copy_needs_a_cache_that_is_there(tmp_path: Path) -> None:
-    with pytest.raises(MachineError, match="cannot be used without writing to it"):
+    with pytest.raises(MachineError, match="read-only"):
         disk_cache(ActionCache(disk=str(tmp_path / "none"), read_only=True), tmp_path / "cache")
 
 
@@ -170,8 +181,8 @@ def test_a_machine_that_compiles_for_another_platform_is_refused_in_a_container_
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     asked = request("0.10.2")
     assert not source(asked).container.host
-    with pytest.raises(MachineError, match="Wheels are made for Linux on x86_64, and this is Linux on aarch64"):
-        check_place(asked, Settings({}, {}, {}), HostRunner({}), Reporter(terminal=False))
+    with pytest.raises(MachineError, match="Wheels are made for Linux on x86_64, but this machine is Linux on aarch64"):
+        check_environment(wheel_set(asked), Reporter(terminal=False), HostRunner({}), lambda: pytest.fail("no"))
 
 
 def test_a_rocm_without_a_compiler_is_refused(tmp_path: Path) -> None:
@@ -206,7 +217,7 @@ def written(folder: Path, **changes: Any) -> Path:
 
 
 def test_a_shell_opens_in_the_same_container_with_the_command_at_hand(tmp_path: Path) -> None:
-    place = build_shell.load_place(written(tmp_path))
+    place = build_shell.load_environment(written(tmp_path))
     argv = build_shell.shell_argv(place, terminal=True)
     assert argv[-4:] == ("--tty", "--entrypoint", "bash", SPEC.image)
     assert {"--env", "HISTFILE=/out/.history", "--workdir", "/jax", "--interactive", "USER=builder"} <= set(argv)
@@ -215,32 +226,32 @@ def test_a_shell_opens_in_the_same_container_with_the_command_at_hand(tmp_path: 
     command = build_shell.shell_argv(place, ("ls", "-l"), terminal=False)
     assert command[-4:] == ("--entrypoint", "ls", SPEC.image, "-l")
     assert "--tty" not in command
-    assert build_shell.environment_of(place) == {}
+    assert build_shell.variables_of(place) == {}
 
 
 def test_on_the_machine_itself_it_starts_in_the_same_folder(tmp_path: Path) -> None:
-    place = build_shell.load_place(written(tmp_path, where={"kind": "host"}))
+    place = build_shell.load_environment(written(tmp_path, where={"kind": "host"}))
     assert build_shell.shell_argv(place, terminal=True) == ("bash",)
-    assert build_shell.folder_of(place) == "/jax"
-    assert build_shell.environment_of(place) == {"USER": "builder", "HISTFILE": str(tmp_path / "out/.history")}
+    assert build_shell.working_directory(place) == "/jax"
+    assert build_shell.variables_of(place) == {"USER": "builder", "HISTFILE": str(tmp_path / "out/.history")}
 
 
 def test_a_place_that_is_gone_is_not_opened(tmp_path: Path) -> None:
-    place = build_shell.load_place(written(tmp_path))
+    place = build_shell.load_environment(written(tmp_path))
     gone = replace(place, spec=replace(SPEC, mounts=(Mount(tmp_path / "gone", "/x"),)))
-    with pytest.raises(InputError, match="gone is there no more"):
+    with pytest.raises(InputError, match=r"removed: .*gone"):
         build_shell.prepare(gone)
 
 
 @pytest.mark.parametrize("change", [{"where": {"kind": "container"}}, {"argv": 1}, {"where": {}}])
 def test_a_damaged_state_is_said(tmp_path: Path, change: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="cannot be read"):
-        build_shell.load_place(written(tmp_path, **change))
+        build_shell.load_environment(written(tmp_path, **change))
 
 
 def test_a_set_that_was_not_compiled_has_no_such_place(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="Nothing was compiled"):
-        build_shell.load_place(tmp_path / "dist")
+        build_shell.load_environment(tmp_path / "dist")
 
 
 def test_a_shell_needs_somebody_in_front_of_it() -> None:

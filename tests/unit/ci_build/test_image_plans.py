@@ -10,6 +10,7 @@ import pytest
 
 from ci_build import cli
 from ci_build.build.set_files import write_set
+from ci_build.cli.options import connection
 from ci_build.containers.engine import Engine
 from ci_build.images import run_image
 from ci_build.images.builder import ImageRequest
@@ -144,8 +145,8 @@ def test_the_password_of_a_proxy_is_in_no_list_of_processes(tmp_path: Path, monk
         engine=lambda: Engine(program="docker"), pins=load_pins(), cache=tmp_path, connect=lambda: pytest.fail("no")
     )
     builder = ImageBuilder(request=request, host=host, progress=Reporter(terminal=False, groups=False))
-    with pytest.raises(InputError, match="does not provide rocm"):
-        rocm_packages(builder, "image", "python3", "https://host.invalid/simple", "7.2.0")
+    with pytest.raises(InputError, match="does not give rocm"):
+        rocm_packages(builder, "image", "python3", "https://host.invalid/simple", "7.2.0", connection())
     assert any(" pip wheel " in command for command in host.commands)
     assert not any("secret" in command for command in host.commands)
     assert host.variables == "https_proxy=http://user:secret@host.invalid:3128\n"

@@ -91,7 +91,7 @@ def test_options_of_containers_are_refused_with_published_wheels_unless_the_mach
 
 def test_the_compiler_is_warned_about_with_published_wheels() -> None:
     _, warnings = options.build_request(settings({**PUBLISHED, "compiler": "clang"}), "build")
-    assert warnings == ("--compiler has no use with --payload=published: nothing is compiled.",)
+    assert warnings == ("--compiler has no effect with --payload=published: nothing is compiled.",)
     assert options.build_request(settings(PUBLISHED), "build")[1] == ()
 
 
@@ -178,9 +178,8 @@ def test_every_field_of_the_request_follows_an_option() -> None:
         }
     )
     same = [name for name in BuildRequest.__slots__ if getattr(base, name) == getattr(changed, name)]
-    # The manifest's digest is put in by `build.make_plan`, which reads the file.
     # What a build from source is asked for is in tests/unit/ci_build/test_source_options.py.
-    assert same == ["payload", "rocm_manifest", "source"]
+    assert same == ["payload", "source"]
 
 
 @pytest.mark.parametrize(

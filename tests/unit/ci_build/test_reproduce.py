@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from ci_build.build.reproduce import settings_of
-from ci_build.build.source.source_build import without_results
+from ci_build.build.plan import make_plan
+from ci_build.build.reproduce import read_source_set
+from ci_build.build.set_files import write_set
 from ci_build.cli import options
 from core.errors import RequestError
-from core.model import BuildRequest, WheelSet, to_json
-from core.source_request import ActionCache
+from core.model import BuildRequest, WheelSet
+from core.source_request import ActionCache, SourceInputs
 
 COMMIT = "c" * 40
 BASE = {"rocm_version": "7.10.0a20251120", "python_versions": "3.12", "targets": "gfx942", "xla": COMMIT}
@@ -21,9 +22,7 @@ EMPTY = options.Settings({}, {}, {})
 
 
 def asked(given: dict[str, Any]) -> BuildRequest:
-    made = options.build_request(options.Settings(given, {}, {}), "build")[0]
-    assert made.source is not None
-    return replace(made, source=replace(made.source, xla_commit=COMMIT))
+    return options.build_request(options.Settings(given, {}, {}), "build")[0]
 
 
 def set_of(request: BuildRequest) -> WheelSet:
@@ -33,7 +32,7 @@ def set_of(request: BuildRequest) -> WheelSet:
         rocm_version="7.10.0a20251120",
         jax_version="0.10.2",
         python_versions=("3.12",),
-        request=to_json(request),
+        request=make_plan(request, SourceInputs(xla_commit=COMMIT)).record(),
         inputs=(),
         tools={},
         pins={},
@@ -58,14 +57,14 @@ def test_a_set_is_asked_for_again_as_it_was(tmp_path: Path, more: dict[str, Any]
     request = asked(
         {**BASE, **{name: str(tmp_path / "file") if value == "file" else value for name, value in more.items()}}
     )
-    again = settings_of(set_of(request), EMPTY, tmp_path / "set")
-    made = options.build_request(again, "build")[0]
-    assert made.source is not None
-    assert replace(made, source=replace(made.source, xla_commit=COMMIT)) == request
+    again = options.recorded_settings(set_of(request), EMPTY, tmp_path / "set")
+    assert options.build_request(again, "build")[0] == request
 
 
 def test_caches_are_not_asked_again(tmp_path: Path) -> None:
-    again = settings_of(set_of(asked({**BASE, "remote_cache": "grpc://c:1", "disk_cache": "/d"})), EMPTY, tmp_path)
+    again = options.recorded_settings(
+        set_of(asked({**BASE, "remote_cache": "grpc://c:1", "disk_cache": "/d"})), EMPTY, tmp_path
+    )
     made = options.build_request(again, "build")[0].source
     assert made is not None
     assert made.cache == ActionCache()
@@ -73,26 +72,28 @@ def test_caches_are_not_asked_again(tmp_path: Path) -> None:
 
 def test_executors_have_to_do_everything_again() -> None:
     before = asked({**BASE, "rbe": True, "rbe_endpoint": "grpc://a:1"}).source
-    after = without_results(asked({**BASE, "rbe": True, "rbe_endpoint": "grpc://a:1"})).source
+    settings = options.Settings({**BASE, "rbe": True, "rbe_endpoint": "grpc://a:1"}, {}, {})
+    after = options.build_request(settings, "build", accept_cached=False)[0].source
     assert before is not None
     assert before.remote is not None
     assert after == replace(before, remote=replace(before.remote, accept_cached=False))
-    assert without_results(asked(BASE)) == asked(BASE)
 
 
 def test_a_set_of_published_wheels_is_refused(tmp_path: Path) -> None:
     published = replace(set_of(asked(BASE)), request={"source": None})
+    write_set(tmp_path, published, None)
     with pytest.raises(RequestError, match="not built from source"):
-        settings_of(published, EMPTY, tmp_path)
+        read_source_set(tmp_path)
 
 
 def test_a_set_with_kernels_is_refused_by_that_name(tmp_path: Path) -> None:
+    write_set(tmp_path, set_of(asked({**BASE, "kernels": True, "kernel_toolchain": "pypi"})), None)
     with pytest.raises(RequestError, match="holds kernels"):
-        settings_of(set_of(asked({**BASE, "kernels": True, "kernel_toolchain": "pypi"})), EMPTY, tmp_path)
+        read_source_set(tmp_path)
 
 
 def test_a_set_of_another_version_is_refused(tmp_path: Path) -> None:
     made = set_of(asked({**BASE, "rbe": True, "rbe_endpoint": "grpc://a:1"}))
     source = {name: value for name, value in made.request["source"].items() if name != "credentials"}
-    with pytest.raises(RequestError, match=r"says nothing of 'credentials'.*own_commit"):
-        settings_of(replace(made, request={**made.request, "source": source}), EMPTY, tmp_path)
+    with pytest.raises(RequestError, match=r"has no 'credentials'.*own_commit"):
+        options.recorded_settings(replace(made, request={**made.request, "source": source}), EMPTY, tmp_path)

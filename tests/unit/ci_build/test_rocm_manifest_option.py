@@ -13,6 +13,7 @@ from ci_build.build.plan import BuildPlan
 from ci_build.cli import options
 from core import wheelset
 from core.errors import CiBuildError, InputError, RequestError
+from core.http.client import Client
 from core.model import load_wheel_set
 from core.process import HostRunner
 from core.report import Reporter
@@ -29,8 +30,13 @@ MANIFEST = RocmManifest(
 
 
 def plan(**given: object) -> BuildPlan:
-    settings = options.Settings({"payload": "published", "rocm_version": "7.2.0", **given}, {}, {})
-    return dist_wheels.make_plan(settings, Reporter(terminal=False), HostRunner({}), "build").plan
+    return plan_of(options.Settings({"payload": "published", "rocm_version": "7.2.0", **given}, {}, {}))
+
+
+def plan_of(settings: options.Settings) -> BuildPlan:
+    reporter, runner = Reporter(terminal=False), HostRunner({})
+    request = options.wheel_set_request(settings, reporter, runner, Client, "build")
+    return dist_wheels.prepare(request, reporter, runner, Client).plan
 
 
 def tree(folder: Path, version: str) -> Path:
@@ -45,14 +51,14 @@ def test_a_file_goes_into_the_plan_under_its_digest(tmp_path: Path) -> None:
     file.write_bytes(data := dump_manifest(MANIFEST))
     made = plan(rocm_manifest=str(file))
     digest = hashlib.sha256(data).hexdigest()
-    assert (made.rocm_manifest, made.request.rocm_manifest) == (data, digest)
+    assert (made.rocm_manifest, made.record()["rocm_manifest"]) == (data, digest)
     assert any(f"{ROCM_MANIFEST} (sha256 {digest[:12]})" in line for line in dist_wheels.plan_lines(made, Path("dist")))
 
 
 def test_a_tree_is_read(tmp_path: Path) -> None:
     made = plan(rocm_manifest=str(tree(tmp_path / "rocm", "7.2.0-43")))
     assert b'"hipFree"' in made.rocm_manifest
-    assert made.request.rocm_manifest == hashlib.sha256(made.rocm_manifest).hexdigest()
+    assert made.record()["rocm_manifest"] == hashlib.sha256(made.rocm_manifest).hexdigest()
 
 
 def test_a_whole_rocm_is_verified_and_locked_and_gives_its_manifest(tmp_path: Path) -> None:
@@ -60,7 +66,7 @@ def test_a_whole_rocm_is_verified_and_locked_and_gives_its_manifest(tmp_path: Pa
     more = {"cache_dir": str(tmp_path / "cache"), "rocm_lock": str(lock), "targets": "gfx950"}
     made = plan(therock_path=str(root), **more)
     assert b'"hipFree"' in made.rocm_manifest
-    assert made.request.rocm_manifest == hashlib.sha256(made.rocm_manifest).hexdigest()
+    assert made.record()["rocm_manifest"] == hashlib.sha256(made.rocm_manifest).hexdigest()
     before = lock.read_text()
     (root / "lib/llvm/amdgcn/bitcode/ocml.bc").write_text("other")
     with pytest.raises(RequestError, match="locked is"):
@@ -71,7 +77,7 @@ def test_a_whole_rocm_is_verified_and_locked_and_gives_its_manifest(tmp_path: Pa
 
 
 def test_without_it_there_is_none() -> None:
-    assert (plan().rocm_manifest, plan().request.rocm_manifest) == (b"", "")
+    assert (plan().rocm_manifest, plan().record()["rocm_manifest"]) == (b"", "")
     assert not any(ROCM_MANIFEST in line for line in dist_wheels.plan_lines(plan(), Path("dist")))
 
 
@@ -79,14 +85,14 @@ def test_the_environment_may_name_it(tmp_path: Path) -> None:
     (tmp_path / "rocm.json").write_bytes(dump_manifest(MANIFEST))
     environ = {"CI_BUILD_ROCM_MANIFEST": str(tmp_path / "rocm.json")}
     settings = options.Settings({"payload": "published", "rocm_version": "7.2.0"}, {}, environ)
-    made = dist_wheels.make_plan(settings, Reporter(terminal=False), HostRunner({}), "build").plan
+    made = plan_of(settings)
     assert made.rocm_manifest == dump_manifest(MANIFEST)
 
 
 @pytest.mark.parametrize(
     ("name", "error", "words"),
     [
-        ("nowhere", InputError, "nowhere is not there"),
+        ("nowhere", InputError, "nowhere does not exist"),
         ("text.json", InputError, "Cannot read"),
         ("other.json", RequestError, "of ROCm 7.1.0, the set is for 7.2.0"),
         ("tree", RequestError, "says ROCm 7.1.0, not 7.2.0"),

@@ -118,7 +118,10 @@ def test_every_option_is_tried(jax: Path) -> None:
         ({"container_memory": "lots"}, "--container-memory: 'lots' is not a size"),
         ({"container_memory": "0g"}, "--container-memory: '0g' is not a size"),
         ({"container_shm_size": "-1"}, "--container-shm-size: '-1' is not a size"),
-        ({"jax_version": "0.11.0", "python_versions": "3.11,3.12"}, "needs Python >=3.12, and --python-versions asks"),
+        (
+            {"jax_version": "0.11.0", "python_versions": "3.11,3.12"},
+            "needs Python >=3.12, but --python-versions",
+        ),
     ],
 )
 def test_contradictions_are_refused(given: dict[str, Any], words: str) -> None:
@@ -200,7 +203,7 @@ def test_a_compiler_of_the_environment_that_there_is_not_is_refused() -> None:
     settings = options.Settings(BASE, {}, {"CI_BUILD_COMPILER": "icc"})
     with pytest.raises(RequestError, match="CI_BUILD_COMPILER is 'icc'") as caught:
         options.build_request(settings, "build")
-    assert caught.value.hint == "Known are clang, gcc."
+    assert caught.value.hint == "Give one of clang, gcc."
 
 
 JOB = {"rocm_build_job": "nightly"}

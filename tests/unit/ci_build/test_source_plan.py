@@ -9,17 +9,28 @@ from typing import Any
 import pytest
 
 from ci_build.build.dist_wheels import plan_lines
-from ci_build.build.plan import Effect, SourceLayout, make_plan
+from ci_build.build.plan import BuildPlan, Effect, SourceLayout
+from ci_build.build.plan import make_plan as plan_of
 from ci_build.build.source.native import made_of
 from core.model import BuildRequest, GfxTarget, KernelRequest, RocmVersion
-from core.source_request import ActionCache, Checkout, Compiler, Container, Credentials, Remote, SourceRequest
+from core.source_request import (
+    ActionCache,
+    Checkout,
+    Compiler,
+    Container,
+    Credentials,
+    Remote,
+    SourceInputs,
+    SourceRequest,
+)
 from core.store import step_key
-from tests.support.golden_build_py import request
+from tests.support.golden_build_py import inputs, inputs_of, request
 
 BASE = request("0.8.2")
 """A release whose build takes either compiler."""
 assert BASE.source is not None
 SOURCE: SourceRequest = BASE.source
+INPUTS = inputs("0.8.2")
 
 CHANGES: dict[str, Any] = {
     "jax_version": "0.9.1",
@@ -29,30 +40,36 @@ CHANGES: dict[str, Any] = {
     "rocm_version_extra": False,
     "post_release": 2,
     "strip": False,
-    "rocm_manifest": "a" * 64,
     "kernels": KernelRequest(),
 }
 SOURCE_CHANGES: dict[str, Any] = {
     "compiler": Compiler.GCC,
-    "sources": (Checkout(name="rocm-jax", folder="/home/me/rocm-jax", commit="d" * 40),),
     "xla": "head",
-    "jax_commit": "e" * 40,
-    "xla_commit": "f" * 40,
     "jaxlib": True,
-    "epoch": 1,
-    "own_commit": "1" * 40,
-    "rocm": "2" * 64,
-    "builder": "sha256:" + "3" * 64,
     "remote": Remote(endpoint="grpc://127.0.0.1:1"),
     "credentials": Credentials(ca="/ca"),
     "cache": ActionCache(disk="/d"),
 }
+INPUT_CHANGES: dict[str, Any] = {
+    "sources": (Checkout(name="rocm-jax", folder="/home/me/rocm-jax", commit="d" * 40),),
+    "jax_commit": "e" * 40,
+    "xla_commit": "f" * 40,
+    "epoch": 1,
+    "own_commit": "1" * 40,
+    "rocm": "2" * 64,
+    "builder": "sha256:" + "3" * 64,
+}
 DECIDED_BEFORE = {
     # What they decide has become targets and Pythons, an image, a path or the places of the plan by then.
     "one_target": "options.build_request",
-    "container": "sourcing._in_container",
-    "clang": "sourcing._places",
+    "sources": "sources.resolve_inputs",
+    "container": "source_build._in_container",
+    "clang": "source_build._paths",
 }
+
+
+def make_plan(asked: BuildRequest, made_of: SourceInputs | None = None, **more: Any) -> BuildPlan:
+    return plan_of(asked, made_of or inputs_of(asked), **more)
 
 
 def with_source(**changes: Any) -> BuildRequest:
@@ -67,6 +84,17 @@ def test_no_field_is_silent(field: str) -> None:
     assert replace(changed, request=base) != make_plan(base)
 
 
+def test_the_manifest_of_a_rocm_is_not_silent() -> None:
+    changed = make_plan(BASE, rocm_manifest=b"{}")
+    assert replace(changed, rocm_manifest=b"") != make_plan(BASE)
+
+
+@pytest.mark.parametrize("field", INPUT_CHANGES)
+def test_no_field_of_the_inputs_is_silent(field: str) -> None:
+    changed = make_plan(BASE, replace(INPUTS, **{field: INPUT_CHANGES[field]}))
+    assert replace(changed, inputs=INPUTS) != make_plan(BASE)
+
+
 @pytest.mark.parametrize("field", SOURCE_CHANGES)
 def test_no_field_of_the_source_is_silent(field: str) -> None:
     changed = make_plan(with_source(**{field: SOURCE_CHANGES[field]}))
@@ -76,6 +104,7 @@ def test_no_field_of_the_source_is_silent(field: str) -> None:
 def test_every_field_is_tried() -> None:
     assert {*CHANGES, "payload", "source"} == {field.name for field in fields(BuildRequest)}
     assert {*SOURCE_CHANGES, *DECIDED_BEFORE} == {field.name for field in fields(SourceRequest)}
+    assert set(INPUT_CHANGES) == {field.name for field in fields(SourceInputs)}
 
 
 REMOTE = Remote(endpoint="grpcs://a:1", platform="//p", jobs=2)
@@ -116,14 +145,19 @@ def test_no_field_of_the_cache_is_silent(cache: ActionCache) -> None:
     assert replace(make_plan(with_source(cache=cache)), request=base.request) != base
 
 
-def key(asked: BuildRequest) -> str:
-    build = next(step.build for stage in make_plan(asked).stages for step in stage.steps if step.build)
-    return step_key(command=build, made_of=made_of(asked))
+def key(asked: BuildRequest, inputs: SourceInputs = INPUTS) -> str:
+    build = next(step.build for stage in make_plan(asked, inputs).stages for step in stage.steps if step.build)
+    return step_key(command=build, made_of=made_of(inputs))
 
 
-@pytest.mark.parametrize("field", ["compiler", "sources", "xla", "xla_commit", "epoch", "rocm", "builder", "cache"])
-def test_what_was_built_of_something_else_is_not_taken(field: str) -> None:
+@pytest.mark.parametrize("field", ["compiler", "xla", "cache"])
+def test_what_was_built_with_other_options_is_not_taken(field: str) -> None:
     assert key(with_source(**{field: SOURCE_CHANGES[field]})) != key(BASE)
+
+
+@pytest.mark.parametrize("field", ["sources", "xla_commit", "epoch", "rocm", "builder"])
+def test_what_was_built_of_something_else_is_not_taken(field: str) -> None:
+    assert key(BASE, replace(INPUTS, **{field: INPUT_CHANGES[field]})) != key(BASE)
 
 
 @pytest.mark.parametrize("field", ["targets", "rocm_version", "post_release", "jax_version"])
@@ -131,9 +165,9 @@ def test_nor_what_was_built_for_something_else(field: str) -> None:
     assert key(replace(BASE, **{field: CHANGES[field]})) != key(BASE)
 
 
-@pytest.mark.parametrize("field", ["own_commit", "jaxlib"])
-def test_a_change_that_no_compiler_sees_builds_nothing_anew(field: str) -> None:
-    assert key(with_source(**{field: SOURCE_CHANGES[field]})) == key(BASE)
+def test_a_change_that_no_compiler_sees_builds_nothing_anew() -> None:
+    assert key(with_source(jaxlib=True)) == key(BASE)
+    assert key(BASE, replace(INPUTS, own_commit=INPUT_CHANGES["own_commit"])) == key(BASE)
 
 
 def test_what_was_built_goes_through_the_recipes_and_into_the_set() -> None:
@@ -147,12 +181,14 @@ def test_jaxlib_that_is_not_built_is_fetched_and_the_rest_is_not() -> None:
     plan = make_plan(request("0.10.2"))
     (resolve, *_) = (step for stage in plan.stages for step in stage.steps if step.effect is Effect.RESOLVE)
     assert resolve.commands[0][-2:] == ("jax==0.10.2", "jaxlib==0.10.2")
-    assert "jaxlib==0.10.2 (3.12)" in {wheel for stage in plan.stages for wheel in stage.owes}
+    assert "jaxlib==0.10.2 (3.12)" in {wheel for stage in plan.stages for wheel in stage.expected_wheels}
 
 
 def test_a_jaxlib_of_our_own_has_a_version_of_its_own() -> None:
     plan = make_plan(request("0.10.2", full=True))
-    assert "jaxlib==0.10.2+rocm7.10.0a20251120 (3.12)" in {wheel for stage in plan.stages for wheel in stage.owes}
+    assert "jaxlib==0.10.2+rocm7.10.0a20251120 (3.12)" in {
+        wheel for stage in plan.stages for wheel in stage.expected_wheels
+    }
 
 
 def test_wheels_say_what_they_are_made_of() -> None:
@@ -160,12 +196,12 @@ def test_wheels_say_what_they_are_made_of() -> None:
     assert len(recipes) == 3
     for recipe in recipes:
         assert recipe.build_info["sources"] == {
-            "jax": SOURCE.jax_commit,
-            "xla": SOURCE.xla_commit,
-            "rocm-jax": SOURCE.sources[0].commit,
-            "jax-rocm-release": SOURCE.own_commit,
-            "rocm": SOURCE.rocm,
-            "builder": SOURCE.builder,
+            "jax": INPUTS.jax_commit,
+            "xla": INPUTS.xla_commit,
+            "rocm-jax": INPUTS.sources[0].commit,
+            "jax-rocm-release": INPUTS.own_commit,
+            "rocm": INPUTS.rocm,
+            "builder": INPUTS.builder,
         }
 
 
@@ -179,8 +215,7 @@ def test_a_dry_run_shows_every_command_with_its_folder_and_environment() -> None
     assert "SOURCE_DATE_EPOCH=1781711830" in text
     assert "fetch xla at " + "c" * 40 in text
     assert f"fetch --quiet --no-tags --depth=1 https://github.com/openxla/xla {'c' * 40}" in text
-    assert asked.source is not None
-    assert f"use jax at {asked.source.jax_commit} in /home/me/jax" in text
+    assert f"use jax at {inputs_of(asked).jax_commit} in /home/me/jax" in text
     assert "/c/sources/jax" not in text
 
 
@@ -189,20 +224,25 @@ def test_equal_requests_give_equal_plans() -> None:
 
 
 def test_the_container_of_a_request_is_part_of_what_wheels_json_keeps() -> None:
-    from core.model import to_json
-
-    body = to_json(with_source(container=Container(image="builder:1", network="none")))
+    body = make_plan(with_source(container=Container(image="builder:1", network="none"))).record()
     assert body["source"]["container"]["image"] == "builder:1"
 
 
+def test_the_record_of_a_plan_has_the_request_and_its_inputs() -> None:
+    body = make_plan(BASE, rocm_manifest=b"{}").record()
+    assert set(body) == {field.name for field in fields(BuildRequest)} | {"rocm_manifest"}
+    assert set(body["source"]) == {field.name for kind in (SourceRequest, SourceInputs) for field in fields(kind)}
+    assert body["source"]["sources"][0]["commit"] == INPUTS.sources[0].commit
+    assert len(body["rocm_manifest"]) == 64
+
+
 def test_a_jax_of_ones_own_beside_rocm_jax_is_where_jaxlib_comes_from() -> None:
-    made = request("0.8.2", full=True).source
-    assert made is not None
     own = Checkout(name="jax", folder="/home/me/jax", commit="9" * 40)
+    made = inputs("0.8.2", full=True)
     made = replace(made, sources=(*(tree for tree in made.sources if tree.name != "jax"), own))
-    assert made.stamps()["jax"] == SOURCE.jax_commit
+    assert made.stamps()["jax"] == INPUTS.jax_commit
     assert made.stamps()["jaxlib"] == "9" * 40
-    plan = make_plan(replace(request("0.8.2", full=True), source=made))
+    plan = make_plan(request("0.8.2", full=True), made)
     told = {
         step.project: [word for word in step.build.argv if "git_hash" in word]
         for stage in plan.stages

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ci_build.build.output_dir import sweep_beside, take_place
+from ci_build.build.output_dir import remove_leftovers, replace_folder
 from core.store import FinishedStep, StepStore, sweep
 from tests.support.sets import wheel_set
 
@@ -71,7 +71,7 @@ def test_what_a_killed_run_left_goes_and_what_other_runs_use_stays(tmp_path: Pat
     others = [".dist-2-abcd_123", ".dist-2.lock", ".dist.lock", ".dist-config", "dist", "dist-2"]
     for name in [*others, ".dist-abcd_123"]:
         (tmp_path / name).mkdir()
-    sweep_beside(tmp_path / "dist")
+    remove_leftovers(tmp_path / "dist")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
 
 
@@ -80,9 +80,9 @@ def test_the_set_before_comes_back_when_its_successor_cannot_take_its_place(tmp_
     out.mkdir()
     (out / "wheels.json").write_text("before")
     with pytest.raises(FileNotFoundError):
-        take_place(fresh, out, old)
+        replace_folder(fresh, out, old)
     assert (out / "wheels.json").read_text() == "before"
     fresh.mkdir()
-    take_place(fresh, out, old)
+    replace_folder(fresh, out, old)
     assert list(out.iterdir()) == []
     assert (old / "wheels.json").read_text() == "before"
