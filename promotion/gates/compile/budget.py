@@ -1,4 +1,4 @@
-"""How far compiled code may fall short of good code, program by program (`compile_budget.toml`)."""
+"""Allowed register spills and idle matrix cores of compiled programs (`budget.toml`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from promotion.gates.compile.compiled_code import CompiledCode, KernelMetadata
 
 BUDGET_FILE = Path(__file__).with_suffix(".toml")
 _SCHEMA_VERSION = 1
-_RESPECTS = {
+_LIMITS = {
     "vgpr_spills": "vector registers spilled",
     "sgpr_spills": "scalar registers spilled",
     "scratch_bytes": "bytes of scratch memory",
@@ -25,7 +25,7 @@ _RESPECTS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allowance:
-    """What the kernels of some programs may do on some targets; see `compile_budget.toml`."""
+    """One entry of `budget.toml`, which documents the fields."""
 
     programs: tuple[str, ...]
     targets: tuple[str, ...]
@@ -44,8 +44,8 @@ class Allowance:
         except InvalidSpecifier as problem:
             raise ValueError(f"jax is {self.jax!r}, not versions such as '>=0.10,<0.11'") from problem
 
-    def fits(self, program: str, processor: str, jax: str) -> bool:
-        """Whether it is about a program on a target under a version of jax."""
+    def applies(self, program: str, processor: str, jax: str) -> bool:
+        """Report whether the entry applies to a program on a target with a version of jax."""
         return (
             any(fnmatchcase(program, pattern) for pattern in self.programs)
             and any(fnmatchcase(processor, pattern) for pattern in self.targets)
@@ -55,36 +55,40 @@ class Allowance:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
-    """All allowances; where several fit, the most generous one counts in each respect.
+    """All allowances; the most generous one applies to each limit.
 
     Attributes:
-        sha256: of the file that they were read from.
+        sha256: digest of the file.
     """
 
     allowances: tuple[Allowance, ...]
     sha256: str
 
-    def overdrawn(self, program: str, processor: str, jax: str, code: Iterable[CompiledCode]) -> Iterator[str]:
-        """A clause for each respect in which a program spills more than it may; names the worst kernel."""
-        fitting = self._fitting(program, processor, jax)
-        kernels = [kernel for held in code for kernel in held.kernels]
-        for respect, words in _RESPECTS.items():
-            worst: KernelMetadata | None = max(kernels, key=lambda kernel: getattr(kernel, respect), default=None)
-            most = max((getattr(allowance, respect) for allowance in fitting), default=0)
-            if worst is not None and (found := getattr(worst, respect)) > most:
-                yield f"kernel {worst.name} has {found} {words}, {most} are allowed"
+    def excesses(self, program: str, processor: str, jax: str, code: Iterable[CompiledCode]) -> Iterator[str]:
+        """Yield a clause with the worst kernel for each limit that a program exceeds."""
+        applicable = self._applicable(program, processor, jax)
+        kernels = [kernel for code_object in code for kernel in code_object.kernels]
+        for limit, description in _LIMITS.items():
+            worst: KernelMetadata | None = max(kernels, key=lambda kernel: getattr(kernel, limit), default=None)
+            most = max((getattr(allowance, limit) for allowance in applicable), default=0)
+            if worst is not None and (found := getattr(worst, limit)) > most:
+                yield f"kernel {worst.name} has {found} {description}, more than the allowed {most}"
 
     def idle(self, program: str, processor: str, jax: str) -> str:
-        """Why a program may leave the matrix cores idle; empty when it may not."""
-        fitting = self._fitting(program, processor, jax)
-        return next((allowance.reason for allowance in fitting if allowance.matrix_cores_idle), "")
+        """Return the reason why a program may leave the matrix cores idle; empty if it may not."""
+        applicable = self._applicable(program, processor, jax)
+        return next((allowance.reason for allowance in applicable if allowance.matrix_cores_idle), "")
 
-    def _fitting(self, program: str, processor: str, jax: str) -> list[Allowance]:
-        return [allowance for allowance in self.allowances if allowance.fits(program, processor, jax)]
+    def _applicable(self, program: str, processor: str, jax: str) -> list[Allowance]:
+        return [allowance for allowance in self.allowances if allowance.applies(program, processor, jax)]
 
 
 def load_budget(file: Path = BUDGET_FILE) -> Budget:
-    """Read the budget; GateError when a field is missing, unknown or of the wrong kind."""
+    """Load the budget.
+
+    Raises:
+        GateError: a field is missing, unknown or of the wrong type.
+    """
     data = file.read_bytes()
     try:
         body = tomllib.loads(data.decode())
@@ -92,9 +96,9 @@ def load_budget(file: Path = BUDGET_FILE) -> Budget:
             raise ValueError(f"schema is not {_SCHEMA_VERSION}")
         rows = body.pop("budget", [])
         if body:
-            raise ValueError(f"{', '.join(body)} is not known")
+            raise ValueError(f"{', '.join(body)} is unknown")
         lists = ("programs", "targets")
         allowances = tuple(Allowance(**{**row, **{name: tuple(row[name]) for name in lists}}) for row in rows)
     except (KeyError, TypeError, ValueError) as problem:
-        raise GateError(f"{file} cannot be used: {problem}.", hint="Its first lines say what it may hold.") from problem
+        raise GateError(f"Cannot load {file}: {problem}.", hint="Its first lines document the fields.") from problem
     return Budget(allowances=allowances, sha256=hashlib.sha256(data).hexdigest())

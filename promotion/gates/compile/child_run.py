@@ -1,4 +1,4 @@
-"""One process of the compile gate: what it tells, how long and how big it may get, and what its death means."""
+"""One process of the compile gate: its journal, its limits and the meaning of its exit status."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from core.units import human
 
 _TAIL_CHARACTERS = 3000
 _KEPT_CHARACTERS = 1 << 16
-"""What is read of a dying process: the reason stands above its stack trace."""
+"""Output that is read of a crashed process, whose reason precedes the stack trace."""
 _REASON = re.compile(
     r"^F\d{4} \S+ +\d+ \S+\] (?P<xla>.+)$"
     r"|^E\d{4} \S+ +\d+ \S+\] (?P<triton>LLVM Fatal Error .+)$"
@@ -31,16 +31,16 @@ _REASON = re.compile(
     r"|^.+: (?P<libc>Assertion `.+' failed\.)$",
     re.MULTILINE,
 )
-"""How those who end a process on purpose say why."""
+"""Messages of code that ends a process on purpose."""
 _REASON_CHARACTERS = 400
 _MEMORY = re.compile(r"bad_alloc|MemoryError|out of memory|cannot allocate memory", re.IGNORECASE)
-"""How C++, Python, LLVM and the C library say that an allocation failed."""
-_REFUSED = re.compile(r"MemoryError\b|.*std::bad_alloc")
-"""The same as a Python exception; XLA's RESOURCE_EXHAUSTED is about a GPU's memory and not meant."""
+"""Messages of C++, Python, LLVM and the C library about a failed allocation."""
+_MEMORY_ERROR = re.compile(r"MemoryError\b|.*std::bad_alloc")
+"""A failed allocation as a Python exception; XLA's RESOURCE_EXHAUSTED is about GPU memory and excluded."""
 
 
 class Fate(enum.StrEnum):
-    """What became of a program."""
+    """Result of compiling a program."""
 
     COMPILED = "compiled"
     FAILED = "failed"
@@ -52,13 +52,13 @@ class Fate(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
-    """What became of one program.
+    """Result of one program.
 
     Attributes:
-        error: what went wrong; a sentence and, after it, what the process printed last.
-        files: the code objects that it left.
-        stats: whatever else the child tells.
-        killed: the process was killed from outside, which may be no fault of the program.
+        error: a sentence, followed by the last output of the process.
+        files: its code objects.
+        stats: further values from the child.
+        killed: whether the process was killed from outside, which may not be the program's fault.
     """
 
     program: str
@@ -72,11 +72,11 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessLimits:
-    """What a process may take.
+    """Limits of a process.
 
     Attributes:
-        start_seconds: until it says that it is ready, and after it says that it is done.
-        program_seconds: for each program.
+        start_seconds: time until it is ready, and between its last program and its exit.
+        program_seconds: time for each program.
         memory: resident bytes.
     """
 
@@ -87,13 +87,13 @@ class ProcessLimits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChildRun:
-    """What came of one process.
+    """Result of one process.
 
     Attributes:
-        results: of the programs that it finished and of the one that it died of, in order.
-        problem: what is wrong with the process beyond that; empty when it ended as it should.
-        error: like `Result.error` for a death that no program is to blame for.
-        peak: most resident bytes.
+        results: results of the programs that it finished and of the one that crashed it, in order.
+        problem: a failure that no program caused; empty for a normal exit.
+        error: like `Result.error` for a interpret_exit that no program is to record for.
+        peak: peak resident bytes.
     """
 
     results: tuple[Result, ...]
@@ -102,18 +102,18 @@ class ChildRun:
     peak: int
 
     @property
-    def barren(self) -> bool:
-        """Whether it finished no program at all."""
+    def made_no_progress(self) -> bool:
+        """Report whether it finished no program."""
         return not any(result.fate in (Fate.COMPILED, Fate.FAILED) for result in self.results)
 
 
 class ChildJournal:
-    """What a child has written so far to results.jsonl; it may have written anything.
+    """Reader of results.jsonl while a child writes it; the content is not trusted.
 
     Args:
-        folder: where the file and the code objects are.
-        programs: those that it was asked for.
-        on_event: told the program and what became of it, or None when it was begun.
+        folder: directory of the file and the code objects.
+        programs: requested programs.
+        on_event: called with the program and its fate, or None when the program starts.
     """
 
     def __init__(self, folder: Path, programs: Sequence[str], on_event: Callable[[str, Fate | None], None]) -> None:
@@ -127,7 +127,7 @@ class ChildJournal:
         self.results: dict[str, Result] = {}
 
     def read(self) -> None:
-        """Take in the lines that were completed since the last time."""
+        """Process the lines that were completed since the last call."""
         with suppress(FileNotFoundError), self._file.open("rb") as file:
             file.seek(self._offset)
             lines, newline, _ = file.read().rpartition(b"\n")
@@ -135,11 +135,11 @@ class ChildJournal:
             for line in lines.splitlines() if newline else ():
                 self.changed = time.monotonic()
                 try:
-                    self._take(json.loads(line))
+                    self._process(json.loads(line))
                 except (ValueError, KeyError, TypeError, AttributeError):
                     self.garbage = self.garbage or line[:200].decode(errors="backslashreplace")
 
-    def _take(self, event: Mapping[str, Any]) -> None:
+    def _process(self, event: Mapping[str, Any]) -> None:
         match event["event"]:
             case "ready":
                 self.ready = True
@@ -152,13 +152,13 @@ class ChildJournal:
                 fate, text = {"compiled": Fate.COMPILED, "failed": Fate.FAILED}[event["outcome"]], str(event["error"])
                 result = Result(
                     program=self.running,
-                    fate=Fate.OUT_OF_MEMORY if fate is Fate.FAILED and _REFUSED.match(text) else fate,
+                    fate=Fate.OUT_OF_MEMORY if fate is Fate.FAILED and _MEMORY_ERROR.match(text) else fate,
                     error=text,
                     seconds=float(event["seconds"]),
                     files=tuple(map(self._own_file, event["code_objects"])),
                     stats=dict(event.get("stats", {})),
                 )
-                self.blame(result)
+                self.record(result)
             case "done":
                 self.done = True
             case _:
@@ -170,18 +170,18 @@ class ChildJournal:
             raise ValueError("not a file of the child's")
         return path
 
-    def blame(self, result: Result) -> None:
-        """Note what became of the running program."""
+    def record(self, result: Result) -> None:
+        """Record the result of the running program."""
         self.results[result.program] = result
         self.running = ""
         self._on_event(result.program, result.fate)
 
 
 class ChildWatch:
-    """Keeps an eye on a running child: the runner asks it several times a second whether to stop.
+    """Watches a running child; the runner calls it several times a second.
 
     Args:
-        stop: set when the whole gate is to end.
+        stop: set to end the gate.
     """
 
     def __init__(self, journal: ChildJournal, limits: ProcessLimits, stop: threading.Event) -> None:
@@ -191,23 +191,23 @@ class ChildWatch:
         self.peak = 0
 
     def __call__(self, pid: int) -> str:
-        """Why the child has to be stopped; see `core.process`."""
+        """Return the reason to stop the child; see `core.process`."""
         if not self.peak:
-            self._restrain(pid)
+            self._set_limits(pid)
         self._journal.read()
         now, self.peak = _memory(pid, self.peak)
         waited = time.monotonic() - self._journal.changed
-        patience = self._limits.program_seconds if self._journal.running else self._limits.start_seconds
+        time_limit = self._limits.program_seconds if self._journal.running else self._limits.start_seconds
         if self._stop.is_set():
-            self.reason = "was no longer wanted"
+            self.reason = "was cancelled"
         elif now > self._limits.memory:
-            self.fate, self.reason = Fate.OUT_OF_MEMORY, f"took more than {human(self._limits.memory)} of memory"
-        elif waited > patience:
-            self.fate, self.reason = Fate.HUNG, f"did not get any further for {patience:g} s"
+            self.fate, self.reason = Fate.OUT_OF_MEMORY, f"used more than {human(self._limits.memory)} of memory"
+        elif waited > time_limit:
+            self.fate, self.reason = Fate.HUNG, f"made no progress for {time_limit:g} s"
         return self.reason
 
-    def _restrain(self, pid: int) -> None:
-        """Let the kernel refuse what would come too fast for a look now and then; and no core files of a gigabyte."""
+    def _set_limits(self, pid: int) -> None:
+        """Limit memory in the kernel too, since allocations can outrun the watch, and disable core files."""
         with suppress(ProcessLookupError, PermissionError, ValueError):
             most = self._limits.memory + _RESERVED + (os.cpu_count() or 1) * _RESERVED_PER_CORE
             resource.prlimit(pid, resource.RLIMIT_DATA, (most, most))
@@ -215,12 +215,12 @@ class ChildWatch:
 
 
 _RESERVED, _RESERVED_PER_CORE = 2 << 30, 64 << 20
-"""Bytes of private memory that a process may ask for and never touch, which RLIMIT_DATA counts: stacks of its thread
-pools and arenas of its allocators."""
+"""Bytes of private memory that a process may reserve without using, which RLIMIT_DATA counts: stacks of thread pools
+and arenas of allocators."""
 
 
 def _memory(pid: int, peak: int) -> tuple[int, int]:
-    """Resident bytes of a process now, and the most it ever had."""
+    """Return current and peak resident bytes of a process."""
     try:
         text = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -239,12 +239,12 @@ def run_child(
     stop: threading.Event,
     on_event: Callable[[str, Fate | None], None],
 ) -> ChildRun:
-    """Start a child for some programs and see it through to its end, whatever that is.
+    """Run a child for some programs until it exits or is stopped.
 
     Args:
-        argv: the interpreter and the child's program.
+        argv: interpreter and program of the child.
         env: see Runner.run.
-        request: see promotion/corpus/child.py; its `out` is an existing, empty folder.
+        request: see promotion/corpus/child.py; its `out` is an existing, empty directory.
         on_event: see Journal.
     """
     folder = Path(request["out"])
@@ -252,22 +252,22 @@ def run_child(
     file.write_text(json.dumps(request))
     journal = ChildJournal(folder, request["programs"], on_event)
     watch = ChildWatch(journal, limits, stop)
-    begun = time.monotonic()
-    returncode, said = 0, ""
+    started = time.monotonic()
+    returncode, output = 0, ""
     try:
         command = (*argv, str(file))
         ended = runner.run(command, env=env, cwd=str(folder), check=False, watch=watch, keep=_KEPT_CHARACTERS)
-        returncode, said = ended.returncode, ended.stderr or ended.stdout
+        returncode, output = ended.returncode, ended.stderr or ended.stdout
     except ProcessError as problem:
         if not watch.reason:
             raise
-        said = "" if watch.fate else problem.message
+        output = "" if watch.fate else problem.message
     since = journal.changed
     journal.read()
-    fate, clause = (watch.fate, watch.reason) if watch.reason else death(returncode, said, done=journal.done)
-    tail = _tail(said)
+    fate, clause = (watch.fate, watch.reason) if watch.reason else interpret_exit(returncode, output, done=journal.done)
+    tail = _tail(output)
     if journal.running and clause:
-        journal.blame(
+        journal.record(
             Result(
                 program=journal.running,
                 fate=fate or Fate.NOT_RUN,
@@ -280,45 +280,45 @@ def run_child(
     return ChildRun(
         results=tuple(journal.results.values()),
         problem=_problem(journal, clause, tail),
-        seconds=time.monotonic() - begun,
+        seconds=time.monotonic() - started,
         peak=watch.peak,
     )
 
 
 def _problem(journal: ChildJournal, clause: str, tail: str) -> str:
     if journal.garbage:
-        return f"It wrote what nobody understands: {journal.garbage}"
+        return f"Cannot parse its journal: {journal.garbage}"
     if journal.unusable:
-        return f"It could not use jax with the plugin: {journal.unusable}"
+        return f"Cannot use jax with the plugin: {journal.unusable}"
     if clause:
         when = "after its last program" if journal.done else "between two programs" if journal.ready else "at its start"
         return f"The process {clause}, {when}.\n{tail}".strip()
     return ""
 
 
-def death(returncode: int, said: str, *, done: bool) -> tuple[Fate | None, str]:
-    """What an exit status means.
+def interpret_exit(returncode: int, output: str, *, done: bool) -> tuple[Fate | None, str]:
+    """Interpret an exit status.
 
     Args:
-        said: what the process printed last; when it says why it ends, the clause does too.
-        done: it said that it had done everything.
+        output: last output of the process; a reason in it is included in the clause.
+        done: whether the process had finished all programs.
 
     Returns:
-        The fate of the program that ran, and a clause about the process; nothing when all is as it should be.
+        The fate of the running program, and a clause about the process; None and "" for a normal exit.
     """
     if returncode == 0:
-        return (None, "") if done else (Fate.CRASHED, "ended with exit code 0 in the middle of its work")
+        return (None, "") if done else (Fate.CRASHED, "ended early with exit code 0")
     how = f"died of {signal_name(-returncode)}" if returncode < 0 else f"ended with exit code {returncode}"
-    if _MEMORY.search(_tail(said)):
+    if _MEMORY.search(_tail(output)):
         return Fate.OUT_OF_MEMORY, f"ran out of memory and {how}"
     if returncode == -signal.SIGKILL:
         return Fate.OUT_OF_MEMORY, f"{how}, as when the machine runs out of memory"
-    reasons = [match[match.lastgroup or 0].strip()[:_REASON_CHARACTERS] for match in _REASON.finditer(said)]
+    reasons = [match[match.lastgroup or 0].strip()[:_REASON_CHARACTERS] for match in _REASON.finditer(output)]
     return Fate.CRASHED, ": ".join((how, *(reason.removesuffix(".") for reason in reasons[-1:])))
 
 
 def signal_name(number: int) -> str:
-    """The name of a signal; some real-time signals have none."""
+    """Return the name of a signal; some real-time signals have none."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -1,4 +1,4 @@
-"""What the compiler made of a program: AMDGPU code objects, their kernels, and whether they use the matrix cores.
+"""Compiled programs: AMDGPU code objects, their kernels, and their use of the matrix cores.
 
 Sources: LLVM, "User Guide for AMDGPU Backend": ELF code object, code object V3 and later metadata; the instruction
 encodings of LLVM's AMDGPU target (VOP3P: MFMA of gfx9, WMMA of gfx11 and gfx12).
@@ -27,17 +27,17 @@ _MFMA_OPCODES = (frozenset({0x2D, 0x2E}) | frozenset(range(0x35, 0x80))) - _ACCU
 _WMMA_OPCODES = frozenset({0x33}) | frozenset(range(0x40, 0x8A))
 _VGPR = 0x100
 _NO_ACCUMULATOR = 128
-"""Source operand 0, as inline constant; below it are scalar registers, which no matrix instruction reads."""
+"""Source operand 0 as inline constant; lower values are scalar registers, which no matrix instruction reads."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelMetadata:
-    """What the metadata say about one kernel.
+    """Metadata of one kernel.
 
     Attributes:
-        vgpr_spills, sgpr_spills: registers that did not fit.
+        vgpr_spills, sgpr_spills: spilled registers.
         scratch_bytes: private memory per work item.
-        lds_bytes: memory per work group, as far as it is known beforehand.
+        lds_bytes: statically known memory per work group.
     """
 
     name: str
@@ -53,7 +53,7 @@ class CompiledCode:
     """One code object.
 
     Attributes:
-        matrix_instructions: how many of its target's matrix-core instructions are in it.
+        matrix_instructions: number of matrix-core instructions.
     """
 
     size: int
@@ -63,35 +63,35 @@ class CompiledCode:
 
 
 def matrix_cores(processor: str) -> str:
-    """Which matrix-core instructions a processor has: MFMA, WMMA or none (LLVM, features of AMDGPU processors)."""
+    """Return the matrix-core instructions of a processor: MFMA, WMMA or "" (LLVM, features of AMDGPU processors)."""
     if processor in ("gfx908", "gfx90a", "gfx9-4-generic") or processor.startswith(("gfx94", "gfx95")):
         return MFMA
     return WMMA if processor.startswith(("gfx11", "gfx12")) else ""
 
 
 def header_finding(data: bytes, label: str, target: GfxTarget, machs: Mapping[str, int]) -> Finding | None:
-    """What is wrong with the ELF header of a code object that was compiled for a target.
+    """Return a finding if the ELF header of a code object does not match its target.
 
     Args:
         data: the code object.
-        label: what findings call it.
-        target: with the features that it was to be compiled for.
+        label: name of the code object in findings.
+        target: requested target with its features.
         machs: processor -> EF_AMDGPU_MACH value.
     """
     if not (clause := code_object_problem(data[:HEAD_SIZE], target, machs)):
         return None
     return error(
         "code-object-wrong",
-        f"{label}: what was compiled for {target} {clause}.",
-        "The compiler in the wheel does not honour the target it is given: do not promote the set for it.",
+        f"{label}: the code object for {target} {clause}.",
+        "The compiler in the wheel ignores the requested target: do not promote the set for it.",
     )
 
 
 def read_code_object(data: bytes, label: str, processor: str) -> CompiledCode:
-    """Read a code object.
+    """Parse a code object.
 
     Raises:
-        ElfError: a damaged file, or one without metadata.
+        ElfError: the file is damaged or has no metadata.
     """
     image = ElfImage.parse(data, label)
     return CompiledCode(
@@ -103,11 +103,11 @@ def read_code_object(data: bytes, label: str, processor: str) -> CompiledCode:
 
 
 def count_matrix(text: bytes, family: str) -> int:
-    """How many matrix-core instructions are in machine code.
+    """Count the matrix-core instructions in machine code.
 
-    The code is not disassembled: every aligned pair of words is looked at. A literal or the second word of some other
-    instruction may look like the first word of a matrix instruction; the operands sort that out, since multiplicands
-    have to be vector registers and the accumulator a vector register or an inline constant.
+    Every aligned pair of words is tested, without disassembly. A literal or the second word of another instruction may
+    look like the first word of a matrix instruction; its operands rule that out, since multiplicands must be vector
+    registers and the accumulator a vector register or an inline constant.
 
     Args:
         text: machine code.

@@ -23,8 +23,8 @@ class CorpusProgram:
     """One program.
 
     Attributes:
-        small: it is in the small corpus.
-        matrix: families of matrix-core instructions that it must use where the target has them.
+        small: whether the small corpus includes it.
+        matrix: families of matrix-core instructions that it must use on targets with them.
     """
 
     name: str
@@ -34,15 +34,15 @@ class CorpusProgram:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompileCorpus:
-    """The corpus as the gate sees it.
+    """Programs, GPUs and expected failures for the compile gate.
 
     Attributes:
-        child: the program that compiles; see its first lines.
-        digest: of everything in the corpus.
-        specs: gfx target -> the GPU as XLA describes it (GpuTargetConfig, text format).
-        known: program, target and jax version -> how it is expected to fail, if it is.
-        device: the same -> why only a real device will do; empty when none is needed.
-        expired: names of expectations that somebody has to look at again, as of today.
+        child: program that compiles; see its module docstring.
+        digest: digest of the whole corpus.
+        specs: gfx target -> description of the GPU (XLA's GpuTargetConfig, text format).
+        known: program, target and jax version -> expected failure or None.
+        device: program, target and jax version -> reason why it needs a real device; empty if it does not.
+        expired: names of expired expectations.
     """
 
     child: Path
@@ -54,13 +54,13 @@ class CompileCorpus:
     expired: tuple[str, ...] = field(default=())
 
     def choose(self, corpus: str, names: Sequence[str] = ()) -> tuple[CorpusProgram, ...]:
-        """The programs of a corpus, or just those that are named, or whose group is.
+        """Return the programs of a corpus, or those with these names or groups.
 
         Raises:
-            RequestError: there is no such corpus, program or group.
+            RequestError: a corpus, program or group is unknown.
         """
         if corpus not in ("small", "full"):
-            raise RequestError(f"{corpus!r} is no corpus.", hint="There are small and full.")
+            raise RequestError(f"Unknown corpus: {corpus!r}.", hint="Choose small or full.")
         if not names:
             return tuple(task for task in self.tasks if task.small or corpus == "full")
         known = {task.name for task in self.tasks} | {task.name.partition(".")[0] for task in self.tasks}
@@ -72,28 +72,26 @@ class CompileCorpus:
 
 
 def compiled_for(target: str, spec: str) -> GfxTarget:
-    """The target ID that XLA compiles for, with its features, as a spec says.
+    """Return the target ID with features in a spec, for which XLA compiles.
 
     Raises:
-        GateError: it is a spec of another processor.
+        GateError: the spec is for another processor.
     """
     found = _ARCHITECTURE.search(spec)
     named = GfxTarget.parse(found[1]) if found else None
     if named is None or named.processor != GfxTarget.parse(target).processor:
-        raise GateError(
-            f"The corpus' description of {target} is one of {named or 'nothing'}.", hint="Mend promotion/corpus/specs."
-        )
+        raise GateError(f"The spec of {target} describes {named or 'nothing'}.", hint="Fix promotion/corpus/specs.")
     return named
 
 
 def load_corpus(today: str = "") -> CompileCorpus:
-    """Programs, descriptions of GPUs and expectations.
+    """Load the corpus of this repository.
 
     Args:
-        today: ISO 8601 date that decides which expectations have expired; empty for today's.
+        today: ISO 8601 date for the expiry of expectations; empty means the current date.
 
     Raises:
-        GateError: a program or an expectation is not understood.
+        GateError: a program or an expectation is invalid.
     """
     day = today or datetime.now(UTC).date().isoformat()
     programs = catalog.programs()
@@ -108,7 +106,7 @@ def load_corpus(today: str = "") -> CompileCorpus:
         return KnownFailure(reason=entry.reason, error=entry.error, expired=entry.expires if entry.expired else "")
 
     def device(program: str, target: str, jax_version: str) -> str:
-        # An excuse that has expired is none: the program is compiled, and has to succeed.
+        # With an expired expectation the program is compiled and must succeed.
         entry = expected(program, target, jax_version)
         return entry.reason if entry.kind is ExpectationKind.NEEDS_DEVICE and not entry.expired else ""
 

@@ -1,4 +1,4 @@
-"""How the compiled code differs from that of the set that was promoted last: a signal for people, never a verdict."""
+"""Differences of the compiled code from the set that was promoted last; they are information, not errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from promotion.storage.keys import EVIDENCE_FOLDER, ReleasedIndex
 GATE_NAME = "compile"
 _EVIDENCE = re.compile(rf"{EVIDENCE_FOLDER}/{GATE_NAME}/.+\.json")
 GROWTH = 0.2
-"""Code that grew by more than this share is worth a look."""
+"""Growth of code, as a share, above which there is a warning."""
 
 Code = Mapping[str, Sequence[Mapping[str, Any]]]
 """Program -> its code objects in order, each with `size` and `sha256`."""
@@ -26,11 +26,11 @@ Code = Mapping[str, Sequence[Mapping[str, Any]]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreviousCode:
-    """What the set that was promoted last was compiled to.
+    """Compiled code of the set that was promoted last.
 
     Attributes:
-        set_digest: its name; empty when there is none.
-        code: by gfx target.
+        set_digest: digest of the set; empty without one.
+        code: code by gfx target.
     """
 
     set_digest: str = ""
@@ -39,12 +39,12 @@ class PreviousCode:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drift:
-    """Programs, in order, whose code is not what it was.
+    """Programs with new or changed code, in order.
 
     Attributes:
-        new: they were not there, or did not compile.
-        changed: other code.
-        grown: more code than GROWTH allows -> bytes before and now; they are also among `changed`.
+        new: programs without earlier code.
+        changed: programs with different code.
+        grown: changed programs that grew by more than GROWTH -> bytes before and now.
     """
 
     new: tuple[str, ...]
@@ -53,10 +53,10 @@ class Drift:
 
 
 def previous_code(bucket: Bucket, index: str, jax_version: str) -> PreviousCode:
-    """What the newest set of an index was compiled to; one for the same jax comes before newer ones for another.
+    """Return the code of the newest set of an index, preferably one for the same jax version.
 
     Raises:
-        BucketError: a ledger or evidence that cannot be read.
+        BucketError: the ledger or evidence cannot be read.
     """
     released = ReleasedIndex(index=index)
     promoted = _newest(bucket, released, jax_version)
@@ -70,7 +70,7 @@ def previous_code(bucket: Bucket, index: str, jax_version: str) -> PreviousCode:
 
 
 def _newest(bucket: Bucket, released: ReleasedIndex, jax_version: str) -> PromotedSet | None:
-    """The newest visible set for a jax, or else the newest of all."""
+    """Return the newest visible set for a jax version, or the newest of all."""
     head, entries = read_head(bucket, released)
     newest: PromotedSet | None = None
     for number in sorted(head.state.visible, reverse=True):
@@ -82,12 +82,12 @@ def _newest(bucket: Bucket, released: ReleasedIndex, jax_version: str) -> Promot
 
 
 def code_of_checks(checks: Iterable[Mapping[str, Any]]) -> Code:
-    """The code that the checks in some evidence tell of."""
+    """Return the code in the checks of evidence."""
     return {check["name"]: check["code"] for check in checks if check.get("code")}
 
 
 def compare(before: Code, now: Code) -> Drift:
-    """How the code of one target changed."""
+    """Compare the code of one target."""
     common = [program for program in now if program in before]
     changed = [program for program in common if _digests(before[program]) != _digests(now[program])]
     sizes = {program: (_size(before[program]), _size(now[program])) for program in changed}
@@ -99,14 +99,14 @@ def compare(before: Code, now: Code) -> Drift:
 
 
 def findings(drift: Drift, target: str, set_digest: str) -> tuple[Finding, ...]:
-    """A warning for each program whose code grew, and one note on the rest."""
+    """Return a warning for each program whose code grew, and a note on the other changes."""
     since = f"since set {set_digest[:12]}, which was promoted last"
     grown = [
         Finding(
             code="code-grown",
             severity=Severity.WARNING,
             message=f"{target} {program}: its code grew from {human(old)} to {human(new)} {since}.",
-            remedy="Look whether it became slower; nothing is blocked.",
+            remedy="Check its speed; this does not block promotion.",
         )
         for program, (old, new) in drift.grown.items()
     ]

@@ -1,7 +1,7 @@
-"""The compile gate: the wheels compile a corpus of JAX programs ahead of time, for each gfx target and without a GPU.
+"""The compile gate: compile a corpus of JAX programs ahead of time with the wheels, for each gfx target without a GPU.
 
-Each target has processes of its own. Whatever becomes of one (a signal, a hang, too much memory) is a finding on the
-program that it was compiling, and the rest goes on in a new process.
+Each target is compiled in separate processes. A crash, hang or excessive memory use is a finding on the program that
+was being compiled, and a new process continues with the remaining programs.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ from promotion.gates.compile.schedule import (
     BatchResult,
     available_memory,
     batches,
+    compile_batches,
     cores,
-    finish_all,
     memory_limit,
     workers,
 )
 from promotion.gates.compile.view import Live, ProgressTable, no_live
 
 COMPILER = "compiler"
-"""The check on the processes themselves; names of programs have a dot."""
+"""Name of the check of the processes; names of programs contain a dot."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompilerEnvironment:
-    """Where programs are compiled.
+    """The environment that compiles programs.
 
     Attributes:
-        argv: the interpreter, with its options.
+        argv: interpreter with options.
         env: changes to the environment.
-        rocm: what stands in for a ROCm.
+        rocm: kind of ROCm libraries, see `RocmLibraries.kind`.
     """
 
     argv: tuple[str, ...]
@@ -62,35 +62,36 @@ class CompilerEnvironment:
     rocm: str
 
 
-def installed_compiler(context: GateContext, rocm: RocmTree | None) -> CompilerEnvironment:
-    """The staged wheels, installed for the first Python of the set that this machine has.
+def install_compiler(context: GateContext, rocm: RocmTree | None) -> CompilerEnvironment:
+    """Install the staged wheels for the first Python of the set that this machine has.
 
     Raises:
-        GateError: it has none, or the wheels cannot be installed.
+        GateError: the wheels cannot be installed.
+        MachineError: this machine has no Python of the set.
     """
     versions = context.wheel_set.python_versions
-    found = find_pythons(versions, context.runner, find_uv_bin())
-    version = next((version for version in versions if version in found), versions[0])
+    compiler_findings = find_pythons(versions, context.runner, find_uv_bin())
+    version = next((version for version in versions if version in compiler_findings), versions[0])
     site = make_site(context, version)
     libraries = rocm_libraries(context, site, rocm)
-    # The traceback of a crash goes to standard error, and from there into the evidence.
+    # faulthandler prints the traceback of a crash, which is recorded in the evidence.
     argv = (*site.isolated, "-X", "faulthandler")
     return CompilerEnvironment(argv=argv, env={**site.env, **libraries.env}, rocm=libraries.kind)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompileOptions:
-    """What the gate is told.
+    """Options of the compile gate.
 
     Attributes:
         corpus: "small" or "full".
-        programs: names of programs or groups to compile instead; such evidence is not kept.
-        jobs: processes at once; None: as many as there are cores and memory for.
-        rocm: a real one; None: stand-ins.
-        before: what to compare the code with; None: the set of the index that was promoted last.
-        limits: what each process may take; None: time-outs of minutes, and its share of the memory.
-        live: shows the table of targets x programs while it grows.
-        workshop: gives where to compile.
+        programs: programs or groups to compile instead; such evidence is not stored.
+        jobs: number of processes; None derives it from cores and memory.
+        rocm: a real ROCm; None makes stubs.
+        before: code to compare with; None selects the set of the index that was promoted last.
+        limits: limits of each process; None means minutes, and an equal share of the memory.
+        live: displays the table of targets and programs during the run.
+        compiler: returns the environment that compiles.
     """
 
     corpus: str = "full"
@@ -100,20 +101,20 @@ class CompileOptions:
     before: PreviousCode | None = None
     limits: ProcessLimits | None = None
     live: Live = no_live
-    workshop: Callable[[GateContext, RocmTree | None], CompilerEnvironment] = installed_compiler
+    compiler: Callable[[GateContext, RocmTree | None], CompilerEnvironment] = install_compiler
 
 
 def make_gate(corpus: CompileCorpus, options: CompileOptions, budget: Budget | None = None) -> Gate:
-    """The gate.
+    """Return the gate.
 
     Args:
-        material: what to compile and what to expect.
-        budget: what kernels may spill; None: the one beside this module.
+        corpus: programs and expected failures.
+        budget: allowed spills; None loads `budget.toml`.
     """
-    tasks, held = corpus.choose(options.corpus, options.programs), budget or load_budget()
+    tasks, allowances = corpus.choose(options.corpus, options.programs), budget or load_budget()
 
     def run(context: GateContext) -> Iterator[Check]:
-        yield from _Run(context, corpus, tasks, options, held).checks()
+        yield from _CompileRun(context, corpus, tasks, options, allowances).checks()
 
     return Gate(
         name=GATE_NAME,
@@ -124,7 +125,7 @@ def make_gate(corpus: CompileCorpus, options: CompileOptions, budget: Budget | N
             "corpus": options.corpus,
             "programs": ",".join(options.programs),
             "corpus_sha256": corpus.digest,
-            "budget_sha256": held.sha256,
+            "budget_sha256": allowances.sha256,
             "rocm": options.rocm.sha256 if options.rocm else "",
             "expired": ", ".join(corpus.expired),
         },
@@ -132,7 +133,7 @@ def make_gate(corpus: CompileCorpus, options: CompileOptions, budget: Budget | N
     )
 
 
-class _Run:
+class _CompileRun:
     """One run of the gate."""
 
     def __init__(
@@ -143,13 +144,8 @@ class _Run:
         options: CompileOptions,
         budget: Budget,
     ) -> None:
-        self.context, self.corpus, self.tasks, self.options, self.budget = (
-            context,
-            corpus,
-            tasks,
-            options,
-            budget,
-        )
+        self.context, self.corpus, self.tasks = context, corpus, tasks
+        self.options, self.budget = options, budget
         self.jax = context.wheel_set.jax_version
         self.stop = threading.Event()
         processors = {target: GfxTarget.parse(target).processor for target in context.targets}
@@ -159,13 +155,13 @@ class _Run:
             for target in self.specs
         }
         programs = {
-            target: [task.name for task in tasks if task.name not in left_out]
-            for target, left_out in self.skipped.items()
+            target: [task.name for task in tasks if task.name not in skipped]
+            for target, skipped in self.skipped.items()
         }
-        self.matrix = ProgressTable(tuple(self.specs), programs)
+        self.table = ProgressTable(tuple(self.specs), programs)
 
     def checks(self) -> Iterator[Check]:
-        """A check for each program and target, and one for each target's processes."""
+        """Yield a check for each program and target, and one for each target's processes."""
         for target in self.context.targets:
             if target not in self.specs:
                 yield Check(name=COMPILER, target=target, skipped=f"XLA does not compile for {target}")
@@ -173,46 +169,48 @@ class _Run:
             return
         runner = self.context.runner
         if not isinstance(runner, HostRunner):
-            raise GateError("The compile gate can watch only processes of this machine.")
-        workshop = self.options.workshop(self.context, self.options.rocm)
+            raise GateError("Internal error in the gate compile: it needs a runner on this machine.")
+        compiler = self.options.compiler(self.context, self.options.rocm)
         before = PreviousCode() if self.options.programs else self.options.before
         if before is None:
             before = previous_code(self.context.bucket, self.context.staged.index, self.jax)
-        for target, parts in self._compile(runner, workshop):
-            checks = list(self._judge(target, parts))
+        for target, batch_results in self._compile(runner, compiler):
+            checks = list(self._program_checks(target, batch_results))
             yield from checks
-            yield self._compiler(target, parts, workshop, checks, before)
+            yield self._compiler_check(target, batch_results, compiler, checks, before)
 
     def _compile(
-        self, runner: HostRunner, workshop: CompilerEnvironment
+        self, runner: HostRunner, compiler: CompilerEnvironment
     ) -> Iterator[tuple[str, Sequence[BatchResult]]]:
-        """Each target with what came of its batches, as soon as all are done."""
+        """Yield each target with the results of its batches as soon as it is finished."""
         count, limits = self._limits()
         work: list[Batch] = []
-        for left_out in {tuple(names) for names in self.skipped.values()}:
-            same = [target for target, names in self.skipped.items() if tuple(names) == left_out]
-            programs = [task.name for task in self.tasks if task.name not in left_out]
-            work += batches(same, programs, count)
-        owed = defaultdict(int, {target: sum(b.target == target for b in work) for target in self.specs})
-        done: dict[str, list[BatchResult]] = defaultdict(list)
+        for skipped in {tuple(names) for names in self.skipped.values()}:
+            targets = [target for target, names in self.skipped.items() if tuple(names) == skipped]
+            programs = [task.name for task in self.tasks if task.name not in skipped]
+            work += batches(targets, programs, count)
+        remaining = defaultdict(int, {target: sum(b.target == target for b in work) for target in self.specs})
+        finished: dict[str, list[BatchResult]] = defaultdict(list)
 
         def start(batch: Batch) -> ChildRun:
-            return self._sit(runner, workshop, batch, limits)
+            return self._run_batch(runner, compiler, batch, limits)
 
-        with self.options.live(self.matrix.table):
-            for part in finish_all(work, start, count, self.stop):
-                target = part.batch.target
-                done[target].append(part)
-                if len(done[target]) == owed[target]:
-                    self.context.progress.step(_sentence(target, done[target]))
-                    yield target, done[target]
+        with self.options.live(self.table.rows):
+            for batch_result in compile_batches(work, start, count, self.stop):
+                target = batch_result.batch.target
+                finished[target].append(batch_result)
+                if len(finished[target]) == remaining[target]:
+                    self.context.progress.step(_summary(target, finished[target]))
+                    yield target, finished[target]
 
     def _limits(self) -> tuple[int, ProcessLimits]:
         available = available_memory()
         count = self.options.jobs or workers(cores(), available)
         return count, self.options.limits or ProcessLimits(memory=memory_limit(count, available))
 
-    def _sit(self, runner: HostRunner, workshop: CompilerEnvironment, batch: Batch, limits: ProcessLimits) -> ChildRun:
+    def _run_batch(
+        self, runner: HostRunner, compiler: CompilerEnvironment, batch: Batch, limits: ProcessLimits
+    ) -> ChildRun:
         if self.stop.is_set():
             raise GateError("The gate was stopped.")
         out = Path(tempfile.mkdtemp(prefix=f"{batch.target.replace(':', '~')}-", dir=self.context.work))
@@ -224,16 +222,16 @@ class _Run:
         }
         return run_child(
             runner,
-            (*workshop.argv, str(self.corpus.child)),
-            workshop.env,
+            (*compiler.argv, str(self.corpus.child)),
+            compiler.env,
             request,
             limits=limits,
             stop=self.stop,
-            on_event=lambda program, fate: self.matrix.note(batch.target, program, fate),
+            on_event=lambda program, fate: self.table.note(batch.target, program, fate),
         )
 
-    def _judge(self, target: str, parts: Sequence[BatchResult]) -> Iterator[Check]:
-        bench = TargetContext(
+    def _program_checks(self, target: str, batch_results: Sequence[BatchResult]) -> Iterator[Check]:
+        target_context = TargetContext(
             target=compiled_for(target, self.specs[target]),
             name=target,
             jax=self.jax,
@@ -242,56 +240,59 @@ class _Run:
             command=f"ci_build gate {GATE_NAME} {self.context.staged} --targets {{target}} --program {{program}} --redo"
             + (f" --rocm {self.options.rocm.folder}" if self.options.rocm else ""),
         )
-        results = {result.program: result for part in parts for result in part.results}
+        results = {result.program: result for batch_result in batch_results for result in batch_result.results}
         for task in self.tasks:
             if why := self.skipped[target].get(task.name):
                 yield needs_device(task.name, target, why)
             else:
                 known = self.corpus.known(task.name, target, self.jax)
-                yield check_program(results[task.name], bench, matrix=task.matrix, known=known)
+                yield check_program(results[task.name], target_context, matrix=task.matrix, known=known)
         for folder in {file.parent for result in results.values() for file in result.files}:
             shutil.rmtree(folder)
 
-    def _compiler(
+    def _compiler_check(
         self,
         target: str,
-        parts: Sequence[BatchResult],
-        workshop: CompilerEnvironment,
+        batch_results: Sequence[BatchResult],
+        compiler: CompilerEnvironment,
         checks: Sequence[Check],
         before: PreviousCode,
     ) -> Check:
-        """The check on a target's processes, which also tells how the code drifted."""
-        found: list[Finding] = [finding for part in parts for finding in _problems(target, part)]
+        """Return the check of a target's processes, with the drift of the compiled code."""
+        compiler_findings: list[Finding] = [
+            finding for batch_result in batch_results for finding in _problems(target, batch_result)
+        ]
         details: dict[str, Any] = {
-            "rocm": workshop.rocm,
-            "processes": sum(part.processes for part in parts),
-            "seconds": round(sum(part.seconds for part in parts), 3),
-            "peak_bytes": max((part.peak for part in parts), default=0),
+            "rocm": compiler.rocm,
+            "processes": sum(batch_result.processes for batch_result in batch_results),
+            "seconds": round(sum(batch_result.seconds for batch_result in batch_results), 3),
+            "peak_bytes": max((batch_result.peak for batch_result in batch_results), default=0),
         }
         if before.set_digest:
             drift = compare(
                 before.code.get(target, {}), code_of_checks([{"name": c.name, **c.details} for c in checks])
             )
-            found += findings(drift, target, before.set_digest)
+            compiler_findings += findings(drift, target, before.set_digest)
             details["drift"] = {"since": before.set_digest, "new": [*drift.new], "changed": [*drift.changed]}
-        return Check(name=COMPILER, target=target, findings=tuple(found), details=details)
+        return Check(name=COMPILER, target=target, findings=tuple(compiler_findings), details=details)
 
 
-def _problems(target: str, part: BatchResult) -> Iterator[Finding]:
-    """What processes did that no program is to blame for; it is bad when programs were left undone."""
-    undone = any(result.fate is Fate.NOT_RUN for result in part.results)
-    for problem in part.problems:
-        if undone:
+def _problems(target: str, batch_result: BatchResult) -> Iterator[Finding]:
+    """Yield failures of processes that no program caused; errors if programs were not compiled."""
+    incomplete = any(result.fate is Fate.NOT_RUN for result in batch_result.results)
+    for problem in batch_result.problems:
+        if incomplete:
             text = f"{target}: the compiler cannot be used. {problem}"
-            yield error("compiler-unusable", text, "See whether the gates abi and load pass; they say more.")
+            yield error("compiler-unusable", text, "Check the findings of the gates abi and load.")
         else:
             text = f"{target}: {problem}"
-            remedy = "All programs were compiled nevertheless; if it comes back, report it with the set."
+            remedy = "All programs were compiled; report this with the set if it happens again."
             yield Finding(code="compiler-untidy", severity=Severity.WARNING, message=text, remedy=remedy)
 
 
-def _sentence(target: str, parts: Sequence[BatchResult]) -> str:
-    fates = [result.fate for part in parts for result in part.results]
+def _summary(target: str, batch_results: Sequence[BatchResult]) -> str:
+    fates = [result.fate for batch_result in batch_results for result in batch_result.results]
     counts = ", ".join(f"{fates.count(fate)} {fate}" for fate in Fate if fate in fates)
-    seconds, peak = sum(part.seconds for part in parts), max((part.peak for part in parts), default=0)
+    seconds = sum(batch_result.seconds for batch_result in batch_results)
+    peak = max((batch_result.peak for batch_result in batch_results), default=0)
     return f"{target}: {counts or 'nothing to compile'} ({seconds:.0f} s, {human(peak)} of memory)"

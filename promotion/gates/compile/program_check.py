@@ -1,4 +1,4 @@
-"""What a program's fate on a target means, given what is expected of it and the code that came out."""
+"""Check of one program on one target, from its result, its expected failure and its code."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _CODES = {
     Fate.OUT_OF_MEMORY: ("compile-out-of-memory", "ran out of memory"),
     Fate.NOT_RUN: ("compile-not-run", "could not be run"),
 }
-_LONGEST = 400
-_SAY_IT = "if it has to be so, say why in promotion/gates/compile/budget.toml."
+_MOST_CHARACTERS = 400
+_ALLOW = "if this is intended, add an entry with the reason to promotion/gates/compile/budget.toml."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnownFailure:
-    """A failure that is expected.
+    """An expected failure.
 
     Attributes:
-        reason: why.
-        error: what the error has to contain.
-        expired: the day on which somebody was to look again, if that has passed; else empty.
+        reason: reason of the failure.
+        error: text that the error must contain.
+        expired: last day of the expectation if it has passed; else empty.
     """
 
     reason: str
@@ -41,14 +41,14 @@ class KnownFailure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TargetContext:
-    """What it takes to judge the programs of one target.
+    """Context of the checks of one target.
 
     Attributes:
-        target: what the code was compiled for, with its features.
-        name: the gfx target of the set that this is about.
+        target: target of the code, with its features.
+        name: gfx target of the set.
         jax: version of jax.
         machs: processor -> EF_AMDGPU_MACH value.
-        command: repeats one program, with {target} and {program} in their places.
+        command: command that repeats one program, with placeholders {target} and {program}.
     """
 
     target: GfxTarget
@@ -58,113 +58,123 @@ class TargetContext:
     budget: Budget
     command: str
 
-    def again(self, program: str) -> str:
-        """The command that repeats one program on this target."""
+    def repeat_command(self, program: str) -> str:
+        """Return the command that repeats one program on this target."""
         return self.command.format(target=self.name, program=program)
 
 
 def check_program(
-    result: Result, bench: TargetContext, *, matrix: Sequence[str] = (), known: KnownFailure | None = None
+    result: Result, context: TargetContext, *, matrix: Sequence[str] = (), known: KnownFailure | None = None
 ) -> Check:
-    """Judge a program on a target.
+    """Return the check of a program on a target.
 
     Args:
-        result: what became of it.
-        bench: the target.
-        matrix: families of matrix-core instructions of which some must be in the code, where the target has them.
-        known: how it is expected to fail, if it is.
+        result: result of the program.
+        context: the target.
+        matrix: families of matrix-core instructions that the code must contain on targets with them.
+        known: expected failure, if any.
     """
     details: dict[str, Any] = {"fate": str(result.fate), "seconds": result.seconds}
     if result.stats:
         details["stats"] = dict(result.stats)
     if result.fate is not Fate.COMPILED:
         details["error"] = result.error
-        findings, why = _of_failure(result, bench, known)
-        return Check(name=result.program, target=bench.name, findings=findings, known=why, details=details)
-    code, damage = _read(result, bench)
-    details |= {"code": [{"size": held.size, "sha256": held.sha256} for held in code], "kernels": _kernels(code)}
-    findings = (*damage, *_of_code(result.program, code, bench, matrix), *_of_success(result, bench, known))
-    return Check(name=result.program, target=bench.name, findings=findings, details=details)
+        failures, why = _failure_findings(result, context, known)
+        return Check(name=result.program, target=context.name, findings=failures, known=why, details=details)
+    code, damage = _read(result, context)
+    details |= {
+        "code": [{"size": item.size, "sha256": item.sha256} for item in code],
+        "kernels": _kernels(code),
+    }
+    findings = [*damage, *_code_findings(result.program, code, context, matrix)]
+    findings += _unneeded_expectation(result, context, known)
+    return Check(name=result.program, target=context.name, findings=tuple(findings), details=details)
 
 
 def needs_device(program: str, target: str, reason: str) -> Check:
-    """A program that only a real device can compile."""
+    """Return the skipped check of a program that only a real device can compile."""
     return Check(name=program, target=target, skipped=reason)
 
 
-def _of_failure(result: Result, bench: TargetContext, known: KnownFailure | None) -> tuple[tuple[Finding, ...], str]:
-    """The findings on a program that did not compile, and why it was known if it was."""
-    where = f"{bench.name} {result.program}"
+def _failure_findings(
+    result: Result, context: TargetContext, known: KnownFailure | None
+) -> tuple[tuple[Finding, ...], str]:
+    """Return the findings on a program that did not compile, and the reason of an expected failure."""
+    where = f"{context.name} {result.program}"
     if known and known.error in result.error and result.fate is not Fate.NOT_RUN:
         if not known.expired:
             return (), known.reason
         text = f"{where} still fails, which was expected until {known.expired}: {known.reason}"
-        remedy = "Look at it again, and mend it or give the entry in promotion/corpus/expectations.toml a new day."
+        remedy = "Fix it, or set a new expiry date in promotion/corpus/expectations.toml."
         return (error("expectation-expired", text, remedy),), ""
     code, verb = _CODES[result.fate]
     text = f"{where} {verb}: {_first_line(result.error)}"
     if known and result.fate is not Fate.NOT_RUN:
-        text += f" Expected was another failure: {known.error}"
-    return (error(code, text, f"Repeat it alone: {bench.again(result.program)}"),), ""
+        text += f" The expected failure was: {known.error}"
+    return (error(code, text, f"Repeat it alone: {context.repeat_command(result.program)}"),), ""
 
 
-def _of_success(result: Result, bench: TargetContext, known: KnownFailure | None) -> Iterator[Finding]:
+def _unneeded_expectation(result: Result, context: TargetContext, known: KnownFailure | None) -> Iterator[Finding]:
     if known:
         yield Finding(
             code="expectation-unneeded",
             severity=Severity.WARNING,
-            message=f"{bench.name} {result.program} compiles, though it is expected to fail: {known.reason}",
+            message=f"{context.name} {result.program} compiles, but is expected to fail: {known.reason}",
             remedy="Remove its entry from promotion/corpus/expectations.toml.",
         )
 
 
-def _read(result: Result, bench: TargetContext) -> tuple[list[CompiledCode], list[Finding]]:
-    """The code objects that a program left, and what is wrong with their files."""
+def _read(result: Result, context: TargetContext) -> tuple[list[CompiledCode], list[Finding]]:
+    """Return the code objects of a program, and findings on damaged ones."""
     code, damage = [], []
     for file in result.files:
-        data, label = file.read_bytes(), f"{bench.name} {result.program}: {file.name}"
-        if wrong := header_finding(data, label, bench.target, bench.machs):
-            damage.append(wrong)
+        data, label = file.read_bytes(), f"{context.name} {result.program}: {file.name}"
+        if problem_finding := header_finding(data, label, context.target, context.machs):
+            damage.append(problem_finding)
         try:
-            code.append(read_code_object(data, label, bench.target.processor))
+            code.append(read_code_object(data, label, context.target.processor))
         except ElfError as problem:
-            damage.append(error("code-object-damaged", problem.message, f"Repeat it: {bench.again(result.program)}"))
+            remedy = f"Repeat it: {context.repeat_command(result.program)}"
+            damage.append(error("code-object-damaged", problem.message, remedy))
     return code, damage
 
 
-def _of_code(
-    program: str, code: Sequence[CompiledCode], bench: TargetContext, matrix: Sequence[str]
+def _code_findings(
+    program: str, code: Sequence[CompiledCode], context: TargetContext, matrix: Sequence[str]
 ) -> Iterator[Finding]:
-    where, processor = f"{bench.name} {program}", bench.target.processor
-    for clause in bench.budget.overdrawn(program, processor, bench.jax, code):
-        yield error("spills-over-budget", f"{where}: {clause}.", f"Find out what changed in the compiler; {_SAY_IT}")
+    where, processor = f"{context.name} {program}", context.target.processor
+    for clause in context.budget.excesses(program, processor, context.jax, code):
+        yield error("spills-over-budget", f"{where}: {clause}.", f"Find the change in the compiler; {_ALLOW}")
     family = matrix_cores(processor)
     if family not in matrix:
         return
-    used, why_idle = any(held.matrix_instructions for held in code), bench.budget.idle(program, processor, bench.jax)
+    used, why_idle = (
+        any(item.matrix_instructions for item in code),
+        context.budget.idle(program, processor, context.jax),
+    )
     if not used and not why_idle:
-        text = f"{where}: its code has no {family.upper()} instruction, so that the matrix cores are idle."
-        yield error("matrix-cores-idle", text, f"Repeat it alone: {bench.again(program)}; {_SAY_IT}")
+        text = f"{where}: its code has no {family.upper()} instruction, so the matrix cores are idle."
+        yield error("matrix-cores-idle", text, f"Repeat it alone: {context.repeat_command(program)}; {_ALLOW}")
     elif used and why_idle:
         yield Finding(
             code="budget-unneeded",
             severity=Severity.WARNING,
-            message=f"{where} uses the matrix cores, though it need not: {why_idle}",
-            remedy="Remove it from promotion/gates/compile/budget.toml.",
+            message=f"{where} uses the matrix cores, but is allowed not to: {why_idle}",
+            remedy="Remove its entry from promotion/gates/compile/budget.toml.",
         )
 
 
 def _kernels(code: Sequence[CompiledCode]) -> Mapping[str, int]:
-    """How many kernels there are, and the most that one of them takes of each thing."""
-    kernels = [kernel for held in code for kernel in held.kernels]
+    """Return the number of kernels, and the maximum of each resource."""
+    kernels = [kernel for item in code for kernel in item.kernels]
     worst = ("vgprs", "vgpr_spills", "sgpr_spills", "scratch_bytes", "lds_bytes")
     return {
         "count": len(kernels),
-        "matrix_instructions": sum(held.matrix_instructions for held in code),
+        "matrix_instructions": sum(item.matrix_instructions for item in code),
         **{name: max((getattr(kernel, name) for kernel in kernels), default=0) for name in worst},
     }
 
 
 def _first_line(text: str) -> str:
     line = text.strip().partition("\n")[0]
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
+    return line if len(line) <= _MOST_CHARACTERS else f"{line[:_MOST_CHARACTERS]}…"

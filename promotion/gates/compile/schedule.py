@@ -1,4 +1,4 @@
-"""Which processes of the compile gate run when, and how the work goes on after one of them dies."""
+"""Distribution of programs over the compile gate's processes, and restarts after a crash."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pathlib import Path
 from promotion.gates.compile.child_run import ChildRun, Fate, Result
 
 PROCESS_MEMORY = 1 << 30
-"""Bytes that one process takes: 600 MB are usual, and some programs need more for a moment."""
+"""Memory for one process: usually 600 MB, briefly more for some programs."""
 _MOST_MEMORY = 8 << 30
 _LEAST_PROGRAMS = 8
-"""Starting a process takes as long as compiling a few programs, so that a smaller share does not pay."""
-_PATIENCE = 4
-"""How many processes in a row may end without having finished a single program."""
+"""Minimum number of programs in a batch, since starting a process takes as long as compiling a few programs."""
+_MOST_FAILURES = 4
+"""Number of consecutive processes that may end without finishing a program."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
-    """Programs for one target that one process after the other compiles."""
+    """Programs for one target that are compiled by one process at a time."""
 
     target: str
     programs: tuple[str, ...]
@@ -31,11 +31,11 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchResult:
-    """What came of a batch.
+    """Result of a batch.
 
     Attributes:
-        problems: of processes, where no program is to blame.
-        peak: most resident bytes of one process.
+        problems: failures of processes that no program caused.
+        peak: peak resident bytes of one process.
     """
 
     batch: Batch
@@ -47,26 +47,26 @@ class BatchResult:
 
 
 RunBatch = Callable[[Batch], ChildRun]
-"""Starts one process for the programs of a batch."""
+"""Runs one process for the programs of a batch."""
 
 
 def workers(cores: int, available: int) -> int:
-    """How many processes may run at once with so many cores and bytes of memory available."""
+    """Return the number of concurrent processes for these cores and this memory."""
     return max(1, min(cores, available // PROCESS_MEMORY))
 
 
 def memory_limit(count: int, available: int) -> int:
-    """Bytes that each of so many processes may take: its share, but no more than any program should ever need."""
+    """Return the memory limit of each of `count` processes."""
     return max(PROCESS_MEMORY, min(_MOST_MEMORY, available // count))
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores available to this process."""
     return len(os.sched_getaffinity(0))
 
 
 def available_memory(root: Path = Path("/")) -> int:
-    """Bytes that can be had without swapping, on this machine and in this control group.
+    """Return the memory available without swapping, on this machine and in this control group.
 
     Sources: proc(5), MemAvailable; Linux, "Control Group v2": memory.max and memory.current.
     """
@@ -82,9 +82,9 @@ def available_memory(root: Path = Path("/")) -> int:
 
 
 def batches(targets: Sequence[str], programs: Sequence[str], count: int) -> tuple[Batch, ...]:
-    """Deal out the work: a process for each target, or more if there are more workers than targets.
+    """Divide the programs into a batch for each target, or several if there are more workers than targets.
 
-    Targets that come later in the natural order take longer to compile for (RDNA after CDNA), so they go first.
+    Later targets in the natural order take longer to compile (RDNA after CDNA), so they start first.
     """
     parts = math.ceil(count / len(targets)) if targets else 1
     parts = max(1, min(parts, len(programs) // _LEAST_PROGRAMS))
@@ -95,49 +95,51 @@ def batches(targets: Sequence[str], programs: Sequence[str], count: int) -> tupl
     )
 
 
-def finish(batch: Batch, run_child: RunBatch) -> BatchResult:
-    """Compile a batch: when a process dies, blame the program that ran, and go on with the rest in a new one.
+def compile_batch(batch: Batch, run_batch: RunBatch) -> BatchResult:
+    """Compile a batch; after a crash the running program fails, and a new process continues with the others.
 
-    No program runs twice, but for one that was killed from outside, and the rest is given up when process after
-    process ends without having finished anything.
+    No program runs twice, except one that was killed from outside. The batch is given up after several consecutive
+    processes that compile_batch no program.
     """
-    left, killed = list(batch.programs), list[str]()
-    sittings: list[ChildRun] = []
+    pending, killed = list(batch.programs), list[str]()
+    runs: list[ChildRun] = []
     results: dict[str, Result] = {}
-    barren = 0
-    while (left or killed) and barren < _PATIENCE:
-        sitting = run_child(Batch(target=batch.target, programs=(*left, *killed)))
-        sittings.append(sitting)
-        for result in sitting.results:
-            (left if result.program in left else killed).remove(result.program)
+    failures = 0
+    while (pending or killed) and failures < _MOST_FAILURES:
+        child_run = run_batch(Batch(target=batch.target, programs=(*pending, *killed)))
+        runs.append(child_run)
+        for result in child_run.results:
+            (pending if result.program in pending else killed).remove(result.program)
             if result.killed and result.program not in results:
                 killed.append(result.program)
             results[result.program] = result
-        barren = barren + 1 if sitting.barren else 0
-        if sitting.barren:
-            # What comes next may be more of the kind that this process died of.
-            left = left[len(left) // 2 :] + left[: len(left) // 2]
-    for program in (*left, *killed):
-        text = f"{barren} processes in a row ended without having finished a program."
+        failures = failures + 1 if child_run.made_no_progress else 0
+        if child_run.made_no_progress:
+            # The next programs may be similar to the one that crashed this process.
+            pending = pending[len(pending) // 2 :] + pending[: len(pending) // 2]
+    for program in (*pending, *killed):
+        text = f"{failures} consecutive processes ended without finishing a program."
         results.setdefault(program, Result(program=program, fate=Fate.NOT_RUN, error=text))
     return BatchResult(
         batch=batch,
         results=tuple(results[program] for program in batch.programs),
-        problems=tuple(dict.fromkeys(sitting.problem for sitting in sittings if sitting.problem)),
-        processes=len(sittings),
-        seconds=round(sum(sitting.seconds for sitting in sittings), 3),
-        peak=max((sitting.peak for sitting in sittings), default=0),
+        problems=tuple(dict.fromkeys(child_run.problem for child_run in runs if child_run.problem)),
+        processes=len(runs),
+        seconds=round(sum(child_run.seconds for child_run in runs), 3),
+        peak=max((child_run.peak for child_run in runs), default=0),
     )
 
 
-def finish_all(work: Sequence[Batch], run_child: RunBatch, count: int, stop: threading.Event) -> Iterator[BatchResult]:
-    """Compile batches, so many at once; gives each when it is done.
+def compile_batches(
+    work: Sequence[Batch], run_batch: RunBatch, count: int, stop: threading.Event
+) -> Iterator[BatchResult]:
+    """Compile batches concurrently and yield each result when it is complete.
 
     Args:
-        stop: set when this is left early, so that the running processes end.
+        stop: set when the generator is closed early, which ends the running processes.
     """
     with ThreadPoolExecutor(count, thread_name_prefix="compile") as pool:
-        pending: set[Future[BatchResult]] = {pool.submit(finish, batch, run_child) for batch in work}
+        pending: set[Future[BatchResult]] = {pool.submit(compile_batch, batch, run_batch) for batch in work}
         try:
             while pending:
                 done, pending = wait(pending, return_when=FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""Targets x programs as people see them: a table that grows while the gate runs, and one with the results."""
+"""Tables of targets and programs: the progress of a run, and its results."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from promotion.gates.compile.child_run import Fate
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 """Columns and rows."""
 Live = Callable[[Callable[[], Table]], AbstractContextManager[None]]
-"""Shows a table, asking for it again and again, as long as the context is open; `Reporter.live_table` does."""
+"""Displays a table while the context is open, calling the function repeatedly; see `Reporter.live_table`."""
 
 _WORDS = {"failed": "failed", "known": "known", "skipped": "not run"}
 
 
-def no_live(table: Callable[[], Table]) -> AbstractContextManager[None]:  # noqa: ARG001 - one that shows nothing
-    """For where nobody watches."""
+def no_live(table: Callable[[], Table]) -> AbstractContextManager[None]:  # noqa: ARG001 - interface of Live
+    """Display nothing."""
     return nullcontext()
 
 
 def group_of(program: str) -> str:
-    """The group of a program: what comes before the first dot."""
+    """Return the group of a program: the part before the first dot."""
     return program.partition(".")[0]
 
 
 class ProgressTable:
-    """What became of each program on each target so far; safe to use from several threads."""
+    """Progress of each program on each target; safe to use from several threads."""
 
     def __init__(self, targets: Sequence[str], programs: Mapping[str, Sequence[str]]) -> None:
         self._targets, self._programs = tuple(targets), programs
@@ -38,12 +38,12 @@ class ProgressTable:
         self._lock = threading.Lock()
 
     def note(self, target: str, program: str, fate: Fate | None) -> None:
-        """A program was begun (None), or this became of it."""
+        """Record the start (None) or the fate of a program."""
         with self._lock:
             self._fates[target, program] = fate
 
-    def table(self) -> Table:
-        """A row for each group, a column for each target: how many of how many are done, and what went wrong."""
+    def rows(self) -> Table:
+        """Return a row for each group and a column for each target with the number of finished and failed programs."""
         with self._lock:
             fates = dict(self._fates)
         groups = dict.fromkeys(group_of(program) for programs in self._programs.values() for program in programs)
@@ -54,13 +54,13 @@ class ProgressTable:
     def _cell(self, fates: Mapping[tuple[str, str], Fate | None], group: str, target: str) -> str:
         members = [program for program in self._programs[target] if group_of(program) == group]
         ended = [fate for program in members if (fate := fates.get((target, program))) is not None]
-        begun = any((target, program) in fates and fates[target, program] is None for program in members)
+        started = any((target, program) in fates and fates[target, program] is None for program in members)
         bad = len(ended) - ended.count(Fate.COMPILED)
-        return f"{len(ended)}/{len(members)}{' …' if begun else ''}{f' ({bad} not)' if bad else ''}"
+        return f"{len(ended)}/{len(members)}{' …' if started else ''}{f' ({bad} not)' if bad else ''}"
 
 
 def results(evidences: Iterable[Evidence]) -> Table:
-    """A row for each group, a column for each target: how many passed, and how many did not and why."""
+    """Return a row for each group and a column for each target with the number of outcomes."""
     columns = {evidence.target: _by_group(evidence) for evidence in evidences}
     groups = dict.fromkeys(group for column in columns.values() for group in column)
     empty: Counter[str] = Counter()
@@ -70,7 +70,7 @@ def results(evidences: Iterable[Evidence]) -> Table:
 
 
 def failures(evidences: Iterable[Evidence]) -> Iterator[str]:
-    """A line for each program and target that did not simply compile."""
+    """Yield a line for each program and target that failed, is a known failure or was skipped."""
     for evidence in evidences:
         for check in _programs(evidence):
             if check["outcome"] == "failed":
@@ -80,8 +80,8 @@ def failures(evidences: Iterable[Evidence]) -> Iterator[str]:
 
 
 def _why(check: Mapping[str, Any]) -> str:
-    told: str = check.get("error", "") or "; ".join(check.get("findings", ()))
-    return told.strip().partition("\n")[0] or "see its findings"
+    text: str = check.get("error", "") or "; ".join(check.get("findings", ()))
+    return text.strip().partition("\n")[0] or "see its findings"
 
 
 def _programs(evidence: Evidence) -> Iterator[Mapping[str, Any]]:

@@ -62,7 +62,7 @@ class Bench:
         self.bucket, self.staged = DirBucket(folder / "bucket"), staged
         self.child = folder / "child"
         self.child.mkdir()
-        shutil.copy(Path(__file__).parents[2] / "bad_child.py", self.child / "child.py")
+        shutil.copy(Path(__file__).parents[2] / "support" / "bad_child.py", self.child / "child.py")
         for name, data in CODE.items():
             (self.child / f"{name}.hsaco").write_bytes(data)
         self.reporter = Reporter()
@@ -75,8 +75,8 @@ class Bench:
             specs=SPECS,
             **{key: options.pop(key) for key in ("known", "device", "expired") if key in options},
         )
-        workshop = CompilerEnvironment(argv=(sys.executable, "-I"), env={}, rocm="none")
-        return make_gate(corpus, CompileOptions(jobs=1, limits=limits, workshop=lambda *_: workshop, **options))
+        compiler = CompilerEnvironment(argv=(sys.executable, "-I"), env={}, rocm="none")
+        return make_gate(corpus, CompileOptions(jobs=1, limits=limits, compiler=lambda *_: compiler, **options))
 
     def run(self, gate: Gate, *, redo: bool = True) -> Evidence:
         runner = HostRunner(dict(os.environ))
@@ -134,15 +134,15 @@ def test_programs_that_compile(bench: Bench) -> None:
 DEATHS = {
     "abort": ("compile-crashed", "crashed the compiler: The process died of SIGABRT."),
     "fpe": ("compile-crashed", "crashed the compiler: The process died of SIGFPE."),
-    "exit0": ("compile-crashed", "The process ended with exit code 0 in the middle of its work."),
+    "exit0": ("compile-crashed", "The process ended early with exit code 0."),
     "exit7": ("compile-crashed", "The process ended with exit code 7."),
     "half": ("compile-crashed", "The process ended with exit code 1."),
-    "hang": ("compile-hung", "hung: The process did not get any further for 2 s."),
-    "deaf": ("compile-hung", "hung: The process did not get any further for 2 s."),
-    "flood": ("compile-hung", "hung: The process did not get any further for 2 s."),
+    "hang": ("compile-hung", "hung: The process made no progress for 2 s."),
+    "deaf": ("compile-hung", "hung: The process made no progress for 2 s."),
+    "flood": ("compile-hung", "hung: The process made no progress for 2 s."),
     "kill": ("compile-out-of-memory", "The process died of SIGKILL, as when the machine runs out of memory."),
     "bad_alloc": ("compile-out-of-memory", "The process ran out of memory and died of SIGABRT."),
-    "memory": ("compile-out-of-memory", "The process took more than 419.4 MB of memory."),
+    "memory": ("compile-out-of-memory", "The process used more than 419.4 MB of memory."),
     "leap": ("compile-out-of-memory", "MemoryError"),
     "fail": ("compile-failed", "failed: XlaError: fail"),
 }
@@ -191,7 +191,7 @@ def test_many_that_crash_do_not_cost_the_rest(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("culprit", "text"),
     [
-        ("start.unusable", "It could not use jax with the plugin: ImportError: no jax here"),
+        ("start.unusable", "Cannot use jax with the plugin: ImportError: no jax here"),
         ("start.abort", "The process died of SIGABRT, at its start."),
         ("between.abort", "The process died of SIGABRT, between two programs."),
     ],
@@ -206,7 +206,7 @@ def test_a_compiler_that_cannot_be_used(bench: Bench, culprit: str, text: str) -
 
 
 @pytest.mark.parametrize(
-    ("culprit", "text"), [("after.abort", "died of SIGABRT"), ("after.hang", "any further for 2 s")]
+    ("culprit", "text"), [("after.abort", "died of SIGABRT"), ("after.hang", "made no progress for 2 s")]
 )
 def test_a_process_that_does_not_end_well(bench: Bench, culprit: str, text: str) -> None:
     limits = ProcessLimits(start_seconds=2, program_seconds=2, memory=LIMITS.memory)
@@ -222,15 +222,15 @@ def test_a_process_that_does_not_end_well(bench: Bench, culprit: str, text: str)
 def test_garbage_is_told_and_not_believed(bench: Bench, kind: str) -> None:
     evidence = bench.run(bench.gate(f"bad.{kind}", "numpy.one"))
     (found,) = warnings(evidence)
-    assert "It wrote what nobody understands: " in found
+    assert "Cannot parse its journal: " in found
     assert fates(evidence)["numpy.one"] == "compiled"
 
 
 @pytest.mark.parametrize(
     ("name", "code", "text"),
     [
-        ("wrong", "code-object-wrong", "code.wrong.0.hsaco: what was compiled for gfx942:sramecc+:xnack- is code for "),
-        ("spilling", "spills-over-budget", "kernel fat_fusion has 7 vector registers spilled, 0 are allowed"),
+        ("wrong", "code-object-wrong", "code.wrong.0.hsaco: the code object for gfx942:sramecc+:xnack- is code for "),
+        ("spilling", "spills-over-budget", "kernel fat_fusion has 7 vector registers spilled, more than the allowed 0"),
         ("damaged", "code-object-damaged", "code.damaged.0.hsaco"),
         ("plain", "matrix-cores-idle", "its code has no MFMA instruction"),
     ],
@@ -259,10 +259,10 @@ def test_known_failures(bench: Bench) -> None:
     assert outcome["bad.fail"] == outcome["bad.abort"] == "known"
     assert outcome["numpy.one"] == "passed"
     assert warnings(evidence) == [
-        "expectation-unneeded: gfx942 numpy.one compiles, though it is expected to fail: was broken"
+        "expectation-unneeded: gfx942 numpy.one compiles, but is expected to fail: was broken"
     ]
     crashed, expired = errors(evidence)
-    assert crashed.endswith("died of SIGFPE. Expected was another failure: SIGABRT")
+    assert crashed.endswith("died of SIGFPE. The expected failure was: SIGABRT")
     assert expired.startswith("expectation-expired: gfx942 bad.exit7 still fails, which was expected until 2026-01-02")
     assert evidence.counts["known"] == 2
 

@@ -18,7 +18,15 @@ from core.model import Evidence, Outcome, Severity, Tier
 from promotion.corpus import catalog as corpus
 from promotion.evidence.evidence import dump_evidence
 from promotion.gates.compile.budget import Budget, load_budget
-from promotion.gates.compile.child_run import ChildJournal, ChildRun, ChildWatch, Fate, ProcessLimits, Result, death
+from promotion.gates.compile.child_run import (
+    ChildJournal,
+    ChildRun,
+    ChildWatch,
+    Fate,
+    ProcessLimits,
+    Result,
+    interpret_exit,
+)
 from promotion.gates.compile.compiled_code import CompiledCode, KernelMetadata
 from promotion.gates.compile.corpus import CompileCorpus, CorpusProgram, compiled_for
 from promotion.gates.compile.drift import compare, findings, previous_code
@@ -26,8 +34,8 @@ from promotion.gates.compile.schedule import (
     Batch,
     available_memory,
     batches,
-    finish,
-    finish_all,
+    compile_batch,
+    compile_batches,
     memory_limit,
     workers,
 )
@@ -129,7 +137,7 @@ def work(*programs: str) -> Batch:
 
 def test_no_program_runs_twice() -> None:
     sits = Sits(lambda program, _: program in ("b", "d"))
-    done = finish(work("a", "b", "c", "d", "e"), sits)
+    done = compile_batch(work("a", "b", "c", "d", "e"), sits)
     assert [(r.program, r.fate) for r in done.results] == [
         ("a", Fate.COMPILED), ("b", Fate.CRASHED), ("c", Fate.COMPILED), ("d", Fate.CRASHED), ("e", Fate.COMPILED),
     ]  # fmt: skip
@@ -139,11 +147,11 @@ def test_no_program_runs_twice() -> None:
 
 def test_one_that_was_killed_runs_once_more_and_last() -> None:
     sits = Sits(lambda program, count: program == "a" and count == 1, killed=True)
-    done = finish(work("a", "b"), sits)
+    done = compile_batch(work("a", "b"), sits)
     assert [r.fate for r in done.results] == [Fate.COMPILED, Fate.COMPILED]
     assert sits.asked == [("a", "b"), ("b", "a")]
     always = Sits(lambda program, _: program == "a", killed=True)
-    assert [r.fate for r in finish(work("a", "b"), always).results] == [Fate.CRASHED, Fate.COMPILED]
+    assert [r.fate for r in compile_batch(work("a", "b"), always).results] == [Fate.CRASHED, Fate.COMPILED]
     assert sum("a" in asked for asked in always.asked) == 2
 
 
@@ -154,7 +162,7 @@ def test_a_compiler_that_does_nothing_is_given_up() -> None:
         asked.append(batch)
         return sitting(problem="It does not start.")
 
-    done = finish(work("a", "b"), run_child)
+    done = compile_batch(work("a", "b"), run_child)
     assert len(asked) == 4
     assert {r.fate for r in done.results} == {Fate.NOT_RUN}
     assert done.problems == ("It does not start.",)
@@ -162,13 +170,13 @@ def test_a_compiler_that_does_nothing_is_given_up() -> None:
 
 def test_neighbours_of_the_same_kind_do_not_make_it_give_up() -> None:
     programs = [*(f"conv.{number}" for number in range(6)), *(f"fft.{number}" for number in range(6))]
-    done = finish(work(*programs), Sits(lambda program, _: program.startswith("conv")))
+    done = compile_batch(work(*programs), Sits(lambda program, _: program.startswith("conv")))
     assert [r.fate for r in done.results] == [Fate.CRASHED] * 6 + [Fate.COMPILED] * 6
 
 
 def test_batches_run_side_by_side_and_errors_of_the_gate_come_out() -> None:
     stop = threading.Event()
-    done = list(finish_all([work("a"), work("b")], lambda batch: sitting(*map(good, batch.programs)), 2, stop))
+    done = list(compile_batches([work("a"), work("b")], lambda batch: sitting(*map(good, batch.programs)), 2, stop))
     assert {part.batch.programs for part in done} == {("a",), ("b",)}
     assert stop.is_set()
 
@@ -176,14 +184,14 @@ def test_batches_run_side_by_side_and_errors_of_the_gate_come_out() -> None:
         raise GateError("no such interpreter")
 
     with pytest.raises(GateError, match="no such interpreter"):
-        list(finish_all([work("a")], broken, 1, threading.Event()))
+        list(compile_batches([work("a")], broken, 1, threading.Event()))
 
 
 @pytest.mark.parametrize(
     ("returncode", "said", "done", "fate", "clause"),
     [
         (0, "", True, None, ""),
-        (0, "", False, Fate.CRASHED, "ended with exit code 0 in the middle of its work"),
+        (0, "", False, Fate.CRASHED, "ended early with exit code 0"),
         (3, "", False, Fate.CRASHED, "ended with exit code 3"),
         (-signal.SIGFPE, "", False, Fate.CRASHED, "died of SIGFPE"),
         (-signal.SIGABRT, "out of memory", False, Fate.OUT_OF_MEMORY, "ran out of memory and died of SIGABRT"),
@@ -201,7 +209,7 @@ def test_batches_run_side_by_side_and_errors_of_the_gate_come_out() -> None:
     ],
 )  # fmt: skip
 def test_what_an_exit_status_means(returncode: int, said: str, done: bool, fate: Fate | None, clause: str) -> None:
-    assert death(returncode, said, done=done) == (fate, clause)
+    assert interpret_exit(returncode, said, done=done) == (fate, clause)
 
 
 def journal(folder: Path, *programs: str) -> tuple[ChildJournal, list[tuple[str, Fate | None]]]:
@@ -276,7 +284,7 @@ def test_a_watch_counts_from_the_last_event(tmp_path: Path, monkeypatch: pytest.
     clock[0] = 158
     assert watch(nobody) == ""
     clock[0] = 160
-    assert watch(nobody) == "did not get any further for 10 s"
+    assert watch(nobody) == "made no progress for 10 s"
     assert watch.fate is Fate.HUNG
 
 
@@ -307,25 +315,25 @@ reason = "indexed array"
 
 def test_nothing_may_spill_unless_it_is_said(tmp_path: Path) -> None:
     held = budget(tmp_path, ENTRY)
-    assert list(held.overdrawn("a.b", "gfx1100", "0.10.2", [code(scratch_bytes=16)])) == []
-    assert list(held.overdrawn("a.b", "gfx1100", "0.10.2", [code(scratch_bytes=17)])) == [
-        "kernel worst has 17 bytes of scratch memory, 16 are allowed"
+    assert list(held.excesses("a.b", "gfx1100", "0.10.2", [code(scratch_bytes=16)])) == []
+    assert list(held.excesses("a.b", "gfx1100", "0.10.2", [code(scratch_bytes=17)])) == [
+        "kernel worst has 17 bytes of scratch memory, more than the allowed 16"
     ]
     for program, target, jax in (
         ("a.b", "gfx942", "0.10.2"),
         ("b.b", "gfx1100", "0.10.2"),
         ("a.b", "gfx1100", "0.12.0"),
     ):
-        assert len(list(held.overdrawn(program, target, jax, [code(scratch_bytes=16)]))) == 1
+        assert len(list(held.excesses(program, target, jax, [code(scratch_bytes=16)]))) == 1
     everything = code(scratch_bytes=1, vgpr_spills=1, sgpr_spills=1)
-    assert len(list(held.overdrawn("b.b", "gfx1100", "0.10.2", [everything]))) == 3
-    assert list(held.overdrawn("b.b", "gfx1100", "0.10.2", [])) == []
+    assert len(list(held.excesses("b.b", "gfx1100", "0.10.2", [everything]))) == 3
+    assert list(held.excesses("b.b", "gfx1100", "0.10.2", [])) == []
 
 
 def test_the_most_generous_entry_counts(tmp_path: Path) -> None:
     more = ENTRY.replace("16", "20").replace("gfx11*", "*")
     held = budget(tmp_path, ENTRY + more + "matrix_cores_idle = true\n")
-    assert list(held.overdrawn("a.b", "gfx1100", "0.10.2", [code(scratch_bytes=20)])) == []
+    assert list(held.excesses("a.b", "gfx1100", "0.10.2", [code(scratch_bytes=20)])) == []
     assert held.idle("a.b", "gfx942", "0.10.2") == "indexed array"
     assert held.idle("a.b", "gfx942", "0.12.0") == ""
 
@@ -339,7 +347,7 @@ def test_the_most_generous_entry_counts(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_budget_with_mistakes(tmp_path: Path, change: tuple[str, str]) -> None:
     (tmp_path / "b.toml").write_text(f"schema = 1\n{ENTRY}".replace(*change))
-    with pytest.raises(GateError, match="cannot be used"):
+    with pytest.raises(GateError, match="Cannot load"):
         load_budget(tmp_path / "b.toml")
 
 
@@ -442,7 +450,7 @@ def test_choosing_programs(corpus: str, names: Sequence[str], expected: list[str
     assert [task.name for task in small_corpus().choose(corpus, names)] == expected
 
 
-@pytest.mark.parametrize(("corpus", "names", "says"), [("tiny", (), "no corpus"), ("full", ("lax.dott",), "lax.dot")])
+@pytest.mark.parametrize(("corpus", "names", "says"), [("tiny", (), "Unknown"), ("full", ("lax.dott",), "lax.dot")])
 def test_choosing_what_is_not_there(corpus: str, names: Sequence[str], says: str) -> None:
     with pytest.raises(RequestError, match=says):
         small_corpus().choose(corpus, names)
@@ -452,7 +460,7 @@ def test_the_spec_says_what_is_compiled_for() -> None:
     spec = 'rocm_compute_capability { gcn_arch_name: "gfx942:sramecc+:xnack-" }'
     assert str(compiled_for("gfx942", spec)) == "gfx942:sramecc+:xnack-"
     for wrong in (spec.replace("gfx942", "gfx950"), "nothing"):
-        with pytest.raises(GateError, match="description of gfx942"):
+        with pytest.raises(GateError, match="spec of gfx942"):
             compiled_for("gfx942", wrong)
 
 
@@ -464,7 +472,7 @@ def test_the_growing_table() -> None:
     matrix.note("gfx942", "lax.dot", Fate.COMPILED)
     matrix.note("gfx942", "lax.sort", None)
     matrix.note("gfx950", "lax.dot", Fate.CRASHED)
-    assert matrix.table() == (
+    assert matrix.rows() == (
         ("programs", "gfx942", "gfx950"),
         [("lax", "1/2 …", "1/1 (1 not)"), ("fft", "0/1", "0/0")],
     )

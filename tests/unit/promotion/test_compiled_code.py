@@ -41,7 +41,7 @@ def test_header_of_the_target_and_its_features_is_right() -> None:
 def test_wrong_flags(flags: int, says: str) -> None:
     finding = header_finding(made_code(flags), "gfx942 lax.dot: a.hsaco", TARGET, machs())
     assert finding is not None
-    assert finding.message == f"gfx942 lax.dot: a.hsaco: what was compiled for gfx942:sramecc+:xnack- {says}."
+    assert finding.message == f"gfx942 lax.dot: a.hsaco: the code object for gfx942:sramecc+:xnack- {says}."
 
 
 def test_not_an_amdgpu_file() -> None:
