@@ -274,10 +274,10 @@ def change_page(bucket: DirBucket, staged: StagedSet, change: Callable[[dict[str
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda b: b["files"].clear(), "has no complete entry"),
+        (lambda b: b["files"].clear(), "missing or incomplete in the staged index"),
         (lambda b: b["files"][0].update(hashes={"sha256": "0" * 64}), "has wrong hashes for jaxlib"),
         (lambda b: b["files"][0].update({"core-metadata": {"sha256": "0" * 64}}), "has wrong hashes for jaxlib"),
-        (lambda b: b["files"][0].update({"core-metadata": True}), "has no complete entry"),
+        (lambda b: b["files"][0].update({"core-metadata": True}), "missing or incomplete in the staged index"),
     ],
 )
 def test_a_staged_index_that_is_not_right(
