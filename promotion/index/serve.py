@@ -1,4 +1,8 @@
-"""An HTTP server for a bucket in a folder: what `ci_build index serve` and the install gate use."""
+"""An HTTP server for a bucket in a folder: used by `ci_build index serve` and by the install gate.
+
+It adds to `http.server` what clients of an index need: JSON pages by content negotiation (PEP 691), ranges to resume
+downloads, and etags.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,14 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from email.message import Message
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import BinaryIO, Self
 from urllib.parse import quote, unquote, urlsplit
 
 from core.errors import MachineError
@@ -22,14 +26,14 @@ from promotion.storage.keys import METADATA_SUFFIX
 
 _JSON = "application/vnd.pypi.simple.v1+json"
 _HTML = "application/vnd.pypi.simple.v1+html"
-_OFFERED = {
+_PAGE_TYPES = {
     "text/html": ("text/html; charset=utf-8", "index.html"),
     _JSON: (_JSON, "index.json"),
     _HTML: (_HTML, "index.html"),
     "application/vnd.pypi.simple.latest+json": (_JSON, "index.json"),
     "application/vnd.pypi.simple.latest+html": (_HTML, "index.html"),
 }
-"""Media type asked for -> Content-Type and file (PEP 691); the first one is for those who do not say."""
+"""Accepted media type -> Content-Type and file (PEP 691). The first one is the default."""
 _TEXT = "text/plain; charset=utf-8"
 _CONTENT_TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -39,7 +43,6 @@ _CONTENT_TYPES = {
     METADATA_SUFFIX: _TEXT,
 }
 _RANGE = re.compile(r"bytes=(?:(\d+)-(\d*)|-(\d+))")
-_IDLE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +50,7 @@ class Served:
     """One answered request.
 
     Attributes:
-        path: of the URL, unquoted, without the slash in front.
+        path: of the URL, unquoted, without the leading slash.
         sent: bytes of the body.
     """
 
@@ -59,7 +62,7 @@ class Served:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """An HTTP answer before it is sent; `file` is open and the sender closes it."""
+    """An HTTP answer before it is sent: `length` bytes of an open file from `start`, or a short text."""
 
     status: HTTPStatus
     headers: dict[str, str] = field(default_factory=dict)
@@ -70,30 +73,26 @@ class Answer:
 
 
 class IndexServer:
-    """Serves a folder while it is entered as a context manager; every connection is closed at the end.
+    """A context manager that serves a folder.
 
     Args:
-        root: the folder; nothing outside it is served, nor names that start with a dot.
+        root: the folder. Names that start with a dot, and links to files outside, are not served.
         host: address to listen on.
-        port: 0 takes a free one.
-        on_request: called after each answer, from the thread that gave it.
+        port: 0 means any free port.
+        on_request: called in the server's thread before the body of each answer, so a client that has its answer was
+            counted.
     """
 
     def __init__(
-        self,
-        root: Path,
-        *,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        on_request: Callable[[Served], None] | None = None,
+        self, root: Path, *, host: str = "127.0.0.1", port: int = 0, on_request: Callable[[Served], None] | None = None
     ) -> None:
-        self._root = root.resolve()
         self._address = (host, port)
-        self._on_request = on_request
+        settings = {"root": root.resolve(), "on_request": staticmethod(on_request or (lambda _: None))}
+        self._handler = type("_ConfiguredHandler", (_Handler,), settings)
 
     def __enter__(self) -> Self:
         try:
-            self._server = _Server(self._address, self._root, self._on_request or (lambda _: None))
+            self._server = _Server(self._address, self._handler)
         except OSError as error:
             where = f"{self._address[0]}:{self._address[1]}"
             raise MachineError(f"Cannot listen on {where}: {error.strerror}.", hint="Use another port.") from error
@@ -110,7 +109,7 @@ class IndexServer:
 
     @property
     def url(self) -> str:
-        """Where it listens, with a slash at its end."""
+        """The server's URL, with a slash at the end."""
         host, port = self._server.server_address[:2]
         return f"http://{host!s}:{port}/"
 
@@ -118,179 +117,142 @@ class IndexServer:
         """Serve until interrupted."""
         self._thread.join()
 
-    def settle(self, enough: Callable[[], bool], timeout: float = _IDLE_SECONDS) -> bool:
-        """Wait until it is enough, as long as answers are under way; whether it is.
-
-        A client has the last byte of an answer before `on_request` hears of it.
-
-        Args:
-            enough: looked at again after each answer.
-            timeout: in seconds.
-        """
-        server = self._server
-        with server.changed:
-            server.changed.wait_for(lambda: enough() or not server.answering, timeout)
-            return enough()
-
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = False
     request_queue_size = 128
 
-    def __init__(self, address: tuple[str, int], root: Path, on_request: Callable[[Served], None]) -> None:
-        self.root, self.on_request = root, on_request
-        self._open: set[socket.socket] = set()
-        self._open_lock = threading.Lock()
-        self.answering = 0
-        self.changed = threading.Condition()
-        super().__init__(address, _Handler)
-
-    @contextlib.contextmanager
-    def answer(self) -> Iterator[None]:
-        """An answer is under way."""
-        with self.changed:
-            self.answering += 1
-        try:
-            yield
-        finally:
-            with self.changed:
-                self.answering -= 1
-                self.changed.notify_all()
-
-    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as socketserver has it
-        with self._open_lock:
-            self._open.add(request)
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:  # noqa: ANN401
-        with self._open_lock:
-            self._open.discard(request)
-        super().shutdown_request(request)
+    def __init__(self, address: tuple[str, int], handler: type[_Handler]) -> None:
+        self.connections: set[socket.socket] = set()
+        super().__init__(address, handler)
 
     def server_close(self) -> None:
-        """End idle connections too, so that no thread outlives the server."""
-        with self._open_lock:
-            for connection in self._open:
-                with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
+        """Stop waiting for requests on open connections, complete the answers, and end all threads."""
+        for connection in tuple(self.connections):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RD)
         super().server_close()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """A client that hangs up is no event."""
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Ignore clients that disconnect."""
 
 
 class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+    # HTTP/1.0 as in http.server: a connection ends with its answer, so none outlives the server.
     server_version = "ci-build-index"
     sys_version = ""
-    timeout = _IDLE_SECONDS
-    disable_nagle_algorithm = True
+    timeout = 60.0
+    root: Path
+    on_request: Callable[[Served], None]
     server: _Server
 
+    def setup(self) -> None:
+        super().setup()
+        self.server.connections.add(self.connection)
+
+    def finish(self) -> None:
+        self.server.connections.discard(self.connection)
+        super().finish()
+
     def do_GET(self) -> None:
-        with self.server.answer():
-            self._respond(with_body=True)
+        self._answer(with_body=True)
 
     def do_HEAD(self) -> None:
-        with self.server.answer():
-            self._respond(with_body=False)
+        self._answer(with_body=False)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Nothing: `on_request` tells."""
-
-    def _respond(self, *, with_body: bool) -> None:
+    def _answer(self, *, with_body: bool) -> None:
         path = unquote(urlsplit(self.path).path).removeprefix("/")
-        answer = answer_to(self.server.root, path, self.headers)
+        answer = answer_to(self.root, path, self.headers)
+        size = answer.length if answer.file else len(answer.body)
+        sent = size if with_body else 0
         with answer.file or contextlib.nullcontext():
+            self.on_request(Served(method=self.command, path=path, status=answer.status, sent=sent))
             self.send_response(answer.status)
             for name, value in answer.headers.items():
                 self.send_header(name, value)
             if answer.status is not HTTPStatus.NOT_MODIFIED:
-                self.send_header("Content-Length", str(answer.length if answer.file else len(answer.body)))
+                self.send_header("Content-Length", str(size))
             self.end_headers()
-            sent = 0
-            if with_body and answer.file is None:
-                sent = self.wfile.write(answer.body)
-            elif with_body and answer.file is not None and answer.length:
-                sent = self.connection.sendfile(answer.file, answer.start, answer.length)
-        self.server.on_request(Served(method=self.command, path=path, status=answer.status, sent=sent))
+            if sent and answer.file:
+                self.connection.sendfile(answer.file, answer.start, sent)
+            elif sent:
+                self.wfile.write(answer.body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Log nothing."""
 
 
 def answer_to(root: Path, path: str, headers: Message) -> Answer:
-    """What to answer to a GET of a path.
+    """Return the answer to a GET request.
 
     Args:
         root: the served folder, resolved.
-        path: of the URL, unquoted, without the slash in front.
+        path: of the URL, unquoted, without the leading slash.
         headers: of the request.
     """
     target = _locate(root, path)
     if target is None:
-        return _plain(HTTPStatus.NOT_FOUND, "There is nothing here.")
+        return _plain(HTTPStatus.NOT_FOUND, "Not found.")
     if not target.is_dir():
         content_type = _CONTENT_TYPES.get(target.suffix, "application/octet-stream")
         caching = "no-cache" if target.suffix in (".html", ".json") else "max-age=31536000, immutable"
         return _file(target, headers, {"Content-Type": content_type, "Cache-Control": caching})
     if path and not path.endswith("/"):
         return Answer(status=HTTPStatus.MOVED_PERMANENTLY, headers={"Location": f"/{quote(path)}/"})
-    chosen = negotiate(headers.get("Accept", ""))
-    if chosen is None:
-        return _plain(HTTPStatus.NOT_ACCEPTABLE, f"On offer: {', '.join(_OFFERED)}.")
-    content_type, name = _OFFERED[chosen]
+    media = negotiate(headers.get("Accept", ""))
+    if media is None:
+        return _plain(HTTPStatus.NOT_ACCEPTABLE, f"Available types: {', '.join(_PAGE_TYPES)}.")
+    content_type, name = _PAGE_TYPES[media]
     return _file(target / name, headers, {"Content-Type": content_type, "Vary": "Accept", "Cache-Control": "no-cache"})
 
 
 def negotiate(accept: str) -> str | None:
-    """The media type of a page for an Accept header (RFC 9110, 12.5.1); None when none of them will do."""
-    asked: dict[str, float] = {}
-    for part in accept.split(","):
+    """Return the media type of a page for an Accept header (RFC 9110, 12.5.1), or None when all are refused."""
+    weights: dict[str, float] = {}
+    for part in (accept.strip() or "*/*").split(","):
         media, *parameters = (word.strip().lower() for word in part.split(";"))
-        weights = [word.removeprefix("q=") for word in parameters if word.startswith("q=")]
+        quality = next((word.removeprefix("q=") for word in parameters if word.startswith("q=")), "1")
         with contextlib.suppress(ValueError):
-            asked[media] = float(weights[0]) if weights else 1.0
-    if not accept.strip():
-        asked = {"*/*": 1.0}
+            weights[media] = float(quality)
 
     def weight(media: str) -> float:
         family = media.partition("/")[0] + "/*"
-        return next((asked[name] for name in (media, family, "*/*") if name in asked), 0.0)
+        return next((weights[name] for name in (media, family, "*/*") if name in weights), 0.0)
 
-    best = max(_OFFERED, key=weight)
+    best = max(_PAGE_TYPES, key=weight)
     return best if weight(best) > 0 else None
 
 
 def _locate(root: Path, path: str) -> Path | None:
-    """The file or folder of a path; None when it is absent, hidden or outside."""
-    names = path.split("/")
-    if names[-1] == "":
-        names.pop()
+    """Return the file or folder of a path, or None when it is absent, hidden or outside."""
+    names = path.removesuffix("/").split("/") if path else []
     if not path.isprintable() or any(not name or name.startswith(".") for name in names):
         return None
     target = root.joinpath(*names).resolve()
     try:
-        there = target.is_dir() if path.endswith("/") else target.exists()
+        exists = target.is_dir() if path.endswith("/") else target.exists()
     except OSError:  # such as a name that is too long
         return None
-    return target if there and target.is_relative_to(root) else None
+    return target if exists and target.is_relative_to(root) else None
 
 
 def _file(path: Path, headers: Message, extra: dict[str, str]) -> Answer:
-    """A file, a part of it, or the word that it has not changed (RFC 9110, 13 and 14)."""
+    """Return a file, a range of it, or "not modified" (RFC 9110, 13 and 14)."""
     try:
         file = path.open("rb")
     except OSError:
-        return _plain(HTTPStatus.NOT_FOUND, "There is nothing here.")
+        return _plain(HTTPStatus.NOT_FOUND, "Not found.")
     stat = os.fstat(file.fileno())
     size, etag = stat.st_size, f'"{stat.st_mtime_ns:x}-{stat.st_size:x}-{stat.st_ino:x}"'
     extra |= {"ETag": etag, "Accept-Ranges": "bytes"}
     if etag in headers.get("If-None-Match", "") or headers.get("If-None-Match") == "*":
         file.close()
         return Answer(status=HTTPStatus.NOT_MODIFIED, headers=extra)
-    asked = _RANGE.fullmatch(headers.get("Range", ""))
-    if asked is None or headers.get("If-Range", etag) != etag:
+    wanted = _RANGE.fullmatch(headers.get("Range", ""))
+    if wanted is None or headers.get("If-Range", etag) != etag:
         return Answer(status=HTTPStatus.OK, headers=extra, file=file, length=size)
-    start = int(asked[1]) if asked[1] else max(0, size - int(asked[3]))
-    end = min(int(asked[2]) + 1, size) if asked[2] else size
+    start = int(wanted[1]) if wanted[1] else max(0, size - int(wanted[3]))
+    end = min(int(wanted[2]) + 1, size) if wanted[2] else size
     if start >= end:
         file.close()
         return Answer(status=HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, headers={"Content-Range": f"bytes */{size}"})

@@ -6,7 +6,6 @@ import contextlib
 import shutil
 import threading
 from collections.abc import Iterable, Iterator
-from functools import partial
 from pathlib import Path
 
 from promotion.gates.common.gate import GateContext
@@ -48,7 +47,7 @@ class StagedIndex:
         sizes = {wheel.filename: wheel.size for wheel in self._room.wheel_set.wheels}
         for filename in filenames:
             key = self._room.staged.file(filename)
-            if not self.server.settle(partial(self._has_sent, key, sizes[filename])):
+            if not self._has_sent(key, sizes[filename]):
                 raise InstallationError("install-elsewhere", f"{filename} did not come from the staged index.")
 
 
