@@ -1,4 +1,4 @@
-"""Whether a staged set may be promoted: the policy's word, and whether what is stored is what it speaks of."""
+"""Check whether a staged set may be promoted: the verdict of the policy, and whether the stored bytes match the set."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.concurrency import map_concurrently
 from promotion.storage.keys import PROVENANCE_SUFFIX, TOMBSTONE_SUFFIX, ReleasedIndex, StagedSet
 
-NEW_NAME = "a name is never used twice: build with --wheel-post-release."
+NEW_NAME = "a name is never reused: build with --wheel-post-release."
 
 
 def check(
@@ -33,42 +33,44 @@ def check(
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     verify: Verify | None = None,
 ) -> Verdict:
-    """What the policy makes of the evidence, and the bucket of the bytes; changes nothing.
+    """Return the verdict of the policy on the evidence and the stored bytes, without changing anything.
 
     Args:
-        bucket: where it is staged.
+        bucket: the bucket of the set.
         staged: the set.
-        policy: what it needs.
-        now: the time.
-        verify: verifies attestations; against Sigstore's public instance if none is given.
+        policy: the policy of the channel.
+        now: the clock.
+        verify: verifies attestations. The default uses Sigstore's public instance.
     """
     released = ReleasedIndex(index=staged.index)
     wheel_set = read_staged(bucket, staged)
-    said = tuple(read_all(bucket, staged).values())
-    seen = visible_state(bucket, released, {wheel.name for wheel in wheel_set.wheels}, staged.digest)
+    files = tuple(read_all(bucket, staged).values())
+    visible = visible_state(bucket, released, {wheel.name for wheel in wheel_set.wheels}, staged.digest)
     attested = verify_attestations(bucket, staged, wheel_set, verify or lazy_verifier())
-    provenances = {found.wheel: found.sha256 for found in attested}
-    word = verdict(wheel_set, said, policy, now=now(), baseline=seen.last, offered=seen.versions, attested=attested)
+    provenances = {report.wheel: report.sha256 for report in attested}
+    word = verdict(
+        wheel_set, files, policy, now=now(), baseline=visible.last, offered=visible.versions, attested=attested
+    )
     reasons = (
-        *word.blocked_by,
-        *_log_problems(bucket, staged, said),
+        *found.blocked_by,
+        *_log_problems(bucket, staged, files),
         *_staged_problems(bucket, staged, wheel_set),
         *_conflicts(bucket, released, wheel_set),
     )
-    return dataclasses.replace(word, blocked_by=reasons, provenances=provenances)
+    return dataclasses.replace(found, blocked_by=reasons, provenances=provenances)
 
 
-def raise_if_blocked(staged: StagedSet, word: Verdict) -> None:
-    """Raise PromotionBlockedError that lists every reason, if there is one."""
-    if not word.allowed:
+def raise_if_blocked(staged: StagedSet, verdict_: Verdict) -> None:
+    """Raise PromotionBlockedError with every reason that blocks a set."""
+    if not verdict_.allowed:
         raise PromotionBlockedError(
-            "\n  ".join((f"Set {staged.digest[:12]} is not promoted to {staged.index}:", *word.blocked_by)),
-            hint="\nMend what each line names, then run the gates again.",
+            "\n  ".join((f"Set {staged.digest[:12]} is not promoted to {staged.index}:", *verdict_.blocked_by)),
+            hint="\nFix each problem and run the gates again.",
         )
 
 
 def attested_wheels(bucket: Bucket, staged: StagedSet) -> frozenset[str]:
-    """File names of the wheels of which attestations lie beside a staged set."""
+    """Return file names of the wheels of a staged set that have attestations."""
     names = (key.removeprefix(staged.root) for key in bucket.list(staged.root))
     return frozenset(name.removesuffix(PROVENANCE_SUFFIX) for name in names if name.endswith(PROVENANCE_SUFFIX))
 
@@ -76,10 +78,7 @@ def attested_wheels(bucket: Bucket, staged: StagedSet) -> frozenset[str]:
 def verify_attestations(
     bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, verify: Verify
 ) -> tuple[AttestationReport, ...]:
-    """What is to be said of each provenance file beside a set, and of those that its index offers in their place.
-
-    A wheel that several sets share keeps the file that came first; so that one has to be good as well, and comes last.
-    """
+    """Verify each provenance file beside a set, and the released one of the same wheel, which a shared wheel keeps."""
     wheels = {wheel.filename: wheel for wheel in wheel_set.wheels}
     released, found = ReleasedIndex(index=staged.index), []
     for name in sorted(attested_wheels(bucket, staged)):
@@ -89,19 +88,19 @@ def verify_attestations(
         files = [bucket.get(staged.file(provenance_name(name)))]
         if there := bucket.read(provenance_name(released.wheel(wheel.name, name))):
             files.append(there[0])
-        said = ((data, verify(data, name, wheel.sha256)) for data in dict.fromkeys(files))
-        found += [dataclasses.replace(word, sha256=sha256_of(data)) for data, word in said]
+        reports = ((data, verify(data, name, wheel.sha256)) for data in dict.fromkeys(files))
+        found += [dataclasses.replace(report, sha256=sha256_of(data)) for data, report in reports]
     return tuple(found)
 
 
 def metadata_of(bucket: Bucket, staged: StagedSet, wheel: Wheel) -> bytes:
-    """The core metadata inside a staged wheel."""
+    """Return the core metadata of a staged wheel."""
     with bucket.open(staged.file(wheel.filename)) as file:
         return core_metadata(file, wheel.filename)
 
 
 def set_files(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet) -> Mapping[str, str]:
-    """The set's files other than wheels, as its SHA256SUMS lists them: name -> sha256."""
+    """Return the set's files other than wheels according to its SHA256SUMS: name -> sha256."""
     if bucket.head(staged.file(SHA256SUMS)) is None:
         return {}
     wheels = {wheel.filename for wheel in wheel_set.wheels}
@@ -109,14 +108,14 @@ def set_files(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet) -> Mapping
     return {name: sha256 for name, sha256 in sums.items() if name not in wheels}
 
 
-def _log_problems(bucket: Bucket, staged: StagedSet, said: Iterable[EvidenceFile]) -> Iterator[str]:
-    """Sentences on logs that are not those that evidence speaks of."""
-    for logs in {tuple(sorted(statement.evidence.logs.items())) for statement in said}:
+def _log_problems(bucket: Bucket, staged: StagedSet, files: Iterable[EvidenceFile]) -> Iterator[str]:
+    """Yield a sentence for each log that differs from its evidence."""
+    for logs in {tuple(sorted(file.evidence.logs.items())) for file in files}:
         yield from stored_problems(bucket, lambda name: staged.evidence + name, dict(logs))
 
 
 def _staged_problems(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet) -> Iterator[str]:
-    """Sentences on staged files that are not what the set says."""
+    """Yield a sentence for each staged file that differs from the set."""
     yield from stored_problems(bucket, staged.file, set_files(bucket, staged, wheel_set))
     for found in map_concurrently(lambda wheel: tuple(_wheel_problems(bucket, staged, wheel)), wheel_set.wheels):
         yield from found
@@ -132,10 +131,10 @@ def _wheel_problems(bucket: Bucket, staged: StagedSet, wheel: Wheel) -> Iterator
 
 
 def _conflicts(bucket: Bucket, released: ReleasedIndex, wheel_set: WheelSet) -> Iterator[str]:
-    """Sentences on names that the index already uses for other bytes, or used once."""
+    """Yield a sentence for each name that the index uses, or used, for other bytes."""
     keys = [released.wheel(wheel.name, wheel.filename) for wheel in wheel_set.wheels]
     for wheel, key, stored in zip(wheel_set.wheels, keys, map_concurrently(bucket.head, keys), strict=True):
         if stored is not None and stored.sha256 != wheel.sha256:
-            yield f"{wheel.filename} is released already with other bytes, sha256 {stored.sha256}; {NEW_NAME}"
+            yield f"{wheel.filename} was released with other bytes, sha256 {stored.sha256}; {NEW_NAME}"
         elif stored is None and bucket.head(key + TOMBSTONE_SUFFIX) is not None:
-            yield f"{wheel.filename} was released, retired and removed; {NEW_NAME}"
+            yield f"{wheel.filename} was released before and removed; {NEW_NAME}"

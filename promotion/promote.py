@@ -1,7 +1,7 @@
-"""Promotion: a staged set that its policy lets through becomes visible to users, byte for byte.
+"""Promotion: make a staged set that satisfies its policy visible to users, byte for byte.
 
-The order makes every instant consistent, also after a crash: files first, then the ledger entry, then pages, and of
-the pages first those that others depend on. Each step does nothing when it was done before.
+The order keeps the index consistent at every instant, also after a crash: files first, then the ledger entry, then
+pages, dependencies before dependents. Each step does nothing when it was done before.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from promotion.index.pages import metadata_name, project_of
 from promotion.index.publish import publish, read_head
 from promotion.policy.policy import Policy
 from promotion.policy.set_rules import variant_problems
-from promotion.policy.verdict import weakest
+from promotion.policy.tiers import weakest
 from promotion.stage import raise_if_any, read_staged, stored_problems
 from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.concurrency import map_concurrently
@@ -31,14 +31,14 @@ from promotion.storage.keys import ReleasedIndex, StagedSet
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Promotion:
-    """What a promotion did.
+    """The result of a promotion.
 
     Attributes:
         entry: the set's entry in the ledger.
-        new: whether it was promoted now; a set that was promoted before is left as it is.
+        new: whether this call promoted the set. A visible set is not promoted again.
         simple: key of the index's folder, for pip's `--extra-index-url`.
-        pages: keys of the pages that were written now.
-        warnings: what the policy warned of; empty for a set that was promoted before.
+        pages: keys of the written pages.
+        warnings: warnings of the policy. Empty for a set that was promoted before.
     """
 
     wheel_set: WheelSet
@@ -50,18 +50,18 @@ class Promotion:
 
     @property
     def promoted(self) -> PromotedSet:
-        """What the ledger says of the set."""
+        """The set in the ledger."""
         assert self.entry.promoted is not None
         return self.entry.promoted
 
     @property
     def bypasses(self) -> tuple[str, ...]:
-        """What the policy was told to pass over when the set was promoted, and by whom."""
+        """The bypasses that the promotion used."""
         return tuple(self.promoted.policy.get("bypasses", ()))
 
     @property
     def attested(self) -> Mapping[str, Sequence[str]]:
-        """Who signed attestations -> file names of the wheels, as it was when the set was promoted."""
+        """Signer -> file names of the wheels that they attested, at the time of the promotion."""
         found: Mapping[str, Sequence[str]] = self.promoted.policy.get("attested", {})
         return found
 
@@ -76,20 +76,20 @@ def promote(
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     verify: Verify | None = None,
 ) -> Promotion:
-    """Carry a staged set to its released index.
+    """Promote a staged set to its released index.
 
     Args:
-        bucket: where it is staged.
+        bucket: the bucket of the set.
         staged: the set.
-        policy: what it needs.
+        policy: the policy of the channel.
         actor: who promotes it, for the ledger.
-        progress: told about each step.
-        now: the time.
-        verify: verifies attestations; against Sigstore's public instance if none is given.
+        progress: receives each step.
+        now: the clock.
+        verify: verifies attestations. The default uses Sigstore's public instance.
 
     Raises:
-        PromotionBlockedError: the policy is not met, the staged bytes are not those of the set, or the index offers
-            other bytes under one of its names; the message lists every reason, and nothing was changed.
+        PromotionBlockedError: the policy is not satisfied, the staged bytes differ from the set, or the index has other
+            bytes under one of its names. The message lists every reason, and nothing was changed.
     """
     released = ReleasedIndex(index=staged.index)
     wheel_set = read_staged(bucket, staged)
@@ -100,8 +100,8 @@ def promote(
     if entry is None:
         _refuse_channel(released, policy, head.state, entries)
         _step(progress, "check evidence and stored bytes")
-        word = check(bucket, staged, policy, now=now, verify=verify)
-        warnings, promoted = word.warnings, _promoted(bucket, staged, wheel_set, policy, word)
+        verdict = check(bucket, staged, policy, now=now, verify=verify)
+        warnings, promoted = verdict.warnings, _promoted(bucket, staged, wheel_set, policy, verdict)
         _step(progress, f"copy {len(promoted.wheels)} wheels to {released.root}")
         _copy(bucket, staged, released, promoted)
         entry, new = _append(bucket, staged, head, wheel_set, promoted, actor, now)
@@ -113,17 +113,17 @@ def promote(
 
 
 def install_line(wheel_set: WheelSet, index_url: str) -> str:
-    """The command that installs a set.
+    """Return the command that installs a set.
 
     Args:
         wheel_set: the set.
-        index_url: where its index is served.
+        index_url: URL of its index.
     """
     return shlex.join(("pip", "install", "--extra-index-url", index_url, *install_requirements(wheel_set)))
 
 
 def install_requirements(wheel_set: WheelSet) -> tuple[str, ...]:
-    """The requirements that a user names to install a set: what nothing else in it requires, and its pins."""
+    """Return the requirements that install a set: the wheels that no other wheel of it requires, and its pins."""
     required = {project_of(text) for wheel in wheel_set.wheels for text in wheel.requires_dist}
     tops = {wheel.name: wheel.version for wheel in wheel_set.wheels if wheel.name not in required}
     return tuple(f"{name}=={version}" for name, version in (tops | dict(wheel_set.pins)).items())
@@ -137,7 +137,7 @@ def _step(progress: Progress | None, text: str) -> None:
 def _offered(
     bucket: Bucket, staged: StagedSet, released: ReleasedIndex, numbers: Iterable[int], entries: Entries
 ) -> LedgerEntry | None:
-    """The entry among these that promoted the set."""
+    """Return the entry among these that promoted the set."""
     if bucket.head(released.set_file(staged.digest, WHEELS_JSON)) is None:
         return None
     for number in sorted(numbers, reverse=True):
@@ -147,9 +147,9 @@ def _offered(
     return None
 
 
-def _promoted(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, policy: Policy, word: Verdict) -> PromotedSet:
-    """What the ledger will say of the set; raises when anything blocks it."""
-    raise_if_blocked(staged, word)
+def _promoted(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, policy: Policy, verdict: Verdict) -> PromotedSet:
+    """Return the ledger's record of the set; raises when the policy blocks it."""
+    raise_if_blocked(staged, verdict)
     evidence = (key.removeprefix(staged.root) for key in bucket.list(staged.evidence))
     names = dict.fromkeys((*set_files(bucket, staged, wheel_set), SHA256SUMS, WHEELS_JSON, *evidence))
     infos = zip(names, map_concurrently(lambda name: bucket.head(staged.file(name)), names), strict=True)
@@ -159,20 +159,20 @@ def _promoted(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, policy: Po
         rocm_version=wheel_set.rocm_version,
         jax_version=wheel_set.jax_version,
         python_versions=wheel_set.python_versions,
-        tier=weakest(word),
-        tiers=word.tiers,
+        tier=weakest(verdict.tiers),
+        tiers=verdict.tiers,
         policy={
             "channel": policy.channel,
             "sha256": policy.sha256,
             **({"stale_days": policy.stale_days} if policy.stale_days is not None else {}),
-            **({"bypasses": list(word.bypassed)} if word.bypassed else {}),
-            **({"attested": {who: list(names) for who, names in word.attested.items()}} if word.attested else {}),
+            **({"bypasses": list(verdict.bypassed)} if verdict.bypassed else {}),
+            **({"attested": {who: list(names) for who, names in verdict.attested.items()}} if verdict.attested else {}),
         },
         wheels=map_concurrently(
             lambda wheel: LedgerWheel.of(
                 wheel,
                 metadata_sha256=sha256_of(metadata_of(bucket, staged, wheel)),
-                provenance=word.provenances.get(wheel.filename, ""),
+                provenance=verdict.provenances.get(wheel.filename, ""),
             ),
             wheel_set.wheels,
         ),
@@ -181,7 +181,7 @@ def _promoted(bucket: Bucket, staged: StagedSet, wheel_set: WheelSet, policy: Po
 
 
 def _copy(bucket: Bucket, staged: StagedSet, released: ReleasedIndex, promoted: PromotedSet) -> None:
-    """Copy what the set names, by digest, in any order, and look at what arrived: nothing names it before."""
+    """Copy the files of the set by digest and verify the copies; nothing refers to them yet."""
     copies: dict[str, tuple[str, str]] = {}
     for wheel in promoted.wheels:
         source, target = staged.file(wheel.filename), released.wheel(wheel.project, wheel.filename)
@@ -205,7 +205,7 @@ def _append(
     actor: str,
     now: Callable[[], datetime],
 ) -> tuple[LedgerEntry, bool]:
-    """Put the set's entry at the end of the ledger, unless somebody else does; what came since `seen` is looked at."""
+    """Append the set's entry to the ledger unless another process did; checks the entries after `seen`."""
     released = ReleasedIndex(index=staged.index)
     other: list[LedgerEntry] = []
 
@@ -238,41 +238,41 @@ def _append(
 
 
 def _refuse_channel(released: ReleasedIndex, policy: Policy, state: IndexState, entries: Entries) -> None:
-    """Raise when what users see came through another channel: the weakest one would else be the way into all."""
+    """Raise when the visible sets came through another channel: users would get sets of the weaker one."""
     channel = entries.set(max(state.visible)).policy.get("channel") if state.visible else None
     if channel not in (None, policy.channel):
         raise PromotionBlockedError(
-            f"The index {released.index} is of channel {channel}, not {policy.channel}.",
-            hint=f"Give --channel {channel}, or another bucket.",
+            f"The index {released.index} belongs to channel {channel}, not {policy.channel}.",
+            hint=f"Give --channel={channel} or another bucket.",
         )
 
 
 def _refuse_marked(staged: StagedSet, state: IndexState, entries: Entries) -> None:
-    """Raise when the set is in quarantine, or was yanked and taken back: a new entry would know nothing of that."""
-    for marks, word, back in (
-        (state.quarantined, "is in quarantine", "unquarantine"),
+    """Raise when the set is quarantined, or yanked and not visible: a new entry would lose the mark."""
+    for marks, problem, undo in (
+        (state.quarantined, "is quarantined", "unquarantine"),
         (state.yanked, "was yanked", "unyank"),
     ):
         for number in sorted({*marks} & {*state.held}):
-            gone = marks is state.quarantined or number not in state.offered
-            if gone and entries.set(number).set_digest == staged.digest:
+            refused = marks is state.quarantined or number not in state.offered
+            if refused and entries.set(number).set_digest == staged.digest:
                 raise PromotionBlockedError(
-                    f"The set of ledger entry {number}, {staged.digest[:12]}, {word}: {marks[number]}.",
-                    hint=f"If it shall be offered all the same, run `ci_build {back} {staged.index}/{number}` first.",
+                    f"The set of ledger entry {number}, {staged.digest[:12]}, {problem}: {marks[number]}.",
+                    hint=f"Run `ci_build {undo} {staged.index}/{number}` first to promote it anyway.",
                 )
 
 
 def _refuse_swept(released: ReleasedIndex, promoted: PromotedSet, entry: LedgerEntry) -> None:
-    """Raise when an entry that came meanwhile took away what was just copied."""
+    """Raise when a concurrent entry removed files that were just copied."""
     mine = {released.wheel(wheel.project, wheel.filename) for wheel in promoted.wheels}
     if gone := sorted(mine.intersection(entry.removed)):
         raise PromotionBlockedError(
-            f"{', '.join(gone)} was removed by retention meanwhile; {NEW_NAME}", hint="Build and stage the set anew."
+            f"{', '.join(gone)} was removed by retention meanwhile; {NEW_NAME}", hint="Build and stage the set again."
         )
 
 
 def _refuse_variant(wheel_set: WheelSet, entry: LedgerEntry) -> None:
-    """Raise when a set that came meanwhile cannot be in one index with this one."""
+    """Raise when a concurrent set cannot be in one index with this one."""
     wheels = entry.promoted.wheels if entry.promoted else ()
     if problems := [*variant_problems(wheel_set, {wheel.project: (wheel.version,) for wheel in wheels})]:
         raise PromotionBlockedError(" ".join(problems))

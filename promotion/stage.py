@@ -1,4 +1,4 @@
-"""Staging: a set's folder becomes an immutable folder in the bucket, named after the set's digest."""
+"""Staging: copy a set's folder to an immutable folder in the bucket, named after the set's digest."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from promotion.storage.concurrency import map_concurrently
 from promotion.storage.keys import StagedSet, root_pages
 
 _LAST = (SHA256SUMS, WHEELS_JSON)
-_AT_ONCE = 4
-"""Files that are stored at the same time."""
+_MAX_UPLOADS = 4
+"""Number of concurrent uploads."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SetFile:
-    """One file that belongs to a set.
+    """A file of a set.
 
     Attributes:
-        name: path inside the set's folder, with slashes.
-        data: where its bytes come from.
+        name: path in the set's folder, with slashes.
+        data: the bytes or their file.
     """
 
     name: str
@@ -39,14 +39,14 @@ class SetFile:
 
 
 def stage(bucket: Bucket, set_dir: Path, *, progress: Progress | None = None) -> StagedSet:
-    """Put a set under its digest; doing it again changes nothing.
+    """Stage a set under its digest; staging it again changes nothing.
 
     Every file is compared with `wheels.json` and SHA256SUMS before it is stored, and its stored bytes afterwards.
-    `wheels.json` comes after all other files, the set's own index last.
+    `wheels.json` is stored after all other files, the set's own index last.
 
     Raises:
-        WheelSetError: the folder is not the set that its wheels.json names; all reasons are in the message.
-        BucketError: other bytes are stored already, or the bucket does not hold what it was given.
+        WheelSetError: the folder differs from its wheels.json. The message lists all reasons.
+        BucketError: the bucket has other bytes, or stored other bytes than it was given.
     """
     wheel_set = _read_folder(set_dir)
     staged = StagedSet(index=wheel_set.index, digest=wheel_set.digest)
@@ -65,14 +65,14 @@ def stage(bucket: Bucket, set_dir: Path, *, progress: Progress | None = None) ->
 
 
 def find_staged(bucket: Bucket, set_dir: Path) -> StagedSet | None:
-    """The set in a folder, if it has been staged to its end; looks only at names, and at no wheel."""
+    """Return the set in a folder if it is completely staged; checks names only."""
     wheel_set = _read_folder(set_dir)
     staged = StagedSet(index=wheel_set.index, digest=wheel_set.digest)
     return staged if all(bucket.head(page) for page in root_pages(staged.simple)) else None
 
 
 class _UploadProgress:
-    """Adds up what several threads store."""
+    """The total size of the files that several threads stored."""
 
     def __init__(self, total: int, progress: Progress | None) -> None:
         self._total, self._progress = total, progress
@@ -92,8 +92,8 @@ def _put(bucket: Bucket, staged: StagedSet, file: SetFile, sent: _UploadProgress
 
 
 def _put_all(bucket: Bucket, staged: StagedSet, files: Sequence[SetFile], sent: _UploadProgress) -> None:
-    """Store files, several at once; after a failure none is begun any more."""
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    """Store files concurrently; after a failure no further upload starts."""
+    with ThreadPoolExecutor(_MAX_UPLOADS) as pool:
         waiting = [pool.submit(_put, bucket, staged, file, sent) for file in files]
         try:
             for done in as_completed(waiting):
@@ -103,20 +103,21 @@ def _put_all(bucket: Bucket, staged: StagedSet, files: Sequence[SetFile], sent: 
 
 
 def read_staged(bucket: Bucket, staged: StagedSet) -> WheelSet:
-    """The set that is stored under a digest; WheelSetError when its wheels.json names another one."""
+    """Return a staged set; WheelSetError when its wheels.json names another one."""
     wheel_set = load_wheel_set(bucket.get(staged.file(WHEELS_JSON)))
     if (wheel_set.index, wheel_set.digest) != (staged.index, staged.digest):
         raise WheelSetError(
-            f"{staged.file(WHEELS_JSON)} is of set {wheel_set.index}/{wheel_set.digest}.", hint="Stage the set again."
+            f"{staged.file(WHEELS_JSON)} belongs to another set: {wheel_set.index}/{wheel_set.digest}.",
+            hint="Stage the set again.",
         )
     return wheel_set
 
 
 def stored_problems(bucket: Bucket, key_of: Callable[[str], str], files: Mapping[str, str]) -> Iterator[str]:
-    """Sentences on stored files that are absent or have other bytes.
+    """Yield a sentence for each stored file that is missing or has other bytes.
 
     Args:
-        bucket: where they are.
+        bucket: the bucket.
         key_of: name of a file -> its key.
         files: name -> sha256.
     """
@@ -129,7 +130,7 @@ def stored_problems(bucket: Bucket, key_of: Callable[[str], str], files: Mapping
 
 
 def staged_wheels(staged: StagedSet, wheel_set: WheelSet, metadata: Mapping[str, str]) -> Iterator[IndexedWheel]:
-    """What the set's own index offers; `metadata` maps a wheel's file name to the sha256 of its core metadata."""
+    """Return the rows of the set's own index; `metadata` maps a wheel's file name to its core metadata's sha256."""
     for wheel in wheel_set.wheels:
         yield IndexedWheel(
             wheel=LedgerWheel.of(wheel, metadata_sha256=metadata[wheel.filename]),
@@ -139,7 +140,7 @@ def staged_wheels(staged: StagedSet, wheel_set: WheelSet, metadata: Mapping[str,
 
 
 def write_if_changed(bucket: Bucket, key: str, data: bytes) -> bool:
-    """Let a derived object, such as a page, have these bytes; returns whether it had others."""
+    """Write an object that other objects determine, such as a page, and return whether it changed."""
     stored = bucket.head(key)
     if stored is not None and stored.sha256 == sha256_of(data):
         return False
@@ -148,10 +149,10 @@ def write_if_changed(bucket: Bucket, key: str, data: bytes) -> bool:
 
 
 def raise_if_any(problems: Iterator[str] | list[str], kind: type[CiBuildError], hint: str = "") -> None:
-    """Raise one error that lists all problems, if there are any."""
+    """Raise one error with all problems, if there are any."""
     found = list(problems)
     if found:
-        raise kind("\n  ".join(found if len(found) == 1 else ("Several things are wrong:", *found)), hint=hint)
+        raise kind("\n  ".join(found if len(found) == 1 else (f"{len(found)} problems:", *found)), hint=hint)
 
 
 def _read_folder(set_dir: Path) -> WheelSet:
@@ -160,12 +161,12 @@ def _read_folder(set_dir: Path) -> WheelSet:
         return load_wheel_set(path.read_bytes(), str(path))
     except OSError as error:
         raise WheelSetError(
-            f"{path} cannot be read: {error.strerror}.", hint="Make a set with `ci_build dist_wheels`."
+            f"{path} cannot be read: {error.strerror}.", hint="Build a set with `ci_build dist_wheels`."
         ) from error
 
 
 def _files_of(set_dir: Path, wheel_set: WheelSet) -> tuple[list[SetFile], Mapping[str, str]]:
-    """All files to store, wheels.json last, and the sha256 of each wheel's core metadata; raises on any problem."""
+    """Return all files to store, wheels.json last, and the sha256 of each wheel's metadata; raises on any problem."""
     wheels = {check_key(wheel.filename): wheel for wheel in wheel_set.wheels}
     sums_file = set_dir / SHA256SUMS
     sums = parse_sums(sums_file.read_bytes()) if sums_file.exists() else {}
@@ -175,8 +176,8 @@ def _files_of(set_dir: Path, wheel_set: WheelSet) -> tuple[list[SetFile], Mappin
     problems = [f"{SHA256SUMS} and {WHEELS_JSON} disagree on {name}." for name in differ]
     for name, sha256 in known.items():
         problems += _file_problems(set_dir, name, sha256, wheels[name].size if name in wheels else None)
-    problems += [f"{path.name} is no part of the set." for path in set_dir.glob("*.whl") if path.name not in wheels]
-    raise_if_any(problems, WheelSetError, "Take the folder as it was made, or make the set anew.")
+    problems += [f"{path.name} is not part of the set." for path in set_dir.glob("*.whl") if path.name not in wheels]
+    raise_if_any(problems, WheelSetError, "Use the unchanged folder, or build the set again.")
     sidecars = [_sidecar(set_dir, wheel) for wheel in wheels.values()]
     raise_if_any([problem for _, disagree in sidecars for problem in disagree], WheelSetError)
     metadata = {name: sidecar.sha256 for name, (sidecar, _) in zip(wheels, sidecars, strict=True)}
@@ -203,14 +204,14 @@ def _file_problems(set_dir: Path, name: str, sha256: str, size: int | None = Non
 
 
 def _sidecar(set_dir: Path, wheel: Wheel) -> tuple[SetFile, tuple[str, ...]]:
-    """A wheel's core metadata, and what it says otherwise than wheels.json."""
+    """Return a wheel's core metadata file and its differences from wheels.json."""
     with (set_dir / wheel.filename).open("rb") as file:
         data = core_metadata(file, wheel.filename)
     return _small(metadata_name(wheel.filename), data), disagreements(data, wheel)
 
 
 def parse_sums(data: bytes) -> Mapping[str, str]:
-    """Name -> sha256 of the files that a SHA256SUMS lists."""
+    """Return name -> sha256 of the files in a SHA256SUMS."""
     try:
         lines = data.decode().splitlines()
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""What evidence beside a promoted set says of single checks and tests, for the compatibility tables."""
+"""Results of single checks and tests in the evidence of promoted sets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from promotion.storage.bucket import Bucket
 from promotion.storage.keys import EVIDENCE_FOLDER, ReleasedIndex
 
 GATES = ("device", "compile")
-"""Gates that run or compile programs, the stronger one first."""
+"""Gates that run or compile programs, the strongest one first."""
 GOOD, SILENT = "passed", "skipped"
 _SUITE = "suite"
 """The entry of a test that the suite itself skipped."""
@@ -29,11 +29,11 @@ _OUTCOMES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckOutcome:
-    """What one evidence says of one check.
+    """The outcome of one check in one evidence file.
 
     Attributes:
         outcome: passed, failed, known (to fail) or skipped.
-        reason: why it is known to fail, or was skipped.
+        reason: why the check is known to fail or was skipped.
     """
 
     name: str
@@ -43,14 +43,14 @@ class CheckOutcome:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvidenceChecks:
-    """Evidence, and what it says of each check."""
+    """Evidence and the outcomes of its checks."""
 
     evidence: Evidence
     checks: tuple[CheckOutcome, ...]
 
 
 def read_evidence(bucket: Bucket, released: ReleasedIndex, digest: str) -> Mapping[str, EvidenceChecks]:
-    """What each gate that tries JAX last said of a promoted set on each target, by its key in the bucket."""
+    """Return the latest evidence of each gate and target of a promoted set, by its key in the bucket."""
     root = released.set_file(digest, f"{EVIDENCE_FOLDER}/")
     keys = [key for key in bucket.list(root) if key.endswith(".json") and key[len(root) :].partition("/")[0] in GATES]
     found = {key: load_evidence(bucket.get(key), key) for key in keys}
@@ -63,7 +63,7 @@ def read_evidence(bucket: Bucket, released: ReleasedIndex, digest: str) -> Mappi
 
 
 def images_of(evidence: Evidence) -> frozenset[str]:
-    """Digests of the container images that a run of the device gate, or its shards, were in."""
+    """Return the digests of the container images of a device run and its shards."""
     checks = evidence.details.get("checks", ())
     runs = [run for check in checks for run in (check, *check.get("shards", ()))]
     return frozenset(str(run["image"]).rpartition("@")[2] for run in runs if run.get("image"))
@@ -75,7 +75,7 @@ def _checks(evidence: Evidence) -> Iterator[CheckOutcome]:
 
 
 def _tests(bucket: Bucket, root: str, evidence: Evidence) -> list[CheckOutcome]:
-    """Each test of a run, from the results that lie beside its evidence; they say all that its checks do, once."""
+    """Return the outcome of each test of a run from the results beside its evidence."""
     return [
         _test(result)
         for name in results_names(evidence.details)
@@ -84,7 +84,7 @@ def _tests(bucket: Bucket, root: str, evidence: Evidence) -> list[CheckOutcome]:
 
 
 def _test(result: TestResult) -> CheckOutcome:
-    """What a test says; one that a ledger names is known not to work, one that its suite skips says nothing."""
+    """Return the outcome of a test: a skip by a ledger is a known failure, a skip by the suite is none."""
     if result.verdict is TestVerdict.SKIPPED and result.entry not in ("", _SUITE):
         return CheckOutcome(name=result.id, outcome="known", reason=f"{headline(result.message)} ({result.entry})")
     outcome = _OUTCOMES.get(result.verdict, SILENT)

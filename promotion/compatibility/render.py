@@ -1,4 +1,4 @@
-"""Compatibility tables as text: reStructuredText for Sphinx, and Markdown."""
+"""Compatibility tables as reStructuredText for Sphinx and as Markdown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NOTHING = "–"
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Words that lead somewhere."""
+    """A link with its text."""
 
     text: str
     url: str
@@ -25,7 +25,7 @@ Cell = tuple[str | Link, ...]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sheet:
-    """One table, before it is written in some language."""
+    """A table before it is rendered."""
 
     title: str
     note: str
@@ -34,11 +34,11 @@ class Sheet:
 
 
 def sheets(tables: Tables, *, base: str = "") -> tuple[Sheet, ...]:
-    """The tables, in order; those without rows say so.
+    """Return the tables in order; empty tables have a note.
 
     Args:
-        tables: what is known.
-        base: what the keys of evidence are put behind, such as the URL of the bucket with a slash at its end.
+        tables: the content.
+        base: prefix of the keys of evidence, such as the URL of the bucket with a slash at the end.
     """
     inside = ("digest", "jax", "rocm", "python", "system")
     images = Sheet(
@@ -46,7 +46,7 @@ def sheets(tables: Tables, *, base: str = "") -> tuple[Sheet, ...]:
         note="Container images by digest, and what is inside." + ("" if tables.images else " No image was given."),
         columns=("Image", "Digest", "JAX", "ROCm", "Python", "System", "Tests in it"),
         rows=tuple(
-            # `build_dockers --json` names an image by its contents; people know it by its tags.
+            # The `name` of an image is a digest of its contents; its tags are more readable.
             (
                 tuple(map(str, image.get("tags") or (image.get("name") or _NOTHING,))),
                 *((str(image.get(key) or _NOTHING),) for key in inside),
@@ -57,7 +57,7 @@ def sheets(tables: Tables, *, base: str = "") -> tuple[Sheet, ...]:
     )
     sets = Sheet(
         title="Wheel sets",
-        note=f"What the index {tables.index} has promoted, and how strongly it was tested on each target.",
+        note=f"Sets promoted to the index {tables.index}, and how strongly they were tested on each target.",
         columns=("JAX", "ROCm", "Python", "Tested on", "Offered", "Evidence"),
         rows=tuple(
             (
@@ -73,7 +73,7 @@ def sheets(tables: Tables, *, base: str = "") -> tuple[Sheet, ...]:
     )
     libraries = Sheet(
         title="ROCm libraries",
-        note=f"Versions in ROCm {tables.rocm}." if tables.rocm else "No ROCm was given, so versions are not known.",
+        note=f"Versions in ROCm {tables.rocm}." if tables.rocm else "No ROCm was given, so versions are unknown.",
         columns=("Library", "Version", "Purpose", "Used in", "Read from"),
         rows=tuple(
             (
@@ -88,7 +88,7 @@ def sheets(tables: Tables, *, base: str = "") -> tuple[Sheet, ...]:
     )
     modules = Sheet(
         title="JAX modules",
-        note="What evidence says of the newest set; since when it has been so without a break.",
+        note="Support in the newest set according to its evidence, and the first versions with continuous support.",
         columns=("Module", "Description", "Since JAX", "Since ROCm", "Works on", "Known unsupported", "Evidence"),
         rows=tuple(_module(row, base) for row in tables.modules),
     )
@@ -113,13 +113,13 @@ def _module(row: ModuleRow, base: str) -> tuple[Cell, ...]:
 
 
 def _link(key: str, base: str) -> Link:
-    """A link to evidence, by the gate and the target that stand in its key."""
+    """Return a link to evidence, named after the gate and the target in its key."""
     gate, target = key.split("/")[-3:-1]
     return Link(f"{gate} {target}", base + key)
 
 
 def to_markdown(title: str, tables: Iterable[Sheet]) -> str:
-    """GitHub's Markdown."""
+    """Return the tables as GitHub Markdown."""
     lines = [f"# {title}", ""]
     for sheet in tables:
         lines += [f"## {sheet.title}", "", sheet.note, ""]
@@ -147,7 +147,7 @@ def _escaped(text: str) -> str:
 
 
 def to_rst(title: str, tables: Sequence[Sheet]) -> str:
-    """reStructuredText, with list-tables, which need no widths."""
+    """Return the tables as reStructuredText with list-tables, which need no widths."""
     lines = ["=" * len(title), title, "=" * len(title), ""]
     for sheet in tables:
         lines += [sheet.title, "-" * len(sheet.title), "", sheet.note, ""]

@@ -1,6 +1,6 @@
-"""Compatibility tables: what evidence says of JAX's modules, set by set, beside ROCm's libraries and the images.
+"""Compatibility tables: tested support of JAX's modules, set by set, with ROCm's libraries and the images.
 
-Nothing is claimed that no evidence says: a module nobody tested is listed as such.
+The tables contain nothing without evidence; untested modules are listed as such.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JaxModule:
-    """A part of JAX, and which checks count for it; see `compatibility.toml`."""
+    """A part of JAX and the checks that cover it; see `compatibility.toml`."""
 
     name: str
     description: str
     checks: tuple[str, ...]
 
     def counts(self, check: str) -> bool:
-        """Whether a check is one of its own."""
+        """Return whether a check covers this module."""
         return any(re.fullmatch(regex_of(pattern), check) for pattern in self.checks)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RocmLibrary:
-    """A part of ROCm; see `compatibility.toml`."""
+    """A library of ROCm; see `compatibility.toml`."""
 
     name: str
     soname: str
@@ -50,13 +50,13 @@ class RocmLibrary:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModuleSupport:
-    """What the strongest evidence of one set says of a module on one target.
+    """Support of a module on one target, according to the strongest evidence of one set.
 
     Attributes:
-        gate: whose word it is.
-        tier: how it was tested; None where it does not work.
-        checks: how many of its checks passed.
-        unsupported: name and reason of each check that did not.
+        gate: the gate of the evidence.
+        tier: how it was tested. None when it does not work.
+        checks: number of passed checks.
+        unsupported: name and reason of each other check.
         evidence: key in the bucket.
     """
 
@@ -73,9 +73,9 @@ class ModuleRow:
     """A module in the newest set.
 
     Attributes:
-        words: by target; empty where no evidence speaks of it.
-        since_jax, since_rocm: of the oldest set from which on it worked on some target in every set; empty where it
-            does not work now.
+        words: support by target. Empty without evidence.
+        since_jax, since_rocm: of the oldest set since which it works on some target in every set. Empty when it does
+            not work now.
     """
 
     module: JaxModule
@@ -86,7 +86,7 @@ class ModuleRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LibraryRow:
-    """A library and its version in the ROCm at hand; empty where that is not known."""
+    """A library and its version in the given ROCm. Empty when unknown."""
 
     library: RocmLibrary
     version: str
@@ -94,7 +94,7 @@ class LibraryRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SetRow:
-    """One promoted set: what it is of, what it was tested at, and where its evidence is."""
+    """A promoted set: its content, tested tiers and evidence."""
 
     digest: str
     jax: str
@@ -107,13 +107,13 @@ class SetRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tables:
-    """Everything, for one index.
+    """All tables of one index.
 
     Attributes:
-        rocm: version of the ROCm whose libraries are listed; empty when none was given.
-        rocm_source: where it was taken from, with its digest.
-        images: as whoever built them wrote them down: name, digest, and what is inside; `evidence` are the keys of what
-            the device gate said in each.
+        rocm: version of the given ROCm. Empty when none was given.
+        rocm_source: its source, with its digest.
+        images: name, digest and content of each image as recorded by its build, and keys of the `evidence` of the
+            device gate in it.
     """
 
     index: str
@@ -126,10 +126,10 @@ class Tables:
 
 
 def load_spec(file: Path = COMPAT_FILE) -> tuple[tuple[JaxModule, ...], tuple[RocmLibrary, ...]]:
-    """Read what the tables speak of.
+    """Load the modules and libraries of the tables.
 
     Raises:
-        RequestError: a field that is missing, unknown or of the wrong kind.
+        RequestError: a field is missing, unknown or invalid.
     """
     try:
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -140,34 +140,40 @@ def load_spec(file: Path = COMPAT_FILE) -> tuple[tuple[JaxModule, ...], tuple[Ro
         if tables:
             raise ValueError(f"{', '.join(tables)} is unknown")
     except (KeyError, TypeError, ValueError, OSError) as error:
-        raise RequestError(f"{file} cannot be used: {error}.", hint="Its first lines say what it may hold.") from error
+        raise RequestError(f"{file} is invalid: {error}.", hint="See the comment at its top.") from error
     return modules, libraries
 
 
 def module_support(module: JaxModule, evidence: Mapping[str, EvidenceChecks]) -> tuple[ModuleSupport, ...]:
-    """What the strongest evidence says of a module, on each target that some evidence speaks of."""
-    found: dict[str, ModuleSupport] = {}
+    """Return the support of a module on each target, according to the strongest evidence."""
+    by_target: dict[str, ModuleSupport] = {}
     for gate in GATES:
-        for key, said in sorted(evidence.items()):
-            target = said.evidence.target
-            if said.evidence.gate == gate and target not in found and (word := _word(module, key, said)):
-                found[target] = word
-    return tuple(found[target] for target in sorted(found))
+        for key, checked in sorted(evidence.items()):
+            target = checked.evidence.target
+            if checked.evidence.gate != gate or target in by_target:
+                continue
+            if support := _support(module, key, checked):
+                by_target[target] = support
+    return tuple(by_target[target] for target in sorted(by_target))
 
 
-def _word(module: JaxModule, key: str, told_by: EvidenceChecks) -> ModuleSupport | None:
-    said = told_by.evidence
-    told = [check for check in told_by.checks if module.counts(check.name) and check.outcome != SILENT]
-    if not told:
+def _support(module: JaxModule, key: str, checked: EvidenceChecks) -> ModuleSupport | None:
+    evidence = checked.evidence
+    checks = [check for check in checked.checks if module.counts(check.name) and check.outcome != SILENT]
+    if not checks:
         return None
-    passed = sum(check.outcome == GOOD for check in told)
-    bad = tuple((check.name, check.reason) for check in told if check.outcome != GOOD)
-    # A gate that did not pass as a whole proves nothing of its parts; what is known to fail leaves the rest standing.
-    works = passed > 0 and said.outcome is Outcome.PASSED
+    passed = sum(check.outcome == GOOD for check in checks)
+    bad = tuple((check.name, check.reason) for check in checks if check.outcome != GOOD)
+    # Evidence that did not pass proves nothing; known failures do not affect other checks.
+    works = passed > 0 and evidence.outcome is Outcome.PASSED
     return ModuleSupport(
-        target=said.target, gate=said.gate, tier=said.tier if works else None, checks=passed, unsupported=bad,
+        target=evidence.target,
+        gate=evidence.gate,
+        tier=evidence.tier if works else None,
+        checks=passed,
+        unsupported=bad,
         evidence=key,
-    )  # fmt: skip
+    )
 
 
 def make_tables(
@@ -181,17 +187,17 @@ def make_tables(
     images: Sequence[Mapping[str, Any]] = (),
     spec: tuple[tuple[JaxModule, ...], tuple[RocmLibrary, ...]] | None = None,
 ) -> Tables:
-    """The tables of an index.
+    """Return the tables of an index.
 
     Args:
         index: its name.
-        history: every promotion, the oldest first, with the evidence of its set.
-        offered: numbers of the entries whose sets the index offers.
-        libraries: soname -> version in the ROCm at hand.
+        history: every promotion, oldest first, with the evidence of its set.
+        offered: numbers of the entries with visible sets.
+        libraries: soname -> version in the given ROCm.
         rocm: version of that ROCm.
-        rocm_source: where it was taken from.
-        images: as whoever built them wrote them down.
-        spec: what to speak of.
+        rocm_source: its source.
+        images: images as recorded by their builds.
+        spec: modules and libraries of the tables.
     """
     modules, known = spec or load_spec()
     visible = {*offered}
@@ -212,7 +218,7 @@ def make_tables(
 
 
 def _tested_in(digest: str, history: Iterable[tuple[LedgerEntry, Mapping[str, EvidenceChecks]]]) -> tuple[str, ...]:
-    """Keys of evidence of what ran in an image."""
+    """Return keys of the evidence of runs in an image."""
     return tuple(
         dict.fromkeys(key for _, found in history for key, said in found.items() if digest in images_of(said.evidence))
     )
@@ -248,6 +254,6 @@ def _module_row(module: JaxModule, promotions: Sequence[tuple[PromotedSet, Mappi
 
 
 def _version(library: RocmLibrary, libraries: Mapping[str, str]) -> str:
-    """Of a library whatever its major; several majors are all told."""
+    """Return the version of a library in any major, or several versions."""
     pattern = re.compile(re.escape(library.soname) + r"(?:\.\d+)*")
     return ", ".join(version or "?" for soname, version in sorted(libraries.items()) if pattern.fullmatch(soname))

@@ -1,6 +1,6 @@
-"""Attestations for the wheels of a staged set (PEP 740), signed with the identity of the CI job that runs this.
+"""Create and verify attestations for the wheels of a staged set (PEP 740), signed with the identity of a CI job.
 
-The packages that do it are large, so they are not installed by themselves;
+The packages for signatures are large, so they are installed separately;
 see `promotion.evidence.attestation_verification`.
 """
 
@@ -41,21 +41,21 @@ SignWheel = Callable[[str, str], bytes]
 
 
 def attest(bucket: Bucket, staged: StagedSet, sign: SignWheel, progress: Progress) -> tuple[str, ...]:
-    """Put attestations beside the wheels of a staged set that have none; others' releases are left alone.
+    """Store attestations beside the wheels of a staged set that have none, except releases of other projects.
 
     Args:
-        bucket: where it is staged.
+        bucket: the bucket of the set.
         staged: the set.
         sign: attests one wheel.
-        progress: told about each step.
+        progress: receives each step.
 
     Returns:
-        Names of the wheels that were attested now.
+        Names of the attested wheels.
 
     Raises:
-        BucketError: a staged wheel has other bytes than the set says, or what `sign` gave is not of it.
+        BucketError: a staged wheel differs from the set, or the created provenance file is not for it.
     """
-    done = []
+    attested = []
     for wheel in read_staged(bucket, staged).wheels:
         name = staged.file(provenance_name(wheel.filename))
         if wheel.as_published or bucket.head(name) is not None:
@@ -65,20 +65,20 @@ def attest(bucket: Bucket, staged: StagedSet, sign: SignWheel, progress: Progres
         data = sign(wheel.filename, wheel.sha256)
         raise_if_any([*provenance_problems(data, wheel.filename, wheel.sha256)], BucketError)
         bucket.put_if_absent(name, data, sha256=sha256_of(data))
-        done.append(wheel.filename)
-    return tuple(done)
+        attested.append(wheel.filename)
+    return tuple(attested)
 
 
 @contextmanager
 def with_identity(trust_config: Path | None = None) -> Iterator[SignWheel]:
-    """Sign through Sigstore with the identity that the CI service gives this job; what was signed is verified.
+    """Sign through Sigstore with the identity of the CI job, and verify each signature.
 
     Args:
-        trust_config: where to sign and whom to trust, for a private instance; the public one if there is none.
+        trust_config: trust configuration of a private Sigstore instance. None means the public instance.
 
     Raises:
         MachineError: the packages or the identity are missing, or Sigstore refuses.
-        RequestError: the trust configuration cannot be used, or does not say where to sign.
+        RequestError: the trust configuration is invalid or contains no signing service.
     """
     try:
         from pypi_attestations import Attestation, AttestationBundle, Distribution, Provenance
@@ -90,13 +90,13 @@ def with_identity(trust_config: Path | None = None) -> Iterator[SignWheel]:
         credential = detect_credential()
     if credential is None:
         raise MachineError(
-            "There is no identity here that Sigstore knows.",
-            hint="Run it in a CI job that has one; on GitHub Actions the job needs `permissions: id-token: write`.",
+            "No identity for Sigstore was found.",
+            hint="Run it in a CI job with an identity. On GitHub Actions set `permissions: id-token: write`.",
         )
     with _sigstore_errors():
         trust = load_trust(trust_config)
     if trust.config is None:
-        raise RequestError(f"{trust_config} does not say where to sign.", hint="Give a client trust config.")
+        raise RequestError(f"{trust_config} contains no signing service.", hint="Give a client trust config.")
     with _sigstore_errors():
         context = SigningContext.from_trust_config(trust.config)
         verify = verifier(trust)
@@ -119,7 +119,7 @@ def with_identity(trust_config: Path | None = None) -> Iterator[SignWheel]:
 
 @contextmanager
 def _sigstore_errors() -> Iterator[None]:
-    """What the packages raise, as one line."""
+    """Raise MachineError for errors of the packages."""
     from pypi_attestations import AttestationError
     from requests import RequestException
     from sigstore._internal.fulcio import ExpiredCertificate
@@ -135,11 +135,11 @@ def _sigstore_errors() -> Iterator[None]:
         *(ExpiredCertificate, ExpiredIdentity),
     ) as error:
         text = str(error).rstrip(".") or type(error).__name__
-        raise MachineError(f"Sigstore did not attest: {text}.", hint="Look whether it can be reached.") from error
+        raise MachineError(f"Sigstore failed: {text}.", hint="Check that it can be reached.") from error
 
 
 def _publisher(attestation: Attestation) -> Any:  # noqa: ANN401 - one of the package's kinds
-    """Who signed, as PEP 740 names them, out of what the certificate says."""
+    """Return the publisher in the format of PEP 740, from the certificate."""
     from pypi_attestations import GitHubPublisher, GitLabPublisher
 
     kind, repository, file = publisher_of(attestation.certificate_claims)
@@ -149,10 +149,10 @@ def _publisher(attestation: Attestation) -> Any:  # noqa: ANN401 - one of the pa
 
 
 def publisher_of(claims: Mapping[str, str]) -> tuple[str, str, str]:
-    """Kind of CI service, repository and workflow of a certificate's claims.
+    """Return CI service, repository and workflow of a certificate.
 
     Raises:
-        MachineError: a service that PEP 740's publishers do not include here.
+        MachineError: the certificate is not from GitHub or GitLab.
     """
     issuer, config = claims.get(ISSUER, ""), claims.get(CONFIG, "")
     if issuer == GITHUB:
@@ -163,20 +163,20 @@ def publisher_of(claims: Mapping[str, str]) -> tuple[str, str, str]:
         kind = "GitLab"
     if found is None or not claims.get(REPOSITORY, "").endswith(found[1]):
         raise MachineError(
-            f"Sigstore knows this identity, of {issuer or 'nobody'}, but it is no job of GitHub or GitLab.",
-            hint="Attest in a job of one of them.",
+            f"The identity does not belong to a job of GitHub or GitLab: issuer {issuer or 'unknown'}.",
+            hint="Run `ci_build attest` in a job of one of them.",
         )
     return kind, found[1], found[2]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VerificationReport:
-    """What a reader finds out about attestations.
+    """The result of verifying attestations.
 
     Attributes:
-        attested: who signed -> file names of the wheels.
-        problems: a sentence on each that is missing, bad, or of somebody whom the policy does not name.
-        notes: what a person should know all the same.
+        attested: signer -> file names of the wheels.
+        problems: a sentence for each missing or invalid attestation and for each signer that the policy does not name.
+        notes: other information for the user.
     """
 
     attested: Mapping[str, tuple[str, ...]]
@@ -185,7 +185,7 @@ class VerificationReport:
 
 
 def verify_set(bucket: Bucket, staged: StagedSet, channel: str, trust_config: Path | None) -> VerificationReport:
-    """Verify the attestations of a staged set as a reader, who wants one for each wheel of the set's own."""
+    """Verify the attestations of a staged set; each wheel of the set that this project built needs one."""
     wheel_set = read_staged(bucket, staged)
     names = {wheel.filename: wheel.sha256 for wheel in wheel_set.wheels}
     raise_if_any(stored_problems(bucket, staged.file, names), BucketError)
@@ -195,7 +195,7 @@ def verify_set(bucket: Bucket, staged: StagedSet, channel: str, trust_config: Pa
 
 
 def verify_files(place: Path, channel: str, trust_config: Path | None) -> VerificationReport:
-    """Verify what lies beside wheels in a folder, or beside one wheel; each needs an attestation.
+    """Verify the attestations beside wheels in a folder, or beside one wheel; each needs one.
 
     Raises:
         RequestError: there is no wheel.
@@ -203,7 +203,7 @@ def verify_files(place: Path, channel: str, trust_config: Path | None) -> Verifi
     """
     wheels = sorted(place.glob("*.whl")) if place.is_dir() else [place]
     if not wheels or not all(wheel.name.endswith(".whl") for wheel in wheels):
-        raise RequestError(f"{place} is no wheel, and no folder of wheels.", hint="Download wheels and attestations.")
+        raise RequestError(f"{place} is not a wheel or a folder of wheels.", hint="Download wheels and attestations.")
     verify = verifier(load_trust(trust_config))
     sides = {wheel: wheel.with_name(provenance_name(wheel.name)) for wheel in wheels}
     found = [verify(side.read_bytes(), wheel.name, sha256_of(wheel)) for wheel, side in sides.items() if side.is_file()]

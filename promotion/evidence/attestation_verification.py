@@ -1,7 +1,7 @@
-"""Whether attestations are good, by Sigstore's own library: signature, certificate, transparency log, identity.
+"""Verify attestations with Sigstore's library: signature, certificate, transparency log and identity.
 
-The packages are large and are wanted only where attestations are, so they are not installed by themselves. Where they
-are missing nothing passes: what cannot be verified is not good.
+The packages are large and needed for attestations only, so they are installed separately. Without them every
+attestation is reported as a problem.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from promotion.evidence.attestations import PUBLIC, AttestationReport, Identity
 from promotion.evidence.provenance import provenance_name, provenance_problems
 
 Verify = Callable[[bytes, str, str], AttestationReport]
-"""A provenance file, and file name and sha256 of the wheel that it lies beside -> what is to be said of it."""
+"""Provenance file, and file name and sha256 of its wheel -> report."""
 
 HOW_TO_INSTALL = "Run `.venv/bin/python -m pip install --require-hashes -r build/requirements-attest.lock`."
 
@@ -33,10 +33,10 @@ class Trust:
     """A root of trust.
 
     Attributes:
-        name: PUBLIC, or the SHA-256 of the file that it was read from.
+        name: PUBLIC, or the SHA-256 of the file that contains it.
         root: sigstore's TrustedRoot.
-        config: sigstore's ClientTrustConfig, which also says where to sign; None for a mere root.
-        notes: what a person should know of where it came from.
+        config: sigstore's ClientTrustConfig, which also names the signing service. None for a plain trusted root.
+        notes: information about its origin for the user.
     """
 
     name: str
@@ -46,18 +46,17 @@ class Trust:
 
 
 def missing_packages(error: ImportError) -> MachineError:
-    """What to tell a person who lacks the packages."""
+    """Return the error for missing packages."""
     return MachineError(f"Attestations need packages that are not installed: {error.name}.", hint=HOW_TO_INSTALL)
 
 
 def load_trust(file: Path | None) -> Trust:
-    """The root of trust in a file, or that of Sigstore's public instance.
+    """Return the root of trust in a file, or that of Sigstore's public instance.
 
-    The public one is brought up to date; where that cannot be, the one that is cached, or came with the packages, is
-    taken, and a note says so.
+    The public one is updated. When the update fails, the cached or packaged one is used with a note.
 
     Args:
-        file: a trust configuration or a trusted root, as Sigstore's tools write them.
+        file: a client trust configuration or a trusted root, as Sigstore's tools write them.
 
     Raises:
         MachineError: the packages are missing.
@@ -78,7 +77,7 @@ def load_trust(file: Path | None) -> Trust:
         root = config.trusted_root if config else TrustedRoot.from_file(str(file))
     except (OSError, ValueError, KeyError, TypeError, SigstoreError) as error:
         raise RequestError(
-            f"{file} is no trust configuration of Sigstore: {_first_line(error)}.",
+            f"{file} is not a trust configuration of Sigstore: {_first_line(error)}.",
             hint="Give a client trust config or a trusted root (JSON), as Sigstore's tools write them.",
         ) from error
     return Trust(name=sha256(data).hexdigest(), root=root, config=config)
@@ -95,41 +94,41 @@ def _public_trust() -> Trust:
             config = ClientTrustConfig.production()
         except TUFError:
             config = ClientTrustConfig.production(offline=True)
-            notes = ("Sigstore's trust root could not be brought up to date: the one of this machine was taken.",)
+            notes = ("Sigstore's trust root could not be updated; the cached one is used.",)
         return Trust(name=PUBLIC, root=config.trusted_root, config=config, notes=notes)
     except (SigstoreError, OSError, ValueError) as error:
         raise MachineError(
-            f"Sigstore's trust root cannot be read: {_first_line(error)}.", hint="Give one with --trust-config."
+            f"Sigstore's trust root cannot be read: {_first_line(error)}.", hint="Give --trust-config."
         ) from error
 
 
 def lazy_verifier(trust_config: Path | None = None) -> Verify:
-    """Verify against a root of trust that is read when the first attestation is seen.
+    """Return a verifier that loads the root of trust when it sees the first attestation.
 
-    Where it cannot be read, for whatever reason, that is what is wrong with each attestation.
+    When loading fails, each attestation gets that problem.
     """
-    made: list[Verify] = []
+    loaded: list[Verify] = []
 
     def verify(data: bytes, filename: str, digest: str) -> AttestationReport:
         if problems := provenance_problems(data, filename, digest):
             return AttestationReport(wheel=filename, problems=problems)
         try:
-            if not made:
-                made.append(verifier(load_trust(trust_config)))
+            if not loaded:
+                loaded.append(verifier(load_trust(trust_config)))
         except (MachineError, RequestError) as error:
             text = f"{provenance_name(filename)} cannot be verified. {error.message} {error.hint}".rstrip()
             return AttestationReport(wheel=filename, problems=(text,))
-        return made[0](data, filename, digest)
+        return loaded[0](data, filename, digest)
 
     return verify
 
 
 def verifier(trust: Trust) -> Verify:
-    """Verify against a root of trust.
+    """Return a verifier for a root of trust.
 
     Raises:
         MachineError: the packages are missing.
-        RequestError: the root cannot be used.
+        RequestError: the root is invalid.
     """
     try:
         from pypi_attestations import Provenance
@@ -141,7 +140,7 @@ def verifier(trust: Trust) -> Verify:
         by_root = Verifier(trusted_root=trust.root)
     except (SigstoreError, ValueError) as error:
         raise RequestError(
-            f"The trust root {trust.name} cannot be used: {_first_line(error)}.", hint="Give a whole --trust-config."
+            f"The trust root {trust.name} is invalid: {_first_line(error)}.", hint="Give a complete --trust-config."
         ) from error
 
     def verify(data: bytes, filename: str, digest: str) -> AttestationReport:
@@ -153,8 +152,8 @@ def verifier(trust: Trust) -> Verify:
                 for bundle in Provenance.model_validate_json(data).attestation_bundles
                 for attestation in bundle.attestations
             ]
-        except Exception as error:  # whatever the library stumbles over in a file is wrong with it
-            text = f"{provenance_name(filename)} is not good: {_first_line(error)}."
+        except Exception as error:  # any failure of the library is a problem of the file
+            text = f"{provenance_name(filename)} is invalid: {_first_line(error)}."
             return AttestationReport(wheel=filename, problems=(text,), notes=trust.notes)
         return AttestationReport(wheel=filename, signers=tuple(signers), trust=trust.name, notes=trust.notes)
 
@@ -162,34 +161,34 @@ def verifier(trust: Trust) -> Verify:
 
 
 class _AnyIdentity:
-    """Sigstore's VerificationPolicy that leaves identities to `promotion.evidence.attestations`."""
+    """Accepts every identity; `promotion.evidence.attestations` checks it."""
 
     def verify(self, cert: object) -> None:
-        """Any identity will do here."""
+        """Accept the certificate."""
 
 
 def _signer(by_root: Any, publisher: Any, attestation: Any) -> Identity:  # noqa: ANN401 - the packages' own kinds
-    """Who signed an attestation of the right form; raises when it is not good in every respect.
+    """Return the signer of a well-formed attestation; raises when it is invalid.
 
-    The library checks the certificate's chain and its own log's word, the proof and the checkpoint of the transparency
-    log, that the certificate was valid at that time, the signature, and that the log speaks of this very statement.
-    Whose it may be is the policy's to say, so that any identity will do for now.
+    The library verifies the certificate's chain and transparency, the log's inclusion proof and checkpoint, that the
+    certificate was valid at that time, the signature, and that the log entry is for this statement. The policy decides
+    about the identity.
     """
     from pypi_attestations import AttestationError
 
     if len(attestation.verification_material.transparency_entries) != 1:
-        raise AttestationError("it has several entries of a transparency log, of which one would be looked at")
+        raise AttestationError("it has several entries of a transparency log, of which only one would be verified")
     kind, payload = by_root.verify_dsse(attestation.to_bundle(), _AnyIdentity())
     if (kind, payload) != ("application/vnd.in-toto+json", attestation.envelope.statement):
-        raise AttestationError(f"what was signed is {kind}, and not the statement")
+        raise AttestationError(f"the signed content is {kind} and not the statement")
     signer = identity_of(attestation.certificate_claims)
     if (claimed := _claimed(publisher)) != (signer.issuer, signer.repository, signer.workflow):
-        raise AttestationError(f"it claims the publisher {' '.join(claimed)}; its certificate is of {signer}")
+        raise AttestationError(f"it names the publisher {' '.join(claimed)}; its certificate names {signer}")
     return signer
 
 
 def _claimed(publisher: Any) -> tuple[str, str, str]:  # noqa: ANN401 - one of the packages' kinds
-    """Issuer, repository and workflow of whom a provenance file calls its publisher."""
+    """Return issuer, repository and workflow of the publisher that a provenance file names."""
     match publisher.kind:
         case "GitHub":
             return GITHUB, f"https://github.com/{publisher.repository}", f".github/workflows/{publisher.workflow}"
@@ -200,25 +199,25 @@ def _claimed(publisher: Any) -> tuple[str, str, str]:  # noqa: ANN401 - one of t
 
 
 def identity_of(claims: Mapping[str, str]) -> Identity:
-    """The identity in a certificate.
+    """Return the identity in a certificate.
 
     Args:
-        claims: OID -> what the certificate says of it.
+        claims: OID -> value in the certificate.
 
     Raises:
-        ValueError: it is of no workflow of a CI service.
+        ValueError: the certificate is not for a workflow of a CI service.
     """
     issuer, repository, ref = (claims.get(oid, "") for oid in (ISSUER, REPOSITORY, REF))
     config, digest = claims.get(CONFIG, ""), claims.get(DIGEST, "")
     path, _, at = config.removeprefix(repository).rpartition("@")
     workflow = path.removeprefix("/").removeprefix("/")
-    known = config.startswith(f"{repository}/") and at in {ref, digest} - {""}
-    if not (issuer and repository and ref and workflow and known):
-        raise ValueError(f"its certificate, by {issuer or 'nobody'}, is of no workflow of a CI service")
+    consistent = config.startswith(f"{repository}/") and at in {ref, digest} - {""}
+    if not (issuer and repository and ref and workflow and consistent):
+        raise ValueError(f"its certificate is not for a workflow of a CI service: issuer {issuer or 'unknown'}")
     return Identity(issuer=issuer, repository=repository, workflow=workflow, ref=ref)
 
 
 def _first_line(error: Exception) -> str:
-    """What an error says, as the middle of a sentence."""
+    """Return an error as part of a sentence."""
     text = " ".join(str(error).split()) or type(error).__name__
     return (text if len(text) <= 300 else f"{text[:300]}…").rstrip(".")

@@ -1,7 +1,7 @@
 """Attestations as facts, and the decision whether they satisfy a policy.
 
 `attestation_verification` reads provenance files and reports their problems and signers; this module decides whether
-that is enough. Identities are compared whole, character by character.
+that is enough. Identities are compared as a whole, character by character.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class Identity:
-    """Who signed, as a certificate of Fulcio says, or who may sign, as a policy does.
+    """The signer in a certificate of Fulcio, or a permitted signer in a policy.
 
     Attributes:
-        issuer: URL of the service that vouched for the job, as https://token.actions.githubusercontent.com.
-        repository: URL of the repository whose workflow ran, as https://github.com/owner/name.
+        issuer: URL of the service that issued the identity, as https://token.actions.githubusercontent.com.
+        repository: URL of the workflow's repository, as https://github.com/owner/name.
         workflow: path of the workflow in the repository, as .github/workflows/release.yml.
-        ref: branch or tag of it, as refs/heads/main; a policy may say "any".
+        ref: branch or tag, as refs/heads/main. A policy may have "any".
     """
 
     issuer: str
@@ -39,22 +39,22 @@ class Identity:
         return f"{self.workflow} of {self.repository} at {self.ref} (issuer {self.issuer})"
 
     def admits(self, other: Identity) -> bool:
-        """Whether somebody who signed is the one that a policy means by this."""
+        """Return whether a signer matches this identity of a policy."""
         same = (self.issuer, self.repository, self.workflow) == (other.issuer, other.repository, other.workflow)
         return same and self.ref in (ANY, other.ref)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttestationReport:
-    """What was found out about the provenance file of one wheel.
+    """Facts about the provenance file of one wheel.
 
     Attributes:
         wheel: file name of the wheel.
         sha256: of the provenance file.
-        signers: one for each attestation that is good in every respect.
-        trust: the root that they lead to: PUBLIC, or the SHA-256 of a trust configuration.
-        problems: a sentence on each thing that is wrong, or that kept it from being verified.
-        notes: what a person should know all the same.
+        signers: one for each valid attestation.
+        trust: root of trust of the signatures: PUBLIC, or the SHA-256 of a trust configuration.
+        problems: a sentence for each problem, including failures of the verification itself.
+        notes: other information for the user.
     """
 
     wheel: str
@@ -67,12 +67,12 @@ class AttestationReport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttestationRule:
-    """What a policy asks of attestations; see `policy.toml`.
+    """Requirements of a policy for attestations; see `policy.toml`.
 
     Attributes:
-        required: projects whose wheels must have one; {major} is the ROCm major.
-        trust: the root that they must lead to: PUBLIC, the SHA-256 of a trust configuration, or ANY.
-        identities: name -> whose attestations count; None counts everybody's.
+        required: projects whose wheels need an attestation. {major} is the ROCm major.
+        trust: required root of trust: PUBLIC, the SHA-256 of a trust configuration, or ANY.
+        identities: name -> permitted signer. None permits every signer.
     """
 
     required: tuple[str, ...]
@@ -80,15 +80,15 @@ class AttestationRule:
     identities: Mapping[str, Identity] | None
 
     def admits(self, signer: Identity) -> bool:
-        """Whether the policy names who signed."""
+        """Return whether the policy permits a signer."""
         return self.identities is None or any(known.admits(signer) for known in self.identities.values())
 
 
 def parse_rule(table: Mapping[str, Any]) -> AttestationRule:
-    """Read the table `attestations` of a policy.
+    """Parse the table `attestations` of a policy.
 
     Raises:
-        KeyError, TypeError, ValueError: a field is missing, unknown or of the wrong kind.
+        KeyError, TypeError, ValueError: a field is missing, unknown or of the wrong type.
     """
     if set(table) != {"required", "trust", "identities"}:
         raise ValueError(f"attestations has the fields {', '.join(sorted(table))}")
@@ -117,36 +117,36 @@ def _identity(name: str, table: Mapping[str, Any]) -> Identity:
 def attestation_problems(
     wheels: Collection[str], needed: Iterable[str], rule: AttestationRule, attested: Collection[AttestationReport]
 ) -> Iterator[str]:
-    """Sentences on attestations that are bad, foreign or missing; a bad one counts also where none is needed.
+    """Yield a sentence for each attestation that is missing, not permitted, or invalid, also where none is needed.
 
     Args:
         wheels: file names of the set's wheels.
-        needed: those that must have one.
-        rule: what the policy asks.
-        attested: what was found out.
+        needed: those that need an attestation.
+        rule: the requirements.
+        attested: the reports.
     """
     for found in attested:
         name = provenance_name(found.wheel)
         yield from found.problems
         if found.wheel not in wheels:
-            yield f"{name} is beside the set, but of none of its wheels."
+            yield f"{name} does not belong to a wheel of the set."
         if found.problems:
             continue
         if not found.signers:
-            yield f"{name} holds no attestation that was verified."
+            yield f"{name} has no verified attestation."
         if rule.trust not in (ANY, found.trust):
-            yield f"{name} leads to the trust root {found.trust or 'of nobody'}; the policy trusts {rule.trust}."
+            yield f"{name} has the trust root {found.trust or 'none'}; the policy requires {rule.trust}."
         for signer in found.signers:
             if not rule.admits(signer):
-                yield f"{name} was signed by {signer}, whom the policy does not name."
+                yield f"{name} was signed by {signer}, which the policy does not permit."
     has = {found.wheel for found in attested}
     for wheel in needed:
         if wheel not in has:
-            yield f"{wheel} has no attestation, and one is asked for: run `ci_build attest` on the set."
+            yield f"{wheel} has no attestation, which the policy requires: run `ci_build attest` on the set."
 
 
 def wheels_by_signer(attested: Iterable[AttestationReport]) -> Mapping[str, tuple[str, ...]]:
-    """Who signed what, for people: identity -> file names of wheels; what is bad is nobody's."""
+    """Return signer -> file names of wheels, without invalid attestations."""
     found: dict[str, list[str]] = {}
     for one in attested:
         if not one.problems:

@@ -1,7 +1,7 @@
-"""Evidence on disk: one file for each run of a gate, beside the staged set, created once, with who signed it.
+"""Evidence files: one for each run of a gate, created once beside the staged set, with its signature.
 
-What the gate's processes printed lies beside it, named after its digest; the signature comes before the evidence, so
-that evidence which was to be signed is never seen without.
+The output of the gate's processes is stored beside it, named after its digest. The signature is stored before the
+evidence, so signed evidence is never visible without its signature.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from promotion.storage.keys import StagedSet
 
 SCHEMA_VERSION = 3
 ENVIRONMENT = "environment"
-"""The code of a finding about the machine that a gate ran on, which says nothing of the set."""
+"""Code of a finding about the machine of a gate, which is no finding about the set."""
 ANY = "any"
 """The target of a gate that does not depend on one."""
 PARTS = ("python", "size", "passes", "corpus")
-"""Settings by which a gate's evidence is about one part of what it could try: no part takes back what another said."""
+"""Settings that limit evidence to one part of a gate. Evidence of one part does not replace that of another."""
 TIME = "%Y-%m-%dT%H:%M:%SZ"
-"""How evidence writes a time; in this form the order of texts is that of times."""
+"""Format of times in evidence, in which the order of texts is the order of times."""
 
 _BAD_FIRST = (Outcome.ERROR, Outcome.FAILED, Outcome.SKIPPED, Outcome.PASSED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvidenceFile:
-    """Evidence, and who stands for it.
+    """An evidence file and its signature.
 
     Attributes:
-        key: public key that signed it; empty when nobody did, or when the signature is not of it.
-        flaw: what is wrong with the signature that lies beside it; empty when nothing is.
+        key: public key of a valid signature, or empty.
+        flaw: problem of the signature, or empty.
     """
 
     evidence: Evidence
@@ -46,20 +46,20 @@ class EvidenceFile:
 
 
 def dump_evidence(evidence: Evidence) -> bytes:
-    """The text of an evidence file."""
+    """Return the text of an evidence file."""
     body = {"schema": SCHEMA_VERSION, **to_json(evidence)}
     return (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def load_evidence(data: bytes, key: str) -> Evidence:
-    """Read an evidence file; BucketError when it is not one of this schema, field by field."""
+    """Parse an evidence file; BucketError when a field is missing, unknown or of the wrong type."""
     try:
         body = json.loads(data)
         schema = body.pop("schema")
         if schema != SCHEMA_VERSION:
             raise BucketError(
-                f"{key} has schema {schema!r}, this program reads {SCHEMA_VERSION}.",
-                hint="Another version of this program gated the set: give another --bucket.",
+                f"{key} has schema {schema!r}; this version reads {SCHEMA_VERSION}.",
+                hint="Use the version of ci_build that wrote it, or another --bucket.",
             )
         body["tier"], body["outcome"] = Tier(body["tier"]), Outcome(body["outcome"])
         body["findings"] = tuple(
@@ -67,30 +67,30 @@ def load_evidence(data: bytes, key: str) -> Evidence:
         )
         for name in ("set_digest", "gate", "target", "started", "ended"):
             if not isinstance(body[name], str):
-                raise TypeError(f"{name} is no text")
+                raise TypeError(f"{name} is not a text")
         for name in ("counts", "settings", "logs", "details"):
             if not isinstance(body[name], dict):
-                raise TypeError(f"{name} is no table")
+                raise TypeError(f"{name} is not a table")
         return Evidence(**body)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BucketError(f"{key} cannot be read: {error!r}.", hint="Run the gate again.") from error
 
 
 def time_of(text: str) -> datetime | None:
-    """A time as evidence writes it; None when it is not one."""
+    """Parse a time in evidence, or return None."""
     try:
         time = datetime.strptime(text, TIME).replace(tzinfo=UTC)
     except ValueError:
         return None
-    # strptime is generous about missing zeros.
+    # strptime accepts missing zeros.
     return time if time.strftime(TIME) == text else None
 
 
 def record(bucket: Bucket, staged: StagedSet, evidence: Evidence, *, signer: Signer | None = None) -> str:
-    """Put evidence beside the set that it names; returns its key, which holds a digest of it and of its signature."""
+    """Store evidence beside its set and return its key, which contains a digest of evidence and signature."""
     if evidence.set_digest != staged.digest:
         raise BucketError(
-            f"Evidence of the gate {evidence.gate} names set {evidence.set_digest}, not {staged.digest}.",
+            f"Evidence of the gate {evidence.gate} is for set {evidence.set_digest}, not {staged.digest}.",
             hint="Run the gate on the staged set.",
         )
     data = dump_evidence(evidence)
@@ -103,7 +103,7 @@ def record(bucket: Bucket, staged: StagedSet, evidence: Evidence, *, signer: Sig
 
 
 def record_log(bucket: Bucket, staged: StagedSet, gate: str, text: str) -> Mapping[str, str]:
-    """Put what a gate's processes printed beside the set, once; returns `Evidence.logs`."""
+    """Store the output of a gate's processes beside the set and return `Evidence.logs`."""
     data = text.encode(errors="replace")
     digest = sha256_of(data)
     key = staged.evidence_log(gate, digest[:16])
@@ -112,7 +112,7 @@ def record_log(bucket: Bucket, staged: StagedSet, gate: str, text: str) -> Mappi
 
 
 def read_all(bucket: Bucket, staged: StagedSet) -> Mapping[str, EvidenceFile]:
-    """All evidence beside a staged set, by key."""
+    """Return all evidence beside a staged set by key."""
     keys = tuple(bucket.list(staged.evidence))
     signed = {key for key in keys if key.endswith(SUFFIX)}
     files = [key for key in keys if key.endswith(".json")]
@@ -136,7 +136,7 @@ def _read(bucket: Bucket, key: str, *, signed: bool) -> EvidenceFile:
 
 
 def latest_by_part(evidences: Iterable[Evidence]) -> tuple[Evidence, ...]:
-    """What each gate last said on each part of each target; of two words in the same second the worse one counts."""
+    """Return the latest evidence of each gate for each part of each target; of the same second, the worst outcome."""
     last: dict[tuple[str, ...], Evidence] = {}
     for evidence in sorted(evidences, key=lambda item: (item.ended, -_BAD_FIRST.index(item.outcome))):
         part = (evidence.settings.get(name, "") for name in PARTS)
@@ -145,7 +145,7 @@ def latest_by_part(evidences: Iterable[Evidence]) -> tuple[Evidence, ...]:
 
 
 def latest_by_target(evidences: Iterable[Evidence]) -> Mapping[tuple[str, str], tuple[Evidence, ...]]:
-    """The last words of each gate on the parts of each target, the worst ones first, of equals the newest."""
+    """Return the latest evidence of each gate for the parts of each target, worst outcome first, then newest first."""
     found: dict[tuple[str, str], tuple[Evidence, ...]] = {}
     newest = sorted(latest_by_part(evidences), key=lambda item: item.ended, reverse=True)
     for evidence in sorted(newest, key=lambda item: _BAD_FIRST.index(item.outcome)):
@@ -154,11 +154,11 @@ def latest_by_target(evidences: Iterable[Evidence]) -> Mapping[tuple[str, str], 
 
 
 def latest(evidences: Iterable[Evidence]) -> Mapping[tuple[str, str], Evidence]:
-    """What counts of each gate on each target: the worst of its last words on the parts, the newest of equals."""
+    """Return the evidence of each gate for each target that counts: the worst of its parts, then the newest."""
     return {about: words[0] for about, words in latest_by_target(evidences).items()}
 
 
 def is_machine_failure(evidence: Evidence) -> bool:
-    """Whether a gate could not run for reasons of the machine alone, so that nothing is said of the set."""
+    """Return whether a gate failed for reasons of the machine alone."""
     found = {finding.code for finding in evidence.findings if finding.severity is Severity.ERROR}
     return evidence.outcome is Outcome.ERROR and ENVIRONMENT in found

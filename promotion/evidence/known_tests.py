@@ -1,6 +1,6 @@
-"""What is known of single tests before they run: the ledgers of skips and flakes (`ledgers/*.toml`).
+"""Known failures of single tests: the ledgers of skips and flakes (`ledgers/*.toml`).
 
-An entry has an owner, a reason and an end; whatever is not complete is refused, and whatever is over does nothing.
+Each entry has an owner, a reason and an expiry date. Incomplete entries are refused and expired ones are ignored.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ LEDGERS = Path(__file__).with_name("ledgers")
 ANY = "any"
 PLATFORMS = ("rocm", "cpu", "cuda")
 MAX_DAYS = 184
-"""What is known for longer has to be looked at again."""
+"""Longest duration of an entry before it must be reviewed."""
 
 _SCHEMA_VERSION = 1
 _ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 
 
 class KnownTestKind(enum.StrEnum):
-    """Which ledger an entry is in."""
+    """A ledger of known tests."""
 
     SKIP = "skips"
     FLAKE = "flakes"
@@ -41,14 +41,14 @@ class KnownTestKind(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnownTest:
-    """One entry of a ledger; see `ledgers/skips.toml`.
+    """An entry of a ledger; see `ledgers/skips.toml`.
 
     Attributes:
-        pattern: of node ids, with * and ? only; without `::` of files.
-        jax: versions that it is for (PEP 440); empty is any.
-        families: exact names; empty is any.
-        opened: first day on which it counts.
-        expires: first day on which it does not count any more.
+        pattern: of node ids, with * and ? only, or of files when it has no `::`.
+        jax: supported versions (PEP 440). Empty means any.
+        families: exact names. Empty means any.
+        opened: first day on which the entry is valid.
+        expires: first day on which it is not valid any more.
     """
 
     id: str
@@ -64,13 +64,13 @@ class KnownTest:
     expires: date
 
     def state(self, today: date) -> str:
-        """Why it does not count on a day, as `expired on …`; empty when it does."""
+        """Return why the entry is not valid on a day, as `expired on …`, or an empty text."""
         if today >= self.expires:
             return f"expired on {self.expires}"
         return f"opens on {self.opened}" if today < self.opened else ""
 
     def is_for(self, *, jax: str, family: str, platform: str) -> bool:
-        """Whether it speaks of such a run."""
+        """Return whether the entry applies to a run."""
         return (
             platform in self.platforms
             and (not self.families or family in self.families)
@@ -78,14 +78,14 @@ class KnownTest:
         )
 
     def matches(self, test: str) -> bool:
-        """Whether it speaks of a test, by its node id."""
+        """Return whether the entry applies to a node id."""
         return re.fullmatch(regex_of(self.pattern), test) is not None
 
     def as_written(self) -> dict[str, Any]:
-        """Its fields as its ledger has them, and which one that is: JSON values."""
-        told = {field.name: getattr(self, field.name) for field in fields(self)}
+        """Return the fields as in the ledger, and its kind, as JSON values."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
         days = {"opened": self.opened.isoformat(), "expires": self.expires.isoformat()}
-        return {**told, **days, "jax": str(self.jax) or ANY, "families": self.families or ANY}
+        return {**values, **days, "jax": str(self.jax) or ANY, "families": self.families or ANY}
 
     def __str__(self) -> str:
         return f"{self.id} ({self.kind}), by {self.owner}, from {self.opened} until {self.expires}: {self.reason}"
@@ -93,12 +93,12 @@ class KnownTest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnownTests:
-    """The entries that speak of one run.
+    """The entries for one run.
 
     Attributes:
-        active: those that count on its day.
-        over: those that would, but whose time is over, or has not come.
-        today: the day.
+        active: the valid entries.
+        over: entries that are expired or not yet open.
+        today: the day of the run.
     """
 
     active: tuple[KnownTest, ...] = ()
@@ -106,25 +106,25 @@ class KnownTests:
     today: date = date.min
 
     def of(self, test: str, kind: KnownTestKind) -> KnownTest | None:
-        """The first entry of a ledger that counts for a test."""
+        """Return the first valid entry of a ledger for a test."""
         return next((entry for entry in self.active if entry.kind is kind and entry.matches(test)), None)
 
     def idle(self, tests: Collection[str]) -> tuple[KnownTest, ...]:
-        """Entries that match none of the tests of a whole suite: they can go."""
+        """Return the entries that match no test of a complete suite and can be removed."""
         return tuple(entry for entry in self.active if not any(entry.matches(test) for test in tests))
 
     def missed(self, tests: Iterable[str]) -> tuple[tuple[KnownTest, int], ...]:
-        """Entries whose time is over, each with how many of these tests it would have spoken of."""
+        """Return the entries that are not valid, each with the number of these tests that it matches."""
         named = [*tests]
         counted = ((entry, sum(entry.matches(test) for test in named)) for entry in self.over)
         return tuple((entry, count) for entry, count in counted if count)
 
 
 def load_entries(folder: Path = LEDGERS) -> tuple[KnownTest, ...]:
-    """Every entry of every ledger, in order.
+    """Return every entry of every ledger, in order.
 
     Raises:
-        RequestError: all problems of all entries at once.
+        RequestError: an entry is invalid. The message lists all problems.
     """
     found: list[KnownTest] = []
     problems: list[str] = []
@@ -134,11 +134,11 @@ def load_entries(folder: Path = LEDGERS) -> tuple[KnownTest, ...]:
             tables = tomllib.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise RequestError(
-                f"{file} cannot be read: {error}.", hint="Its first lines say what it may hold."
+                f"{file} cannot be read: {error}.", hint="See the comment at the top of the file."
             ) from error
         if tables.pop("schema", None) != _SCHEMA_VERSION or tables.keys() - {"entry"}:
             raise RequestError(
-                f"{file} is no ledger of schema {_SCHEMA_VERSION}.", hint="Its first lines say what it may hold."
+                f"{file} is not a ledger of schema {_SCHEMA_VERSION}.", hint="See the comment at the top of the file."
             )
         for number, body in enumerate(tables.get("entry", ()), start=1):
             try:
@@ -149,57 +149,57 @@ def load_entries(folder: Path = LEDGERS) -> tuple[KnownTest, ...]:
     problems += [f"there are {ids.count(name)} entries {name}" for name in dict.fromkeys(ids) if ids.count(name) > 1]
     if problems:
         raise RequestError(
-            f"The ledgers of tests cannot be used: {'; '.join(problems)}.",
-            hint=f"{folder.name}/skips.toml says what an entry holds.",
+            f"The ledgers of tests are invalid: {'; '.join(problems)}.",
+            hint=f"See the comment at the top of {folder.name}/skips.toml.",
         )
     return tuple(found)
 
 
 def parse_entry(kind: KnownTestKind, body: Mapping[str, Any]) -> KnownTest:
-    """Read an entry; ValueError says what it lacks or has too much."""
+    """Parse an entry; ValueError for a missing, unknown or invalid field."""
     wanted = {field.name for field in fields(KnownTest)} - {"kind"}
     if missing := sorted(wanted - body.keys()):
-        raise ValueError(f"it has no {', '.join(missing)}")
+        raise ValueError(f"{', '.join(missing)} is missing")
     if unknown := sorted(body.keys() - wanted):
-        raise ValueError(f"it has {', '.join(unknown)}, which nobody knows")
+        raise ValueError(f"{', '.join(unknown)} is unknown")
     for name in ("id", "pattern", "jax", "reason", "link", "owner"):
         if not isinstance(body[name], str) or not body[name].strip():
-            raise ValueError(f"its {name} is no text")
+            raise ValueError(f"{name} is not a text")
     if _ID.fullmatch(body["id"]) is None:
-        raise ValueError("its id is not of small letters, digits and hyphens")
+        raise ValueError("id is not made of small letters, digits and hyphens")
     if not body["pattern"].strip("*?:/. "):
-        raise ValueError(f"its pattern {body['pattern']!r} stands for every test")
-    # A datetime is a date too, but the days of an entry are UTC's.
+        raise ValueError(f"pattern {body['pattern']!r} matches every test")
+    # A datetime is a date too, but the dates of an entry are days in UTC.
     if any(type(body[name]) is not date for name in ("opened", "expires")):
-        raise ValueError("its dates are not like 2026-01-31")
+        raise ValueError("opened and expires are not dates like 2026-01-31")
     if not 0 < (body["expires"] - body["opened"]).days <= MAX_DAYS:
-        raise ValueError(f"it is not open for 1 to {MAX_DAYS} days")
+        raise ValueError(f"expires is not 1 to {MAX_DAYS} days after opened")
     families = () if body["families"] == ANY else _names("families", body["families"], load_table().families)
     try:
         versions = SpecifierSet("" if body["jax"] == ANY else body["jax"])
     except InvalidSpecifier as error:
-        raise ValueError(f"its jax is no range of versions: {error}") from error
+        raise ValueError(f"jax is not a range of versions: {error}") from error
     platforms = _names("platforms", body["platforms"], PLATFORMS)
     return KnownTest(**{**body, "kind": kind, "jax": versions, "families": families, "platforms": platforms})
 
 
 def _names(field: str, value: Any, known: Collection[str]) -> tuple[str, ...]:  # noqa: ANN401 - whatever TOML holds
     if not isinstance(value, list) or not value:
-        raise ValueError(f"its {field} are no list of names")
+        raise ValueError(f"{field} is not a list of names")
     if unknown := [name for name in value if name not in known]:
-        raise ValueError(f"its {field} hold {', '.join(map(repr, unknown))}, which nobody knows")
+        raise ValueError(f"{field} has unknown names: {', '.join(map(repr, unknown))}")
     return tuple(value)
 
 
 def known_tests_for(entries: Iterable[KnownTest], *, jax: str, family: str, platform: str, today: date) -> KnownTests:
-    """The entries that speak of a run.
+    """Return the entries for a run.
 
     Args:
-        entries: all of them.
+        entries: all entries.
         jax: version, such as 0.10.2.
-        family: exact name; empty where there is none, as on a CPU.
+        family: exact name, or empty on a CPU.
         platform: rocm, cpu or cuda.
-        today: a day of UTC.
+        today: a day in UTC.
     """
     chosen = [entry for entry in entries if entry.is_for(jax=jax, family=family, platform=platform)]
     return KnownTests(
@@ -210,23 +210,23 @@ def known_tests_for(entries: Iterable[KnownTest], *, jax: str, family: str, plat
 
 
 def check_run(*, jax: str, family: str) -> None:
-    """Refuse words that no run could have: what is known of it would seem to be nothing.
+    """Refuse a family or a version that does not exist, for which no entry would be found.
 
     Raises:
-        RequestError: a family that is not spelled as in core/targets.toml, or no version.
+        RequestError: the family is not in core/targets.toml, or the version is invalid.
     """
     families = load_table().families
     if family and family not in families:
         near = difflib.get_close_matches(family, families) or families
-        raise RequestError(f"{family!r} is no family.", hint=f"Give one like {', '.join(near)}.")
+        raise RequestError(f"Unknown family: {family!r}.", hint=f"Give one like {', '.join(near)}.")
     try:
         Version(jax)
     except InvalidVersion as error:
-        raise RequestError(f"{jax!r} is no version of jax.", hint="Give one like 0.10.2.") from error
+        raise RequestError(f"Invalid version of jax: {jax!r}.", hint="Give one like 0.10.2.") from error
 
 
 def inapplicable_reason(entry: KnownTest, *, jax: str, family: str, platform: str, today: date) -> str:
-    """Why an entry does not count in a run; empty when it does."""
+    """Return why an entry does not apply to a run, or an empty text."""
     reasons = []
     if platform not in entry.platforms:
         reasons.append(f"it is for {', '.join(entry.platforms)}")
@@ -240,13 +240,13 @@ def inapplicable_reason(entry: KnownTest, *, jax: str, family: str, platform: st
 
 
 def regex_of(pattern: str) -> str:
-    """The regular expression of whole node ids that an entry's pattern stands for; without `::` of files."""
+    """Return the regular expression of whole node ids for a pattern; a pattern without `::` matches files."""
     regex = pattern_of(pattern).pattern
     return f"(?s:{regex})" if "::" in pattern else f"(?s:{regex.replace('.*', '[^:]*')}(?:::.*)?)"
 
 
 @functools.lru_cache(maxsize=4096)
 def pattern_of(pattern: str) -> re.Pattern[str]:
-    """A pattern of tests: * and ? stand for anything, all else for itself."""
+    """Return the regular expression of a pattern in which * and ? are wildcards."""
     # Not fnmatch: the brackets of a parametrised test stand for themselves.
     return re.compile(re.escape(pattern).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL)

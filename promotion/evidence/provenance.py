@@ -1,7 +1,7 @@
-"""Provenance files beside a wheel, as indexes publish them (PEP 740), read with the standard library alone.
+"""Provenance files beside wheels (PEP 740), parsed with the standard library alone.
 
-This module checks that a file has the right type and names the wheel beside it. `attestation_verification` verifies
-the signatures.
+This module checks that a file has the right format and names its wheel. `attestation_verification` verifies the
+signatures.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ PUBLISH, SLSA = "https://docs.pypi.org/attestations/publish/v1", "https://slsa.d
 
 
 def provenance_name(filename: str) -> str:
-    """The name of a wheel's attestations, beside it."""
+    """Return the name of the provenance file of a wheel."""
     return filename + PROVENANCE_SUFFIX
 
 
 def provenance_problems(data: bytes, filename: str, sha256: str) -> tuple[str, ...]:
-    """A sentence on a provenance file that is damaged, or is of something else than a wheel; none when it is good."""
+    """Return a sentence for a provenance file that is damaged or does not name the wheel."""
     try:
         body = json.loads(data)
         if body["version"] != 1:
@@ -35,8 +35,8 @@ def provenance_problems(data: bytes, filename: str, sha256: str) -> tuple[str, .
         for attestation in attestations:
             _check(attestation, filename, sha256)
     except (KeyError, TypeError, ValueError, AttributeError, binascii.Error) as error:
-        what = f"no {error}" if isinstance(error, KeyError) else str(error)
-        return (f"{provenance_name(filename)} is no provenance of that wheel: {what}.",)
+        problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        return (f"{provenance_name(filename)} is not the provenance of its wheel: {problem}.",)
     return ()
 
 
@@ -47,7 +47,7 @@ def _attestations(bundle: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _check(attestation: Mapping[str, Any], filename: str, sha256: str) -> None:
-    """Raise when an attestation is not one, or not of a wheel."""
+    """Raise when an attestation is damaged or not for the wheel."""
     if attestation["version"] != 1:
         raise ValueError(f"attestation of version {attestation['version']!r}")
     material = attestation["verification_material"]
@@ -64,4 +64,4 @@ def _check(attestation: Mapping[str, Any], filename: str, sha256: str) -> None:
         raise ValueError(f"a statement of type {statement['predicateType']!r}")
     (subject,) = statement["subject"]
     if (subject["name"], subject["digest"]["sha256"]) != (filename, sha256):
-        raise ValueError(f"it speaks of {subject['name']} with sha256 {subject['digest']['sha256']}")
+        raise ValueError(f"it names {subject['name']} with sha256 {subject['digest']['sha256']}")

@@ -1,7 +1,7 @@
-"""Signatures of evidence: Ed25519 keys in OpenSSH's or PEM's form, detached, and no network.
+"""Signatures of evidence: detached, with Ed25519 keys in OpenSSH or PEM format, without a network.
 
-What is signed is DSSE's pre-authentication encoding of the file's bytes (secure-systems-lab, "DSSE: Dead Simple
-Signing Envelope", protocol), so that a signature of one kind of document is none of another.
+The signed content is DSSE's pre-authentication encoding of the file (secure-systems-lab, "DSSE: Dead Simple Signing
+Envelope", protocol), so a signature is valid for one media type only.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 EVIDENCE_TYPE = "application/vnd.jax-rocm.evidence+json"
 SUFFIX = ".sig"
-"""A signature lies beside what it is of, under its name with this."""
+"""Suffix of the signature beside a file."""
 SCHEMA_VERSION = 1
 _KIND = "ssh-ed25519"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Signature:
-    """Who says that bytes are theirs.
+    """A detached signature.
 
     Attributes:
-        key: public key as OpenSSH writes it, without comment: `ssh-ed25519 AAAA…`.
+        key: public key in OpenSSH format, without comment: `ssh-ed25519 AAAA…`.
         value: the signature, 64 bytes.
     """
 
@@ -39,7 +39,7 @@ class Signature:
     value: bytes
 
     def dump(self) -> bytes:
-        """The text of a signature file."""
+        """Return the text of a signature file."""
         body = {"schema": SCHEMA_VERSION, "key": self.key, "signature": base64.b64encode(self.value).decode()}
         return (json.dumps(body, indent=1) + "\n").encode()
 
@@ -48,11 +48,11 @@ class Signer:
     """Signs with one private key.
 
     Args:
-        text: the key, unencrypted, as `ssh-keygen -t ed25519` or `openssl genpkey -algorithm ed25519` writes it.
-        origin: where it came from, for errors; the key itself is never shown.
+        text: the unencrypted key, as `ssh-keygen -t ed25519` or `openssl genpkey -algorithm ed25519` writes it.
+        origin: where it was read from, for errors. The key itself is never printed.
 
     Raises:
-        RequestError: it is no such key.
+        RequestError: the key is invalid.
     """
 
     def __init__(self, text: bytes, *, origin: str) -> None:
@@ -66,29 +66,31 @@ class Signer:
         return self._key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
 
     def sign(self, data: bytes, kind: str) -> Signature:
-        """Sign the bytes of a document of this media type."""
+        """Sign a document of a media type."""
         return Signature(key=self.key, value=self._key.sign(_encoded(data, kind)))
 
 
 def load_signer(path: Path) -> Signer:
-    """A signer with the private key in a file; RequestError when others may read it, or when it is none."""
+    """Return a signer with the private key in a file; RequestError when others may read it, or when it is invalid."""
     try:
         mode, text = path.stat().st_mode, path.read_bytes()
     except OSError as error:
-        raise RequestError(f"The signing key {path} cannot be read: {error.strerror}.", hint="Make one.") from error
+        raise RequestError(
+            f"The signing key {path} cannot be read: {error.strerror}.", hint="Create one with `ci_build keys new`."
+        ) from error
     if mode & 0o077:
         raise RequestError(f"The signing key {path} can be read by others.", hint=f"Run `chmod 600 {path}`.")
     return Signer(text, origin=str(path))
 
 
 def new_key(path: Path) -> Signer:
-    """Make a private key that only its owner can read; FileExistsError when there is a file already."""
+    """Create a private key that only its owner can read; FileExistsError when the file exists."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
     text = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Readers see no key or the whole of it.
+    # The file appears with the complete key.
     part = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -101,33 +103,33 @@ def new_key(path: Path) -> Signer:
 
 
 def load_signature(data: bytes, name: str) -> Signature:
-    """Read a signature file; RequestError when it is not one of this schema, field by field."""
+    """Parse a signature file; RequestError when a field is missing, unknown or invalid."""
     try:
         body = json.loads(data)
         if set(body) != {"schema", "key", "signature"} or body["schema"] != SCHEMA_VERSION:
             raise ValueError(f"it has fields {sorted(body)}")
         return Signature(key=public_key(body["key"]), value=base64.b64decode(body["signature"], validate=True))
     except (ValueError, TypeError, AttributeError, binascii.Error) as error:
-        raise RequestError(f"{name} is no signature: {error}.", hint="Run the gate again.") from error
+        raise RequestError(f"{name} is not a signature: {error}.", hint="Run the gate again.") from error
 
 
 def public_key(text: str) -> str:
-    """A public key without its comment; ValueError when it is not one of Ed25519 in OpenSSH's form."""
+    """Return a public key without its comment; ValueError when it is not an Ed25519 key in OpenSSH format."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
     words = text.split()
     try:
         if words[:1] != [_KIND] or len(words) < 2:
-            raise ValueError("it does not begin with ssh-ed25519")
+            raise ValueError("it does not start with ssh-ed25519")
         load_ssh_public_key(" ".join(words[:2]).encode())
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise ValueError(f"{text[:80]!r} is no public key: {error}") from error
+        raise ValueError(f"{text[:80]!r} is not a public key: {error}") from error
     return " ".join(words[:2])
 
 
 def is_valid_signature(data: bytes, kind: str, signature: Signature) -> bool:
-    """Whether the key that a signature names made it, whoever holds that key."""
+    """Return whether the key in a signature signed the document."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
@@ -142,7 +144,7 @@ def is_valid_signature(data: bytes, kind: str, signature: Signature) -> bool:
 
 
 def _encoded(data: bytes, kind: str) -> bytes:
-    """DSSE's pre-authentication encoding."""
+    """Return DSSE's pre-authentication encoding."""
     return b"DSSEv1 %d %s %d %s" % (len(kind.encode()), kind.encode(), len(data), data)
 
 
@@ -156,9 +158,9 @@ def _private_key(text: bytes, origin: str) -> Ed25519PrivateKey:
         key = load(text, None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise RequestError(
-            f"{origin} holds no private key that can be used: {type(error).__name__}.",
-            hint="Make one with `ssh-keygen -t ed25519 -N ''`; it must not be encrypted.",
+            f"{origin} is not an unencrypted private key: {type(error).__name__}.",
+            hint="Create one with `ssh-keygen -t ed25519 -N ''`.",
         ) from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise RequestError(f"{origin} holds a key of another kind than Ed25519.", hint="Make one of Ed25519.")
+        raise RequestError(f"{origin} is not an Ed25519 key.", hint="Create one with `ssh-keygen -t ed25519 -N ''`.")
     return key

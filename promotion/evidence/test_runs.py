@@ -1,7 +1,7 @@
-"""What became of every test, run by run: one SQLite file for each index, beside its staged sets.
+"""The history of test results: one SQLite file for each index, beside its staged sets.
 
-It says how long tests take, which were flaky before, and how many were skipped for which reason. It holds nothing that
-the evidence does not hold, is signed by nobody, and promotes nothing.
+It has durations, earlier flakes, and skipped tests with their reasons. It contains nothing that evidence does not
+contain, has no signature, and does not affect promotions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from promotion.storage.bucket import Bucket, ConflictError
 from promotion.storage.keys import run_history_file
 
 MOST_RUNS = 60
-"""For each family, platform and suite so many runs are kept, the newest ones."""
+"""Number of the newest runs that are kept for each family, platform and suite."""
 _ATTEMPTS = 8
 _SCHEMA_VERSION = 2
 _SCHEMA = f"""
@@ -55,11 +55,11 @@ _WHY_CHARACTERS = 80
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SuiteRun:
-    """One run of a suite on one machine.
+    """A run of a suite on one machine.
 
     Attributes:
-        evidence: SHA-256 of the evidence that it ended in; the same one is kept once.
-        family: exact name; empty on a CPU.
+        evidence: SHA-256 of the run's evidence. A run with the same evidence is recorded once.
+        family: exact name, or empty on a CPU.
         finished: UTC, ISO 8601.
     """
 
@@ -75,7 +75,7 @@ class SuiteRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordedOutcome:
-    """What became of one test in one run."""
+    """The result of one test in one run."""
 
     test: str
     verdict: TestVerdict
@@ -86,11 +86,11 @@ class RecordedOutcome:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunTally:
-    """How one run went.
+    """The summary of a run.
 
     Attributes:
-        verdicts: only those that were given.
-        skipped: id of a ledger's entry, or what the suite itself said -> how many tests were skipped for it.
+        verdicts: verdict -> number of tests, without zeros.
+        skipped: id of a ledger's entry, or reason given by the suite -> number of skipped tests.
         seconds: of all tests together.
     """
 
@@ -104,13 +104,13 @@ _RUN = tuple(field.name for field in fields(SuiteRun))
 
 
 class TestRuns:
-    """The history of one index, in memory; a context manager.
+    """The history of one index in memory, as a context manager.
 
     Args:
-        data: the file; empty for a new one.
+        data: the file. Empty for a new one.
 
     Raises:
-        BucketError: the file is no such history.
+        BucketError: the file is damaged.
     """
 
     __test__ = False
@@ -134,7 +134,7 @@ class TestRuns:
             self._db.close()
             raise BucketError(
                 f"The history of tests is damaged: {error}.",
-                hint="Remove it; `ci_build history INDEX --tests --rebuild` makes it anew from the evidence.",
+                hint="Remove it and run `ci_build history INDEX --tests --rebuild` to restore it from the evidence.",
             ) from error
 
     def __enter__(self) -> Self:
@@ -144,12 +144,12 @@ class TestRuns:
         self._db.close()
 
     def dump(self) -> bytes:
-        """The file as it is stored; equal histories, written in the same order, are equal bytes."""
+        """Return the file; equal histories, recorded in the same order, give equal bytes."""
         self._db.execute("vacuum")
         return self._db.serialize()
 
     def add(self, run: SuiteRun, results: Collection[TestResult], *, keep: int = MOST_RUNS) -> bool:
-        """Write a run down, and let the oldest of its family go; False when it is there already."""
+        """Record a run and remove the oldest of its family; returns False when it is already recorded."""
         with self._transaction():
             if self._db.execute("select 1 from run where evidence = ?", (run.evidence,)).fetchone():
                 return False
@@ -176,12 +176,12 @@ class TestRuns:
         return True
 
     def flaky_before(self, *, platform: str, family: str, but: str = "") -> frozenset[str]:
-        """Tests that were flaky in a run of this family that is still written down.
+        """Return the tests that were flaky in a recorded run of this family.
 
         Args:
             platform: rocm, cpu or cuda.
-            family: exact name; empty on a CPU.
-            but: digest of a set whose runs do not count: a flake is no old one because it was seen a moment ago.
+            family: exact name, or empty on a CPU.
+            but: digest of a set whose runs do not count, so that a new flake of this set is not an old one.
         """
         rows = self._db.execute(
             "select distinct name from outcome join test on test.id = test join run on run.id = run"
@@ -191,29 +191,29 @@ class TestRuns:
         return frozenset(name for (name,) in rows)
 
     def families(self) -> frozenset[str]:
-        """Those that runs are of; a CPU's have none."""
+        """Return the families with recorded runs."""
         return frozenset(name for (name,) in self._db.execute("select distinct family from run where family != ''"))
 
     def outcomes(
         self, pattern: str = "*", *, family: str | None = None, limit: int = 1000
     ) -> Iterator[RecordedOutcome]:
-        """What became of tests, the newest run first.
+        """Yield results of tests, the newest run first.
 
         Args:
-            pattern: of node ids; * and ? stand for anything, all else for itself.
-            family: only of this one; None for all.
-            limit: at most so many.
+            pattern: of node ids, with the wildcards * and ?.
+            family: family of the runs. None means all.
+            limit: maximum number of results.
         """
         yield from self._outcomes(pattern_of(pattern), family, limit)
 
     def tallies(self, *, family: str | None = None, limit: int = 1000) -> Iterator[RunTally]:
-        """How runs went, the newest first; arguments as of `outcomes`."""
+        """Yield summaries of runs, newest first; see `outcomes` for the arguments."""
         runs = self._db.execute(
             "select evidence, set_digest, platform, family, jax, rocm, suite, finished, id"
             " from run where ? is null or family = ? order by finished desc, id desc limit ?",
             (family, family, limit),
         ).fetchall()
-        for *told, number in runs:
+        for *values, number in runs:
             verdicts, skipped, seconds = Counter[TestVerdict](), Counter[str](), 0.0
             rows = self._db.execute(
                 "select verdict, why, count(*), sum(seconds) from outcome where run = ? group by verdict, why",
@@ -224,10 +224,10 @@ class TestRuns:
                 seconds += took
                 if verdict == TestVerdict.SKIPPED:
                     skipped[why] += count
-            yield RunTally(run=_run(told), verdicts=verdicts, skipped=skipped, seconds=round(seconds, 3))
+            yield RunTally(run=_run(values), verdicts=verdicts, skipped=skipped, seconds=round(seconds, 3))
 
     def outcomes_of(self, test: str, *, limit: int) -> Iterator[RecordedOutcome]:
-        """What became of one test, by its node id, the newest run first."""
+        """Yield the results of one test by its node id, the newest run first."""
         yield from self._outcomes(re.compile(re.escape(test)), None, limit)
 
     def _outcomes(self, wanted: re.Pattern[str], family: str | None, limit: int) -> Iterator[RecordedOutcome]:
@@ -237,14 +237,14 @@ class TestRuns:
             " from outcome join test on test.id = test join run on run.id = run"
             " order by finished desc, run.id desc, name"
         )
-        for name, verdict, seconds, attempts, *told in rows:
-            if wanted.fullmatch(name) is None or (family is not None and told[3] != family):
+        for name, verdict, seconds, attempts, *values in rows:
+            if wanted.fullmatch(name) is None or (family is not None and values[3] != family):
                 continue
             if limit <= 0:
                 return
             limit -= 1
             verdict = TestVerdict(verdict)
-            yield RecordedOutcome(test=name, verdict=verdict, seconds=seconds, attempts=attempts, run=_run(told))
+            yield RecordedOutcome(test=name, verdict=verdict, seconds=seconds, attempts=attempts, run=_run(values))
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -257,31 +257,31 @@ class TestRuns:
         self._db.execute("commit")
 
 
-def _run(told: Sequence[str]) -> SuiteRun:
-    return SuiteRun(**dict(zip(_RUN, told, strict=True)))
+def _run(values: Sequence[str]) -> SuiteRun:
+    return SuiteRun(**dict(zip(_RUN, values, strict=True)))
 
 
 def _why(result: TestResult) -> str:
-    """Why a test was skipped: by which entry of a ledger, or what the suite says; empty when it was not."""
+    """Return why a test was skipped: the entry of a ledger, or the reason of the suite."""
     if result.verdict is not TestVerdict.SKIPPED:
         return ""
     return result.entry if result.entry not in ("", "suite") else " ".join(result.message.split())[:_WHY_CHARACTERS]
 
 
 def read_runs(bucket: Bucket, index: str) -> TestRuns:
-    """The history of an index; an empty one where nothing was tested yet."""
+    """Return the history of an index, which is empty before the first test."""
     found = bucket.read(run_history_file(index))
     return TestRuns(found[0] if found else b"")
 
 
 def record(bucket: Bucket, index: str, runs: Sequence[tuple[SuiteRun, Collection[TestResult]]]) -> int:
-    """Write runs down; those that are there already stay as they are. Somebody else's meanwhile are kept, too.
+    """Record runs; known runs and concurrent changes are kept.
 
     Returns:
-        How many were new.
+        The number of new runs.
 
     Raises:
-        BucketError: others write all the time, or the file is damaged.
+        BucketError: the file is damaged, or changed during every attempt.
     """
     key = run_history_file(index)
     for _ in range(_ATTEMPTS):
@@ -295,4 +295,4 @@ def record(bucket: Bucket, index: str, runs: Sequence[tuple[SuiteRun, Collection
             except ConflictError:
                 continue
             return new
-    raise BucketError(f"{key} is written by others all the time.", hint="Try again; nothing was lost.")
+    raise BucketError(f"{key} changed {_ATTEMPTS} times meanwhile.", hint="Run it again.")

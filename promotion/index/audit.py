@@ -1,4 +1,4 @@
-"""`verify`: everything about an index that can be computed again is, and what differs is told; nothing is changed."""
+"""`verify`: recompute everything about an index that can be recomputed, and report differences without any change."""
 
 from __future__ import annotations
 
@@ -28,17 +28,16 @@ def verify(
     read: bool = False,
     verify_attestations: Verify | None = None,
 ) -> Iterator[str]:
-    """Sentences on what is wrong with an index: chain, states, bytes of every set, attestations, pages,
-    foreign objects.
+    """Yield a sentence for each problem: chain, states, bytes of every set, attestations, pages, foreign objects.
 
-    The ledger comes first; what it says is what the rest is held against, so that a broken one ends the search.
+    The ledger is checked first. Everything else is compared with it, so a damaged ledger ends the check.
 
     Args:
-        bucket: where the index is.
+        bucket: the bucket of the index.
         released: the index.
-        progress: told about each object.
-        verify_attestations: verifies them; against Sigstore's public instance if none is given.
-        read: fetch all bytes and hash them here, also where the store keeps a checksum that it vouches for.
+        progress: receives the number of checked objects.
+        verify_attestations: verifies attestations. The default uses Sigstore's public instance.
+        read: download and hash every file, even where the store reports a trusted checksum.
 
     Raises:
         RequestError: there is no such index.
@@ -70,39 +69,39 @@ def verify(
     pages = _pages(released, snapshot, entries, state)
     for key, sha256 in pages.items():
         yield from _object(bucket, key, sha256, read=read)
-    graves = {
+    tombstones = {
         key + TOMBSTONE_SUFFIX
         for entry in entries
         if entry.kind is EntryKind.SWEEP
         for key in entry.removed
         if key.endswith(".whl")
     }
-    left = {key for entry in entries if entry.kind is EntryKind.SWEEP for key in entry.removed} - expected.keys()
-    own = {*expected, *pages, *graves, released.status}
+    unremoved = {key for entry in entries if entry.kind is EntryKind.SWEEP for key in entry.removed} - expected.keys()
+    known = {*expected, *pages, *tombstones, released.status}
     for key in bucket.list(released.root):
-        if key.startswith(released.ledger) or key in own:
+        if key.startswith(released.ledger) or key in known:
             continue
-        if key in left:
-            yield f"{key} was to be removed by retention and is still there: run `ci_build retention --apply`."
+        if key in unremoved:
+            yield f"{key} was not removed by an interrupted sweep: run `ci_build retention --apply`."
         else:
-            yield f"{key} belongs to no set of this index: somebody put it there, or a promotion was interrupted."
+            yield f"{key} does not belong to a set of this index: it is foreign, or a promotion was interrupted."
     yield from (
-        f"{key} is not there, so that a used name could come again."
-        for key in sorted(graves)
+        f"{key} is missing, so a used name could be used again."
+        for key in sorted(tombstones)
         if bucket.head(key) is None
     )
 
 
 def _without_ledger(bucket: Bucket, released: ReleasedIndex) -> Iterator[str]:
-    """What to say of an index whose ledger is empty; RequestError when there is no such index at all."""
+    """Yield the problem of an index with an empty ledger; RequestError when there is no such index."""
     count = sum(1 for _ in bucket.list(released.root))
     if not count:
-        raise RequestError(f"The bucket has no index {released.index}.", hint="Nothing was ever promoted to it.")
-    yield f"{released.ledger} is empty, but {count} objects lie beside it: it was lost, or a first promotion died."
+        raise RequestError(f"The bucket has no index {released.index}.", hint="Promote a set to it first.")
+    yield f"{released.ledger} is empty, but the index has {count} objects: the ledger was lost or never written."
 
 
 def stored_files(released: ReleasedIndex, promoted: PromotedSet) -> Mapping[str, str]:
-    """Key -> sha256 of everything that belongs to a set."""
+    """Return key -> sha256 of every object of a set."""
     files = {released.set_file(promoted.set_digest, name): sha256 for name, sha256 in promoted.files.items()}
     for wheel in promoted.wheels:
         key = released.wheel(wheel.project, wheel.filename)
@@ -114,7 +113,7 @@ def stored_files(released: ReleasedIndex, promoted: PromotedSet) -> Mapping[str,
 def _object(bucket: Bucket, key: str, sha256: str, *, read: bool) -> Iterator[str]:
     info = bucket.head(key)
     if info is None:
-        yield f"{key} is not there."
+        yield f"{key} is missing."
     elif info.sha256 != sha256:
         yield f"{key} has sha256 {info.sha256}; {sha256} was expected."
     elif read:
@@ -125,32 +124,32 @@ def _object(bucket: Bucket, key: str, sha256: str, *, read: bool) -> Iterator[st
                 yield error.message
             else:
                 if found != sha256:
-                    yield f"{key} has bytes of sha256 {found}, though the store says {sha256}."
+                    yield f"{key} has sha256 {found}; the store reports {sha256}."
 
 
 def _attestations(
     bucket: Bucket, released: ReleasedIndex, held: Sequence[PromotedSet], verify: Verify
 ) -> Iterator[str]:
-    """Sentences on attestations that are not good, or of others than the ledger says."""
-    said: dict[str, set[str]] = {}
+    """Yield a sentence for each attestation that is invalid or differs from the ledger."""
+    signers: dict[str, set[str]] = {}
     for promoted in held:
         for who, names in promoted.policy.get("attested", {}).items():
             for name in names:
-                said.setdefault(name, set()).add(who)
+                signers.setdefault(name, set()).add(who)
     wheels = {wheel.filename: wheel for promoted in held for wheel in promoted.wheels if wheel.provenance}
     for name, wheel in sorted(wheels.items()):
         file = bucket.read(released.wheel(wheel.project, name) + PROVENANCE_SUFFIX)
         if file is None:
-            continue  # told before, as every object that is not there
+            continue  # reported as a missing object
         found = verify(file[0], name, wheel.sha256)
         yield from found.problems
         for signer in found.signers:
-            if str(signer) not in said.get(name, {str(signer)}):
-                yield f"{name} was attested by {signer}; the ledger says: {', '.join(sorted(said[name]))}."
+            if str(signer) not in signers.get(name, {str(signer)}):
+                yield f"{name} was attested by {signer}; the ledger names {', '.join(sorted(signers[name]))}."
 
 
 def _states(released: ReleasedIndex, entries: Sequence[LedgerEntry]) -> Iterator[str]:
-    """Each entry's state, computed again from the one before it."""
+    """Compute each entry's state from the one before it and yield the differences."""
     state, states = EMPTY_STATE, {0: EMPTY_STATE}
     for entry in entries:
         change = Change(
@@ -164,9 +163,9 @@ def _states(released: ReleasedIndex, entries: Sequence[LedgerEntry]) -> Iterator
         try:
             state = apply_change(state, change)
         except (RequestError, AssertionError) as error:
-            yield f"{released.ledger_entry(entry.number)} makes no sense: {error}"
+            yield f"{released.ledger_entry(entry.number)} is not possible after the entries before it: {error}"
         if entry.state != state:
-            yield f"{released.ledger_entry(entry.number)} claims another state than its entries lead to."
+            yield f"{released.ledger_entry(entry.number)} has another state than its entries lead to."
             state = entry.state
         states[entry.number] = state
 
@@ -174,7 +173,7 @@ def _states(released: ReleasedIndex, entries: Sequence[LedgerEntry]) -> Iterator
 def _pages(
     released: ReleasedIndex, snapshot: Snapshot, entries: Sequence[LedgerEntry], state: IndexState
 ) -> Mapping[str, str]:
-    """Key -> sha256 of every page as the ledger alone makes it."""
+    """Return key -> sha256 of every page, rendered from the ledger alone."""
     by_number = {entry.number: entry for entry in entries}
     updates = [*all_page_updates(released, state, snapshot.pages, by_number.__getitem__)]
     pages = [

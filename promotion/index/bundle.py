@@ -1,15 +1,16 @@
-"""One archive that brings a set, and all that it needs, to machines without a network.
+"""One archive with a set and its dependencies, for machines without a network.
 
-- `wheels/`: the set's wheels, byte for byte, and those of everything that its lock pins
-- `simple/`: an index of them (PEP 503), for whoever prefers one
+- `wheels/`: the wheels of the set, byte for byte, and those of everything that its lock file pins
+- `simple/`: an index of them (PEP 503)
 - `requirements-<python>.txt`: all of them with their hashes
-- `set/`: wheels.json, SHA256SUMS, the lock, evidence and its signatures, as they lie in the bucket
-- `README.txt`: the lines that install it
+- `set/`: wheels.json, SHA256SUMS, the lock file, evidence and its signatures, as they are in the bucket
+- `README.txt`: the commands that install the set
 """
 
 from __future__ import annotations
 
 import email.parser
+import functools
 import os
 import sys
 import tarfile
@@ -36,23 +37,23 @@ _SECONDS = 1800.0
 _README = """\
 {name}: {what}
 
-Copy this folder to the machine, and there, for Python {pythons}:
+Copy this folder to the machine and run there, for Python {pythons}:
 
 {lines}
 
-Every file is checked against its sha256. Nothing is fetched from a network. set/ says what the wheels are, where they
-came from, and what was tested (set/evidence).
+pip verifies every file by its sha256 and uses no network. set/ describes the wheels, their origin and their tests
+(set/evidence).
 """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Place:
-    """Where a set lies in the bucket.
+    """The location of a set in the bucket.
 
     Attributes:
         wheel_set: the set.
         wheels: file name of a wheel -> key.
-        files: name of each other file, evidence included -> key.
+        files: name of each other file, including evidence -> key.
     """
 
     wheel_set: WheelSet
@@ -61,18 +62,18 @@ class _Place:
 
 
 def bundle(bucket: Bucket, staged: StagedSet, out: Path, runner: Runner, progress: Progress) -> Path:
-    """Write the archive of a set that is staged or released; equal sets and evidence give equal bytes.
+    """Write the archive of a staged or released set; equal sets and evidence give equal bytes.
 
     Args:
-        bucket: where the set is.
-        staged: its index and digest.
-        out: the archive, a plain tar since wheels are compressed; appears when it is complete.
-        runner: starts pip, which fetches what the lock pins from the user's own package index.
-        progress: told about each step.
+        bucket: the bucket.
+        staged: index and digest of the set.
+        out: the archive, a plain tar because wheels are compressed. It appears when it is complete.
+        runner: starts pip, which downloads the pinned wheels from the user's package index.
+        progress: receives each step.
 
     Raises:
-        BucketError: there is no such set, or it has other bytes than it says.
-        WheelSetError: the set has no lock, or its name is taken by another wheel.
+        BucketError: there is no such set, or its bytes differ from its record.
+        WheelSetError: the set has no lock file.
     """
     place = _find(bucket, staged)
     name = f"{staged.index}-{staged.digest[:12]}"
@@ -107,7 +108,7 @@ def _find(bucket: Bucket, staged: StagedSet) -> _Place:
     folder = staged.root
     if bucket.head(staged.file(WHEELS_JSON)) is None:
         folder = released.set_file(staged.digest, "")
-        in_set = lambda name: released.set_file(staged.digest, name)  # noqa: E731 - two ways to one name
+        in_set = functools.partial(released.set_file, staged.digest)
     if bucket.head(in_set(WHEELS_JSON)) is None:
         raise BucketError(f"The bucket has no set {staged}.", hint="Give INDEX/DIGEST as `ci_build stage` prints it.")
     wheel_set = load_wheel_set(bucket.get(in_set(WHEELS_JSON)))
@@ -123,14 +124,12 @@ def _find(bucket: Bucket, staged: StagedSet) -> _Place:
         if name not in names and name.removesuffix(METADATA_SUFFIX) not in names and not name.startswith("simple/")
     }
     if PYLOCK not in others:
-        raise WheelSetError(
-            f"Set {staged} has no {PYLOCK}, so that nobody knows what it needs.", hint="Build it with `dist_wheels`."
-        )
+        raise WheelSetError(f"Set {staged} has no lock file: {PYLOCK}.", hint="Build it with `ci_build dist_wheels`.")
     return _Place(wheel_set=wheel_set, wheels=wheels, files=others)
 
 
 def _take(bucket: Bucket, key: str, path: Path) -> None:
-    """Put an object's bytes at a path."""
+    """Copy an object to a path."""
     fetched = bucket.fetch(key, path.parent)
     if fetched != path:
         with fetched.open("rb") as source, path.open("xb") as target:
@@ -141,7 +140,7 @@ def _take(bucket: Bucket, key: str, path: Path) -> None:
 
 
 def _fetch_pins(wheel_set: WheelSet, lock: str, version: str, root: Path, runner: Runner) -> None:
-    """Fetch the wheels of everything that the lock pins for one Python, and note all hashes for it."""
+    """Download the wheels that the lock file pins for one Python, and write all hashes for it."""
     lines = locked(lock, version, {wheel.name for wheel in wheel_set.wheels})
     mine = wheels_for(wheel_set, version)
     requirements = root / f"requirements-{version}.txt"
@@ -153,11 +152,11 @@ def _fetch_pins(wheel_set: WheelSet, lock: str, version: str, root: Path, runner
 
 
 def _offers(wheels: Path) -> Iterator[IndexedWheel]:
-    """Every wheel of the folder, as the index shows it."""
+    """Return every wheel of the folder as an index row."""
     for path in sorted(wheels.glob("*.whl")):
         with path.open("rb") as file:
             metadata = core_metadata(file, path.name)
-        says = email.parser.BytesParser().parsebytes(metadata, headersonly=True)
+        fields = email.parser.BytesParser().parsebytes(metadata, headersonly=True)
         project, version, _, _ = parse_wheel_filename(path.name)
         path.with_name(path.name + METADATA_SUFFIX).write_bytes(metadata)
         yield IndexedWheel(
@@ -168,8 +167,8 @@ def _offers(wheels: Path) -> Iterator[IndexedWheel]:
                 size=path.stat().st_size,
                 sha256=sha256_of(path),
                 metadata_sha256=sha256_of(metadata),
-                requires_python=says.get("Requires-Python", ""),
-                requires_dist=tuple(says.get_all("Requires-Dist", ())),
+                requires_python=fields.get("Requires-Python", ""),
+                requires_dist=tuple(fields.get_all("Requires-Dist", ())),
             ),
             href=f"../../wheels/{path.name.replace('+', '%2B')}",
         )
@@ -192,7 +191,7 @@ def _readme(name: str, wheel_set: WheelSet) -> str:
 
 
 def _tar(root: Path, path: Path) -> None:
-    """An archive in sorted order, without owners and times."""
+    """Write an archive in sorted order, without owners and times."""
     with tarfile.open(path, "x", format=tarfile.PAX_FORMAT) as archive:
         for file in sorted(item for item in root.rglob("*") if item.is_file()):
             info = tarfile.TarInfo(f"{root.name}/{file.relative_to(root).as_posix()}")

@@ -1,4 +1,4 @@
-"""Core metadata of a wheel as a file of its own, so that resolvers need not fetch the wheel (PEP 658, PEP 714)."""
+"""Core metadata of a wheel as a separate file, so that resolvers need not download the wheel (PEP 658, PEP 714)."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ _MAX_BYTES = 4 << 20
 
 
 def core_metadata(file: BinaryIO, filename: str) -> bytes:
-    """Read METADATA out of a wheel; of a seekable stream only the directory and this member are read.
+    """Read METADATA of a wheel; from a seekable stream only the directory and this member are read.
 
     Raises:
-        ArchiveError: not a wheel, or not exactly one METADATA of a sensible size.
+        ArchiveError: the file is not a wheel, or does not contain exactly one METADATA of a plausible size.
     """
     try:
         with zipfile.ZipFile(file) as archive:
             members = [member for member in archive.infolist() if _METADATA.fullmatch(member.filename)]
             if len(members) != 1 or members[0].file_size > _MAX_BYTES:
-                raise ArchiveError(f"{filename} has {len(members)} METADATA files of usable size, not one.")
+                raise ArchiveError(f"{filename} does not have exactly one METADATA file: {len(members)}.")
             return archive.read(members[0])
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, ValueError) as error:
-        raise ArchiveError(f"{filename} cannot be read as a wheel: {error}.", hint="Build it again.") from error
+        raise ArchiveError(f"{filename} is not a valid wheel: {error}.", hint="Build it again.") from error
 
 
 def disagreements(metadata: bytes, wheel: Wheel) -> tuple[str, ...]:
-    """Sentences on what METADATA says otherwise than `wheels.json`, whose words the index repeats."""
+    """Return a sentence for each field of METADATA that differs from `wheels.json`, which the index repeats."""
     message = email.parser.BytesParser().parsebytes(metadata, headersonly=True)
-    says = {
+    actual = {
         "Name": canonicalize_name(message.get("Name", "")),
         "Version": message.get("Version", ""),
         "Requires-Python": message.get("Requires-Python", ""),
         "Requires-Dist": tuple(message.get_all("Requires-Dist", ())),
     }
-    promised = {
+    expected = {
         "Name": wheel.name,
         "Version": wheel.version,
         "Requires-Python": wheel.requires_python,
         "Requires-Dist": wheel.requires_dist,
     }
     return tuple(
-        f"{wheel.filename}: METADATA has {field} {says[field]!r}, wheels.json says {promised[field]!r}."
-        for field in says
-        if says[field] != promised[field]
+        f"{wheel.filename}: METADATA has {field} {actual[field]!r}, wheels.json has {expected[field]!r}."
+        for field in actual
+        if actual[field] != expected[field]
     )

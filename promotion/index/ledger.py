@@ -1,7 +1,7 @@
-"""The ledger of an index: numbered entries, each created once and naming the previous one by its sha256.
+"""The ledger of an index: numbered entries that are created once, each with the sha256 of the previous one.
 
-Each entry carries the state that it leads to (`ledger_state`), so the newest entry alone describes what the index
-offers. `status.json` names the entry from which the pages were written; later entries are found by number.
+Each entry contains the state after it (`ledger_state`), so the newest entry alone describes the index. `status.json`
+names the entry that the pages were written from; later entries are found by number.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from promotion.storage.keys import ReleasedIndex
 
 SCHEMA_VERSION = 2
 FIRST = ""
-"""What the first entry has as the digest of the one before it."""
+"""The `previous` digest of the first entry."""
 _MAX_RACES = 100
 
 
@@ -65,13 +65,13 @@ class LedgerWheel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PromotedSet:
-    """A set as it was when it was promoted.
+    """A set at the time of its promotion.
 
     Attributes:
-        tier: the weakest of `tiers`: what may be said of the set as a whole.
+        tier: the weakest of `tiers`.
         tiers: gfx target -> how strongly it was tested.
-        policy: what was asked, its sha256, when the index is stale, bypasses that were used, who attested what.
-        files: the set's files other than wheels, evidence included -> sha256.
+        policy: channel, sha256 of the policy, days until the index is stale, used bypasses, and who attested what.
+        files: files of the set other than wheels, including evidence -> sha256.
     """
 
     set_digest: str
@@ -87,16 +87,16 @@ class PromotedSet:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LedgerEntry:
-    """One change of what an index offers.
+    """One change of an index.
 
     Attributes:
-        number: from 1, without gaps; a promoted set goes by the number of its entry.
+        number: from 1, without gaps. A promoted set is identified by the number of its entry.
         previous: sha256 of the bytes of entry `number - 1`, or FIRST.
         time: UTC, ISO 8601 with Z.
-        sets: what it is about; a promotion is about itself.
-        to: for a rollback, the entry whose offer is restored.
+        sets: the changed sets. A promotion changes its own set.
+        to: for a rollback, the entry whose state is restored.
         promoted: for a promotion, the set.
-        removed: for a sweep, the keys whose objects go.
+        removed: for a sweep, the keys of the removed objects.
     """
 
     number: int
@@ -112,7 +112,7 @@ class LedgerEntry:
     removed: tuple[str, ...] = ()
 
     def dump(self) -> bytes:
-        """The entry as it is stored."""
+        """Return the bytes to store."""
         return (json.dumps({"schema": SCHEMA_VERSION, **to_json(self)}, indent=1, ensure_ascii=False) + "\n").encode()
 
 
@@ -121,9 +121,9 @@ class Head:
     """The end of a ledger.
 
     Attributes:
-        number: of the last entry; 0 when there is none.
+        number: of the last entry. 0 for an empty ledger.
         sha256: of its bytes, or FIRST.
-        state: what the index offers.
+        state: the state after it.
     """
 
     number: int = 0
@@ -133,7 +133,7 @@ class Head:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ledger:
-    """All entries, checked.
+    """All entries of a verified ledger.
 
     Attributes:
         head: sha256 of the last entry's bytes, or FIRST.
@@ -143,15 +143,15 @@ class Ledger:
     head: str
 
     def entry_of(self, set_digest: str) -> LedgerEntry | None:
-        """The entry that promoted a set last."""
+        """Return the newest entry that promoted a set."""
         return next((e for e in self.entries[::-1] if e.promoted and e.promoted.set_digest == set_digest), None)
 
 
 class Entries:
-    """Reads entries by number, each once.
+    """Reads ledger entries by number, each once.
 
     Args:
-        bucket: where the index is.
+        bucket: the bucket of the index.
         released: the index.
     """
 
@@ -160,7 +160,7 @@ class Entries:
         self._known: dict[int, tuple[LedgerEntry, str]] = {}
 
     def find(self, number: int) -> tuple[LedgerEntry, str] | None:
-        """An entry and the sha256 of its bytes, or None when there is none of that number."""
+        """Return an entry and the sha256 of its bytes, or None when it does not exist."""
         if number not in self._known:
             key = self._released.ledger_entry(number)
             try:
@@ -169,37 +169,37 @@ class Entries:
                 return None
             entry = load_entry(data, key)
             if entry.number != number:
-                raise BucketError(f"{key} is entry {entry.number}: it was put there by hand.", hint=_RESTORE)
+                raise BucketError(f"{key} contains another entry: {entry.number}.", hint=_RESTORE)
             self._known[number] = entry, sha256_of(data)
         return self._known[number]
 
     def at(self, number: int) -> LedgerEntry:
-        """An entry that has to be there, since one after it is; BucketError when it is not."""
+        """Return an entry that must exist because a later one does; BucketError when it is missing."""
         found = self.find(number)
         if found is None:
-            raise BucketError(f"{self._released.ledger_entry(number)} is not there: a hole.", hint=_RESTORE)
+            raise BucketError(f"{self._released.ledger_entry(number)} is missing from the ledger.", hint=_RESTORE)
         return found[0]
 
     def set(self, number: int) -> PromotedSet:
-        """The set that an entry promoted; BucketError when it is not there."""
+        """Return the set that an entry promoted; BucketError when it is missing."""
         promoted = self.at(number).promoted
         if promoted is None:
-            raise BucketError(f"{self._released.ledger_entry(number)} promotes no set.", hint=_RESTORE)
+            raise BucketError(f"{self._released.ledger_entry(number)} does not promote a set.", hint=_RESTORE)
         return promoted
 
 
-_RESTORE = "Restore the ledger from a backup; nothing was changed."
+_RESTORE = "Restore the ledger from a backup. Nothing was changed."
 
 
 def load_entry(data: bytes, key: str) -> LedgerEntry:
-    """Read a stored entry; BucketError when it is not one of this schema, field by field."""
+    """Parse a stored entry; BucketError when a field is missing, unknown or of the wrong type."""
     try:
         body = json.loads(data)
         schema = body.pop("schema")
         if schema != SCHEMA_VERSION:
             raise BucketError(
-                f"{key} has schema {schema!r}, this program reads {SCHEMA_VERSION}.",
-                hint="Another version of this program wrote it: use that one.",
+                f"{key} has schema {schema!r}; this version reads {SCHEMA_VERSION}.",
+                hint="Use the version of ci_build that wrote it.",
             )
         body["kind"], body["state"] = EntryKind(body["kind"]), _state(body["state"])
         body["promoted"] = _promoted(body["promoted"]) if body["promoted"] is not None else None
@@ -207,7 +207,7 @@ def load_entry(data: bytes, key: str) -> LedgerEntry:
             body[name] = tuple(body[name])
         return LedgerEntry(**body)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BucketError(f"{key} cannot be read: {error!r}.", hint="The ledger was changed by hand.") from error
+        raise BucketError(f"{key} is not a ledger entry: {error!r}.", hint=_RESTORE) from error
 
 
 def _state(body: Mapping[str, Any]) -> IndexState:
@@ -224,7 +224,7 @@ def _promoted(body: Mapping[str, Any]) -> PromotedSet:
 
 
 def find_head(bucket: Bucket, released: ReleasedIndex, entries: Entries, *, from_: Head | None = None) -> Head:
-    """The end of a ledger, read from an entry that is known, or else from a listing.
+    """Return the end of a ledger, starting at a known entry, or else from a listing.
 
     Raises:
         BucketError: the ledger has a gap, lost its end, or its entries do not follow each other.
@@ -234,17 +234,17 @@ def find_head(bucket: Bucket, released: ReleasedIndex, entries: Entries, *, from
         entry, digest = found
         if entry.previous != head.sha256:
             key = released.ledger_entry(entry.number)
-            raise BucketError(f"{key} does not follow the entry before it: one of the two was changed.", hint=_RESTORE)
+            raise BucketError(f"{key} does not match the entry before it; one of the two was changed.", hint=_RESTORE)
         head = Head(number=entry.number, sha256=digest, state=entry.state)
     return head
 
 
 def known_head(released: ReleasedIndex, entries: Entries, number: int, sha256: str) -> Head:
-    """The head that somebody noted down; BucketError when the ledger has no such entry any more."""
+    """Return the head that status.json names; BucketError when the ledger does not contain that entry."""
     found = entries.find(number)
     if found is None or found[1] != sha256:
-        what = "is not there" if found is None else "was changed"
-        raise BucketError(f"{released.ledger_entry(number)}, of which {released.status} speaks, {what}.", hint=_RESTORE)
+        problem = "is missing" if found is None else "was changed"
+        raise BucketError(f"{released.ledger_entry(number)}, named in {released.status}, {problem}.", hint=_RESTORE)
     return Head(number=number, sha256=sha256, state=found[0].state)
 
 
@@ -255,7 +255,7 @@ def _listed_head(bucket: Bucket, released: ReleasedIndex, entries: Entries) -> H
 
 
 def _keys(bucket: Bucket, released: ReleasedIndex) -> list[str]:
-    """The keys of all entries; BucketError for a gap or a foreign file."""
+    """Return the keys of all entries; BucketError for a gap or a foreign file."""
     keys = list(bucket.list(released.ledger))
     expected = [released.ledger_entry(number) for number in range(1, len(keys) + 1)]
     if keys != expected:
@@ -267,10 +267,10 @@ def _keys(bucket: Bucket, released: ReleasedIndex) -> list[str]:
 
 
 def read_ledger(bucket: Bucket, released: ReleasedIndex) -> Ledger:
-    """Read all entries and check the chain.
+    """Read all entries and verify the chain.
 
     Raises:
-        BucketError: a gap, a foreign file, or an entry that was changed after the next one was written.
+        BucketError: the ledger has a gap or a foreign file, or an entry changed after the next one was written.
     """
     entries = Entries(bucket, released)
     count = len(_keys(bucket, released))
@@ -286,20 +286,20 @@ def append(
     draft: Callable[[Head, Entries], LedgerEntry | None],
     now: Callable[[], datetime],
 ) -> tuple[LedgerEntry, bool] | None:
-    """Put an entry at the end of the ledger; whoever loses a race reads what came and drafts anew.
+    """Append an entry to the ledger; after a lost race, read the new entries and create the draft again.
 
     Args:
-        bucket: where the index is.
+        bucket: the bucket of the index.
         released: the index.
         read: finds the end of the ledger.
-        draft: the entry, but for its time; None when there is nothing to do after all.
-        now: the time.
+        draft: creates the entry without its time, or returns None when nothing changes.
+        now: the clock.
 
     Returns:
-        The entry, and whether it is ours: somebody else may have written the very same.
+        The entry, and whether this call created it: another process may have written the same bytes.
 
     Raises:
-        BucketError: the ledger has a hole.
+        BucketError: the ledger has a gap.
     """
     for _ in range(_MAX_RACES):
         head, entries = read()
@@ -314,4 +314,4 @@ def append(
             return entry, bucket.put_if_absent(released.ledger_entry(entry.number), data, sha256=sha256_of(data))
         except ConflictError:
             continue
-    raise BusyError(f"{_MAX_RACES} others came first.", hint="Run it again.")
+    raise BusyError(f"The ledger of {released.index} changed {_MAX_RACES} times meanwhile.", hint="Run it again.")

@@ -1,7 +1,7 @@
-"""What an index offers, as its ledger tells it: each entry changes a state, and carries the state that it leads to.
+"""The state of an index after each ledger entry.
 
-Sets go by the number of the entry that promoted them. A state is small and each entry has its own, so that no work
-needs more than the last entry; `verify` computes all of them again.
+Sets are identified by the number of the entry that promoted them. Each entry contains the complete state after it, so
+commands need the last entry only; `verify` computes all states again.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ from core.errors import RequestError
 
 
 class EntryKind(enum.StrEnum):
-    """What an entry does."""
+    """A kind of ledger entry."""
 
     PROMOTE = "promote"
-    """A set is offered."""
+    """Make a set visible."""
     ROLLBACK = "rollback"
-    """The index offers again what it did after an earlier entry."""
+    """Restore the visible sets of an earlier entry."""
     YANK = "yank"
-    """A set stays for those who pin it (PEP 592)."""
+    """Offer a set only to users who pin it (PEP 592)."""
     UNYANK = "unyank"
     QUARANTINE = "quarantine"
-    """A set is not offered until it is freed, whatever is rolled back; its bytes stay."""
+    """Hide a set until it is freed, also after rollbacks. Its bytes stay."""
     FREE = "free"
     PIN = "pin"
-    """Retention leaves a set alone."""
+    """Exempt a set from retention."""
     UNPIN = "unpin"
     RETIRE = "retire"
-    """A set is not offered any more because of its age; its bytes stay until they are swept."""
+    """Hide a set because of its age. Its bytes stay until the sweep."""
     SWEEP = "sweep"
-    """The bytes of retired sets go, and the names of their wheels with them, for ever."""
+    """Remove the bytes of retired sets. The names of their wheels are never used again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IndexState:
-    """What holds after an entry; sets go by number.
+    """The state after an entry. Sets are identified by number.
 
     Attributes:
-        held: sets whose bytes are there, in the order in which they came.
-        offered: those of them that the pages show unless they are quarantined.
+        held: sets with stored bytes, in the order of their promotion.
+        offered: those of `held` that are visible unless quarantined.
         yanked: set -> reason.
         quarantined: set -> reason.
         pinned: set -> reason.
-        retired: sets that are gone from the pages because of their age.
-        swept: sets whose bytes are gone.
+        retired: sets that were hidden because of their age.
+        swept: sets whose bytes were removed.
     """
 
     held: tuple[int, ...] = ()
@@ -59,23 +59,23 @@ class IndexState:
 
     @property
     def visible(self) -> tuple[int, ...]:
-        """Sets that users see."""
+        """The sets that users see."""
         return tuple(number for number in self.offered if number not in self.quarantined)
 
 
 EMPTY_STATE = IndexState()
-"""Before the first entry."""
+"""The state before the first entry."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """What an entry does to a state.
+    """A change of a state.
 
     Attributes:
-        number: of the entry itself.
-        sets: the sets that it is about; a promotion is about itself, a rollback about none.
+        number: of the new entry.
+        sets: the changed sets. A promotion changes its own set, a rollback none.
         reason: for people.
-        earlier, to: for a rollback, the state to go back to and the entry that led to it.
+        earlier, to: for a rollback, the state to restore and the number of its entry.
     """
 
     kind: EntryKind
@@ -87,10 +87,10 @@ class Change:
 
 
 def apply_change(state: IndexState, change: Change) -> IndexState:
-    """The state that a change leads to.
+    """Return the state after a change.
 
     Raises:
-        RequestError: the change makes no sense in this state, so that nothing would come of it.
+        RequestError: the change is not possible in this state.
     """
     _refuse(state, change)
     kept = _mentioned(state, change)
@@ -99,8 +99,8 @@ def apply_change(state: IndexState, change: Change) -> IndexState:
             return replace(state, held=(*state.held, change.number), offered=(*state.offered, change.number))
         case EntryKind.ROLLBACK:
             assert change.earlier is not None
-            there = {*state.held} - {*state.retired}
-            return replace(state, offered=tuple(number for number in change.earlier.offered if number in there))
+            available = {*state.held} - {*state.retired}
+            return replace(state, offered=tuple(number for number in change.earlier.offered if number in available))
         case EntryKind.YANK:
             return replace(state, yanked={**state.yanked, **dict.fromkeys(change.sets, change.reason)})
         case EntryKind.UNYANK:
@@ -126,25 +126,24 @@ def apply_change(state: IndexState, change: Change) -> IndexState:
 
 
 _MARKS = {EntryKind.UNYANK: "yanked", EntryKind.FREE: "quarantined", EntryKind.UNPIN: "pinned"}
-"""Kind that takes a mark away -> the mark."""
+"""Kind that removes a mark -> the mark."""
 
 
 def _mentioned(state: IndexState, change: Change) -> Mapping[int, str]:
-    """The marks that stay when a change takes some away."""
     marks: Mapping[int, str] = getattr(state, _MARKS.get(change.kind, "pinned"))
     return {number: reason for number, reason in marks.items() if number not in change.sets}
 
 
 def _refuse(state: IndexState, change: Change) -> None:
-    """Raise RequestError for a change that makes no sense."""
+    """Raise RequestError for an impossible change."""
     if change.kind is EntryKind.ROLLBACK:
         return
     if change.kind is EntryKind.PROMOTE:
         if change.sets != (change.number,):
-            raise RequestError(f"Entry {change.number} promotes itself and nothing else.")
+            raise RequestError(f"Entry {change.number} must promote its own set only.")
         return
     if not change.sets:
-        raise RequestError(f"There is no set to {change.kind}.")
+        raise RequestError(f"{change.kind} requires a set.")
     known = {*state.held}
     if change.kind is EntryKind.RETIRE:
         known = {*state.held} - {*state.pinned} - {*state.retired}
@@ -153,6 +152,6 @@ def _refuse(state: IndexState, change: Change) -> None:
     if strange := sorted({*change.sets} - known):
         numbers = ", ".join(map(str, strange))
         raise RequestError(
-            f"The set of ledger entry {numbers} cannot be the subject of {change.kind} now.",
-            hint="`ci_build history` shows what each set is.",
+            f"{change.kind} is not possible for the set of ledger entry {numbers}.",
+            hint="Run `ci_build history` to see the state of each set.",
         )

@@ -1,6 +1,6 @@
-"""Undoing and keeping: rollback, yank, quarantine, pin; each is an entry at the ledger's end, then pages.
+"""Roll back, yank, quarantine and pin sets: each appends a ledger entry and publishes the pages.
 
-Nothing is removed by any of them, so each can be undone in turn.
+No operation removes data, so each can be undone.
 """
 
 from __future__ import annotations
@@ -18,24 +18,25 @@ from promotion.storage.keys import ReleasedIndex
 
 Clock = Callable[[], datetime]
 NEEDS_REASON = frozenset({EntryKind.YANK, EntryKind.QUARANTINE, EntryKind.ROLLBACK, EntryKind.PIN})
-"""Who comes later has to know why."""
+"""Operations that record why they were done."""
 _SHORTEST_DIGEST = 6
 
 
 def utc_now() -> datetime:
-    """The time."""
+    """Return the current time."""
     return datetime.now(UTC)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OperationResult:
-    """What an operation did.
+    """The result of an operation.
 
     Attributes:
-        entry: the new entry, or None when the index is already as asked.
-        appeared, vanished: sets, by number, that users see now and did not, and the other way round.
-        withheld: sets that a rollback does not bring back: they are in quarantine, retired or removed.
-        pages: keys of the pages that were written.
+        entry: the new entry, or None when the index was already in the requested state.
+        appeared: numbers of the sets that became visible.
+        vanished: numbers of the sets that became hidden.
+        withheld: sets that a rollback cannot restore: they are quarantined, retired or removed.
+        pages: keys of the written pages.
     """
 
     entry: LedgerEntry | None
@@ -48,10 +49,10 @@ class OperationResult:
 def rollback(
     bucket: Bucket, released: ReleasedIndex, *, to: int | None, reason: str, actor: str, now: Clock = utc_now
 ) -> OperationResult:
-    """Let an index offer again what it did after entry `to`; None is the state before the last entry that changed it.
+    """Restore the visible sets of entry `to`; None means the state before the last entry that changed them.
 
-    Sets that are retired, swept or in quarantine do not come back, and yanked ones come back yanked. Where the last
-    change was a rollback, None means that one: whoever runs it again, because the first run died, undoes nothing.
+    Retired, swept and quarantined sets stay hidden, and yanked sets stay yanked. With None, a rollback that directly
+    follows a rollback changes nothing, so an interrupted command can be repeated.
 
     Raises:
         RequestError: there is no such entry.
@@ -64,7 +65,7 @@ def rollback(
             return None
         if number > head.number or number < 0:
             raise RequestError(
-                f"The ledger of {released.index} has {head.number} entries, so that there is none numbered {number}.",
+                f"The ledger of {released.index} has no entry {number}; the last one is {head.number}.",
                 hint=f"`ci_build history {released.index}` lists them.",
             )
         earlier = entries.at(number).state if number else IndexState()
@@ -85,22 +86,22 @@ def mark(
     actor: str,
     now: Clock = utc_now,
 ) -> OperationResult:
-    """Yank, quarantine or pin sets, or take that back.
+    """Yank, quarantine or pin sets, or undo that.
 
     Args:
-        bucket: where the index is.
+        bucket: the bucket of the index.
         released: the index.
-        kind: what to do.
-        sets: digests, or their first digits, or entry numbers.
+        kind: the operation.
+        sets: digests, their first digits, or entry numbers.
         reason: for people.
-        actor: who does it.
-        now: the time.
+        actor: who requested it.
+        now: the clock.
 
     Raises:
-        RequestError: no such set, or no reason where one is needed.
+        RequestError: there is no such set, or a required reason is missing.
     """
     if kind in NEEDS_REASON and not reason.strip():
-        raise RequestError(f"To {kind} a set needs a reason.", hint="Give --reason.")
+        raise RequestError(f"{kind} requires a reason.", hint="Give --reason.")
 
     def draft(head: Head, entries: Entries) -> Change:
         numbers = tuple(sorted({find_set(released, text, head.state, entries) for text in sets}))
@@ -110,7 +111,7 @@ def mark(
 
 
 def find_set(released: ReleasedIndex, text: str, state: IndexState, entries: Entries) -> int:
-    """The number of the newest set that is held and has this digest, or the beginning of it, or this number."""
+    """Return the number of the newest held set with this digest, prefix of a digest, or number."""
     if text.isdecimal() and int(text) in state.held and len(text) < _SHORTEST_DIGEST:
         return int(text)
     digest = text.rpartition("/")[2].lower()
@@ -121,11 +122,11 @@ def find_set(released: ReleasedIndex, text: str, state: IndexState, entries: Ent
             if (promoted := entries.set(number)).set_digest.startswith(digest)
         }
         if len({*found.values()}) > 1:
-            raise RequestError(f"Several sets of {released.index} begin with {text}.", hint="Give more of the digest.")
+            raise RequestError(f"Several sets of {released.index} start with {text}.", hint="Give more digits.")
         if found:
             return max(found)
     raise RequestError(
-        f"{released.index} holds no set {text}.", hint=f"`ci_build history {released.index}` lists them."
+        f"The index {released.index} has no set {text}.", hint=f"`ci_build history {released.index}` lists them."
     )
 
 
@@ -139,7 +140,7 @@ def change_ledger(
     now: Clock,
     removed: Callable[[], Sequence[str]] = tuple,
 ) -> tuple[LedgerEntry | None, IndexState]:
-    """Append the entry for a change, and say from which state it led; None when it would change nothing."""
+    """Append the entry of a change and return it with the state before; None when nothing changes."""
     before = [IndexState()]
 
     def entry(head: Head, entries: Entries) -> LedgerEntry | None:
@@ -178,31 +179,31 @@ def _do(
     wanted: Collection[int] = (),
 ) -> OperationResult:
     entry, before = change_ledger(bucket, released, draft, reason=reason, actor=actor, now=now)
-    # Also when nothing changes: somebody may have died before the pages were written.
+    # Also without a new entry: an earlier command may have stopped before it wrote the pages.
     pages = publish(bucket, released)
-    seen, visible = {*before.visible}, {*(entry.state if entry else before).visible}
+    old, visible = {*before.visible}, {*(entry.state if entry else before).visible}
     return OperationResult(
         entry=entry,
-        appeared=tuple(sorted(visible - seen)),
-        vanished=tuple(sorted(seen - visible)),
+        appeared=tuple(sorted(visible - old)),
+        vanished=tuple(sorted(old - visible)),
         withheld=tuple(sorted({*wanted} - visible)),
         pages=pages,
     )
 
 
 def _before_last_change(head: Head, entries: Entries) -> int | None:
-    """The entry before the last one that changed what users see; None when that one is a rollback."""
+    """Return the entry before the last change of the visible sets, or None when that change was a rollback."""
     for number in range(head.number, 0, -1):
         entry, before = entries.at(number), entries.at(number - 1).state if number > 1 else IndexState()
         if entry.state.visible != before.visible:
             return None if entry.kind is EntryKind.ROLLBACK else number - 1
-    raise RequestError("There is nothing to go back to.", hint="Nothing was ever promoted to this index.")
+    raise RequestError("The index has no earlier state.", hint="Promote a set first.")
 
 
 def history(bucket: Bucket, released: ReleasedIndex) -> Iterator[LedgerEntry]:
-    """All entries, newest first; those that are asked for are read."""
+    """Yield all entries, newest first, reading each when it is needed."""
     head, entries = read_head(bucket, released)
     if head.number == 0:
-        raise RequestError(f"The bucket has no index {released.index}.", hint="Nothing was ever promoted to it.")
+        raise RequestError(f"The bucket has no index {released.index}.", hint="Promote a set to it first.")
     for number in range(head.number, 0, -1):
         yield entries.at(number)

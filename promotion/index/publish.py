@@ -53,7 +53,7 @@ def publish(bucket: Bucket, released: ReleasedIndex, *, everything: bool = False
 
 
 def read_snapshot(bucket: Bucket, released: ReleasedIndex) -> Snapshot:
-    """Return the content of status.json, or an empty snapshot when there is none that can be read."""
+    """Return the content of status.json, or an empty snapshot when it is missing or damaged."""
     found = bucket.read(released.status)
     if found is None:
         return Snapshot()

@@ -1,8 +1,8 @@
-"""Retention: old sets leave the pages first, and their bytes a while later, when nobody is installing them any more.
+"""Retention: remove old sets from the pages first, and their bytes some days later, when no installation needs them.
 
-Names of wheels that are removed are used up: a tombstone lies where each was, and promotion refuses them. That is
-what makes removal safe beside promotions that happen at the same time: an entry after the sweep cannot bring such a
-wheel back, and the sweep itself loses the race for its number to any entry before it.
+Names of removed wheels are never used again: a tombstone replaces each wheel, and promotion refuses its name. This
+makes the removal safe with concurrent promotions: an entry after the sweep cannot contain such a wheel, and the sweep
+loses the race for its number to any earlier entry.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from promotion.storage.bucket import Bucket, sha256_of
 from promotion.storage.keys import METADATA_SUFFIX, PROVENANCE_SUFFIX, TOMBSTONE_SUFFIX, ReleasedIndex
 
 GRACE_DAYS = 7
-"""So long after they left the pages the bytes stay."""
+"""Default days between removal from the pages and removal of the bytes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetentionRule:
-    """What goes.
+    """A rule that selects the sets to remove.
 
     Attributes:
-        days: sets that were promoted longer ago leave the pages.
-        keep_newest: so many of the newest visible sets stay, however old.
-        keep: digests of sets that somebody's lock names, and of wheels in one.
-        grace_days: days between leaving the pages and removal.
+        days: sets promoted longer ago leave the pages.
+        keep_newest: number of newest visible sets that always stay.
+        keep: digests of sets and wheels that lock files name.
+        grace_days: days between leaving the pages and removal of the bytes.
     """
 
     days: float
@@ -44,13 +44,13 @@ class RetentionRule:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetentionPlan:
-    """What retention would do now.
+    """The changes that a rule implies now.
 
     Attributes:
-        retire: sets to take from the pages, by number.
-        sweep: sets whose bytes go.
+        retire: numbers of the sets to remove from the pages.
+        sweep: numbers of the sets whose bytes to remove.
         remove: keys of those bytes -> sha256.
-        kept: number of a set that is old enough -> why it stays.
+        kept: number of an old set -> reason why it stays.
     """
 
     retire: tuple[int, ...]
@@ -60,17 +60,17 @@ class RetentionPlan:
 
 
 def plan(bucket: Bucket, released: ReleasedIndex, rule: RetentionRule, *, now: Clock = utc_now) -> RetentionPlan:
-    """What retention would do now; changes nothing. RequestError when there is no such index."""
+    """Return the plan of a rule without applying it; RequestError when there is no such index."""
     head, entries = read_head(bucket, released)
     if head.number == 0:
-        raise RequestError(f"The bucket has no index {released.index}.", hint="Nothing was ever promoted to it.")
+        raise RequestError(f"The bucket has no index {released.index}.", hint="Promote a set to it first.")
     return _plan(released, head.state, entries, head.number, rule, now())
 
 
 def apply(
     bucket: Bucket, released: ReleasedIndex, rule: RetentionRule, *, actor: str, now: Clock = utc_now
 ) -> RetentionPlan:
-    """Do it: pages first, then bytes. What an interrupted run left is finished as well."""
+    """Apply a rule: update the pages, then remove bytes. Interrupted sweeps are completed too."""
     _finish_sweeps(bucket, released)
     wanted = plan(bucket, released, rule, now=now)
     reason = f"older than {rule.days:g} days"
@@ -98,7 +98,7 @@ def apply(
 
 
 def digests_in(path: Path) -> frozenset[str]:
-    """Every sha256 that a lock, or a set's wheels.json, names."""
+    """Return every sha256 in a lock file or a wheels.json."""
     try:
         return frozenset(re.findall(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])", path.read_text()))
     except (OSError, UnicodeDecodeError) as error:
@@ -138,9 +138,9 @@ def _why_kept(number: int, promoted: PromotedSet, state: IndexState, newest: Ite
     if number in newest:
         return "among the newest"
     if promoted.set_digest in rule.keep:
-        return "a lock names it"
+        return "named in a lock file"
     named = sorted(wheel.filename for wheel in promoted.wheels if wheel.sha256 in rule.keep and not wheel.as_published)
-    return f"a lock names {named[0]}" if named else ""
+    return f"{named[0]} is named in a lock file" if named else ""
 
 
 def _bytes_of(
@@ -149,7 +149,7 @@ def _bytes_of(
     others: Mapping[int, PromotedSet],
     promoted: Mapping[int, PromotedSet],
 ) -> Mapping[str, str]:
-    """Keys and digests of what only these sets have; wheels taken as published stay, since they may come again."""
+    """Return keys and digests of bytes that only these sets use; wheels published by other projects stay."""
     shared = {wheel.filename for other in others.values() for wheel in other.wheels}
     digests = {other.set_digest for other in others.values()}
     remove: dict[str, str] = {}
@@ -166,7 +166,7 @@ def _bytes_of(
 
 
 def _retired_since(state: IndexState, entries: Entries, last: int) -> Mapping[int, datetime]:
-    """When each retired set left the pages."""
+    """Return the time when each retired set left the pages."""
     missing, since = {*state.retired}, dict[int, datetime]()
     for number in range(last, 0, -1):
         if not missing:
@@ -193,7 +193,7 @@ def _bury(bucket: Bucket, removing: Mapping[str, str]) -> None:
 
 
 def _forget(bucket: Bucket, keys: Iterable[str]) -> None:
-    """Take back tombstones of wheels that stay after all."""
+    """Remove the tombstones of wheels that stay."""
     for key in _wheels(keys):
         info = bucket.head(key + TOMBSTONE_SUFFIX)
         if info is not None:
@@ -201,13 +201,13 @@ def _forget(bucket: Bucket, keys: Iterable[str]) -> None:
 
 
 def _remove(bucket: Bucket, removing: Mapping[str, str]) -> None:
-    # wheels.json last: while it is there, somebody can see what the set was.
+    # wheels.json last: it describes the set as long as some of its files exist.
     for key in sorted(removing, key=lambda key: (key.endswith("/wheels.json"), key)):
         bucket.delete(key, sha256=removing[key])
 
 
 def _finish_sweeps(bucket: Bucket, released: ReleasedIndex) -> None:
-    """Remove what sweeps named and did not get to."""
+    """Remove the remaining bytes of recorded sweeps."""
     head, entries = read_head(bucket, released)
     for entry in _sweeps(head, entries):
         digests: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""status.json, for monitors and for whoever writes pages next, and the page for people; both from the ledger."""
+"""Write status.json, for monitors and for the next publisher, and the overview page for people."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from promotion.index.reader import STATUS_SCHEMA, Snapshot
 from promotion.storage.keys import ReleasedIndex
 
 MAX_ROWS = 50
-"""So many sets, the newest, are told in full."""
+"""Number of sets with a row in status.json and on the overview page, newest first."""
 
 
 def set_row(entry: LedgerEntry, state: IndexState) -> Mapping[str, Any]:
-    """What is told of a set."""
+    """Return the row of a set."""
     assert entry.promoted is not None
     promoted = entry.promoted
     evidence = sorted(name for name in promoted.files if name.startswith("evidence/") and name.endswith(".json"))
@@ -41,12 +41,12 @@ def set_row(entry: LedgerEntry, state: IndexState) -> Mapping[str, Any]:
 
 
 def set_marks(number: int, state: IndexState) -> Mapping[str, str]:
-    """What a state says of a set."""
+    """Return the marks of a set in a state."""
     return {"yanked": state.yanked.get(number, ""), "pinned": state.pinned.get(number, "")}
 
 
 def install_words(entry: LedgerEntry) -> str:
-    """What a person gives to pip, after the index: the wheels that nothing else in the set requires, and jax."""
+    """Return the requirements that install a set: the wheels that no other wheel of it requires, and jax."""
     assert entry.promoted is not None
     wheels = entry.promoted.wheels
     required = {project_of(text) for wheel in wheels for text in wheel.requires_dist}
@@ -56,14 +56,14 @@ def install_words(entry: LedgerEntry) -> str:
 
 
 def stale_after(rows: Sequence[Mapping[str, Any]]) -> str:
-    """When an index is stale unless a new set comes, UTC; empty when the policy of the last set has no limit."""
+    """Return the UTC time when an index becomes stale, or an empty text when its policy has no limit."""
     days = rows[0]["policy"].get("stale_days") if rows else None
     last = time_of(rows[0]["promoted"]) if rows else None
     return (last + timedelta(days=days)).strftime(TIME) if last and days else ""
 
 
 def dump_status(released: ReleasedIndex, snapshot: Snapshot, last: LedgerEntry, state: IndexState) -> bytes:
-    """The text of status.json."""
+    """Return the text of status.json."""
     body = {
         "schema": STATUS_SCHEMA,
         "index": released.index,
@@ -96,16 +96,16 @@ _HERE = (
     'for (const place of document.querySelectorAll(".here"))'
     ' place.textContent = new URL("simple/", location.href).href;'
 )
-"""An index does not know where it is served; without this the reader puts the address in."""
+"""Inserts the URL of the page, which an index does not know when it is written."""
 
 
 def overview_page(released: ReleasedIndex, rows: Sequence[Mapping[str, Any]], last: LedgerEntry) -> bytes:
-    """The page for people: sets, targets with tier and date, evidence, install lines, bypasses."""
+    """Return the overview page: sets, tested targets, dates, evidence, install commands and bypasses."""
     index = html.escape(released.index)
-    sections = "".join(_section(item) for item in rows) or "<p>Nothing is offered.</p>"
+    sections = "".join(_section(item) for item in rows) or "<p>No set is visible.</p>"
     what = html.escape(f"{last.kind.value} {last.reason}".strip())
     stale = stale_after(rows)
-    until = f" Stale after <time>{stale}</time>, unless a new set comes." if stale else ""
+    until = f" Stale after <time>{stale}</time> unless a new set is promoted." if stale else ""
     text = (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width">\n<title>JAX for ROCm: {index}</title>\n'

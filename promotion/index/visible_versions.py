@@ -26,7 +26,7 @@ class VisibleState:
 
 
 def visible_state(bucket: Bucket, released: ReleasedIndex, projects: Iterable[str], digest: str) -> VisibleState:
-    """Return what users see of some projects, from cached pages when they are still valid, else from the ledger.
+    """Return the visible state of some projects, from cached pages when they are still valid, else from the ledger.
 
     Args:
         bucket: the bucket of the index.

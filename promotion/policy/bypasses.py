@@ -1,4 +1,4 @@
-"""Bypasses: who lets which gates be passed over, for what, and until when; whatever is not complete does not exist."""
+"""Bypasses: who allows a release without which gates, for what, and until when. Incomplete entries are void."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Any
 from core.model import WheelSet
 
 MAX_DAYS = 92
-"""A bypass that is open for longer is a policy, and belongs there."""
+"""Longest duration of a bypass. Longer exceptions belong in the policy."""
 _TEXTS, _LISTS, _DATES = ("owner", "reason", "channel", "index"), ("gates", "targets"), ("opened", "expires")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bypass:
-    """One entry `[[bypass_tests_for_releases]]` of the policy.
+    """An entry `[[bypass_tests_for_releases]]` of the policy.
 
     Attributes:
-        owner, reason: who answers for it, and why.
-        opened: first day on which it counts (UTC).
-        expires: first day on which it does not count any more.
-        channel, index: where it counts.
-        gates: names of the gates that it passes over.
+        owner, reason: who is responsible, and why.
+        opened: first day on which the bypass is valid (UTC).
+        expires: first day on which it is not valid any more.
+        channel, index: where it is valid.
+        gates: names of the bypassed gates.
         targets: gfx targets, or "any" for gates that do not depend on one.
-        set: digest of the one set that it is for; empty when it is for a version.
-        version: the jax version that it is for; empty when it is for a set.
+        set: digest of its set. Empty when it is for a version.
+        version: its jax version. Empty when it is for a set.
     """
 
     owner: str
@@ -44,54 +44,54 @@ class Bypass:
         return f"by {self.owner}, from {self.opened} until {self.expires}: {self.reason}"
 
     def is_for(self, wheel_set: WheelSet) -> bool:
-        """Whether it speaks of a set, and of the set's index."""
+        """Return whether the bypass applies to a set and its index."""
         named = wheel_set.digest == self.set if self.set else wheel_set.jax_version == self.version
         return named and wheel_set.index == self.index
 
     def state(self, now: datetime) -> str:
-        """Why it does not count at a time, as `expired on …`; empty when it does."""
+        """Return why the bypass is not valid at a time, as `expired on …`, or an empty text."""
         today = now.astimezone(UTC).date()
         if today >= self.expires:
             return f"expired on {self.expires}"
         return f"opens on {self.opened}" if today < self.opened else ""
 
     def covers(self, gate: str, target: str) -> bool:
-        """Whether it passes over a gate's word on a target."""
+        """Return whether the bypass applies to a gate for a target."""
         return gate in self.gates and target in self.targets
 
 
 def parse_bypass(body: Mapping[str, Any]) -> Bypass:
-    """Read an entry; ValueError says what it lacks or has too much."""
-    wanted = {*_TEXTS, *_LISTS, *_DATES}
-    if missing := sorted(wanted - body.keys()):
-        raise ValueError(f"it has no {', '.join(missing)}")
+    """Parse an entry; ValueError for a missing, unknown or invalid field."""
+    required = {*_TEXTS, *_LISTS, *_DATES}
+    if missing := sorted(required - body.keys()):
+        raise ValueError(f"{', '.join(missing)} is missing")
     if ("set" in body) == ("version" in body):
-        raise ValueError("it names not exactly one of set and version")
-    if unknown := sorted(body.keys() - wanted - {"set", "version"}):
-        raise ValueError(f"it has {', '.join(unknown)}, which nobody knows")
+        raise ValueError("exactly one of set and version is required")
+    if unknown := sorted(body.keys() - required - {"set", "version"}):
+        raise ValueError(f"{', '.join(unknown)} is unknown")
     for name in (*_TEXTS, *({"set", "version"} & body.keys())):
         if not isinstance(body[name], str) or not body[name].strip():
-            raise ValueError(f"its {name} is no text")
+            raise ValueError(f"{name} is not a text")
     for name in _LISTS:
         listed = body[name]
         if not isinstance(listed, list) or not listed or not all(isinstance(item, str) and item for item in listed):
-            raise ValueError(f"its {name} are no list of names")
-    # A datetime is a date too, but the days of an entry are UTC's.
+            raise ValueError(f"{name} is not a list of names")
+    # A datetime is a date too, but the dates of an entry are days in UTC.
     if any(type(body[name]) is not date for name in _DATES):
-        raise ValueError("its dates are not like 2026-01-31")
+        raise ValueError("opened and expires are not dates like 2026-01-31")
     if not 0 < (body["expires"] - body["opened"]).days <= MAX_DAYS:
-        raise ValueError(f"it is not open for 1 to {MAX_DAYS} days")
+        raise ValueError(f"expires is not 1 to {MAX_DAYS} days after opened")
     return Bypass(**{**body, **{name: tuple(body[name]) for name in _LISTS}})
 
 
 def parse_bypasses(bodies: Iterable[Any]) -> tuple[tuple[Bypass, ...], tuple[str, ...]]:
-    """The complete entries, and a sentence on each that is not complete."""
+    """Return the complete entries, and a sentence for each other entry."""
     good, void = [], []
     for number, body in enumerate(bodies, start=1):
         try:
             if not isinstance(body, dict):
-                raise ValueError("it is no table")
+                raise ValueError("it is not a table")
             good.append(parse_bypass(body))
         except ValueError as error:
-            void.append(f"Bypass {number} of the policy does not count: {error}.")
+            void.append(f"Bypass {number} of the policy is void: {error}.")
     return tuple(good), tuple(void)

@@ -1,6 +1,6 @@
-"""Where sets are tested on hardware (`families.toml`).
+"""The machines that test sets on hardware (`families.toml`).
 
-Families and targets match exactly, as `core.targets` spells them; nothing is guessed from a part of a name.
+Families and targets match exactly, as in `core.targets`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ GATE = "device"
 """The gate that runs on these machines."""
 SIZES = ("small", "medium", "large")
 SANITY = "smoke"
-"""The suite of families that are `sanity_only`: the project's own."""
+"""The suite of `sanity_only` families."""
 
 _SCHEMA_VERSION = 1
 _BYPASS = "bypass_tests_for_releases"
@@ -30,7 +30,7 @@ _MOST_MINUTES, _MOST_DEVICES = 24 * 60, 1024
 
 
 class Trigger(enum.StrEnum):
-    """How often; each does what those before it do, too."""
+    """An occasion to run tests. Each trigger includes the tests of those before it."""
 
     PRESUBMIT = "presubmit"
     POSTSUBMIT = "postsubmit"
@@ -38,14 +38,14 @@ class Trigger(enum.StrEnum):
     WEEKLY = "weekly"
 
     def includes(self, other: Trigger) -> bool:
-        """Whether what is done `other` is done now."""
+        """Return whether this trigger runs the tests of another one."""
         order = tuple(Trigger)
         return order.index(other) <= order.index(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TriggerSettings:
-    """What is run on an occasion; see `families.toml`."""
+    """The tests of a trigger; see `families.toml`."""
 
     size: str
     shards: int
@@ -55,11 +55,11 @@ class TriggerSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machines:
-    """The machines behind one label of a runner.
+    """The machines behind a label of runners.
 
     Attributes:
-        weight: how often they are drawn, beside those of other labels.
-        devices: that each of them has.
+        weight: how often they are chosen, relative to other labels.
+        devices: number of devices of each machine.
     """
 
     weight: int
@@ -68,11 +68,11 @@ class Machines:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Family:
-    """One family and its machines; see `families.toml`.
+    """A family and its machines; see `families.toml`.
 
     Attributes:
-        single, multi: by label of the runner; empty where there is none.
-        minutes: of a pass; None where the occasion says it.
+        single, multi: machines by label of their runners.
+        minutes: time limit of a run. None means that of the trigger.
     """
 
     name: str
@@ -86,41 +86,39 @@ class Family:
 
     @property
     def device_counts(self) -> tuple[int, ...]:
-        """How many devices its machines have, smallest first; nothing where it has none."""
+        """The device counts of its machines, ascending."""
         return tuple(sorted({machines.devices for machines in (*self.single.values(), *self.multi.values())}))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Families:
-    """The whole file."""
+    """The content of `families.toml`."""
 
     occasions: Mapping[Trigger, TriggerSettings]
     families: Mapping[str, Family]
 
     @property
     def bypasses(self) -> tuple[Bypass, ...]:
-        """Those of all families, as entries of the policy."""
+        """The bypasses of all families, as entries of the policy."""
         return tuple(family.bypass for family in self.families.values() if family.bypass)
 
     def of(self, name: str) -> Family:
-        """One family by its exact name.
+        """Return a family by its exact name.
 
         Raises:
-            RequestError: the file has none of this name.
+            RequestError: the file does not contain it.
         """
         try:
             return self.families[name]
         except KeyError:
-            raise RequestError(
-                f"{name!r} is no family with runners.", hint=f"There are {', '.join(self.families)}."
-            ) from None
+            raise RequestError(f"Unknown family: {name!r}.", hint=f"Give one of {', '.join(self.families)}.") from None
 
 
 def load_families(file: Path = FAMILIES_FILE) -> Families:
-    """Read the file.
+    """Load the file.
 
     Raises:
-        RequestError: a field that is missing, unknown or of the wrong kind, or a family or target that nobody knows.
+        RequestError: a field is missing, unknown or invalid, or a family or target is unknown.
     """
     try:
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -133,15 +131,15 @@ def load_families(file: Path = FAMILIES_FILE) -> Families:
         if tables:
             raise ValueError(f"{', '.join(tables)} is unknown")
     except (KeyError, TypeError, ValueError, OSError) as error:
-        what = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise RequestError(f"{file} cannot be used: {what}.", hint="Its first lines say what it may hold.") from error
+        problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise RequestError(f"{file} is invalid: {problem}.", hint="See the comment at its top.") from error
     return Families(occasions=occasions, families=families)
 
 
 def _occasion(body: Mapping[str, Any]) -> TriggerSettings:
     occasion = TriggerSettings(**body)
     if occasion.size not in SIZES or type(occasion.multi) is not bool:
-        raise ValueError(f"{dict(body)} is no occasion")
+        raise ValueError(f"{dict(body)} are not the settings of a trigger")
     _number(occasion.shards, 64)
     _number(occasion.minutes, _MOST_MINUTES)
     return occasion
@@ -150,12 +148,12 @@ def _occasion(body: Mapping[str, Any]) -> TriggerSettings:
 def _family(name: str, body: Mapping[str, Any]) -> Family:
     known = load_table().families
     if name not in known:
-        raise ValueError(f"{name!r} is no family of core/targets.toml")
+        raise ValueError(f"{name!r} is not a family of core/targets.toml")
     values = dict(body)
     bypass = values.pop(_BYPASS, None)
     targets = values.pop("targets")
     if not isinstance(targets, list) or not targets or not {*targets} <= {*known[name]}:
-        raise ValueError(f"the targets of {name} are {targets!r}, but it holds {', '.join(known[name])}")
+        raise ValueError(f"the targets of {name} are {targets!r}; the family consists of {', '.join(known[name])}")
     single, multi = (_machines(name, values.pop(kind, {}), fewest) for kind, fewest in (("single", 1), ("multi", 2)))
     when = Trigger(values.pop("when"))
     family = Family(name=name, targets=tuple(targets), when=when, single=single, multi=multi, **values)
@@ -168,11 +166,11 @@ def _family(name: str, body: Mapping[str, Any]) -> Family:
 
 def _machines(name: str, body: Any, fewest: int) -> dict[str, Machines]:  # noqa: ANN401 - whatever TOML holds
     try:
-        runners = {label: Machines(**told) for label, told in body.items()}
+        runners = {label: Machines(**values) for label, values in body.items()}
     except (TypeError, AttributeError):
         runners = {"": Machines(weight=0, devices=0)}
     if not all(runners):
-        raise ValueError(f"{name} has runners {body!r}, which are no labels with weight and devices")
+        raise ValueError(f"{name} has runners {body!r}, which are not labels with weight and devices")
     for machines in runners.values():
         _number(machines.weight, 1000)
         _number(machines.devices, _MOST_DEVICES, fewest)
@@ -185,12 +183,12 @@ def _with_bypass(family: Family, body: Mapping[str, Any]) -> Family:
         "gates": [GATE],
         "targets": [*load_table().families[family.name]],
     }
-    if said := sorted(implied.keys() & body.keys()):
-        raise ValueError(f"the bypass of {family.name} says {', '.join(said)}, which follows from the family")
+    if redundant := sorted(implied.keys() & body.keys()):
+        raise ValueError(f"the bypass of {family.name} has {', '.join(redundant)}, which the family determines")
     try:
         return replace(family, bypass=parse_bypass({**body, **implied}))
     except ValueError as error:
-        raise ValueError(f"the bypass of {family.name} does not count: {error}") from error
+        raise ValueError(f"the bypass of {family.name} is void: {error}") from error
 
 
 def _number(value: Any, most: int, fewest: int = 1) -> None:  # noqa: ANN401 - whatever TOML holds

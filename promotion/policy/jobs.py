@@ -1,4 +1,4 @@
-"""The matrix of test jobs for a CI service: which machine tests what of a set, and what joins the parts. Pure."""
+"""The matrix of test jobs for a CI service: which machine runs which tests of a set, and which job merges shards."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from promotion.policy.families import GATE, SANITY, Families, Family, Trigger, T
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """One machine's work.
+    """The work of one machine.
 
     Attributes:
         runs_on: label of the runner.
         suite: `smoke`, or the size of JAX's own suite.
         devices: `single` or `multi`.
-        shard: which of how many, such as 1/2.
-        argv: the command, for the checkout's root.
+        shard: number and count, such as 1/2.
+        argv: the command, to run in the root of the checkout.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MergeJob:
-    """What any machine does when all shards of a run are through: without it they are no evidence."""
+    """The job that merges the results of all shards into evidence, on any machine."""
 
     name: str
     family: str
@@ -45,7 +45,7 @@ class MergeJob:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobMatrix:
-    """Every job, what joins those that are shards, and the families that would be tested if they had a machine."""
+    """All jobs, the jobs that merge shards, and the families without a machine."""
 
     jobs: tuple[Job, ...]
     merges: tuple[MergeJob, ...]
@@ -62,19 +62,19 @@ def job_matrix(
     jax_tests: str = "",
     seed: str = "",
 ) -> JobMatrix:
-    """Every job of an occasion; equal words give an equal matrix.
+    """Return every job of a trigger; equal arguments give an equal matrix.
 
     Args:
-        families: what there is.
-        when: the occasion.
+        families: the families and their machines.
+        when: the trigger.
         wheel_set: the set to test, as `INDEX/DIGEST`, or a placeholder of the CI service.
-        pythons: versions such as 3.12; each is tested.
-        names: only these families, whatever the occasion leaves out; all that it has by default.
-        jax_tests: where JAX's own suite is, `PATH` or `URL@commit`; without it the smoke suite runs.
-        seed: varies which of several runners is drawn.
+        pythons: versions to test, such as 3.12.
+        names: families to test, also those that the trigger does not include. The default is all of the trigger.
+        jax_tests: JAX's own suite, `PATH` or `URL@commit`. Without it the smoke suite runs.
+        seed: varies the choice among several runners.
 
     Raises:
-        RequestError: a name that is no family with runners.
+        RequestError: a family is unknown.
     """
     chosen = [families.of(name) for name in dict.fromkeys(names)]
     if not chosen:
@@ -94,9 +94,9 @@ def job_matrix(
 
 
 def _run_of(family: str, python: str, suite: str, jax_tests: str) -> list[str]:
-    """Options that say which run is meant, for its shards and for what joins them."""
-    words = ["--platform", "rocm", "--family", family, "--python", python]
-    return words if suite == SANITY else [*words, "--jax-tests", jax_tests, "--size", suite]
+    """Return the options that identify a run, for its shards and their merge."""
+    options = ["--platform", "rocm", "--family", family, "--python", python]
+    return options if suite == SANITY else [*options, "--jax-tests", jax_tests, "--size", suite]
 
 
 def _merge(job: Job, wheel_set: str, jax_tests: str) -> MergeJob:
@@ -111,7 +111,7 @@ def _jobs(
     family: Family, occasion: TriggerSettings, python: str, *, wheel_set: str, jax_tests: str, seed: str
 ) -> Iterable[Job]:
     suite = SANITY if family.sanity_only or not jax_tests else occasion.size
-    # A machine with several accelerators also runs what needs one only.
+    # A machine with several accelerators also runs the tests for one.
     several = bool(occasion.multi and family.multi)
     devices, runners = ("multi", family.multi) if several else ("single", family.single)
     shards = 1 if several or suite == SANITY else occasion.shards
@@ -131,11 +131,11 @@ def _jobs(
             )  # fmt: skip
 
 
-def draw(runners: Mapping[str, int], words: str) -> str:
-    """One of several labels by weight: the same one for the same words, wherever it is asked."""
-    number = int.from_bytes(hashlib.sha256(words.encode()).digest()[:8], "big") % sum(runners.values())
+def draw(runners: Mapping[str, int], text: str) -> str:
+    """Return one of several labels by weight, always the same one for the same text."""
+    number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % sum(runners.values())
     for label, weight in sorted(runners.items()):
         number -= weight
         if number < 0:
             return label
-    raise AssertionError("the weights add up to more than the number")
+    raise AssertionError("the number is smaller than the sum of the weights")

@@ -1,4 +1,4 @@
-"""What an index of a channel asks of a set before it is promoted: `policy.toml`, read field by field."""
+"""The requirements of a channel and an index for a promotion (`policy.toml`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOCAL = "local"
 """The channel of `release --local`."""
 BYPASSES = "bypass_tests_for_releases"
 EDITION = "policy"
-"""The setting of evidence that names the edition of the policy under which the gate ran."""
+"""The setting of evidence that names the policy's edition at the time of the gate."""
 
 _SCHEMA_VERSION = 2
 _MOST_DAYS = 36_500
@@ -32,7 +32,7 @@ _MOST_DAYS = 36_500
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GateRule:
-    """What is asked of one gate; see `policy.toml`."""
+    """The requirements for one gate; see `policy.toml`."""
 
     tier: Tier
     per: str
@@ -51,10 +51,10 @@ class GateRule:
             and _is_strings(tuple(self.settings.values()))
         )
         if not good:
-            raise RequestError(f"policy.toml has a gate that is not understood: {self}.", hint="See its first lines.")
+            raise RequestError(f"policy.toml has an invalid gate: {self}.", hint="See the comment at its top.")
 
     def about(self, wheel_set: WheelSet, policy: Policy) -> tuple[str, ...]:
-        """What there has to be evidence for."""
+        """Return the targets that need evidence."""
         match self.per:
             case "set":
                 return (ANY,)
@@ -67,7 +67,7 @@ class GateRule:
                 return tuple(target for target in wheel_set.targets if target.partition(":")[0] in accepted)
 
     def least(self, wheel_set: WheelSet) -> int:
-        """How many checks have to pass for each."""
+        """Return how many checks must pass for each target."""
         match self.min_passed:
             case "wheels":
                 return max(1, len(wheel_set.wheels))
@@ -76,26 +76,26 @@ class GateRule:
             case int(number):
                 return number
             case other:
-                raise AssertionError(f"GateRule let {other!r} through")
+                raise AssertionError(f"GateRule accepted {other!r}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """What one index of one channel asks for; see `policy.toml`.
+    """The requirements of one index of one channel; see `policy.toml`.
 
     Attributes:
-        sha256: of the file that it was read from.
-        edition: evidence of another one does not count.
-        max_age_days: of evidence; None is without limit.
-        stale_days: after so many days without a new set the index is stale; None is never.
-        keys: name -> public key whose evidence counts; None counts every key.
-        unsigned: evidence counts also without a signature, or with one of a key that is not named.
-        sizes: project -> most megabytes (10^6 bytes) of one of its wheels.
-        growth_percent: a wheel that grew by more since the last promoted set raises the alarm.
-        growth_blocks: whether the alarm blocks, or only warns.
-        attestations: what is asked of attestations (PEP 740).
-        bypasses: complete entries for this channel and index.
-        void: a sentence on each entry that is not complete.
+        sha256: of the policy file.
+        edition: evidence of other editions does not count.
+        max_age_days: maximum age of evidence. None means no limit.
+        stale_days: days without a new set after which the index is stale. None means never.
+        keys: name -> public key whose evidence counts. None means every key.
+        unsigned: whether evidence without a signature, or with an unknown key, counts.
+        sizes: project -> maximum size of its wheels in megabytes (10^6 bytes).
+        growth_percent: growth since the last promoted set above which a wheel is reported.
+        growth_blocks: whether such growth blocks the promotion instead of causing a warning.
+        attestations: requirements for attestations (PEP 740).
+        bypasses: valid entries for this channel and index.
+        void: a sentence for each invalid entry.
     """
 
     channel: str
@@ -122,12 +122,12 @@ class Policy:
     void: tuple[str, ...] = ()
 
     def asked(self, target: str) -> Tier:
-        """How strongly a gfx target must have been tested."""
+        """Return the required tier of a gfx target."""
         return self.tiers.get(target, self.tier)
 
 
 def at_least(tier: Tier | None, asked: Tier) -> bool:
-    """Whether a tier is as strong as another; those that are not of ROCm are as strong as themselves only."""
+    """Return whether a tier is as strong as another; tiers outside of ROCm's order equal themselves only."""
     if tier not in LADDER or asked not in LADDER:
         return tier is asked
     return LADDER.index(tier) >= LADDER.index(asked)
@@ -136,14 +136,14 @@ def at_least(tier: Tier | None, asked: Tier) -> bool:
 def load_policy(
     index: str, *, channel: str = LOCAL, file: Path = POLICY_FILE, families: Path = FAMILIES_FILE
 ) -> Policy:
-    """Read the policy for an index, with the bypasses of families whose machines are away.
+    """Load the policy of an index, including the bypasses of families without machines.
 
     Raises:
-        RequestError: no such channel, or a field that is missing, unknown or of the wrong kind.
+        RequestError: the channel is unknown, or a field is missing, unknown or invalid.
     """
     data, channels = _read(file)
     if channel not in channels:
-        raise RequestError(f"{file.name} has no channel {channel!r}.", hint=f"It has {', '.join(channels)}.")
+        raise RequestError(f"{file.name} has no channel {channel!r}.", hint=f"Give one of {', '.join(channels)}.")
     try:
         edition = _number(channels.pop("edition"), least=1)
         bypasses, void = parse_bypasses(channels.pop(BYPASSES, ()))
@@ -166,12 +166,12 @@ def load_policy(
 
 
 def edition(file: Path = POLICY_FILE) -> str:
-    """The edition of the policy, as evidence notes it."""
+    """Return the edition of the policy for the settings of evidence."""
     return str(_read(file)[1]["edition"])
 
 
 def device_members_digest(file: Path = POLICY_FILE) -> str:
-    """SHA-256 of what all channels and indexes say of device members, which a gate reads too."""
+    """Return the SHA-256 of the device members of all channels and indexes, which a gate reads too."""
     tables = [
         {"": values.get("device_members", {})}
         | {name: more.get("device_members", {}) for name, more in values.get("index", {}).items()}
@@ -194,16 +194,16 @@ def _read(file: Path) -> tuple[bytes, dict[str, Any]]:
 
 
 def _inherited(channels: Mapping[str, Any], channel: str, seen: tuple[str, ...]) -> dict[str, Any]:
-    """A channel's values, on top of those of the channel that it is like."""
+    """Return the values of a channel merged over those of its base channel."""
     if channel in seen:
-        raise ValueError(f"{channel} is like itself")
+        raise ValueError(f"the channel {channel} is based on itself")
     own = dict(channels[channel])
     like = own.pop("like", None)
     return own if like is None else _merged(_inherited(channels, like, (*seen, channel)), own)
 
 
 def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables are merged key by key; anything else is replaced."""
+    """Merge tables key by key; other values are replaced."""
     both = {
         key: _merged(base[key], value) if isinstance(value, dict) and isinstance(base.get(key), dict) else value
         for key, value in over.items()
@@ -212,7 +212,7 @@ def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parsed(values: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a Policy out of TOML values; each is taken, so that what is left is unknown."""
+    """Return the fields of a Policy; every known key is removed, so the remaining keys are unknown."""
     keys, alarm = values.pop("keys"), values.pop("growth")
     if set(alarm) != {"percent", "verdict"} or alarm["verdict"] not in ("warn", "block"):
         raise ValueError(f"growth is {alarm!r}")
@@ -244,9 +244,9 @@ def _gate(rule: Mapping[str, Any]) -> GateRule:
 
 
 def _asked(text: str) -> Tier:
-    """A tier that a gfx target may have to be tested at."""
+    """Parse the required tier of a gfx target."""
     if (tier := Tier(text)) not in LADDER:
-        raise ValueError(f"{text} is no tier of a gfx target")
+        raise ValueError(f"{text} is not a tier of a gfx target")
     return tier
 
 

@@ -1,4 +1,4 @@
-"""How strongly several sets were tested together, target by target: pure."""
+"""Compare and combine the tiers at which sets were tested, target by target."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ORDER = (NONE, *(tier.value for tier in LADDER))
 
 
 def strongest(first: Mapping[str, str], second: Mapping[str, str]) -> Mapping[str, str]:
-    """Gfx target -> the stronger of what two sets that share bytes were tested at for it, in the targets' order."""
+    """Return gfx target -> the stronger tier of two sets that share bytes, in the targets' order."""
     return {
         target: max(first.get(target, NONE), second.get(target, NONE), key=_rank)
         for target in sorted({*first, *second})
@@ -19,7 +19,7 @@ def strongest(first: Mapping[str, str], second: Mapping[str, str]) -> Mapping[st
 
 
 def weakest(tiers: Mapping[str, str]) -> str:
-    """The weakest of all targets' tiers; "none" when there are no targets."""
+    """Return the weakest tier of all targets, or "none" without targets."""
     return min(tiers.values(), key=_rank, default=NONE)
 
 

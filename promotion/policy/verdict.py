@@ -1,6 +1,6 @@
-"""Evidence and policy make a verdict: pure, total, and closed when in doubt.
+"""The verdict of a policy on the evidence for a set: pure, and closed when in doubt.
 
-Good news counts only from keys that the policy trusts; bad news counts whoever brings it.
+Passed gates count only with keys that the policy trusts. Failed gates always count.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from core.model import LADDER, Evidence, Outcome, Severity, Tier, Verdict, Wheel
 from promotion.evidence.attestations import AttestationReport, attestation_problems, wheels_by_signer
 from promotion.evidence.evidence import ANY, EvidenceFile, is_machine_failure, latest_by_target, time_of
 from promotion.index.ledger import PromotedSet
-from promotion.policy import tiers as tiers_of
 from promotion.policy.bypasses import Bypass
 from promotion.policy.policy import EDITION, GateRule, Policy, at_least
 from promotion.policy.set_rules import (
@@ -27,16 +26,16 @@ from promotion.policy.set_rules import (
 
 COUNTS = ("collected", "run", "passed", "failed", "known", "skipped")
 CLOCK_SKEW = timedelta(minutes=5)
-"""So much may the clocks of two machines differ."""
-_HOW = {Outcome.FAILED: "failed", Outcome.ERROR: "could not run", Outcome.SKIPPED: "was skipped"}
+"""Accepted difference between the clocks of two machines."""
+_NOT_PASSED = {Outcome.FAILED: "failed", Outcome.ERROR: "could not run", Outcome.SKIPPED: "was skipped"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Reason:
-    """Why a set is not promoted.
+    """A reason that blocks a promotion.
 
     Attributes:
-        gate, target: what a bypass has to cover; nothing passes over a reason without them.
+        gate, target: what a bypass must cover. Reasons without them cannot be bypassed.
     """
 
     text: str
@@ -46,7 +45,7 @@ class _Reason:
 
 def verdict(
     wheel_set: WheelSet,
-    said: Iterable[EvidenceFile],
+    files: Iterable[EvidenceFile],
     policy: Policy,
     *,
     now: datetime,
@@ -54,34 +53,34 @@ def verdict(
     offered: Mapping[str, Collection[str]] | None = None,
     attested: Collection[AttestationReport] = (),
 ) -> Verdict:
-    """What the policy makes of the evidence for a set; every reason that blocks is a sentence of its own.
+    """Return the verdict of a policy on a set; every reason that blocks is one sentence.
 
     Args:
         wheel_set: the set.
-        said: all evidence that lies beside it.
-        policy: what is asked.
+        files: all evidence of the set.
+        policy: the policy.
         now: the time, with its zone.
-        baseline: the set that came to the index last, of those that users see.
-        offered: project -> versions that users see.
-        attested: what was found out about each provenance file beside it.
+        baseline: the newest visible set of the index.
+        offered: project -> visible versions.
+        attested: report of each provenance file of the set.
     """
-    said = tuple(said)
-    own = _counted(wheel_set, said, policy)
+    files = tuple(files)
+    own = _counted(wheel_set, files, policy)
     grown = tuple(growth_problems(wheel_set, policy, baseline)) if baseline else ()
     reasons = [
-        *(_Reason(text=text) for text in _about_strangers(wheel_set, said)),
+        *(_Reason(text=text) for text in _foreign_evidence(wheel_set, files)),
         *(_Reason(text=text) for text in set_problems(wheel_set, policy)),
         *(_Reason(text=text) for text in device_member_problems(wheel_set, policy)),
         *(_Reason(text=text) for text in variant_problems(wheel_set, offered or {})),
         *(_Reason(text=text) for text in size_problems(wheel_set, policy)),
         *(_Reason(text=text) for text in grown if policy.growth_blocks),
-        *(_Reason(text=text) for text in _about_attestations(wheel_set, policy, attested)),
-        *_about_gates(wheel_set, said, own, policy, now),
-        *_about_what_nobody_asked(wheel_set, said, policy),
+        *(_Reason(text=text) for text in _attestation_problems(wheel_set, policy, attested)),
+        *_gate_problems(wheel_set, files, own, policy, now),
+        *_unrequired_failures(wheel_set, files, policy),
     ]
     tiers = {target: _tier_of(target, wheel_set, own, policy, now) for target in wheel_set.targets}
     blocked, passed_over = _pass_over(reasons, [entry for entry in _entries(wheel_set, policy) if not entry.state(now)])
-    for reason in _about_tiers(tiers, policy):
+    for reason in _tier_problems(tiers, policy):
         entry = _excuse(reason.target, passed_over, policy)
         if entry is None:
             blocked.append(reason)
@@ -96,31 +95,26 @@ def verdict(
         warnings=(
             *policy.void,
             *dict.fromkeys(note for found in attested for note in found.notes),
-            *_about_idle_bypasses(wheel_set, policy, now),
+            *_inactive_bypasses(wheel_set, policy, now),
             *(() if policy.growth_blocks else grown),
         ),
     )
-
-
-def weakest(verdict_: Verdict) -> str:
-    """The weakest tier of a verdict: what may be said of the whole set."""
-    return tiers_of.weakest(verdict_.tiers)
 
 
 def _entries(wheel_set: WheelSet, policy: Policy) -> Iterator[Bypass]:
     return (entry for entry in policy.bypasses if entry.is_for(wheel_set))
 
 
-def _about_idle_bypasses(wheel_set: WheelSet, policy: Policy, now: datetime) -> Iterator[str]:
+def _inactive_bypasses(wheel_set: WheelSet, policy: Policy, now: datetime) -> Iterator[str]:
     for entry in _entries(wheel_set, policy):
         if state := entry.state(now):
-            yield f"The bypass {entry} does not count: it {state}."
+            yield f"The bypass {entry} is not valid: it {state}."
 
 
 def _pass_over(
     reasons: Iterable[_Reason], entries: Collection[Bypass]
 ) -> tuple[list[_Reason], list[tuple[_Reason, Bypass]]]:
-    """The reasons that block, and those that a bypass passes over."""
+    """Separate the reasons that block from those that a bypass covers."""
     blocked, passed_over = [], []
     for reason in reasons:
         entry = next((entry for entry in entries if reason.gate and entry.covers(reason.gate, reason.target)), None)
@@ -132,7 +126,7 @@ def _pass_over(
 
 
 def _excuse(target: str, passed_over: Iterable[tuple[_Reason, Bypass]], policy: Policy) -> Bypass | None:
-    """The bypass that passed over a gate which would have given a target the tier that is asked for."""
+    """Return the bypass of a gate that would have given a target the required tier."""
     for reason, entry in passed_over:
         rule = policy.gates.get(reason.gate)
         if rule is not None and reason.target == target and at_least(rule.tier, policy.asked(target)):
@@ -140,41 +134,43 @@ def _excuse(target: str, passed_over: Iterable[tuple[_Reason, Bypass]], policy: 
     return None
 
 
-def _counts(statement: EvidenceFile, policy: Policy) -> bool:
-    """Whether the policy listens to whoever says this."""
-    if statement.evidence.outcome is not Outcome.PASSED:
+def _counts(file: EvidenceFile, policy: Policy) -> bool:
+    """Return whether the policy accepts the key of this evidence."""
+    if file.evidence.outcome is not Outcome.PASSED:
         return True
-    if statement.flaw:
+    if file.flaw:
         return False
-    named = bool(statement.key) and (policy.keys is None or statement.key in policy.keys.values())
+    named = bool(file.key) and (policy.keys is None or file.key in policy.keys.values())
     return named or policy.unsigned
 
 
 def _counted(
-    wheel_set: WheelSet, said: Iterable[EvidenceFile], policy: Policy
+    wheel_set: WheelSet, files: Iterable[EvidenceFile], policy: Policy
 ) -> Mapping[tuple[str, str], tuple[Evidence, ...]]:
-    """The last words of each gate on each target of this very set, see `standing`."""
+    """Return the latest accepted evidence of this set, see `latest_by_target`."""
     this = wheel_set.digest
     return latest_by_target(
-        statement.evidence for statement in said if statement.evidence.set_digest == this and _counts(statement, policy)
+        file.evidence for file in files if file.evidence.set_digest == this and _counts(file, policy)
     )
 
 
-def _about_strangers(wheel_set: WheelSet, said: Iterable[EvidenceFile]) -> Iterator[str]:
-    """Evidence that cannot be put in its place: of another set, or of no time."""
-    evidences = [statement.evidence for statement in said]
+def _foreign_evidence(wheel_set: WheelSet, files: Iterable[EvidenceFile]) -> Iterator[str]:
+    """Yield a sentence for evidence of another set or with invalid times."""
+    evidences = [file.evidence for file in files]
     for digest in sorted({evidence.set_digest for evidence in evidences} - {wheel_set.digest}):
-        yield f"There is evidence of another set, {digest}, beside this one."
+        yield f"The set has evidence of another set: {digest}."
     for evidence in evidences:
         started, ended = time_of(evidence.started), time_of(evidence.ended)
         if started is None or ended is None or started > ended:
             yield (
-                f"There is evidence of the gate {evidence.gate} for {evidence.target} with times that make no sense:"
+                f"The evidence of the gate {evidence.gate} for {evidence.target} has invalid times:"
                 f" {evidence.started!r} to {evidence.ended!r}."
             )
 
 
-def _about_attestations(wheel_set: WheelSet, policy: Policy, attested: Collection[AttestationReport]) -> Iterator[str]:
+def _attestation_problems(
+    wheel_set: WheelSet, policy: Policy, attested: Collection[AttestationReport]
+) -> Iterator[str]:
     rule, names = policy.attestations, [wheel.filename for wheel in wheel_set.wheels]
     projects = expand(rule.required, wheel_set)
     needed = [wheel.filename for wheel in wheel_set.wheels if wheel.name in projects]
@@ -185,89 +181,90 @@ def _where(gate: str, target: str) -> str:
     return f"The gate {gate}" if target == ANY else f"The gate {gate} for {target}"
 
 
-def _about_gates(
+def _gate_problems(
     wheel_set: WheelSet,
-    said: Collection[EvidenceFile],
+    files: Collection[EvidenceFile],
     own: Mapping[tuple[str, str], tuple[Evidence, ...]],
     policy: Policy,
     now: datetime,
 ) -> Iterator[_Reason]:
     for gate, rule in policy.gates.items():
         for target in rule.about(wheel_set, policy):
-            where, words = _where(gate, target), own.get((gate, target))
-            if words is None:
-                problems: Iterable[str] = [f"has not run on this set{_unheard(wheel_set, said, gate, target)}."]
+            where, latest = _where(gate, target), own.get((gate, target))
+            if latest is None:
+                problems: Iterable[str] = [
+                    f"has not run on this set{_rejected_evidence(wheel_set, files, gate, target)}."
+                ]
             else:
-                problems = _problems_of_all(words, rule, rule.least(wheel_set), policy, now)
+                problems = _problems_of_all(latest, rule, rule.least(wheel_set), policy, now)
             yield from (_Reason(text=f"{where} {problem}", gate=gate, target=target) for problem in problems)
 
 
-def _unheard(wheel_set: WheelSet, said: Iterable[EvidenceFile], gate: str, target: str) -> str:
-    """Why what lies there does not count, as a clause; empty when nothing does."""
+def _rejected_evidence(wheel_set: WheelSet, files: Iterable[EvidenceFile], gate: str, target: str) -> str:
+    """Return why the existing evidence does not count, as a clause."""
     reasons = {
-        statement.flaw.rstrip(".")
-        or (f"it is signed with {statement.key}, which the policy does not name" if statement.key else "it is unsigned")
-        for statement in said
-        if (statement.evidence.gate, statement.evidence.target) == (gate, target)
-        and statement.evidence.set_digest == wheel_set.digest
+        file.flaw.rstrip(".")
+        or (f"it is signed with {file.key}, which the policy does not permit" if file.key else "it is unsigned")
+        for file in files
+        if (file.evidence.gate, file.evidence.target) == (gate, target) and file.evidence.set_digest == wheel_set.digest
     }
-    return f", as far as the policy believes it: {'; '.join(sorted(reasons))}" if reasons else ""
+    return f" with accepted evidence: {'; '.join(sorted(reasons))}" if reasons else ""
 
 
 def _problems_of_all(
-    words: Sequence[Evidence], rule: GateRule, least: int, policy: Policy, now: datetime
+    latest: Sequence[Evidence], rule: GateRule, least: int, policy: Policy, now: datetime
 ) -> Sequence[str]:
-    """Why a gate's last words are not what the policy asks for: one of them has to be, and none may be bad."""
-    problems = [[*_problems(evidence, rule, least, policy, now)] for evidence in words]
-    if words[0].outcome is not Outcome.PASSED:
+    """Return why no evidence of a gate's parts satisfies the policy; none of them may be bad."""
+    problems = [[*_problems(evidence, rule, least, policy, now)] for evidence in latest]
+    if latest[0].outcome is not Outcome.PASSED:
         return problems[0]
     return next((found for found in problems if not found), problems[0])
 
 
 def _problems(evidence: Evidence, rule: GateRule, least: int, policy: Policy, now: datetime) -> Iterator[str]:
-    """Why a gate's last word is not what the policy asks for, each with a full stop."""
+    """Yield why evidence of a gate does not satisfy the policy."""
     if evidence.outcome is not Outcome.PASSED:
-        yield f"{_HOW[evidence.outcome]}: {_first_finding(evidence)}"
+        yield f"{_NOT_PASSED[evidence.outcome]}: {_first_finding(evidence)}"
         return
     if evidence.tier is not rule.tier:
-        yield f"claims tier {evidence.tier.value}; the policy has it at {rule.tier.value}."
-    if (told := evidence.settings.get(EDITION, "none")) != str(policy.edition):
-        yield f"ran under edition {told} of the policy; edition {policy.edition} is in force."
+        yield f"has tier {evidence.tier.value}; the policy requires {rule.tier.value}."
+    if (used := evidence.settings.get(EDITION, "none")) != str(policy.edition):
+        yield f"ran under edition {used} of the policy; edition {policy.edition} is in force."
     for name, wanted in rule.settings.items():
-        if (told := evidence.settings.get(name, "")) != wanted:
-            yield f"was told {name} {told!r}; {wanted!r} is asked for."
+        if (used := evidence.settings.get(name, "")) != wanted:
+            yield f"ran with {name} {used!r}; {wanted!r} is required."
     ended = time_of(evidence.ended)
     if ended is not None and ended > now + CLOCK_SKEW:
-        yield f"ended at {evidence.ended}, which is yet to come: a clock is wrong."
+        yield f"ended at {evidence.ended}, which is in the future: a clock is wrong."
     if ended is not None and policy.max_age_days is not None and now - ended > timedelta(days=policy.max_age_days):
         yield f"ended at {evidence.ended}, more than {policy.max_age_days} days ago."
-    yield from _about_counts(evidence, least, rule)
+    yield from _count_problems(evidence, least, rule)
 
 
-def _about_counts(evidence: Evidence, least: int, rule: GateRule) -> Iterator[str]:
-    """What is wrong with the numbers of a gate that says it passed."""
+def _count_problems(evidence: Evidence, least: int, rule: GateRule) -> Iterator[str]:
+    """Yield problems of the counts of a passed gate."""
     counts = evidence.counts
     if set(counts) != set(COUNTS) or any(type(count) is not int or count < 0 for count in counts.values()):
-        yield f"has counts that make no sense: {dict(counts)}."
+        yield f"has invalid counts: {dict(counts)}."
         return
     run = counts["passed"] + counts["failed"] + counts["known"]
     if counts["collected"] != counts["run"] + counts["skipped"] or counts["run"] != run:
         yield f"has counts that do not add up: {dict(counts)}."
     if counts["failed"]:
-        yield f"says that it passed but counts {counts['failed']} failures."
+        yield f"passed with {counts['failed']} failures."
     if counts["passed"] < least:
-        yield f"passed {counts['passed']} checks; {least} are asked for."
+        yield f"passed {counts['passed']} checks; {least} are required."
     if counts["skipped"] and not rule.may_skip:
         yield f"skipped {counts['skipped']} checks."
     if isinstance(rule.known_failures, int):
         if counts["known"] > rule.known_failures:
-            yield f"counts {counts['known']} failures as known; the policy allows {rule.known_failures}."
+            yield f"has {counts['known']} known failures; the policy allows {rule.known_failures}."
     elif counts["known"]:
         known = _known_checks(evidence)
         if len(known) != counts["known"]:
-            yield f"counts {counts['known']} failures as known but names {len(known)}."
+            yield f"counts {counts['known']} known failures but names {len(known)}."
         if strange := sorted(set(known) - set(rule.known_failures)):
-            yield f"has failures that the policy does not know: {', '.join(strange)}."
+            yield f"has failures that the policy does not list as known: {', '.join(strange)}."
 
 
 def _known_checks(evidence: Evidence) -> list[str]:
@@ -276,16 +273,11 @@ def _known_checks(evidence: Evidence) -> list[str]:
     return [str(check.get("name")) for check in tables if check.get("outcome") == "known"]
 
 
-def _about_what_nobody_asked(wheel_set: WheelSet, said: Iterable[EvidenceFile], policy: Policy) -> Iterator[_Reason]:
-    """A gate that failed or could not run blocks all the same until it passes.
-
-    Being skipped is nothing then, and so is a machine that was not fit to run it: that says nothing of the set.
-    """
+def _unrequired_failures(wheel_set: WheelSet, files: Iterable[EvidenceFile], policy: Policy) -> Iterator[_Reason]:
+    """Yield gates that the policy does not require and that failed; skipped gates and machine failures do not block."""
     asked = {(gate, target) for gate, rule in policy.gates.items() for target in rule.about(wheel_set, policy)}
     ran = [
-        statement
-        for statement in said
-        if statement.evidence.outcome is not Outcome.SKIPPED and not is_machine_failure(statement.evidence)
+        file for file in files if file.evidence.outcome is not Outcome.SKIPPED and not is_machine_failure(file.evidence)
     ]
     for (gate, target), (evidence, *_) in _counted(wheel_set, ran, policy).items():
         if (gate, target) not in asked and evidence.outcome is not Outcome.PASSED:
@@ -300,24 +292,24 @@ def _tier_of(
     policy: Policy,
     now: datetime,
 ) -> Tier | None:
-    """How strongly a target was tested: by the best gate whose word on that very target counts."""
+    """Return the strongest tier at which a target was tested."""
     tiers = [
         rule.tier
-        for (gate, about), words in own.items()
+        for (gate, about), latest in own.items()
         if about == target and (rule := policy.gates.get(gate)) is not None and rule.tier in LADDER
-        if not _problems_of_all(words, rule, rule.least(wheel_set), policy, now)
+        if not _problems_of_all(latest, rule, rule.least(wheel_set), policy, now)
     ]
     return max(tiers, key=LADDER.index, default=None)
 
 
-def _about_tiers(tiers: Mapping[str, Tier | None], policy: Policy) -> Iterator[_Reason]:
+def _tier_problems(tiers: Mapping[str, Tier | None], policy: Policy) -> Iterator[_Reason]:
     for target, tier in tiers.items():
         if not at_least(tier, policy.asked(target)):
             asked, was = policy.asked(target).value, tier.value if tier else "none"
-            yield _Reason(text=f"{target} was tested at tier {was}; {asked} is asked for.", target=target)
+            yield _Reason(text=f"{target} was tested at tier {was}; {asked} is required.", target=target)
 
 
 def _first_finding(evidence: Evidence) -> str:
     errors = [finding for finding in evidence.findings if finding.severity is Severity.ERROR] or evidence.findings
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    return f"{errors[0].message}{more}" if errors else "it does not say why."
+    return f"{errors[0].message}{more}" if errors else "no reason was given."

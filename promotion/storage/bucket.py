@@ -1,6 +1,6 @@
-"""Where bytes live: the Bucket protocol.
+"""The Bucket protocol: an object store for sets, evidence and indexes.
 
-Objects are immutable except for the few that are replaced by compare-and-swap (index pages, status files).
+Objects are immutable, except for pages and status files, which are replaced by compare-and-swap.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from core.digests import file_sha256
 from core.errors import BucketError
 
 Data = bytes | Path
-"""Bytes to store, or the file that holds them."""
+"""Bytes to store, or their file."""
 
 _KEY = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._+!~-]*/)*[A-Za-z0-9_][A-Za-z0-9._+!~-]*")
 
 
 class ConflictError(BucketError):
-    """The key holds other bytes than the caller expected: read again and decide again."""
+    """The key has other bytes than expected: read it again and decide again."""
 
 
 class AbsentError(BucketError):
-    """Nothing is stored under the key."""
+    """The key does not exist."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ObjectInfo:
-    """What a bucket knows about one object.
+    """Properties of a stored object.
 
     Attributes:
         size: bytes.
-        sha256: of the stored bytes, 64 hexadecimal digits; what the store itself vouches for, never a caller's claim.
-        etag: what `put_if_match` compares; opaque.
+        sha256: of the stored bytes, 64 hexadecimal digits, as computed by the store and never as claimed by a caller.
+        etag: opaque value for `put_if_match`.
     """
 
     key: str
@@ -46,95 +46,118 @@ class ObjectInfo:
 
 
 class Bucket(Protocol):
-    """An object store with create-only writes and compare-and-swap; keys are plain relative paths.
+    """An object store with create-only writes and compare-and-swap. Keys are plain relative paths.
 
-    Every method raises BucketError for a key that is not one, and for a store that fails.
+    Every method raises BucketError for an invalid key and for a failing store.
     """
 
     def head(self, key: str) -> ObjectInfo | None:
-        """What is stored under a key, or None."""
+        """Return the properties of an object, or None."""
 
     def get(self, key: str) -> bytes:
-        """The whole of a small object; AbsentError when there is none."""
+        """Return the bytes of a small object, or raise AbsentError."""
 
     def read(self, key: str) -> tuple[bytes, ObjectInfo] | None:
-        """The whole of a small object and what the bucket knows of exactly these bytes, or None."""
+        """Return the bytes of a small object and the properties of exactly these bytes, or None."""
 
     def open(self, key: str) -> BinaryIO:
-        """A seekable stream of an object's bytes, for reading parts of it; AbsentError when there is none."""
+        """Return a seekable stream of an object, for reading parts of it, or raise AbsentError."""
 
     def fetch(self, key: str, folder: Path) -> Path:
-        """The object as a read-only file under its own name: in `folder`, or where the store keeps it already."""
+        """Return the object as a read-only file with its own name: in `folder`, or where the store keeps it."""
 
     def put_if_absent(self, key: str, data: Data, *, sha256: str) -> bool:
-        """Create an object; the same bytes again are a no-op.
+        """Create an object; storing the same bytes again does nothing.
 
         Args:
-            key: where it shall be.
-            data: the bytes, or a file that holds them.
-            sha256: what the stored bytes must hash to; checked before the object appears.
+            key: key of the object.
+            data: the bytes or their file.
+            sha256: expected digest of the stored bytes, checked before the object appears.
 
         Returns:
-            Whether the object was created now.
+            Whether this call created the object.
 
         Raises:
-            ConflictError: other bytes are stored under the key.
-            BucketError: `data` does not hash to `sha256`.
+            ConflictError: the key has other bytes.
+            BucketError: `data` has another digest than `sha256`.
         """
 
     def put_if_match(self, key: str, data: bytes, *, etag: str | None) -> ObjectInfo:
         """Replace an object that still has this etag; None means that it must not exist yet.
 
         Raises:
-            ConflictError: it has another one by now.
+            ConflictError: the object has another etag.
         """
 
     def copy(self, source: str, target: str, *, sha256: str) -> bool:
-        """Create `target` with the bytes of `source` without moving them through this program.
+        """Create `target` with the bytes of `source` without transferring them through this program.
 
         Returns:
-            Whether the object was created now; the same bytes already there are a no-op.
+            Whether this call created the object; the same bytes at the target are no error.
 
         Raises:
-            BucketError: `source` is absent or does not hash to `sha256`.
-            ConflictError: `target` holds other bytes.
+            BucketError: `source` is absent or has another digest than `sha256`.
+            ConflictError: `target` has other bytes.
         """
 
     def list(self, prefix: str) -> Iterator[str]:
-        """Keys below a prefix that ends with a slash, sorted."""
+        """Yield the keys below a prefix that ends with a slash, sorted."""
 
     def delete(self, key: str, *, sha256: str) -> bool:
         """Remove an object that has this digest.
 
         Returns:
-            Whether there was one.
+            Whether the object existed.
 
         Raises:
-            ConflictError: it holds other bytes.
+            ConflictError: the object has other bytes.
         """
 
 
 def check_key(key: str) -> str:
-    """Return a key that is safe as a path and as a URL, or raise BucketError."""
+    """Return a key that is safe as a path and in a URL, or raise BucketError."""
     if _KEY.fullmatch(key) is None:
-        raise BucketError(f"{key!r} cannot be a key in a bucket.", hint="Keys are relative paths of plain names.")
+        raise BucketError(f"{key!r} is not a valid key.", hint="Use a relative path of letters, digits and ._+!~-.")
     return key
 
 
+def changed_meanwhile(key: str) -> ConflictError:
+    """Return the error of a lost compare-and-swap."""
+    return ConflictError(f"{key} was changed by another process meanwhile.", hint="Run it again.")
+
+
+def check_same_bytes(key: str, stored: ObjectInfo | None, sha256: str) -> None:
+    """Raise ConflictError when a key has other bytes than these."""
+    if stored is None or stored.sha256 != sha256:
+        found = f"is stored with sha256 {stored.sha256}" if stored else "was removed meanwhile"
+        raise ConflictError(
+            f"{key} {found} and cannot become {sha256}.",
+            hint="One name never stands for two contents. Give the new content another version.",
+        )
+
+
+def check_source(key: str, stored: ObjectInfo | None, sha256: str) -> ObjectInfo:
+    """Return the source of a copy, or raise BucketError when it has other bytes."""
+    if stored is None or stored.sha256 != sha256:
+        found = "is absent" if stored is None else f"has sha256 {stored.sha256}"
+        raise BucketError(f"{key} {found}; {sha256} was expected.", hint="Stage the set again.")
+    return stored
+
+
 def object_info(key: str, data: bytes, etag: str) -> ObjectInfo:
-    """What is known of bytes that were just read."""
+    """Return the properties of bytes that were just read."""
     return ObjectInfo(key=key, size=len(data), sha256=sha256_of(data), etag=etag)
 
 
 def sha256_of(data: Data) -> str:
-    """SHA-256 of bytes or of a file, 64 hexadecimal digits."""
+    """Return the SHA-256 of bytes or of a file as 64 hexadecimal digits."""
     if isinstance(data, bytes):
         return hashlib.sha256(data).hexdigest()
     return file_sha256(data)
 
 
 def size_of(data: Data) -> int:
-    """How many bytes there are to store; BucketError when their file cannot be read."""
+    """Return the size of the bytes to store; BucketError when their file cannot be read."""
     if isinstance(data, bytes):
         return len(data)
     try:

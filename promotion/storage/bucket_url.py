@@ -1,4 +1,4 @@
-"""From what a person calls a bucket to the Bucket: a folder, or an s3:// URL."""
+"""Open a bucket from its name on the command line: a folder or an s3:// URL."""
 
 from __future__ import annotations
 
@@ -12,46 +12,47 @@ from promotion.storage.bucket import Bucket, check_key
 from promotion.storage.directory_bucket import DirBucket
 
 _SCHEME = "s3://"
-_WORDS = ("endpoint_url", "region", "single_writer", "website")
+_PARAMETERS = ("endpoint_url", "region", "single_writer", "website")
 _TRUE, _FALSE = ("yes", "true", "1"), ("no", "false", "0")
 
 
 def open_bucket(text: str) -> Bucket:
-    """The bucket with this name; nothing is read from it yet.
+    """Return the bucket with this name, without accessing it.
 
-    `s3://NAME[/PREFIX][?endpoint_url=URL][&region=R][&single_writer=yes][&website=yes]`: credentials, and what the URL
-    does not say, come from AWS's own settings. Anything else is a folder.
+    `s3://NAME[/PREFIX][?endpoint_url=URL][&region=R][&single_writer=yes][&website=yes]`: credentials, and everything
+    that the URL omits, come from the AWS configuration. Any other text is a folder.
 
     Raises:
-        RequestError: a URL that is not understood.
-        BucketError: the connection's settings make no sense.
+        RequestError: the URL is invalid.
+        BucketError: the connection settings are invalid.
     """
     if not text.lower().startswith(_SCHEME):
         if re.match(r"\w+:/", text):
-            raise RequestError(f"{text!r} is no bucket.", hint="Give a folder or s3://NAME/PREFIX.")
+            raise RequestError(f"{text!r} is not a bucket.", hint="Give a folder or s3://NAME/PREFIX.")
         return DirBucket(Path(text))
-    # Not everybody needs S3, and botocore is slow to import.
+    # boto3 is slow to import and needed for S3 only.
     from promotion.storage.s3_bucket import S3Bucket
     from promotion.storage.s3_client import connect
 
     url = parse_url(text)
-    words = {name: values[-1] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
-    if not url.netloc or "@" in url.netloc or url.fragment or words.keys() - set(_WORDS):
+    parameters = {name: values[-1] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
+    if not url.netloc or "@" in url.netloc or url.fragment or parameters.keys() - set(_PARAMETERS):
         raise RequestError(
-            f"{text!r} is no bucket.", hint=f"Write s3://NAME/PREFIX, then perhaps ? and {', '.join(_WORDS)}."
+            f"{text!r} is not a bucket.",
+            hint=f"Give s3://NAME/PREFIX, optionally with ? and {', '.join(_PARAMETERS)}.",
         )
     prefix = url.path.strip("/")
     return S3Bucket(
-        connect(endpoint=words.get("endpoint_url"), region=words.get("region")),
+        connect(endpoint=parameters.get("endpoint_url"), region=parameters.get("region")),
         url.netloc,
         prefix=f"{check_key(prefix)}/" if prefix else "",
-        single_writer=_flag(words, "single_writer"),
-        website=_flag(words, "website"),
+        single_writer=_flag(parameters, "single_writer"),
+        website=_flag(parameters, "website"),
     )
 
 
-def _flag(words: dict[str, str], name: str) -> bool:
-    value = words.get(name, "no").lower()
+def _flag(parameters: dict[str, str], name: str) -> bool:
+    value = parameters.get(name, "no").lower()
     if value not in (*_TRUE, *_FALSE):
-        raise RequestError(f"{name}={value!r} in the bucket's URL is neither yes nor no.", hint=f"Write {name}=yes.")
+        raise RequestError(f"{name}={value!r} in the bucket's URL is not yes or no.", hint=f"Give {name}=yes.")
     return value in _TRUE

@@ -1,4 +1,4 @@
-"""Several requests to a store at the same time, so that a set costs the time of a few and not of all."""
+"""Concurrent requests to a store, so that a set costs the time of a few requests."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeVar
 
 MAX_REQUESTS = 8
-"""Requests that one command has under way at most."""
+"""Maximum number of concurrent requests of one command."""
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
 def map_concurrently(function: Callable[[_Item], _Result], items: Iterable[_Item]) -> tuple[_Result, ...]:
-    """What a function gives for each item, in the items' order; up to LIMIT calls run at the same time.
+    """Call a function for each item, up to MAX_REQUESTS at the same time, and return the results in the items' order.
 
-    For what may happen in any order. After a failure none is begun any more, those under way come to their end, and
-    then the first failure in the items' order is raised.
+    After a failure no further call starts. When the running calls have ended, the first failure in the items' order is
+    raised.
     """
     items = tuple(items)
     if len(items) < 2:
@@ -39,7 +39,7 @@ def map_concurrently(function: Callable[[_Item], _Result], items: Iterable[_Item
             wait(calls)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
-    # Whatever was not begun lies after a failure or beside one, which is raised here.
+    # Every call that did not start follows a failure, which is raised here.
     for error in (one.exception() for one in calls if not one.cancelled()):
         if error is not None:
             raise error

@@ -1,4 +1,4 @@
-"""DirBucket: a folder that behaves like an object store."""
+"""A bucket in a folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,18 @@ from typing import BinaryIO
 from filelock import FileLock, Timeout
 
 from core.errors import BucketError, BusyError
-from promotion.storage.bucket import AbsentError, ConflictError, Data, ObjectInfo, check_key, object_info, sha256_of
+from promotion.storage.bucket import (
+    AbsentError,
+    ConflictError,
+    Data,
+    ObjectInfo,
+    changed_meanwhile,
+    check_key,
+    check_same_bytes,
+    check_source,
+    object_info,
+    sha256_of,
+)
 
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV})
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
@@ -23,15 +34,15 @@ _IMMUTABLE, _REPLACEABLE = 0o444, 0o644
 
 
 class DirBucket:
-    """A bucket in a folder: crash-safe, and safe with several processes on one machine.
+    """A bucket in a folder that survives crashes and concurrent processes on one machine.
 
-    An object appears with all its bytes on disk or not at all: it is written under a temporary name beside its
-    place, flushed, and linked to its key, which fails when the key is taken. Temporary names start with a dot, which
-    no key does.
+    An object appears with all its bytes on disk or not at all: it is written under a temporary name beside its key,
+    flushed, and linked to its key, which fails when the key exists. Temporary names start with a dot, which no key
+    does.
 
     Args:
-        root: the folder; made when the first object comes.
-        lock_seconds: how long to wait for another process that is replacing an object.
+        root: the folder. It is created with the first object.
+        lock_seconds: how long to wait for another process that replaces an object.
     """
 
     def __init__(self, root: Path, *, lock_seconds: float = _LOCK_SECONDS) -> None:
@@ -39,11 +50,11 @@ class DirBucket:
         self._lock_seconds = lock_seconds
 
     def path(self, key: str) -> Path:
-        """The file of an object, whether it exists or not."""
+        """Return the file of an object, whether or not it exists."""
         return self.root / check_key(key)
 
     def head(self, key: str) -> ObjectInfo | None:
-        """What is stored under a key; the digest is computed from the bytes, each time."""
+        """Return the properties of an object; the digest is computed from the bytes each time."""
         try:
             with _disk(key), self.path(key).open("rb", buffering=0) as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -52,12 +63,12 @@ class DirBucket:
             return None
 
     def get(self, key: str) -> bytes:
-        """The whole of a small object."""
+        """Return the bytes of a small object."""
         with self.open(key) as file:
             return file.read()
 
     def read(self, key: str) -> tuple[bytes, ObjectInfo] | None:
-        """The whole of a small object, and what is known of it; see `Bucket.read`."""
+        """Return the bytes of a small object and its properties; see `Bucket.read`."""
         try:
             data = self.get(key)
         except AbsentError:
@@ -65,12 +76,12 @@ class DirBucket:
         return data, object_info(key, data, sha256_of(data))
 
     def open(self, key: str) -> BinaryIO:
-        """A seekable stream of an object's bytes."""
+        """Return a seekable stream of an object."""
         with _disk(key):
             return self.path(key).open("rb")
 
     def fetch(self, key: str, folder: Path) -> Path:  # noqa: ARG002 - a folder needs no copy
-        """The object's own file."""
+        """Return the object's own file."""
         self.open(key).close()
         return self.path(key)
 
@@ -82,18 +93,18 @@ class DirBucket:
             written = sha256_of(temporary)
             if written != sha256:
                 raise BucketError(
-                    f"The bytes for {key} hash to {written}, not to {sha256}.",
-                    hint="The file changed while it was stored, or the disk is failing; build the set again.",
+                    f"The bytes for {key} have sha256 {written}, not {sha256}.",
+                    hint="Check the disk and build the set again.",
                 )
             return self._claim(temporary, key, sha256)
 
     def put_if_match(self, key: str, data: bytes, *, etag: str | None) -> ObjectInfo:
-        """Replace an object; see `Bucket.put_if_match`. Readers see the old bytes or the new ones."""
+        """Replace an object; see `Bucket.put_if_match`. Readers see the old or the new bytes."""
         path = self.path(key)
         with _disk(key), self._temporary(key, data, mode=_REPLACEABLE) as temporary, self._locked():
             stored = self.head(key)
             if (stored.etag if stored else None) != etag:
-                raise ConflictError(f"{key} was changed by somebody else meanwhile.", hint="Run it again.")
+                raise changed_meanwhile(key)
             temporary.replace(path)
             _sync_folder(path.parent)
         info = self.head(key)
@@ -101,17 +112,15 @@ class DirBucket:
         return info
 
     def copy(self, source: str, target: str, *, sha256: str) -> bool:
-        """Create `target` as a second name of the same immutable bytes; see `Bucket.copy`."""
+        """Create `target` as a hard link to the same immutable bytes; see `Bucket.copy`."""
         stored = self.head(source)
-        if stored is None or stored.sha256 != sha256:
-            found = "is absent" if stored is None else f"has sha256 {stored.sha256}"
-            raise BucketError(f"{source} {found}, {sha256} was expected.", hint="Stage the set again.")
+        check_source(source, stored, sha256)
         with _disk(target):
             _make_folders(self.path(target).parent)
             return self._claim(self.path(source), target, sha256)
 
     def list(self, prefix: str) -> Iterator[str]:
-        """Keys below a prefix, sorted; temporary and lock files are no objects."""
+        """Yield the keys below a prefix, sorted, without temporary files and the lock."""
         top = self.path(prefix.removesuffix("/"))
         found = []
         for folder, folders, names in os.walk(top):
@@ -128,27 +137,19 @@ class DirBucket:
             if stored is None:
                 return False
             if stored.sha256 != sha256:
-                raise ConflictError(
-                    f"{key} has sha256 {stored.sha256}; {sha256} was to be removed.", hint="Run it again."
-                )
+                raise ConflictError(f"{key} has sha256 {stored.sha256}; cannot remove {sha256}.", hint="Run it again.")
             self.path(key).unlink()
             _sync_folder(self.path(key).parent)
         return True
 
     def _same_bytes(self, key: str, sha256: str) -> bool:
-        """Refuse other bytes under a taken key; False, since nothing is created."""
-        stored = self.head(key)
-        if stored is None or stored.sha256 != sha256:
-            found = f"is stored with sha256 {stored.sha256}" if stored else "has just vanished"
-            raise ConflictError(
-                f"{key} {found} and shall not become {sha256}.",
-                hint="One name never stands for two contents; give the new content another version.",
-            )
+        """Raise ConflictError when a key has other bytes; returns False because nothing was created."""
+        check_same_bytes(key, self.head(key), sha256)
         _sync_folder(self.path(key).parent)
         return False
 
     def _claim(self, existing: Path, key: str, sha256: str) -> bool:
-        """Let `existing` appear under a free key, atomically; whoever comes second compares."""
+        """Link `existing` to a free key atomically; compare the bytes when the key exists."""
         path = self.path(key)
         try:
             os.link(existing, path)
@@ -162,7 +163,7 @@ class DirBucket:
         return True
 
     def _claim_without_links(self, existing: Path, key: str, sha256: str) -> bool:
-        """The same on a file system without hard links, where only the lock makes it atomic."""
+        """Do the same under the lock, for file systems without hard links."""
         with self._temporary(key, existing, mode=_IMMUTABLE) as temporary, self._locked():
             if self.head(key) is not None:
                 return self._same_bytes(key, sha256)
@@ -172,7 +173,7 @@ class DirBucket:
 
     @contextlib.contextmanager
     def _temporary(self, key: str, data: Data, *, mode: int) -> Iterator[Path]:
-        """A flushed file with these bytes beside the key's place; gone afterwards unless it was renamed."""
+        """Write a flushed temporary file beside a key and remove it at the end unless it was renamed."""
         folder = self.path(key).parent
         _make_folders(folder)
         descriptor, name = tempfile.mkstemp(prefix=".new-", dir=folder)
@@ -187,31 +188,32 @@ class DirBucket:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Alone among all processes that replace objects of this bucket."""
+        """Exclude other processes that replace objects of this bucket."""
         try:
             with FileLock(self.root / ".lock", timeout=self._lock_seconds):
                 yield
         except Timeout as error:
             raise BusyError(
-                f"The bucket {self.root} has been locked for {self._lock_seconds:g} s.", hint="Wait for the other run."
+                f"The bucket {self.root} is locked by another process since {self._lock_seconds:g} s.",
+                hint="Wait for it to end.",
             ) from error
 
 
 @contextlib.contextmanager
 def _disk(key: str) -> Iterator[None]:
-    """Turns what the file system refuses into a BucketError."""
+    """Raise BucketError for errors of the file system."""
     try:
         yield
     except _ABSENT as error:
         raise AbsentError(f"{key} is not in the bucket.", hint="Stage the set again.") from error
     except OSError as error:
         raise BucketError(
-            f"The bucket cannot read or write {key}: {error.strerror or error}.", hint="Look at the disk."
+            f"The bucket cannot read or write {key}: {error.strerror or error}.", hint="Check the disk."
         ) from error
 
 
 def _make_folders(folder: Path) -> None:
-    """Make a folder and its parents, and the names of new ones durable."""
+    """Create a folder and its parents durably."""
     missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for parent in missing:
@@ -219,7 +221,7 @@ def _make_folders(folder: Path) -> None:
 
 
 def _write(file: BinaryIO, data: Data) -> None:
-    """Write bytes, or a file's bytes: copied within the kernel, shared by file systems that can."""
+    """Write bytes or copy a file within the kernel, which shares blocks on file systems that support it."""
     if isinstance(data, bytes):
         view = memoryview(data)
         while view:
@@ -244,7 +246,7 @@ def _write(file: BinaryIO, data: Data) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the names in a folder survive a crash."""
+    """Flush the names in a folder to disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

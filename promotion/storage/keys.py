@@ -1,18 +1,18 @@
-"""Every key in the bucket, in one place.
+"""All keys in a bucket.
 
 - `v2-staging/<index>/<digest>/`: one folder for each set, written once
-    - `<wheel>`, `<wheel>.metadata`: as built, with its core metadata beside it (PEP 658)
-    - `wheels.json`, `SHA256SUMS`, ...: the set's own files
-    - `simple/`: an index that offers exactly this set
+    - `<wheel>`, `<wheel>.metadata`: the wheel and its core metadata (PEP 658)
+    - `wheels.json`, `SHA256SUMS`, ...: the other files of the set
+    - `simple/`: an index of exactly this set
     - `evidence/<gate>/<target>/<id>.json`
-- `v2-staging/_tests/<index>.sqlite`: what became of every test on sets of that index
-- `v2/<index>/`: what users see
-    - `packages/<project>/<wheel>`, and `<wheel>.metadata`
-    - `sets/<digest>/`: the set's files and its evidence
-    - `ledger/00000001.json`: what was promoted, in order
+- `v2-staging/_tests/<index>.sqlite`: results of every test run on sets of that index
+- `v2/<index>/`: the released index
+    - `packages/<project>/<wheel>` and `<wheel>.metadata`
+    - `sets/<digest>/`: the files of the set and its evidence
+    - `ledger/00000001.json`: the changes of the index, in order
     - `simple/`: index.html and index.json, and a folder with both for each project
-    - `status.json`: for monitors, and how far the pages are written
-    - `index.html`: for people
+    - `status.json`: for monitors and for the next publisher
+    - `index.html`: the overview page for people
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from core.model import Channel
 
 METADATA_SUFFIX, PROVENANCE_SUFFIX = ".metadata", ".provenance"
 TOMBSTONE_SUFFIX = ".swept"
-"""Beside where a wheel was whose name is used up."""
+"""Suffix of the tombstone of a removed wheel."""
 EVIDENCE_FOLDER = "evidence"
 SETS_FOLDER = "sets"
 TESTS_FOLDER = "_tests"
@@ -39,10 +39,10 @@ _LEDGER_DIGITS = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StagedSet:
-    """One set in staging: the index that it is meant for and its digest, and with them all its keys.
+    """A staged set: its index and its digest, which determine all its keys.
 
     Raises:
-        BucketError: a name that cannot be part of a key.
+        BucketError: a name cannot be part of a key.
     """
 
     index: str
@@ -51,46 +51,46 @@ class StagedSet:
     def __post_init__(self) -> None:
         _check_index(self.index)
         if _DIGEST.fullmatch(self.digest) is None:
-            raise BucketError(f"{self.digest!r} is not the digest of a set.", hint="It has 64 hexadecimal digits.")
+            raise BucketError(f"{self.digest!r} is not the digest of a set.", hint="Give 64 hexadecimal digits.")
 
     def __str__(self) -> str:
         return f"{self.index}/{self.digest}"
 
     @property
     def root(self) -> str:
-        """The set's folder, with a slash at its end."""
+        """The set's folder, with a slash at the end."""
         return f"{Channel.STAGING}/{self.index}/{self.digest}/"
 
     def file(self, name: str) -> str:
-        """A file of the set: a wheel, its metadata, wheels.json, ..."""
+        """Return the key of a file of the set: a wheel, its metadata, wheels.json, ..."""
         return self.root + name
 
     @property
     def simple(self) -> str:
-        """The folder of the set's own index, with a slash at its end."""
+        """The folder of the set's own index, with a slash at the end."""
         return f"{self.root}simple/"
 
     @property
     def evidence(self) -> str:
-        """The folder of the evidence, with a slash at its end."""
+        """The folder of the evidence, with a slash at the end."""
         return f"{self.root}{EVIDENCE_FOLDER}/"
 
     def evidence_file(self, gate: str, target: str, identity: str) -> str:
-        """One gate's word on one target; features of a target, as in gfx90a:xnack-, become gfx90a~xnack-."""
+        """Return the key of the evidence of a gate for a target; the target gfx90a:xnack- is written gfx90a~xnack-."""
         return f"{self.evidence}{gate}/{target.replace(':', '~')}/{identity}.json"
 
     def evidence_more(self, gate: str, target: str, name: str) -> str:
-        """What belongs to a gate's word on one target: results of tests, logs; no evidence by itself."""
+        """Return the key of a file that belongs to the evidence of a gate for a target, such as test results."""
         return f"{self.evidence}{gate}/{target.replace(':', '~')}/{name}"
 
     def evidence_log(self, gate: str, identity: str) -> str:
-        """What a gate's processes printed."""
+        """Return the key of the output of a gate's processes."""
         return f"{self.evidence}{gate}/{identity}.log"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReleasedIndex:
-    """One released index and all its keys."""
+    """A released index and all its keys."""
 
     index: str
 
@@ -99,30 +99,30 @@ class ReleasedIndex:
 
     @property
     def root(self) -> str:
-        """The index's folder, with a slash at its end."""
+        """The index's folder, with a slash at the end."""
         return f"{Channel.RELEASED}/{self.index}/"
 
     @property
     def simple(self) -> str:
-        """The folder that pip is pointed at, with a slash at its end."""
+        """The folder for pip's `--extra-index-url`, with a slash at the end."""
         return f"{self.root}simple/"
 
     @property
     def status(self) -> str:
-        """What the index offers and up to which ledger entry its pages are written."""
+        """The key of status.json."""
         return f"{self.root}status.json"
 
     @property
     def ledger(self) -> str:
-        """The folder of the ledger, with a slash at its end."""
+        """The folder of the ledger, with a slash at the end."""
         return f"{self.root}ledger/"
 
     def ledger_entry(self, number: int) -> str:
-        """Entry `number` of the ledger; the first is 1."""
+        """Return the key of entry `number` of the ledger; the first is 1."""
         return f"{self.ledger}{number:0{_LEDGER_DIGITS}d}.json"
 
     def wheel(self, project: str, filename: str) -> str:
-        """A wheel; every set that has this file shares it."""
+        """Return the key of a wheel, which all sets with this wheel share."""
         return f"{self.root}packages/{project}/{filename}"
 
     @property
@@ -131,26 +131,26 @@ class ReleasedIndex:
         return f"{self.root}index.html"
 
     def set_file(self, digest: str, name: str) -> str:
-        """A file of a promoted set other than its wheels: wheels.json, evidence, ..."""
+        """Return the key of a file of a promoted set other than its wheels: wheels.json, evidence, ..."""
         return f"{self.root}{SETS_FOLDER}/{digest}/{name}"
 
 
 def run_history_file(index: str) -> str:
-    """What became of every test that was run on sets of an index (SQLite)."""
+    """Return the key of the results of all test runs on sets of an index (SQLite)."""
     _check_index(index)
     return f"{Channel.STAGING}/{TESTS_FOLDER}/{index}.sqlite"
 
 
 def project_pages(simple: str, project: str) -> Iterator[str]:
-    """The keys of a project's pages: HTML (PEP 503) and JSON (PEP 691)."""
+    """Return the keys of a project's pages: HTML (PEP 503) and JSON (PEP 691)."""
     return (f"{simple}{project}/{page}" for page in PAGES)
 
 
 def root_pages(simple: str) -> Iterator[str]:
-    """The keys of the list of projects: HTML and JSON."""
+    """Return the keys of the list of projects: HTML and JSON."""
     return (f"{simple}{page}" for page in PAGES)
 
 
 def _check_index(name: str) -> None:
     if _INDEX_NAME.fullmatch(name) is None:
-        raise BucketError(f"{name!r} cannot be the name of an index.", hint="Use a family name or multi-arch.")
+        raise BucketError(f"{name!r} is not a valid name of an index.", hint="Use a family name or multi-arch.")

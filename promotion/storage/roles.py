@@ -1,7 +1,7 @@
-"""Who may do what in a bucket on S3: one bucket policy that keeps builder, tester and promoter apart.
+"""The bucket policy that separates builder, tester and promoter on S3.
 
-The builder makes staged sets and can neither release nor vouch for them, the tester adds evidence and nothing else,
-the promoter alone writes what users see. Syntax: AWS, "Policies and permissions in Amazon S3".
+The builder writes staged sets and can neither release them nor add evidence, the tester adds evidence only, and the
+promoter alone writes released indexes. Syntax: AWS, "Policies and permissions in Amazon S3".
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _ONCE = (
     f"{Channel.RELEASED}/*/sets/*",
     f"{Channel.RELEASED}/*/ledger/*",
 )
-"""What is created once and never replaced."""
+"""Objects that are created once and never replaced."""
 
 
 class Role(enum.StrEnum):
-    """Who works with a bucket."""
+    """A role in a bucket."""
 
     BUILDER = "builder"
     TESTER = "tester"
@@ -44,7 +44,7 @@ class Role(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Rule:
-    """What a role may, or may not, do to objects whose keys match."""
+    """A permission of a role for objects with matching keys."""
 
     name: str
     effect: str
@@ -75,29 +75,29 @@ _RULES: Mapping[Role, tuple[_Rule, ...]] = {
 def bucket_policy(
     name: str, principals: Mapping[Role, Iterable[str]], *, prefix: str = "", create_only: bool = False
 ) -> Mapping[str, Any]:
-    """The policy of a bucket, as JSON values.
+    """Return the policy of a bucket as JSON values.
 
     Args:
-        name: of the bucket on the store.
-        principals: role -> ARNs of users or roles; "*" is everybody, which only readers can be.
-        prefix: what all keys begin with; empty or with a slash at its end.
-        create_only: also let the store refuse writes without If-None-Match to what is created once. Copies on AWS
-            are refused with them, and other stores may not know the condition.
+        name: name of the bucket on the store.
+        principals: role -> ARNs of users or roles. "*" means everybody, which is possible for readers only.
+        prefix: prefix of all keys, empty or with a slash at the end.
+        create_only: also refuse writes without If-None-Match to objects that are created once. This refuses copies on
+            AWS too, and other stores may not support the condition.
 
     Raises:
-        RequestError: no principals, somebody with two roles, or everybody as more than a reader.
+        RequestError: there are no principals, one has two roles, or everybody has another role than reader.
     """
     named = {role: tuple(dict.fromkeys(arns)) for role, arns in principals.items()}
     everyone = [arn for arns in named.values() for arn in arns]
     doubled = sorted({arn for arn in everyone if everyone.count(arn) > 1})
     if doubled:
         raise RequestError(
-            f"{', '.join(doubled)} would have two roles.", hint="Whoever builds must not be able to release: part them."
+            f"Several roles have the same principal: {', '.join(doubled)}.", hint="Give each role its own principals."
         )
     if any("*" in arn for role, arns in named.items() if role is not Role.READER for arn in arns):
-        raise RequestError("Only readers can be everybody.", hint="Name the users or roles.")
+        raise RequestError("Only the reader role can be public.", hint="Give ARNs for the other roles.")
     if not everyone:
-        raise RequestError("Nobody is named.", hint="Give --builder, --tester, --promoter or --reader.")
+        raise RequestError("No principal was given.", hint="Give --builder, --tester, --promoter or --reader.")
     statements = [
         statement for role, arns in named.items() if arns for statement in _statements(name, prefix, role, arns)
     ]
@@ -107,12 +107,12 @@ def bucket_policy(
 
 
 def _statements(name: str, prefix: str, role: Role, arns: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-    who: Any = "*" if "*" in arns else {"AWS": list(arns)}
+    principal: Any = "*" if "*" in arns else {"AWS": list(arns)}
     for rule in _RULES[role]:
         yield {
             "Sid": f"{role.capitalize()}{rule.name}",
             "Effect": rule.effect,
-            "Principal": who,
+            "Principal": principal,
             "Action": list(rule.actions),
             "Resource": [f"arn:aws:s3:::{name}/{prefix}{key}" for key in rule.keys],
         }
@@ -120,7 +120,7 @@ def _statements(name: str, prefix: str, role: Role, arns: Sequence[str]) -> Iter
         yield {
             "Sid": f"{role.capitalize()}Lists",
             "Effect": "Allow",
-            "Principal": who,
+            "Principal": principal,
             "Action": list(_LIST),
             "Resource": [f"arn:aws:s3:::{name}"],
         }

@@ -1,8 +1,7 @@
-"""S3Bucket: a bucket on a store that speaks S3.
+"""A bucket on a store with the S3 protocol.
 
-What it asks of the store: conditional writes (If-None-Match, If-Match) and SHA-256 checksums. Whether conditions are
-honoured is found out by writing a small object twice, once for each channel and process, since stores that do not
-know them say nothing and overwrite.
+It requires conditional writes (If-None-Match, If-Match) and SHA-256 checksums. Stores without conditional writes
+overwrite silently, so a small object is written twice, once for each channel and process, to detect them.
 """
 
 from __future__ import annotations
@@ -21,7 +20,10 @@ from promotion.storage.bucket import (
     ConflictError,
     Data,
     ObjectInfo,
+    changed_meanwhile,
     check_key,
+    check_same_bytes,
+    check_source,
     object_info,
     sha256_of,
     size_of,
@@ -34,9 +36,9 @@ if TYPE_CHECKING:
 
 _MIB = 1 << 20
 SINGLE_PUT = 256 * _MIB
-"""Up to this size an object is stored by one request, whose checksum the store keeps for the whole of it."""
+"""Objects up to this size are stored by one request, so the store has a checksum of the whole object."""
 _LOOK_FIRST = _MIB
-"""From this size on it is cheaper to ask whether an object is there than to send it in vain."""
+"""From this size, checking for an existing object is cheaper than sending it twice."""
 _PAGE = "index.html"
 _PROBE_TEXT = b"Shows whether this store honours conditional writes.\n"
 _NEVER = '"00000000000000000000000000000000"'
@@ -48,13 +50,13 @@ class S3Bucket:
     """A bucket on an S3 store.
 
     Args:
-        client: made by `promotion.storage.s3_client.connect`.
-        name: of the bucket on the store.
-        prefix: what all keys begin with there; empty or with a slash at its end.
-        single_writer: somebody vouches that nobody else writes, so that conditions need not be honoured.
-        website: pages are stored as `folder/index.html`, as website hosting wants it, and not as `folder/`, which
-            the store's own endpoint answers.
-        single_put: bytes up to which an object is sent by one request.
+        client: created by `promotion.storage.s3_client.connect`.
+        name: name of the bucket on the store.
+        prefix: prefix of all keys, empty or with a slash at the end.
+        single_writer: whether conditional writes are not needed because there are no other writers.
+        website: store pages as `folder/index.html`, for website hosting, instead of `folder/`, which the store's own
+            endpoint serves.
+        single_put: largest size of an object that is sent by one request.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class S3Bucket:
         self._hashed: dict[str, str] = {}
 
     def head(self, key: str) -> ObjectInfo | None:
-        """What is stored under a key; the store vouches for the digest, or the bytes are read and hashed here."""
+        """Return the properties of an object; a digest that the store does not have is computed from the bytes."""
         try:
             answer = self._call("head_object", key, ChecksumMode="ENABLED")
         except AbsentError:
@@ -86,13 +88,13 @@ class S3Bucket:
         return ObjectInfo(key=key, size=answer["ContentLength"], sha256=self._digest(key, answer), etag=answer["ETag"])
 
     def get(self, key: str) -> bytes:
-        """The whole of a small object."""
+        """Return the bytes of a small object."""
         answer = self._call("get_object", key)
         with bucket_errors(key):
             return bytes(answer["Body"].read())
 
     def read(self, key: str) -> tuple[bytes, ObjectInfo] | None:
-        """The whole of a small object, and what is known of it; one request."""
+        """Return the bytes of a small object and its properties with one request."""
         try:
             answer = self._call("get_object", key)
         except AbsentError:
@@ -102,12 +104,12 @@ class S3Bucket:
         return data, object_info(key, data, answer["ETag"])
 
     def open(self, key: str) -> BinaryIO:
-        """A seekable stream of an object's bytes, which reads the ranges that are asked for."""
+        """Return a seekable stream that downloads the requested ranges."""
         answer = self._call("head_object", key)
         return io.BufferedReader(_Ranges(self, key, answer["ContentLength"], answer["ETag"]), _MIB // 4)
 
     def fetch(self, key: str, folder: Path) -> Path:
-        """The object as a file in `folder`, in parallel ranges, and verified."""
+        """Download an object to `folder` in parallel ranges and verify it."""
         info = self.head(key)
         if info is None:
             raise AbsentError(f"{key} is not in the bucket.", hint="Stage the set again.")
@@ -116,20 +118,20 @@ class S3Bucket:
             self._client.download_file(self.name, self._name(key), str(path))
         if (found := sha256_of(path)) != info.sha256:
             path.unlink()
-            raise BucketError(f"{key} arrived with sha256 {found}, the store says {info.sha256}.", hint="Run it again.")
+            raise BucketError(f"{key} was downloaded with sha256 {found}, not {info.sha256}.", hint="Run it again.")
         path.chmod(0o444)
         return path
 
     def put_if_absent(self, key: str, data: Data, *, sha256: str) -> bool:
-        """Create an object; see `Bucket.put_if_absent`. The store checks the digest of what arrived."""
+        """Create an object; see `Bucket.put_if_absent`. The store verifies the digest."""
         size = size_of(data)
         careful = self._conditions(key)
         if (size >= _LOOK_FIRST or not careful) and self.head(key) is not None:
             return self._same_bytes(key, sha256)
         if (written := sha256_of(data)) != sha256:
             raise BucketError(
-                f"The bytes for {key} hash to {written}, not to {sha256}.",
-                hint="The file changed while it was stored, or the disk is failing; build the set again.",
+                f"The bytes for {key} have sha256 {written}, not {sha256}.",
+                hint="Check the disk and build the set again.",
             )
         condition = {"IfNoneMatch": "*"} if careful else {}
         try:
@@ -147,25 +149,22 @@ class S3Bucket:
         if not self._conditions(key):
             stored = self.head(key)
             if (stored.etag if stored else None) != etag:
-                raise ConflictError(f"{key} was changed by somebody else meanwhile.", hint="Run it again.")
+                raise changed_meanwhile(key)
             condition = {}
         sha256 = sha256_of(data)
         try:
             answer = self._put(key, data, sha256, condition)
         except AbsentError as error:
-            raise ConflictError(f"{key} was removed by somebody else meanwhile.", hint="Run it again.") from error
+            raise changed_meanwhile(key) from error
         return ObjectInfo(key=key, size=len(data), sha256=sha256, etag=answer["ETag"])
 
     def copy(self, source: str, target: str, *, sha256: str) -> bool:
         """Create `target` within the store; see `Bucket.copy`.
 
-        Where the store ignores conditions on copies, an object that holds the digest claims the target first: all
-        who get past the claim copy the same bytes.
+        Where the store ignores conditions on copies, an object with the digest claims the target first, so all copies
+        after the claim have the same bytes.
         """
-        stored = self.head(source)
-        if stored is None or stored.sha256 != sha256:
-            found = "is absent" if stored is None else f"has sha256 {stored.sha256}"
-            raise BucketError(f"{source} {found}, {sha256} was expected.", hint="Stage the set again.")
+        stored = check_source(source, self.head(source), sha256)
         same = {"CopySource": {"Bucket": self.name, "Key": self._name(source)}, "CopySourceIfMatch": stored.etag}
         if self._copy_conditions(target):
             try:
@@ -180,7 +179,7 @@ class S3Bucket:
         return True
 
     def list(self, prefix: str) -> Iterator[str]:
-        """Keys below a prefix, sorted; what we note for ourselves is no object."""
+        """Yield the keys below a prefix, sorted, without probes and claims."""
         start = self.prefix + prefix
         with bucket_errors(prefix):
             found = [
@@ -203,13 +202,12 @@ class S3Bucket:
         return True
 
     def read_range(self, key: str, start: int, size: int, etag: str) -> bytes:
-        """`size` bytes from `start` of an object that still has this etag."""
+        """Return `size` bytes from `start` of an object that still has this etag."""
         answer = self._call("get_object", key, Range=f"bytes={start}-{start + size - 1}", IfMatch=etag)
         with bucket_errors(key):
             return bytes(answer["Body"].read())
 
     def _name(self, key: str) -> str:
-        """The key on the store."""
         name = self.prefix + check_key(key)
         return name if self._website or not name.endswith(f"/{_PAGE}") else name.removesuffix(_PAGE)
 
@@ -217,7 +215,7 @@ class S3Bucket:
         return call(getattr(self._client, operation), key, Bucket=self.name, Key=self._name(key), **words)
 
     def _put(self, key: str, data: Data, sha256: str, condition: Mapping[str, str]) -> Any:  # noqa: ANN401
-        """One PUT; a store that is busy with the same key is asked again."""
+        """Store an object with one request; repeat it while the store is busy with the same key."""
         checksum = {"ChecksumAlgorithm": "SHA256", "ChecksumSHA256": base64_of(sha256)}
         for attempt in range(_RACES):
             try:
@@ -227,29 +225,23 @@ class S3Bucket:
                 if refusal.status != 409:
                     raise
                 time.sleep(_RACE_SECONDS * 2**attempt)
-        raise ConflictError(f"{key} is being written by somebody else.", hint="Run it again.")
+        raise ConflictError(f"{key} is being written by another process.", hint="Run it again.")
 
     def _put_parts(self, key: str, path: Path, sha256: str, condition: Mapping[str, str]) -> None:
-        target = Upload(client=self._client, bucket=self.name, key=self._name(key), said=key, headers=_headers(key))
+        target = Upload(client=self._client, bucket=self.name, key=self._name(key), label=key, headers=_headers(key))
         upload_parts(target, path, condition)
         info = self.head(key)
         if info is None or info.sha256 != sha256:
             found = "is absent" if info is None else f"has sha256 {info.sha256}"
-            raise BucketError(f"{key} {found} after it was stored; {sha256} was sent.", hint="Look at the store.")
+            raise BucketError(f"{key} {found} after it was stored; {sha256} was sent.", hint="Check the store.")
 
     def _same_bytes(self, key: str, sha256: str) -> bool:
-        """Refuse other bytes under a taken key; False, since nothing is created."""
-        stored = self.head(key)
-        if stored is None or stored.sha256 != sha256:
-            found = f"is stored with sha256 {stored.sha256}" if stored else "has just vanished"
-            raise ConflictError(
-                f"{key} {found} and shall not become {sha256}.",
-                hint="One name never stands for two contents; give the new content another version.",
-            )
+        """Raise ConflictError when a key has other bytes; returns False because nothing was created."""
+        check_same_bytes(key, self.head(key), sha256)
         return False
 
     def _digest(self, key: str, answer: Mapping[str, Any]) -> str:
-        """SHA-256 of an object: the store's for the whole of it, or by reading it where the store has none."""
+        """Return the SHA-256 of an object: the store's, or computed from the bytes when the store has none."""
         stored = str(answer.get("ChecksumSHA256", ""))
         if stored and "-" not in stored:
             return base64.b64decode(stored).hex()
@@ -264,7 +256,7 @@ class S3Bucket:
         return self._hashed[known]
 
     def _conditions(self, key: str) -> bool:
-        """Whether writes of the key's channel are conditional; BucketError when they are not and have to be."""
+        """Return whether the store honours conditional writes; BucketError when they are required and ignored."""
         channel = key.partition("/")[0]
         if channel not in self._conditional:
             probe = _beside(_PROBES, f"{channel}/conditional-writes")
@@ -274,14 +266,13 @@ class S3Bucket:
             )
         if not self._conditional[channel] and not self._single_writer:
             raise BucketError(
-                f"The store of {self.name} ignores If-None-Match or If-Match, so that two writers would overwrite"
-                " each other.",
-                hint="Use another store, or add ?single_writer=yes to the bucket's URL if nobody else ever writes.",
+                f"The store of {self.name} ignores If-None-Match or If-Match, so writers could overwrite each other.",
+                hint="Use another store, or add ?single_writer=yes to the bucket's URL if there is only one writer.",
             )
         return self._conditional[channel]
 
     def _copy_conditions(self, key: str) -> bool:
-        """Whether copies of the key's channel are conditional."""
+        """Return whether the store honours conditional copies."""
         channel = key.partition("/")[0]
         if channel not in self._conditional_copy:
             probe = _beside(_PROBES, f"{channel}/conditional-writes")
@@ -292,7 +283,7 @@ class S3Bucket:
         return self._conditional_copy[channel]
 
     def _refuses(self, operation: str, probe: str, **words: Any) -> bool:  # noqa: ANN401 - words of boto3
-        """Whether a write that must not happen, since the object is there, is refused."""
+        """Return whether the store refuses a write to an existing object."""
         for _ in range(2):
             try:
                 self._call(operation, probe, **words)
@@ -306,7 +297,7 @@ class S3Bucket:
 
 
 class _Ranges(io.RawIOBase):
-    """An object as a raw stream; each read is one request."""
+    """An object as a raw stream. Each read is one request."""
 
     def __init__(self, bucket: S3Bucket, key: str, size: int, etag: str) -> None:
         self._bucket, self._key, self._size, self._etag = bucket, key, size, etag
@@ -333,12 +324,12 @@ class _Ranges(io.RawIOBase):
 
 
 def base64_of(sha256: str) -> str:
-    """A digest as S3's headers carry it."""
+    """Return a digest in the format of S3 headers."""
     return base64.b64encode(bytes.fromhex(sha256)).decode()
 
 
 def _beside(kind: str, key: str) -> str:
-    """The key of what we note about `key`, in its own channel; no index has a name with an underscore in front."""
+    """Return the key of our own record about `key` in its channel; index names do not start with an underscore."""
     channel, _, rest = key.partition("/")
     return f"{channel}/{kind}/{rest}"
 
@@ -347,7 +338,7 @@ _TYPES = {".html": "text/html; charset=utf-8", ".json": "application/json", ".wh
 
 
 def _headers(key: str) -> dict[str, str]:
-    """What caches and browsers are told: objects never change, but for pages, which have to be asked for anew."""
+    """Return content type and caching: wheels never change, pages must be revalidated."""
     kind = next((kind for suffix, kind in _TYPES.items() if key.endswith(suffix)), "application/octet-stream")
     lasting = key.endswith((".whl", ".whl.metadata"))
     return {"ContentType": kind, "CacheControl": "public, max-age=31536000, immutable" if lasting else "no-cache"}

@@ -1,4 +1,4 @@
-"""The connection to an S3 store, and what its refusals mean."""
+"""The connection to an S3 store and the meaning of its errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from core.errors import BucketError
-from promotion.storage.bucket import AbsentError, ConflictError
+from promotion.storage.bucket import AbsentError, changed_meanwhile
 
 if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client
@@ -18,7 +18,7 @@ _CONNECTIONS = 32
 
 
 class RefusalError(BucketError):
-    """The store answered with an error that means neither absence nor conflict.
+    """An error response of the store that means neither absence nor conflict.
 
     Attributes:
         status: HTTP status.
@@ -31,11 +31,11 @@ class RefusalError(BucketError):
 
 
 def connect(*, endpoint: str | None = None, region: str | None = None) -> S3Client:
-    """A client with the ordinary AWS credential chain; time-outs, server errors and throttling are tried again.
+    """Return a client with the AWS credential chain; timeouts, server errors and throttling are retried.
 
     Args:
-        endpoint: URL of a store other than AWS; None leaves it to AWS's own settings.
-        region: None leaves it to AWS's own settings.
+        endpoint: URL of a store other than AWS. None means the AWS configuration.
+        region: None means the AWS configuration.
     """
     import boto3
     from botocore.config import Config
@@ -57,7 +57,9 @@ def connect(*, endpoint: str | None = None, region: str | None = None) -> S3Clie
             session = boto3.session.Session(region_name="us-east-1")
         client: S3Client = session.client("s3", endpoint_url=endpoint, config=config)
     except (BotoCoreError, ValueError) as error:
-        raise BucketError(f"No connection to the store: {error}.", hint="Check its URL and AWS's settings.") from error
+        raise BucketError(
+            f"No connection to the store: {error}.", hint="Check its URL and the AWS configuration."
+        ) from error
     return client
 
 
@@ -65,9 +67,9 @@ def call(method: Callable[..., Any], key: str, **words: Any) -> Any:  # noqa: AN
     """Call a method of a client for an object.
 
     Raises:
-        AbsentError: there is no such object.
-        ConflictError: a condition did not hold.
-        RefusalError: any other answer of the store.
+        AbsentError: the object does not exist.
+        ConflictError: a condition is not satisfied.
+        RefusalError: the store returned another error.
         BucketError: the store cannot be reached.
     """
     with bucket_errors(key):
@@ -76,7 +78,7 @@ def call(method: Callable[..., Any], key: str, **words: Any) -> Any:  # noqa: AN
 
 @contextlib.contextmanager
 def bucket_errors(key: str) -> Iterator[None]:
-    """Turns boto3's errors about an object into ours."""
+    """Raise BucketError for errors of boto3."""
     from boto3.exceptions import Boto3Error
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
@@ -86,8 +88,8 @@ def bucket_errors(key: str) -> Iterator[None]:
         raise _meaning(error.response, key) from error
     except NoCredentialsError as error:
         raise BucketError(
-            "The store wants credentials and there are none.",
-            hint="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or run with a role.",
+            "The store requires credentials.",
+            hint="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, or run with a role.",
         ) from error
     except (BotoCoreError, Boto3Error) as error:
         raise BucketError(f"{key}: {error}.", hint="Check the bucket's URL and the network.") from error
@@ -97,10 +99,10 @@ def _meaning(answer: Any, key: str) -> BucketError:  # noqa: ANN401 - boto3's an
     status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     code = str(answer.get("Error", {}).get("Code", ""))
     if code == "NoSuchBucket":
-        return BucketError("The store has no such bucket.", hint="Create it, or check the bucket's URL.")
+        return BucketError("The bucket does not exist on the store.", hint="Create it, or check the bucket's URL.")
     if status == 404:
         return AbsentError(f"{key} is not in the bucket.", hint="Stage the set again.")
     if status == 412:
-        return ConflictError(f"{key} was changed by somebody else meanwhile.", hint="Run it again.")
-    hint = "Check the credentials and the bucket's policy." if status in (401, 403) else "Look at the store."
-    return RefusalError(f"The store refuses {key}: {status} {code}.", status=status, code=code, hint=hint)
+        return changed_meanwhile(key)
+    hint = "Check the credentials and the bucket's policy." if status in (401, 403) else "Check the store."
+    return RefusalError(f"The store refused {key}: {status} {code}.", status=status, code=code, hint=hint)

@@ -1,4 +1,4 @@
-"""Large objects go to an S3 store in parts: several at once, each with its SHA-256, resumed after a crash."""
+"""Multipart uploads to an S3 store: concurrent, with a SHA-256 for each part, and resumable."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client
 
 PART = 32 << 20
-"""Bytes of a part; grows for objects that would have more than 10,000 of them, which S3 does not take."""
+"""Size of a part. It grows for objects that would have more than 10,000 parts, the limit of S3."""
 _MOST_PARTS = 10_000
-_AT_ONCE = 8
+_MAX_PARTS_AT_ONCE = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Upload:
-    """Where an object goes.
+    """The target of an upload.
 
     Attributes:
         key: on the store.
-        said: what errors call it.
+        label: the key in error messages.
     """
 
     client: S3Client
     bucket: str
     key: str
-    said: str
+    label: str
     headers: Mapping[str, str]
 
     def call(self, operation: str, **words: Any) -> Any:  # noqa: ANN401 - boto3's words and answers
         """Call the client for this object."""
-        return call(getattr(self.client, operation), self.said, Bucket=self.bucket, Key=self.key, **words)
+        return call(getattr(self.client, operation), self.label, Bucket=self.bucket, Key=self.key, **words)
 
 
 def upload_parts(upload: Upload, path: Path, condition: Mapping[str, str]) -> None:
-    """Store a file in parts; parts that an interrupted run stored are not sent again.
+    """Store a file in parts; parts of an interrupted upload are reused.
 
     Raises:
-        ConflictError: the condition does not hold; nothing is left of this upload.
-        BucketError: the file changed while it was sent.
+        ConflictError: the condition is not satisfied. The upload is aborted.
+        BucketError: the file changed during the upload.
     """
     size = path.stat().st_size
     step = max(PART, -(-size // _MOST_PARTS))
@@ -68,7 +68,7 @@ def upload_parts(upload: Upload, path: Path, condition: Mapping[str, str]) -> No
             etag = upload.call("upload_part", UploadId=upload_id, PartNumber=number, **words)["ETag"]
         return {"PartNumber": number, "ETag": etag, "ChecksumSHA256": checksum}
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_MAX_PARTS_AT_ONCE) as pool:
         parts = list(pool.map(part, range(1, -(-size // step) + 1)))
     try:
         done = upload.call(
@@ -78,16 +78,16 @@ def upload_parts(upload: Upload, path: Path, condition: Mapping[str, str]) -> No
         upload.call("abort_multipart_upload", UploadId=upload_id)
         raise
     except AbsentError as error:
-        raise ConflictError(f"{upload.said} was stored by somebody else meanwhile.", hint="Run it again.") from error
+        raise ConflictError(f"{upload.label} was stored by another process meanwhile.", hint="Run it again.") from error
     raw = b"".join(base64.b64decode(item["ChecksumSHA256"]) for item in parts)
     expected = base64.b64encode(hashlib.sha256(raw).digest()).decode()
     if (found := str(done.get("ChecksumSHA256", expected)).partition("-")[0]) != expected:
-        raise BucketError(f"{upload.said} arrived with checksum {found}, not {expected}.", hint="Look at the store.")
+        raise BucketError(f"{upload.label} was stored with checksum {found}, not {expected}.", hint="Check the store.")
 
 
 def _resumable(upload: Upload) -> tuple[str | None, dict[tuple[int, str], str]]:
-    """The newest unfinished upload of this key, and its parts: (number, SHA-256 in base64) -> etag."""
-    listed = call(upload.client.list_multipart_uploads, upload.said, Bucket=upload.bucket, Prefix=upload.key)
+    """Return the newest unfinished upload of this key, and its parts: (number, SHA-256 in base64) -> etag."""
+    listed = call(upload.client.list_multipart_uploads, upload.label, Bucket=upload.bucket, Prefix=upload.key)
     mine = [item for item in listed.get("Uploads", ()) if item["Key"] == upload.key]
     if not mine:
         return None, {}

@@ -16,8 +16,8 @@ from core.model import Evidence, Finding, Outcome, Severity, Tier, Verdict, Whee
 from promotion.evidence.evidence import ENVIRONMENT, EvidenceFile
 from promotion.index.ledger import LedgerWheel, PromotedSet
 from promotion.policy.policy import GateRule, Policy, at_least, load_policy
+from promotion.policy.tiers import weakest
 from promotion.policy.verdict import verdict as judge
-from promotion.policy.verdict import weakest
 from tests.support.wheel_sets import PJRT_LIBRARY, but, make_set, make_wheels, passing_evidence
 
 POLICY = load_policy("multi-arch")
@@ -79,7 +79,7 @@ def test_a_good_set_with_all_evidence_is_allowed(wheel_set: WheelSet) -> None:
     assert word.blocked_by == ()
     assert word.allowed
     assert word.tiers == {"gfx942": "compiled", "gfx950": "compiled"}
-    assert weakest(word) == "compiled"
+    assert weakest(word.tiers) == "compiled"
 
 
 FAULTS: list[tuple[str, Callable[[list[Evidence]], list[Evidence]], str]] = [
@@ -237,7 +237,7 @@ def test_what_cannot_be_compiled_for_needs_no_evidence_and_stays_at_its_tier(whe
         word = verdict(other, evidence, replace(POLICY, device_members={}))
         assert word.blocked_by == ()
         assert word.tiers == {"gfx942": "compiled", "gfx1010": "structure"}
-        assert weakest(word) == "structure"
+        assert weakest(word.tiers) == "structure"
 
 
 def test_what_can_be_compiled_for_may_not_be_left_out(wheel_set: WheelSet) -> None:
@@ -322,7 +322,7 @@ def test_all_reasons_are_given(wheel_set: WheelSet) -> None:
     gates = sum(len(rule.about(wheel_set, POLICY)) for rule in POLICY.gates.values())
     assert len(word.blocked_by) == 1 + gates + 2  # the pin; every gate; a tier for each target
     assert word.tiers == {"gfx942": "none", "gfx950": "none"}
-    assert weakest(word) == "none"
+    assert weakest(word.tiers) == "none"
 
 
 def test_a_stronger_tier_is_not_met_by_a_weaker_one(wheel_set: WheelSet) -> None:
@@ -341,7 +341,7 @@ def test_a_stronger_tier_is_not_met_by_a_weaker_one(wheel_set: WheelSet) -> None
         "gfx950 was tested at tier compiled; device is asked for.",
     )
     assert word.tiers == {"gfx942": "device", "gfx950": "compiled"}
-    assert weakest(word) == "compiled"
+    assert weakest(word.tiers) == "compiled"
 
 
 @given(st.randoms(use_true_random=False))
