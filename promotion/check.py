@@ -48,7 +48,7 @@ def check(
     visible = visible_state(bucket, released, {wheel.name for wheel in wheel_set.wheels}, staged.digest)
     attested = verify_attestations(bucket, staged, wheel_set, verify or lazy_verifier())
     provenances = {report.wheel: report.sha256 for report in attested}
-    word = verdict(
+    found = verdict(
         wheel_set, files, policy, now=now(), baseline=visible.last, offered=visible.versions, attested=attested
     )
     reasons = (

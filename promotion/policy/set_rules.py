@@ -43,7 +43,7 @@ def set_problems(wheel_set: WheelSet, policy: Policy) -> Iterator[str]:
                 yield f"The set has {pythons.count(tag)} wheels of {project} for Python {python}; one is required."
     known = {*expand(policy.wheels, wheel_set), *expand(policy.wheels_per_python, wheel_set)}
     for name in sorted(set(names) - known):
-        yield f"The set has a wheel of {name}, which the policy does not name."
+        yield f"The set has a wheel of {name}, which the policy does not permit."
     for project in policy.pins:
         if project not in wheel_set.pins:
             yield f"The set does not pin {project}."

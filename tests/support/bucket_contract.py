@@ -61,7 +61,7 @@ class BucketContract:
         assert bucket.get("p/k") == b"one"
 
     def test_bytes_with_another_hash_are_refused(self, bucket: Bucket) -> None:
-        with pytest.raises(BucketError, match="hash to"):
+        with pytest.raises(BucketError, match="have sha256"):
             bucket.put_if_absent("p/k", b"one", sha256=sha256_of(b"two"))
         assert bucket.head("p/k") is None
 
@@ -74,7 +74,7 @@ class BucketContract:
         with pytest.raises(ConflictError):
             bucket.put_if_match("p/page", b"2", etag=None)
         second = bucket.put_if_match("p/page", b"2", etag=first.etag)
-        with pytest.raises(ConflictError, match="changed by somebody else"):
+        with pytest.raises(ConflictError, match="changed by another process"):
             bucket.put_if_match("p/page", b"3", etag=first.etag)
         assert bucket.get("p/page") == b"2"
         assert bucket.head("p/page") == second
@@ -127,7 +127,7 @@ class BucketContract:
     @pytest.mark.parametrize("key", BAD_KEYS)
     def test_keys_that_could_leave_the_folder_are_refused(self, bucket: Bucket, key: str) -> None:
         for action in (bucket.head, bucket.get, lambda key: put(bucket, key, b""), bucket.open):
-            with pytest.raises(BucketError, match="cannot be a key"):
+            with pytest.raises(BucketError, match="is not a valid key"):
                 action(key)
 
     def test_wheel_names_are_keys(self, bucket: Bucket) -> None:

@@ -10,7 +10,17 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from core.errors import BucketError
-from promotion.storage.bucket import AbsentError, Bucket, ConflictError, Data, ObjectInfo, check_key, sha256_of, size_of
+from promotion.storage.bucket import (
+    AbsentError,
+    Bucket,
+    ConflictError,
+    Data,
+    ObjectInfo,
+    changed_meanwhile,
+    check_key,
+    sha256_of,
+    size_of,
+)
 
 T = TypeVar("T")
 Write = Callable[[str], None]
@@ -74,14 +84,14 @@ class MemoryBucket:
         size_of(data)
         held = data if isinstance(data, bytes) else data.read_bytes()
         if (found := sha256_of(held)) != sha256:
-            raise BucketError(f"The bytes for {key} hash to {found}, not to {sha256}.")
+            raise BucketError(f"The bytes for {key} have sha256 {found}, not {sha256}.")
         return self._create(key, held, sha256)
 
     def put_if_match(self, key: str, data: bytes, *, etag: str | None) -> ObjectInfo:
         with self._lock:
             stored = self.head(key)
             if (stored.etag if stored else None) != etag:
-                raise ConflictError(f"{key} was changed by somebody else meanwhile.", hint="Run it again.")
+                raise changed_meanwhile(key)
             info = self._store(key, data)
             self.after_write(key)
             return info

@@ -176,7 +176,7 @@ def test_what_a_job_signs_is_promoted_where_it_is_asked_for_and_readers_verify_i
     missing = strict("promote", staged, *where)
     assert missing.returncode == PromotionBlockedError.exit_code
     for name in own_wheels(bucket, staged):
-        assert (f"{name} has no attestation, and one is asked for" in missing.stderr) is name.startswith("jax_rocm")
+        assert (f"{name} has no attestation, which the policy" in missing.stderr) is name.startswith("jax_rocm")
     config = attested(cli, sigstore, bucket, staged)
     names = sorted(own_wheels(bucket, staged))
     looked = strict("attest", staged, "--verify", *where, "--trust-config", config, "--json")
@@ -373,15 +373,15 @@ def twice_logged(body: Provenance) -> None:
 CASES: dict[str, tuple[Callable[[FakeSigstore], bytes], str]] = {
     "another wheel": (
         lambda s: json.dumps(s.provenance("jaxlib-0.10.2-py3-none-any.whl", DIGEST)).encode(),
-        "is no provenance of that wheel: it speaks of jaxlib-0.10.2-py3-none-any.whl",
+        "is not the provenance of its wheel: it names jaxlib-0.10.2-py3-none-any.whl",
     ),
     "other bytes": (
         lambda s: json.dumps(s.provenance(WHEEL, "0" * 64)).encode(),
-        "is no provenance of that wheel: it speaks of " + WHEEL + " with sha256 0000",
+        "is not the provenance of its wheel: it names " + WHEEL + " with sha256 0000",
     ),
     "truncated": (
         lambda s: json.dumps(s.provenance(WHEEL, DIGEST)).encode()[:-40],
-        "is no provenance of that wheel: Unterminated string",
+        "is not the provenance of its wheel: Unterminated string",
     ),
     "changed statement": (lambda s: damaged(s, changed_statement), "is not good: DSSE: invalid signature"),
     "changed signature": (
@@ -426,7 +426,7 @@ CASES: dict[str, tuple[Callable[[FakeSigstore], bytes], str]] = {
     ),
     "no log entry": (
         lambda s: damaged(s, lambda b: attestation(b)["verification_material"].update(transparency_entries=[])),
-        "is no provenance of that wheel: no entry of a transparency log",
+        "is not the provenance of its wheel: no entry of a transparency log",
     ),
     "several log entries": (lambda s: damaged(s, twice_logged), "is not good: it has several entries"),
     "forged promise": (lambda s: damaged(s, forged_promise), "is not good: invalid log entry: SET: invalid inclusion"),
@@ -527,7 +527,7 @@ def test_a_bad_one_is_refused_by_name(refusals: Mapping[str, dict[str, Any]], ca
 
 def test_a_missing_one_is_refused(refusals: Mapping[str, dict[str, Any]]) -> None:
     assert refusals["nothing beside it"]["problems"] == [
-        f"{WHEEL} has no attestation, and one is asked for: run `ci_build attest` on the set."
+        f"{WHEEL} has no attestation, which the policy requires: run `ci_build attest` on the set."
     ]
 
 

@@ -105,7 +105,7 @@ def test_the_verdict_asks_the_rule_and_tells_who_signed() -> None:
     assert word.attested == {str(ME): tuple(sorted(NAMES))}
     word = verdict(SET, SAID, replace(POLICY, attestations=RULE), now=NOW)
     assert word.blocked_by == tuple(
-        f"{name} has no attestation, and one is asked for: run `ci_build attest` on the set." for name in NAMES
+        f"{name} has no attestation, which the policy requires: run `ci_build attest` on the set." for name in NAMES
     )
     assert word.attested == {}
 
@@ -127,7 +127,7 @@ def test_identities_are_compared_letter_by_letter(field: str) -> None:
         signer = replace(ME, **{field: other})
         assert not RULE.admits(signer)
         reasons = [*attestation_problems(NAMES[:1], (), RULE, [replace(GOOD_ONE, signers=(signer,))])]
-        assert reasons == [f"{NAMES[0]}.provenance was signed by {signer}, whom the policy does not name."]
+        assert reasons == [f"{NAMES[0]}.provenance was signed by {signer}, which the policy does not permit."]
     assert RULE.admits(ME)
 
 

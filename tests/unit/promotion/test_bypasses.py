@@ -36,28 +36,28 @@ def test_a_complete_entry_counts() -> None:
 @pytest.mark.parametrize("name", sorted(COMPLETE))
 def test_every_field_is_needed(name: str) -> None:
     ((), (sentence,)) = parse_bypasses([{key: value for key, value in COMPLETE.items() if key != name}])
-    assert sentence.startswith("Bypass 1 of the policy does not count: ")
+    assert sentence.startswith("Bypass 1 of the policy is void: ")
     assert name in sentence
 
 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"owner": ""}, "its owner is no text"),
-        ({"owner": "  "}, "its owner is no text"),
-        ({"reason": True}, "its reason is no text"),
-        ({"version": ""}, "its version is no text"),
-        ({"gates": []}, "its gates are no list of names"),
-        ({"gates": "device"}, "its gates are no list of names"),
-        ({"targets": ["gfx942", ""]}, "its targets are no list of names"),
-        ({"targets": [1]}, "its targets are no list of names"),
-        ({"set": "a" * 64}, "not exactly one of set and version"),
-        ({"opened": "2026-01-01"}, "its dates are not like"),
-        ({"expires": datetime(2026, 1, 10, tzinfo=UTC)}, "its dates are not like"),
-        ({"expires": date(2026, 1, 1)}, f"open for 1 to {MAX_DAYS} days"),
-        ({"expires": date(2025, 1, 1)}, f"open for 1 to {MAX_DAYS} days"),
-        ({"expires": date(2026, 1, 1) + timedelta(days=MAX_DAYS + 1)}, f"open for 1 to {MAX_DAYS} days"),
-        ({"scope": "everything"}, "it has scope, which nobody knows"),
+        ({"owner": ""}, "owner is not a text"),
+        ({"owner": "  "}, "owner is not a text"),
+        ({"reason": True}, "reason is not a text"),
+        ({"version": ""}, "version is not a text"),
+        ({"gates": []}, "gates is not a list of names"),
+        ({"gates": "device"}, "gates is not a list of names"),
+        ({"targets": ["gfx942", ""]}, "targets is not a list of names"),
+        ({"targets": [1]}, "targets is not a list of names"),
+        ({"set": "a" * 64}, "exactly one of set and version"),
+        ({"opened": "2026-01-01"}, "are not dates like"),
+        ({"expires": datetime(2026, 1, 10, tzinfo=UTC)}, "are not dates like"),
+        ({"expires": date(2026, 1, 1)}, f"not 1 to {MAX_DAYS} days after"),
+        ({"expires": date(2025, 1, 1)}, f"not 1 to {MAX_DAYS} days after"),
+        ({"expires": date(2026, 1, 1) + timedelta(days=MAX_DAYS + 1)}, f"not 1 to {MAX_DAYS} days after"),
+        ({"scope": "everything"}, "scope is unknown"),
     ],
 )
 def test_what_is_not_understood_does_not_count(change: dict[str, Any], why: str) -> None:
@@ -67,7 +67,7 @@ def test_what_is_not_understood_does_not_count(change: dict[str, Any], why: str)
 
 @pytest.mark.parametrize("body", ["true", 1, [], None, "False"])
 def test_a_bare_word_is_no_bypass(body: object) -> None:
-    assert parse_bypasses([body]) == ((), ("Bypass 1 of the policy does not count: it is no table.",))
+    assert parse_bypasses([body]) == ((), ("Bypass 1 of the policy is void: it is not a table.",))
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_the_policy_takes_those_of_its_channel_and_index(tmp_path: Path) -> None
     path.write_text(POLICY_FILE.read_text() + ENTRY + ENTRY.replace('reason = "why not"', ""))
     policy = load_policy("multi-arch", channel="nightly", file=path)
     assert [entry.reason for entry in policy.bypasses] == ["why not"]
-    assert policy.void == ("Bypass 2 of the policy does not count: it has no reason.",)
+    assert policy.void == ("Bypass 2 of the policy is void: reason is missing.",)
     assert load_policy("multi-arch", channel="release", file=path).bypasses == ()
     assert load_policy("gfx94X-dcgpu", channel="nightly", file=path).bypasses == ()
 

@@ -94,7 +94,7 @@ def test_a_file_that_is_not_understood_is_refused(tmp_path: Path, old: str, new:
     file = tmp_path / "compat.toml"
     file.write_text(COMPAT_FILE.read_text().replace(old, new, 1))
     assert tomllib.loads(file.read_text())
-    with pytest.raises(RequestError, match="cannot be used"):
+    with pytest.raises(RequestError, match="is invalid"):
         load_spec(file)
 
 

@@ -57,7 +57,7 @@ def test_it_comes_back_as_it_was(tmp_path: Path) -> None:
 
 
 def test_evidence_of_another_set_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BucketError, match="coverage names set 0000"):
+    with pytest.raises(BucketError, match="coverage is for set 0000"):
         record(DirBucket(tmp_path), STAGED, replace(EVIDENCE, set_digest="0" * 64))
     assert list(tmp_path.iterdir()) == []
 
@@ -160,7 +160,7 @@ def test_a_signature_that_cannot_be_read_is_a_flaw(tmp_path: Path, signer: Signe
     path.write_bytes(b"{}")
     (said,) = read_all(bucket, STAGED).values()
     assert (said.evidence, said.key) == (EVIDENCE, "")
-    assert "is no signature" in said.flaw
+    assert "is not a signature" in said.flaw
 
 
 def test_a_log_is_kept_once_beside_the_evidence_and_is_none(tmp_path: Path) -> None:

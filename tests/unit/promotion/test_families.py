@@ -73,32 +73,32 @@ def test_the_real_file_is_good_and_spells_what_it_says() -> None:
 
 @pytest.mark.parametrize("name", ["gfx94x-dcgpu", "gfx94X", "gfx942:xnack+", "94X-dcgpu", "gfx94X-dcgpu "])
 def test_names_match_exactly(name: str) -> None:
-    with pytest.raises(RequestError, match="is no family with runners"):
+    with pytest.raises(RequestError, match="Unknown family"):
         load_families().of(name)
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (family("gfx942").replace("gfx942", "gfx94x"), "no family of core/targets.toml"),
+        (family("gfx942").replace("gfx942", "gfx94x"), "not a family of core/targets.toml"),
         (family("gfx94X-dcgpu", targets=["gfx950"]), "the targets of gfx94X-dcgpu are"),
         (family("gfx942", targets=[]), "the targets of gfx942 are"),
         (family("gfx942", when="sometimes"), "'sometimes' is not a valid Trigger"),
         (family("gfx942", single={"one": {"weight": 0, "devices": 1}}), "0 is not a whole number from 1"),
         (family("gfx942", single={"one": {"weight": 1, "devices": 0}}), "0 is not a whole number from 1"),
         (family("gfx942", multi=ONE), "1 is not a whole number from 2"),
-        (family("gfx942", single={"one": 1}), "no labels with weight and devices"),
-        (family("gfx942", single={"one": {"weight": 1}}), "no labels with weight and devices"),
-        (family("gfx942", single=["one"]), "no labels with weight and devices"),
-        (family("gfx942", single={"": {"weight": 1, "devices": 1}}), "no labels with weight and devices"),
+        (family("gfx942", single={"one": 1}), "not labels with weight and devices"),
+        (family("gfx942", single={"one": {"weight": 1}}), "not labels with weight and devices"),
+        (family("gfx942", single=["one"]), "not labels with weight and devices"),
+        (family("gfx942", single={"": {"weight": 1, "devices": 1}}), "not labels with weight and devices"),
         (family("gfx942", sanity_only="yes"), "sanity_only of gfx942"),
         (family("gfx942", minutes=0), "0 is not a whole number"),
         (family("gfx942", runner="one"), "unexpected keyword"),
-        ('[family."gfx942"]\nwhen = "presubmit"\n', "lacks 'targets'"),
+        ('[family."gfx942"]\nwhen = "presubmit"\n', "'targets' is missing"),
         (family("gfx942") + "[more]\n", "more is unknown"),
-        (family("gfx1151") + BYPASS.replace('reason = "the machine is away"\n', ""), "it has no reason"),
-        (family("gfx1151") + BYPASS.replace("2026-02-01", "2027-02-01"), "not open for 1 to 92 days"),
-        (family("gfx1151") + BYPASS + 'targets = ["gfx942"]\n', "says targets, which follows"),
+        (family("gfx1151") + BYPASS.replace('reason = "the machine is away"\n', ""), "reason is missing"),
+        (family("gfx1151") + BYPASS.replace("2026-02-01", "2027-02-01"), "not 1 to 92 days"),
+        (family("gfx1151") + BYPASS + 'targets = ["gfx942"]\n', "has targets, which the family determines"),
     ],
 )
 def test_what_is_not_understood_is_refused(tmp_path: Path, text: str, problem: str) -> None:
@@ -112,7 +112,7 @@ def test_what_is_not_understood_is_refused(tmp_path: Path, text: str, problem: s
      ("when.weekly", "when.monthly")],
 )  # fmt: skip
 def test_occasions_are_complete(tmp_path: Path, old: str, new: str) -> None:
-    with pytest.raises(RequestError, match="cannot be used"):
+    with pytest.raises(RequestError, match="is invalid"):
         families(tmp_path, family("gfx942"), occasions=OCCASIONS.replace(old, new, 1))
 
 
@@ -132,7 +132,7 @@ def test_the_policy_knows_the_bypasses_of_families(tmp_path: Path) -> None:
     assert load_policy("gfx1151", channel="release", families=file).bypasses == ()
     assert load_policy("gfx1150", channel="nightly", families=file).bypasses == ()
     file.write_text("schema = 7\n")
-    with pytest.raises(RequestError, match=r"families\.toml cannot be used"):
+    with pytest.raises(RequestError, match=r"families\.toml is invalid"):
         load_policy("gfx1151", channel="nightly", families=file)
 
 
@@ -187,7 +187,7 @@ def test_families_can_be_named_whatever_the_occasion(tmp_path: Path) -> None:
     three = families(tmp_path, THREE)
     matrix = job_matrix(three, when=Trigger.PRESUBMIT, wheel_set="SET", pythons=["3.12"], names=["gfx950", "gfx950"])
     assert [job.family for job in matrix.jobs] == ["gfx950"]
-    with pytest.raises(RequestError, match="'gfx95' is no family"):
+    with pytest.raises(RequestError, match="Unknown family: 'gfx95'"):
         job_matrix(three, when=Trigger.PRESUBMIT, wheel_set="SET", pythons=["3.12"], names=["gfx95"])
 
 

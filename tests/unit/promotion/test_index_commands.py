@@ -84,7 +84,7 @@ def test_retention_is_told_first_and_done_when_asked(
     digest = json.loads(bucket.get(RELEASED.status))["sets"][1]["digest"]
     wheels_json = bucket.path(RELEASED.set_file(digest, "wheels.json"))
     assert run(bucket, *words, "--keep-lock", str(wheels_json)) == 0
-    assert "the set of entry 1 stays: a lock names" in capsys.readouterr().err
+    assert "the set of entry 1 stays: named in a lock file" in capsys.readouterr().err
     assert run(bucket, *words, "--apply") == 0
     assert len(offered(bucket)) < 5
     assert run(bucket, "verify", "multi-arch") == 0
@@ -158,7 +158,7 @@ def test_what_verify_finds_is_told_as_json(bucket: DirBucket, capsys: pytest.Cap
     (bucket.root / RELEASED.root / "stranger").write_bytes(b"x")
     assert run(bucket, "verify", "multi-arch", "--json") != 0
     (problem,) = json.loads(capsys.readouterr().out)["problems"]
-    assert problem.startswith("v2/multi-arch/stranger belongs to no set of this index")
+    assert problem.startswith("v2/multi-arch/stranger does not belong to a set of this index")
 
 
 def test_what_was_staged_is_told_as_json(bucket: DirBucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,6 +178,6 @@ def test_an_index_that_is_not_there_is_not_published(bucket: DirBucket, capsys: 
     before = objects(bucket)
     for more in ((), ("--everything",), ("--dry-run",)):
         assert run(bucket, "index", "publish", "multi-arhc", *more) == RequestError.exit_code
-        assert "The bucket has no index multi-arhc. Nothing was ever promoted to it." in capsys.readouterr().err
+        assert "The bucket has no index multi-arhc." in capsys.readouterr().err
     assert objects(bucket) == before
     assert run(bucket, "index", "publish", "multi-arch") == 0

@@ -204,7 +204,7 @@ def test_other_bytes_under_a_released_name_block(
     disguised = SetWheel(data=foreign[0].data, wheel=replace(foreign[0].wheel, filename=wheels[0].wheel.filename))
     other = staged_in(bucket, tmp_path, [disguised, *wheels[1:]])
     message = unmet(bucket, other)
-    assert f"{wheels[0].wheel.filename} is released already with other bytes" in message
+    assert f"{wheels[0].wheel.filename} was released with other bytes" in message
 
 
 # A ledger that cannot be trusted
@@ -217,7 +217,7 @@ def test_a_changed_ledger_entry_is_noticed(
     go(bucket, staged_in(bucket, tmp_path, next_wheels))
     entry = load_entry(bucket.get(RELEASED.ledger_entry(1)), "1")
     swap(bucket, RELEASED.ledger_entry(1), replace(entry, reason="changed").dump())
-    with pytest.raises(BucketError, match=r"00000002\.json does not follow the entry before it"):
+    with pytest.raises(BucketError, match=r"00000002\.json does not match the entry before it"):
         read_ledger(bucket, RELEASED)
 
 
@@ -239,7 +239,7 @@ def test_gaps_and_foreign_files_in_the_ledger(
 def test_a_ledger_that_lost_its_end_is_noticed(bucket: DirBucket, staged: StagedSet) -> None:
     go(bucket, staged)
     bucket.path(RELEASED.ledger_entry(1)).unlink()
-    with pytest.raises(BucketError, match=r"00000001\.json, of which .*status\.json speaks, is not there"):
+    with pytest.raises(BucketError, match=r"00000001\.json, named in .*status\.json, is missing"):
         publish(bucket, RELEASED)
 
 

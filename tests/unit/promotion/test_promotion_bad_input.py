@@ -154,7 +154,7 @@ def test_times_that_are_none(bucket: MemoryBucket, staged: StagedSet, tmp_path: 
     for ended in ("", "yesterday", "2026-13-40T00:00:00Z", "2026-01-02T03:04:06+01:00"):
         fresh = bucket.copied()
         record(fresh, staged, replace(evidence, ended=ended, tier=Tier.STRUCTURE))
-        assert "times that make no sense" in refused(fresh, lambda fresh=fresh: go(fresh, staged))  # type: ignore[misc]
+        assert "invalid times" in refused(fresh, lambda fresh=fresh: go(fresh, staged))  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("line", ["surprise = 1\n", "[local]\n", "[local.gates.inspection]\ntier = 3\n", "= \n"])
@@ -219,7 +219,7 @@ def test_a_full_disk(tmp_path: Path, place: str) -> None:
             if problem is None:
                 break
             assert "No space left on device" in problem.message
-            assert problem.hint == "Look at the disk."
+            assert problem.hint == "Check the disk."
             seen = {name for page in pages(bucket) for name in page}
             assert reader.unsatisfied(seen) == ()
             assert list(bucket.root.rglob(".new-*")) == []

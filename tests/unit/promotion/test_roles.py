@@ -78,9 +78,9 @@ def test_create_only_is_asked_of_the_store() -> None:
 @pytest.mark.parametrize(
     ("principals", "said"),
     [
-        ({Role.BUILDER: ["a"], Role.PROMOTER: ["a"]}, "a would have two roles"),
-        ({Role.PROMOTER: ["*"]}, "Only readers can be everybody"),
-        ({}, "Nobody is named"),
+        ({Role.BUILDER: ["a"], Role.PROMOTER: ["a"]}, "same principal: a"),
+        ({Role.PROMOTER: ["*"]}, "Only the reader role can be public"),
+        ({}, "No principal was given"),
     ],
 )
 def test_what_is_refused(principals: Mapping[Role, list[str]], said: str) -> None:

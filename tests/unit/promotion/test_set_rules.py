@@ -44,9 +44,7 @@ def before(**sizes: int) -> PromotedSet:
     )
 
 
-@pytest.mark.parametrize(
-    ("size", "says"), [(250_000_000, ()), (250_000_001, ("has 250.0 MB; the policy gives it 250",))]
-)
+@pytest.mark.parametrize(("size", "says"), [(250_000_000, ()), (250_000_001, ("has 250.0 MB; the policy allows 250",))])
 def test_a_wheel_over_its_budget(size: int, says: tuple[str, ...]) -> None:
     large = replace(SET, wheels=(replace(PJRT, size=size), *SET.wheels[1:]))
     found = [*size_problems(large, replace(POLICY, sizes={"jax-rocm{major}-pjrt": 250}))]
@@ -60,7 +58,7 @@ def test_growth_is_told_beyond_what_the_policy_lets_pass() -> None:
     assert [*growth_problems(grown, policy, before(jax_rocm7_pjrt=1000, jaxlib=1000))] == []
     more = replace(SET, wheels=(replace(PJRT, size=1251), *SET.wheels[1:]))
     assert [*growth_problems(more, policy, before(jax_rocm7_pjrt=1000, jaxlib=1000))] == [
-        "jax-rocm7-pjrt grew from 1.0 kB to 1.3 kB since set abababababab; 25 % are let pass."
+        "jax-rocm7-pjrt grew from 1.0 kB to 1.3 kB since set abababababab; 25 % are allowed."
     ]
     assert [*growth_problems(more, policy, before())] == [], "a project that was not there has not grown"
 
@@ -86,11 +84,11 @@ def test_variants_of_one_rocm_do_not_share_an_index(offered: str, clash: bool) -
     assert SET.wheels[1].version == "0.10.2+rocm7.2.0.gfx942"
     found = [*variant_problems(SET, {NAME: ("0.9.0+rocm7.0.0.gfx942", offered), "other": ("1+rocm7.2.0",)})]
     assert len(found) == clash
-    assert all(f"The index offers {NAME} {offered}, another variant" in text for text in found)
+    assert all(f"The index has {NAME} {offered}, another variant" in text for text in found)
 
 
 def test_a_default_set_does_not_come_beside_a_variant() -> None:
     default = replace(SET, wheels=(replace(PJRT, version="0.10.2+rocm7.2.0"),))
     (found,) = variant_problems(default, {PJRT.name: ("0.10.2+rocm7.2.0.gfx942",)})
-    assert "pip would take the one that sorts higher" in found
+    assert "pip would select the higher version" in found
     assert [*variant_problems(default, {PJRT.name: ("0.10.2+rocm7.2.0",)})] == []

@@ -100,15 +100,15 @@ def test_what_is_no_key_is_refused_and_not_shown(tmp_path: Path) -> None:
 def test_a_damaged_signature_file_is_refused(signer: Signer) -> None:
     body = json.loads(signer.sign(DATA, EVIDENCE_TYPE).dump())
     for change in ({"schema": 2}, {"key": "ssh-rsa AAAA"}, {"key": 3}, {"signature": "!"}, {"more": 1}):
-        with pytest.raises(RequestError, match=r"x\.sig is no signature"):
+        with pytest.raises(RequestError, match=r"x\.sig is not a signature"):
             load_signature(json.dumps({**body, **change}).encode(), "x.sig")
     for text in (b"", b"[]", b"\xff"):
-        with pytest.raises(RequestError, match=r"x\.sig is no signature"):
+        with pytest.raises(RequestError, match=r"x\.sig is not a signature"):
             load_signature(text, "x.sig")
 
 
 def test_public_keys() -> None:
-    with pytest.raises(ValueError, match="is no public key"):
+    with pytest.raises(ValueError, match="is not a public key"):
         public_key("ssh-ed25519 nonsense")
-    with pytest.raises(ValueError, match="is no public key"):
+    with pytest.raises(ValueError, match="is not a public key"):
         public_key("")

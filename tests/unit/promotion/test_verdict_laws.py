@@ -165,7 +165,7 @@ def test_a_used_bypass_is_told_with_all_that_it_passes_over() -> None:
     why = "by releases@example.invalid, from 2026-01-01 until 2026-01-10: the runner is being repaired. Passed over: "
     assert word.bypassed == (
         f"{why}The gate device for gfx942 has not run on this set.",
-        f"{why}gfx942 was tested at tier none; device is asked for.",
+        f"{why}gfx942 was tested at tier none; device is required.",
     )
     assert (word.allowed, word.warnings) == (True, ())
 
@@ -181,8 +181,8 @@ def test_a_bypass_of_a_weaker_gate_excuses_no_tier() -> None:
     device = replace(GOOD, counts={**GOOD.counts, "collected": 4, "run": 4, "passed": 4})
     word = verdict(SET, [EvidenceFile(evidence=device, key=MINE)], policy, now=NOW)
     assert word.blocked_by == (
-        "The gate device for gfx942 passed 4 checks; 5 are asked for.",
-        "gfx942 was tested at tier none; device is asked for.",
+        "The gate device for gfx942 passed 4 checks; 5 are required.",
+        "gfx942 was tested at tier none; device is required.",
     )
     assert len(word.bypassed) == 1
 
@@ -190,7 +190,7 @@ def test_a_bypass_of_a_weaker_gate_excuses_no_tier() -> None:
 def test_a_bypass_never_passes_over_what_the_set_is() -> None:
     everything = replace(BYPASS, gates=("device", "", "any"), targets=("gfx942", "", "any"))
     word = verdict(replace(SET, pins={}), [], replace(POLICY, bypasses=(everything,)), now=NOW)
-    assert "The set does not say which version of jax it is for." in word.blocked_by
+    assert "The set does not pin jax." in word.blocked_by
 
 
 def test_no_runner_blocks_by_default_with_a_sentence_for_each_target() -> None:
