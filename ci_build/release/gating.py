@@ -1,7 +1,4 @@
-"""Gates as a person asks for them: a set in a folder or in a bucket, by name, and a table of what they say.
-
-Part of the command line, as `release` is.
-"""
+"""Run gates from the command line: find the set, the gates and the signing key, and print the results."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ from promotion.storage.bucket import Bucket
 from promotion.storage.keys import StagedSet
 
 _MOST_ALIKE = 3
-"""So many warnings of one kind are told each."""
+"""Number of warnings of one kind that are printed."""
 _USED_BY = {
     "targets": ("coverage", "compile"),
     "rocm": ("abi", "load", "compile"),
@@ -43,21 +40,21 @@ _USED_BY = {
     "jobs": ("compile",),
     "update_golden": ("load",),
 }
-"""Option -> the gates that it is for, besides all of them."""
+"""Option -> the gates that use it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GateOptions:
-    """What gates are told.
+    """Options of gates.
 
     Attributes:
-        targets: gfx targets or families, as words; None means those of the set.
-        rocm: root of a real ROCm tree; None makes stand-ins.
-        corpus: of the compile gate: "small" or "full"; empty means small.
-        program: names of programs or groups of the corpus to compile instead; such evidence is not kept.
-        jobs: compilers at once; None: as many as there are cores and memory for.
-        update_golden: accept what the wheels register as the golden lists.
-        redo: run also what passed before.
+        targets: gfx targets or families, separated by commas. None means those of the set.
+        rocm: root of a real ROCm tree. None means stand-ins.
+        corpus: of the compile gate: "small" or "full". Empty means small.
+        program: programs or groups of the corpus to compile instead. Their evidence is not kept.
+        jobs: concurrent compilers. None means as many as cores and memory allow.
+        update_golden: write the registrations of the wheels to the golden lists.
+        redo: repeat gates that passed before.
     """
 
     targets: str | None = None
@@ -70,26 +67,26 @@ class GateOptions:
 
 
 def gates_named(name: str) -> tuple[str, ...]:
-    """The gates that a word stands for."""
+    """Return the gates of a name on the command line."""
     return GATES if name == STRUCTURE else (name,)
 
 
 def check_gate_options(name: str, told: GateOptions) -> None:
-    """Raise RequestError when a gate is told what it has no use for: that would be ignored."""
+    """Raise RequestError for options that a gate does not use."""
     unused = [
         "--" + option.replace("_", "-")
         for option, users in _USED_BY.items()
         if getattr(told, option) and name not in (*users, STRUCTURE)
     ]
     if unused:
-        raise RequestError(f"The gate {name} has no use for {', '.join(unused)}.", hint="See `ci_build gate --help`.")
+        raise RequestError(f"The gate {name} does not use {', '.join(unused)}.", hint="Run `ci_build gate --help`.")
 
 
 def make_gate(name: str, told: GateOptions, reporter: Reporter, tree: RocmTree | None = None) -> Gate:
-    """The gate of that name.
+    """Return the gate with a name.
 
     Args:
-        tree: what `told.rocm` names.
+        tree: the ROCm tree of `told.rocm`.
     """
     match name:
         case "inspection":
@@ -116,7 +113,7 @@ def make_gate(name: str, told: GateOptions, reporter: Reporter, tree: RocmTree |
 
 
 def read_rocm(rocm: Path, reporter: Reporter) -> RocmTree:
-    """A ROCm tree; one that does not say its version will do."""
+    """Read a ROCm tree, also without a version."""
     from ci_build.rocm.tree import read_tree
 
     manifest, notes = read_tree(rocm, unknown="of unknown version", progress=reporter)
@@ -126,41 +123,41 @@ def read_rocm(rocm: Path, reporter: Reporter) -> RocmTree:
 
 
 def parse_staged(text: str) -> StagedSet:
-    """Read `<index>/<digest>`, as `ci_build stage` prints it."""
+    """Parse `<index>/<digest>`, as `ci_build stage` prints it."""
     index, slash, digest = text.rpartition("/")
     if not slash:
-        raise RequestError(f"{text!r} is not a staged set.", hint="Write it as `stage` prints it: INDEX/DIGEST.")
+        raise RequestError(f"{text!r} is not a staged set.", hint="Give INDEX/DIGEST as `ci_build stage` prints it.")
     return StagedSet(index=index, digest=digest)
 
 
 def find_set(text: str, bucket: Bucket, reporter: Reporter) -> StagedSet:
-    """The staged set that a word means: INDEX/DIGEST, or a folder with wheels.json, which is staged unless it is.
+    """Return a staged set by INDEX/DIGEST or by its folder; a folder is staged when necessary.
 
     Raises:
-        RequestError: it is neither.
+        RequestError: the text is neither.
     """
     folder = Path(text)
     if (folder / WHEELS_JSON).is_file():
         return promotion_stage.find_staged(bucket, folder) or promotion_stage.stage(bucket, folder, progress=reporter)
     if folder.is_dir():
         raise RequestError(
-            f"{folder} has no {WHEELS_JSON}.", hint="Make a set with `ci_build dist_wheels` or `ci_build adopt`."
+            f"{folder} has no {WHEELS_JSON}.", hint="Build a set with `ci_build dist_wheels` or `ci_build adopt`."
         )
     return parse_staged(text)
 
 
 def find_signer(key: SigningKey, reporter: Reporter) -> Signer:
-    """What signs evidence; the user's own key is made the first time.
+    """Return the signer of evidence; the user's own key is created on first use.
 
     Raises:
-        RequestError: the key cannot be used.
+        RequestError: the key is invalid.
     """
     if key.file is None:
         return Signer(key.text.encode(), origin=key.origin)
     if key.own and not key.file.exists():
         with suppress(FileExistsError):
             new_key(key.file)
-            reporter.line(f"  made a key of your own, which signs evidence: {key.file}")
+            reporter.line(f"  created a key that signs evidence: {key.file}")
     return load_signer(key.file)
 
 
@@ -173,7 +170,7 @@ def run_gates(
     runner: Runner,
     signer: Signer,
 ) -> tuple[Evidence, ...]:
-    """Run gates; one that fails raises nothing, see `promotion.gates.common.runs.raise_for_failures`."""
+    """Run gates; failures do not raise, see `promotion.gates.raise_for_failures`."""
     from core.targets import expand
 
     tree = read_rocm(told.rocm, reporter) if told.rocm else None
@@ -190,7 +187,7 @@ def run_gates(
 
 
 def show_evidence(evidences: Sequence[Evidence], reporter: Reporter) -> None:
-    """A table of evidence for people, and warnings, of each kind a few; errors are for the message that ends it all."""
+    """Print a table of evidence and some warnings of each kind; errors are part of the final message."""
     columns = ("gate", "target", "result", "passed", "known", "failed", "skipped", "warnings", "took", "at")
     reporter.table(columns, [tuple(_row(evidence)) for evidence in evidences], numeric=(3, 4, 5, 6, 7, 8))
     kinds: dict[tuple[str, str], list[Finding]] = {}

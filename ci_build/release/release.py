@@ -1,7 +1,4 @@
-"""The way from a set to users, as a person asks for it: stage, gate, promote, and the line that installs it.
-
-Part of the command line: only it knows both sides, building and promotion.
-"""
+"""Release a set from the command line: stage, gate and promote it, and print the command that installs it."""
 
 from __future__ import annotations
 
@@ -32,13 +29,13 @@ _LAUNCHER = Path(__file__).parents[2] / "build" / "ci_build"
 
 
 def _launcher() -> str:
-    """The program as somebody in this folder types it."""
+    """Return the path of the launcher as the user types it in the current folder."""
     here = Path.cwd()
     return str(_LAUNCHER.relative_to(here) if _LAUNCHER.is_relative_to(here) else _LAUNCHER)
 
 
 def stage(folder: Path, bucket: Bucket, reporter: Reporter) -> StagedSet:
-    """Put the set in a folder under its digest."""
+    """Stage the set in a folder."""
     return promotion_stage.stage(bucket, folder, progress=reporter)
 
 
@@ -50,10 +47,10 @@ def promote(
     actor: str,
     trust_config: Path | None = None,
 ) -> Promotion:
-    """Promote a staged set, and say what the policy warned of and what it was told to pass over.
+    """Promote a staged set and print warnings and bypasses.
 
     Raises:
-        PromotionBlockedError: the policy does not let it through.
+        PromotionBlockedError: the policy blocks it.
     """
     policy = load_policy(staged.index, channel=channel)
     done = promotion_promote.promote(
@@ -71,7 +68,7 @@ def promote(
 
 
 def receipt_of(done: Promotion) -> Mapping[str, Any]:
-    """What a promotion did, as JSON values."""
+    """Return a promotion as JSON values."""
     return {
         "index": done.simple,
         "ledger_entry": done.entry.number,
@@ -84,7 +81,7 @@ def receipt_of(done: Promotion) -> Mapping[str, Any]:
 def check_policy(
     staged: StagedSet, bucket: Bucket, channel: str, reporter: Reporter, trust_config: Path | None = None
 ) -> Verdict:
-    """What the policy makes of a staged set, told to a person; changes nothing."""
+    """Return and print the verdict of the policy on a staged set."""
     word = check(bucket, staged, load_policy(staged.index, channel=channel), verify=lazy_verifier(trust_config))
     for text in word.warnings:
         reporter.warning(text)
@@ -97,7 +94,7 @@ def check_policy(
 
 
 def _by_tier(tiers: Mapping[str, str]) -> str:
-    """Targets by the tier that they were tested at: a set for all targets has some thirty, most of them alike."""
+    """Return targets grouped by their tier."""
     found: dict[str, list[str]] = {}
     for target, tier in sorted(tiers.items()):
         found.setdefault(tier, []).append(target)
@@ -115,10 +112,10 @@ def plan_lines(release: LocalRelease) -> Iterator[str]:
 def release_local(
     release: LocalRelease, prepared: PreparedBuild, reporter: Reporter, runner: HostRunner, *, show: bool
 ) -> Mapping[str, Any]:
-    """Build, stage, gate and promote a set, and return the receipt as JSON values.
+    """Build, stage, gate and promote a set with the embedded defaults; with `--dry-run` print the plan.
 
-    Args:
-        show: print the receipt.
+    Returns:
+        The receipt as JSON values.
     """
     bucket = DirBucket(release.bucket)
     gate_options = gating.GateOptions(corpus=release.corpus)
