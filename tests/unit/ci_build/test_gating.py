@@ -98,7 +98,7 @@ VALUES = {
 def test_what_a_gate_has_no_use_for_is_refused(option: str) -> None:
     told = GateOptions(**{option: VALUES[option]})  # type: ignore[arg-type]
     gating.check_gate_options("structure", told)
-    with pytest.raises(RequestError, match=f"inspection has no use for --{option.replace('_', '-')}\\."):
+    with pytest.raises(RequestError, match=f"inspection does not use --{option.replace('_', '-')}\\."):
         gating.check_gate_options("inspection", told)
     gating.check_gate_options("load" if option == "update_golden" else "compile", told)
 
