@@ -1,4 +1,4 @@
-"""Folders with trees: compared, held, removed.
+"""Folders with trees: held, removed.
 
 Whoever uses or makes a tree holds a shared lock on its folder, so that nobody else takes it for garbage; the lock ends
 with the process.
@@ -9,49 +9,14 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import stat
 import time
 from contextlib import suppress
 from pathlib import Path
 
-from isal import isal_zlib
-
-from core.unpack.extract import Contents
-from core.unpack.tar import Kind
-
 NEW = ".new-"
 """How the names of folders begin that are being made, or removed."""
-_READ = 1 << 20
 _YOUNG = 60
 """Seconds in which a folder may have been made and not yet be held."""
-
-
-def differences(root: Path, contents: Contents) -> tuple[str, ...]:
-    """How a tree differs from what was unpacked: a line for each path; every file is read."""
-    found = []
-    expected = {path: item for path, item in contents.items() if item.taken}
-    for folder, folders, files in os.walk(root):
-        for name in (*folders, *files):
-            relative = Path(folder, name).relative_to(root).as_posix()
-            if relative not in expected:
-                found.append(f"{relative}: it does not belong there")
-    for path, item in expected.items():
-        try:
-            status = (root / path).lstat()
-        except OSError:
-            found.append(f"{path}: it is missing")
-            continue
-        kind = stat.S_IFMT(status.st_mode)
-        if item.kind is Kind.SYMLINK:
-            if kind != stat.S_IFLNK or str((root / path).readlink()) != item.link:
-                found.append(f"{path}: it is no link to {item.link}")
-        elif kind != (stat.S_IFDIR if item.kind is Kind.FOLDER else stat.S_IFREG):
-            found.append(f"{path}: it is no {item.kind}")
-        elif stat.S_IMODE(status.st_mode) != item.mode:
-            found.append(f"{path}: its mode is {stat.S_IMODE(status.st_mode):o}, not {item.mode:o}")
-        elif kind == stat.S_IFREG and (status.st_size != item.size or _crc(root / path) != item.crc):
-            found.append(f"{path}: its content is another one")
-    return tuple(sorted(found))
 
 
 def in_use(folder: Path) -> bool:
@@ -102,11 +67,3 @@ def hold(folder: Path) -> int:
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(fd, fcntl.LOCK_SH)
     return fd
-
-
-def _crc(path: Path) -> int:
-    crc = 0
-    with path.open("rb", buffering=0) as file:
-        while data := file.read(_READ):
-            crc = isal_zlib.crc32(data, crc)
-    return crc

@@ -23,8 +23,8 @@ from core.model import InputFile, Progress
 from core.pip import PIP_ENV_OVERRIDES
 from core.process import Runner
 from core.treefiles import remove
+from core.unpack.decompress import format_of
 from core.unpack.extract import Limits, extract
-from core.unpack.formats import format_of
 from kernels.modules import KernelModule, UpstreamSource
 
 SOURCES_LOCK = Path(__file__).with_name("sources.lock")

@@ -20,7 +20,7 @@ from ci_build.rocm.tree import read_tree
 from core.digests import file_sha256
 from core.errors import InputError
 from core.model import GfxTarget, Progress
-from core.unpack.extract import Contents
+from core.unpack.contents import Contents
 from wheelkit.rocm_manifest import RocmManifest
 
 

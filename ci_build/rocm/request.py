@@ -13,7 +13,7 @@ from core.errors import RequestError
 from core.model import GfxTarget
 from core.process import without_credentials
 from core.units import parse_url
-from core.unpack.formats import format_of
+from core.unpack.decompress import format_of
 
 SCHEME = "pip+"
 """In front of the URL of an index, where a source is named."""

@@ -25,7 +25,7 @@ def verify(lock: Path, storage: RocmStorage, reporter: Reporter, runner: Runner,
     """
     from ci_build.rocm.lock import load_lock
     from ci_build.rocm.request import Asked
-    from core.treefiles import differences
+    from core.unpack.contents import differences
 
     if (known := load_lock(lock)) is None:
         raise RequestError(f"There is no {lock}.", hint="A build with --therock-path makes it.")

@@ -21,7 +21,7 @@ from ci_build.rocm.store import RocmStore, StoredTree
 from core.errors import InputError, RequestError
 from core.http.client import Client, canonical, sidecar, without_user
 from core.model import Progress
-from core.unpack.extract import Contents
+from core.unpack.contents import Contents
 
 PackageFinder = Callable[[Asked, Mapping[str, str]], Packages]
 """Brings the packages of an index; those that are locked, file name -> sha256, or the fitting ones where none are."""

@@ -30,10 +30,10 @@ from core.http.client import Client
 from core.http.download import ChangedError, Hash, RemoteFile, load_version
 from core.model import Progress
 from core.process import without_credentials
-from core.treefiles import NEW, differences, hold, remove, sweep
-from core.unpack.extract import Contents, Wanted, dump_contents, extract, load_contents
-from core.unpack.formats import format_of
-from core.unpack.stream import Feed, KnownDigest
+from core.treefiles import NEW, hold, remove, sweep
+from core.unpack.contents import Contents, differences, dump_contents, load_contents
+from core.unpack.decompress import Feed, format_of
+from core.unpack.extract import Wanted, extract
 
 _READ = 1 << 20
 _FORMAT = 1
@@ -43,6 +43,24 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 class WrongDigestError(InputError):
     """A tarball that is another one than the one that was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDigest:
+    """A digest that was made before, and stays what it is."""
+
+    text: str
+
+    def update(self, data: bytes | memoryview, /) -> None:
+        """Nothing happens."""
+
+    def digest(self) -> bytes:
+        """As `hashlib` has it."""
+        return bytes.fromhex(self.text)
+
+    def hexdigest(self) -> str:
+        """As `hashlib` has it."""
+        return self.text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,19 +6,24 @@ import io
 import lzma
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, cast
 
 import zstandard
 from isal import igzip, isal_zlib
 
-from core.errors import ArchiveError
-from core.unpack.xz import XzFile
+from core.errors import ArchiveError, RequestError
 
 _PIECE = 1 << 20
 _PIECES = 8
 _SIP = 4096
+_XZ_MEMORY = 256 << 20
+"""Four times what `xz -9` needs; a header may ask for 4 GB."""
+
+
+FORMATS = {".tar.gz": "gz", ".tgz": "gz", ".tar.xz": "xz", ".txz": "xz", ".tar.zst": "zst", ".tzst": "zst"}
+"""Endings of the archives that can be read."""
 
 
 class Stream(Protocol):
@@ -29,6 +34,53 @@ class Stream(Protocol):
 
     def close(self) -> None:
         """May be called while another thread reads, and ends that."""
+
+
+def format_of(name: str) -> str:
+    """Which compression a file's name tells.
+
+    Raises:
+        RequestError: none that is known.
+    """
+    for ending, found in FORMATS.items():
+        if name.endswith(ending):
+            return found
+    raise RequestError(f"{name!r} is not a tarball that can be read.", hint=f"Known are {', '.join(FORMATS)}.")
+
+
+class Feed(io.RawIOBase):
+    """Chunks as a file that is read once.
+
+    Args:
+        halt: called when it is closed, so that whoever waits for a chunk waits no more.
+    """
+
+    def __init__(self, chunks: Iterator[bytes | memoryview], halt: Callable[[], None] = lambda: None) -> None:
+        self.count = 0
+        self._chunks, self._halt = chunks, halt
+        self._left = memoryview(b"")
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override] # a buffer of any kind
+        """The next bytes; 0 at the end."""
+        while not self._left:
+            if (chunk := next(self._chunks, None)) is None:
+                return 0
+            self._left = memoryview(chunk)
+        count = min(len(buffer), len(self._left))
+        buffer[:count] = self._left[:count]
+        self._left = self._left[count:]
+        self.count += count
+        return count
+
+    def close(self) -> None:
+        """Nobody reads any more."""
+        if not self.closed:
+            self._halt()
+        super().close()
 
 
 @contextmanager
@@ -83,12 +135,56 @@ def _plain(stream: Stream, compression: str) -> io.BufferedIOBase:
         case "gz":
             reader = igzip.IGzipFile(None, "rb", fileobj=source)  # type: ignore[no-untyped-call]
         case "xz":
-            reader = XzFile(source)
+            reader = _Xz(source)
         case "tar":
             reader = source
         case _:
             reader = _Zstandard(source)
     return cast("io.BufferedIOBase", reader)
+
+
+class _Xz(io.RawIOBase):
+    """One or more .xz streams and the padding between them; a dictionary may take no more than `_XZ_MEMORY`."""
+
+    def __init__(self, source: Stream) -> None:
+        self._source = source
+        self._stream: lzma.LZMADecompressor | None = lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY)
+        self._input, self._padding = b"", 0
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:  # noqa: ANN401 - any buffer
+        """Fill a buffer with the next plain bytes; 0 at the end."""
+        while True:
+            if self._stream is None or (self._stream.needs_input and not self._input):
+                self._input = self._input or self._source.read(_PIECE) or b""
+                if not self._input:
+                    if self._stream is not None:
+                        raise EOFError("it ends too early")
+                    self._check_padding()
+                    return 0
+            if self._stream is None:
+                # Zeros may follow a stream, four or a multiple of it (The .xz File Format, section 2.2).
+                before, self._input = len(self._input), self._input.lstrip(b"\0")
+                self._padding += before - len(self._input)
+                if not self._input:
+                    continue
+                self._check_padding()
+                self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY)
+            data = self._stream.decompress(self._input, len(buffer))
+            self._input = b""
+            if self._stream.eof:
+                self._input, self._stream = self._stream.unused_data, None
+            if data:
+                buffer[: len(data)] = data
+                return len(data)
+
+    def _check_padding(self) -> None:
+        if self._padding % 4:
+            raise lzma.LZMAError("the padding after a stream is damaged")
+        self._padding = 0
 
 
 class _Zstandard(io.RawIOBase):

@@ -6,7 +6,6 @@ Decompression and writing run side by side.
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from pathlib import Path
 from isal import isal_zlib
 
 from core.errors import ArchiveError
+from core.unpack.contents import Contents, Item
 from core.unpack.decompress import Stream, decompressed
 from core.unpack.tar import Blocks, Entry, Kind, entries, padding
 
@@ -35,29 +35,6 @@ class Limits:
 
     size: int = 200_000_000_000
     entries: int = 1_000_000
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Item:
-    """One path of a tree.
-
-    Attributes:
-        mode: permission bits.
-        crc: CRC-32 of a file's content.
-        link: what a symbolic link leads to; of a hard link the path of the same file.
-        taken: it is in the tree; otherwise it was left out.
-    """
-
-    kind: Kind
-    mode: int = 0
-    size: int = 0
-    crc: int = 0
-    link: str = ""
-    taken: bool = True
-
-
-Contents = dict[str, Item]
-"""Path below the root, with `/` -> what is there."""
 
 
 def extract(
@@ -210,17 +187,3 @@ def _twice(path: str) -> ArchiveError:
 
 def _leaves(path: str, link: str) -> ArchiveError:
     return ArchiveError(f"The archive links {path!r} to {link!r}, out of its tree.", hint="Do not use it.")
-
-
-def dump_contents(contents: Contents) -> bytes:
-    """As JSON: a row for each path, sorted, so that equal trees have equal texts."""
-    rows = [[p, i.kind, i.mode, i.size, i.crc, i.link, i.taken] for p, i in sorted(contents.items())]
-    return json.dumps(rows, separators=(",", ":")).encode()
-
-
-def load_contents(data: bytes) -> Contents:
-    """Read what `dump_contents` wrote."""
-    return {
-        path: Item(kind=Kind(kind), mode=mode, size=size, crc=crc, link=link, taken=taken)
-        for path, kind, mode, size, crc, link, taken in json.loads(data)
-    }

@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import ArchiveError, RequestError
-from core.treefiles import differences, remove
-from core.unpack.extract import Contents, Limits, dump_contents, extract, load_contents
-from core.unpack.formats import format_of
+from core.treefiles import remove
+from core.unpack.contents import Contents, differences, dump_contents, load_contents
+from core.unpack.decompress import format_of
+from core.unpack.extract import Limits, extract
 from core.unpack.tar import Blocks, entries, padding
 from tests.support.made_rocm import COMPRESS
 from tests.support.made_xz import pack

@@ -18,7 +18,7 @@ from ci_build.rocm.store import RocmStore, StoredTree
 from core.errors import ArchiveError, CiBuildError, InputError
 from core.process import HostRunner
 from core.report import Reporter
-from core.treefiles import differences
+from core.unpack.contents import differences
 from tests.support.made_packages import CORE, DEVEL, make_packages, make_wheel
 from tests.support.made_rocm import VERSION
 

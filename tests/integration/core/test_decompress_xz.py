@@ -1,4 +1,4 @@
-"""XzFile against the real xz: whatever it packs, however it is told to."""
+"""Decompression of what the real xz packs, with its options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from core.unpack.xz import XzFile
+from core.unpack.decompress import decompressed
 
 PLAIN = random.Random(1).randbytes(300_000) + b"words " * 100_000
 BLOCKS = ("-T2", "--block-size=100000")
@@ -30,5 +30,5 @@ BLOCKS = ("-T2", "--block-size=100000")
 def test_what_xz_packs_is_unpacked(options: tuple[str, ...]) -> None:
     for plain in (b"", b"x", PLAIN):
         packed = subprocess.run(["xz", "-1", "-c", *options], input=plain, capture_output=True, check=True).stdout
-        with XzFile(io.BytesIO(packed), 2) as file:
-            assert file.read() == plain
+        with decompressed(io.BytesIO(packed), "xz") as pieces:
+            assert b"".join(map(bytes, pieces)) == plain

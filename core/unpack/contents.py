@@ -1,0 +1,88 @@
+"""Contents of an unpacked tree: recorded while it is written, compared with it later."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from isal import isal_zlib
+
+from core.unpack.tar import Kind
+
+_READ = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Item:
+    """One path of a tree.
+
+    Attributes:
+        mode: permission bits.
+        crc: CRC-32 of a file's content.
+        link: what a symbolic link leads to; of a hard link the path of the same file.
+        taken: it is in the tree; otherwise it was left out.
+    """
+
+    kind: Kind
+    mode: int = 0
+    size: int = 0
+    crc: int = 0
+    link: str = ""
+    taken: bool = True
+
+
+Contents = dict[str, Item]
+"""Path below the root, with `/` -> what is there."""
+
+
+def dump_contents(contents: Contents) -> bytes:
+    """As JSON: a row for each path, sorted, so that equal trees have equal texts."""
+    rows = [[p, i.kind, i.mode, i.size, i.crc, i.link, i.taken] for p, i in sorted(contents.items())]
+    return json.dumps(rows, separators=(",", ":")).encode()
+
+
+def load_contents(data: bytes) -> Contents:
+    """Read what `dump_contents` wrote."""
+    return {
+        path: Item(kind=Kind(kind), mode=mode, size=size, crc=crc, link=link, taken=taken)
+        for path, kind, mode, size, crc, link, taken in json.loads(data)
+    }
+
+
+def differences(root: Path, contents: Contents) -> tuple[str, ...]:
+    """How a tree differs from what was unpacked: a line for each path; every file is read."""
+    found = []
+    expected = {path: item for path, item in contents.items() if item.taken}
+    for folder, folders, files in os.walk(root):
+        for name in (*folders, *files):
+            relative = Path(folder, name).relative_to(root).as_posix()
+            if relative not in expected:
+                found.append(f"{relative}: it does not belong there")
+    for path, item in expected.items():
+        try:
+            status = (root / path).lstat()
+        except OSError:
+            found.append(f"{path}: it is missing")
+            continue
+        kind = stat.S_IFMT(status.st_mode)
+        if item.kind is Kind.SYMLINK:
+            if kind != stat.S_IFLNK or str((root / path).readlink()) != item.link:
+                found.append(f"{path}: it is no link to {item.link}")
+        elif kind != (stat.S_IFDIR if item.kind is Kind.FOLDER else stat.S_IFREG):
+            found.append(f"{path}: it is no {item.kind}")
+        elif stat.S_IMODE(status.st_mode) != item.mode:
+            found.append(f"{path}: its mode is {stat.S_IMODE(status.st_mode):o}, not {item.mode:o}")
+        elif kind == stat.S_IFREG and (status.st_size != item.size or _crc(root / path) != item.crc):
+            found.append(f"{path}: its content is another one")
+    return tuple(sorted(found))
+
+
+def _crc(path: Path) -> int:
+    crc = 0
+    with path.open("rb", buffering=0) as file:
+        while data := file.read(_READ):
+            crc = isal_zlib.crc32(data, crc)
+    return crc
